@@ -1,0 +1,130 @@
+//! One acquire: try, or wait in the queue until it is granted, its wait runs out, or it ends.
+//!
+//! The place in the queue is in the replicated table, and so is the end of the wait. This node is told when it has
+//! applied either, and only has to give up by itself where the client is owed an answer at a certain time: after
+//! `wait_ms` with `keep_place`; when this node is about to stop; or long after the wait should have ended.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use ringfence_lease::{Acquire, Command, LeaseState, Outcome, Refusal};
+use ringfence_raft::{LeaseWait, Settled, Unanswered};
+use ringfence_wire::{AcquireRequest, Grant, LeaseId, ProblemKind, Waiting};
+use tokio::time::{Instant, sleep_until};
+
+use crate::door::Door;
+use crate::measure;
+use crate::problems::Failed;
+use crate::take_back::TakeBack;
+
+/// The cluster's clock stands still while it has no leader. So long after the wait should have ended, the client is told
+/// that this is unknown.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How an acquire went well.
+pub(crate) enum Acquired {
+    /// The lease was granted now.
+    Granted(Box<Grant>),
+    /// It was granted before.
+    Standing(Box<Grant>),
+    /// It keeps its place in the queue.
+    Waiting(Waiting),
+}
+
+impl Acquired {
+    /// The status that says so.
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::Granted(_) => StatusCode::CREATED,
+            Self::Standing(_) => StatusCode::OK,
+            Self::Waiting(_) => StatusCode::ACCEPTED,
+        }
+    }
+}
+
+/// Acquires for `PUT /v1/leases/{lease_id}` and `POST /v1/leases`. `began` is when the request came.
+pub(crate) async fn acquire(
+    door: &Door,
+    lease_id: LeaseId,
+    wish: AcquireRequest,
+    began: Instant,
+) -> Result<Acquired, Failed> {
+    let attachment = door.attachment();
+    let wait = Duration::from_millis(wish.wait_ms.ms().into());
+    let keep_place = wish.keep_place;
+    let command = Command::Acquire(Box::new(Acquire {
+        lease_id,
+        claims: wish.keys.into_iter().map(|claim| (claim.key, claim.mode)).collect(),
+        ttl: wish.ttl_ms,
+        wait: wish.wait_ms,
+        keep_place,
+        holder: wish.holder,
+        metadata: wish.metadata,
+        attachment,
+    }));
+    let unless_answered = TakeBack::unless_answered(&door.handle, vec![(lease_id, attachment)]);
+    // Before the proposal: no change of the lease may slip through between its outcome and the waiting.
+    let lease_wait = (!wait.is_zero()).then(|| door.handle.wait_for(lease_id));
+    let acquired = match door.propose(command).await {
+        Ok(Outcome::Granted(grant)) => Ok(Acquired::Granted(grant)),
+        Ok(Outcome::Standing(grant)) => Ok(Acquired::Standing(grant)),
+        Ok(Outcome::Waiting(place)) => match lease_wait {
+            None => Ok(Acquired::Waiting(place)),
+            Some(lease_wait) => Waiter { door, place, wait, keep_place, began }.wait_out(lease_wait).await,
+        },
+        Ok(Outcome::Refused(refusal)) => Err(refusal.into()),
+        // No table answers an acquire so.
+        Ok(Outcome::Done) => Err(Unanswered::Indeterminate.into()),
+        Err(unanswered) => Err(unanswered.into()),
+    };
+    unless_answered.answered();
+    acquired
+}
+
+/// A request whose lease stands in the queue.
+struct Waiter<'a> {
+    door: &'a Door,
+    place: Waiting,
+    wait: Duration,
+    keep_place: bool,
+    began: Instant,
+}
+
+impl Waiter<'_> {
+    async fn wait_out(self, mut lease_wait: LeaseWait) -> Result<Acquired, Failed> {
+        let give_up_at =
+            if self.keep_place { self.began + self.wait } else { Instant::now() + self.wait + PATIENCE };
+        let mut draining = self.door.options.draining.clone();
+        let settled = tokio::select! {
+            biased;
+            settled = lease_wait.settled() => settled,
+            () = sleep_until(give_up_at) => None,
+            Ok(_) = draining.wait_for(|draining| *draining) => None,
+        };
+        match settled {
+            Some(Settled::Granted(grant)) => {
+                measure::waited(self.began.elapsed());
+                Ok(Acquired::Granted(grant))
+            }
+            Some(Settled::TimedOut) => Err(Refusal::WaitTimeout.into()),
+            Some(Settled::Ended(reason)) => Err(Refusal::Gone(reason).into()),
+            None => self.give_up(),
+        }
+    }
+
+    /// What this node's own table says now. It may lag; the place itself needs no node to look after it.
+    fn give_up(self) -> Result<Acquired, Failed> {
+        // The lease was not granted yet when the request came. So counted from then, what is left at any later time of
+        // the cluster is not too much.
+        match self.door.handle.view(|table| table.lease(self.place.lease_id, Some(table.at_ms()))) {
+            Ok(LeaseState::Granted(grant)) => Ok(Acquired::Granted(Box::new(grant))),
+            Ok(LeaseState::Waiting(place)) if self.keep_place => Ok(Acquired::Waiting(place)),
+            Err(Refusal::Unknown) if self.keep_place => Ok(Acquired::Waiting(self.place)),
+            Ok(LeaseState::Waiting(_)) | Err(Refusal::Unknown) => Err(Failed::new(
+                ProblemKind::Indeterminate,
+                "this node gives up waiting and the lease may still be granted: repeat the PUT, which finds its place, or DELETE",
+            )),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+use axum::body::{Body, HttpBody};
+use axum::extract::Request;
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use ringfence_wire::{FieldError, ProblemKind, from_json};
+use serde::de::DeserializeOwned;
+
+use crate::problems::Failed;
+
+/// The largest body that is read, in bytes.
+const MAX_BYTES: usize = 1 << 20;
+/// Of a body that is too large, so much more is thrown away before the refusal. A server that stops reading resets the
+/// connection, and a client that still writes would see the reset in place of the answer.
+const MAX_DISCARDED: u64 = 16 << 20;
+
+/// The body of `request`, read as JSON whatever its content type says, and checked.
+pub(crate) async fn read<T: DeserializeOwned>(
+    request: Request,
+    check: impl FnOnce(&T) -> Result<(), FieldError>,
+) -> Result<T, Failed> {
+    let wish = from_json(&bytes(request.into_body()).await?)?;
+    check(&wish)?;
+    Ok(wish)
+}
+
+async fn bytes(mut body: Body) -> Result<Bytes, Failed> {
+    if body.size_hint().lower() > MAX_DISCARDED {
+        return Err(too_large());
+    }
+    // Nearly every body is a single frame, which needs no copy.
+    let first = frame(&mut body).await?.unwrap_or_default();
+    if body.is_end_stream() && first.len() <= MAX_BYTES {
+        return Ok(first);
+    }
+    let mut whole = BytesMut::from(first);
+    let mut size = whole.len() as u64;
+    while let Some(data) = frame(&mut body).await? {
+        size += data.len() as u64;
+        if size > MAX_DISCARDED {
+            break;
+        }
+        if size <= MAX_BYTES as u64 {
+            whole.extend_from_slice(&data);
+        }
+    }
+    if size > MAX_BYTES as u64 { Err(too_large()) } else { Ok(whole.freeze()) }
+}
+
+/// The next piece of the body; trailers are empty pieces.
+async fn frame(body: &mut Body) -> Result<Option<Bytes>, Failed> {
+    match body.frame().await {
+        None => Ok(None),
+        Some(Ok(frame)) => Ok(Some(frame.into_data().unwrap_or_default())),
+        Some(Err(error)) => {
+            let detail = format!("the body could not be read: {error}");
+            Err(Failed::from(FieldError { field: None, detail }))
+        }
+    }
+}
+
+fn too_large() -> Failed {
+    Failed::new(ProblemKind::TooLarge, "a body has at most 1 MiB (1,048,576 bytes)")
+}

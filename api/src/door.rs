@@ -1,0 +1,81 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use axum::extract::Request;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use ringfence_lease::{Attachment, Command, Outcome};
+use ringfence_raft::{Handle, Unanswered};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::problems::Failed;
+use crate::query::Consistency;
+use crate::{Options, measure, origin};
+
+/// The header that names the leader's URL.
+const LEADER: HeaderName = HeaderName::from_static("ringfence-leader");
+
+/// What a handler makes of a request.
+pub(crate) type Answer = Result<Response, Failed>;
+
+/// What all handlers share.
+pub(crate) struct Door {
+    pub(crate) handle: Handle,
+    pub(crate) options: Options,
+    attachments: AtomicU64,
+}
+
+impl Door {
+    pub(crate) fn new(handle: Handle, options: Options) -> Self {
+        // Attachments are told apart only among the requests for one lease: from a random start, counting is enough.
+        let (start, _) = Uuid::new_v4().as_u64_pair();
+        Self { handle, options, attachments: AtomicU64::new(start) }
+    }
+
+    /// A number for one request to acquire.
+    pub(crate) fn attachment(&self) -> Attachment {
+        Attachment(self.attachments.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The outcome of a single command.
+    pub(crate) async fn propose(&self, command: Command) -> Result<Outcome, Unanswered> {
+        let mut outcomes = self.handle.propose(vec![command]).await?;
+        Ok(outcomes.pop().expect("one outcome per command"))
+    }
+
+    /// Makes sure that this node's table may be read. Gives the clock for the read, `None` for a local one.
+    pub(crate) async fn now_ms(&self, consistency: Consistency) -> Result<Option<u64>, Unanswered> {
+        match consistency {
+            Consistency::Linearizable => self.handle.linearize().await.map(Some),
+            Consistency::Local => Ok(None),
+        }
+    }
+
+    /// Does what every route does around its own `work`. `route` is the label of what is measured.
+    pub(crate) async fn answer<W, F>(self: Arc<Self>, route: &'static str, request: Request, work: W) -> Response
+    where
+        W: Fn(Arc<Self>, Request) -> F,
+        F: Future<Output = Answer>,
+    {
+        let started = Instant::now();
+        let answer = match origin::check(&request) {
+            Ok(()) => work(Arc::clone(&self), request).await,
+            Err(foreign) => Err(foreign),
+        };
+        let mut response = answer.unwrap_or_else(IntoResponse::into_response);
+        if let Some(url) = self.handle.leader_url().and_then(|url| HeaderValue::try_from(url).ok()) {
+            response.headers_mut().insert(LEADER, url);
+        }
+        measure::answered(route, response.status(), started.elapsed());
+        response
+    }
+}
+
+/// The answer `body` as JSON.
+pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    let body = serde_json::to_vec(body).expect("answers have nothing that JSON cannot say");
+    (status, [(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
+}

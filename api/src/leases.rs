@@ -1,0 +1,83 @@
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use ringfence_lease::{Command, LeaseState, Outcome};
+use ringfence_raft::Unanswered;
+use ringfence_wire::{AcquireRequest, Grant, LeaseId, RenewRequest};
+use tokio::time::Instant;
+
+use crate::acquire::{Acquired, acquire};
+use crate::door::{Answer, Door, json};
+use crate::problems::Failed;
+use crate::query::Query;
+use crate::{body, measure, path};
+
+/// `PUT /v1/leases/{lease_id}`
+pub(crate) async fn put(door: Arc<Door>, request: Request) -> Answer {
+    let lease_id = path::lease_id(request.uri())?;
+    answer_acquire(&door, lease_id, request).await.map_err(|failed| failed.of_lease(lease_id))
+}
+
+/// `POST /v1/leases`
+pub(crate) async fn post(door: Arc<Door>, request: Request) -> Answer {
+    let lease_id = LeaseId::random();
+    answer_acquire(&door, lease_id, request).await.map_err(|failed| failed.of_lease(lease_id))
+}
+
+async fn answer_acquire(door: &Door, lease_id: LeaseId, request: Request) -> Answer {
+    let began = Instant::now();
+    Query::none(request.uri())?;
+    let wish = body::read(request, AcquireRequest::check).await?;
+    let acquired = acquire(door, lease_id, wish, began).await;
+    measure::acquired(acquired.as_ref().map(Acquired::status));
+    let acquired = acquired?;
+    Ok(match &acquired {
+        Acquired::Granted(grant) | Acquired::Standing(grant) => json(acquired.status(), grant),
+        Acquired::Waiting(waiting) => json(acquired.status(), waiting),
+    })
+}
+
+/// `POST /v1/leases/{lease_id}/renew`
+pub(crate) async fn renew(door: Arc<Door>, request: Request) -> Answer {
+    let lease_id = path::lease_id(request.uri())?;
+    Query::none(request.uri())?;
+    let wish: RenewRequest = body::read(request, |_| Ok(())).await?;
+    let renewed = match door.propose(Command::Renew { lease_id, ttl: wish.ttl_ms }).await {
+        Ok(outcome) => renewed(outcome),
+        Err(unanswered) => Err(unanswered.into()),
+    };
+    measure::renewed(renewed.as_ref().err());
+    Ok(json(StatusCode::OK, &renewed?))
+}
+
+/// What the outcome of a renewal says.
+pub(crate) fn renewed(outcome: Outcome) -> Result<Box<Grant>, Failed> {
+    match outcome {
+        Outcome::Standing(grant) => Ok(grant),
+        Outcome::Refused(refusal) => Err(refusal.into()),
+        // No table answers a renewal so.
+        Outcome::Granted(_) | Outcome::Waiting(_) | Outcome::Done => Err(Unanswered::Indeterminate.into()),
+    }
+}
+
+/// `GET /v1/leases/{lease_id}`
+pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
+    let lease_id = path::lease_id(request.uri())?;
+    let consistency = Query::consistency_only(request.uri())?;
+    let now_ms = door.now_ms(consistency).await?;
+    Ok(match door.handle.view(|table| table.lease(lease_id, now_ms))? {
+        LeaseState::Granted(grant) => json(StatusCode::OK, &grant),
+        LeaseState::Waiting(waiting) => json(StatusCode::OK, &waiting),
+    })
+}
+
+/// `DELETE /v1/leases/{lease_id}`
+pub(crate) async fn delete(door: Arc<Door>, request: Request) -> Answer {
+    let lease_id = path::lease_id(request.uri())?;
+    Query::none(request.uri())?;
+    door.propose(Command::Release { lease_id }).await?;
+    measure::released();
+    Ok(StatusCode::NO_CONTENT.into_response())
+}

@@ -1,0 +1,68 @@
+//! The door of Ringfence: HTTP JSON.
+//!
+//! ```text
+//!  request ─▶ routes ─▶ door::Served ─▶ one handler ─▶ Handle (raft) ─▶ outcome ─▶ answer or problem
+//!                       │ Origin            │ path, query, body are parsed here,
+//!                       │ ringfence-leader  │ inside there are wire types only
+//!                       │ what is measured  │
+//! ```
+//! A handler is a function from a request to `Result<Response, Failed>`. It parses what it was sent into wire types,
+//! asks the [`Handle`] of the replicated table, and puts the outcome into JSON. It holds no state of its own: whatever
+//! must outlive the connection is in the replicated table.
+//!
+//! What this room owes to clients, beyond the shapes:
+//!
+//! - *Certainly not done* (503) is kept apart from *maybe done* (504). [`problems`] alone turns refusals into
+//!   statuses.
+//! - An acquire whose connection closed before its answer is taken back ([`take_back`]); any answer, a 504 too, ends
+//!   that duty.
+//! - No handler starts a task. When a connection closes, hyper drops the handler, and dropping it stops its retries:
+//!   a command then either has gone its way already or never will.
+//! - Nothing that a client chose (a key, a lease id, a path) ever becomes the label of a measurement.
+//!
+//! `GET /openapi.json` describes every route; tests hold the document, the router and the wire types together.
+
+mod acquire;
+mod body;
+mod cluster;
+mod cursor;
+mod door;
+mod health;
+mod keys;
+mod leases;
+mod many;
+mod measure;
+mod openapi;
+mod origin;
+mod path;
+mod problems;
+mod query;
+mod routes;
+mod take_back;
+mod validate;
+
+use std::sync::Arc;
+
+use axum::Router;
+use metrics_exporter_prometheus::PrometheusHandle;
+use ringfence_raft::Handle;
+use tokio::sync::watch;
+
+pub use measure::metrics_builder;
+
+/// What the door needs besides the table.
+#[derive(Clone)]
+pub struct Options {
+    /// Renders what the process measured, for `/metrics`.
+    pub metrics: PrometheusHandle,
+    /// Turns `true` when the process is to stop. From then on `/readyz` says 503 and requests that wait are answered:
+    /// 202 where they keep their place, else 504. Both tell the client to repeat its PUT, which finds the place in the
+    /// queue on any other node.
+    pub draining: watch::Receiver<bool>,
+}
+
+/// The routes of the API, without the dashboard, over the table behind `handle`. To be polled inside a tokio runtime
+/// with timers, over HTTP/1.1.
+pub fn router(handle: Handle, options: Options) -> Router {
+    routes::router(&Arc::new(door::Door::new(handle, options)))
+}

@@ -1,0 +1,120 @@
+//! Many renewals or operations in one request. They stand in one log entry, so either all have outcomes or none has: a
+//! request without outcomes fails as a whole, with 503 or 504.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::StatusCode;
+use ringfence_lease::{Acquire, Command, Outcome};
+use ringfence_raft::Unanswered;
+use ringfence_wire::{
+    BatchAcquire, BatchAnswer, BatchBody, BatchRequest, BatchResult, Grant, LeaseId, Operation, RenewManyRequest,
+    Wait,
+};
+
+use crate::door::{Answer, Door, json};
+use crate::leases::renewed;
+use crate::problems::Failed;
+use crate::query::Query;
+use crate::take_back::TakeBack;
+use crate::{body, measure};
+
+/// `POST /v1/renew`
+pub(crate) async fn renew(door: Arc<Door>, request: Request) -> Answer {
+    Query::none(request.uri())?;
+    let wish = body::read(request, RenewManyRequest::check).await?;
+    run(&door, wish.lease_ids.into_iter().map(|lease_id| (Command::Renew { lease_id, ttl: None }, Kind::Renew))).await
+}
+
+/// `POST /v1/batch`
+pub(crate) async fn batch(door: Arc<Door>, request: Request) -> Answer {
+    Query::none(request.uri())?;
+    let wish = body::read(request, BatchRequest::check).await?;
+    run(&door, wish.operations.into_iter().map(|operation| command(&door, operation))).await
+}
+
+/// What an outcome is the outcome of.
+enum Kind {
+    Acquire(LeaseId),
+    Renew,
+    Release,
+}
+
+fn command(door: &Door, operation: Operation) -> (Command, Kind) {
+    match operation {
+        Operation::Acquire(wish) => {
+            let lease_id = wish.lease_id;
+            (Command::Acquire(Box::new(once(door, wish))), Kind::Acquire(lease_id))
+        }
+        Operation::Renew(wish) => (Command::Renew { lease_id: wish.lease_id, ttl: wish.ttl_ms }, Kind::Renew),
+        Operation::Release(wish) => (Command::Release { lease_id: wish.lease_id }, Kind::Release),
+    }
+}
+
+/// An acquire that tries once.
+fn once(door: &Door, wish: BatchAcquire) -> Acquire {
+    Acquire {
+        lease_id: wish.lease_id,
+        claims: wish.keys.into_iter().map(|claim| (claim.key, claim.mode)).collect(),
+        ttl: wish.ttl_ms,
+        wait: Wait::default(),
+        keep_place: false,
+        holder: wish.holder,
+        metadata: wish.metadata,
+        attachment: door.attachment(),
+    }
+}
+
+async fn run(door: &Door, commands: impl Iterator<Item = (Command, Kind)>) -> Answer {
+    let (commands, kinds): (Vec<_>, Vec<_>) = commands.unzip();
+    let acquires = commands.iter().filter_map(|command| match command {
+        Command::Acquire(acquire) => Some((acquire.lease_id, acquire.attachment)),
+        _ => None,
+    });
+    let unless_answered = TakeBack::unless_answered(&door.handle, acquires.collect());
+    let outcomes = if commands.is_empty() { Ok(Vec::new()) } else { door.handle.propose(commands).await };
+    unless_answered.answered();
+    let results = kinds.into_iter().zip(outcomes?).map(|(kind, outcome)| kind.result(outcome)).collect();
+    Ok(json(StatusCode::OK, &BatchAnswer { results }))
+}
+
+impl Kind {
+    /// What the operation would have been answered on its own.
+    fn result(self, outcome: Outcome) -> BatchResult {
+        match self {
+            Self::Acquire(lease_id) => {
+                let tried = tried(outcome).map_err(|failed| failed.of_lease(lease_id));
+                measure::acquired(tried.as_ref().map(|(status, _)| *status));
+                tried.map_or_else(problem, |(status, grant)| granted(status, grant))
+            }
+            Self::Renew => {
+                let renewed = renewed(outcome);
+                measure::renewed(renewed.as_ref().err());
+                renewed.map_or_else(problem, |grant| granted(StatusCode::OK, grant))
+            }
+            Self::Release => {
+                measure::released();
+                BatchResult { status: StatusCode::NO_CONTENT.as_u16(), body: None }
+            }
+        }
+    }
+}
+
+fn tried(outcome: Outcome) -> Result<(StatusCode, Box<Grant>), Failed> {
+    match outcome {
+        Outcome::Granted(grant) => Ok((StatusCode::CREATED, grant)),
+        Outcome::Standing(grant) => Ok((StatusCode::OK, grant)),
+        Outcome::Refused(refusal) => Err(refusal.into()),
+        // No table answers a try so.
+        Outcome::Waiting(_) | Outcome::Done => Err(Unanswered::Indeterminate.into()),
+    }
+}
+
+fn granted(status: StatusCode, grant: Box<Grant>) -> BatchResult {
+    BatchResult { status: status.as_u16(), body: Some(BatchBody::Grant(grant)) }
+}
+
+fn problem(failed: Failed) -> BatchResult {
+    let problem = failed.into_problem();
+    BatchResult { status: problem.status, body: Some(BatchBody::Problem(problem)) }
+}

@@ -1,0 +1,22 @@
+use axum::http::Uri;
+use percent_encoding::percent_decode_str;
+use ringfence_wire::{FieldError, Key, LeaseId};
+
+/// The lease in `/v1/leases/{lease_id}` and `/v1/leases/{lease_id}/renew`.
+pub(crate) fn lease_id(uri: &Uri) -> Result<LeaseId, FieldError> {
+    let rest = uri.path().strip_prefix("/v1/leases/").unwrap_or_default();
+    let segment = rest.split('/').next().unwrap_or_default();
+    decode(segment, "lease_id")?
+        .parse()
+        .map_err(|error: ringfence_wire::LeaseIdError| FieldError::new("lease_id", error.to_string()))
+}
+
+/// The key in `/v1/keys/{key}`: all that follows, decoded once, so that `%2F` and `/` are the same.
+pub(crate) fn key(uri: &Uri) -> Result<Key, FieldError> {
+    let rest = uri.path().strip_prefix("/v1/keys/").unwrap_or_default();
+    Key::new(&decode(rest, "key")?).map_err(|error| FieldError::new("key", error.to_string()))
+}
+
+fn decode<'a>(text: &'a str, field: &str) -> Result<std::borrow::Cow<'a, str>, FieldError> {
+    percent_decode_str(text).decode_utf8().map_err(|_| FieldError::new(field, "percent-encodes what is not UTF-8"))
+}

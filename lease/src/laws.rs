@@ -1,0 +1,234 @@
+//! The table against a model, and against the promises themselves, over random histories.
+//!
+//! Each history is played three times. In whole entries, against [`model::Model`], with every outcome, event and view
+//! compared; beside it, by a second table that is now and then saved and restored; and command by command, with a
+//! [`witness::Witness`] looking on. At the end the test makes sure that it saw of everything enough.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use proptest::test_runner::{Config, TestRunner};
+use ringfence_wire::{LeaseId, Revision, Token};
+
+use crate::table::{LeaseTable, Record};
+use crate::{Command, Event, Outcome};
+
+mod garbage;
+mod model;
+mod script;
+mod witness;
+
+use model::Model;
+use script::{KEYS, Script, ids, key};
+use witness::{Cause, Witness};
+
+/// What must have happened in the course of the test, and how often at least.
+const EXERCISED: [(&str, usize); 31] = [
+    ("abandoned", 50),
+    ("came back too late", 20),
+    ("expired", 1_000),
+    ("fitted, but its wait was over", 20),
+    ("forgotten", 500),
+    ("gave up its wait", 50),
+    ("gone", 500),
+    ("granted at once", 1_000),
+    ("granted before an earlier waiter that it does not disturb", 20),
+    ("granted beside other holders", 500),
+    ("granted from the queue", 500),
+    ("held by waiters alone", 20),
+    ("held", 500),
+    ("left over", 500),
+    ("left", 200),
+    ("mismatch", 500),
+    ("not granted", 100),
+    ("not live", 500),
+    ("one end granted several", 50),
+    ("one end granted to two keys", 10),
+    ("overloaded", 100),
+    ("queued", 1_000),
+    ("released", 500),
+    ("renewed for less than it had", 50),
+    ("renewed", 100),
+    ("repeated", 50),
+    ("repeated while waiting", 50),
+    ("restored with waiters", 500),
+    ("revoked", 100),
+    ("timed out", 500),
+    ("wait-timeout", 100),
+];
+
+#[test]
+fn the_table_does_what_the_model_does_and_keeps_its_promises() {
+    let counts = RefCell::new(BTreeMap::<&str, usize>::new());
+    let mut runner = TestRunner::new(Config { cases: 800, failure_persistence: None, ..Config::default() });
+    let played = runner.run(&script::scripts(), |script| {
+        for (what, count) in play(&script) {
+            *counts.borrow_mut().entry(what).or_default() += count;
+        }
+        Ok(())
+    });
+    played.unwrap_or_else(|failure| panic!("{failure}"));
+    let counts = counts.into_inner();
+    println!("{counts:#?}");
+    for (what, least) in EXERCISED {
+        let count = counts.get(what).copied().unwrap_or(0);
+        assert!(count >= least, "{what}: {count} times only");
+    }
+}
+
+fn play(script: &Script) -> BTreeMap<&'static str, usize> {
+    let mut model = Model::new(script.limits);
+    let mut table = LeaseTable::with_limits(script.limits);
+    let mut restored = LeaseTable::with_limits(script.limits);
+    let mut stepped = LeaseTable::with_limits(script.limits);
+    let mut witness = Witness::default();
+    for entry in &script.entries {
+        let at_ms = table.at_ms().saturating_add_signed(entry.step_ms);
+        let commands: Vec<Command> =
+            entry.wishes.iter().map(|wish| wish.at_revision(table.revision())).collect();
+        if entry.restore {
+            restored = LeaseTable::restore(&restored.snapshot()).expect("it was saved just now");
+            restored.limits = script.limits;
+            if table.waiters() > 0 {
+                witness.count("restored with waiters");
+            }
+        }
+        let remembered = model.ended.len();
+        let modelled = applied(|events| model.apply(at_ms, commands.clone(), events));
+        let told = applied(|events| table.apply(at_ms, commands.clone(), events));
+        assert_eq!(told, modelled, "the table, and the model");
+        assert_eq!(applied(|events| restored.apply(at_ms, commands.clone(), events)), told, "restored");
+        assert_same_views(&table, &model);
+        assert_eq!(table.snapshot(), restored.snapshot());
+        assert_eq!(model.first_that_can_be_granted(), None, "nobody waits that could be granted");
+        count_what_the_model_knows(&model, remembered, &told.1, &mut witness);
+
+        let step = step(&mut stepped, at_ms, &commands, &mut witness);
+        // How many ids are forgotten at once depends on the number of commands: that shows only with small limits.
+        if script.limits.ends > script::IDS as usize {
+            assert_eq!(step, told, "one by one, and all in one entry");
+            assert_eq!(stepped.snapshot(), table.snapshot());
+        }
+    }
+    witness.counts
+}
+
+fn applied(apply: impl FnOnce(&mut Vec<Event>) -> Vec<Outcome>) -> (Vec<Outcome>, Vec<Event>) {
+    let mut events = Vec::new();
+    (apply(&mut events), events)
+}
+
+/// Plays an entry command by command.
+fn step(
+    table: &mut LeaseTable,
+    at_ms: u64,
+    commands: &[Command],
+    witness: &mut Witness,
+) -> (Vec<Outcome>, Vec<Event>) {
+    let (mut outcomes, mut events) = applied(|events| table.apply(at_ms, Vec::new(), events));
+    witness.saw(&Cause::Time, &events, table);
+    // What is left over from a capped entry stays so while the commands run, as it does within one entry.
+    let ends = std::mem::take(&mut table.limits.ends);
+    for command in commands {
+        let before: Vec<Record> = table.records().collect();
+        let (outcome, changes) = applied(|events| table.apply(at_ms, vec![command.clone()], events));
+        witness.saw(&Cause::Command(command, &outcome[0]), &changes, table);
+        assert_a_repeat_changes_little(command, &outcome[0], &changes, &before, table, witness);
+        outcomes.extend(outcome);
+        events.extend(changes);
+    }
+    table.limits.ends = ends;
+    (outcomes, events)
+}
+
+/// Only the attachment and, of a waiter, the end of its wait.
+fn assert_a_repeat_changes_little(
+    command: &Command,
+    outcome: &Outcome,
+    changes: &[Event],
+    before: &[Record],
+    table: &LeaseTable,
+    witness: &mut Witness,
+) {
+    let Command::Acquire(acquire) = command else { return };
+    let waits = matches!(outcome, Outcome::Waiting(_));
+    if !changes.is_empty() || !waits && !matches!(outcome, Outcome::Standing(_)) {
+        return;
+    }
+    if waits {
+        witness.count("repeated while waiting");
+    }
+    // Any entry may forget an ended id.
+    let lasting = |record: &Record| matches!(record, Record::Head { .. } | Record::Lease(_));
+    let before: Vec<&Record> = before.iter().filter(|record| lasting(record)).collect();
+    let mut after: Vec<Record> = table.records().filter(lasting).collect();
+    assert_eq!(before.len(), after.len());
+    for (before, after) in before.into_iter().zip(&mut after) {
+        if let (Record::Lease(before), Record::Lease(after)) = (before, &mut *after)
+            && after.lease_id == acquire.lease_id
+        {
+            assert_eq!(after.attachment, Some(acquire.attachment));
+            after.attachment = before.attachment;
+            if waits {
+                after.deadline_ms = before.deadline_ms;
+            }
+        }
+        assert_eq!(before, after);
+    }
+}
+
+fn assert_same_views(table: &LeaseTable, model: &Model) {
+    let later_ms = table.at_ms() + 70;
+    assert_eq!((table.at_ms(), table.revision()), (model.at, Revision(model.revision)));
+    assert_eq!(table.started(), model.revision > 0);
+    assert_eq!(table.next_due_ms(), model.next_due());
+    for id in ids() {
+        for now_ms in [None, Some(later_ms)] {
+            assert_eq!(table.lease(id, now_ms), model.lease(id, now_ms));
+        }
+    }
+    let mut listed = Vec::new();
+    for key in KEYS.map(key) {
+        for now_ms in [None, Some(later_ms)] {
+            assert_eq!(table.key(&key, now_ms), model.key(&key, now_ms));
+        }
+        let view = model.key(&key, None);
+        assert_eq!(table.fence(&key), view.fence);
+        for token in (0..=model.revision + 1).rev().take(30).map(Token) {
+            assert_eq!(table.is_live(&key, token), view.holders.iter().any(|holder| holder.token == token));
+        }
+        if !view.holders.is_empty() || !view.waiters.is_empty() {
+            listed.push(view);
+        }
+    }
+    assert_eq!(table.keys("", None, 9, None), (listed.clone(), None));
+    let live = model.leases.iter().filter(|lease| lease.live).count();
+    assert_eq!((table.live(), table.waiters()), (live, model.leases.len() - live));
+    assert_eq!((table.remembered(), table.keys_len()), (model.ended.len(), listed.len()));
+}
+
+fn count_what_the_model_knows(model: &Model, remembered: usize, events: &[Event], witness: &mut Witness) {
+    if model.ended.len() < remembered {
+        witness.count("forgotten");
+    }
+    for lease in model.leases.iter().filter(|lease| model.at > lease.deadline) {
+        witness.count("left over");
+        if !lease.live && lease.first.claims.iter().all(|claim| model.fits(lease, &claim.0)) {
+            witness.count("fitted, but its wait was over");
+        }
+    }
+    let granted = |event: &Event| event.change == crate::Change::Granted;
+    for three in events.windows(3) {
+        if !granted(&three[0]) && granted(&three[1]) && granted(&three[2]) {
+            witness.count("one end granted several");
+            if three[1].keys[0].0 != three[2].keys[0].0 && three[0].keys.len() == 2 {
+                witness.count("one end granted to two keys");
+            }
+        }
+    }
+}
+
+/// A lease that never was.
+fn stranger() -> LeaseId {
+    LeaseId::from_u128(u128::MAX).expect("not nil")
+}

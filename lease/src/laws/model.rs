@@ -1,0 +1,347 @@
+//! The contract once more, as plainly as it can be said: two lists, and every question answered by looking through
+//! them. It shares no code with the table but the words.
+
+use ringfence_wire::{
+    Blocker, EndReason, Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Mode, Revision,
+    Token, Ttl, WaiterView, Waiting, WaitingState,
+};
+
+use crate::limits::Limits;
+use crate::{Acquire, Attachment, Change, Command, Event, LeaseState, Outcome, Refusal};
+
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) at: u64,
+    pub(super) revision: u64,
+    pub(super) leases: Vec<Lease>,
+    /// In the order of their ends: when, who, and what a later acquire is told.
+    pub(super) ended: Vec<(u64, LeaseId, Refusal)>,
+    pub(super) limits: Limits,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Lease {
+    pub(super) first: Acquire,
+    pub(super) live: bool,
+    /// Token or place.
+    number: u64,
+    pub(super) deadline: u64,
+    since: u64,
+    ttl: Ttl,
+    attachment: Option<Attachment>,
+}
+
+/// One claim, or all shared and no more than the smallest limit.
+pub(super) fn compatible(modes: &[Mode]) -> bool {
+    let limits = modes.iter().filter_map(|mode| mode.limit()).map(|limit| limit.get() as usize);
+    let all_shared = modes.iter().all(|mode| matches!(mode, Mode::Shared { .. }));
+    modes.len() <= 1 || all_shared && modes.len() <= limits.min().unwrap_or(usize::MAX)
+}
+
+impl Lease {
+    pub(super) fn mode_on(&self, key: &Key) -> Option<Mode> {
+        self.first.claims.iter().find(|claim| claim.0 == *key).map(|claim| claim.1)
+    }
+}
+
+impl Model {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { at: 0, revision: 0, leases: Vec::new(), ended: Vec::new(), limits }
+    }
+
+    pub(super) fn apply(&mut self, at: u64, commands: Vec<Command>, events: &mut Vec<Event>) -> Vec<Outcome> {
+        self.at = self.at.max(at);
+        for _ in 0..self.limits.ends + commands.len() {
+            if self.ended.first().is_some_and(|first| self.at > first.0 + 60_000) {
+                self.ended.remove(0);
+            }
+        }
+        for _ in 0..self.limits.ends {
+            let due = self.leases.iter().filter(|lease| self.at > lease.deadline);
+            let first = due.min_by_key(|lease| (lease.live, lease.deadline, lease.number)).cloned();
+            match first {
+                Some(lease) if lease.live => self.end(&lease, Some(EndReason::Expired), events),
+                Some(lease) => self.end(&lease, None, events),
+                None => {}
+            }
+        }
+        commands.into_iter().map(|command| self.run(command, events)).collect()
+    }
+
+    fn run(&mut self, command: Command, events: &mut Vec<Event>) -> Outcome {
+        match command {
+            Command::Start { revision } => {
+                if self.revision == 0 && revision.0 < 1 << 53 {
+                    self.revision = revision.0;
+                }
+                Outcome::Done
+            }
+            Command::Acquire(acquire) => self.acquire(*acquire, events),
+            Command::Renew { lease_id, ttl } => {
+                let now = self.at;
+                let Some(lease) = self.leases.iter_mut().find(|lease| lease.first.lease_id == lease_id)
+                else {
+                    return Outcome::Refused(self.how_it_ended(lease_id).unwrap_or(Refusal::Unknown));
+                };
+                if !lease.live {
+                    return Outcome::Refused(Refusal::NotGranted);
+                }
+                if let Some(ttl) = ttl {
+                    lease.ttl = ttl;
+                }
+                if now + u64::from(lease.ttl.ms()) > lease.deadline {
+                    lease.deadline = now + u64::from(lease.ttl.ms());
+                }
+                lease.attachment = None;
+                let lease = lease.clone();
+                Outcome::Standing(Box::new(self.grant(&lease, Some(now))))
+            }
+            Command::Release { lease_id } => {
+                if let Some(lease) = self.find(lease_id) {
+                    self.end(&lease, Some(EndReason::Released), events);
+                } else if self.how_it_ended(lease_id).is_none() {
+                    self.remember(lease_id, Refusal::Gone(EndReason::Released));
+                }
+                Outcome::Done
+            }
+            Command::Revoke { key, token } => {
+                match self.holders(&key).into_iter().find(|l| l.number == token.0).cloned() {
+                    Some(lease) => {
+                        self.end(&lease, Some(EndReason::Revoked), events);
+                        Outcome::Done
+                    }
+                    None => Outcome::Refused(Refusal::NotLive),
+                }
+            }
+            Command::Detach { lease_id, attachment } => {
+                if let Some(lease) = self.find(lease_id).filter(|lease| lease.attachment == Some(attachment))
+                {
+                    self.end(&lease, Some(EndReason::Abandoned), events);
+                }
+                Outcome::Done
+            }
+        }
+    }
+
+    fn acquire(&mut self, acquire: Acquire, events: &mut Vec<Event>) -> Outcome {
+        let try_once = acquire.wait.ms() == 0 && !acquire.keep_place;
+        let deadline = self.at + u64::from(acquire.wait.ms()) + if acquire.keep_place { 5_000 } else { 0 };
+        let id = acquire.lease_id;
+        if let Some(known) = self.find(id) {
+            let mut keys: Vec<_> = acquire.claims.iter().map(|claim| &claim.0).collect();
+            let mut known_keys: Vec<_> = known.first.claims.iter().map(|claim| &claim.0).collect();
+            keys.sort();
+            known_keys.sort();
+            if keys != known_keys {
+                return Outcome::Refused(Refusal::Mismatch);
+            }
+            if !known.live && (try_once || self.at > known.deadline) {
+                self.end(&known, None, events);
+                return Outcome::Refused(Refusal::WaitTimeout);
+            }
+            let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == id).expect("known");
+            lease.attachment = Some(acquire.attachment);
+            if known.live {
+                return Outcome::Standing(Box::new(self.grant(&known, Some(self.at))));
+            }
+            lease.deadline = deadline;
+            return Outcome::Waiting(self.waiting(&known));
+        }
+        if let Some(refusal) = self.how_it_ended(id) {
+            return Outcome::Refused(refusal);
+        }
+        let lease = Lease {
+            live: false,
+            number: self.revision + 1,
+            deadline,
+            since: self.at,
+            ttl: acquire.ttl,
+            attachment: Some(acquire.attachment),
+            first: acquire,
+        };
+        if lease.first.claims.iter().all(|claim| self.fits(&lease, &claim.0)) {
+            self.leases.push(lease);
+            self.make_live(id, events);
+            let lease = self.find(id).expect("just granted");
+            return Outcome::Granted(Box::new(self.grant(&lease, Some(self.at))));
+        }
+        let longest = lease.first.claims.iter().map(|claim| self.queue(&claim.0).len()).max().expect("a key");
+        if try_once {
+            let mut holders = Vec::new();
+            for (key, _) in lease.first.claims.iter().filter(|claim| !self.fits(&lease, &claim.0)) {
+                for holder in self.holders(key) {
+                    let mode = holder.mode_on(key).expect("it holds the key");
+                    holders.push(Blocker {
+                        key: key.clone(),
+                        token: Token(holder.number),
+                        holder: holder.first.holder.clone(),
+                        mode: mode.name(),
+                        limit: mode.limit(),
+                        expires_in_ms: holder.deadline.saturating_sub(self.at),
+                    });
+                }
+            }
+            holders.truncate(16);
+            return Outcome::Refused(Refusal::Held { holders, waiters: longest as u64 });
+        }
+        if longest >= self.limits.queue {
+            return Outcome::Refused(Refusal::Overloaded);
+        }
+        self.revision += 1;
+        events.push(self.event(&lease, Change::Queued));
+        self.leases.push(lease);
+        Outcome::Waiting(self.waiting(&self.find(id).expect("just queued")))
+    }
+
+    /// The end of a lease, or the leaving of a waiter; then all that can be granted are granted, the earliest first.
+    fn end(&mut self, lease: &Lease, reason: Option<EndReason>, events: &mut Vec<Event>) {
+        self.leases.retain(|other| other.number != lease.number);
+        self.remember(lease.first.lease_id, reason.map_or(Refusal::WaitTimeout, Refusal::Gone));
+        self.revision += 1;
+        let change = match reason {
+            Some(reason) if lease.live => Change::Ended(reason),
+            _ => Change::Left(reason),
+        };
+        events.push(self.event(lease, change));
+        while let Some(next) = self.first_that_can_be_granted() {
+            self.make_live(next, events);
+        }
+    }
+
+    pub(super) fn first_that_can_be_granted(&self) -> Option<LeaseId> {
+        let waiting = self.leases.iter().filter(|lease| !lease.live && lease.deadline >= self.at);
+        let fitting =
+            waiting.filter(|lease| lease.first.claims.iter().all(|claim| self.fits(lease, &claim.0)));
+        fitting.min_by_key(|lease| lease.number).map(|lease| lease.first.lease_id)
+    }
+
+    fn make_live(&mut self, id: LeaseId, events: &mut Vec<Event>) {
+        self.revision += 1;
+        let (revision, at) = (self.revision, self.at);
+        let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == id).expect("it waits");
+        lease.live = true;
+        lease.number = revision;
+        lease.deadline = at + u64::from(lease.ttl.ms());
+        let lease = lease.clone();
+        events.push(self.event(&lease, Change::Granted));
+    }
+
+    fn remember(&mut self, id: LeaseId, refusal: Refusal) {
+        self.ended.push((self.at, id, refusal));
+        if self.ended.len() > self.limits.remembered {
+            self.ended.remove(0);
+        }
+    }
+
+    /// Whether a lease that waits, or would be the last to wait, is compatible with the live leases on `key` and the
+    /// earlier waiters there.
+    pub(super) fn fits(&self, lease: &Lease, key: &Key) -> bool {
+        let earlier = self.leases.iter().filter(|other| other.live || other.number < lease.number);
+        let mut modes: Vec<Mode> = earlier.filter_map(|other| other.mode_on(key)).collect();
+        modes.push(lease.mode_on(key).expect("it is one of its keys"));
+        compatible(&modes)
+    }
+
+    fn on(&self, key: &Key, live: bool) -> Vec<&Lease> {
+        let mut leases: Vec<&Lease> = self.leases.iter().collect();
+        leases.retain(|lease| lease.live == live && lease.mode_on(key).is_some());
+        leases.sort_by_key(|lease| lease.number);
+        leases
+    }
+
+    fn holders(&self, key: &Key) -> Vec<&Lease> {
+        self.on(key, true)
+    }
+
+    fn queue(&self, key: &Key) -> Vec<&Lease> {
+        self.on(key, false)
+    }
+
+    fn find(&self, id: LeaseId) -> Option<Lease> {
+        self.leases.iter().find(|lease| lease.first.lease_id == id).cloned()
+    }
+
+    fn how_it_ended(&self, id: LeaseId) -> Option<Refusal> {
+        self.ended.iter().find(|ended| ended.1 == id).map(|ended| ended.2.clone())
+    }
+
+    fn fence(&self, key: &Key) -> Token {
+        Token(self.holders(key).first().map_or(self.revision + 1, |oldest| oldest.number))
+    }
+
+    pub(super) fn next_due(&self) -> Option<u64> {
+        self.leases.iter().map(|lease| lease.deadline + 1).min()
+    }
+
+    pub(super) fn lease(&self, id: LeaseId, now: Option<u64>) -> Result<LeaseState, Refusal> {
+        match self.find(id) {
+            Some(lease) if lease.live => Ok(LeaseState::Granted(self.grant(&lease, now))),
+            Some(lease) => Ok(LeaseState::Waiting(self.waiting(&lease))),
+            None => Err(self.how_it_ended(id).unwrap_or(Refusal::Unknown)),
+        }
+    }
+
+    pub(super) fn key(&self, key: &Key, now: Option<u64>) -> KeyView {
+        let holder = |lease: &&Lease| HolderView {
+            token: Token(lease.number),
+            holder: lease.first.holder.clone(),
+            mode: lease.mode_on(key).expect("it holds the key").name(),
+            limit: lease.mode_on(key).expect("it holds the key").limit(),
+            ttl_ms: lease.ttl.ms(),
+            expires_in_ms: now.map(|now| lease.deadline.saturating_sub(now)),
+            metadata: lease.first.metadata.clone(),
+        };
+        let waiter = |lease: &&Lease| WaiterView {
+            holder: lease.first.holder.clone(),
+            mode: lease.mode_on(key).expect("it waits for the key").name(),
+            waited_ms: now.unwrap_or(self.at) - lease.since,
+        };
+        KeyView {
+            key: key.clone(),
+            fence: self.fence(key),
+            revision: Revision(self.revision),
+            holders: self.holders(key).iter().map(holder).collect(),
+            waiters: self.queue(key).iter().map(waiter).collect(),
+        }
+    }
+
+    fn grant(&self, lease: &Lease, now: Option<u64>) -> Grant {
+        let key = |claim: &(Key, Mode)| GrantedKey {
+            key: claim.0.clone(),
+            mode: claim.1.name(),
+            limit: claim.1.limit(),
+            fence: self.fence(&claim.0),
+        };
+        Grant {
+            lease_id: lease.first.lease_id,
+            state: GrantState::Granted,
+            token: Token(lease.number),
+            holder: lease.first.holder.clone(),
+            ttl_ms: lease.ttl.ms(),
+            expires_in_ms: now.map(|now| lease.deadline.saturating_sub(now)),
+            keys: lease.first.claims.iter().map(key).collect(),
+        }
+    }
+
+    fn waiting(&self, lease: &Lease) -> Waiting {
+        let earlier = |key: &Key| self.queue(key).iter().filter(|other| other.number < lease.number).count();
+        let ahead = lease.first.claims.iter().map(|claim| earlier(&claim.0)).max().expect("a key");
+        Waiting { lease_id: lease.first.lease_id, state: WaitingState::Waiting, ahead: ahead as u64 }
+    }
+
+    fn event(&self, lease: &Lease, change: Change) -> Event {
+        Event {
+            revision: Revision(self.revision),
+            lease_id: lease.first.lease_id,
+            change,
+            token: (lease.live).then_some(Token(lease.number)),
+            keys: lease
+                .first
+                .claims
+                .iter()
+                .map(|(key, mode)| (key.clone(), *mode, self.fence(key)))
+                .collect(),
+            holder: lease.first.holder.clone(),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Random histories with few keys, few ids and short times, so that everything meets everything.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroU32;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
+
+use crate::limits::Limits;
+use crate::{Acquire, Attachment, Command};
+
+pub(super) const KEYS: [&str; 3] = ["a", "a/b", "c"];
+pub(super) const IDS: u128 = 9;
+
+/// A random history.
+#[derive(Clone)]
+pub(super) struct Script {
+    pub(super) limits: Limits,
+    pub(super) entries: Vec<Entry>,
+}
+
+/// One line for each command, to be read by whoever looks for the mistake.
+impl fmt::Debug for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:?}", self.limits)?;
+        for entry in &self.entries {
+            writeln!(f, "{:+} ms{}", entry.step_ms, if entry.restore { ", restore" } else { "" })?;
+            entry.wishes.iter().try_for_each(|wish| writeln!(f, "    {wish:?}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// An entry of the log, whose tokens to revoke are found when it is played.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    /// How far the time goes on; a negative one tries to turn it back.
+    pub(super) step_ms: i64,
+    pub(super) wishes: Vec<Wish>,
+    /// Whether the second table is saved and restored before this entry.
+    pub(super) restore: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Wish {
+    Command(Command),
+    /// Revoke the token so many revisions back.
+    Revoke {
+        key: Key,
+        back: u64,
+    },
+}
+
+impl Wish {
+    pub(super) fn at_revision(&self, revision: Revision) -> Command {
+        match self {
+            Self::Command(command) => command.clone(),
+            Self::Revoke { key, back } => {
+                Command::Revoke { key: key.clone(), token: Token(revision.0.saturating_sub(*back)) }
+            }
+        }
+    }
+}
+
+pub(super) fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+pub(super) fn ids() -> impl Iterator<Item = LeaseId> {
+    (1..=IDS).filter_map(LeaseId::from_u128)
+}
+
+pub(super) fn scripts() -> impl Strategy<Value = Script> {
+    // Every other history has a table whose limits are met all the time.
+    let limits = (
+        select(vec![1, 1, 2, 4_096, 4_096, 4_096]),
+        select(vec![2, 4, 10_000]),
+        select(vec![1, 3, 2_000_000]),
+    )
+        .prop_map(|(ends, queue, remembered)| Limits { ends, queue, remembered });
+    (limits, vec(entry(), 1..40)).prop_map(|(limits, entries)| Script { limits, entries })
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let step_ms = prop_oneof![
+        4 => Just(0),
+        8 => 1..90_i64,
+        2 => select(vec![-50, 1_000, 5_001]),
+        1 => select(vec![30_000, 60_001]),
+    ];
+    (step_ms, vec(wish(), 0..5), any::<bool>()).prop_map(|(step_ms, wishes, restore)| Entry {
+        step_ms,
+        wishes,
+        restore,
+    })
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    let id = || (1..=IDS).prop_map(|bits| LeaseId::from_u128(bits).unwrap());
+    let key = || select(&KEYS[..]).prop_map(key);
+    let attachment = || (0..3_u64).prop_map(Attachment);
+    let ttl = || select(vec![100, 101, 150, 400, 2_000]).prop_map(|ms| Ttl::from_ms(ms).unwrap());
+    prop_oneof![
+        12 => acquire(id(), ttl(), attachment()).prop_map(|acquire| Command::Acquire(Box::new(acquire))).prop_map(Wish::Command),
+        3 => (id(), proptest::option::of(ttl())).prop_map(|(lease_id, ttl)| Command::Renew { lease_id, ttl }).prop_map(Wish::Command),
+        4 => id().prop_map(|lease_id| Command::Release { lease_id }).prop_map(Wish::Command),
+        2 => (id(), attachment()).prop_map(|(lease_id, attachment)| Command::Detach { lease_id, attachment }).prop_map(Wish::Command),
+        2 => (key(), 0..8_u64).prop_map(|(key, back)| Wish::Revoke { key, back }),
+        1 => select(vec![0, 7, u64::MAX]).prop_map(|revision| Wish::Command(Command::Start { revision: Revision(revision) })),
+    ]
+}
+
+fn acquire(
+    id: impl Strategy<Value = LeaseId>,
+    ttl: impl Strategy<Value = Ttl>,
+    attachment: impl Strategy<Value = Attachment>,
+) -> impl Strategy<Value = Acquire> {
+    let others = subsequence(KEYS.to_vec(), 1..=2);
+    let mode = prop_oneof![
+        2 => Just(Mode::Exclusive),
+        2 => Just(Mode::Shared { limit: None }),
+        2 => (1..4_u32).prop_map(|limit| Mode::Shared { limit: NonZeroU32::new(limit) }),
+    ];
+    let wait = select(vec![0, 1, 60, 60, 110, 3_000, 60_000]).prop_map(|ms| Wait::from_ms(ms).unwrap());
+    let holder = select(vec![None, Some("ann"), Some("bob")]).prop_map(|name| name.and_then(Holder::new));
+    let metadata = select(vec![0, 0, 7]).prop_map(|job: u8| match job {
+        0 => Metadata::default(),
+        job => Metadata::new(BTreeMap::from([("job".to_owned(), job.to_string())])).unwrap(),
+    });
+    // An id mostly comes with the same keys, in either order.
+    let keys =
+        (id, others, prop::bool::weighted(0.1), any::<bool>()).prop_map(|(id, others, other, turned)| {
+            let mut keys = if other { others } else { usual_keys(id) };
+            if turned {
+                keys.reverse();
+            }
+            (id, keys)
+        });
+    (keys, vec(mode, 2), ttl, wait, prop::bool::weighted(0.2), holder, metadata, attachment).prop_map(
+        |((lease_id, keys), modes, ttl, wait, keep_place, holder, metadata, attachment)| Acquire {
+            lease_id,
+            claims: keys.into_iter().map(key).zip(modes).collect(),
+            ttl,
+            wait,
+            keep_place,
+            holder,
+            metadata,
+            attachment,
+        },
+    )
+}
+
+fn usual_keys(id: LeaseId) -> Vec<&'static str> {
+    let [a, b, c] = KEYS;
+    let usual = [vec![a], vec![b], vec![a, b], vec![a, c], vec![a], vec![b, a], vec![b, c], vec![c], vec![a]];
+    usual[ids().position(|other| other == id).unwrap()].clone()
+}

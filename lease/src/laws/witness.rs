@@ -1,0 +1,234 @@
+//! Watches a table from outside, command by command, and checks the promises that a client relies on. It knows nothing of
+//! the model: what it knows of the leases it has from their events.
+
+use std::collections::BTreeMap;
+
+use ringfence_wire::{EndReason, Key, LeaseId, Mode, Revision, Token};
+
+use super::model::compatible;
+use super::script::{KEYS, key};
+use crate::table::LeaseTable;
+use crate::{Acquire, Change, Command, Event, LeaseState, Outcome, Refusal};
+
+#[derive(Default)]
+pub(super) struct Witness {
+    revision: u64,
+    newest_token: u64,
+    fences: BTreeMap<Key, Token>,
+    /// Live leases and waiters by id.
+    seen: BTreeMap<LeaseId, Seen>,
+    pub(super) counts: BTreeMap<&'static str, usize>,
+}
+
+struct Seen {
+    live: bool,
+    number: u64,
+    claims: Vec<(Key, Mode)>,
+    ttl_ms: u64,
+    /// Of its wait, or of its time-to-live.
+    deadline_ms: u64,
+}
+
+/// What led to the events.
+pub(super) enum Cause<'a> {
+    /// The time went on.
+    Time,
+    Command(&'a Command, &'a Outcome),
+}
+
+impl Witness {
+    pub(super) fn saw(&mut self, cause: &Cause<'_>, events: &[Event], table: &LeaseTable) {
+        let now_ms = table.at_ms();
+        if let Cause::Command(Command::Start { .. }, _) = cause
+            && self.revision == 0
+        {
+            self.revision = table.revision().0;
+        }
+        for event in events {
+            assert_eq!(event.revision, Revision(self.revision + 1), "each change takes the next revision");
+            self.revision += 1;
+            match event.change {
+                Change::Granted => self.saw_grant(cause, event, now_ms),
+                Change::Queued => self.saw_queued(cause, event, now_ms),
+                Change::Ended(reason) => self.saw_end(cause, event, reason, now_ms),
+                Change::Left(reason) => self.saw_leave(cause, event, reason, now_ms),
+            }
+            for (key, _, fence) in &event.keys {
+                self.saw_fence(key, *fence);
+            }
+        }
+        assert_eq!(table.revision(), Revision(self.revision), "nothing else takes a revision");
+        for key in KEYS.map(key) {
+            self.saw_fence(&key, table.fence(&key));
+            for token in (0..=self.revision).rev().take(20).map(Token) {
+                assert!(
+                    !table.is_live(&key, token) || token >= table.fence(&key),
+                    "a token below the fence is dead"
+                );
+            }
+        }
+        if let Cause::Command(command, outcome) = cause {
+            self.saw_outcome(command, outcome, now_ms);
+        }
+        self.saw_deadlines(table);
+    }
+
+    pub(super) fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    fn saw_fence(&mut self, key: &Key, fence: Token) {
+        let before = self.fences.insert(key.clone(), fence);
+        assert!(
+            before.is_none_or(|before| before <= fence),
+            "the fence of {key} fell from {before:?} to {fence}"
+        );
+    }
+
+    fn saw_grant(&mut self, cause: &Cause<'_>, event: &Event, now_ms: u64) {
+        let token = event.token.expect("a grant has a token").0;
+        assert!(token == event.revision.0 && token > self.newest_token, "tokens rise");
+        self.newest_token = token;
+        let waited = self.seen.remove(&event.lease_id);
+        let claims: Vec<_> = event.keys.iter().map(|(key, mode, _)| (key.clone(), *mode)).collect();
+        let (ttl_ms, place) = match (&waited, cause) {
+            (Some(waiter), _) => {
+                assert!(!waiter.live && now_ms <= waiter.deadline_ms, "a wait that is over ends in no grant");
+                (waiter.ttl_ms, waiter.number)
+            }
+            (None, Cause::Command(Command::Acquire(acquire), _)) if acquire.lease_id == event.lease_id => {
+                (acquire.ttl.ms().into(), u64::MAX)
+            }
+            _ => panic!("{} was granted and had not asked for it", event.lease_id),
+        };
+        self.count(if waited.is_some() { "granted from the queue" } else { "granted at once" });
+        for (key, mode) in &claims {
+            let others = || {
+                let others = self.seen.values();
+                others.filter_map(|o| o.claims.iter().find(|c| c.0 == *key).map(|c| (o.live, o.number, c.1)))
+            };
+            let holders: Vec<Mode> = others().filter(|o| o.0).map(|o| o.2).chain([*mode]).collect();
+            assert!(compatible(&holders), "{key} has holders that do not bear each other: {holders:?}");
+            let before: Vec<Mode> =
+                others().filter(|o| o.0 || o.1 < place).map(|o| o.2).chain([*mode]).collect();
+            assert!(compatible(&before), "{} overtook an earlier waiter on {key}", event.lease_id);
+            let earlier = others().filter(|other| !other.0 && other.1 < place).count();
+            if earlier > 0 {
+                self.count("granted before an earlier waiter that it does not disturb");
+            }
+            if holders.len() > 1 {
+                self.count("granted beside other holders");
+            }
+        }
+        let deadline_ms = now_ms + ttl_ms;
+        self.seen.insert(event.lease_id, Seen { live: true, number: token, claims, ttl_ms, deadline_ms });
+    }
+
+    fn saw_queued(&mut self, cause: &Cause<'_>, event: &Event, now_ms: u64) {
+        let Cause::Command(Command::Acquire(acquire), _) = cause else { panic!("nobody asked for a place") };
+        let seen = Seen {
+            live: false,
+            number: event.revision.0,
+            claims: acquire.claims.clone(),
+            ttl_ms: acquire.ttl.ms().into(),
+            deadline_ms: wait_ends_ms(acquire, now_ms),
+        };
+        assert!(self.seen.insert(event.lease_id, seen).is_none(), "one place for each lease");
+        self.count("queued");
+    }
+
+    fn saw_end(&mut self, cause: &Cause<'_>, event: &Event, reason: EndReason, now_ms: u64) {
+        let seen = self.seen.remove(&event.lease_id).expect("it was live");
+        assert!(seen.live && event.token == Some(Token(seen.number)), "what ends was live, with that token");
+        match (reason, cause) {
+            (EndReason::Expired, _) => {
+                assert!(now_ms > seen.deadline_ms, "{} expired too early", event.lease_id);
+                self.count("expired");
+            }
+            (EndReason::Released, Cause::Command(Command::Release { lease_id }, _)) => {
+                assert_eq!(*lease_id, event.lease_id);
+                self.count("released");
+            }
+            (EndReason::Revoked, Cause::Command(Command::Revoke { key, token }, _)) => {
+                assert!(token.0 == seen.number && seen.claims.iter().any(|claim| claim.0 == *key));
+                self.count("revoked");
+            }
+            (EndReason::Abandoned, Cause::Command(Command::Detach { lease_id, .. }, _)) => {
+                assert_eq!(*lease_id, event.lease_id);
+                self.count("abandoned");
+            }
+            _ => panic!("{} ended for no reason", event.lease_id),
+        }
+    }
+
+    fn saw_leave(&mut self, cause: &Cause<'_>, event: &Event, reason: Option<EndReason>, now_ms: u64) {
+        let seen = self.seen.remove(&event.lease_id).expect("it waited");
+        assert!(!seen.live && event.token.is_none(), "what leaves a queue was never granted");
+        match (reason, cause) {
+            (None, Cause::Command(Command::Acquire(acquire), _)) if acquire.lease_id == event.lease_id => {
+                self.count(if now_ms > seen.deadline_ms { "came back too late" } else { "gave up its wait" });
+            }
+            (None, _) => {
+                assert!(now_ms > seen.deadline_ms, "{} timed out too early", event.lease_id);
+                self.count("timed out");
+            }
+            (Some(EndReason::Released), Cause::Command(Command::Release { lease_id }, _))
+            | (Some(EndReason::Abandoned), Cause::Command(Command::Detach { lease_id, .. }, _)) => {
+                assert_eq!(*lease_id, event.lease_id);
+                self.count("left");
+            }
+            _ => panic!("{} left for no reason", event.lease_id),
+        }
+    }
+
+    fn saw_outcome(&mut self, command: &Command, outcome: &Outcome, now_ms: u64) {
+        match (command, outcome) {
+            (Command::Acquire(acquire), Outcome::Waiting(_)) => {
+                let seen = self.seen.get_mut(&acquire.lease_id).expect("it waits");
+                seen.deadline_ms = wait_ends_ms(acquire, now_ms);
+            }
+            (Command::Acquire(_), Outcome::Standing(_)) => self.count("repeated"),
+            (Command::Renew { lease_id, ttl }, Outcome::Standing(grant)) => {
+                let seen = self.seen.get_mut(lease_id).expect("it is live");
+                let full_ms = ttl.map_or(seen.ttl_ms, |ttl| ttl.ms().into());
+                let left_ms = grant.expires_in_ms.expect("a renewal tells the time left");
+                assert!(
+                    left_ms >= full_ms && now_ms + left_ms >= seen.deadline_ms,
+                    "a renewal never shortens"
+                );
+                let shorter = left_ms > full_ms;
+                (seen.ttl_ms, seen.deadline_ms) = (full_ms, now_ms + left_ms);
+                self.count(if shorter { "renewed for less than it had" } else { "renewed" });
+            }
+            (_, Outcome::Refused(refusal)) => self.count(match refusal {
+                Refusal::Held { holders, .. } if holders.is_empty() => "held by waiters alone",
+                Refusal::Held { .. } => "held",
+                Refusal::WaitTimeout => "wait-timeout",
+                Refusal::Mismatch => "mismatch",
+                Refusal::NotGranted => "not granted",
+                Refusal::NotLive => "not live",
+                Refusal::Gone(_) => "gone",
+                Refusal::Unknown => "unknown",
+                Refusal::Overloaded => "overloaded",
+            }),
+            _ => {}
+        }
+    }
+
+    fn saw_deadlines(&self, table: &LeaseTable) {
+        for (&id, seen) in self.seen.iter().filter(|(_, seen)| seen.live) {
+            let Ok(LeaseState::Granted(grant)) = table.lease(id, Some(table.at_ms())) else {
+                panic!("{id} was live and no end was told");
+            };
+            assert_eq!(grant.token, Token(seen.number));
+            let left_ms = seen.deadline_ms.saturating_sub(table.at_ms());
+            assert_eq!(grant.expires_in_ms, Some(left_ms), "only a renewal moves a deadline");
+        }
+        assert_eq!(self.seen.values().filter(|seen| seen.live).count(), table.live());
+        assert_eq!(self.seen.values().filter(|seen| !seen.live).count(), table.waiters());
+    }
+}
+
+fn wait_ends_ms(acquire: &Acquire, now_ms: u64) -> u64 {
+    now_ms + u64::from(acquire.wait.ms()) + if acquire.keep_place { 5_000 } else { 0 }
+}

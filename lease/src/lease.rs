@@ -1,0 +1,49 @@
+use ringfence_wire::{Holder, LeaseId, Metadata, Revision, Token, Ttl};
+
+use crate::Attachment;
+use crate::claims::Claims;
+
+/// A lease that is live or waits.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) id: LeaseId,
+    pub(crate) claims: Claims,
+    pub(crate) ttl: Ttl,
+    pub(crate) holder: Option<Holder>,
+    /// Boxed because most leases have none.
+    pub(crate) metadata: Option<Box<Metadata>>,
+    /// The latest acquire, until a renewal comes.
+    pub(crate) attachment: Option<Attachment>,
+    /// The revision of its grant (its token) or, while it waits, that of the place it took.
+    pub(crate) number: Revision,
+    /// The last instant at which it may not yet be ended: of its time-to-live or, while it waits, of its wait.
+    pub(crate) deadline_ms: u64,
+    /// What only a waiter has.
+    pub(crate) wait: Option<Box<WaitState>>,
+}
+
+/// What a lease has only while it waits.
+#[derive(Debug)]
+pub(crate) struct WaitState {
+    /// When it took its place.
+    pub(crate) since_ms: u64,
+    /// How many of its keys it does not fit yet.
+    pub(crate) unfit: usize,
+}
+
+impl Lease {
+    /// The token of a live lease.
+    pub(crate) fn token(&self) -> Option<Token> {
+        self.wait.is_none().then(|| self.number.into())
+    }
+
+    /// How long it lives on unless renewed, in milliseconds.
+    pub(crate) fn expires_in_ms(&self, now_ms: u64) -> u64 {
+        self.deadline_ms.saturating_sub(now_ms)
+    }
+
+    /// Whether its time is over.
+    pub(crate) fn is_past(&self, now_ms: u64) -> bool {
+        now_ms > self.deadline_ms
+    }
+}

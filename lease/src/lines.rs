@@ -1,0 +1,72 @@
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Bound::{Excluded, Included, Unbounded};
+
+use ringfence_wire::{Key, Mode, Revision};
+
+use crate::line::{Claim, Line};
+use crate::slots::Slot;
+
+/// The line of every key that somebody holds or waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Lines(BTreeMap<Key, Line>);
+
+impl Lines {
+    pub(crate) fn get(&self, key: &Key) -> Option<&Line> {
+        self.0.get(key)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The lines of the keys that start with `prefix` and come after `after`, in the order of their bytes.
+    pub(crate) fn range(&self, prefix: &str, after: Option<&str>) -> impl Iterator<Item = (&Key, &Line)> {
+        let from = match after {
+            Some(after) if after >= prefix => Excluded(after),
+            _ => Included(prefix),
+        };
+        self.0.range::<str, _>((from, Unbounded)).take_while(move |(key, _)| key.as_str().starts_with(prefix))
+    }
+
+    /// Whether a newcomer fits `key`. A key that is in use then shares its text with the others that use it.
+    pub(crate) fn fits(&self, key: &mut Key, mode: Mode) -> bool {
+        match self.0.get_key_value(key) {
+            Some((shared, line)) => {
+                *key = shared.clone();
+                line.fits(mode)
+            }
+            None => true,
+        }
+    }
+
+    /// A newcomer that fits holds `key`.
+    pub(crate) fn hold(&mut self, key: &Key, claim: Claim) {
+        match self.0.entry(key.clone()) {
+            Entry::Vacant(vacant) => drop(vacant.insert(Line::Sole(claim))),
+            Entry::Occupied(line) => line.into_mut().hold(claim),
+        }
+    }
+
+    /// A newcomer joins the queue of `key`; tells whether it fits there.
+    pub(crate) fn queue(&mut self, key: &Key, claim: Claim) -> bool {
+        self.0.entry(key.clone()).or_insert_with(Line::nobody).queue(claim)
+    }
+
+    /// The waiter at `place`, which fits, now holds `key` with `token`.
+    pub(crate) fn promote(&mut self, key: &Key, place: Revision, token: Revision) {
+        if let Some(line) = self.0.get_mut(key) {
+            line.promote(place, token);
+        }
+    }
+
+    /// Takes the holder with this token or the waiter at this place out. The waiters that come to fit `key` are added to
+    /// `fitting`.
+    pub(crate) fn remove(&mut self, key: &Key, number: Revision, fitting: &mut Vec<Slot>) {
+        if let Entry::Occupied(mut line) = self.0.entry(key.clone())
+            && !line.get_mut().remove(number, fitting)
+        {
+            line.remove();
+        }
+    }
+}

@@ -1,0 +1,112 @@
+use ringfence_wire::{Blocker, Revision};
+
+use super::LeaseTable;
+use crate::claims::Claims;
+use crate::lease::Lease;
+use crate::limits::{KEEP_PLACE_MS, MAX_BLOCKERS};
+use crate::slots::Slot;
+use crate::{Acquire, Event, Outcome, Refusal};
+
+impl LeaseTable {
+    pub(super) fn acquire(&mut self, acquire: Acquire, events: &mut Vec<Event>) -> Outcome {
+        let tries_once = acquire.wait.ms() == 0 && !acquire.keep_place;
+        let kept_ms = if acquire.keep_place { KEEP_PLACE_MS } else { 0 };
+        let waits_until_ms = self.at_ms.saturating_add(u64::from(acquire.wait.ms()) + kept_ms);
+        let lease = Lease {
+            id: acquire.lease_id,
+            claims: Claims::new(acquire.claims),
+            ttl: acquire.ttl,
+            holder: acquire.holder,
+            metadata: (!acquire.metadata.is_empty()).then(|| Box::new(acquire.metadata)),
+            attachment: Some(acquire.attachment),
+            number: Revision(0),
+            deadline_ms: waits_until_ms,
+            wait: None,
+        };
+        if let Some((slot, known)) = self.find(lease.id) {
+            if !known.claims.same_keys(&lease.claims) {
+                Outcome::Refused(Refusal::Mismatch)
+            } else if known.wait.is_none() {
+                self.repeat_granted(slot, &lease)
+            } else {
+                self.repeat_waiting(slot, &lease, tries_once, events)
+            }
+        } else if let Some(end) = self.ended.get(lease.id) {
+            Outcome::Refused(end.into())
+        } else {
+            self.first_acquire(lease, tries_once, events)
+        }
+    }
+
+    fn first_acquire(&mut self, mut lease: Lease, tries_once: bool, events: &mut Vec<Event>) -> Outcome {
+        let mut fits = true;
+        for (key, mode) in lease.claims.iter_mut() {
+            fits &= self.lines.fits(key, *mode);
+        }
+        if fits {
+            let slot = self.grant(lease, events);
+            Outcome::Granted(Box::new(self.grant_of(self.leases.get(slot), Some(self.at_ms))))
+        } else if tries_once {
+            Outcome::Refused(self.held(lease))
+        } else if self.longest_queue(&lease) >= self.limits.queue {
+            Outcome::Refused(Refusal::Overloaded)
+        } else {
+            // At the tail of a queue there is no need to walk over it.
+            let ahead = self.longest_queue(&lease);
+            let slot = self.queue(lease, events);
+            Outcome::Waiting(Self::waiting_of(self.leases.get(slot), ahead))
+        }
+    }
+
+    /// Only the attachment is new.
+    fn repeat_granted(&mut self, slot: Slot, repeat: &Lease) -> Outcome {
+        self.leases.get_mut(slot).attachment = repeat.attachment;
+        Outcome::Standing(Box::new(self.grant_of(self.leases.get(slot), Some(self.at_ms))))
+    }
+
+    /// Only the attachment and the end of the wait are new. A try waits no longer.
+    fn repeat_waiting(
+        &mut self,
+        slot: Slot,
+        repeat: &Lease,
+        tries_once: bool,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        if tries_once || self.leases.get(slot).is_past(self.at_ms) {
+            self.leave(slot, None, events);
+            return Outcome::Refused(Refusal::WaitTimeout);
+        }
+        let lease = self.leases.get_mut(slot);
+        self.waiting.remove(lease);
+        lease.attachment = repeat.attachment;
+        lease.deadline_ms = repeat.deadline_ms;
+        self.waiting.insert(lease, slot);
+        let lease = self.leases.get(slot);
+        Outcome::Waiting(Self::waiting_of(lease, self.ahead_of(lease)))
+    }
+
+    /// The refusal of a try: the live leases on the keys that are not free, and the longest of the queues.
+    fn held(&self, mut lease: Lease) -> Refusal {
+        let waiters = self.longest_queue(&lease) as u64;
+        let mut holders = Vec::new();
+        for (key, mode) in lease.claims.iter_mut() {
+            if !self.lines.fits(key, *mode) {
+                let room = MAX_BLOCKERS - holders.len();
+                holders.extend(self.holders(key).take(room).map(|(holder, mode)| Blocker {
+                    key: key.clone(),
+                    token: holder.number.into(),
+                    holder: holder.holder.clone(),
+                    mode: mode.name(),
+                    limit: mode.limit(),
+                    expires_in_ms: holder.expires_in_ms(self.at_ms),
+                }));
+            }
+        }
+        Refusal::Held { holders, waiters }
+    }
+
+    fn longest_queue(&self, lease: &Lease) -> usize {
+        let queue_len = |key| self.lines.get(key).map_or(0, |line| line.queue_len());
+        lease.claims.iter().map(|(key, _)| queue_len(key)).max().unwrap_or(0)
+    }
+}

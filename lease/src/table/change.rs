@@ -1,0 +1,127 @@
+//! The four changes that take a revision. Everything else in this room only decides which of them to make.
+
+use ringfence_wire::{EndReason, Revision, Token};
+
+use super::LeaseTable;
+use crate::ended::End;
+use crate::lease::{Lease, WaitState};
+use crate::line::Claim;
+use crate::slots::Slot;
+use crate::{Change, Event};
+
+impl LeaseTable {
+    /// Grants a lease that fits all its keys and did not wait.
+    pub(super) fn grant(&mut self, mut lease: Lease, events: &mut Vec<Event>) -> Slot {
+        lease.number = self.next_revision();
+        lease.deadline_ms = self.at_ms.saturating_add(lease.ttl.ms().into());
+        let (id, number) = (lease.id, lease.number);
+        let slot = self.leases.insert(lease);
+        let lease = self.leases.get(slot);
+        self.by_id.insert(id, slot);
+        self.live.insert(lease, slot);
+        for &(ref key, mode) in lease.claims.iter() {
+            self.lines.hold(key, Claim { number, mode, slot });
+        }
+        events.push(self.event(lease, Change::Granted));
+        slot
+    }
+
+    /// Gives a lease a place at the tail of the queues of all its keys. Its deadline is that of its wait.
+    pub(super) fn queue(&mut self, mut lease: Lease, events: &mut Vec<Event>) -> Slot {
+        lease.number = self.next_revision();
+        let (id, number) = (lease.id, lease.number);
+        let slot = self.leases.insert(lease);
+        let lease = self.leases.get_mut(slot);
+        self.by_id.insert(id, slot);
+        self.waiting.insert(lease, slot);
+        let mut unfit = 0;
+        for &(ref key, mode) in lease.claims.iter() {
+            unfit += usize::from(!self.lines.queue(key, Claim { number, mode, slot }));
+        }
+        lease.wait = Some(Box::new(WaitState { since_ms: self.at_ms, unfit }));
+        events.push(self.event(self.leases.get(slot), Change::Queued));
+        slot
+    }
+
+    /// Ends a live lease and grants the waiters that this lets in.
+    pub(super) fn end(&mut self, slot: Slot, reason: EndReason, events: &mut Vec<Event>) {
+        let lease = self.leases.take(slot);
+        self.live.remove(&lease);
+        self.forget_lease(lease, End::Gone(reason), Change::Ended(reason), events);
+    }
+
+    /// Takes a waiter out of its queues (`None`: its wait ran out) and grants the waiters that this lets in.
+    pub(super) fn leave(&mut self, slot: Slot, reason: Option<EndReason>, events: &mut Vec<Event>) {
+        let lease = self.leases.take(slot);
+        self.waiting.remove(&lease);
+        let end = reason.map_or(End::TimedOut, End::Gone);
+        self.forget_lease(lease, end, Change::Left(reason), events);
+    }
+
+    fn forget_lease(&mut self, lease: Lease, end: End, change: Change, events: &mut Vec<Event>) {
+        self.next_revision();
+        self.by_id.remove(&lease.id);
+        let mut fitting = Vec::new();
+        for (key, _) in lease.claims.iter() {
+            self.lines.remove(key, lease.number, &mut fitting);
+        }
+        self.ended.remember(lease.id, end, self.at_ms, self.limits.remembered);
+        events.push(self.event(&lease, change));
+        self.let_in(&fitting, events);
+    }
+
+    /// Each slot in `fitting` is a waiter that came to fit one more of its keys. Those that fit all are granted, first
+    /// come first. A grant lets nobody else in (see [`crate::line::Line`]), so one pass is enough.
+    fn let_in(&mut self, fitting: &[Slot], events: &mut Vec<Event>) {
+        let mut ready = Vec::new();
+        for &slot in fitting {
+            let lease = self.leases.get_mut(slot);
+            if let Some(wait) = &mut lease.wait {
+                wait.unfit -= 1;
+                if wait.unfit == 0 && !lease.is_past(self.at_ms) {
+                    ready.push((lease.number, slot));
+                }
+            }
+        }
+        ready.sort_unstable_by_key(|&(place, _)| place);
+        for (_, slot) in ready {
+            self.grant_waiter(slot, events);
+        }
+    }
+
+    fn grant_waiter(&mut self, slot: Slot, events: &mut Vec<Event>) {
+        let token = self.next_revision();
+        let lease = self.leases.get_mut(slot);
+        self.waiting.remove(lease);
+        for (key, _) in lease.claims.iter() {
+            self.lines.promote(key, lease.number, token);
+        }
+        lease.wait = None;
+        lease.number = token;
+        lease.deadline_ms = self.at_ms.saturating_add(lease.ttl.ms().into());
+        self.live.insert(lease, slot);
+        events.push(self.event(self.leases.get(slot), Change::Granted));
+    }
+
+    fn next_revision(&mut self) -> Revision {
+        self.revision = self.revision.next();
+        self.revision
+    }
+
+    /// Tells of the change that was just made to `lease`.
+    fn event(&self, lease: &Lease, change: Change) -> Event {
+        Event {
+            revision: self.revision,
+            lease_id: lease.id,
+            change,
+            token: lease.token(),
+            keys: lease.claims.iter().map(|(key, mode)| (key.clone(), *mode, self.fence(key))).collect(),
+            holder: lease.holder.clone(),
+        }
+    }
+
+    /// The token that the next grant would have.
+    pub(super) fn next_token(&self) -> Token {
+        self.revision.next().into()
+    }
+}

@@ -1,0 +1,27 @@
+use ringfence_wire::EndReason;
+
+use super::LeaseTable;
+use crate::Event;
+
+impl LeaseTable {
+    /// The smallest time at which something ends, in milliseconds: one more than the smallest deadline. `None` when
+    /// nothing can end by itself. Not later than [`Self::at_ms`] while ends are left over from an entry that had too
+    /// many of them.
+    pub fn next_due_ms(&self) -> Option<u64> {
+        self.waiting.next_due_ms().into_iter().chain(self.live.next_due_ms()).min()
+    }
+
+    /// Waiters whose wait is over leave, then leases whose time-to-live is over end; only so many in one entry, so that
+    /// no apply stalls the node. The rest stay what they are until the next.
+    pub(super) fn end_what_is_due(&mut self, events: &mut Vec<Event>) {
+        for _ in 0..self.limits.ends {
+            if let Some(slot) = self.waiting.first_past(self.at_ms) {
+                self.leave(slot, None, events);
+            } else if let Some(slot) = self.live.first_past(self.at_ms) {
+                self.end(slot, EndReason::Expired, events);
+            } else {
+                break;
+            }
+        }
+    }
+}

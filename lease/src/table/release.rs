@@ -1,0 +1,22 @@
+use ringfence_wire::{EndReason, LeaseId};
+
+use super::LeaseTable;
+use crate::ended::End;
+use crate::{Event, Outcome};
+
+impl LeaseTable {
+    /// An id never seen is remembered as released: the acquire that is still under way then grants nothing.
+    pub(super) fn release(&mut self, id: LeaseId, events: &mut Vec<Event>) -> Outcome {
+        match self.find(id) {
+            Some((slot, lease)) if lease.wait.is_some() => {
+                self.leave(slot, Some(EndReason::Released), events)
+            }
+            Some((slot, _)) => self.end(slot, EndReason::Released, events),
+            None if self.ended.get(id).is_some() => {}
+            None => {
+                self.ended.remember(id, End::Gone(EndReason::Released), self.at_ms, self.limits.remembered);
+            }
+        }
+        Outcome::Done
+    }
+}

@@ -1,0 +1,196 @@
+use std::collections::BTreeSet;
+
+use ringfence_wire::{LeaseId, Revision};
+
+use super::LeaseTable;
+use super::snapshot::{FORMAT, LeaseRecord, Record};
+use crate::claims::Claims;
+use crate::ended::End;
+use crate::lease::{Lease, WaitState};
+use crate::limits::REVISION_END;
+use crate::line::Claim;
+
+/// Why bytes are no snapshot that this program can use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    /// Another version of the program wrote it.
+    #[error("the snapshot has format {found}, and this version reads format {FORMAT} only")]
+    UnknownFormat {
+        /// The format number that it starts with.
+        found: u32,
+    },
+    /// The bytes end too early or do not form records.
+    #[error("the snapshot is damaged: {0}")]
+    Malformed(&'static str),
+    /// The records contradict each other.
+    #[error("the snapshot contradicts itself: {0}")]
+    Inconsistent(&'static str),
+}
+
+use RestoreError::{Inconsistent, Malformed};
+
+impl LeaseTable {
+    /// The table that [`Self::snapshot`] wrote: it goes on exactly as the other would have. Bytes that do not describe a
+    /// possible table are refused.
+    pub fn restore(bytes: &[u8]) -> Result<Self, RestoreError> {
+        let (format, mut bytes) = bytes.split_first_chunk().ok_or(Malformed("it has no format number"))?;
+        match u32::from_le_bytes(*format) {
+            FORMAT => {}
+            found => return Err(RestoreError::UnknownFormat { found }),
+        }
+        let mut restorer = Restorer::default();
+        while !restorer.complete {
+            let (record, rest) = postcard::take_from_bytes(bytes)
+                .map_err(|_| Malformed("it breaks off, or a record cannot be read"))?;
+            restorer.take(record)?;
+            bytes = rest;
+        }
+        if !bytes.is_empty() {
+            return Err(Malformed("something follows its end"));
+        }
+        Ok(restorer.table)
+    }
+}
+
+/// Builds a table from its records.
+#[derive(Default)]
+struct Restorer {
+    table: LeaseTable,
+    started: bool,
+    complete: bool,
+    /// Kept until all holders are in: a waiter is put at the tail of its queues, as it was at first.
+    waiters: Vec<Lease>,
+    numbers: BTreeSet<Revision>,
+}
+
+impl Restorer {
+    fn take(&mut self, record: Record) -> Result<(), RestoreError> {
+        match record {
+            Record::Head { at_ms, revision } if !self.started => self.head(at_ms, revision),
+            Record::Lease(lease) if self.started => self.lease(lease),
+            Record::Ended { ended_ms, lease_id, end } if self.started => self.ended(ended_ms, lease_id, end),
+            Record::Tail { leases, ended } if self.started => self.tail(leases, ended),
+            _ => Err(Malformed("its head is not its first record and its only one")),
+        }
+    }
+
+    fn head(&mut self, at_ms: u64, revision: Revision) -> Result<(), RestoreError> {
+        if revision.0 > 2 * REVISION_END {
+            return Err(Inconsistent("its revision is out of range"));
+        }
+        self.table.at_ms = at_ms;
+        self.table.revision = revision;
+        self.started = true;
+        Ok(())
+    }
+
+    fn lease(&mut self, record: LeaseRecord) -> Result<(), RestoreError> {
+        if record.number == Revision(0) || record.number > self.table.revision {
+            return Err(Inconsistent("a lease was made by a change that is yet to come"));
+        }
+        if !self.numbers.insert(record.number) {
+            return Err(Inconsistent("two leases were made by one change"));
+        }
+        let named = record.claims.len();
+        let lease = Lease::from(record);
+        if lease.claims.len() != named {
+            return Err(Inconsistent("a lease has a key twice"));
+        }
+        if lease.wait.is_some() {
+            self.waiters.push(lease);
+            return Ok(());
+        }
+        self.hold(lease)
+    }
+
+    fn hold(&mut self, mut lease: Lease) -> Result<(), RestoreError> {
+        let table = &mut self.table;
+        for (key, mode) in lease.claims.iter_mut() {
+            if !table.lines.fits(key, *mode) {
+                return Err(Inconsistent("two leases hold a key that do not bear each other"));
+            }
+        }
+        let (id, number) = (lease.id, lease.number);
+        let slot = table.leases.insert(lease);
+        let lease = table.leases.get(slot);
+        table.live.insert(lease, slot);
+        for &(ref key, mode) in lease.claims.iter() {
+            table.lines.hold(key, Claim { number, mode, slot });
+        }
+        match table.by_id.insert(id, slot) {
+            Some(_) => Err(Inconsistent("a lease stands in it twice")),
+            None => Ok(()),
+        }
+    }
+
+    fn queue(&mut self, mut lease: Lease) -> Result<(), RestoreError> {
+        let table = &mut self.table;
+        for (key, mode) in lease.claims.iter_mut() {
+            table.lines.fits(key, *mode);
+        }
+        let (id, number) = (lease.id, lease.number);
+        let slot = table.leases.insert(lease);
+        let lease = table.leases.get_mut(slot);
+        table.waiting.insert(lease, slot);
+        let mut unfit = 0;
+        for &(ref key, mode) in lease.claims.iter() {
+            unfit += usize::from(!table.lines.queue(key, Claim { number, mode, slot }));
+        }
+        if unfit == 0 && !lease.is_past(table.at_ms) {
+            return Err(Inconsistent("a lease waits though nothing is in its way"));
+        }
+        if let Some(wait) = &mut lease.wait {
+            wait.unfit = unfit;
+        }
+        match table.by_id.insert(id, slot) {
+            Some(_) => Err(Inconsistent("a lease stands in it twice")),
+            None => Ok(()),
+        }
+    }
+
+    fn ended(&mut self, ended_ms: u64, id: LeaseId, end: End) -> Result<(), RestoreError> {
+        if ended_ms > self.table.at_ms {
+            return Err(Inconsistent("a lease ended in time to come"));
+        }
+        if self.table.ended.latest_ms().is_some_and(|latest_ms| ended_ms < latest_ms) {
+            return Err(Inconsistent("the ended leases are not in the order of their ends"));
+        }
+        if self.table.ended.get(id).is_some() {
+            return Err(Inconsistent("a lease ended twice"));
+        }
+        self.table.ended.remember(id, end, ended_ms, usize::MAX);
+        Ok(())
+    }
+
+    fn tail(&mut self, leases: u64, ended: u64) -> Result<(), RestoreError> {
+        let mut waiters = std::mem::take(&mut self.waiters);
+        waiters.sort_unstable_by_key(|lease| lease.number);
+        for lease in waiters {
+            self.queue(lease)?;
+        }
+        if self.table.by_id.len() as u64 != leases || self.table.ended.len() as u64 != ended {
+            return Err(Malformed("records are missing"));
+        }
+        if self.table.by_id.keys().any(|&id| self.table.ended.get(id).is_some()) {
+            return Err(Inconsistent("a lease ended and has not ended"));
+        }
+        self.complete = true;
+        Ok(())
+    }
+}
+
+impl From<LeaseRecord> for Lease {
+    fn from(record: LeaseRecord) -> Self {
+        Self {
+            id: record.lease_id,
+            claims: Claims::new(record.claims),
+            ttl: record.ttl,
+            holder: record.holder,
+            metadata: (!record.metadata.is_empty()).then(|| Box::new(record.metadata)),
+            attachment: record.attachment,
+            number: record.number,
+            deadline_ms: record.deadline_ms,
+            wait: record.waits_since_ms.map(|since_ms| Box::new(WaitState { since_ms, unfit: 0 })),
+        }
+    }
+}

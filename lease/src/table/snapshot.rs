@@ -1,0 +1,84 @@
+use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Ttl};
+use serde::{Deserialize, Serialize};
+
+use super::LeaseTable;
+use crate::Attachment;
+use crate::ended::End;
+use crate::lease::Lease;
+
+/// The format of the bytes that follow this number. A change of [`Record`], or of a word of `ringfence_wire` in it, is a new one.
+pub(super) const FORMAT: u32 = 1;
+
+/// A snapshot is the format number in four bytes, the least significant first, and then these records, one after the
+/// other: the head, the leases by id, the ended ids from the oldest on, the tail. Nothing stands in them that follows
+/// from the rest (lines, fences, orders of ending), and nothing depends on how the table came to be what it is: equal tables
+/// give equal bytes.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Record {
+    Head {
+        at_ms: u64,
+        revision: Revision,
+    },
+    Lease(LeaseRecord),
+    Ended {
+        ended_ms: u64,
+        lease_id: LeaseId,
+        end: End,
+    },
+    /// The last record; without it the snapshot was cut short.
+    Tail {
+        leases: u64,
+        ended: u64,
+    },
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LeaseRecord {
+    pub(crate) lease_id: LeaseId,
+    pub(crate) claims: Vec<(Key, Mode)>,
+    pub(crate) ttl: Ttl,
+    pub(crate) holder: Option<Holder>,
+    pub(crate) metadata: Metadata,
+    pub(crate) attachment: Option<Attachment>,
+    pub(crate) number: Revision,
+    pub(crate) deadline_ms: u64,
+    /// Since when it waits; `None` if it is live.
+    pub(crate) waits_since_ms: Option<u64>,
+}
+
+impl LeaseTable {
+    /// The whole table as bytes for [`Self::restore`].
+    pub fn snapshot(&self) -> Vec<u8> {
+        let mut bytes = FORMAT.to_le_bytes().to_vec();
+        for record in self.records() {
+            bytes = postcard::to_extend(&record, bytes)
+                .expect("memory takes all bytes, and every sequence knows its length");
+        }
+        bytes
+    }
+
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
+        let head = Record::Head { at_ms: self.at_ms, revision: self.revision };
+        let leases = self.by_id.values().map(|&slot| Record::Lease(self.leases.get(slot).into()));
+        let ended =
+            self.ended.iter().map(|(ended_ms, lease_id, end)| Record::Ended { ended_ms, lease_id, end });
+        let tail = Record::Tail { leases: self.by_id.len() as u64, ended: self.ended.len() as u64 };
+        std::iter::once(head).chain(leases).chain(ended).chain([tail])
+    }
+}
+
+impl From<&Lease> for LeaseRecord {
+    fn from(lease: &Lease) -> Self {
+        Self {
+            lease_id: lease.id,
+            claims: lease.claims.to_vec(),
+            ttl: lease.ttl,
+            holder: lease.holder.clone(),
+            metadata: lease.metadata.as_deref().cloned().unwrap_or_default(),
+            attachment: lease.attachment,
+            number: lease.number,
+            deadline_ms: lease.deadline_ms,
+            waits_since_ms: lease.wait.as_ref().map(|wait| wait.since_ms),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+use ringfence_wire::{
+    Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Mode, Token, WaiterView, Waiting,
+    WaitingState,
+};
+
+use super::LeaseTable;
+use crate::Refusal;
+use crate::lease::Lease;
+use crate::line::Line;
+
+/// A lease that has not ended, as its owner sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseState {
+    /// It is live.
+    Granted(Grant),
+    /// It stands in the queues of its keys.
+    Waiting(Waiting),
+}
+
+/// Reads. Those with a `now_ms` take the leader's clock (in milliseconds of cluster time) for a linearizable read, and
+/// `None` for a local one, which cannot tell how long a lease lives on. A lease whose time is over is live until an entry
+/// of the log ends it.
+impl LeaseTable {
+    /// The lease as its owner sees it, or [`Refusal::WaitTimeout`], [`Refusal::Gone`] or [`Refusal::Unknown`].
+    pub fn lease(&self, id: LeaseId, now_ms: Option<u64>) -> Result<LeaseState, Refusal> {
+        let (_, lease) = self.find(id).ok_or_else(|| self.refusal(id))?;
+        Ok(match lease.wait {
+            Some(_) => LeaseState::Waiting(Self::waiting_of(lease, self.ahead_of(lease))),
+            None => LeaseState::Granted(self.grant_of(lease, self.clock(now_ms))),
+        })
+    }
+
+    /// What everybody may see of `key`.
+    pub fn key(&self, key: &Key, now_ms: Option<u64>) -> KeyView {
+        self.key_view(key, self.lines.get(key), now_ms)
+    }
+
+    /// Up to `limit` keys that are held or waited for, start with `prefix` and come after `after`, in the order of their
+    /// bytes; and the last of them if more follow.
+    pub fn keys(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+        now_ms: Option<u64>,
+    ) -> (Vec<KeyView>, Option<Key>) {
+        let mut lines = self.lines.range(prefix, after);
+        let page: Vec<_> =
+            lines.by_ref().take(limit).map(|(key, line)| self.key_view(key, Some(line), now_ms)).collect();
+        let next = lines.next().and_then(|_| page.last()).map(|last| last.key.clone());
+        (page, next)
+    }
+
+    /// The lowest token that may still be alive on `key`: that of its oldest live lease or, where there is none, the
+    /// token that the next grant would have. It never goes down.
+    pub fn fence(&self, key: &Key) -> Token {
+        self.lines.get(key).and_then(Line::oldest_token).unwrap_or_else(|| self.next_token())
+    }
+
+    /// Whether a live lease holds `key` with this token.
+    pub fn is_live(&self, key: &Key, token: Token) -> bool {
+        self.lines.get(key).and_then(|line| line.holder(token)).is_some()
+    }
+
+    /// The live leases on `key` by token, and how each holds it.
+    pub(super) fn holders(&self, key: &Key) -> impl Iterator<Item = (&Lease, Mode)> {
+        let line = self.lines.get(key);
+        line.into_iter().flat_map(Line::holders).map(|claim| (self.leases.get(claim.slot), claim.mode))
+    }
+
+    /// How many earlier waiters stand before a waiter in the longest of its queues.
+    pub(super) fn ahead_of(&self, waiter: &Lease) -> usize {
+        let ahead = |key| self.lines.get(key).map_or(0, |line| line.ahead_of(waiter.number));
+        waiter.claims.iter().map(|(key, _)| ahead(key)).max().unwrap_or(0)
+    }
+
+    pub(super) fn waiting_of(waiter: &Lease, ahead: usize) -> Waiting {
+        Waiting { lease_id: waiter.id, state: WaitingState::Waiting, ahead: ahead as u64 }
+    }
+
+    pub(super) fn grant_of(&self, lease: &Lease, now_ms: Option<u64>) -> Grant {
+        let granted_key = |(key, mode): &(Key, Mode)| GrantedKey {
+            key: key.clone(),
+            mode: mode.name(),
+            limit: mode.limit(),
+            fence: self.fence(key),
+        };
+        Grant {
+            lease_id: lease.id,
+            state: GrantState::Granted,
+            token: lease.number.into(),
+            holder: lease.holder.clone(),
+            ttl_ms: lease.ttl.ms(),
+            expires_in_ms: now_ms.map(|now_ms| lease.expires_in_ms(now_ms)),
+            keys: lease.claims.iter().map(granted_key).collect(),
+        }
+    }
+
+    fn key_view(&self, key: &Key, line: Option<&Line>, now_ms: Option<u64>) -> KeyView {
+        let clock = self.clock(now_ms);
+        let holder = |(lease, mode): (&Lease, Mode)| HolderView {
+            token: lease.number.into(),
+            holder: lease.holder.clone(),
+            mode: mode.name(),
+            limit: mode.limit(),
+            ttl_ms: lease.ttl.ms(),
+            expires_in_ms: clock.map(|now_ms| lease.expires_in_ms(now_ms)),
+            metadata: lease.metadata.as_deref().cloned().unwrap_or_default(),
+        };
+        let waiters = line.into_iter().flat_map(Line::waiters).map(|claim| {
+            let lease = self.leases.get(claim.slot);
+            let since_ms = lease.wait.as_ref().map_or(self.at_ms, |wait| wait.since_ms);
+            WaiterView {
+                holder: lease.holder.clone(),
+                mode: claim.mode.name(),
+                waited_ms: clock.unwrap_or(self.at_ms).saturating_sub(since_ms),
+            }
+        });
+        KeyView {
+            key: key.clone(),
+            fence: self.fence(key),
+            revision: self.revision,
+            holders: self.holders(key).map(holder).collect(),
+            waiters: waiters.collect(),
+        }
+    }
+
+    /// A read's clock is not behind what was applied.
+    fn clock(&self, now_ms: Option<u64>) -> Option<u64> {
+        now_ms.map(|now_ms| now_ms.max(self.at_ms))
+    }
+}

@@ -1,0 +1,150 @@
+//! How the stories put answers into words.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use ringfence_lease::{Change, Event, LeaseState, Outcome, Refusal};
+use ringfence_wire::{EndReason, Grant, Holder, KeyView, ModeName, Waiting};
+
+/// Where the answers stand.
+pub(super) const COLUMN: usize = 48;
+
+/// The words that end the list of keys of an acquire.
+pub(super) const OPTIONS: [&str; 6] = ["ttl", "wait", "keep", "by", "with", "as"];
+
+pub(super) fn outcome(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Granted(grant) => format!("granted {}", self::grant(grant)),
+        Outcome::Standing(grant) => format!("standing {}", self::grant(grant)),
+        Outcome::Waiting(waiting) => self::waiting(waiting),
+        Outcome::Done => "done".to_owned(),
+        Outcome::Refused(refusal) => self::refusal(refusal),
+    }
+}
+
+/// The first word of an outcome.
+pub(super) fn outcome_kind(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Granted(_) => "granted",
+        Outcome::Standing(_) => "standing",
+        Outcome::Waiting(_) => "waiting",
+        Outcome::Done => "done",
+        Outcome::Refused(_) => "refused",
+    }
+}
+
+/// How often each word comes.
+pub(super) fn counted(words: impl Iterator<Item = &'static str>) -> String {
+    let mut counts = BTreeMap::<_, usize>::new();
+    words.for_each(|word| *counts.entry(word).or_default() += 1);
+    counts.iter().map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn state(state: &Result<LeaseState, Refusal>) -> String {
+    match state {
+        Ok(LeaseState::Granted(grant)) => format!("granted {}", self::grant(grant)),
+        Ok(LeaseState::Waiting(waiting)) => self::waiting(waiting),
+        Err(refusal) => self::refusal(refusal),
+    }
+}
+
+fn grant(grant: &Grant) -> String {
+    let left = grant.expires_in_ms.map_or("?".to_owned(), |ms| ms.to_string());
+    let keys: Vec<_> = grant
+        .keys
+        .iter()
+        .map(|granted| {
+            format!("{}{} fence {}", granted.key, mode(granted.mode, granted.limit), granted.fence)
+        })
+        .collect();
+    format!("{}{}, {left} of {}: {}", grant.token, by(&grant.holder), grant.ttl_ms, keys.join(", "))
+}
+
+fn waiting(waiting: &Waiting) -> String {
+    format!("waiting, {} ahead", waiting.ahead)
+}
+
+fn refusal(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::Held { holders, waiters } => {
+            let holders = holders.iter().map(|blocker| {
+                let mode = mode(blocker.mode, blocker.limit);
+                format!(
+                    "{}{mode} {}{}, {} left; ",
+                    blocker.key,
+                    blocker.token,
+                    by(&blocker.holder),
+                    blocker.expires_in_ms
+                )
+            });
+            format!("held: {}{waiters} wait", holders.collect::<String>())
+        }
+        Refusal::WaitTimeout => "wait-timeout".to_owned(),
+        Refusal::Mismatch => "mismatch".to_owned(),
+        Refusal::NotGranted => "not granted".to_owned(),
+        Refusal::NotLive => "not live".to_owned(),
+        Refusal::Gone(reason) => format!("gone: {}", self::reason(*reason)),
+        Refusal::Unknown => "unknown".to_owned(),
+        Refusal::Overloaded => "overloaded".to_owned(),
+    }
+}
+
+pub(super) fn event(event: &Event, name: &str) -> String {
+    let keys: Vec<_> = event
+        .keys
+        .iter()
+        .map(|(key, mode, fence)| format!("{key}{} fence {fence}", self::mode(mode.name(), mode.limit())))
+        .collect();
+    let token = event.token.map_or(String::new(), |token| format!(" token {token}"));
+    let left = if matches!(event.change, Change::Left(_)) { "left, " } else { "" };
+    let (revision, change, by) = (event.revision, change(event.change), by(&event.holder));
+    format!("{revision} {left}{change} {name}{token}{by}: {}", keys.join(", "))
+}
+
+pub(super) fn change(change: Change) -> &'static str {
+    match change {
+        Change::Granted => "granted",
+        Change::Queued => "queued",
+        Change::Ended(reason) | Change::Left(Some(reason)) => self::reason(reason),
+        Change::Left(None) => "timed out",
+    }
+}
+
+pub(super) fn key_view(view: &KeyView) -> String {
+    let holders = view.holders.iter().map(|holder| {
+        let left = holder.expires_in_ms.map_or("?".to_owned(), |ms| ms.to_string());
+        let metadata = holder.metadata.entries().iter().map(|(name, value)| format!(" {name}={value}"));
+        let (mode, by) = (mode(holder.mode, holder.limit), by(&holder.holder));
+        format!(
+            "; held{mode} {}{by}{}, {left} of {}",
+            holder.token,
+            metadata.collect::<String>(),
+            holder.ttl_ms
+        )
+    });
+    let waiters = view.waiters.iter().map(|waiter| {
+        format!("; waits{}{} for {}", mode(waiter.mode, None), by(&waiter.holder), waiter.waited_ms)
+    });
+    format!("fence {} at {}{}", view.fence, view.revision, holders.chain(waiters).collect::<String>())
+}
+
+fn reason(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Released => "released",
+        EndReason::Expired => "expired",
+        EndReason::Revoked => "revoked",
+        EndReason::Abandoned => "abandoned",
+    }
+}
+
+fn by(holder: &Option<Holder>) -> String {
+    holder.as_ref().map_or(String::new(), |holder| format!(" by {}", holder.as_str()))
+}
+
+fn mode(name: ModeName, limit: Option<NonZeroU32>) -> String {
+    match (name, limit) {
+        (ModeName::Exclusive, _) => String::new(),
+        (ModeName::Shared, None) => " shared".to_owned(),
+        (ModeName::Shared, Some(limit)) => format!(" shared/{limit}"),
+    }
+}

@@ -1,0 +1,70 @@
+//! The applied state of a node: the lease table, how far the log is applied, and who waits for a lease to change.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use ringfence_lease::{Command, Event, LeaseTable, Outcome};
+use tokio::sync::watch;
+
+use crate::batch::Batch;
+use crate::consensus::{LogId, StoredMembership};
+use crate::waits::Waits;
+
+/// The applied state. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Applied {
+    inner: Arc<Mutex<Inner>>,
+    index: Arc<watch::Sender<Option<LogId>>>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) table: LeaseTable,
+    pub(crate) last_applied: Option<LogId>,
+    pub(crate) membership: StoredMembership,
+    pub(crate) waits: Waits,
+    events: Vec<Event>,
+}
+
+impl Applied {
+    pub(crate) fn new() -> Self {
+        let inner = Inner {
+            table: LeaseTable::new(),
+            last_applied: None,
+            membership: StoredMembership::default(),
+            waits: Waits::default(),
+            events: Vec::new(),
+        };
+        Self { inner: Arc::new(Mutex::new(inner)), index: Arc::new(watch::Sender::new(None)) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no panic while the state is locked")
+    }
+
+    /// Tells how far the log is applied, each time that it changes.
+    pub(crate) fn progress(&self) -> watch::Receiver<Option<LogId>> {
+        self.index.subscribe()
+    }
+
+    /// To be called after `last_applied` has changed and the lock is released.
+    pub(crate) fn announce(&self) {
+        let last_applied = self.lock().last_applied;
+        self.index.send_replace(last_applied);
+    }
+}
+
+impl Inner {
+    /// Applies one batch and tells those who wait for the leases that changed.
+    pub(crate) fn apply(&mut self, batch: Batch) -> Vec<Outcome> {
+        let Batch { at_ms, commands } = batch;
+        count_commands(&commands);
+        let outcomes = self.table.apply(at_ms, commands, &mut self.events);
+        for event in self.events.drain(..) {
+            self.waits.tell(&event, &self.table);
+        }
+        outcomes
+    }
+}
+
+fn count_commands(commands: &[Command]) {
+    metrics::counter!("ringfence_commands_applied_total").increment(commands.len() as u64);
+}

@@ -1,0 +1,187 @@
+//! How a cluster begins, and how a node finds that its own began without it.
+//!
+//! The member with the lowest id founds: once **every** listed member has answered that it is empty, it draws the
+//! cluster's id, has each member write it down, and makes the first membership, with everybody's incarnation. Nothing
+//! else ever makes one. So a cluster is never made twice, and a node that lost its data cannot slip into a new cluster,
+//! or back into the old: it finds the others established, and stops.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use uuid::Uuid;
+
+use crate::consensus::{Member, NodeId, Raft};
+use crate::identity::{DataDir, Identity};
+use crate::log_store::LogStore;
+use crate::peer::{Answer, Call, Channel, Peers, Probed};
+
+/// How long one member may take to answer, and how often members are asked.
+const ASK: Duration = Duration::from_millis(500);
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What a node does not know yet: its cluster.
+pub(crate) struct Founding {
+    dir: Arc<DataDir>,
+    log: LogStore,
+    identity: Mutex<Identity>,
+    cluster: watch::Sender<Option<Uuid>>,
+}
+
+/// Why a node cannot join its cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// Its data directory was made anew.
+    #[error(
+        "cluster {cluster} knows node {node} with another data directory: this one was emptied or exchanged. Letting it \
+         vote again could lose acknowledged grants. Give it its old data directory back; without that, it must be removed \
+         from the cluster and added under a new id"
+    )]
+    Wiped {
+        /// The cluster that it belonged to.
+        cluster: Uuid,
+        /// The node.
+        node: NodeId,
+    },
+    /// The others are a cluster without it.
+    #[error("node {by} belongs to cluster {cluster}, which does not know node {node}; add it there first, or correct --peers")]
+    NotMember {
+        /// Who says so.
+        by: NodeId,
+        /// Its cluster.
+        cluster: Uuid,
+        /// This node.
+        node: NodeId,
+    },
+    /// Another attempt to found a cluster was not finished.
+    #[error("node {by} was taken into cluster {cluster}, which was never finished and whose founder has lost its data; empty the data directory of node {by}")]
+    Orphaned {
+        /// The member that was taken in.
+        by: NodeId,
+        /// The cluster that was never finished.
+        cluster: Uuid,
+    },
+    /// The data directory cannot be written.
+    #[error("the cluster's id cannot be written down: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Why a node does not let itself be taken into a cluster.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AdoptError {
+    #[error("it belongs to cluster {0} already")]
+    Belongs(Uuid),
+    #[error("the cluster's id cannot be written down: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+impl Founding {
+    pub(crate) fn new(dir: Arc<DataDir>, log: LogStore, identity: Identity) -> Self {
+        let cluster = watch::Sender::new(identity.cluster);
+        Self { dir, log, identity: Mutex::new(identity), cluster }
+    }
+
+    pub(crate) fn cluster(&self) -> Option<Uuid> {
+        *self.cluster.borrow()
+    }
+
+    pub(crate) fn is_pristine(&self) -> bool {
+        self.log.is_pristine()
+    }
+
+    /// Writes down that this node belongs to `cluster`.
+    pub(crate) fn adopt(&self, cluster: Uuid) -> Result<(), AdoptError> {
+        let mut identity = self.identity.lock().expect("no panic while the identity is locked");
+        match identity.cluster {
+            Some(id) if id == cluster => return Ok(()),
+            Some(id) => return Err(AdoptError::Belongs(id)),
+            None => {}
+        }
+        let adopted = Identity { cluster: Some(cluster), ..identity.clone() };
+        self.dir.write(&adopted)?;
+        *identity = adopted;
+        self.cluster.send_replace(Some(cluster));
+        Ok(())
+    }
+
+    /// Waits until this node belongs to a cluster, of which `members` are to be the first members, and gives its id.
+    pub(crate) async fn join(&self, peers: &Arc<Peers>, members: &[NodeId]) -> Result<Uuid, JoinError> {
+        let own = peers.identity.node_id;
+        let founds = members.iter().min().is_none_or(|lowest| *lowest == own);
+        let others: Vec<NodeId> = members.iter().copied().filter(|id| *id != own).collect();
+        let mut told = false;
+        loop {
+            if let Some(cluster) = self.cluster() {
+                return Ok(cluster);
+            }
+            let probed = probe(peers, &others).await;
+            for (id, other) in &probed {
+                check_established(own, *id, other)?;
+            }
+            if founds && probed.len() == others.len() {
+                if let Some((by, cluster)) = probed.iter().find_map(|(id, other)| Some((*id, other.cluster?))) {
+                    return Err(JoinError::Orphaned { by, cluster });
+                }
+                match self.adopt(Uuid::new_v4()) {
+                    Ok(()) | Err(AdoptError::Belongs(_)) => continue,
+                    Err(AdoptError::Io(error)) => return Err(error.into()),
+                }
+            }
+            if !std::mem::replace(&mut told, true) {
+                let missing: Vec<NodeId> = others.iter().copied().filter(|id| !probed.contains_key(id)).collect();
+                tracing::info!(?missing, "waiting for the other members, to found a cluster with them");
+            }
+            let mut adopted = self.cluster.subscribe();
+            let _ = timeout(AGAIN, adopted.wait_for(Option::is_some)).await;
+        }
+    }
+
+    /// Makes the first membership, once all of `members` have written down the cluster. To be called on the founder.
+    pub(crate) async fn finish(&self, peers: Arc<Peers>, raft: Raft, cluster: Uuid, members: Vec<NodeId>) {
+        let own = peers.identity.node_id;
+        let others: Vec<NodeId> = members.iter().copied().filter(|id| *id != own).collect();
+        let member = |id: NodeId, incarnation| Member { peer: peers.listed(id), incarnation };
+        let mut first = BTreeMap::from([(own, member(own, peers.identity.incarnation))]);
+        while first.len() < members.len() {
+            for (id, probed) in probe(&peers, &others).await {
+                if first.contains_key(&id) {
+                    continue;
+                }
+                match timeout(ASK, peers.call(id, Channel::Founding, Call::Adopt { cluster })).await {
+                    Ok(Ok(Answer::Adopted)) => drop(first.insert(id, member(id, probed.incarnation))),
+                    Ok(Ok(Answer::Refused { reason })) => tracing::warn!(peer = id, reason, "a member will not join"),
+                    _ => {}
+                }
+            }
+            if first.len() < members.len() {
+                sleep(AGAIN).await;
+            }
+        }
+        match raft.initialize(first).await {
+            Ok(()) => tracing::info!(%cluster, ?members, "the cluster is founded"),
+            Err(error) => tracing::error!(%error, "the cluster cannot be founded"),
+        }
+    }
+}
+
+/// Asks all at once; those that do not answer are missing.
+async fn probe(peers: &Arc<Peers>, others: &[NodeId]) -> BTreeMap<NodeId, Probed> {
+    let asked = others.iter().map(|&id| async move {
+        match timeout(ASK, peers.call(id, Channel::Founding, Call::Probe)).await {
+            Ok(Ok(Answer::Probed(probed))) => Some((id, probed)),
+            _ => None,
+        }
+    });
+    futures_util::future::join_all(asked).await.into_iter().flatten().collect()
+}
+
+fn check_established(node: NodeId, by: NodeId, other: &Probed) -> Result<(), JoinError> {
+    let Some(cluster) = other.cluster.filter(|_| !other.members.is_empty()) else { return Ok(()) };
+    // The incarnation cannot be this one: it would have written down the cluster before it was made a member.
+    if other.members.iter().any(|(id, _)| *id == node) {
+        return Err(JoinError::Wiped { cluster, node });
+    }
+    Err(JoinError::NotMember { by, cluster, node })
+}

@@ -1,0 +1,156 @@
+//! What the rest of the program may do with the replicated table.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence_lease::{Attachment, Command, LeaseTable, Outcome};
+use ringfence_wire::LeaseId;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::applied::Applied;
+use crate::consensus::{NodeId, Raft};
+use crate::leading::Leading;
+use crate::peer::{ForwardError, Peers};
+use crate::proposer::{Failure, Proposer};
+use crate::reads::Reads;
+use crate::status::Status;
+use crate::waits::LeaseWait;
+
+/// How long a proposal or a read may take, the search for a leader included.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long after its connection closed a request is taken back.
+const DETACH_AFTER: Duration = Duration::from_secs(2);
+/// How long to wait before the leader is looked for again, where no change of it is noticed.
+pub(crate) const RETRY: Duration = Duration::from_millis(20);
+
+/// The replicated lease table, as every node offers it: a follower passes on to the leader. Clones share it.
+#[derive(Clone)]
+pub struct Handle {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) id: NodeId,
+    pub(crate) raft: Raft,
+    pub(crate) applied: Applied,
+    pub(crate) leading: Arc<Leading>,
+    pub(crate) proposer: Proposer,
+    pub(crate) reads: Reads,
+    pub(crate) peers: Arc<Peers>,
+}
+
+/// Why there is no answer. The difference is kept apart on the whole way from the log to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswered {
+    /// Certainly not done: no leader took it.
+    #[error("no leader took the request in time; it was certainly not done")]
+    Unavailable,
+    /// It may or may not have been done, or be done later.
+    #[error("the request was passed on, but its outcome did not come back; it may or may not have been done")]
+    Indeterminate,
+}
+
+impl Handle {
+    /// The outcomes of `commands`, in their order, once they are committed and applied on the leader. Commands of one
+    /// call stand in one log entry, each on its own.
+    pub async fn propose(&self, mut commands: Vec<Command>) -> Result<Vec<Outcome>, Unanswered> {
+        let shared = &self.shared;
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            match shared.leader() {
+                Some(leader) if leader == shared.id => match self.propose_here(commands, deadline).await {
+                    Ok(outcomes) => return Ok(outcomes),
+                    Err(Failure::Unknown) => return Err(Unanswered::Indeterminate),
+                    Err(Failure::Rejected(back)) => commands = back,
+                },
+                Some(leader) => match shared.peers.propose(leader, &commands, deadline).await {
+                    Ok(outcomes) => return Ok(outcomes),
+                    Err(ForwardError::Unknown) => return Err(Unanswered::Indeterminate),
+                    Err(ForwardError::NotDone) => {}
+                },
+                None => {}
+            }
+            shared.wait_for_another_try(deadline).await?;
+        }
+    }
+
+    /// Proposes on this node, which must lead, or be about to.
+    pub(crate) async fn propose_here(&self, commands: Vec<Command>, deadline: Instant) -> Result<Vec<Outcome>, Failure> {
+        if !self.shared.is_leading(deadline).await {
+            return Err(Failure::Rejected(commands));
+        }
+        match timeout_at(deadline, self.shared.proposer.propose(commands)).await {
+            Ok(result) => result,
+            Err(_) => Err(Failure::Unknown),
+        }
+    }
+
+    /// To be told when `lease_id` is granted or ends, from now on. To be called *before* the acquire is proposed.
+    pub fn wait_for(&self, lease_id: LeaseId) -> LeaseWait {
+        LeaseWait::start(&self.shared.applied, lease_id)
+    }
+
+    /// Takes back the acquire with this attachment in 2 s, granted or not, unless a newer acquire or a renewal comes.
+    pub fn detach_later(&self, lease_id: LeaseId, attachment: Attachment) {
+        let handle = self.clone();
+        let at = Instant::now() + DETACH_AFTER;
+        tokio::spawn(async move {
+            sleep_until(at).await;
+            // The wait deadline or the time-to-live ends it where this does not arrive.
+            if let Err(error) = handle.propose(vec![Command::Detach { lease_id, attachment }]).await {
+                tracing::debug!(%error, "an abandoned request could not be taken back");
+            }
+        });
+    }
+
+    /// Waits until this node's state is as new as the cluster's was at some instant of the call. Gives the leader's
+    /// clock in milliseconds, to count what is left of leases.
+    pub async fn linearize(&self) -> Result<u64, Unanswered> {
+        self.shared.reads.linearize().await
+    }
+
+    /// Looks at this node's applied table.
+    pub fn view<R>(&self, look: impl FnOnce(&LeaseTable) -> R) -> R {
+        look(&self.shared.applied.lock().table)
+    }
+
+    /// The URL of the leader's HTTP listener, where both are known.
+    pub fn leader_url(&self) -> Option<String> {
+        self.shared.peers.url(self.shared.leader()?)
+    }
+
+    /// Whether this node can serve: it knows a leader, and has applied what it once knew as committed.
+    pub fn is_ready(&self) -> bool {
+        self.shared.leader().is_some_and(|leader| leader != self.shared.id || self.shared.leading.now_ms().is_some())
+    }
+
+    /// How this node sees itself and the cluster.
+    pub fn status(&self) -> Status {
+        Status::of(&self.shared)
+    }
+}
+
+impl Shared {
+    /// Who leads, as far as this node knows.
+    pub(crate) fn leader(&self) -> Option<NodeId> {
+        use openraft::async_runtime::watch::WatchReceiver;
+        self.raft.server_metrics().borrow_watched().current_leader
+    }
+
+    /// Whether this node leads, once an election that it has just won is settled.
+    async fn is_leading(&self, deadline: Instant) -> bool {
+        let mut term = self.leading.term();
+        let settled = term.wait_for(|term| term.is_some() || !self.raft.is_leader());
+        matches!(timeout_at(deadline, settled).await, Ok(Ok(term)) if term.is_some())
+    }
+
+    /// A moment, or until `deadline`, when it is an error.
+    pub(crate) async fn wait_for_another_try(&self, deadline: Instant) -> Result<(), Unanswered> {
+        let next = Instant::now() + RETRY;
+        if next > deadline {
+            return Err(Unanswered::Unavailable);
+        }
+        sleep_until(next).await;
+        Ok(())
+    }
+}

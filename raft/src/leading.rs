@@ -1,0 +1,102 @@
+//! Whether this node leads, in which term, and the clock that it leads by.
+//!
+//! A node counts as leading once it has applied the first entry of its own term: everything that earlier leaders
+//! committed is applied by then, so its clock can start from the last time that the log says.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::clock::ClusterClock;
+
+/// What is shared between the tasks of a leading node.
+pub(crate) struct Leading {
+    lead: Mutex<Option<Lead>>,
+    term: watch::Sender<Option<u64>>,
+}
+
+struct Lead {
+    term: u64,
+    clock: ClusterClock,
+    ticked: Instant,
+    /// The stamps of the entries that are not applied yet, by number.
+    in_flight: VecDeque<(u64, u64)>,
+    next_number: u64,
+}
+
+/// The time given to one entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    pub(crate) term: u64,
+    pub(crate) at_ms: u64,
+    number: u64,
+}
+
+impl Leading {
+    pub(crate) fn new() -> Self {
+        Self { lead: Mutex::new(None), term: watch::Sender::new(None) }
+    }
+
+    /// The term in which this node leads, and its changes.
+    pub(crate) fn term(&self) -> watch::Receiver<Option<u64>> {
+        self.term.subscribe()
+    }
+
+    /// The leader's clock in milliseconds; `None` while this node does not lead.
+    pub(crate) fn now_ms(&self) -> Option<u64> {
+        self.lock().as_ref().map(|lead| lead.clock.now_ms())
+    }
+
+    /// Starts to lead in `term`, with the clock at the last applied time.
+    pub(crate) fn begin(&self, term: u64, at_ms: u64) {
+        *self.lock() = Some(Lead {
+            term,
+            clock: ClusterClock::start(at_ms),
+            ticked: Instant::now(),
+            in_flight: VecDeque::new(),
+            next_number: 0,
+        });
+        self.term.send_replace(Some(term));
+    }
+
+    pub(crate) fn end(&self) {
+        *self.lock() = None;
+        self.term.send_if_modified(|term| term.take().is_some());
+    }
+
+    /// Lets the clock follow the time that has passed, and returns it in milliseconds.
+    pub(crate) fn tick(&self, quorum_is_fresh: bool) -> Option<u64> {
+        let mut lead = self.lock();
+        let lead = lead.as_mut()?;
+        let now = Instant::now();
+        let elapsed: Duration = now - lead.ticked;
+        lead.ticked = now;
+        lead.clock.tick(elapsed, quorum_is_fresh, lead.in_flight.front().map(|(_, at_ms)| *at_ms));
+        Some(lead.clock.now_ms())
+    }
+
+    /// The time for the next entry; `None` while this node does not lead. To be given back with [`Leading::settled`].
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
+        let mut lead = self.lock();
+        let lead = lead.as_mut()?;
+        let number = lead.next_number;
+        lead.next_number += 1;
+        let at_ms = lead.clock.now_ms();
+        lead.in_flight.push_back((number, at_ms));
+        Some(Stamp { term: lead.term, at_ms, number })
+    }
+
+    /// The entry with this stamp is applied, or never will be.
+    pub(crate) fn settled(&self, stamp: Stamp) {
+        if let Some(lead) = self.lock().as_mut().filter(|lead| lead.term == stamp.term) {
+            lead.in_flight.retain(|(number, _)| *number != stamp.number);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Lead>> {
+        self.lead.lock().expect("no panic while the leadership is locked")
+    }
+}

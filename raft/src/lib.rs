@@ -1,0 +1,53 @@
+//! The agreement of Ringfence: the lease table, replicated by Raft, behind one [`Handle`].
+//!
+//! ```text
+//!   Handle::propose ──▶ proposer ──▶ openraft ──▶ log_store ──▶ ringfence-wal ──▶ disk
+//!        │ (follower)   packs and      │  ▲
+//!        ▼              stamps         ▼  │ quorum
+//!      peer ◀─────────────────────── peer (network) ◀──▶ the other nodes
+//!                                      │
+//!   Handle::view ◀── applied ◀── state_machine (apply)
+//!   Handle::wait_for ◀── waits ◀──┘
+//! ```
+//!
+//! What it guarantees, and where:
+//!
+//! - an outcome is given only after a quorum has its entry on disk (`log_store`; the flusher of `ringfence-wal`);
+//! - the time that an entry is stamped with never runs faster than real time, and no stamp outlives its leader's term
+//!   (`clock`, `leading`, `proposer`);
+//! - *certainly not done* and *maybe done* are kept apart on every path ([`Unanswered`], `proposer`, `peer::call`);
+//! - a read that claims to be linearizable was confirmed by a quorum after it arrived (`reads`);
+//! - a node that lost its data never counts as the member that it was (`identity`, `founding`, `peer::hello`).
+//!
+//! This is the only room that knows openraft; none of its types leave it, and none of them is what stands on disk or
+//! goes over the wire (`record`, `peer::message`). Everything runs on one single-threaded tokio runtime, so every step
+//! here is short; the flusher has a thread of its own.
+
+mod applied;
+mod batch;
+mod clock;
+mod consensus;
+mod founding;
+mod handle;
+mod identity;
+mod leading;
+mod log_store;
+mod node;
+mod peer;
+mod proposer;
+mod reads;
+mod record;
+mod snapshot;
+mod state_machine;
+mod status;
+#[cfg(test)]
+mod suite;
+mod waits;
+
+pub use consensus::{Member, NodeId};
+pub use founding::JoinError;
+pub use handle::{Handle, Unanswered};
+pub use identity::DirError;
+pub use node::{Node, Settings, StartError};
+pub use status::{MemberStatus, Role, Status};
+pub use waits::{LeaseWait, Settled};

@@ -1,0 +1,253 @@
+//! openraft's log over the write-ahead log.
+//!
+//! Entries are served from memory; the write-ahead log is read at start only. Everything goes into it in one order:
+//! an append returns as soon as its record is queued, the flusher completes the callback when it is on disk. Commit
+//! positions ride along with the next flush: nobody waits for them, they only spare a restarted node the wait for a
+//! leader before it can show what it had applied.
+
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use openraft::storage::{IOFlushed, RaftLogStorage};
+use openraft::{LogState, OptionalSend, RaftLogReader};
+use ringfence_wal::{OpenError, Record, Wal};
+use tokio::sync::oneshot;
+
+use crate::consensus::{Consensus, Entry, LogId, Vote};
+use crate::record::{
+    LogRecord, RecordError, body_len, committed_record, entry_record, purged_record, truncated_record, vote_record,
+};
+
+/// The most bytes of entries in one message to a peer, unless a single entry is larger.
+const MAX_APPEND_BYTES: usize = 4 << 20;
+
+/// The log of a node. Clones share it.
+#[derive(Clone)]
+pub(crate) struct LogStore {
+    wal: Arc<Wal>,
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Consecutive entries, each with the sequence of its record.
+    entries: VecDeque<(u64, Entry)>,
+    purged: Option<LogId>,
+    vote: Option<Vote>,
+    committed: Option<LogId>,
+}
+
+/// Why the log of a node could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LogError {
+    #[error(transparent)]
+    Wal(#[from] OpenError),
+    #[error("record {sequence} of the log cannot be read: {error}")]
+    Record { sequence: u64, error: RecordError },
+    #[error("record {sequence} of the log holds entry {found}, but entry {expected} is due: entries are missing")]
+    Gap { sequence: u64, expected: u64, found: u64 },
+}
+
+impl LogStore {
+    /// Opens the log in `dir`, made if it is not there.
+    pub(crate) fn open(dir: &Path, options: ringfence_wal::Options) -> Result<Self, LogError> {
+        let (wal, records) = Wal::open(dir, options)?;
+        let mut inner = Inner::default();
+        for (sequence, record) in records {
+            let record = LogRecord::read(record).map_err(|error| LogError::Record { sequence, error })?;
+            inner.replay(sequence, record)?;
+        }
+        inner.check_front()?;
+        Ok(Self { wal: Arc::new(wal), inner: Arc::new(Mutex::new(inner)) })
+    }
+
+    /// Whether nothing was ever written: no vote, no entry.
+    pub(crate) fn is_pristine(&self) -> bool {
+        let inner = self.lock();
+        inner.vote.is_none() && inner.entries.is_empty() && inner.purged.is_none()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no panic while the log is locked")
+    }
+
+    /// Queues `records` and waits until they, and all before them, are on disk.
+    async fn write(&self, records: Vec<Record>) -> io::Result<()> {
+        let (done, written) = oneshot::channel();
+        self.wal.append(records, Some(Box::new(move |result| drop(done.send(result)))));
+        written.await.unwrap_or_else(|_| Err(io::Error::other("the log was closed")))
+    }
+}
+
+impl Inner {
+    fn replay(&mut self, sequence: u64, record: LogRecord) -> Result<(), LogError> {
+        match record {
+            LogRecord::Vote(vote) => self.vote = Some(vote),
+            LogRecord::Committed(id) => self.committed = Some(id),
+            LogRecord::Truncated(last) => self.truncate_after(last),
+            LogRecord::Purged(id) => self.purge(id),
+            // Segments are forgotten whole: entries purged long ago may still stand in the oldest.
+            LogRecord::Entry(entry) if self.purged.is_some_and(|purged| entry.log_id.index() <= purged.index()) => {}
+            LogRecord::Entry(entry) => {
+                let found = entry.log_id.index();
+                match self.next_index() {
+                    // The oldest segment left may begin anywhere before the purge that follows in the stream.
+                    _ if self.entries.is_empty() && self.purged.is_none() => {}
+                    expected if expected == found => {}
+                    expected => return Err(LogError::Gap { sequence, expected, found }),
+                }
+                self.entries.push_back((sequence, entry));
+            }
+        }
+        Ok(())
+    }
+
+    /// What stands before the first entry must have been purged.
+    fn check_front(&self) -> Result<(), LogError> {
+        let expected = self.purged.map_or(0, |id| id.index() + 1);
+        match self.entries.front() {
+            Some((sequence, entry)) if entry.log_id.index() > expected => {
+                Err(LogError::Gap { sequence: *sequence, expected, found: entry.log_id.index() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn next_index(&self) -> u64 {
+        self.last().map_or(0, |id| id.index() + 1)
+    }
+
+    fn last(&self) -> Option<LogId> {
+        self.entries.back().map(|(_, entry)| entry.log_id).or(self.purged)
+    }
+
+    fn truncate_after(&mut self, last: Option<u64>) {
+        while self.entries.back().is_some_and(|(_, entry)| last.is_none_or(|last| entry.log_id.index() > last)) {
+            self.entries.pop_back();
+        }
+    }
+
+    fn purge(&mut self, id: LogId) {
+        while self.entries.front().is_some_and(|(_, entry)| entry.log_id.index() <= id.index()) {
+            self.entries.pop_front();
+        }
+        self.purged = self.purged.max(Some(id));
+    }
+
+    /// The entries with an index in `range`.
+    fn range(&self, range: impl RangeBounds<u64>) -> impl Iterator<Item = &Entry> {
+        let first = self.entries.front().map_or(0, |(_, entry)| entry.log_id.index());
+        let start = match range.start_bound() {
+            Bound::Included(&index) => index,
+            Bound::Excluded(&index) => index + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&index) => index.saturating_add(1),
+            Bound::Excluded(&index) => index,
+            Bound::Unbounded => u64::MAX,
+        };
+        let skip = start.saturating_sub(first);
+        let take = end.saturating_sub(start.max(first));
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        let take = usize::try_from(take).unwrap_or(usize::MAX);
+        self.entries.range(skip.min(self.entries.len())..).take(take).map(|(_, entry)| entry)
+    }
+}
+
+impl RaftLogReader<Consensus> for LogStore {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<Entry>, io::Error> {
+        Ok(self.lock().range(range).cloned().collect())
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
+        Ok(self.lock().vote)
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
+        let mut bytes = 0;
+        let within = |entry: &&Entry| {
+            let first = bytes == 0;
+            bytes += 32 + body_len(entry);
+            first || bytes <= MAX_APPEND_BYTES
+        };
+        Ok(self.lock().range(start..end).take_while(within).cloned().collect())
+    }
+}
+
+impl RaftLogStorage<Consensus> for LogStore {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> Result<LogState<Consensus>, io::Error> {
+        let inner = self.lock();
+        Ok(LogState { last_purged_log_id: inner.purged, last_log_id: inner.last() })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        self.lock().vote = Some(*vote);
+        self.write(vec![vote_record(vote)]).await
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
+        self.lock().committed = committed;
+        if let Some(id) = committed {
+            self.wal.append([committed_record(&id)], None);
+        }
+        Ok(())
+    }
+
+    async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
+        // A commit position can outlive its entries only in a log that was purged beyond it.
+        let inner = self.lock();
+        Ok(inner.committed.filter(|id| inner.last() >= Some(*id)))
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<Consensus>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let entries: Vec<Entry> = entries.into_iter().collect();
+        let records: Vec<Record> = entries.iter().map(entry_record).collect();
+        // One lock over both: memory and log must agree on the order.
+        let mut inner = self.lock();
+        let last = self.wal.append(records, Some(Box::new(move |result| callback.io_completed(result))));
+        let first = last + 1 - entries.len() as u64;
+        inner.entries.extend((first..).zip(entries));
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
+        let last = last_log_id.map(|id| id.index());
+        {
+            let mut inner = self.lock();
+            inner.truncate_after(last);
+            self.wal.append([truncated_record(last)], None);
+        }
+        Ok(())
+    }
+
+    async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
+        let mut inner = self.lock();
+        inner.purge(log_id);
+        let mut restated = vec![purged_record(&log_id)];
+        restated.extend(inner.vote.as_ref().map(vote_record));
+        restated.extend(inner.committed.as_ref().map(committed_record));
+        let count = restated.len() as u64;
+        let first_restated = self.wal.append(restated, None) + 1 - count;
+        let first_entry = inner.entries.front().map_or(first_restated, |(sequence, _)| *sequence);
+        self.wal.forget(first_entry.min(first_restated));
+        Ok(())
+    }
+}

@@ -1,0 +1,299 @@
+//! Starting and stopping a node.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::{Config, SnapshotPolicy};
+use ringfence_lease::Command;
+use ringfence_wire::Revision;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::applied::Applied;
+use crate::clock::TICK;
+use crate::consensus::{NodeId, Raft};
+use crate::founding::{Founding, JoinError};
+use crate::handle::{Handle, Shared};
+use crate::identity::{DataDir, DirError};
+use crate::leading::Leading;
+use crate::log_store::LogStore;
+use crate::peer::{Listener, Network, Peers, Served};
+use crate::proposer::Proposer;
+use crate::reads::{ReadIndex, Reads};
+use crate::state_machine::StateMachine;
+
+/// A leader counts time only if a quorum acknowledged it within this time: less than any follower waits before it may
+/// elect another.
+const QUORUM_FRESH: Duration = Duration::from_millis(400);
+const HEARTBEAT_MS: u64 = 100;
+const ELECTION_MS: std::ops::Range<u64> = 500..1_000;
+
+/// What a node needs to start.
+#[derive(Debug)]
+pub struct Settings {
+    /// This node's id, from 1.
+    pub id: NodeId,
+    /// Its data directory; made if it is not there.
+    pub data: PathBuf,
+    /// Where peers connect, bound already.
+    pub peer_listener: TcpListener,
+    /// `host:port` of the peer listeners of all first members, this one included. Empty or this one alone: one node.
+    pub peers: BTreeMap<NodeId, String>,
+    /// This node's HTTP URL, as the others and clients are to be told.
+    pub url: String,
+    /// What a new cluster counts its revisions from; `None`: unix milliseconds × 1,024.
+    pub first_revision: Option<Revision>,
+}
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The settings contradict themselves.
+    #[error("{0}")]
+    Settings(String),
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    Dir(#[from] DirError),
+    /// The log cannot be read.
+    #[error("the log of this node cannot be used: {0}")]
+    Log(String),
+    /// There is a log, but it should not be empty.
+    #[error("{0}: this node belongs to a cluster, but its log is gone; bring it back from a copy, or remove this node from the cluster and add it anew")]
+    LogMissing(PathBuf),
+    /// The node cannot join its cluster.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// Raft does not start.
+    #[error("raft does not start: {0}")]
+    Raft(String),
+}
+
+/// A running node. Dropping it does not stop it in order: see [`Node::stop`].
+pub struct Node {
+    handle: Handle,
+    tasks: Vec<JoinHandle<()>>,
+    dir: Arc<DataDir>,
+}
+
+impl Node {
+    /// Starts a node; returns once it belongs to a cluster, which for a new one takes all its members.
+    pub async fn start(settings: Settings) -> Result<Self, StartError> {
+        let Settings { id, data, peer_listener, peers: addresses, url, first_revision } = settings;
+        if id == 0 {
+            return Err(StartError::Settings("a node's id is at least 1".to_owned()));
+        }
+        if !addresses.is_empty() && !addresses.contains_key(&id) {
+            return Err(StartError::Settings(format!("the peers do not list this node, {id}")));
+        }
+        let members: Vec<NodeId> = if addresses.is_empty() { vec![id] } else { addresses.keys().copied().collect() };
+
+        let (dir, identity) = DataDir::open(&data, id)?;
+        let dir = Arc::new(dir);
+        let log_dir = data.join("log");
+        let log = LogStore::open(&log_dir, wal_options()).map_err(|error| StartError::Log(error.to_string()))?;
+        let peers = Arc::new(Peers::new(identity.clone(), url, addresses));
+        let served = Arc::new(Served {
+            peers: Arc::clone(&peers),
+            founding: Founding::new(Arc::clone(&dir), log.clone(), identity),
+            handle: OnceLock::new(),
+        });
+        let listener = Listener { listener: peer_listener, served: Arc::clone(&served) };
+        let mut tasks = Tasks(vec![tokio::spawn(listener.run())]);
+
+        let cluster = served.founding.join(&peers, &members).await?;
+        peers.join(cluster);
+
+        let applied = Applied::new();
+        let state_machine = StateMachine::new(applied.clone(), data);
+        let config = Arc::new(config(cluster).map_err(|error| StartError::Raft(error.to_string()))?);
+        let network = Network(Arc::clone(&peers));
+        let raft = Raft::new(id, config, network, log, state_machine).await;
+        let raft = raft.map_err(|error| StartError::Raft(error.to_string()))?;
+        peers.attach(raft.clone());
+
+        let leading = Arc::new(Leading::new());
+        let proposer = Proposer::start(raft.clone(), Arc::clone(&leading));
+        let read_index = ReadIndex {
+            id,
+            raft: raft.clone(),
+            applied: applied.clone(),
+            leading: Arc::clone(&leading),
+            peers: Arc::clone(&peers),
+        };
+        let shared = Arc::new(Shared {
+            id,
+            raft: raft.clone(),
+            applied,
+            leading,
+            proposer,
+            reads: Reads::start(read_index),
+            peers: Arc::clone(&peers),
+        });
+        let handle = Handle { shared: Arc::clone(&shared) };
+        let _ = served.handle.set(handle.clone());
+        tasks.0.push(tokio::spawn(lead(Arc::clone(&shared), first_revision)));
+        if members.iter().min() == Some(&id) && !matches!(raft.is_initialized().await, Ok(true)) {
+            let served = Arc::clone(&served);
+            tasks.0.push(tokio::spawn(async move { served.founding.finish(peers, raft, cluster, members).await }));
+        }
+        Ok(Self { handle, tasks: std::mem::take(&mut tasks.0), dir })
+    }
+
+    /// The replicated table. Clones may outlive the node; they answer [`Unanswered`](crate::Unanswered) then.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Returns, with the reason, when the node can go on no longer: a disk that failed, a log that cannot be applied.
+    pub async fn failed(&self) -> String {
+        let mut metrics = self.handle.shared.raft.metrics();
+        loop {
+            if let Err(error) = &metrics.borrow_watched().running_state {
+                return error.to_string();
+            }
+            if metrics.changed().await.is_err() {
+                return "raft has stopped".to_owned();
+            }
+        }
+    }
+
+    /// Hands the leadership to another member, if this node leads and there is another; waits no longer than `within`.
+    pub async fn hand_over(&self, within: Duration) {
+        let shared = &self.handle.shared;
+        let Some(to) = shared.successor() else { return };
+        tracing::info!(to, "handing over the leadership");
+        let handed = async {
+            if shared.raft.trigger().transfer_leader(to).await.is_err() {
+                return;
+            }
+            while shared.leader().is_none_or(|leader| leader == shared.id) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        if timeout(within, handed).await.is_err() {
+            tracing::warn!(to, "the leadership was not taken over in time");
+        }
+    }
+
+    /// Stops: what is queued in the log is written, and the data directory is free again.
+    pub async fn stop(self) {
+        if let Err(error) = self.handle.shared.raft.shutdown().await {
+            tracing::warn!(%error, "raft did not stop in order");
+        }
+        for task in &self.tasks {
+            task.abort();
+        }
+        drop(self.dir);
+    }
+}
+
+/// Tasks that end with the start that they belong to, should it fail.
+struct Tasks(Vec<JoinHandle<()>>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+}
+
+impl Shared {
+    /// The voter that lacks the least of the log, this node excepted; `None` if this node does not lead.
+    fn successor(&self) -> Option<NodeId> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let voters: Vec<NodeId> = metrics.membership_config.membership().voter_ids().collect();
+        let replication = metrics.replication.as_ref()?;
+        let others = replication.iter().filter(|(id, _)| **id != self.id && voters.contains(id));
+        others.max_by_key(|(_, matched)| **matched).map(|(id, _)| *id)
+    }
+}
+
+fn wal_options() -> ringfence_wal::Options {
+    ringfence_wal::Options {
+        on_flush: Some(Arc::new(|took, bytes| {
+            metrics::histogram!("ringfence_log_flush_seconds").record(took.as_secs_f64());
+            metrics::counter!("ringfence_log_written_bytes_total").increment(bytes as u64);
+        })),
+        ..ringfence_wal::Options::default()
+    }
+}
+
+fn config(cluster: uuid::Uuid) -> Result<Config, openraft::ConfigError> {
+    let config = Config {
+        cluster_name: cluster.to_string(),
+        heartbeat_interval: HEARTBEAT_MS,
+        election_timeout_min: ELECTION_MS.start,
+        election_timeout_max: ELECTION_MS.end,
+        enable_pre_vote: Some(true),
+        // A restarted leader must win an election before it leads again.
+        enable_leader_restore: Some(false),
+        allow_log_reversion: Some(false),
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: u64::MAX,
+        ..Config::default()
+    };
+    config.validate()
+}
+
+/// Keeps [`Leading`] true, lets its clock tick, and proposes what only time demands: the first entry of a new cluster,
+/// and an entry that tells the time when something is due.
+async fn lead(shared: Arc<Shared>, first_revision: Option<Revision>) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut metrics = shared.raft.server_metrics();
+    let mut progress = shared.applied.progress();
+    let mut leads: Option<u64> = None;
+    let mut telling: Option<JoinHandle<()>> = None;
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            changed = metrics.changed() => if changed.is_err() { return },
+            // While this node waits to have applied the first entry of its own term.
+            _ = progress.changed(), if leads.is_none() && shared.raft.is_leader() => {}
+        }
+        let leader = shared.raft.as_leader().ok();
+        let term = leader.as_ref().map(|leader| leader.term());
+        if leads != term {
+            shared.leading.end();
+            leads = None;
+            let state = shared.applied.lock();
+            let applied_term = state.last_applied.map(|id| id.committed_leader_id().term);
+            if let Some(term) = term.filter(|term| applied_term == Some(*term)) {
+                tracing::info!(term, "this node leads");
+                metrics::counter!("ringfence_raft_leader_changes_total").increment(1);
+                shared.leading.begin(term, state.table.at_ms());
+                leads = Some(term);
+            }
+        }
+        let acknowledged = leader.and_then(|leader| leader.last_quorum_acked());
+        let fresh = acknowledged.is_some_and(|at| openraft::Instant::elapsed(&at) < QUORUM_FRESH);
+        let Some(now_ms) = shared.leading.tick(fresh) else { continue };
+        let (started, due) = {
+            let state = shared.applied.lock();
+            (state.table.started(), state.table.next_due_ms().is_some_and(|due_ms| due_ms <= now_ms))
+        };
+        let is_telling = telling.as_ref().is_some_and(|task| !task.is_finished());
+        if (due || !started) && !is_telling {
+            let shared = Arc::clone(&shared);
+            let commands = if started { Vec::new() } else { vec![start(first_revision)] };
+            // Its fate shows in the table; if it was lost, a later tick tells again.
+            telling = Some(tokio::spawn(async move { drop(shared.proposer.propose(commands).await) }));
+        }
+    }
+}
+
+/// The first command of a new cluster. This is the only use of a wall clock: it puts the tokens of a cluster made anew
+/// above those of an earlier one.
+fn start(first_revision: Option<Revision>) -> Command {
+    let revision = first_revision.unwrap_or_else(|| {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Revision(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX >> 12) << 10)
+    });
+    Command::Start { revision }
+}

@@ -1,0 +1,132 @@
+//! Talking to the other nodes: framed binary messages over TCP connections that stay open.
+//!
+//! ```text
+//!  openraft ──▶ network ──▶ append, call ──▶ link ──▶ │ TCP │ ──▶ server ──▶ openraft, handle
+//!  handle  ──▶ forward ────────────┘          (hello)            (hello)
+//! ```
+//! Appends, heartbeats, votes, forwards and snapshots each have connections of their own ([`hello::Channel`]), so that
+//! a large message of one never holds up another. What the two sides check before they talk stands in [`hello`].
+
+mod append;
+mod call;
+mod forward;
+mod frame;
+mod hello;
+mod link;
+mod message;
+mod network;
+mod server;
+mod snapshot;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+use openraft::async_runtime::watch::WatchReceiver;
+use uuid::Uuid;
+
+pub(crate) use self::forward::ForwardError;
+pub(crate) use self::hello::Channel;
+pub(crate) use self::message::{Answer, Call, Probed};
+pub(crate) use self::network::Network;
+pub(crate) use self::server::{Listener, Served};
+
+use self::call::CallLink;
+use crate::consensus::{Member, NodeId, Raft};
+use crate::identity::Identity;
+
+/// What this node knows of itself and of the others, and its connections to them.
+pub(crate) struct Peers {
+    pub(crate) identity: Identity,
+    /// This node's HTTP URL, told to the others.
+    own_url: String,
+    /// Where the operator says that the others are; goes before what the membership says.
+    addresses: BTreeMap<NodeId, String>,
+    cluster: OnceLock<Uuid>,
+    raft: OnceLock<Raft>,
+    known: Mutex<HashMap<NodeId, Known>>,
+    links: Mutex<HashMap<(NodeId, Channel), CallLink>>,
+}
+
+#[derive(Default)]
+struct Known {
+    url: Option<String>,
+    /// Whether the last attempt to reach it failed: the log tells changes only.
+    failing: bool,
+}
+
+impl Peers {
+    pub(crate) fn new(identity: Identity, own_url: String, addresses: BTreeMap<NodeId, String>) -> Self {
+        let cluster = OnceLock::new();
+        if let Some(id) = identity.cluster {
+            cluster.get_or_init(|| id);
+        }
+        Self {
+            identity,
+            own_url,
+            addresses,
+            cluster,
+            raft: OnceLock::new(),
+            known: Mutex::default(),
+            links: Mutex::default(),
+        }
+    }
+
+    /// The cluster's id; nil before there is one.
+    pub(crate) fn cluster_id(&self) -> Uuid {
+        self.cluster.get().copied().unwrap_or_default()
+    }
+
+    /// From now on this node belongs to `cluster`.
+    pub(crate) fn join(&self, cluster: Uuid) {
+        self.cluster.get_or_init(|| cluster);
+    }
+
+    /// From now on messages for Raft are passed to `raft`, and the membership is known.
+    pub(crate) fn attach(&self, raft: Raft) {
+        self.raft.get_or_init(|| raft);
+    }
+
+    /// What the membership records of `id`.
+    fn member(&self, id: NodeId) -> Option<Member> {
+        let metrics = self.raft.get()?.metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.membership_config.membership().get_node(&id).cloned()
+    }
+
+    fn address(&self, id: NodeId) -> Option<String> {
+        self.addresses.get(&id).cloned().or_else(|| self.member(id).map(|member| member.peer))
+    }
+
+    /// Where the operator says that `id` is.
+    pub(crate) fn listed(&self, id: NodeId) -> String {
+        self.addresses.get(&id).cloned().unwrap_or_default()
+    }
+
+    /// The HTTP URL of a node, once it is known.
+    pub(crate) fn url(&self, id: NodeId) -> Option<String> {
+        if id == self.identity.node_id {
+            return Some(self.own_url.clone());
+        }
+        self.known().get(&id)?.url.clone()
+    }
+
+    fn learn_url(&self, id: NodeId, url: &str) {
+        self.known().entry(id).or_default().url = Some(url.to_owned());
+    }
+
+    /// Logs that `id` cannot be reached, or can be again, once.
+    fn note_reachable(&self, id: NodeId, result: Result<(), &std::io::Error>) {
+        let mut known = self.known();
+        let known = known.entry(id).or_default();
+        match result {
+            Ok(()) if known.failing => tracing::info!(peer = id, "peer is reached again"),
+            Err(error) if !known.failing => tracing::warn!(peer = id, %error, "peer cannot be reached"),
+            _ => {}
+        }
+        known.failing = result.is_err();
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<NodeId, Known>> {
+        self.known.lock().expect("no panic while the peers are locked")
+    }
+}

@@ -1,0 +1,47 @@
+//! Passing commands and reads on to the leader.
+
+use std::sync::Arc;
+
+use ringfence_lease::{Command, Outcome};
+use tokio::time::{Instant, timeout_at};
+
+use super::Peers;
+use super::call::CallError;
+use super::hello::Channel;
+use super::message::{Answer, Call};
+use crate::consensus::NodeId;
+use crate::reads::ReadPoint;
+
+/// Why passed-on commands have no outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForwardError {
+    /// They are in no log and never will be.
+    NotDone,
+    /// They may or may not have been, or be still, committed.
+    Unknown,
+}
+
+impl Peers {
+    /// The outcomes of `commands` from `leader`.
+    pub(crate) async fn propose(
+        self: &Arc<Self>,
+        leader: NodeId,
+        commands: &[Command],
+        deadline: Instant,
+    ) -> Result<Vec<Outcome>, ForwardError> {
+        let call = self.call(leader, Channel::Forwards, Call::Propose(commands.to_vec()));
+        match timeout_at(deadline, call).await {
+            Ok(Ok(Answer::Outcomes(outcomes))) if outcomes.len() == commands.len() => Ok(outcomes),
+            Ok(Ok(Answer::NotDone) | Err(CallError::NotSent(_))) => Err(ForwardError::NotDone),
+            Ok(Ok(_) | Err(CallError::Unknown(_))) | Err(_) => Err(ForwardError::Unknown),
+        }
+    }
+
+    /// A linearizable read point from `leader`; `None` where it gives none.
+    pub(crate) async fn read_index(self: &Arc<Self>, leader: NodeId, deadline: Instant) -> Option<ReadPoint> {
+        match timeout_at(deadline, self.call(leader, Channel::Forwards, Call::ReadIndex)).await {
+            Ok(Ok(Answer::ReadPoint { last, now_ms })) => Some(ReadPoint { log_id: last.into(), now_ms }),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Frames: what goes over a connection between nodes, after its preface.
+//!
+//! ```text
+//! length u32 | crc32c u32 | kind u8 | body          little endian
+//! ```
+//! The length counts kind and body, the checksum covers them. A frame longer than its channel allows, or with a wrong
+//! checksum, ends the connection: nothing after it can be trusted.
+
+use std::io;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+const HEAD: usize = 8;
+
+/// Appends a frame to `out`; `body` writes the body and returns the kind.
+pub(crate) fn put_frame(out: &mut BytesMut, body: impl FnOnce(&mut BytesMut) -> u8) {
+    let start = out.len();
+    out.put_bytes(0, HEAD + 1);
+    let kind = body(out);
+    out[start + HEAD] = kind;
+    let crc = crc32c::crc32c(&out[start + HEAD..]);
+    let len = u32::try_from(out.len() - start - HEAD).expect("a message between nodes is far below 4 GiB");
+    out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+    out[start + 4..start + HEAD].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Reads frames. Dropping the future of [`FrameReader::next`] loses nothing.
+pub(crate) struct FrameReader<R> {
+    source: R,
+    buffer: BytesMut,
+    max: usize,
+}
+
+impl<R: AsyncRead + Unpin> FrameReader<R> {
+    /// Refuses frames with more than `max` bytes of kind and body.
+    pub(crate) fn new(source: R, max: usize) -> Self {
+        Self { source, buffer: BytesMut::with_capacity(8 << 10), max }
+    }
+
+    /// The source; only to be read from before the first frame.
+    pub(super) fn source_mut(&mut self) -> &mut R {
+        &mut self.source
+    }
+
+    pub(crate) fn set_max(&mut self, max: usize) {
+        self.max = max;
+    }
+
+    /// The next frame; `None` where the other side closed between two.
+    pub(crate) async fn next(&mut self) -> io::Result<Option<(u8, Bytes)>> {
+        loop {
+            if let Some(frame) = self.buffered()? {
+                return Ok(Some(frame));
+            }
+            if self.source.read_buf(&mut self.buffer).await? == 0 {
+                return match self.buffer.len() {
+                    0 => Ok(None),
+                    left => Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        format!("closed in the middle of a frame, after {left} of its bytes"),
+                    )),
+                };
+            }
+        }
+    }
+
+    fn buffered(&mut self) -> io::Result<Option<(u8, Bytes)>> {
+        let Some(head) = self.buffer.first_chunk::<HEAD>() else { return Ok(None) };
+        let [l0, l1, l2, l3, c0, c1, c2, c3] = *head;
+        let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        if len == 0 || len > self.max {
+            return Err(invalid(format!("a frame of {len} bytes, where at most {} are expected", self.max)));
+        }
+        if self.buffer.len() < HEAD + len {
+            return Ok(None);
+        }
+        self.buffer.advance(HEAD);
+        let mut body = self.buffer.split_to(len).freeze();
+        if crc32c::crc32c(&body) != u32::from_le_bytes([c0, c1, c2, c3]) {
+            return Err(invalid("a frame with a wrong checksum".to_owned()));
+        }
+        let kind = body.get_u8();
+        Ok(Some((kind, body)))
+    }
+}
+
+pub(crate) fn invalid(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, body: &[u8]) -> BytesMut {
+        let mut out = BytesMut::new();
+        put_frame(&mut out, |out| {
+            out.extend_from_slice(body);
+            kind
+        });
+        out
+    }
+
+    async fn read(bytes: &[u8]) -> io::Result<Vec<(u8, Bytes)>> {
+        let mut reader = FrameReader::new(bytes, 100);
+        let mut frames = Vec::new();
+        while let Some(frame) = reader.next().await? {
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+
+    /// Nodes of different builds talk to each other: these bytes may never change under this preface version.
+    #[test]
+    fn the_bytes_of_a_frame_are_fixed() {
+        assert_eq!(frame(5, b"abc")[..], [4, 0, 0, 0, 65, 76, 47, 184, 5, b'a', b'b', b'c']);
+    }
+
+    #[tokio::test]
+    async fn frames_read_back_as_they_were_written() {
+        let mut bytes = frame(1, b"one");
+        bytes.extend_from_slice(&frame(2, b""));
+        let frames = read(&bytes).await.unwrap();
+        assert_eq!(frames, [(1, Bytes::from_static(b"one")), (2, Bytes::new())]);
+    }
+
+    #[tokio::test]
+    async fn every_cut_and_every_flipped_bit_is_noticed() {
+        let whole = frame(7, b"some body");
+        for cut in 1..whole.len() {
+            assert_eq!(read(&whole[..cut]).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof, "cut at {cut}");
+        }
+        for bit in 0..whole.len() * 8 {
+            let mut flipped = whole.to_vec();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(read(&flipped).await.is_err(), "bit {bit}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_is_too_long_is_refused_before_it_is_read() {
+        let error = read(&u32::MAX.to_le_bytes().repeat(2)).await.unwrap_err();
+        assert!(error.to_string().contains("4294967295 bytes"), "{error}");
+    }
+}

@@ -1,0 +1,330 @@
+//! What nodes say to each other once they know whom they talk to.
+//!
+//! Calls carry a number, which their reply repeats; many can be under way. Appends and their replies come in order.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use openraft::raft::{
+    AppendEntriesRequest, StreamAppendError, StreamAppendResult, TransferLeaderRequest, VoteRequest, VoteResponse,
+};
+use ringfence_lease::{Command, Outcome};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::hello::{get, put};
+use crate::consensus::{Consensus, Member, NodeId, Vote, log_id};
+use crate::reads::ReadPoint;
+use crate::record::{
+    RecordError, put_entry, put_option_log_id, put_vote, read_entry, read_option_log_id, read_vote,
+};
+
+/// A question with one answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Call {
+    Vote(Ballot),
+    PreVote(Ballot),
+    TransferLeader { from: VoteWord, to: NodeId, last: Option<LogIdWord> },
+    Propose(Vec<Command>),
+    ReadIndex,
+    /// Who are you, and do you belong to a cluster?
+    Probe,
+    /// Belong to this cluster.
+    Adopt { cluster: Uuid },
+}
+
+/// The answer to a [`Call`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Vote(BallotAnswer),
+    TransferLeader { refused: Option<String> },
+    /// In the order of the commands.
+    Outcomes(Vec<Outcome>),
+    /// The node does not lead, or not for sure: certainly not done.
+    NotDone,
+    /// May or may not have been done.
+    Unknown,
+    ReadPoint { last: LogIdWord, now_ms: u64 },
+    Probed(Probed),
+    Adopted,
+    Refused { reason: String },
+}
+
+/// What a node tells of itself to one that founds, or looks for, its cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Probed {
+    pub(crate) incarnation: Uuid,
+    pub(crate) cluster: Option<Uuid>,
+    /// Whether it has voted or holds log entries.
+    pub(crate) pristine: bool,
+    /// The members that its log knows.
+    pub(crate) members: Vec<(NodeId, Member)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VoteWord {
+    term: u64,
+    node: NodeId,
+    committed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LogIdWord {
+    term: u64,
+    index: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ballot {
+    vote: VoteWord,
+    last: Option<LogIdWord>,
+    leadership_transfer: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BallotAnswer {
+    vote: VoteWord,
+    granted: bool,
+    last: Option<LogIdWord>,
+}
+
+impl From<Vote> for VoteWord {
+    fn from(vote: Vote) -> Self {
+        Self { term: vote.leader_id.term, node: vote.leader_id.voted_for, committed: vote.committed }
+    }
+}
+
+impl From<VoteWord> for Vote {
+    fn from(word: VoteWord) -> Self {
+        Self { leader_id: openraft::vote::RaftLeaderId::new(word.term, word.node), committed: word.committed }
+    }
+}
+
+impl From<crate::consensus::LogId> for LogIdWord {
+    fn from(id: crate::consensus::LogId) -> Self {
+        Self { term: id.committed_leader_id().term, index: id.index() }
+    }
+}
+
+impl From<LogIdWord> for crate::consensus::LogId {
+    fn from(word: LogIdWord) -> Self {
+        log_id(word.term, word.index)
+    }
+}
+
+impl From<VoteRequest<Consensus>> for Ballot {
+    fn from(request: VoteRequest<Consensus>) -> Self {
+        Self {
+            vote: request.vote.into(),
+            last: request.last_log_id.map(Into::into),
+            leadership_transfer: request.leadership_transfer,
+        }
+    }
+}
+
+impl From<Ballot> for VoteRequest<Consensus> {
+    fn from(ballot: Ballot) -> Self {
+        let mut request = Self::new(ballot.vote.into(), ballot.last.map(Into::into));
+        request.leadership_transfer = ballot.leadership_transfer;
+        request
+    }
+}
+
+impl From<VoteResponse<Consensus>> for BallotAnswer {
+    fn from(response: VoteResponse<Consensus>) -> Self {
+        Self {
+            vote: response.vote.into(),
+            granted: response.vote_granted,
+            last: response.last_log_id.map(Into::into),
+        }
+    }
+}
+
+impl From<BallotAnswer> for VoteResponse<Consensus> {
+    fn from(answer: BallotAnswer) -> Self {
+        Self {
+            vote: answer.vote.into(),
+            vote_granted: answer.granted,
+            last_log_id: answer.last.map(Into::into),
+        }
+    }
+}
+
+impl From<TransferLeaderRequest<Consensus>> for Call {
+    fn from(request: TransferLeaderRequest<Consensus>) -> Self {
+        Self::TransferLeader {
+            from: (*request.from_leader()).into(),
+            to: *request.to_node_id(),
+            last: request.last_log_id().copied().map(Into::into),
+        }
+    }
+}
+
+impl From<ReadPoint> for Answer {
+    fn from(point: ReadPoint) -> Self {
+        Self::ReadPoint { last: point.log_id.into(), now_ms: point.now_ms }
+    }
+}
+
+/// The kind of a frame that carries a numbered [`Call`] or [`Answer`].
+pub(crate) const CALL: u8 = 16;
+pub(crate) const ANSWER: u8 = 17;
+/// The kinds on append and heartbeat channels.
+pub(crate) const APPEND: u8 = 32;
+pub(crate) const APPENDED: u8 = 33;
+/// The kinds on a snapshot channel.
+pub(crate) const SNAPSHOT_BEGIN: u8 = 48;
+pub(crate) const SNAPSHOT_CHUNK: u8 = 49;
+pub(crate) const SNAPSHOT_END: u8 = 50;
+pub(crate) const SNAPSHOT_INSTALLED: u8 = 51;
+
+/// Writes the body of a call or an answer.
+pub(crate) fn put_numbered<T: Serialize>(out: &mut BytesMut, number: u64, message: &T) {
+    out.put_u64_le(number);
+    put(out, message);
+}
+
+/// Reads the body of a call or an answer.
+pub(crate) fn get_numbered<T: serde::de::DeserializeOwned>(mut body: Bytes) -> std::io::Result<(u64, T)> {
+    let number = body.try_get_u64_le().map_err(|_| super::frame::invalid("a message without a number".to_owned()))?;
+    Ok((number, get(&body)?))
+}
+
+/// Writes the body of an append.
+pub(crate) fn put_append(out: &mut BytesMut, request: &AppendEntriesRequest<Consensus>) {
+    put_vote(out, &request.vote);
+    put_option_log_id(out, request.prev_log_id.as_ref());
+    put_option_log_id(out, request.leader_commit.as_ref());
+    for entry in &request.entries {
+        let start = out.len();
+        out.put_bytes(0, 5);
+        let kind = put_entry(out, entry);
+        let len = u32::try_from(out.len() - start - 5).expect("an entry is far below 4 GiB");
+        out[start] = kind;
+        out[start + 1..start + 5].copy_from_slice(&len.to_le_bytes());
+    }
+}
+
+/// Reads the body of an append.
+pub(crate) fn read_append(mut body: Bytes) -> Result<AppendEntriesRequest<Consensus>, RecordError> {
+    let vote = read_vote(&mut body)?;
+    let prev_log_id = read_option_log_id(&mut body)?;
+    let leader_commit = read_option_log_id(&mut body)?;
+    let mut entries = Vec::new();
+    while body.has_remaining() {
+        let kind = body.get_u8();
+        let len = body.try_get_u32_le().map_err(|_| RecordError::Short)? as usize;
+        if len > body.len() {
+            return Err(RecordError::Short);
+        }
+        entries.push(read_entry(kind, body.split_to(len))?);
+    }
+    Ok(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
+}
+
+/// Writes the body of the answer to an append.
+pub(crate) fn put_appended(out: &mut BytesMut, result: &StreamAppendResult<Consensus>) {
+    match result {
+        Ok(last) => {
+            out.put_u8(0);
+            put_option_log_id(out, last.as_ref());
+        }
+        Err(StreamAppendError::Conflict(id)) => {
+            out.put_u8(1);
+            put_option_log_id(out, Some(id));
+        }
+        Err(StreamAppendError::HigherVote(vote)) => {
+            out.put_u8(2);
+            put_vote(out, vote);
+        }
+    }
+}
+
+/// Reads the body of the answer to an append.
+pub(crate) fn read_appended(mut body: Bytes) -> Result<StreamAppendResult<Consensus>, RecordError> {
+    match body.try_get_u8().map_err(|_| RecordError::Short)? {
+        0 => Ok(Ok(read_option_log_id(&mut body)?)),
+        1 => {
+            let id = read_option_log_id(&mut body)?.ok_or(RecordError::Short)?;
+            Ok(Err(StreamAppendError::Conflict(id)))
+        }
+        2 => Ok(Err(StreamAppendError::HigherVote(read_vote(&mut body)?))),
+        kind => Err(RecordError::Kind(kind)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft::vote::RaftLeaderId;
+
+    use super::*;
+    use openraft::EntryPayload as Payload;
+
+    use crate::consensus::{EncodedBatch, Entry};
+
+    fn append() -> AppendEntriesRequest<Consensus> {
+        AppendEntriesRequest {
+            vote: Vote { leader_id: RaftLeaderId::new(3, 2), committed: true },
+            prev_log_id: Some(log_id(2, 8)),
+            entries: vec![
+                Entry { log_id: log_id(3, 9), payload: Payload::Blank },
+                Entry { log_id: log_id(3, 10), payload: Payload::Normal(EncodedBatch(Bytes::from_static(b"xy"))) },
+            ],
+            leader_commit: None,
+        }
+    }
+
+    #[test]
+    fn an_append_reads_back_and_its_bytes_are_fixed() {
+        let mut out = BytesMut::new();
+        put_append(&mut out, &append());
+        let mut golden = vec![3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1];
+        golden.extend([1, 2, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
+        golden.extend([1, 16, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+        golden.extend([2, 18, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, b'x', b'y']);
+        assert_eq!(out[..], golden);
+        let read = read_append(out.freeze()).unwrap();
+        assert_eq!(format!("{read:?}"), format!("{:?}", append()));
+    }
+
+    #[test]
+    fn a_malformed_append_is_an_error_and_no_panic() {
+        let mut out = BytesMut::new();
+        put_append(&mut out, &append());
+        for cut in 0..out.len() {
+            // A cut between two entries is a shorter append; every other one is noticed.
+            if let Ok(read) = read_append(out.clone().freeze().slice(..cut)) {
+                assert!(cut == 35 || cut == 56, "cut at {cut}");
+                assert!(read.entries.len() < 2);
+            }
+        }
+    }
+
+    #[test]
+    fn answers_to_appends_read_back() {
+        for result in [
+            Ok(None),
+            Ok(Some(log_id(4, 5))),
+            Err(StreamAppendError::Conflict(log_id(1, 2))),
+            Err(StreamAppendError::HigherVote(Vote { leader_id: RaftLeaderId::new(7, 1), committed: false })),
+        ] {
+            let mut out = BytesMut::new();
+            put_appended(&mut out, &result);
+            assert_eq!(read_appended(out.freeze()).unwrap(), result);
+        }
+    }
+
+    /// Nodes of different builds talk to each other: these bytes may never change under this preface version.
+    #[test]
+    fn the_bytes_of_a_call_are_fixed() {
+        let ballot = Ballot {
+            vote: VoteWord { term: 3, node: 1, committed: false },
+            last: Some(LogIdWord { term: 2, index: 300 }),
+            leadership_transfer: false,
+        };
+        let mut out = BytesMut::new();
+        put_numbered(&mut out, 5, &Call::PreVote(ballot));
+        assert_eq!(out[..], [5, 0, 0, 0, 0, 0, 0, 0, 1, 3, 1, 0, 1, 2, 0xac, 2, 0]);
+        let (number, call) = get_numbered::<Call>(out.freeze()).unwrap();
+        assert_eq!(number, 5);
+        assert!(matches!(call, Call::PreVote(_)));
+    }
+}

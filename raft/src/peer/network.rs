@@ -1,0 +1,147 @@
+//! openraft's network over the connections to the other nodes.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use openraft::base::{BoxFuture, BoxStream};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use openraft::OptionalSend;
+use tokio::time::timeout;
+
+use super::Peers;
+use super::append::AppendLink;
+use super::call::CallError;
+use super::hello::Channel;
+use super::message::{Answer, Call};
+use crate::consensus::{Consensus, Member, NodeId, Snapshot, Vote};
+
+type RpcResult<T> = Result<T, RPCError<Consensus>>;
+
+/// Makes the clients that openraft asks for.
+pub(crate) struct Network(pub(crate) Arc<Peers>);
+
+/// What openraft sends to one node by.
+pub(crate) struct Client {
+    peers: Arc<Peers>,
+    to: NodeId,
+    appends: AppendLink,
+}
+
+impl Network {
+    fn client(&self, to: NodeId, channel: Channel) -> Client {
+        Client { peers: Arc::clone(&self.0), to, appends: AppendLink::new(Arc::clone(&self.0), to, channel) }
+    }
+}
+
+impl RaftNetworkFactory<Consensus> for Network {
+    type Network = Client;
+
+    async fn new_client(&mut self, target: NodeId, _node: &Member) -> Client {
+        self.client(target, Channel::Appends)
+    }
+
+    async fn new_heartbeat_client(&mut self, target: NodeId, _node: &Member) -> Client {
+        self.client(target, Channel::Heartbeats)
+    }
+}
+
+impl Client {
+    /// A call whose answer is awaited no longer than openraft waits. Without an answer the node is unreachable: for a
+    /// pre-vote this is no grant.
+    async fn call(&self, call: Call, option: &RPCOption) -> RpcResult<Answer> {
+        match timeout(option.soft_ttl(), self.peers.call(self.to, Channel::Votes, call)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(CallError::NotSent(error) | CallError::Unknown(error))) => {
+                Err(RPCError::Unreachable(Unreachable::new(&error)))
+            }
+            Err(_) => Err(RPCError::Unreachable(Unreachable::from_string("no answer in time"))),
+        }
+    }
+}
+
+fn unexpected(answer: &Answer) -> RPCError<Consensus> {
+    RPCError::Network(NetworkError::from_string(format!("an unexpected answer: {answer:?}")))
+}
+
+impl RaftNetworkV2<Consensus> for Client {
+    type SnapshotData = Bytes;
+
+    async fn append_entries(
+        &mut self,
+        rpc: AppendEntriesRequest<Consensus>,
+        _option: RPCOption,
+    ) -> RpcResult<AppendEntriesResponse<Consensus>> {
+        use futures_util::StreamExt;
+        let input = Box::pin(futures_util::stream::once(async { rpc }));
+        let mut answers = Box::pin(self.appends.stream(input).await?);
+        match answers.next().await {
+            Some(result) => Ok(result?.into()),
+            None => Err(RPCError::Network(NetworkError::from_string("no answer to an append"))),
+        }
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        _option: RPCOption,
+    ) -> BoxFuture<'s, RpcResult<BoxStream<'s, RpcResult<StreamAppendResult<Consensus>>>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<Consensus>> + OptionalSend + Unpin + 'static,
+    {
+        Box::pin(async move {
+            let stream: BoxStream<'s, _> = Box::pin(self.appends.stream(input).await?);
+            Ok(stream)
+        })
+    }
+
+    async fn vote(&mut self, rpc: VoteRequest<Consensus>, option: RPCOption) -> RpcResult<VoteResponse<Consensus>> {
+        match self.call(Call::Vote(rpc.into()), &option).await? {
+            Answer::Vote(answer) => Ok(answer.into()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn pre_vote(&mut self, rpc: VoteRequest<Consensus>, option: RPCOption) -> RpcResult<VoteResponse<Consensus>> {
+        match self.call(Call::PreVote(rpc.into()), &option).await? {
+            Answer::Vote(answer) => Ok(answer.into()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: Snapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _option: RPCOption,
+    ) -> Result<SnapshotResponse<Consensus>, StreamingError<Consensus>> {
+        tokio::select! {
+            closed = cancel => Err(StreamingError::Closed(closed)),
+            sent = self.peers.send_snapshot(self.to, vote, snapshot) => match sent {
+                Ok(vote) => Ok(SnapshotResponse::new(vote)),
+                Err(error) => Err(StreamingError::Unreachable(Unreachable::new(&error))),
+            },
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        req: TransferLeaderRequest<Consensus>,
+        option: RPCOption,
+    ) -> RpcResult<TransferLeaderResponse<Consensus>> {
+        match self.call(req.into(), &option).await? {
+            Answer::TransferLeader { refused: None } => Ok(Ok(())),
+            Answer::TransferLeader { refused: Some(reason) } => {
+                Err(RPCError::Network(NetworkError::from_string(reason)))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}

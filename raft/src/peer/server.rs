@@ -1,0 +1,349 @@
+//! Answering the other nodes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures_util::StreamExt;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest};
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+use super::Peers;
+use super::frame::{FrameReader, invalid, put_frame};
+use super::hello::{Channel, HELLO, Hello, MAX_HELLO, PREFACE, REFUSAL, Refusal, WELCOME, Welcome, get, put};
+use super::link::check_preface;
+use super::message::{
+    ANSWER, APPEND, APPENDED, Answer, CALL, Call, Probed, SNAPSHOT_BEGIN, SNAPSHOT_CHUNK, SNAPSHOT_END,
+    SNAPSHOT_INSTALLED, get_numbered, put_appended, put_numbered, read_append,
+};
+use super::snapshot::{CHUNK, read_begin};
+use crate::consensus::{Consensus, Snapshot};
+use crate::founding::Founding;
+use crate::handle::{Handle, TIMEOUT};
+use crate::proposer::Failure;
+use crate::record::put_vote;
+
+/// How long the first words of a connection may take.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most bytes of one append: what the log gives at once, and room for one entry more.
+const MAX_APPEND: usize = 16 << 20;
+/// The most bytes of one call: a request of 1 MiB at the door, encoded.
+const MAX_CALL: usize = 8 << 20;
+/// Appends read ahead of Raft, and answers that wait to be written.
+const QUEUE: usize = 64;
+
+/// Accepts connections of other nodes.
+pub(crate) struct Listener {
+    pub(crate) listener: TcpListener,
+    pub(crate) served: Arc<Served>,
+}
+
+/// What other nodes may ask of.
+pub(crate) struct Served {
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) founding: Founding,
+    /// Absent until this node belongs to a cluster.
+    pub(crate) handle: OnceLock<Handle>,
+}
+
+impl Listener {
+    /// Accepts until the task is ended.
+    pub(crate) async fn run(self) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, from)) => drop(tokio::spawn(Arc::clone(&self.served).serve(stream, from))),
+                Err(error) => {
+                    tracing::warn!(%error, "a connection of a peer could not be accepted");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
+
+impl Served {
+    async fn serve(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
+        // A node that stops or restarts closes its connections: that is nobody's fault.
+        let expected = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+        match self.talk(stream).await {
+            Ok(()) => {}
+            Err(error) if expected.contains(&error.kind()) => tracing::debug!(%from, %error, "peer connection ended"),
+            Err(error) => tracing::warn!(%from, %error, "peer connection closed"),
+        }
+    }
+
+    async fn talk(self: Arc<Self>, stream: TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let (reader, mut writer) = stream.into_split();
+        let mut reader = FrameReader::new(reader, MAX_HELLO);
+        let hello = match timeout(HELLO_TIMEOUT, read_hello(&mut reader)).await {
+            Ok(hello) => hello,
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it said nothing in time")),
+        };
+        let mut first = BytesMut::from(&PREFACE[..]);
+        let verdict = hello.and_then(|hello| self.check(&hello).map(|()| hello));
+        match &verdict {
+            Ok(_) => put_frame(&mut first, |out| {
+                put(out, &Welcome { incarnation: self.peers.identity.incarnation, url: self.peers.own_url.clone() });
+                WELCOME
+            }),
+            Err(error) => put_frame(&mut first, |out| {
+                put(out, &Refusal { reason: error.to_string() });
+                REFUSAL
+            }),
+        }
+        // The caller may have gone; then the verdict is the better thing to report.
+        let written = writer.write_all(&first).await;
+        let hello = verdict?;
+        written?;
+        match hello.channel {
+            Channel::Founding | Channel::Votes | Channel::Forwards => {
+                reader.set_max(MAX_CALL);
+                self.calls(reader, writer).await
+            }
+            Channel::Appends | Channel::Heartbeats => {
+                reader.set_max(MAX_APPEND);
+                self.appends(reader, writer).await
+            }
+            Channel::Snapshots => {
+                reader.set_max(CHUNK + 1);
+                self.snapshots(reader, writer).await
+            }
+        }
+    }
+
+    /// Whether the caller means this node, and is who the cluster knows.
+    fn check(&self, hello: &Hello) -> io::Result<()> {
+        let refuse = |reason: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+        let own = &self.peers.identity;
+        if hello.group != 0 {
+            return refuse(format!("there is no Raft group {}", hello.group));
+        }
+        if hello.to != own.node_id {
+            return refuse(format!("this is node {}, not node {}", own.node_id, hello.to));
+        }
+        if hello.to_incarnation.is_some_and(|expected| expected != own.incarnation) {
+            return refuse(format!("node {} has another data directory than the cluster knows", own.node_id));
+        }
+        if hello.channel == Channel::Founding {
+            return Ok(());
+        }
+        if self.handle.get().is_none() {
+            return refuse(format!("node {} does not belong to a cluster yet", own.node_id));
+        }
+        let cluster = self.peers.cluster_id();
+        if hello.cluster != Some(cluster) {
+            return refuse(format!("node {} belongs to cluster {cluster}, the caller does not", own.node_id));
+        }
+        if let Some(member) = self.peers.member(hello.from)
+            && member.incarnation != hello.incarnation
+        {
+            return refuse(format!(
+                "node {} comes with another data directory than the cluster knows: it may have voted or acknowledged \
+                 what it no longer remembers",
+                hello.from
+            ));
+        }
+        self.peers.learn_url(hello.from, &hello.url);
+        Ok(())
+    }
+
+    fn handle(&self) -> io::Result<&Handle> {
+        self.handle.get().ok_or_else(|| invalid("a node that belongs to no cluster has no Raft".to_owned()))
+    }
+
+    async fn calls(
+        self: Arc<Self>,
+        mut reader: FrameReader<OwnedReadHalf>,
+        mut writer: OwnedWriteHalf,
+    ) -> io::Result<()> {
+        let (answers, mut queue) = mpsc::channel::<(u64, Answer)>(QUEUE);
+        let writing = tokio::spawn(async move {
+            let mut out = BytesMut::new();
+            while let Some(next) = queue.recv().await {
+                let mut next = Some(next);
+                while let Some((number, answer)) = next {
+                    put_frame(&mut out, |out| {
+                        put_numbered(out, number, &answer);
+                        ANSWER
+                    });
+                    next = queue.try_recv().ok();
+                }
+                writer.write_all(&out).await?;
+                out.clear();
+            }
+            io::Result::Ok(())
+        });
+        let read = async {
+            while let Some((kind, body)) = reader.next().await? {
+                if kind != CALL {
+                    return Err(invalid(format!("a frame of kind {kind} in place of a call")));
+                }
+                let (number, call) = get_numbered(body)?;
+                let served = Arc::clone(&self);
+                let answers = answers.clone();
+                tokio::spawn(async move {
+                    let answer = served.answer(call).await;
+                    // The caller may have gone.
+                    let _ = answers.send((number, answer)).await;
+                });
+            }
+            Ok(())
+        };
+        let result = read.await;
+        writing.abort();
+        result
+    }
+
+    async fn answer(&self, call: Call) -> Answer {
+        match call {
+            Call::Probe => Answer::Probed(self.probed()),
+            Call::Adopt { cluster } => match self.founding.adopt(cluster) {
+                Ok(()) => Answer::Adopted,
+                Err(error) => Answer::Refused { reason: error.to_string() },
+            },
+            other => match self.handle.get() {
+                Some(handle) => answer(handle, other).await,
+                None => Answer::NotDone,
+            },
+        }
+    }
+
+    fn probed(&self) -> Probed {
+        let members = self.peers.raft.get().map(|raft| {
+            let metrics = raft.metrics();
+            let metrics = metrics.borrow_watched();
+            metrics.membership_config.membership().nodes().map(|(id, member)| (*id, member.clone())).collect()
+        });
+        Probed {
+            incarnation: self.peers.identity.incarnation,
+            cluster: self.founding.cluster(),
+            pristine: self.founding.is_pristine(),
+            members: members.unwrap_or_default(),
+        }
+    }
+
+    async fn appends(
+        self: Arc<Self>,
+        mut reader: FrameReader<OwnedReadHalf>,
+        mut writer: OwnedWriteHalf,
+    ) -> io::Result<()> {
+        let (requests, queue) = mpsc::channel::<AppendEntriesRequest<Consensus>>(QUEUE);
+        let input = futures_util::stream::unfold(queue, |mut queue| async move { Some((queue.recv().await?, queue)) });
+        let mut answers = Box::pin(self.handle()?.shared.raft.stream_append(input));
+        let read = async {
+            while let Some((kind, body)) = reader.next().await? {
+                if kind != APPEND {
+                    return Err(invalid(format!("a frame of kind {kind} in place of an append")));
+                }
+                let request = read_append(body).map_err(|error| invalid(error.to_string()))?;
+                if requests.send(request).await.is_err() {
+                    return Ok(());
+                }
+            }
+            Ok(())
+        };
+        let write = async {
+            let mut out = BytesMut::new();
+            while let Some(answer) = answers.next().await {
+                let answer = answer.map_err(io::Error::other)?;
+                put_frame(&mut out, |out| {
+                    put_appended(out, &answer);
+                    APPENDED
+                });
+                writer.write_all(&out).await?;
+                out.clear();
+            }
+            io::Result::Ok(())
+        };
+        // Whichever ends first ends the connection: the caller starts a new one.
+        tokio::select! {
+            result = read => result,
+            result = write => result,
+        }
+    }
+
+    async fn snapshots(
+        self: Arc<Self>,
+        mut reader: FrameReader<OwnedReadHalf>,
+        mut writer: OwnedWriteHalf,
+    ) -> io::Result<()> {
+        while let Some((kind, body)) = reader.next().await? {
+            if kind != SNAPSHOT_BEGIN {
+                return Err(invalid(format!("a frame of kind {kind} in place of a snapshot")));
+            }
+            let (vote, meta) = read_begin(body)?;
+            let mut data = BytesMut::new();
+            loop {
+                match reader.next().await? {
+                    Some((SNAPSHOT_CHUNK, chunk)) => data.extend_from_slice(&chunk),
+                    Some((SNAPSHOT_END, body)) if body[..] == (data.len() as u64).to_le_bytes() => break,
+                    _ => return Err(invalid("a snapshot broke off".to_owned())),
+                }
+            }
+            tracing::info!(bytes = data.len(), %meta, "installing a snapshot");
+            let snapshot = Snapshot { meta, snapshot: data.freeze() };
+            let response = self.handle()?.shared.raft.install_full_snapshot(vote, snapshot).await;
+            let response = response.map_err(io::Error::other)?;
+            let mut out = BytesMut::new();
+            put_frame(&mut out, |out| {
+                put_vote(out, &response.vote);
+                SNAPSHOT_INSTALLED
+            });
+            writer.write_all(&out).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn read_hello(reader: &mut FrameReader<OwnedReadHalf>) -> io::Result<Hello> {
+    let mut preface = [0; PREFACE.len()];
+    reader.read_raw(&mut preface).await?;
+    check_preface(&preface)?;
+    match reader.next().await? {
+        Some((HELLO, body)) => get(&body),
+        Some((kind, _)) => Err(invalid(format!("a frame of kind {kind} in place of a hello"))),
+        None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed before its hello")),
+    }
+}
+
+/// Answers what concerns Raft and the table.
+async fn answer(handle: &Handle, call: Call) -> Answer {
+    let raft = &handle.shared.raft;
+    match call {
+        Call::Vote(ballot) => match raft.vote(ballot.into()).await {
+            Ok(response) => Answer::Vote(response.into()),
+            Err(error) => Answer::Refused { reason: error.to_string() },
+        },
+        Call::PreVote(ballot) => match raft.pre_vote(ballot.into()).await {
+            Ok(response) => Answer::Vote(response.into()),
+            Err(error) => Answer::Refused { reason: error.to_string() },
+        },
+        Call::TransferLeader { from, to, last } => {
+            let request = TransferLeaderRequest::new(from.into(), to, last.map(Into::into));
+            let refused = match raft.handle_transfer_leader(request).await {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(error) => Some(error.to_string()),
+            };
+            Answer::TransferLeader { refused }
+        }
+        Call::Propose(commands) => match handle.propose_here(commands, Instant::now() + TIMEOUT).await {
+            Ok(outcomes) => Answer::Outcomes(outcomes),
+            Err(Failure::Rejected(_)) => Answer::NotDone,
+            Err(Failure::Unknown) => Answer::Unknown,
+        },
+        Call::ReadIndex => match handle.shared.reads.confirm_here().await {
+            Some(point) => point.into(),
+            None => Answer::NotDone,
+        },
+        Call::Probe | Call::Adopt { .. } => Answer::NotDone,
+    }
+}

@@ -1,0 +1,106 @@
+//! Linearizable reads by ReadIndex: one confirmation of the leadership for all reads that wait for one.
+//!
+//! A read is linearizable if a quorum confirms the leader *after* the read arrived, and the local state has applied
+//! what was committed by then. So reads that arrive while one confirmation is under way share the next.
+
+use std::sync::Arc;
+
+use openraft::ReadPolicy;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use crate::applied::Applied;
+use crate::consensus::{LogId, NodeId, Raft};
+use crate::handle::{RETRY, TIMEOUT, Unanswered};
+use crate::leading::Leading;
+use crate::peer::Peers;
+
+type Reply = oneshot::Sender<Result<u64, Unanswered>>;
+
+/// Where reads queue up. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Reads {
+    queue: mpsc::UnboundedSender<Reply>,
+    read_index: ReadIndex,
+}
+
+/// What a confirmation needs.
+#[derive(Clone)]
+pub(crate) struct ReadIndex {
+    pub(crate) id: NodeId,
+    pub(crate) raft: Raft,
+    pub(crate) applied: Applied,
+    pub(crate) leading: Arc<Leading>,
+    pub(crate) peers: Arc<Peers>,
+}
+
+/// Up to where the log has to be applied, and the leader's clock in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReadPoint {
+    pub(crate) log_id: LogId,
+    pub(crate) now_ms: u64,
+}
+
+impl Reads {
+    /// Starts the task that confirms. It ends with the last clone of the queue.
+    pub(crate) fn start(read_index: ReadIndex) -> Self {
+        let (queue, mut waiting) = mpsc::unbounded_channel::<Reply>();
+        let own = read_index.clone();
+        tokio::spawn(async move {
+            while let Some(first) = waiting.recv().await {
+                let mut replies = vec![first];
+                while let Ok(reply) = waiting.try_recv() {
+                    replies.push(reply);
+                }
+                let result = read_index.linearize().await;
+                for reply in replies {
+                    // Whoever has gone meanwhile needs no answer.
+                    let _ = reply.send(result);
+                }
+            }
+        });
+        Self { queue, read_index: own }
+    }
+
+    /// Confirms with a quorum that this node leads; `None` if it does not.
+    pub(crate) async fn confirm_here(&self) -> Option<ReadPoint> {
+        self.read_index.confirm_here().await
+    }
+
+    pub(crate) async fn linearize(&self) -> Result<u64, Unanswered> {
+        let (reply, result) = oneshot::channel();
+        self.queue.send(reply).map_err(|_| Unanswered::Unavailable)?;
+        result.await.unwrap_or(Err(Unanswered::Unavailable))
+    }
+}
+
+impl ReadIndex {
+    async fn linearize(&self) -> Result<u64, Unanswered> {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            if let Ok(Some(point)) = timeout_at(deadline, self.confirm(deadline)).await {
+                let mut progress = self.applied.progress();
+                let reached = timeout_at(deadline, progress.wait_for(|applied| *applied >= Some(point.log_id))).await;
+                return if matches!(reached, Ok(Ok(_))) { Ok(point.now_ms) } else { Err(Unanswered::Unavailable) };
+            }
+            let next = Instant::now() + RETRY;
+            if next > deadline {
+                return Err(Unanswered::Unavailable);
+            }
+            tokio::time::sleep_until(next).await;
+        }
+    }
+
+    async fn confirm(&self, deadline: Instant) -> Option<ReadPoint> {
+        match self.raft.current_leader().await? {
+            leader if leader == self.id => self.confirm_here().await,
+            leader => self.peers.read_index(leader, deadline).await,
+        }
+    }
+
+    async fn confirm_here(&self) -> Option<ReadPoint> {
+        let (read, _) = self.raft.get_read_log_id(ReadPolicy::ReadIndex).await.ok()?;
+        // Should the term have changed since, this is the clock that now ends leases: what it leaves them still holds.
+        Some(ReadPoint { log_id: *read.log_id(), now_ms: self.leading.now_ms()? })
+    }
+}

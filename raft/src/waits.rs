@@ -1,0 +1,92 @@
+//! Who waits for a lease to be granted or to end.
+//!
+//! A request that may have to wait is registered here *before* its command is proposed, on the node that serves it,
+//! and is told from inside apply on that node. So no change can slip through between the answer "you wait" and the
+//! waiting, none can be lost to a slow reader, and the wait goes on through a change of the leader.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ringfence_lease::{Change, Event, LeaseState, LeaseTable};
+use ringfence_wire::{EndReason, Grant, LeaseId};
+use tokio::sync::oneshot;
+
+use crate::applied::Applied;
+
+/// How a wait ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// The lease was granted.
+    Granted(Box<Grant>),
+    /// The wait ran out.
+    TimedOut,
+    /// The lease, waiting or already granted, ended.
+    Ended(EndReason),
+}
+
+/// Those who wait on this node, by lease.
+#[derive(Default)]
+pub(crate) struct Waits {
+    by_lease: HashMap<LeaseId, Vec<(u64, oneshot::Sender<Settled>)>>,
+}
+
+/// The wait of one request for one lease. Dropping it ends the wait.
+pub struct LeaseWait {
+    applied: Applied,
+    lease_id: LeaseId,
+    number: u64,
+    settled: oneshot::Receiver<Settled>,
+}
+
+impl Waits {
+    /// Tells those who wait for the lease of `event`, unless it still waits.
+    pub(crate) fn tell(&mut self, event: &Event, table: &LeaseTable) {
+        if event.change == Change::Queued || !self.by_lease.contains_key(&event.lease_id) {
+            return;
+        }
+        let settled = match event.change {
+            Change::Granted => match table.lease(event.lease_id, Some(table.at_ms())) {
+                Ok(LeaseState::Granted(grant)) => Settled::Granted(Box::new(grant)),
+                // Granted and ended by one entry: the event of its end follows in the same batch.
+                _ => return,
+            },
+            Change::Ended(reason) | Change::Left(Some(reason)) => Settled::Ended(reason),
+            Change::Left(None) => Settled::TimedOut,
+            Change::Queued => return,
+        };
+        for (_, sender) in self.by_lease.remove(&event.lease_id).into_iter().flatten() {
+            // A request that has gone meanwhile needs no answer.
+            let _ = sender.send(settled.clone());
+        }
+    }
+
+    fn remove(&mut self, lease_id: LeaseId, number: u64) {
+        if let Some(senders) = self.by_lease.get_mut(&lease_id) {
+            senders.retain(|(other, _)| *other != number);
+            if senders.is_empty() {
+                self.by_lease.remove(&lease_id);
+            }
+        }
+    }
+}
+
+impl LeaseWait {
+    pub(crate) fn start(applied: &Applied, lease_id: LeaseId) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let (sender, settled) = oneshot::channel();
+        applied.lock().waits.by_lease.entry(lease_id).or_default().push((number, sender));
+        Self { applied: applied.clone(), lease_id, number, settled }
+    }
+
+    /// Waits until this node has applied a grant or the end of the lease. `None` when the node stops.
+    pub async fn settled(&mut self) -> Option<Settled> {
+        (&mut self.settled).await.ok()
+    }
+}
+
+impl Drop for LeaseWait {
+    fn drop(&mut self) {
+        self.applied.lock().waits.remove(self.lease_id, self.number);
+    }
+}

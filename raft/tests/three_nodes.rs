@@ -1,0 +1,116 @@
+//! Three nodes in one process: what a handle promises, on the leader and on its followers.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ringfence_lease::{Acquire, Attachment, Command, Outcome};
+use ringfence_raft::{Handle, Node, NodeId, Settings, Settled};
+use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+
+struct Cluster {
+    _dir: TempDir,
+    nodes: BTreeMap<NodeId, Node>,
+}
+
+impl Cluster {
+    async fn start(size: NodeId) -> Self {
+        let dir = TempDir::new().unwrap();
+        let mut listeners = Vec::new();
+        let mut peers = BTreeMap::new();
+        for id in 1..=size {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            peers.insert(id, listener.local_addr().unwrap().to_string());
+            listeners.push((id, listener));
+        }
+        let starts = listeners.into_iter().map(|(id, peer_listener)| {
+            let settings = Settings {
+                id,
+                data: dir.path().join(id.to_string()),
+                peer_listener,
+                peers: peers.clone(),
+                url: format!("http://node-{id}"),
+                first_revision: Some(Revision(1)),
+            };
+            async move { (id, Node::start(settings).await.unwrap()) }
+        });
+        let nodes = futures_util::future::join_all(starts).await.into_iter().collect();
+        Self { _dir: dir, nodes }
+    }
+
+    fn handle(&self, id: NodeId) -> Handle {
+        self.nodes[&id].handle()
+    }
+}
+
+fn acquire(lease: u128, key: &str, wait_ms: u32) -> Command {
+    Command::Acquire(Box::new(Acquire {
+        lease_id: id(lease),
+        claims: vec![(Key::new(key).unwrap(), Mode::Exclusive)],
+        ttl: Ttl::from_ms(60_000).unwrap(),
+        wait: Wait::from_ms(wait_ms).unwrap(),
+        keep_place: false,
+        holder: None,
+        metadata: Metadata::default(),
+        attachment: Attachment(1),
+    }))
+}
+
+fn id(lease: u128) -> LeaseId {
+    LeaseId::from_u128(lease).unwrap()
+}
+
+async fn one(handle: &Handle, command: Command) -> Outcome {
+    handle.propose(vec![command]).await.unwrap().remove(0)
+}
+
+#[tokio::test]
+async fn every_node_grants_and_reads_what_any_node_granted() {
+    let cluster = Cluster::start(3).await;
+    for node in 1..=3 {
+        let outcome = one(&cluster.handle(node), acquire(u128::from(node), &format!("key-{node}"), 0)).await;
+        let Outcome::Granted(grant) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(grant.token, Token(1 + node));
+    }
+    for node in 1..=3 {
+        let handle = cluster.handle(node);
+        handle.linearize().await.unwrap();
+        assert_eq!(handle.view(|table| table.live()), 3);
+        assert_eq!(handle.status().members.len(), 3);
+        assert_eq!(handle.leader_url(), handle.status().leader.map(|id| format!("http://node-{id}")));
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_on_any_node_is_told_of_its_grant() {
+    let cluster = Cluster::start(3).await;
+    assert!(matches!(one(&cluster.handle(1), acquire(1, "a", 0)).await, Outcome::Granted(_)));
+    let mut waits = Vec::new();
+    for node in 1..=3u64 {
+        let handle = cluster.handle(node);
+        let mut wait = handle.wait_for(id(10 + u128::from(node)));
+        assert!(matches!(one(&handle, acquire(10 + u128::from(node), "a", 60_000)).await, Outcome::Waiting(_)));
+        waits.push(tokio::spawn(async move { wait.settled().await }));
+    }
+    let mut held = id(1);
+    for (wait, node) in waits.into_iter().zip(1u64..) {
+        assert_eq!(one(&cluster.handle(2), Command::Release { lease_id: held }).await, Outcome::Done);
+        let settled = tokio::time::timeout(Duration::from_secs(10), wait).await.unwrap().unwrap();
+        let Some(Settled::Granted(grant)) = settled else { panic!("{settled:?}") };
+        held = id(10 + u128::from(node));
+        assert_eq!(grant.lease_id, held);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_ends_by_itself_when_nothing_else_happens() {
+    let cluster = Cluster::start(1).await;
+    let handle = cluster.handle(1);
+    let Command::Acquire(mut short) = acquire(1, "a", 0) else { unreachable!() };
+    short.ttl = Ttl::from_ms(100).unwrap();
+    assert!(matches!(one(&handle, Command::Acquire(short)).await, Outcome::Granted(_)));
+    let mut wait = handle.wait_for(id(1));
+    let settled = tokio::time::timeout(Duration::from_secs(10), wait.settled()).await.unwrap();
+    assert_eq!(settled, Some(Settled::Ended(ringfence_wire::EndReason::Expired)));
+}

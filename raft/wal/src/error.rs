@@ -1,0 +1,56 @@
+//! Why a log was not opened.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a log was not opened. Each is a sentence for an operator; none of them is solved by trying again,
+/// except perhaps [`OpenError::Io`].
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A file or folder could not be read, written or synced.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Acknowledged records are damaged or missing, or may be. Nothing was changed.
+    #[error("the log is damaged: {} at byte {offset}: {what}", file.display())]
+    Damaged {
+        /// The segment.
+        file: PathBuf,
+        /// Offset in it, in bytes.
+        offset: u64,
+        /// What was found and what was expected.
+        what: String,
+    },
+    /// The log was written by another version of this program.
+    #[error(
+        "{} has log format {found}, this program knows only format {known}: use the version that wrote it",
+        file.display()
+    )]
+    UnknownVersion {
+        /// The segment.
+        file: PathBuf,
+        /// The format it names.
+        found: u16,
+        /// The format this program writes and reads.
+        known: u16,
+    },
+    /// The folder holds something that is not part of a log.
+    #[error("{} is no part of a log: the folder may hold nothing but the log's own segments", path.display())]
+    Foreign {
+        /// What was found.
+        path: PathBuf,
+    },
+}
+
+impl OpenError {
+    /// For `map_err`.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { action, path: path.to_owned(), source }
+    }
+}

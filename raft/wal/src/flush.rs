@@ -1,0 +1,61 @@
+//! The buffer in which one flush is laid out in sectors.
+
+use crate::frame;
+use crate::sector::{self, BODY, HEAD, Place, SECTOR, Sector};
+
+/// A flush being filled, then sealed and written. Kept and reused from flush to flush.
+#[derive(Default)]
+pub(crate) struct FlushBuffer {
+    sectors: Vec<Sector>,
+    /// Bytes used in the last sector.
+    used: usize,
+}
+
+impl FlushBuffer {
+    /// Appends one frame.
+    pub(crate) fn push(&mut self, kind: u16, sequence: u64, payload: &[u8]) {
+        self.extend(&frame::head(kind, sequence, payload.len()));
+        self.extend(payload);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sectors.is_empty()
+    }
+
+    /// Bytes it takes on disk.
+    pub(crate) fn len(&self) -> usize {
+        self.sectors.len() * SECTOR
+    }
+
+    /// Numbers and checks every sector, and gives the bytes to write.
+    pub(crate) fn seal(&mut self, flush: u64, seed: u32) -> &[u8] {
+        let count = u32::try_from(self.sectors.len()).expect("a flush is far below 2^32 sectors");
+        for (index, sector) in (0..).zip(&mut self.sectors) {
+            let used = if index + 1 == count { self.used } else { BODY };
+            sector::seal_as(sector, Place { flush, index, count }, used, seed);
+        }
+        self.sectors.as_flattened()
+    }
+
+    /// Empties it, and gives back the memory of an unusually large flush.
+    pub(crate) fn clear(&mut self, keep_bytes: usize) {
+        self.sectors.clear();
+        self.used = 0;
+        self.sectors.shrink_to(keep_bytes / SECTOR + 1);
+    }
+
+    fn extend(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.sectors.is_empty() || self.used == BODY {
+                self.sectors.push([0; SECTOR]);
+                self.used = 0;
+            }
+            let last = self.sectors.len() - 1;
+            let taken = bytes.len().min(BODY - self.used);
+            let at = HEAD + self.used;
+            self.sectors[last][at..at + taken].copy_from_slice(&bytes[..taken]);
+            self.used += taken;
+            bytes = &bytes[taken..];
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What waits between the appenders and the flusher.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::{Done, Record, Stats};
+
+/// One thing for the flusher to do. They are done in order.
+pub(crate) enum Item {
+    Record(Record),
+    Done(Done),
+    Forget(u64),
+}
+
+/// Shared by the appenders and the flusher. The lock is never held while the disk is busy.
+pub(crate) struct Shared {
+    queue: Mutex<Queue>,
+    filled: Condvar,
+    flushes: AtomicU64,
+    bytes: AtomicU64,
+    last_flush_nanos: AtomicU64,
+    cut: u64,
+}
+
+struct Queue {
+    items: Vec<Item>,
+    last_sequence: u64,
+    /// Waking a thread costs a system call even if it does not sleep.
+    is_flusher_asleep: bool,
+    is_closed: bool,
+}
+
+impl Shared {
+    pub(crate) fn new(last_sequence: u64, cut: u64) -> Self {
+        let queue = Queue { items: Vec::new(), last_sequence, is_flusher_asleep: false, is_closed: false };
+        Self {
+            queue: Mutex::new(queue),
+            filled: Condvar::new(),
+            flushes: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            last_flush_nanos: AtomicU64::new(0),
+            cut,
+        }
+    }
+
+    /// Queues items, `records` of which are records, and gives the sequence of the last record.
+    pub(crate) fn put(&self, items: impl IntoIterator<Item = Item>, records: u64) -> u64 {
+        let mut queue = self.lock();
+        queue.items.extend(items);
+        queue.last_sequence += records;
+        let last_sequence = queue.last_sequence;
+        self.wake(queue);
+        last_sequence
+    }
+
+    /// Lets the flusher end once everything queued is done.
+    pub(crate) fn close(&self) {
+        let mut queue = self.lock();
+        queue.is_closed = true;
+        self.wake(queue);
+    }
+
+    /// Waits for items and takes them all; `false` once closed and empty.
+    pub(crate) fn take(&self, items: &mut Vec<Item>) -> bool {
+        let mut queue = self.lock();
+        while queue.items.is_empty() {
+            if queue.is_closed {
+                return false;
+            }
+            queue.is_flusher_asleep = true;
+            queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue.is_flusher_asleep = false;
+        }
+        std::mem::swap(&mut queue.items, items);
+        true
+    }
+
+    pub(crate) fn count_flush(&self, took: Duration, bytes: usize) {
+        self.flushes.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+        self.last_flush_nanos.store(took.as_nanos() as u64, Relaxed);
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            flushes: self.flushes.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            last_flush: Duration::from_nanos(self.last_flush_nanos.load(Relaxed)),
+            cut_bytes: self.cut,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // Nothing panics while it holds the lock, and the queue is whole at every step.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the flusher if it sleeps, after letting go of the lock it will want.
+    fn wake(&self, queue: MutexGuard<'_, Queue>) {
+        let is_asleep = queue.is_flusher_asleep;
+        drop(queue);
+        if is_asleep {
+            self.filled.notify_one();
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Opening: reading all segments, refusing what cannot be, cutting a torn tail.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use crate::Record;
+use crate::error::OpenError;
+use crate::folder;
+use crate::frame::{Frame, NOTE_FORGOTTEN, NOTE_ROLLED};
+use crate::header::{Header, Refused, VERSION};
+use crate::scan::{Damage, Extent, scan};
+use crate::sector::{SECTOR, Sector};
+use crate::segment::Segment;
+
+/// A log that was read and may be written to.
+pub(crate) struct Recovered {
+    pub(crate) records: Vec<(u64, Record)>,
+    /// First sequences of all segments, the one being written included.
+    pub(crate) segments: Vec<u64>,
+    pub(crate) active: Segment,
+    pub(crate) next_sequence: u64,
+    pub(crate) next_flush: u64,
+    /// Bytes of a torn tail that were cut off.
+    pub(crate) cut: u64,
+}
+
+/// Opens the log in a folder, or makes a new one with segments that grow by `step`.
+pub(crate) fn recover(dir: &Path, step: u32) -> Result<Recovered, OpenError> {
+    folder::create(dir)?;
+    let mut names = folder::list(dir)?;
+    if names.is_empty() {
+        return start(dir, step);
+    }
+    let mut reader = Reader::new(dir, names[0]);
+    let mut tail = None;
+    for (position, &first) in names.iter().enumerate() {
+        tail = Some(reader.segment(first, position + 1 == names.len(), tail.take())?);
+    }
+    let mut tail = tail.expect("there is at least one segment");
+    let mut unused = None;
+    if let Some(before) = tail.unused_after.take() {
+        unused = Some(tail.path);
+        names.pop();
+        tail = *before;
+    }
+    reader.finish(&tail)?;
+    if let Some(path) = unused {
+        fs::remove_file(&path).map_err(OpenError::io("remove", &path))?;
+    }
+    folder::sync(dir).map_err(OpenError::io("sync", dir))?;
+    let cut = tail.report_torn();
+    let Tail { path, file, header, length, extent, last_flush, .. } = tail;
+    let end = (extent.end * SECTOR) as u64;
+    let active = Segment::resume(path.clone(), file, header, last_flush.as_flattened(), end, length)
+        .map_err(OpenError::io("write", &path))?;
+    Ok(Recovered {
+        records: reader.records,
+        segments: names,
+        active,
+        next_sequence: reader.next_sequence,
+        next_flush: reader.flush + 1,
+        cut,
+    })
+}
+
+fn start(dir: &Path, step: u32) -> Result<Recovered, OpenError> {
+    let header = Header { log: random(), first_flush: 1, first_sequence: 1, step };
+    let active = Segment::create(dir, header).map_err(OpenError::io("make a segment in", dir))?;
+    Ok(Recovered { records: Vec::new(), segments: vec![1], active, next_sequence: 1, next_flush: 1, cut: 0 })
+}
+
+/// The keys of the standard library's hash maps are random, and enough to tell one log from another.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}
+
+/// What has been read so far.
+struct Reader<'a> {
+    dir: &'a Path,
+    log: Option<u64>,
+    records: Vec<(u64, Record)>,
+    next_sequence: u64,
+    /// Number of the last flush, whole or torn.
+    flush: u64,
+    /// The segments before this sequence may be gone.
+    forgotten: u64,
+    sectors: Vec<Sector>,
+}
+
+/// The last segment that was read.
+struct Tail {
+    path: PathBuf,
+    file: File,
+    header: Header,
+    length: u64,
+    extent: Extent,
+    last_flush: Vec<Sector>,
+    /// It ends with the note that the log goes on in another.
+    is_rolled: bool,
+    /// The one before, if this one is to be taken back: it is the last and holds nothing, and the one before
+    /// does not say that the log goes on. The program ended between making this one and saying so.
+    unused_after: Option<Box<Tail>>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(dir: &'a Path, first: u64) -> Self {
+        Self {
+            dir,
+            log: None,
+            records: Vec::new(),
+            next_sequence: first,
+            flush: 0,
+            forgotten: 1,
+            sectors: Vec::new(),
+        }
+    }
+
+    /// Reads the segment that starts with sequence `first` and follows `before`.
+    fn segment(&mut self, first: u64, is_last: bool, before: Option<Tail>) -> Result<Tail, OpenError> {
+        let path = folder::segment_path(self.dir, first);
+        let damaged = |offset, what| OpenError::Damaged { file: path.clone(), offset, what };
+        let file =
+            File::options().read(true).write(true).open(&path).map_err(OpenError::io("open", &path))?;
+        let length = self.load(&file).map_err(OpenError::io("read", &path))?;
+        let header = self.header(first, before.is_none()).map_err(|refused| match refused {
+            Refused::Damaged(what) => damaged(0, what),
+            Refused::Version(found) => {
+                OpenError::UnknownVersion { file: path.clone(), found, known: VERSION }
+            }
+        })?;
+        let above = self.flush.max(header.first_flush - 1);
+        let sectors = std::mem::take(&mut self.sectors);
+        let mut is_rolled = false;
+        let scanned = scan(&sectors, &header, above, |at, frame| {
+            if is_rolled {
+                return Err(Damage(
+                    (at * SECTOR) as u64,
+                    "a flush follows the end of the segment".to_owned(),
+                ));
+            }
+            is_rolled = frame.kind == NOTE_ROLLED;
+            self.take(at, &frame)
+        });
+        let (extent, flush) = scanned.map_err(|Damage(offset, what)| damaged(offset, what))?;
+        check_length(&header, &extent, length).map_err(|what| damaged(length, what))?;
+        if let Some(torn) = extent.torn.filter(|_| !is_last || is_rolled) {
+            let what = format!("flush {} is incomplete, but the log goes on after it", torn.flush);
+            return Err(damaged((extent.end * SECTOR) as u64, what));
+        }
+        // What was read may stand in the page cache only.
+        file.sync_all().map_err(OpenError::io("sync", &path))?;
+        let last_flush = sectors[extent.last_flush..extent.end].to_vec();
+        self.flush = flush;
+        self.sectors = sectors;
+        let is_unused = is_last && extent.end == 1 && extent.torn.is_none();
+        let unused_after = before.filter(|before| is_unused && !before.is_rolled).map(Box::new);
+        Ok(Tail { path, file, header, length, extent, last_flush, is_rolled, unused_after })
+    }
+
+    /// Reads a file into whole sectors, the last filled up with zeros.
+    fn load(&mut self, mut file: &File) -> std::io::Result<u64> {
+        let length = file.metadata()?.len();
+        self.sectors.resize((length as usize).div_ceil(SECTOR), [0; SECTOR]);
+        if let Some(last) = self.sectors.last_mut() {
+            *last = [0; SECTOR];
+        }
+        file.read_exact(&mut self.sectors.as_flattened_mut()[..length as usize])?;
+        Ok(length)
+    }
+
+    /// Checks the header against the name and against what came before.
+    fn header(&mut self, first: u64, is_first: bool) -> Result<Header, Refused> {
+        let header = Header::decode(self.sectors.first().unwrap_or(&[0; SECTOR]))?;
+        let refuse = |what: String| Err(Refused::Damaged(what));
+        if header.first_sequence != first {
+            return refuse(format!(
+                "the segment starts with record {}, its name says {first}",
+                header.first_sequence
+            ));
+        }
+        if first != self.next_sequence {
+            return refuse(format!(
+                "the segment starts with record {first}, expected {}: a segment is missing or cut short",
+                self.next_sequence
+            ));
+        }
+        if *self.log.get_or_insert(header.log) != header.log {
+            return refuse("the segment belongs to another log than the one before".to_owned());
+        }
+        if !is_first && header.first_flush <= self.flush {
+            return refuse(format!(
+                "the segment starts with flush {}, expected one above {}",
+                header.first_flush, self.flush
+            ));
+        }
+        Ok(header)
+    }
+
+    /// Takes in one record or note.
+    fn take(&mut self, at: usize, frame: &Frame<'_>) -> Result<(), Damage> {
+        let refuse = |what| Err(Damage((at * SECTOR) as u64, what));
+        if frame.sequence != self.next_sequence {
+            return refuse(format!(
+                "this flush holds record {}, expected {}",
+                frame.sequence, self.next_sequence
+            ));
+        }
+        match (u8::try_from(frame.kind), frame.kind) {
+            (Ok(kind), _) => {
+                // A copy, so that one small record does not keep a whole segment in memory.
+                let payload = Bytes::copy_from_slice(frame.payload);
+                self.records.push((frame.sequence, Record { kind, payload }));
+                self.next_sequence += 1;
+            }
+            (_, NOTE_ROLLED) => {}
+            (_, NOTE_FORGOTTEN) => match frame.payload.try_into() {
+                Ok(bytes) => self.forgotten = u64::from_le_bytes(bytes),
+                Err(_) => return refuse("this flush holds a malformed note".to_owned()),
+            },
+            (_, kind) => return refuse(format!("this flush holds a record of unknown kind {kind}")),
+        }
+        Ok(())
+    }
+
+    /// What can only be said once all was read.
+    fn finish(&self, tail: &Tail) -> Result<(), OpenError> {
+        let first = self.records.first().map_or(self.next_sequence, |(sequence, _)| *sequence);
+        if first > self.forgotten {
+            return Err(OpenError::Damaged {
+                file: folder::segment_path(self.dir, first),
+                offset: 0,
+                what: format!(
+                    "the log starts with record {first}, but only those before {} were given up: the segments before \
+                     this one are missing",
+                    self.forgotten
+                ),
+            });
+        }
+        if tail.is_rolled {
+            return Err(OpenError::Damaged {
+                file: tail.path.clone(),
+                offset: (tail.extent.last_flush * SECTOR) as u64,
+                what: format!(
+                    "the log goes on in {}, which is missing",
+                    folder::segment_path(self.dir, self.next_sequence).display()
+                ),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Tail {
+    /// Bytes behind the end of the log that are wiped now.
+    fn report_torn(&self) -> u64 {
+        let Extent { end, remains, torn, .. } = &self.extent;
+        let bytes = ((remains - end) * SECTOR) as u64;
+        if bytes > 0 {
+            tracing::warn!(
+                file = %self.path.display(),
+                offset = end * SECTOR,
+                bytes,
+                flush = torn.map(|torn| torn.flush),
+                "cut a torn tail off the log: a flush that was never acknowledged"
+            );
+        }
+        bytes
+    }
+}
+
+/// A file is zeroed and synced ahead of its use, so no crash leaves it shorter than that.
+fn check_length(header: &Header, extent: &Extent, length: u64) -> Result<(), String> {
+    let torn_end = extent.torn.map_or(extent.end, |torn| extent.end + torn.count as usize);
+    let end = torn_end.max(extent.remains) * SECTOR;
+    let least = header.least_length(end as u64);
+    if length < least {
+        return Err(format!("the file was cut short: it ends here, expected at least {least} bytes"));
+    }
+    Ok(())
+}

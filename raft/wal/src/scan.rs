@@ -1,0 +1,170 @@
+//! Reading one segment: which flushes it holds, and where they end.
+//!
+//! This is where a torn tail is told from damage; the head of the crate says by which rule.
+
+use crate::frame::{self, Frame};
+use crate::header::Header;
+use crate::sector::{HEAD, Judged, Place, SECTOR, Sector, judge};
+
+/// Where the flushes of a segment end, and what lies behind them. Positions are in sectors.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Start of the last whole flush; `end` if there is none.
+    pub(crate) last_flush: usize,
+    /// End of the last whole flush.
+    pub(crate) end: usize,
+    /// The flush behind `end` that was cut short, if any sector of it is whole.
+    pub(crate) torn: Option<Place>,
+    /// End of the remains behind `end`: from here on the file is zeros.
+    pub(crate) remains: usize,
+}
+
+/// Something that cannot be: offset in bytes, and a sentence.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Damage(pub(crate) u64, pub(crate) String);
+
+/// Walks over the flushes of a segment. `sectors` is the whole file, `above` the number of the last flush
+/// before it. Every whole flush is given to `visit`: the position of its first sector, and its frames.
+pub(crate) fn scan(
+    sectors: &[Sector],
+    header: &Header,
+    above: u64,
+    mut visit: impl FnMut(usize, Frame<'_>) -> Result<(), Damage>,
+) -> Result<(Extent, u64), Damage> {
+    let walk = Walk { sectors, seed: header.seed() };
+    let mut flush = above;
+    let mut stream = Vec::new();
+    let (mut last_flush, mut end) = (1, 1);
+    loop {
+        let (start, place) = match walk.flush_at(end, flush)? {
+            Next::Whole(place) => (end, place),
+            Next::Torn { torn, remains } => {
+                return Ok((
+                    Extent { last_flush, end, torn, remains },
+                    flush.max(torn.map_or(0, |t| t.flush)),
+                ));
+            }
+        };
+        let count = place.count as usize;
+        walk.gather(start, count, &mut stream);
+        let mut rest = stream.as_slice();
+        while !rest.is_empty() {
+            match frame::split(&mut rest) {
+                Some(frame) => visit(start, frame)?,
+                None => return damage(start, "the last record of this flush is cut short".to_owned()),
+            }
+        }
+        flush = place.flush;
+        (last_flush, end) = (start, start + count);
+    }
+}
+
+enum Next {
+    Whole(Place),
+    Torn { torn: Option<Place>, remains: usize },
+}
+
+struct Walk<'a> {
+    sectors: &'a [Sector],
+    seed: u32,
+}
+
+impl Walk<'_> {
+    /// Looks at the flush that starts at `start`, whose number must be above `above`.
+    fn flush_at(&self, start: usize, above: u64) -> Result<Next, Damage> {
+        let Some((found_at, place)) = self.first_whole(start)? else {
+            return Ok(Next::Torn { torn: None, remains: self.remains(start) });
+        };
+        if place.flush <= above {
+            let text = format!("flush {} stands here, expected one above {above}", place.flush);
+            return damage(found_at, text);
+        }
+        if place.index as usize != found_at - start {
+            let text = format!(
+                "part {} of flush {} stands here, expected flush {} or later to start at byte {}",
+                place.index,
+                place.flush,
+                above + 1,
+                start * SECTOR
+            );
+            return damage(found_at, text);
+        }
+        let end = start + place.count as usize;
+        // All sectors before the first whole one are unwritten.
+        let mut is_whole = place.index == 0;
+        for index in place.index + 1..place.count {
+            is_whole &= self.belongs(start, Place { index, ..place })?;
+        }
+        if is_whole {
+            return Ok(Next::Whole(place));
+        }
+        match self.first_whole(end)? {
+            None => Ok(Next::Torn { torn: Some(place), remains: self.remains(start) }),
+            Some((later_at, later)) => damage(
+                start,
+                format!(
+                    "flush {} is incomplete, but flush {} follows at byte {}",
+                    place.flush,
+                    later.flush,
+                    later_at * SECTOR
+                ),
+            ),
+        }
+    }
+
+    /// Whether the sector at its place of the flush that begins at `start` is whole; `false` if unwritten.
+    fn belongs(&self, start: usize, expected: Place) -> Result<bool, Damage> {
+        let at = start + expected.index as usize;
+        match self.judge(at)? {
+            None => Ok(false),
+            Some(found) if found == expected => Ok(true),
+            Some(found) => damage(
+                at,
+                format!(
+                    "part {} of {} of flush {} stands here, expected part {} of {} of flush {}",
+                    found.index, found.count, found.flush, expected.index, expected.count, expected.flush
+                ),
+            ),
+        }
+    }
+
+    /// The first sector from `from` on that is not unwritten.
+    fn first_whole(&self, from: usize) -> Result<Option<(usize, Place)>, Damage> {
+        for at in from..self.sectors.len() {
+            if let Some(place) = self.judge(at)? {
+                return Ok(Some((at, place)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// `None`: unwritten, or behind the end of the file.
+    fn judge(&self, at: usize) -> Result<Option<Place>, Damage> {
+        match self.sectors.get(at).map(|sector| judge(sector, self.seed)) {
+            None | Some(Judged::Unwritten) => Ok(None),
+            Some(Judged::Whole(place, _)) => Ok(Some(place)),
+            Some(Judged::Damaged) => {
+                damage(at, "this sector was written, but does not match its checksum".to_owned())
+            }
+        }
+    }
+
+    /// End of the last sector at or behind `from` that is not all zeros.
+    fn remains(&self, from: usize) -> usize {
+        let behind = self.sectors.get(from..).unwrap_or_default();
+        behind.iter().rposition(|sector| *sector != [0; SECTOR]).map_or(from, |last| from + last + 1)
+    }
+
+    /// Joins the bodies of a whole flush.
+    fn gather(&self, start: usize, count: usize, stream: &mut Vec<u8>) {
+        stream.clear();
+        for sector in &self.sectors[start..start + count] {
+            let used = usize::from(crate::sector::u16_at(sector, 20));
+            stream.extend_from_slice(&sector[HEAD..HEAD + used]);
+        }
+    }
+}
+
+fn damage<T>(at: usize, what: String) -> Result<T, Damage> {
+    Err(Damage((at * SECTOR) as u64, what))
+}

@@ -1,0 +1,106 @@
+//! The handle: append, forget, close.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use crate::error::OpenError;
+use crate::flusher::Flusher;
+use crate::queue::{Item, Shared};
+use crate::recover::recover;
+use crate::{Done, MAX_PAYLOAD, Options, Record, Stats};
+
+/// An open log. Dropping it writes what is queued, completes the callbacks and ends the flusher.
+///
+/// The folder must be locked by the caller: two logs in one folder destroy each other.
+pub struct Wal {
+    shared: Arc<Shared>,
+    flusher: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Wal {
+    /// Opens the log in `dir`, which holds nothing else, and gives all its records with their sequences. A
+    /// folder that is not there or empty becomes a new log, whose first record has sequence 1: a caller that
+    /// knows there must be one has to check.
+    ///
+    /// Everything returned is on disk. Records that were appended and not acknowledged may or may not be
+    /// among them; so may records before the one given to [`Wal::forget`].
+    ///
+    /// # Errors
+    /// [`OpenError`], if anything acknowledged is, or may be, damaged or missing.
+    pub fn open(dir: &Path, options: Options) -> Result<(Self, Vec<(u64, Record)>), OpenError> {
+        let options = options.rounded();
+        let mut log = recover(dir, options.step_bytes)?;
+        let records = std::mem::take(&mut log.records);
+        let shared = Arc::new(Shared::new(log.next_sequence - 1, log.cut));
+        let flusher = Flusher::new(dir.to_owned(), options, Arc::clone(&shared), log);
+        let flusher = thread::Builder::new()
+            .name("wal-flusher".to_owned())
+            .spawn(move || flusher.run())
+            .map_err(OpenError::io("start the flusher of", dir))?;
+        Ok((Self { shared, flusher: Some(flusher) }, records))
+    }
+
+    /// Queues records and gives the sequence of the last one; never waits for the disk. The records of one
+    /// call have consecutive sequences.
+    ///
+    /// `done` is called by the flusher thread once they and everything appended before are on disk, in the
+    /// order of the appends; it should be short. With no records it is a barrier. An error is final: these
+    /// records may or may not be found when the log is opened again, and every later append fails alike.
+    ///
+    /// # Panics
+    /// If a payload is larger than [`MAX_PAYLOAD`].
+    pub fn append(&self, records: impl IntoIterator<Item = Record>, done: Option<Done>) -> u64 {
+        // Collected first: a slow iterator must not hold the lock.
+        let mut items: Vec<Item> = records.into_iter().map(Item::Record).collect();
+        let count = items.len() as u64;
+        for item in &items {
+            if let Item::Record(record) = item {
+                assert!(record.payload.len() <= MAX_PAYLOAD, "a payload is larger than MAX_PAYLOAD");
+            }
+        }
+        items.extend(done.map(Item::Done));
+        self.shared.put(items, count)
+    }
+
+    /// Gives up the records with a sequence below `before`: once everything appended so far is on disk,
+    /// segments that hold only such records are deleted. Others of them may come back at the next opening.
+    ///
+    /// State of which only the latest counts (a vote, say) may stand in a segment that goes: append it again
+    /// before calling this.
+    pub fn forget(&self, before: u64) {
+        self.shared.put([Item::Forget(before)], 0);
+    }
+
+    /// Counters since opening.
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+
+    /// Writes what is queued, completes the callbacks and ends the flusher.
+    ///
+    /// # Errors
+    /// The error that made the log unusable, if one did.
+    pub fn close(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.shared.close();
+        match self.flusher.take() {
+            // The last handle can go in a callback; the flusher cannot wait for itself.
+            Some(flusher) if flusher.thread().id() != thread::current().id() => {
+                flusher.join().unwrap_or_else(|_| Err(io::Error::other("the flusher of the log panicked")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Wal {
+    fn drop(&mut self) {
+        // Whoever wants to know the outcome has a callback, or uses `close`.
+        let _ = self.end();
+    }
+}

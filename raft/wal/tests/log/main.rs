@@ -1,0 +1,15 @@
+//! What the log promises, claim by claim.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "these are tests")]
+
+mod cuts;
+mod disk;
+mod everyday;
+mod flips;
+mod io_errors;
+mod kills;
+mod lost_sectors;
+mod model;
+mod power_cuts;
+mod segments;
+mod support;
+mod writer;

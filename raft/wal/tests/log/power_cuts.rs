@@ -1,0 +1,74 @@
+//! Power cuts: the disk as it is at one moment, without what only the page cache knows.
+//!
+//! The log stands on an ext4 file system in an image file. The writer is stopped, the image copied, and the
+//! copy mounted: what the writer wrote and did not sync is not in it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::disk::{Mount, file_system, run};
+use crate::writer::{Writer, check};
+
+/// Stops the writer at once, and copies the disk as it is then. Gives the copy and what was acknowledged.
+fn cut_power(writer: Writer, image: &Path, copy: &Path) -> u64 {
+    let pid = writer.child.id();
+    run(Command::new("kill").args(["-STOP", &pid.to_string()])).unwrap();
+    while !is_stopped(pid) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    fs::copy(image, copy).unwrap();
+    writer.kill()
+}
+
+/// Whether every thread stands still: none is within a system call that still writes to the disk.
+fn is_stopped(pid: u32) -> bool {
+    fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| {
+        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        stat.rsplit(") ").next().unwrap().starts_with('T')
+    })
+}
+
+#[test]
+fn a_power_cut_leaves_all_that_was_acknowledged() {
+    let Some((dir, image, mount)) = file_system(48 << 20) else { return };
+    let copy = dir.path().join("copy");
+    let mut last = 0;
+    for round in 0..8 {
+        let writer = Writer::start(&mount.at().join("log"));
+        std::thread::sleep(Duration::from_millis(60 + round * 53 % 200));
+        let acknowledged = cut_power(writer, &image, &copy).max(last);
+        let after_cut = Mount::image(&copy, &dir.path().join("copied")).unwrap();
+        check(&after_cut.at().join("log"), acknowledged);
+        drop(after_cut);
+        // The next round goes on with the disk that had its power.
+        last = check(&mount.at().join("log"), acknowledged);
+    }
+    assert!(last > 300, "only {last} records were written: nothing was tried");
+}
+
+/// What a killed process left may stand in the page cache only; whoever opened the log built on it.
+#[test]
+fn what_a_killed_process_left_and_the_next_opening_read_outlives_a_power_cut() {
+    let Some((dir, image, mount)) = file_system(48 << 20) else { return };
+    let copy = dir.path().join("copy");
+    let mut last = 0;
+    for round in 0..8 {
+        let writer = Writer::start(&mount.at().join("log"));
+        std::thread::sleep(Duration::from_millis(50 + round * 41 % 100));
+        let acknowledged = writer.kill().max(last);
+        last = check(&mount.at().join("log"), acknowledged);
+        // No matter what was acknowledged: this was read.
+        fs::copy(&image, &copy).unwrap();
+        let after_cut = Mount::image(&copy, &dir.path().join("copied")).unwrap();
+        check(&after_cut.at().join("log"), last);
+        drop(after_cut);
+        let writer = Writer::start(&mount.at().join("log"));
+        std::thread::sleep(Duration::from_millis(50));
+        let acknowledged = cut_power(writer, &image, &copy).max(last);
+        let after_cut = Mount::image(&copy, &dir.path().join("copied")).unwrap();
+        check(&after_cut.at().join("log"), acknowledged);
+    }
+    assert!(last > 300, "only {last} records were written: nothing was tried");
+}

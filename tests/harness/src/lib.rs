@@ -1,0 +1,1 @@
+//! Starts, drives, stops and kills real Ringfence processes for tests.

@@ -1,0 +1,43 @@
+use serde::de::DeserializeOwned;
+use serde_path_to_error::Segment;
+
+/// Untrusted JSON that is not what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct FieldError {
+    /// Where, as a client would write it (`keys[3].limit`); `None` where no field is to blame.
+    pub field: Option<String>,
+    /// What is wrong there.
+    pub detail: String,
+}
+
+impl FieldError {
+    /// An error at `field`.
+    pub fn new(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), detail: detail.into() }
+    }
+}
+
+/// Reads `body` as a `T`. An empty body is `{}`.
+pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
+    let body = if body.trim_ascii().is_empty() { b"{}".as_slice() } else { body };
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let value: T = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let known = error.path().iter().any(|segment| !matches!(segment, Segment::Unknown));
+        let path = known.then(|| error.path().to_string());
+        let detail = error.into_inner().to_string();
+        let field = match field_in_text(&detail) {
+            Some(name) => Some(path.map_or(name.to_owned(), |path| format!("{path}.{name}"))),
+            None => path,
+        };
+        FieldError { field, detail }
+    })?;
+    deserializer.end().map_err(|error| FieldError { field: None, detail: error.to_string() })?;
+    Ok(value)
+}
+
+/// serde reports a missing or a repeated field at the object around it: the name stands only in the text.
+fn field_in_text(detail: &str) -> Option<&str> {
+    let rest = detail.strip_prefix("missing field `").or_else(|| detail.strip_prefix("duplicate field `"))?;
+    rest.split('`').next()
+}

@@ -1,0 +1,132 @@
+use std::borrow::Borrow;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// The name of a thing to protect: 1 to 512 bytes of UTF-8, no control characters, `/` between segments, and no
+/// empty, `.` or `..` segment (URL parsers rewrite those). Cloning one is cheap: the text is shared.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<str>);
+
+/// Why a text is no [`Key`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// The empty text.
+    #[error("a key must not be empty")]
+    Empty,
+    /// More than [`Key::MAX_BYTES`] bytes.
+    #[error("a key has at most 512 bytes of UTF-8")]
+    TooLong,
+    /// A character such as a line break or NUL.
+    #[error("a key must not contain control characters")]
+    Control,
+    /// `a//b`, a leading or trailing `/`, `.` or `..`.
+    #[error("a key must not contain an empty, `.` or `..` segment between its slashes")]
+    Segment,
+}
+
+impl Key {
+    /// The longest key, in bytes of UTF-8.
+    pub const MAX_BYTES: usize = 512;
+
+    /// Checks `text` and makes a key of it.
+    pub fn new(text: &str) -> Result<Self, KeyError> {
+        if text.is_empty() {
+            return Err(KeyError::Empty);
+        }
+        if text.len() > Self::MAX_BYTES {
+            return Err(KeyError::TooLong);
+        }
+        if text.chars().any(char::is_control) {
+            return Err(KeyError::Control);
+        }
+        if text.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
+            return Err(KeyError::Segment);
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The text of the key.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Key {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        Self::new(text)
+    }
+}
+
+/// Ordered maps of keys can be searched by text.
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl Serialize for Key {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Key;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Key, E> {
+                Key::new(text).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_what_a_url_path_can_carry_unchanged() {
+        for good in ["a", "orders/42", "ä/ö ü", "a.b/..c", &"x".repeat(512)] {
+            assert_eq!(Key::new(good).expect(good).as_str(), good);
+        }
+        let long = "é".repeat(257);
+        for (bad, why) in [
+            ("", KeyError::Empty),
+            (long.as_str(), KeyError::TooLong),
+            ("a\nb", KeyError::Control),
+            ("a\u{85}", KeyError::Control),
+            ("/a", KeyError::Segment),
+            ("a/", KeyError::Segment),
+            ("a//b", KeyError::Segment),
+            (".", KeyError::Segment),
+            ("a/../b", KeyError::Segment),
+        ] {
+            assert_eq!(Key::new(bad), Err(why), "{bad:?}");
+        }
+    }
+}

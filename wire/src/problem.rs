@@ -1,0 +1,134 @@
+use serde::{Deserialize, Serialize};
+
+use crate::{Blocker, EndReason, LeaseId, Token};
+
+/// An error as HTTP says it: `application/problem+json`, RFC 9457. Clients switch on `type`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// Which problem: `urn:ringfence:problem:<name>`.
+    #[serde(rename = "type")]
+    pub kind: ProblemKind,
+    /// A few words for a person.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// What happened this time, for a person.
+    pub detail: String,
+    /// Of an acquire: its lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_id: Option<LeaseId>,
+    /// Of `invalid-request`: where (`keys[3].limit`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// Of `held`: some of the live leases in the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holders: Option<Vec<Blocker>>,
+    /// Of `held`: how many wait in the longest of the queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiters: Option<u64>,
+    /// Of `lease-gone`: how it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<EndReason>,
+    /// Of `stale-token`: the fence that stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<Token>,
+}
+
+macro_rules! problems {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal, $status:literal, $title:literal;)*) => {
+        /// The name of a [`Problem`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum ProblemKind {
+            $($(#[$doc])* #[serde(rename = $name)] $kind,)*
+        }
+
+        impl ProblemKind {
+            /// Every problem there is.
+            pub const ALL: &[Self] = &[$(Self::$kind,)*];
+
+            /// The URN that stands in `type`.
+            pub fn urn(self) -> &'static str {
+                match self { $(Self::$kind => $name,)* }
+            }
+
+            /// The HTTP status it comes with.
+            pub fn status(self) -> u16 {
+                match self { $(Self::$kind => $status,)* }
+            }
+
+            /// A few words for a person.
+            pub fn title(self) -> &'static str {
+                match self { $(Self::$kind => $title,)* }
+            }
+        }
+    };
+}
+
+problems! {
+    /// Malformed or out of range; see `field`.
+    InvalidRequest = "urn:ringfence:problem:invalid-request", 400, "The request is not valid";
+    /// A foreign `Origin`, or not allowed for this key.
+    Forbidden = "urn:ringfence:problem:forbidden", 403, "Not allowed";
+    /// No such route.
+    NotFound = "urn:ringfence:problem:not-found", 404, "There is nothing here";
+    /// A lease never seen, or forgotten.
+    UnknownLease = "urn:ringfence:problem:unknown-lease", 404, "The lease is not known";
+    /// The route exists, for another method.
+    MethodNotAllowed = "urn:ringfence:problem:method-not-allowed", 405, "The method is not allowed here";
+    /// Tried once, and a key was not free.
+    Held = "urn:ringfence:problem:held", 409, "A key is not free";
+    /// Waited in vain.
+    WaitTimeout = "urn:ringfence:problem:wait-timeout", 409, "Waited in vain";
+    /// The same lease_id with other keys.
+    LeaseMismatch = "urn:ringfence:problem:lease-mismatch", 409, "The lease_id belongs to a lease with other keys";
+    /// A renewal of a lease that still waits.
+    NotGranted = "urn:ringfence:problem:not-granted", 409, "The lease still waits";
+    /// A revoke of a token that is not live on that key.
+    NotLive = "urn:ringfence:problem:not-live", 409, "The token is not live";
+    /// The lease ended; see `reason`.
+    LeaseGone = "urn:ringfence:problem:lease-gone", 410, "The lease has ended";
+    /// A body over 1 MiB.
+    TooLarge = "urn:ringfence:problem:too-large", 413, "The body is too large";
+    /// A full queue, or a quota; see the header `Retry-After`.
+    Overloaded = "urn:ringfence:problem:overloaded", 429, "Too much is waiting already";
+    /// No leader: certainly not done.
+    Unavailable = "urn:ringfence:problem:unavailable", 503, "The cluster cannot take this now";
+    /// May or may not have been done: repeat the same request.
+    Indeterminate = "urn:ringfence:problem:indeterminate", 504, "It may or may not have been done";
+}
+
+impl Problem {
+    /// A problem with its own title and status, and no further fields.
+    pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
+        Self {
+            kind,
+            title: kind.title().to_owned(),
+            status: kind.status(),
+            detail: detail.into(),
+            lease_id: None,
+            field: None,
+            holders: None,
+            waiters: None,
+            reason: None,
+            fence: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_reads_back_as_it_was_written() {
+        for &kind in ProblemKind::ALL {
+            let mut problem = Problem::new(kind, "why");
+            problem.reason = Some(EndReason::Expired);
+            let json = serde_json::to_value(&problem).unwrap();
+            assert_eq!(json["type"], kind.urn());
+            assert_eq!(json["status"], kind.status());
+            assert_eq!(json.get("field"), None, "absent fields are left out");
+            assert_eq!(serde_json::from_value::<Problem>(json).unwrap(), problem);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! What a client asks for, as JSON says it. Unknown fields are refused by name.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::{FieldError, Holder, Key, LeaseId, Metadata, Mode, ModeName, Token, Ttl, Wait};
+
+/// The most keys of one lease.
+pub const MAX_KEYS: usize = 64;
+/// The most operations, lease ids or checks in one request.
+pub const MAX_BATCH: usize = 1_000;
+
+/// One key that a lease wants, and how. In JSON a string (exclusive) or `{"key","mode","limit"}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The thing to protect.
+    pub key: Key,
+    /// Alone or shared.
+    pub mode: Mode,
+}
+
+/// The body of `PUT /v1/leases/{lease_id}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AcquireRequest {
+    /// 1 to [`MAX_KEYS`] keys, none twice; granted all or nothing.
+    pub keys: Vec<Claim>,
+    /// The time-to-live.
+    #[serde(default)]
+    pub ttl_ms: Ttl,
+    /// How long to wait in the queue; 0 tries once.
+    #[serde(default)]
+    pub wait_ms: Wait,
+    /// Keep the place in the queue for 5 s after the wait, for the next PUT.
+    #[serde(default)]
+    pub keep_place: bool,
+    /// A public label.
+    #[serde(default)]
+    pub holder: Option<Holder>,
+    /// What the holder wishes others to know.
+    #[serde(default)]
+    pub metadata: Metadata,
+}
+
+/// The body of `POST /v1/leases/{lease_id}/renew`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RenewRequest {
+    /// A new time-to-live; without it the lease's own.
+    #[serde(default)]
+    pub ttl_ms: Option<Ttl>,
+}
+
+/// The body of `POST /v1/renew`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RenewManyRequest {
+    /// At most [`MAX_BATCH`] leases.
+    pub lease_ids: Vec<LeaseId>,
+}
+
+/// The body of `POST /v1/revoke`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RevokeRequest {
+    /// A key of the lease.
+    pub key: Key,
+    /// The token of the lease.
+    pub token: Token,
+}
+
+/// The body of `POST /v1/batch`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchRequest {
+    /// At most [`MAX_BATCH`], each on its own.
+    pub operations: Vec<Operation>,
+}
+
+/// One operation of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Operation {
+    /// Acquire, trying once.
+    Acquire(BatchAcquire),
+    /// Renew.
+    Renew(BatchRenew),
+    /// Release.
+    Release(BatchRelease),
+}
+
+/// An acquire in a batch: it never waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchAcquire {
+    /// The client's handle.
+    pub lease_id: LeaseId,
+    /// As in [`AcquireRequest`].
+    pub keys: Vec<Claim>,
+    /// As in [`AcquireRequest`].
+    #[serde(default)]
+    pub ttl_ms: Ttl,
+    /// As in [`AcquireRequest`].
+    #[serde(default)]
+    pub holder: Option<Holder>,
+    /// As in [`AcquireRequest`].
+    #[serde(default)]
+    pub metadata: Metadata,
+}
+
+/// A renewal in a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchRenew {
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// As in [`RenewRequest`].
+    #[serde(default)]
+    pub ttl_ms: Option<Ttl>,
+}
+
+/// A release in a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchRelease {
+    /// The lease.
+    pub lease_id: LeaseId,
+}
+
+/// A token to validate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Check {
+    /// The key that the token was granted for.
+    pub key: Key,
+    /// The token.
+    pub token: Token,
+}
+
+/// The body of `POST /v1/validate`: `{"key","token"}` or `{"checks":[…]}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ValidateRequest {
+    /// Of a single check.
+    #[serde(default)]
+    pub key: Option<Key>,
+    /// Of a single check.
+    #[serde(default)]
+    pub token: Option<Token>,
+    /// At most [`MAX_BATCH`] checks.
+    #[serde(default)]
+    pub checks: Option<Vec<Check>>,
+}
+
+impl Claim {
+    /// Checks the number of `claims` and that no key stands in them twice. `path` is where they stand in the request.
+    fn check_all(claims: &[Self], path: &str) -> Result<(), FieldError> {
+        if claims.is_empty() || claims.len() > MAX_KEYS {
+            return Err(FieldError::new(path, format!("a lease has 1 to {MAX_KEYS} keys, not {}", claims.len())));
+        }
+        let mut seen = BTreeSet::new();
+        match claims.iter().position(|claim| !seen.insert(&claim.key)) {
+            Some(twice) => Err(FieldError::new(format!("{path}[{twice}]"), "no key may stand in a lease twice")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl AcquireRequest {
+    /// What JSON's shape alone does not say: the number of keys, and that none stands twice.
+    pub fn check(&self) -> Result<(), FieldError> {
+        Claim::check_all(&self.keys, "keys")
+    }
+}
+
+impl RenewManyRequest {
+    /// Checks the number of ids.
+    pub fn check(&self) -> Result<(), FieldError> {
+        check_batch(self.lease_ids.len(), "lease_ids")
+    }
+}
+
+impl BatchRequest {
+    /// Checks the number of operations, and each acquire.
+    pub fn check(&self) -> Result<(), FieldError> {
+        check_batch(self.operations.len(), "operations")?;
+        for (index, operation) in self.operations.iter().enumerate() {
+            if let Operation::Acquire(acquire) = operation {
+                Claim::check_all(&acquire.keys, &format!("operations[{index}].acquire.keys"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ValidateRequest {
+    /// The checks asked for, and whether it was the form with a single one.
+    pub fn checks(self) -> Result<(Vec<Check>, bool), FieldError> {
+        match self {
+            Self { key: Some(key), token: Some(token), checks: None } => Ok((vec![Check { key, token }], true)),
+            Self { key: None, token: None, checks: Some(checks) } => {
+                check_batch(checks.len(), "checks")?;
+                Ok((checks, false))
+            }
+            Self { checks: Some(_), .. } => Err(FieldError::new("checks", "stands alone, without `key` and `token`")),
+            Self { key: None, .. } => Err(FieldError::new("key", "missing: give `key` and `token`, or `checks`")),
+            Self { token: None, .. } => Err(FieldError::new("token", "missing beside `key`")),
+        }
+    }
+}
+
+fn check_batch(len: usize, path: &str) -> Result<(), FieldError> {
+    if len > MAX_BATCH {
+        return Err(FieldError::new(path, format!("at most {MAX_BATCH} in one request, not {len}")));
+    }
+    Ok(())
+}
+
+/// The long form of a [`Claim`].
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename = "key")]
+struct ClaimObject {
+    key: Key,
+    #[serde(default)]
+    mode: ModeName,
+    #[serde(default)]
+    limit: Option<NonZeroU32>,
+}
+
+impl Serialize for Claim {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        ClaimObject { key: self.key.clone(), mode: self.mode.name(), limit: self.mode.limit() }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Claim {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Claim;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key as a string, or an object with `key`, `mode` and `limit`")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Claim, E> {
+                Ok(Claim { key: Key::new(text).map_err(E::custom)?, mode: Mode::Exclusive })
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Claim, A::Error> {
+                let object = ClaimObject::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                let mode = match (object.mode, object.limit) {
+                    (ModeName::Exclusive, None) => Mode::Exclusive,
+                    (ModeName::Exclusive, Some(_)) => {
+                        return Err(de::Error::custom("`limit` goes with `\"mode\": \"shared\"` only"));
+                    }
+                    (ModeName::Shared, limit) => Mode::Shared { limit },
+                };
+                Ok(Claim { key: object.key, mode })
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::from_json;
+
+    fn field_of<T: serde::de::DeserializeOwned + fmt::Debug>(json: &str) -> (String, String) {
+        let error = from_json::<T>(json.as_bytes()).expect_err(json);
+        (error.field.unwrap_or_default(), error.detail)
+    }
+
+    #[test]
+    fn an_acquire_needs_no_more_than_its_keys() {
+        let request: AcquireRequest = from_json(br#"{"keys":["a",{"key":"b","mode":"shared","limit":2}]}"#).unwrap();
+        request.check().unwrap();
+        assert_eq!(request.ttl_ms.ms(), 15_000);
+        assert_eq!(request.wait_ms.ms(), 0);
+        assert_eq!(request.keys[0].mode, Mode::Exclusive);
+        assert_eq!(request.keys[1].mode, Mode::Shared { limit: NonZeroU32::new(2) });
+    }
+
+    #[test]
+    fn a_wrong_field_is_named_as_the_client_wrote_it() {
+        for (json, field, word) in [
+            (r#"{"keys":["a","b","c",7]}"#, "keys[3]", "a key as a string"),
+            (r#"{"keys":["a","/b"]}"#, "keys[1]", "segment"),
+            (r#"{"keys":[{"key":"a","mode":"both"}]}"#, "keys[0].mode", "unknown variant `both`"),
+            (r#"{"keys":[{"key":"a","mode":"shared","limit":0}]}"#, "keys[0].limit", "nonzero"),
+            (r#"{"keys":[{"key":"a","limit":1}]}"#, "keys[0]", "shared"),
+            (r#"{"keys":[{"key":"a","colour":1}]}"#, "keys[0].colour", "unknown field `colour`"),
+            (r#"{"keys":["a"],"ttl":5}"#, "ttl", "unknown field `ttl`"),
+            (r#"{"keys":["a"],"ttl_ms":99}"#, "ttl_ms", "100 to 86,400,000"),
+            (r#"{"keys":["a"],"ttl_ms":-1}"#, "ttl_ms", "-1"),
+            (r#"{"keys":["a"],"ttl_ms":1.5}"#, "ttl_ms", "1.5"),
+            (r#"{"keys":["a"],"wait_ms":60001}"#, "wait_ms", "60,000"),
+            (r#"{"keys":["a"],"metadata":{"a":1}}"#, "metadata.a", "string"),
+            (r#"{"ttl_ms":500}"#, "keys", "missing field `keys`"),
+            (r#"{"keys":["a"],"keys":["b"]}"#, "keys", "duplicate field"),
+        ] {
+            let (found, detail) = field_of::<AcquireRequest>(json);
+            assert_eq!(found, field, "{json}: {detail}");
+            assert!(detail.contains(word), "{json}: {detail}");
+        }
+        let (field, _) = field_of::<BatchRequest>(r#"{"operations":[{"renew":{"lease_id":"x"}}]}"#);
+        assert_eq!(field, "operations[0].renew.lease_id");
+        assert!(field_of::<AcquireRequest>("{").1.contains("line 1"), "the place of a syntax error is told");
+    }
+
+    #[test]
+    fn no_key_stands_in_a_lease_twice() {
+        let twice: AcquireRequest = from_json(br#"{"keys":["a","b",{"key":"a","mode":"shared"}]}"#).unwrap();
+        assert_eq!(twice.check().unwrap_err().field.as_deref(), Some("keys[2]"));
+        let none: AcquireRequest = from_json(br#"{"keys":[]}"#).unwrap();
+        assert_eq!(none.check().unwrap_err().field.as_deref(), Some("keys"));
+    }
+
+    #[test]
+    fn validation_takes_one_check_or_many_but_not_both() {
+        let one: ValidateRequest = from_json(br#"{"key":"a","token":7}"#).unwrap();
+        assert!(one.checks().unwrap().1);
+        let many: ValidateRequest = from_json(br#"{"checks":[{"key":"a","token":7},{"key":"b","token":8}]}"#).unwrap();
+        assert_eq!(many.checks().unwrap().0.len(), 2);
+        for (json, field) in [
+            ("{}", "key"),
+            (r#"{"key":"a"}"#, "token"),
+            (r#"{"token":1}"#, "key"),
+            (r#"{"key":"a","token":1,"checks":[]}"#, "checks"),
+        ] {
+            let request: ValidateRequest = from_json(json.as_bytes()).unwrap();
+            assert_eq!(request.checks().unwrap_err().field.as_deref(), Some(field), "{json}");
+        }
+    }
+}

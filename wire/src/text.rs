@@ -1,0 +1,63 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+/// A public label of who holds: at most 256 bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Holder(Box<str>);
+
+impl Holder {
+    /// The longest label, in bytes of UTF-8.
+    pub const MAX_BYTES: usize = 256;
+
+    /// Checks `text` and makes a label of it; `None` where it is too long.
+    pub fn new(text: &str) -> Option<Self> {
+        (text.len() <= Self::MAX_BYTES).then(|| Self(text.into()))
+    }
+
+    /// The text of the label.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Holder {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::new(&text).ok_or_else(|| de::Error::custom("a holder has at most 256 bytes of UTF-8"))
+    }
+}
+
+/// What a holder wishes others to know: string to string, 4 KiB in all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Metadata(BTreeMap<String, String>);
+
+impl Metadata {
+    /// The most that names and values may have together, in bytes of UTF-8.
+    pub const MAX_BYTES: usize = 4096;
+
+    /// Checks the sizes; `None` where they are too large.
+    pub fn new(entries: BTreeMap<String, String>) -> Option<Self> {
+        let bytes: usize = entries.iter().map(|(name, value)| name.len() + value.len()).sum();
+        (bytes <= Self::MAX_BYTES).then_some(Self(entries))
+    }
+
+    /// The entries, by name.
+    pub fn entries(&self) -> &BTreeMap<String, String> {
+        &self.0
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<'de> Deserialize<'de> for Metadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let entries = BTreeMap::deserialize(deserializer)?;
+        Self::new(entries).ok_or_else(|| de::Error::custom("metadata has at most 4,096 bytes in all"))
+    }
+}
