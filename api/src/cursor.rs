@@ -24,7 +24,8 @@ impl FromStr for Cursor {
     type Err = FieldError;
 
     fn from_str(text: &str) -> Result<Self, FieldError> {
-        parse(text).ok_or_else(|| FieldError::new("after", "is no cursor: give what `next` of the page before said"))
+        parse(text)
+            .ok_or_else(|| FieldError::new("after", "is no cursor: give what `next` of the page before said"))
     }
 }
 

@@ -55,7 +55,12 @@ impl Door {
     }
 
     /// Does what every route does around its own `work`. `route` is the label of what is measured.
-    pub(crate) async fn answer<W, F>(self: Arc<Self>, route: &'static str, request: Request, work: W) -> Response
+    pub(crate) async fn answer<W, F>(
+        self: Arc<Self>,
+        route: &'static str,
+        request: Request,
+        work: W,
+    ) -> Response
     where
         W: Fn(Arc<Self>, Request) -> F,
         F: Future<Output = Answer>,

@@ -22,7 +22,10 @@ pub(crate) async fn ready(door: Arc<Door>, request: Request) -> Answer {
         return Err(Failed::new(ProblemKind::Unavailable, "this node is about to stop"));
     }
     if !door.handle.is_ready() {
-        return Err(Failed::new(ProblemKind::Unavailable, "this node knows no leader, or lacks what was committed"));
+        return Err(Failed::new(
+            ProblemKind::Unavailable,
+            "this node knows no leader, or lacks what was committed",
+        ));
     }
     Ok(json(StatusCode::OK, &object!({ "status": "ready" })))
 }

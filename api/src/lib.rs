@@ -1,10 +1,10 @@
 //! The door of Ringfence: HTTP JSON.
 //!
 //! ```text
-//!  request ─▶ routes ─▶ door::Served ─▶ one handler ─▶ Handle (raft) ─▶ outcome ─▶ answer or problem
-//!                       │ Origin            │ path, query, body are parsed here,
-//!                       │ ringfence-leader  │ inside there are wire types only
-//!                       │ what is measured  │
+//!  request ─▶ routes ─▶ door ───────────▶ a handler ────────▶ Handle (raft) ─▶ outcome ─▶ answer or problem
+//!                       Origin,           parses path,
+//!                       ringfence-leader, query and body
+//!                       measurements      into wire types
 //! ```
 //! A handler is a function from a request to `Result<Response, Failed>`. It parses what it was sent into wire types,
 //! asks the [`Handle`] of the replicated table, and puts the outcome into JSON. It holds no state of its own: whatever
@@ -64,5 +64,5 @@ pub struct Options {
 /// The routes of the API, without the dashboard, over the table behind `handle`. To be polled inside a tokio runtime
 /// with timers, over HTTP/1.1.
 pub fn router(handle: Handle, options: Options) -> Router {
-    routes::router(&Arc::new(door::Door::new(handle, options)))
+    routes::router(Arc::new(door::Door::new(handle, options)))
 }

@@ -8,8 +8,8 @@ use axum::http::StatusCode;
 use ringfence_lease::{Acquire, Command, Outcome};
 use ringfence_raft::Unanswered;
 use ringfence_wire::{
-    BatchAcquire, BatchAnswer, BatchBody, BatchRequest, BatchResult, Grant, LeaseId, Operation, RenewManyRequest,
-    Wait,
+    BatchAcquire, BatchAnswer, BatchBody, BatchRequest, BatchResult, Grant, LeaseId, Operation,
+    RenewManyRequest, Wait,
 };
 
 use crate::door::{Answer, Door, json};
@@ -23,7 +23,11 @@ use crate::{body, measure};
 pub(crate) async fn renew(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
     let wish = body::read(request, RenewManyRequest::check).await?;
-    run(&door, wish.lease_ids.into_iter().map(|lease_id| (Command::Renew { lease_id, ttl: None }, Kind::Renew))).await
+    run(
+        &door,
+        wish.lease_ids.into_iter().map(|lease_id| (Command::Renew { lease_id, ttl: None }, Kind::Renew)),
+    )
+    .await
 }
 
 /// `POST /v1/batch`

@@ -17,8 +17,8 @@ use crate::query::Query;
 
 /// The upper ends of the buckets of everything that is measured in seconds: from a batch in memory to the longest wait.
 const SECONDS: &[f64] = &[
-    0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-    120.0,
+    0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+    60.0, 120.0,
 ];
 
 /// A recorder that knows the buckets of what this program measures, to be installed once by the process.
@@ -52,7 +52,8 @@ fn set_gauges(status: &Status) {
 
 /// A request was answered on this route.
 pub(crate) fn answered(route: &'static str, status: StatusCode, took: Duration) {
-    counter!("ringfence_http_requests_total", "route" => route, "status" => status.as_str().to_owned()).increment(1);
+    counter!("ringfence_http_requests_total", "route" => route, "status" => status.as_str().to_owned())
+        .increment(1);
     histogram!("ringfence_http_request_seconds", "route" => route).record(took);
 }
 

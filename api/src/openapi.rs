@@ -13,7 +13,9 @@ use crate::query::Query;
 /// Tests hold it to what they read and write, and to the router.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
     let document = include_str!("../openapi.json");
-    document.replacen("\"version\": \"0\"", concat!("\"version\": \"", env!("CARGO_PKG_VERSION"), "\""), 1).into()
+    document
+        .replacen("\"version\": \"0\"", concat!("\"version\": \"", env!("CARGO_PKG_VERSION"), "\""), 1)
+        .into()
 });
 
 /// `GET /openapi.json`

@@ -18,5 +18,7 @@ pub(crate) fn key(uri: &Uri) -> Result<Key, FieldError> {
 }
 
 fn decode<'a>(text: &'a str, field: &str) -> Result<std::borrow::Cow<'a, str>, FieldError> {
-    percent_decode_str(text).decode_utf8().map_err(|_| FieldError::new(field, "percent-encodes what is not UTF-8"))
+    percent_decode_str(text)
+        .decode_utf8()
+        .map_err(|_| FieldError::new(field, "percent-encodes what is not UTF-8"))
 }

@@ -78,13 +78,17 @@ impl From<Refusal> for Failed {
                 ProblemKind::WaitTimeout,
                 "the wait ended before the keys were free, and the place in the queue is gone: take a new lease_id",
             ),
-            Refusal::Mismatch => {
-                Self::new(ProblemKind::LeaseMismatch, "this lease_id was used with other keys: take a new one")
+            Refusal::Mismatch => Self::new(
+                ProblemKind::LeaseMismatch,
+                "this lease_id was used with other keys: take a new one",
+            ),
+            Refusal::NotGranted => {
+                Self::new(ProblemKind::NotGranted, "the lease still waits: repeat its PUT instead")
             }
-            Refusal::NotGranted => Self::new(ProblemKind::NotGranted, "the lease still waits: repeat its PUT instead"),
-            Refusal::NotLive => {
-                Self::new(ProblemKind::NotLive, "no live lease holds this key with this token: nothing was ended")
-            }
+            Refusal::NotLive => Self::new(
+                ProblemKind::NotLive,
+                "no live lease holds this key with this token: nothing was ended",
+            ),
             Refusal::Gone(reason) => {
                 let mut failed = Self::new(ProblemKind::LeaseGone, gone(reason));
                 failed.0.reason = Some(reason);
@@ -134,5 +138,8 @@ pub(crate) async fn not_found(_: Arc<Door>, request: Request) -> Answer {
 /// The answer where there is a route for other methods. The router adds `Allow`.
 pub(crate) async fn method_not_allowed(_: Arc<Door>, request: Request) -> Answer {
     let method = request.method();
-    Err(Failed::new(ProblemKind::MethodNotAllowed, format!("{method} is not a method of this route; see `Allow`")))
+    Err(Failed::new(
+        ProblemKind::MethodNotAllowed,
+        format!("{method} is not a method of this route; see `Allow`"),
+    ))
 }

@@ -1,26 +1,26 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::routing::{MethodFilter, MethodRouter};
 
 use crate::door::{Answer, Door};
 use crate::problems::{method_not_allowed, not_found};
 use crate::{cluster, health, keys, leases, many, measure, openapi, validate};
 
-/// What is measured of requests that no route takes.
+/// The label of what is measured where no route takes a request.
 const NO_ROUTE: &str = "none";
 
-pub(crate) fn router(door: &Arc<Door>) -> Router {
-    let router = table(door).into_iter().fold(Router::new(), |router, route| router.route(route.path, route.methods));
-    let door = Arc::clone(door);
-    router.fallback(move |request: Request| Arc::clone(&door).answer(NO_ROUTE, request, not_found))
+pub(crate) fn router(door: Arc<Door>) -> Router {
+    let add = |router: Router<_>, route: Route| router.route(route.path, route.methods);
+    let nowhere = |State(door): State<Arc<Door>>, request: Request| door.answer(NO_ROUTE, request, not_found);
+    table().into_iter().fold(Router::new(), add).fallback(nowhere).with_state(door)
 }
 
 /// Every route there is. A GET answers HEAD too.
-fn table(door: &Arc<Door>) -> Vec<Route> {
+fn table() -> Vec<Route> {
     use MethodFilter as Method;
-    let at = |path| Route::new(door, path, path);
+    let at = |path| Route::new(path, path);
     vec![
         at("/v1/leases").on(Method::POST, leases::post),
         at("/v1/leases/{lease_id}")
@@ -31,9 +31,9 @@ fn table(door: &Arc<Door>) -> Vec<Route> {
         at("/v1/renew").on(Method::POST, many::renew),
         at("/v1/batch").on(Method::POST, many::batch),
         at("/v1/keys").on(Method::GET, keys::list),
-        Route::new(door, "/v1/keys/{key}", "/v1/keys/{*key}").on(Method::GET, keys::get),
-        // The wildcard takes no empty rest: an empty key is refused like other keys that are none.
-        Route::new(door, "/v1/keys/{key}", "/v1/keys/").on(Method::GET, keys::get),
+        Route::new("/v1/keys/{key}", "/v1/keys/{*key}").on(Method::GET, keys::get),
+        // The wildcard takes no empty rest: so an empty key is refused like other texts that are no keys.
+        Route::new("/v1/keys/{key}", "/v1/keys/").on(Method::GET, keys::get),
         at("/v1/revoke").on(Method::POST, keys::revoke),
         at("/v1/validate").on(Method::POST, validate::post),
         at("/v1/cluster").on(Method::GET, cluster::get),
@@ -46,19 +46,19 @@ fn table(door: &Arc<Door>) -> Vec<Route> {
 
 /// One path and the handlers of its methods.
 struct Route {
-    door: Arc<Door>,
     /// As the OpenAPI document writes it; the label of what is measured.
     name: &'static str,
     /// As the router writes it.
     path: &'static str,
-    methods: MethodRouter,
+    methods: MethodRouter<Arc<Door>>,
 }
 
 impl Route {
-    fn new(door: &Arc<Door>, name: &'static str, path: &'static str) -> Self {
-        let shared = Arc::clone(door);
-        let others = move |request: Request| Arc::clone(&shared).answer(name, request, method_not_allowed);
-        Self { door: Arc::clone(door), name, path, methods: MethodRouter::new().fallback(others) }
+    fn new(name: &'static str, path: &'static str) -> Self {
+        let others = move |State(door): State<Arc<Door>>, request: Request| {
+            door.answer(name, request, method_not_allowed)
+        };
+        Self { name, path, methods: MethodRouter::new().fallback(others) }
     }
 
     fn on<W, F>(mut self, method: MethodFilter, work: W) -> Self
@@ -66,9 +66,25 @@ impl Route {
         W: Fn(Arc<Door>, Request) -> F + Copy + Send + Sync + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
-        let door = Arc::clone(&self.door);
         let name = self.name;
-        self.methods = self.methods.on(method, move |request: Request| Arc::clone(&door).answer(name, request, work));
+        let handler = move |State(door): State<Arc<Door>>, request: Request| door.answer(name, request, work);
+        self.methods = self.methods.on(method, handler);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_document_names_every_route_and_no_other() {
+        let document: serde_json::Value = serde_json::from_str(include_str!("../openapi.json")).unwrap();
+        let documented: BTreeSet<_> =
+            document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+        let routed: BTreeSet<_> = table().iter().map(|route| route.name).collect();
+        assert_eq!(documented, routed);
     }
 }

@@ -12,8 +12,10 @@ pub(crate) struct Lease {
     pub(crate) holder: Option<Holder>,
     /// Boxed because most leases have none.
     pub(crate) metadata: Option<Box<Metadata>>,
-    /// The latest acquire, until a renewal comes.
-    pub(crate) attachment: Option<Attachment>,
+    /// The latest acquire.
+    attachment: Attachment,
+    /// Whether that still counts: a renewal ends it. (An `Option` would take eight bytes more in every lease.)
+    attached: bool,
     /// The revision of its grant (its token) or, while it waits, that of the place it took.
     pub(crate) number: Revision,
     /// The last instant at which it may not yet be ended: of its time-to-live or, while it waits, of its wait.
@@ -32,6 +34,39 @@ pub(crate) struct WaitState {
 }
 
 impl Lease {
+    /// A lease that is neither live nor waits yet.
+    pub(crate) fn new(
+        id: LeaseId,
+        claims: Claims,
+        ttl: Ttl,
+        holder: Option<Holder>,
+        metadata: Metadata,
+    ) -> Self {
+        Self {
+            id,
+            claims,
+            ttl,
+            holder,
+            metadata: (!metadata.is_empty()).then(|| Box::new(metadata)),
+            attachment: Attachment(0),
+            attached: false,
+            number: Revision(0),
+            deadline_ms: 0,
+            wait: None,
+        }
+    }
+
+    /// The latest acquire, until a renewal comes.
+    pub(crate) fn attachment(&self) -> Option<Attachment> {
+        self.attached.then_some(self.attachment)
+    }
+
+    /// Replaces the attachment.
+    pub(crate) fn attach(&mut self, attachment: Option<Attachment>) {
+        self.attached = attachment.is_some();
+        self.attachment = attachment.unwrap_or(Attachment(0));
+    }
+
     /// The token of a live lease.
     pub(crate) fn token(&self) -> Option<Token> {
         self.wait.is_none().then(|| self.number.into())

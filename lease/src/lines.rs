@@ -29,15 +29,16 @@ impl Lines {
         self.0.range::<str, _>((from, Unbounded)).take_while(move |(key, _)| key.as_str().starts_with(prefix))
     }
 
-    /// Whether a newcomer fits `key`. A key that is in use then shares its text with the others that use it.
+    /// Whether a newcomer fits `key`, which then has its text in common with whoever uses it already.
     pub(crate) fn fits(&self, key: &mut Key, mode: Mode) -> bool {
-        match self.0.get_key_value(key) {
-            Some((shared, line)) => {
-                *key = shared.clone();
-                line.fits(mode)
-            }
-            None => true,
-        }
+        self.share_text(key).is_none_or(|line| line.fits(mode))
+    }
+
+    /// Makes `key` have its text in common with whoever uses it already, and finds its line.
+    pub(crate) fn share_text(&self, key: &mut Key) -> Option<&Line> {
+        let (shared, line) = self.0.get_key_value(key)?;
+        *key = shared.clone();
+        Some(line)
     }
 
     /// A newcomer that fits holds `key`.

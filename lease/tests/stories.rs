@@ -2,6 +2,7 @@
 //! and then read them: a story that was merely accepted proves nothing. README.txt there explains the script.
 //!
 //! Every story is told twice side by side: by a table, and by one that is saved and restored before each entry.
+#![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

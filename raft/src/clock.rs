@@ -36,7 +36,12 @@ impl ClusterClock {
     }
 
     /// Advances by the real time `elapsed` since the last tick, within the rules above.
-    pub(crate) fn tick(&mut self, elapsed: Duration, quorum_is_fresh: bool, oldest_uncommitted_ms: Option<u64>) {
+    pub(crate) fn tick(
+        &mut self,
+        elapsed: Duration,
+        quorum_is_fresh: bool,
+        oldest_uncommitted_ms: Option<u64>,
+    ) {
         if !quorum_is_fresh {
             return;
         }

@@ -46,7 +46,9 @@ pub enum JoinError {
         node: NodeId,
     },
     /// The others are a cluster without it.
-    #[error("node {by} belongs to cluster {cluster}, which does not know node {node}; add it there first, or correct --peers")]
+    #[error(
+        "node {by} belongs to cluster {cluster}, which does not know node {node}; add it there first, or correct --peers"
+    )]
     NotMember {
         /// Who says so.
         by: NodeId,
@@ -56,7 +58,9 @@ pub enum JoinError {
         node: NodeId,
     },
     /// Another attempt to found a cluster was not finished.
-    #[error("node {by} was taken into cluster {cluster}, which was never finished and whose founder has lost its data; empty the data directory of node {by}")]
+    #[error(
+        "node {by} was taken into cluster {cluster}, which was never finished and whose founder has lost its data; empty the data directory of node {by}"
+    )]
     Orphaned {
         /// The member that was taken in.
         by: NodeId,
@@ -121,7 +125,8 @@ impl Founding {
                 check_established(own, *id, other)?;
             }
             if founds && probed.len() == others.len() {
-                if let Some((by, cluster)) = probed.iter().find_map(|(id, other)| Some((*id, other.cluster?))) {
+                if let Some((by, cluster)) = probed.iter().find_map(|(id, other)| Some((*id, other.cluster?)))
+                {
                     return Err(JoinError::Orphaned { by, cluster });
                 }
                 match self.adopt(Uuid::new_v4()) {
@@ -130,7 +135,8 @@ impl Founding {
                 }
             }
             if !std::mem::replace(&mut told, true) {
-                let missing: Vec<NodeId> = others.iter().copied().filter(|id| !probed.contains_key(id)).collect();
+                let missing: Vec<NodeId> =
+                    others.iter().copied().filter(|id| !probed.contains_key(id)).collect();
                 tracing::info!(?missing, "waiting for the other members, to found a cluster with them");
             }
             let mut adopted = self.cluster.subscribe();
@@ -151,7 +157,9 @@ impl Founding {
                 }
                 match timeout(ASK, peers.call(id, Channel::Founding, Call::Adopt { cluster })).await {
                     Ok(Ok(Answer::Adopted)) => drop(first.insert(id, member(id, probed.incarnation))),
-                    Ok(Ok(Answer::Refused { reason })) => tracing::warn!(peer = id, reason, "a member will not join"),
+                    Ok(Ok(Answer::Refused { reason })) => {
+                        tracing::warn!(peer = id, reason, "a member will not join")
+                    }
                     _ => {}
                 }
             }

@@ -75,7 +75,11 @@ impl Handle {
     }
 
     /// Proposes on this node, which must lead, or be about to.
-    pub(crate) async fn propose_here(&self, commands: Vec<Command>, deadline: Instant) -> Result<Vec<Outcome>, Failure> {
+    pub(crate) async fn propose_here(
+        &self,
+        commands: Vec<Command>,
+        deadline: Instant,
+    ) -> Result<Vec<Outcome>, Failure> {
         if !self.shared.is_leading(deadline).await {
             return Err(Failure::Rejected(commands));
         }
@@ -121,7 +125,9 @@ impl Handle {
 
     /// Whether this node can serve: it knows a leader, and has applied what it once knew as committed.
     pub fn is_ready(&self) -> bool {
-        self.shared.leader().is_some_and(|leader| leader != self.shared.id || self.shared.leading.now_ms().is_some())
+        self.shared
+            .leader()
+            .is_some_and(|leader| leader != self.shared.id || self.shared.leading.now_ms().is_some())
     }
 
     /// How this node sees itself and the cluster.

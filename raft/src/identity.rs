@@ -42,10 +42,14 @@ pub(crate) struct DataDir {
 #[derive(Debug, thiserror::Error)]
 pub enum DirError {
     /// Another process holds it.
-    #[error("{0} is in use by another process; stop that one, or give this one a directory of its own with --data")]
+    #[error(
+        "{0} is in use by another process; stop that one, or give this one a directory of its own with --data"
+    )]
     InUse(PathBuf),
     /// It belongs to another node.
-    #[error("{path} belongs to node {found}, not to node {expected}; start it with --id {found}, or give node {expected} a directory of its own with --data")]
+    #[error(
+        "{path} belongs to node {found}, not to node {expected}; start it with --id {found}, or give node {expected} a directory of its own with --data"
+    )]
     OtherNode {
         /// The directory.
         path: PathBuf,
@@ -63,10 +67,14 @@ pub enum DirError {
         found: String,
     },
     /// `NODE` cannot be understood.
-    #[error("{0} is damaged: it does not say which node the directory belongs to; bring it back from a copy, or remove this node from the cluster and add it anew")]
+    #[error(
+        "{0} is damaged: it does not say which node the directory belongs to; bring it back from a copy, or remove this node from the cluster and add it anew"
+    )]
     Damaged(PathBuf),
     /// There are files, but no `NODE`.
-    #[error("{0} is not empty, and not a data directory of ringfence; give an empty or a new one with --data")]
+    #[error(
+        "{0} is not empty, and not a data directory of ringfence; give an empty or a new one with --data"
+    )]
     Foreign(PathBuf),
     /// The file system failed.
     #[error("{path}: {error}")]
@@ -119,7 +127,11 @@ impl DataDir {
             Err(error) => return Err(DirError::Io { path: path.join(NODE), error }),
         };
         if identity.node_id != node_id {
-            return Err(DirError::OtherNode { path: path.to_owned(), expected: node_id, found: identity.node_id });
+            return Err(DirError::OtherNode {
+                path: path.to_owned(),
+                expected: node_id,
+                found: identity.node_id,
+            });
         }
         Ok((dir, identity))
     }
@@ -127,7 +139,10 @@ impl DataDir {
     /// Replaces `NODE`; when this returns, it is on disk.
     pub(crate) fn write(&self, identity: &Identity) -> io::Result<()> {
         let cluster = identity.cluster.map_or_else(|| "none".to_owned(), |id| id.to_string());
-        let body = format!("{FORMAT}\nnode {}\nincarnation {}\ncluster {cluster}\n", identity.node_id, identity.incarnation);
+        let body = format!(
+            "{FORMAT}\nnode {}\nincarnation {}\ncluster {cluster}\n",
+            identity.node_id, identity.incarnation
+        );
         let text = format!("{body}checksum {:08x}\n", crc32c::crc32c(body.as_bytes()));
         let beside = self.path.join("NODE.new");
         let mut file = File::create(&beside)?;

@@ -19,7 +19,8 @@ use tokio::sync::oneshot;
 
 use crate::consensus::{Consensus, Entry, LogId, Vote};
 use crate::record::{
-    LogRecord, RecordError, body_len, committed_record, entry_record, purged_record, truncated_record, vote_record,
+    LogRecord, RecordError, body_len, committed_record, entry_record, purged_record, truncated_record,
+    vote_record,
 };
 
 /// The most bytes of entries in one message to a peer, unless a single entry is larger.
@@ -48,7 +49,9 @@ pub(crate) enum LogError {
     Wal(#[from] OpenError),
     #[error("record {sequence} of the log cannot be read: {error}")]
     Record { sequence: u64, error: RecordError },
-    #[error("record {sequence} of the log holds entry {found}, but entry {expected} is due: entries are missing")]
+    #[error(
+        "record {sequence} of the log holds entry {found}, but entry {expected} is due: entries are missing"
+    )]
     Gap { sequence: u64, expected: u64, found: u64 },
 }
 
@@ -91,7 +94,8 @@ impl Inner {
             LogRecord::Truncated(last) => self.truncate_after(last),
             LogRecord::Purged(id) => self.purge(id),
             // Segments are forgotten whole: entries purged long ago may still stand in the oldest.
-            LogRecord::Entry(entry) if self.purged.is_some_and(|purged| entry.log_id.index() <= purged.index()) => {}
+            LogRecord::Entry(entry)
+                if self.purged.is_some_and(|purged| entry.log_id.index() <= purged.index()) => {}
             LogRecord::Entry(entry) => {
                 let found = entry.log_id.index();
                 match self.next_index() {
@@ -126,7 +130,11 @@ impl Inner {
     }
 
     fn truncate_after(&mut self, last: Option<u64>) {
-        while self.entries.back().is_some_and(|(_, entry)| last.is_none_or(|last| entry.log_id.index() > last)) {
+        while self
+            .entries
+            .back()
+            .is_some_and(|(_, entry)| last.is_none_or(|last| entry.log_id.index() > last))
+        {
             self.entries.pop_back();
         }
     }

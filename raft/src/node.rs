@@ -62,7 +62,9 @@ pub enum StartError {
     #[error("the log of this node cannot be used: {0}")]
     Log(String),
     /// There is a log, but it should not be empty.
-    #[error("{0}: this node belongs to a cluster, but its log is gone; bring it back from a copy, or remove this node from the cluster and add it anew")]
+    #[error(
+        "{0}: this node belongs to a cluster, but its log is gone; bring it back from a copy, or remove this node from the cluster and add it anew"
+    )]
     LogMissing(PathBuf),
     /// The node cannot join its cluster.
     #[error(transparent)]
@@ -89,12 +91,14 @@ impl Node {
         if !addresses.is_empty() && !addresses.contains_key(&id) {
             return Err(StartError::Settings(format!("the peers do not list this node, {id}")));
         }
-        let members: Vec<NodeId> = if addresses.is_empty() { vec![id] } else { addresses.keys().copied().collect() };
+        let members: Vec<NodeId> =
+            if addresses.is_empty() { vec![id] } else { addresses.keys().copied().collect() };
 
         let (dir, identity) = DataDir::open(&data, id)?;
         let dir = Arc::new(dir);
         let log_dir = data.join("log");
-        let log = LogStore::open(&log_dir, wal_options()).map_err(|error| StartError::Log(error.to_string()))?;
+        let log =
+            LogStore::open(&log_dir, wal_options()).map_err(|error| StartError::Log(error.to_string()))?;
         let peers = Arc::new(Peers::new(identity.clone(), url, addresses));
         let served = Arc::new(Served {
             peers: Arc::clone(&peers),
@@ -138,7 +142,9 @@ impl Node {
         tasks.0.push(tokio::spawn(lead(Arc::clone(&shared), first_revision)));
         if members.iter().min() == Some(&id) && !matches!(raft.is_initialized().await, Ok(true)) {
             let served = Arc::clone(&served);
-            tasks.0.push(tokio::spawn(async move { served.founding.finish(peers, raft, cluster, members).await }));
+            tasks.0.push(tokio::spawn(
+                async move { served.founding.finish(peers, raft, cluster, members).await },
+            ));
         }
         Ok(Self { handle, tasks: std::mem::take(&mut tasks.0), dir })
     }

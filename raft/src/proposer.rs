@@ -50,7 +50,8 @@ impl Proposer {
     /// Starts the task that packs and proposes. It ends with the last clone of the queue.
     pub(crate) fn start(raft: Raft, leading: Arc<Leading>) -> Self {
         let (queue, proposals) = mpsc::channel(MAX_QUEUED);
-        let packer = Packer { raft, leading, permits: Arc::new(Semaphore::new(MAX_IN_FLIGHT)), proposals, next: None };
+        let packer =
+            Packer { raft, leading, permits: Arc::new(Semaphore::new(MAX_IN_FLIGHT)), proposals, next: None };
         tokio::spawn(packer.run());
         Self { queue }
     }
@@ -86,7 +87,8 @@ impl Packer {
                     None => return,
                 },
             };
-            let permit = Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
+            let permit =
+                Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
             let (commands, replies) = self.pack(first);
             let Some(stamp) = self.leading.stamp() else {
                 reject(commands, replies);

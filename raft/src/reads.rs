@@ -80,8 +80,13 @@ impl ReadIndex {
         loop {
             if let Ok(Some(point)) = timeout_at(deadline, self.confirm(deadline)).await {
                 let mut progress = self.applied.progress();
-                let reached = timeout_at(deadline, progress.wait_for(|applied| *applied >= Some(point.log_id))).await;
-                return if matches!(reached, Ok(Ok(_))) { Ok(point.now_ms) } else { Err(Unanswered::Unavailable) };
+                let reached =
+                    timeout_at(deadline, progress.wait_for(|applied| *applied >= Some(point.log_id))).await;
+                return if matches!(reached, Ok(Ok(_))) {
+                    Ok(point.now_ms)
+                } else {
+                    Err(Unanswered::Unavailable)
+                };
             }
             let next = Instant::now() + RETRY;
             if next > deadline {

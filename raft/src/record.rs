@@ -223,7 +223,8 @@ mod tests {
     /// What stands in old logs must stay readable: these bytes may never change under their kinds.
     #[test]
     fn the_bytes_of_a_record_are_fixed() {
-        let golden: Vec<(u8, Vec<u8>)> = entries().iter().map(entry_record).map(|r| (r.kind, r.payload.to_vec())).collect();
+        let golden: Vec<(u8, Vec<u8>)> =
+            entries().iter().map(entry_record).map(|r| (r.kind, r.payload.to_vec())).collect();
         let mut membership = vec![1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         membership.extend([1, 1, 1, 1, 1, 13]);
         membership.extend(b"10.0.0.1:7500");
@@ -235,6 +236,9 @@ mod tests {
         normal.extend(b"body");
         assert_eq!(golden[2], (2, normal));
         let vote = vote_record(&Vote { leader_id: RaftLeaderId::new(9, 2), committed: true });
-        assert_eq!((vote.kind, vote.payload.to_vec()), (4, vec![9, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1]));
+        assert_eq!(
+            (vote.kind, vote.payload.to_vec()),
+            (4, vec![9, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1])
+        );
     }
 }

@@ -27,7 +27,11 @@ impl StateMachine {
     }
 
     /// The entry's outcome. An entry that cannot be read stops the node: skipping it would let replicas diverge.
-    fn apply_entry(&self, payload: EntryPayload<crate::consensus::EncodedBatch, u64, crate::consensus::Member>, log_id: LogId) -> io::Result<Vec<ringfence_lease::Outcome>> {
+    fn apply_entry(
+        &self,
+        payload: EntryPayload<crate::consensus::EncodedBatch, u64, crate::consensus::Member>,
+        log_id: LogId,
+    ) -> io::Result<Vec<ringfence_lease::Outcome>> {
         let mut state = self.applied.lock();
         let outcomes = match payload {
             EntryPayload::Blank => Vec::new(),
@@ -36,7 +40,8 @@ impl StateMachine {
                 Vec::new()
             }
             EntryPayload::Normal(batch) => {
-                let batch = Batch::decode(&batch).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                let batch = Batch::decode(&batch)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 state.apply(batch)
             }
         };
@@ -81,7 +86,8 @@ impl RaftStateMachine<Consensus> for StateMachine {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, data: Bytes) -> Result<(), io::Error> {
-        let table = LeaseTable::restore(&data).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let table =
+            LeaseTable::restore(&data).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if snapshot::load(&self.dir)?.is_none_or(|current| current.meta != *meta) {
             snapshot::save(&self.dir, meta, &data)?;
         }

@@ -1,8 +1,8 @@
 //! openraft's own tests of a log and a state machine, on ours.
 
-use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::StorageError;
 use openraft::errors::ErrorSource;
+use openraft::testing::log::{StoreBuilder, Suite};
 use tempfile::TempDir;
 
 use crate::applied::Applied;

@@ -90,7 +90,10 @@ async fn a_waiter_on_any_node_is_told_of_its_grant() {
     for node in 1..=3u64 {
         let handle = cluster.handle(node);
         let mut wait = handle.wait_for(id(10 + u128::from(node)));
-        assert!(matches!(one(&handle, acquire(10 + u128::from(node), "a", 60_000)).await, Outcome::Waiting(_)));
+        assert!(matches!(
+            one(&handle, acquire(10 + u128::from(node), "a", 60_000)).await,
+            Outcome::Waiting(_)
+        ));
         waits.push(tokio::spawn(async move { wait.settled().await }));
     }
     let mut held = id(1);

@@ -159,7 +159,6 @@ pub struct Verdict {
     pub fence: Token,
 }
 
-
 /// The answer to many checks, in their order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerdictsAnswer {
@@ -173,7 +172,6 @@ pub struct BatchAnswer {
     /// One per operation.
     pub results: Vec<BatchResult>,
 }
-
 
 /// The answer to one operation of a batch: what it would have been on its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -69,7 +69,8 @@ mod tests {
         let id: LeaseId = "0B6F3A525CC54B0E9C1E2A6F1D3C7E10".parse().expect("32 hexadecimal digits");
         assert_eq!(id.to_string(), "0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10");
         assert_eq!(id.to_string().parse(), Ok(id));
-        for bad in ["", "7", "{0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10}", "00000000-0000-0000-0000-000000000000"] {
+        for bad in ["", "7", "{0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10}", "00000000-0000-0000-0000-000000000000"]
+        {
             assert_eq!(bad.parse::<LeaseId>(), Err(LeaseIdError), "{bad}");
         }
     }

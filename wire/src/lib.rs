@@ -21,8 +21,8 @@ mod time;
 mod token;
 
 pub use answers::{
-    BatchAnswer, BatchBody, BatchResult, Blocker, Grant, GrantState, GrantedKey, HolderView, KeyList, KeyView,
-    Verdict, VerdictName, VerdictsAnswer, WaiterView, Waiting, WaitingState,
+    BatchAnswer, BatchBody, BatchResult, Blocker, Grant, GrantState, GrantedKey, HolderView, KeyList,
+    KeyView, Verdict, VerdictName, VerdictsAnswer, WaiterView, Waiting, WaitingState,
 };
 pub use event::EndReason;
 pub use json::{FieldError, from_json};

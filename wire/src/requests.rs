@@ -159,11 +159,16 @@ impl Claim {
     /// Checks the number of `claims` and that no key stands in them twice. `path` is where they stand in the request.
     fn check_all(claims: &[Self], path: &str) -> Result<(), FieldError> {
         if claims.is_empty() || claims.len() > MAX_KEYS {
-            return Err(FieldError::new(path, format!("a lease has 1 to {MAX_KEYS} keys, not {}", claims.len())));
+            return Err(FieldError::new(
+                path,
+                format!("a lease has 1 to {MAX_KEYS} keys, not {}", claims.len()),
+            ));
         }
         let mut seen = BTreeSet::new();
         match claims.iter().position(|claim| !seen.insert(&claim.key)) {
-            Some(twice) => Err(FieldError::new(format!("{path}[{twice}]"), "no key may stand in a lease twice")),
+            Some(twice) => {
+                Err(FieldError::new(format!("{path}[{twice}]"), "no key may stand in a lease twice"))
+            }
             None => Ok(()),
         }
     }
@@ -200,13 +205,19 @@ impl ValidateRequest {
     /// The checks asked for, and whether it was the form with a single one.
     pub fn checks(self) -> Result<(Vec<Check>, bool), FieldError> {
         match self {
-            Self { key: Some(key), token: Some(token), checks: None } => Ok((vec![Check { key, token }], true)),
+            Self { key: Some(key), token: Some(token), checks: None } => {
+                Ok((vec![Check { key, token }], true))
+            }
             Self { key: None, token: None, checks: Some(checks) } => {
                 check_batch(checks.len(), "checks")?;
                 Ok((checks, false))
             }
-            Self { checks: Some(_), .. } => Err(FieldError::new("checks", "stands alone, without `key` and `token`")),
-            Self { key: None, .. } => Err(FieldError::new("key", "missing: give `key` and `token`, or `checks`")),
+            Self { checks: Some(_), .. } => {
+                Err(FieldError::new("checks", "stands alone, without `key` and `token`"))
+            }
+            Self { key: None, .. } => {
+                Err(FieldError::new("key", "missing: give `key` and `token`, or `checks`"))
+            }
             Self { token: None, .. } => Err(FieldError::new("token", "missing beside `key`")),
         }
     }
@@ -232,7 +243,8 @@ struct ClaimObject {
 
 impl Serialize for Claim {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        ClaimObject { key: self.key.clone(), mode: self.mode.name(), limit: self.mode.limit() }.serialize(serializer)
+        ClaimObject { key: self.key.clone(), mode: self.mode.name(), limit: self.mode.limit() }
+            .serialize(serializer)
     }
 }
 
@@ -278,7 +290,8 @@ mod tests {
 
     #[test]
     fn an_acquire_needs_no_more_than_its_keys() {
-        let request: AcquireRequest = from_json(br#"{"keys":["a",{"key":"b","mode":"shared","limit":2}]}"#).unwrap();
+        let request: AcquireRequest =
+            from_json(br#"{"keys":["a",{"key":"b","mode":"shared","limit":2}]}"#).unwrap();
         request.check().unwrap();
         assert_eq!(request.ttl_ms.ms(), 15_000);
         assert_eq!(request.wait_ms.ms(), 0);
@@ -325,7 +338,8 @@ mod tests {
     fn validation_takes_one_check_or_many_but_not_both() {
         let one: ValidateRequest = from_json(br#"{"key":"a","token":7}"#).unwrap();
         assert!(one.checks().unwrap().1);
-        let many: ValidateRequest = from_json(br#"{"checks":[{"key":"a","token":7},{"key":"b","token":8}]}"#).unwrap();
+        let many: ValidateRequest =
+            from_json(br#"{"checks":[{"key":"a","token":7},{"key":"b","token":8}]}"#).unwrap();
         assert_eq!(many.checks().unwrap().0.len(), 2);
         for (json, field) in [
             ("{}", "key"),

@@ -76,7 +76,7 @@ pub(super) fn ids() -> impl Iterator<Item = LeaseId> {
 pub(super) fn scripts() -> impl Strategy<Value = Script> {
     // Every other history has a table whose limits are met all the time.
     let limits = (
-        select(vec![1, 1, 2, 4_096, 4_096, 4_096]),
+        select(vec![0, 1, 2, 4_096, 4_096, 4_096]),
         select(vec![2, 4, 10_000]),
         select(vec![1, 3, 2_000_000]),
     )

@@ -1,4 +1,4 @@
-use ringfence_wire::{Blocker, Revision};
+use ringfence_wire::Blocker;
 
 use super::LeaseTable;
 use crate::claims::Claims;
@@ -11,18 +11,10 @@ impl LeaseTable {
     pub(super) fn acquire(&mut self, acquire: Acquire, events: &mut Vec<Event>) -> Outcome {
         let tries_once = acquire.wait.ms() == 0 && !acquire.keep_place;
         let kept_ms = if acquire.keep_place { KEEP_PLACE_MS } else { 0 };
-        let waits_until_ms = self.at_ms.saturating_add(u64::from(acquire.wait.ms()) + kept_ms);
-        let lease = Lease {
-            id: acquire.lease_id,
-            claims: Claims::new(acquire.claims),
-            ttl: acquire.ttl,
-            holder: acquire.holder,
-            metadata: (!acquire.metadata.is_empty()).then(|| Box::new(acquire.metadata)),
-            attachment: Some(acquire.attachment),
-            number: Revision(0),
-            deadline_ms: waits_until_ms,
-            wait: None,
-        };
+        let claims = Claims::new(acquire.claims);
+        let mut lease = Lease::new(acquire.lease_id, claims, acquire.ttl, acquire.holder, acquire.metadata);
+        lease.attach(Some(acquire.attachment));
+        lease.deadline_ms = self.at_ms.saturating_add(u64::from(acquire.wait.ms()) + kept_ms);
         if let Some((slot, known)) = self.find(lease.id) {
             if !known.claims.same_keys(&lease.claims) {
                 Outcome::Refused(Refusal::Mismatch)
@@ -60,7 +52,7 @@ impl LeaseTable {
 
     /// Only the attachment is new.
     fn repeat_granted(&mut self, slot: Slot, repeat: &Lease) -> Outcome {
-        self.leases.get_mut(slot).attachment = repeat.attachment;
+        self.leases.get_mut(slot).attach(repeat.attachment());
         Outcome::Standing(Box::new(self.grant_of(self.leases.get(slot), Some(self.at_ms))))
     }
 
@@ -78,7 +70,7 @@ impl LeaseTable {
         }
         let lease = self.leases.get_mut(slot);
         self.waiting.remove(lease);
-        lease.attachment = repeat.attachment;
+        lease.attach(repeat.attachment());
         lease.deadline_ms = repeat.deadline_ms;
         self.waiting.insert(lease, slot);
         let lease = self.leases.get(slot);

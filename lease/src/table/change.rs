@@ -1,6 +1,6 @@
 //! The four changes that take a revision. Everything else in this room only decides which of them to make.
 
-use ringfence_wire::{EndReason, Revision, Token};
+use ringfence_wire::{EndReason, Key, Mode, Revision, Token};
 
 use super::LeaseTable;
 use crate::ended::End;
@@ -14,31 +14,16 @@ impl LeaseTable {
     pub(super) fn grant(&mut self, mut lease: Lease, events: &mut Vec<Event>) -> Slot {
         lease.number = self.next_revision();
         lease.deadline_ms = self.at_ms.saturating_add(lease.ttl.ms().into());
-        let (id, number) = (lease.id, lease.number);
-        let slot = self.leases.insert(lease);
-        let lease = self.leases.get(slot);
-        self.by_id.insert(id, slot);
-        self.live.insert(lease, slot);
-        for &(ref key, mode) in lease.claims.iter() {
-            self.lines.hold(key, Claim { number, mode, slot });
-        }
-        events.push(self.event(lease, Change::Granted));
+        let slot = self.enter_live(lease);
+        events.push(self.event(self.leases.get(slot), Change::Granted));
         slot
     }
 
     /// Gives a lease a place at the tail of the queues of all its keys. Its deadline is that of its wait.
     pub(super) fn queue(&mut self, mut lease: Lease, events: &mut Vec<Event>) -> Slot {
         lease.number = self.next_revision();
-        let (id, number) = (lease.id, lease.number);
-        let slot = self.leases.insert(lease);
-        let lease = self.leases.get_mut(slot);
-        self.by_id.insert(id, slot);
-        self.waiting.insert(lease, slot);
-        let mut unfit = 0;
-        for &(ref key, mode) in lease.claims.iter() {
-            unfit += usize::from(!self.lines.queue(key, Claim { number, mode, slot }));
-        }
-        lease.wait = Some(Box::new(WaitState { since_ms: self.at_ms, unfit }));
+        lease.wait = Some(Box::new(WaitState { since_ms: self.at_ms, unfit: 0 }));
+        let slot = self.enter_waiting(lease);
         events.push(self.event(self.leases.get(slot), Change::Queued));
         slot
     }
@@ -103,19 +88,55 @@ impl LeaseTable {
         events.push(self.event(self.leases.get(slot), Change::Granted));
     }
 
+    /// Puts a live lease into all lists. It fits its keys.
+    pub(super) fn enter_live(&mut self, lease: Lease) -> Slot {
+        let (id, number) = (lease.id, lease.number);
+        let slot = self.leases.insert(lease);
+        let lease = self.leases.get(slot);
+        self.by_id.insert(id, slot);
+        self.live.insert(lease, slot);
+        for &(ref key, mode) in lease.claims.iter() {
+            self.lines.hold(key, Claim { number, mode, slot });
+        }
+        slot
+    }
+
+    /// Puts a waiter into all lists, at the tail of its queues, and counts the keys that it does not fit.
+    pub(super) fn enter_waiting(&mut self, lease: Lease) -> Slot {
+        let (id, number) = (lease.id, lease.number);
+        let slot = self.leases.insert(lease);
+        let lease = self.leases.get_mut(slot);
+        self.by_id.insert(id, slot);
+        self.waiting.insert(lease, slot);
+        let mut unfit = 0;
+        for &(ref key, mode) in lease.claims.iter() {
+            unfit += usize::from(!self.lines.queue(key, Claim { number, mode, slot }));
+        }
+        if let Some(wait) = &mut lease.wait {
+            wait.unfit = unfit;
+        }
+        slot
+    }
+
     fn next_revision(&mut self) -> Revision {
         self.revision = self.revision.next();
         self.revision
     }
 
-    /// Tells of the change that was just made to `lease`.
+    /// Tells of the change that was just made to `lease`. Whoever held a key alone leaves no holder behind: then there is
+    /// no need to look the key up.
     fn event(&self, lease: &Lease, change: Change) -> Event {
+        let fence = |key: &Key, mode| match (change, mode) {
+            (Change::Granted, _) => self.fence_of(lease, key, mode),
+            (Change::Ended(_), Mode::Exclusive) => self.next_token(),
+            _ => self.fence(key),
+        };
         Event {
             revision: self.revision,
             lease_id: lease.id,
             change,
             token: lease.token(),
-            keys: lease.claims.iter().map(|(key, mode)| (key.clone(), *mode, self.fence(key))).collect(),
+            keys: lease.claims.iter().map(|(key, mode)| (key.clone(), *mode, fence(key, *mode))).collect(),
             holder: lease.holder.clone(),
         }
     }

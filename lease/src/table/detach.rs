@@ -7,7 +7,7 @@ impl LeaseTable {
     /// Nothing happens if a newer acquire or a renewal came: then somebody knows of the lease.
     pub(super) fn detach(&mut self, id: LeaseId, attachment: Attachment, events: &mut Vec<Event>) -> Outcome {
         if let Some((slot, lease)) = self.find(id)
-            && lease.attachment == Some(attachment)
+            && lease.attachment() == Some(attachment)
         {
             match lease.wait {
                 Some(_) => self.leave(slot, Some(EndReason::Abandoned), events),

@@ -17,7 +17,7 @@ impl LeaseTable {
         self.live.remove(lease);
         lease.ttl = ttl.unwrap_or(lease.ttl);
         lease.deadline_ms = lease.deadline_ms.max(self.at_ms.saturating_add(lease.ttl.ms().into()));
-        lease.attachment = None;
+        lease.attach(None);
         self.live.insert(lease, slot);
         Outcome::Standing(Box::new(self.grant_of(self.leases.get(slot), Some(self.at_ms))))
     }

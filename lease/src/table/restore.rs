@@ -1,5 +1,3 @@
-use std::collections::BTreeSet;
-
 use ringfence_wire::{LeaseId, Revision};
 
 use super::LeaseTable;
@@ -8,7 +6,6 @@ use crate::claims::Claims;
 use crate::ended::End;
 use crate::lease::{Lease, WaitState};
 use crate::limits::REVISION_END;
-use crate::line::Claim;
 
 /// Why bytes are no snapshot that this program can use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +57,8 @@ struct Restorer {
     complete: bool,
     /// Kept until all holders are in: a waiter is put at the tail of its queues, as it was at first.
     waiters: Vec<Lease>,
-    numbers: BTreeSet<Revision>,
+    numbers: Vec<Revision>,
+    last_id: Option<LeaseId>,
 }
 
 impl Restorer {
@@ -75,6 +73,7 @@ impl Restorer {
     }
 
     fn head(&mut self, at_ms: u64, revision: Revision) -> Result<(), RestoreError> {
+        // A table is started below 2^53, and no cluster makes as many changes again.
         if revision.0 > 2 * REVISION_END {
             return Err(Inconsistent("its revision is out of range"));
         }
@@ -88,11 +87,13 @@ impl Restorer {
         if record.number == Revision(0) || record.number > self.table.revision {
             return Err(Inconsistent("a lease was made by a change that is yet to come"));
         }
-        if !self.numbers.insert(record.number) {
-            return Err(Inconsistent("two leases were made by one change"));
+        if self.last_id.is_some_and(|last_id| last_id >= record.lease_id) {
+            return Err(Inconsistent("the leases are not in the order of their ids"));
         }
+        self.last_id = Some(record.lease_id);
+        self.numbers.push(record.number);
         let named = record.claims.len();
-        let lease = Lease::from(record);
+        let mut lease = Lease::from(record);
         if lease.claims.len() != named {
             return Err(Inconsistent("a lease has a key twice"));
         }
@@ -100,52 +101,13 @@ impl Restorer {
             self.waiters.push(lease);
             return Ok(());
         }
-        self.hold(lease)
-    }
-
-    fn hold(&mut self, mut lease: Lease) -> Result<(), RestoreError> {
-        let table = &mut self.table;
         for (key, mode) in lease.claims.iter_mut() {
-            if !table.lines.fits(key, *mode) {
+            if !self.table.lines.fits(key, *mode) {
                 return Err(Inconsistent("two leases hold a key that do not bear each other"));
             }
         }
-        let (id, number) = (lease.id, lease.number);
-        let slot = table.leases.insert(lease);
-        let lease = table.leases.get(slot);
-        table.live.insert(lease, slot);
-        for &(ref key, mode) in lease.claims.iter() {
-            table.lines.hold(key, Claim { number, mode, slot });
-        }
-        match table.by_id.insert(id, slot) {
-            Some(_) => Err(Inconsistent("a lease stands in it twice")),
-            None => Ok(()),
-        }
-    }
-
-    fn queue(&mut self, mut lease: Lease) -> Result<(), RestoreError> {
-        let table = &mut self.table;
-        for (key, mode) in lease.claims.iter_mut() {
-            table.lines.fits(key, *mode);
-        }
-        let (id, number) = (lease.id, lease.number);
-        let slot = table.leases.insert(lease);
-        let lease = table.leases.get_mut(slot);
-        table.waiting.insert(lease, slot);
-        let mut unfit = 0;
-        for &(ref key, mode) in lease.claims.iter() {
-            unfit += usize::from(!table.lines.queue(key, Claim { number, mode, slot }));
-        }
-        if unfit == 0 && !lease.is_past(table.at_ms) {
-            return Err(Inconsistent("a lease waits though nothing is in its way"));
-        }
-        if let Some(wait) = &mut lease.wait {
-            wait.unfit = unfit;
-        }
-        match table.by_id.insert(id, slot) {
-            Some(_) => Err(Inconsistent("a lease stands in it twice")),
-            None => Ok(()),
-        }
+        self.table.enter_live(lease);
+        Ok(())
     }
 
     fn ended(&mut self, ended_ms: u64, id: LeaseId, end: End) -> Result<(), RestoreError> {
@@ -163,34 +125,47 @@ impl Restorer {
     }
 
     fn tail(&mut self, leases: u64, ended: u64) -> Result<(), RestoreError> {
-        let mut waiters = std::mem::take(&mut self.waiters);
-        waiters.sort_unstable_by_key(|lease| lease.number);
-        for lease in waiters {
-            self.queue(lease)?;
+        self.numbers.sort_unstable();
+        if !self.numbers.is_sorted_by(|one, next| one < next) {
+            return Err(Inconsistent("two leases were made by one change"));
         }
+        self.waiters_line_up()?;
         if self.table.by_id.len() as u64 != leases || self.table.ended.len() as u64 != ended {
             return Err(Malformed("records are missing"));
         }
-        if self.table.by_id.keys().any(|&id| self.table.ended.get(id).is_some()) {
+        if self.table.ended.iter().any(|(_, id, _)| self.table.by_id.contains_key(&id)) {
             return Err(Inconsistent("a lease ended and has not ended"));
         }
         self.complete = true;
+        Ok(())
+    }
+
+    fn waiters_line_up(&mut self) -> Result<(), RestoreError> {
+        let table = &mut self.table;
+        let mut waiters = std::mem::take(&mut self.waiters);
+        waiters.sort_unstable_by_key(|waiter| waiter.number);
+        for mut waiter in waiters {
+            for (key, _) in waiter.claims.iter_mut() {
+                table.lines.share_text(key);
+            }
+            let slot = table.enter_waiting(waiter);
+            let waiter = table.leases.get(slot);
+            if waiter.wait.as_ref().is_some_and(|wait| wait.unfit == 0) && !waiter.is_past(table.at_ms) {
+                return Err(Inconsistent("a lease waits though nothing is in its way"));
+            }
+        }
         Ok(())
     }
 }
 
 impl From<LeaseRecord> for Lease {
     fn from(record: LeaseRecord) -> Self {
-        Self {
-            id: record.lease_id,
-            claims: Claims::new(record.claims),
-            ttl: record.ttl,
-            holder: record.holder,
-            metadata: (!record.metadata.is_empty()).then(|| Box::new(record.metadata)),
-            attachment: record.attachment,
-            number: record.number,
-            deadline_ms: record.deadline_ms,
-            wait: record.waits_since_ms.map(|since_ms| Box::new(WaitState { since_ms, unfit: 0 })),
-        }
+        let claims = Claims::new(record.claims);
+        let mut lease = Self::new(record.lease_id, claims, record.ttl, record.holder, record.metadata);
+        lease.attach(record.attachment);
+        lease.number = record.number;
+        lease.deadline_ms = record.deadline_ms;
+        lease.wait = record.waits_since_ms.map(|since_ms| Box::new(WaitState { since_ms, unfit: 0 }));
+        lease
     }
 }

@@ -75,7 +75,7 @@ impl From<&Lease> for LeaseRecord {
             ttl: lease.ttl,
             holder: lease.holder.clone(),
             metadata: lease.metadata.as_deref().cloned().unwrap_or_default(),
-            attachment: lease.attachment,
+            attachment: lease.attachment(),
             number: lease.number,
             deadline_ms: lease.deadline_ms,
             waits_since_ms: lease.wait.as_ref().map(|wait| wait.since_ms),

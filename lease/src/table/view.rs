@@ -62,6 +62,14 @@ impl LeaseTable {
         self.lines.get(key).and_then(|line| line.holder(token)).is_some()
     }
 
+    /// The fence of a key of a live lease. Nobody else holds what a lease holds alone: its own token needs no looking up.
+    pub(super) fn fence_of(&self, lease: &Lease, key: &Key, mode: Mode) -> Token {
+        match mode {
+            Mode::Exclusive => lease.number.into(),
+            Mode::Shared { .. } => self.fence(key),
+        }
+    }
+
     /// The live leases on `key` by token, and how each holds it.
     pub(super) fn holders(&self, key: &Key) -> impl Iterator<Item = (&Lease, Mode)> {
         let line = self.lines.get(key);
@@ -83,7 +91,7 @@ impl LeaseTable {
             key: key.clone(),
             mode: mode.name(),
             limit: mode.limit(),
-            fence: self.fence(key),
+            fence: self.fence_of(lease, key, *mode),
         };
         Grant {
             lease_id: lease.id,

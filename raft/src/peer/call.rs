@@ -42,7 +42,12 @@ pub(super) struct CallLink {
 
 impl Peers {
     /// The answer of `to`. The caller bounds the time.
-    pub(crate) async fn call(self: &Arc<Self>, to: NodeId, channel: Channel, call: Call) -> Result<Answer, CallError> {
+    pub(crate) async fn call(
+        self: &Arc<Self>,
+        to: NodeId,
+        channel: Channel,
+        call: Call,
+    ) -> Result<Answer, CallError> {
         let (reply, answer) = oneshot::channel();
         let link = self.call_link(to, channel);
         if link.queue.send((call, reply)).is_err() {

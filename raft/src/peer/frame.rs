@@ -129,7 +129,11 @@ mod tests {
     async fn every_cut_and_every_flipped_bit_is_noticed() {
         let whole = frame(7, b"some body");
         for cut in 1..whole.len() {
-            assert_eq!(read(&whole[..cut]).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof, "cut at {cut}");
+            assert_eq!(
+                read(&whole[..cut]).await.unwrap_err().kind(),
+                io::ErrorKind::UnexpectedEof,
+                "cut at {cut}"
+            );
         }
         for bit in 0..whole.len() * 8 {
             let mut flipped = whole.to_vec();

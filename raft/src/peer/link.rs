@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
+use super::Peers;
 use super::frame::{FrameReader, invalid, put_frame};
 use super::hello::{Channel, HELLO, Hello, MAX_HELLO, PREFACE, REFUSAL, Refusal, WELCOME, Welcome, get, put};
-use super::Peers;
 use crate::consensus::NodeId;
 
 /// How long connecting and the first words may take.
@@ -26,7 +26,12 @@ pub(super) struct Link {
 
 impl Peers {
     /// Connects to `to`; frames of up to `max` bytes will be read.
-    pub(super) async fn connect(self: &Arc<Self>, to: NodeId, channel: Channel, max: usize) -> io::Result<Link> {
+    pub(super) async fn connect(
+        self: &Arc<Self>,
+        to: NodeId,
+        channel: Channel,
+        max: usize,
+    ) -> io::Result<Link> {
         let result = match timeout(CONNECT_TIMEOUT, self.try_connect(to, channel, max)).await {
             Ok(result) => result,
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time")),
@@ -36,9 +41,9 @@ impl Peers {
     }
 
     async fn try_connect(&self, to: NodeId, channel: Channel, max: usize) -> io::Result<Link> {
-        let address = self
-            .address(to)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no address of node {to} is known")))?;
+        let address = self.address(to).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, format!("no address of node {to} is known"))
+        })?;
         let stream = TcpStream::connect(&address)
             .await
             .map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?;
@@ -61,9 +66,14 @@ impl Peers {
         });
         writer.write_all(&first).await?;
         let mut link = Link { reader: FrameReader::new(reader, MAX_HELLO), writer };
-        let welcome = link.welcome().await.map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?;
+        let welcome = link
+            .welcome()
+            .await
+            .map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?;
         if hello.to_incarnation.is_some_and(|expected| expected != welcome.incarnation) {
-            return Err(invalid(format!("{address}: node {to} answers from another data directory than the cluster knows")));
+            return Err(invalid(format!(
+                "{address}: node {to} answers from another data directory than the cluster knows"
+            )));
         }
         self.learn_url(to, &welcome.url);
         link.reader.set_max(max);
@@ -95,7 +105,10 @@ pub(super) fn check_preface(preface: &[u8; PREFACE.len()]) -> io::Result<()> {
     }
     if preface[8..] != PREFACE[8..] {
         let [.., low, high] = *preface;
-        return Err(invalid(format!("it speaks version {} of the protocol, this node version 1", u16::from_le_bytes([low, high]))));
+        return Err(invalid(format!(
+            "it speaks version {} of the protocol, this node version 1",
+            u16::from_le_bytes([low, high])
+        )));
     }
     Ok(())
 }

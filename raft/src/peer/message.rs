@@ -4,7 +4,8 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use openraft::raft::{
-    AppendEntriesRequest, StreamAppendError, StreamAppendResult, TransferLeaderRequest, VoteRequest, VoteResponse,
+    AppendEntriesRequest, StreamAppendError, StreamAppendResult, TransferLeaderRequest, VoteRequest,
+    VoteResponse,
 };
 use ringfence_lease::{Command, Outcome};
 use serde::{Deserialize, Serialize};
@@ -22,30 +23,43 @@ use crate::record::{
 pub(crate) enum Call {
     Vote(Ballot),
     PreVote(Ballot),
-    TransferLeader { from: VoteWord, to: NodeId, last: Option<LogIdWord> },
+    TransferLeader {
+        from: VoteWord,
+        to: NodeId,
+        last: Option<LogIdWord>,
+    },
     Propose(Vec<Command>),
     ReadIndex,
     /// Who are you, and do you belong to a cluster?
     Probe,
     /// Belong to this cluster.
-    Adopt { cluster: Uuid },
+    Adopt {
+        cluster: Uuid,
+    },
 }
 
 /// The answer to a [`Call`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Vote(BallotAnswer),
-    TransferLeader { refused: Option<String> },
+    TransferLeader {
+        refused: Option<String>,
+    },
     /// In the order of the commands.
     Outcomes(Vec<Outcome>),
     /// The node does not lead, or not for sure: certainly not done.
     NotDone,
     /// May or may not have been done.
     Unknown,
-    ReadPoint { last: LogIdWord, now_ms: u64 },
+    ReadPoint {
+        last: LogIdWord,
+        now_ms: u64,
+    },
     Probed(Probed),
     Adopted,
-    Refused { reason: String },
+    Refused {
+        reason: String,
+    },
 }
 
 /// What a node tells of itself to one that founds, or looks for, its cluster.
@@ -184,7 +198,8 @@ pub(crate) fn put_numbered<T: Serialize>(out: &mut BytesMut, number: u64, messag
 
 /// Reads the body of a call or an answer.
 pub(crate) fn get_numbered<T: serde::de::DeserializeOwned>(mut body: Bytes) -> std::io::Result<(u64, T)> {
-    let number = body.try_get_u64_le().map_err(|_| super::frame::invalid("a message without a number".to_owned()))?;
+    let number =
+        body.try_get_u64_le().map_err(|_| super::frame::invalid("a message without a number".to_owned()))?;
     Ok((number, get(&body)?))
 }
 
@@ -266,7 +281,10 @@ mod tests {
             prev_log_id: Some(log_id(2, 8)),
             entries: vec![
                 Entry { log_id: log_id(3, 9), payload: Payload::Blank },
-                Entry { log_id: log_id(3, 10), payload: Payload::Normal(EncodedBatch(Bytes::from_static(b"xy"))) },
+                Entry {
+                    log_id: log_id(3, 10),
+                    payload: Payload::Normal(EncodedBatch(Bytes::from_static(b"xy"))),
+                },
             ],
             leader_commit: None,
         }

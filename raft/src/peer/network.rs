@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::Stream;
+use openraft::OptionalSend;
 use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
@@ -12,7 +13,6 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
-use openraft::OptionalSend;
 use tokio::time::timeout;
 
 use super::Peers;
@@ -101,14 +101,22 @@ impl RaftNetworkV2<Consensus> for Client {
         })
     }
 
-    async fn vote(&mut self, rpc: VoteRequest<Consensus>, option: RPCOption) -> RpcResult<VoteResponse<Consensus>> {
+    async fn vote(
+        &mut self,
+        rpc: VoteRequest<Consensus>,
+        option: RPCOption,
+    ) -> RpcResult<VoteResponse<Consensus>> {
         match self.call(Call::Vote(rpc.into()), &option).await? {
             Answer::Vote(answer) => Ok(answer.into()),
             other => Err(unexpected(&other)),
         }
     }
 
-    async fn pre_vote(&mut self, rpc: VoteRequest<Consensus>, option: RPCOption) -> RpcResult<VoteResponse<Consensus>> {
+    async fn pre_vote(
+        &mut self,
+        rpc: VoteRequest<Consensus>,
+        option: RPCOption,
+    ) -> RpcResult<VoteResponse<Consensus>> {
         match self.call(Call::PreVote(rpc.into()), &option).await? {
             Answer::Vote(answer) => Ok(answer.into()),
             other => Err(unexpected(&other)),

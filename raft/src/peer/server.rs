@@ -74,7 +74,9 @@ impl Served {
         let expected = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
         match self.talk(stream).await {
             Ok(()) => {}
-            Err(error) if expected.contains(&error.kind()) => tracing::debug!(%from, %error, "peer connection ended"),
+            Err(error) if expected.contains(&error.kind()) => {
+                tracing::debug!(%from, %error, "peer connection ended")
+            }
             Err(error) => tracing::warn!(%from, %error, "peer connection closed"),
         }
     }
@@ -91,7 +93,13 @@ impl Served {
         let verdict = hello.and_then(|hello| self.check(&hello).map(|()| hello));
         match &verdict {
             Ok(_) => put_frame(&mut first, |out| {
-                put(out, &Welcome { incarnation: self.peers.identity.incarnation, url: self.peers.own_url.clone() });
+                put(
+                    out,
+                    &Welcome {
+                        incarnation: self.peers.identity.incarnation,
+                        url: self.peers.own_url.clone(),
+                    },
+                );
                 WELCOME
             }),
             Err(error) => put_frame(&mut first, |out| {
@@ -236,7 +244,11 @@ impl Served {
         mut writer: OwnedWriteHalf,
     ) -> io::Result<()> {
         let (requests, queue) = mpsc::channel::<AppendEntriesRequest<Consensus>>(QUEUE);
-        let input = futures_util::stream::unfold(queue, |mut queue| async move { Some((queue.recv().await?, queue)) });
+        let input =
+            futures_util::stream::unfold(
+                queue,
+                |mut queue| async move { Some((queue.recv().await?, queue)) },
+            );
         let mut answers = Box::pin(self.handle()?.shared.raft.stream_append(input));
         let read = async {
             while let Some((kind, body)) = reader.next().await? {

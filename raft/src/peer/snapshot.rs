@@ -19,7 +19,12 @@ pub(super) const CHUNK: usize = 1 << 20;
 
 impl Peers {
     /// Sends a snapshot, and waits until it is installed. Gives the vote of the other side.
-    pub(super) async fn send_snapshot(self: &Arc<Self>, to: NodeId, vote: Vote, snapshot: Snapshot) -> io::Result<Vote> {
+    pub(super) async fn send_snapshot(
+        self: &Arc<Self>,
+        to: NodeId,
+        vote: Vote,
+        snapshot: Snapshot,
+    ) -> io::Result<Vote> {
         let mut link = self.connect(to, Channel::Snapshots, CHUNK).await?;
         let bytes = snapshot.snapshot.len();
         tracing::info!(peer = to, bytes, "sending a snapshot");

@@ -53,7 +53,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(), String> {
 /// Makes an ext4 file system in a sparse file.
 pub(crate) fn format(image: &Path, bytes: u64) -> Result<(), String> {
     fs::File::create(image).unwrap().set_len(bytes).unwrap();
-    run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image))
+    run(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096"]).arg(image))
 }
 
 /// Whether there may be mounts at all; says so if not.

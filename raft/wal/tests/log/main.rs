@@ -9,6 +9,7 @@ mod io_errors;
 mod kills;
 mod lost_sectors;
 mod model;
+mod page_cache;
 mod power_cuts;
 mod segments;
 mod support;

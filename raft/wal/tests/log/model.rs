@@ -22,7 +22,7 @@ fn step() -> impl Strategy<Value = Step> {
     let call = prop::collection::vec(size, 0..6);
     prop_oneof![
         6 => prop::collection::vec(call, 1..8).prop_map(Step::Append),
-        1 => any::<u8>().prop_map(Step::Forget),
+        2 => any::<u8>().prop_map(Step::Forget),
         1 => (4..64_u64, 2..16_u32, 1_000..20_000_usize).prop_map(
             |(segment_sectors, step_sectors, flush_bytes)| Step::Reopen { segment_sectors, step_sectors, flush_bytes }
         ),

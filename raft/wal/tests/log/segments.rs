@@ -133,7 +133,11 @@ fn the_segment_of_another_log_is_damage_even_if_it_holds_the_same() {
     let (other, _) = rolled();
     for (ours, theirs) in segments(dir.path()).iter().zip(segments(other.path())) {
         let bytes = fs::read(ours).unwrap();
-        fs::copy(theirs, ours).unwrap();
+        fs::copy(&theirs, ours).unwrap();
+        refusal(dir.path());
+        // And so are its sectors behind a header of this one.
+        let mixed = [&bytes[..512], &fs::read(theirs).unwrap()[512..]].concat();
+        fs::write(ours, mixed).unwrap();
         refusal(dir.path());
         fs::write(ours, bytes).unwrap();
     }
@@ -247,7 +251,7 @@ fn a_segment_without_a_record_is_not_followed_by_one_of_the_same_name() {
     let (wal, _) = Wal::open(dir.path(), small()).unwrap();
     // Two segments, and no room in the second for the note.
     append(&wal, [sized(12_000)]);
-    append(&wal, [sized(489 * 29 - 14)]);
+    append(&wal, [sized(489 * 30 - 14)]);
     assert_eq!(segments(dir.path()).len(), 2);
     wal.forget(2);
     append(&wal, [sized(15_900)]);

@@ -1,0 +1,24 @@
+//! The command line: one file a command.
+
+pub(crate) mod dev;
+pub(crate) mod serve;
+
+use clap::{Parser, Subcommand};
+
+/// A Raft-replicated lease service with fencing tokens.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run one node
+    Serve(Box<serve::Arguments>),
+    /// Run a cluster of throw-away nodes on this machine
+    Dev(dev::Arguments),
+}

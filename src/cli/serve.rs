@@ -1,0 +1,73 @@
+//! `ringfence serve`: one node.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Deserialize;
+
+use crate::config::{self, Config};
+use crate::logging::{self, LogFormat};
+use crate::server;
+
+/// Flags go before `RINGFENCE_*` variables, those before the file, that before the defaults.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// TOML file with the same names as these flags [default: ./ringfence.toml, if there is one]
+    #[arg(long, env = "RINGFENCE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
+    /// End when the process that started this one ends
+    #[arg(long, hide = true)]
+    die_with_parent: bool,
+}
+
+/// What can stand on the command line, in the environment and in the file.
+#[derive(Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct Options {
+    /// This node's id, from 1
+    #[arg(long, env = "RINGFENCE_ID", value_name = "N")]
+    pub(crate) id: Option<u64>,
+    /// This node's data directory; made if it is not there
+    #[arg(long, env = "RINGFENCE_DATA", value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Where clients connect [default: 127.0.0.1:7400]
+    #[arg(long, env = "RINGFENCE_HTTP", value_name = "ADDR")]
+    pub(crate) http: Option<SocketAddr>,
+    /// Where the other nodes connect [default: 127.0.0.1:7500]
+    #[arg(long, env = "RINGFENCE_PEER", value_name = "ADDR")]
+    pub(crate) peer: Option<SocketAddr>,
+    /// The peer addresses of all members, this one included: 1=HOST:PORT,2=HOST:PORT,… Without it: one node, for trials
+    #[arg(long, env = "RINGFENCE_PEERS", value_name = "LIST")]
+    pub(crate) peers: Option<String>,
+    /// Where clients and other nodes are told that this node's HTTP is, where that is not --http: http://HOST:PORT
+    #[arg(long, env = "RINGFENCE_ADVERTISE_HTTP", value_name = "URL")]
+    pub(crate) advertise_http: Option<String>,
+    /// Where the other nodes are told that this node's peer address is, where that is not what --peers says: HOST:PORT
+    #[arg(long, env = "RINGFENCE_ADVERTISE_PEER", value_name = "HOST:PORT")]
+    pub(crate) advertise_peer: Option<String>,
+    /// What a new cluster counts its revisions from [default: unix milliseconds × 1024]
+    #[arg(long, env = "RINGFENCE_FIRST_REVISION", value_name = "N")]
+    pub(crate) first_revision: Option<u64>,
+    /// What to log: a level (error, warn, info, debug, trace), or target=level,… [default: info,openraft=warn]
+    #[arg(long, env = "RINGFENCE_LOG", value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+    /// How to log [default: text]
+    #[arg(long, env = "RINGFENCE_LOG_FORMAT", value_name = "FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+/// Runs a node until it is told to stop, or cannot go on.
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let options = config::with_file(arguments.options, arguments.config.as_deref())?;
+    logging::start(options.log.as_deref(), options.log_format.unwrap_or_default())?;
+    let config = Config::from_options(options)?;
+    if arguments.die_with_parent {
+        server::die_with_parent()?;
+    }
+    // One thread for Raft, table, peers and HTTP: commands batch by themselves, and nothing waits for a lock.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(server::run(config))
+}

@@ -1,0 +1,169 @@
+//! What a node is told, from flags, variables, file and defaults.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::cli::serve::Options;
+
+/// Revisions stay below this, so that every JSON reader keeps them exact.
+const MAX_REVISION: u64 = 1 << 53;
+
+/// A checked configuration of a node.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// The node's id.
+    pub(crate) id: u64,
+    /// The data directory.
+    pub(crate) data: PathBuf,
+    /// Where clients connect.
+    pub(crate) http: SocketAddr,
+    /// Where peers connect.
+    pub(crate) peer: SocketAddr,
+    /// The peer addresses of all members, this one included.
+    pub(crate) peers: BTreeMap<u64, String>,
+    /// The node's HTTP URL, if it is not to be made from `http`.
+    pub(crate) advertise_http: Option<String>,
+    /// What a new cluster counts from.
+    pub(crate) first_revision: Option<u64>,
+}
+
+/// `options`, and where they say nothing, what the file says: the one at `path`, or `./ringfence.toml` if there is one.
+pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result<Options> {
+    let default = Path::new("ringfence.toml");
+    let path = match path {
+        Some(path) => path,
+        None if default.exists() => default,
+        None => return Ok(options),
+    };
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let file: Options = toml::from_str(&text).with_context(|| format!("{} is not valid", path.display()))?;
+    Ok(Options {
+        id: options.id.or(file.id),
+        data: options.data.or(file.data),
+        http: options.http.or(file.http),
+        peer: options.peer.or(file.peer),
+        peers: options.peers.or(file.peers),
+        advertise_http: options.advertise_http.or(file.advertise_http),
+        advertise_peer: options.advertise_peer.or(file.advertise_peer),
+        first_revision: options.first_revision.or(file.first_revision),
+        log: options.log.or(file.log),
+        log_format: options.log_format.or(file.log_format),
+    })
+}
+
+impl Config {
+    /// Checks `options`, and fills in the defaults.
+    pub(crate) fn from_options(options: Options) -> anyhow::Result<Self> {
+        let id = options.id.context("--id is missing: give each node its own number, from 1")?;
+        ensure!(id > 0, "--id is at least 1");
+        let data = options.data.context("--data is missing: give the node a directory of its own")?;
+        let http = options.http.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 7400).into());
+        let peer = options.peer.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 7500).into());
+        let mut peers = parse_peers(options.peers.as_deref().unwrap_or_default())?;
+        if !peers.is_empty() && !peers.contains_key(&id) {
+            bail!("--peers does not list this node, {id}: it names all members");
+        }
+        if let Some(address) = options.advertise_peer {
+            check_address(&address).context("--advertise-peer")?;
+            peers.insert(id, address);
+        }
+        peers.entry(id).or_insert_with(|| peer.to_string());
+        if let Some(url) = &options.advertise_http {
+            ensure!(
+                url.starts_with("http://") || url.starts_with("https://"),
+                "--advertise-http is a URL, as http://db1.example:7400"
+            );
+        }
+        if let Some(revision) = options.first_revision {
+            ensure!(revision < MAX_REVISION, "--first-revision is below 2^53");
+        }
+        let advertise_http = options.advertise_http.map(|url| url.trim_end_matches('/').to_owned());
+        Ok(Self { id, data, http, peer, peers, advertise_http, first_revision: options.first_revision })
+    }
+
+    /// The node's URL, given the port that its HTTP listener got. A listener on all addresses is told as the host by
+    /// which the peers know the node.
+    pub(crate) fn url(&self, bound: SocketAddr) -> String {
+        if let Some(url) = &self.advertise_http {
+            return url.clone();
+        }
+        if !bound.ip().is_unspecified() {
+            return format!("http://{bound}");
+        }
+        let host = self.peers[&self.id].rsplit_once(':').map_or("localhost", |(host, _)| host);
+        format!("http://{host}:{}", bound.port())
+    }
+}
+
+fn parse_peers(list: &str) -> anyhow::Result<BTreeMap<u64, String>> {
+    let mut peers = BTreeMap::new();
+    for item in list.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+        let wrong = || format!("--peers: `{item}` is not of the form ID=HOST:PORT");
+        let (id, address) = item.split_once('=').with_context(wrong)?;
+        let id: u64 = id.parse().with_context(wrong)?;
+        ensure!(id > 0, "--peers: `{item}`: ids are at least 1");
+        check_address(address).with_context(wrong)?;
+        ensure!(peers.insert(id, address.to_owned()).is_none(), "--peers lists node {id} twice");
+    }
+    Ok(peers)
+}
+
+fn check_address(address: &str) -> anyhow::Result<()> {
+    let (host, port) = address.rsplit_once(':').context("it has no port")?;
+    ensure!(!host.is_empty(), "it has no host");
+    port.parse::<u16>().with_context(|| format!("`{port}` is no port"))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options { id: Some(2), data: Some("d".into()), ..Options::default() }
+    }
+
+    fn error(options: Options) -> String {
+        format!("{:#}", Config::from_options(options).unwrap_err())
+    }
+
+    #[test]
+    fn a_lone_node_needs_an_id_and_a_directory() {
+        let config = Config::from_options(options()).unwrap();
+        assert_eq!(config.peers, BTreeMap::from([(2, "127.0.0.1:7500".to_owned())]));
+        assert_eq!(config.url("127.0.0.1:9".parse().unwrap()), "http://127.0.0.1:9");
+        assert!(error(Options { id: None, ..options() }).contains("--id"));
+        assert!(error(Options { data: None, ..options() }).contains("--data"));
+    }
+
+    #[test]
+    fn a_wrong_list_of_peers_is_named() {
+        let peers = |list: &str| Options { peers: Some(list.to_owned()), ..options() };
+        assert_eq!(Config::from_options(peers("1=a:1, 2=b:2")).unwrap().peers.len(), 2);
+        assert!(error(peers("1=a:1")).contains("does not list this node"));
+        assert!(error(peers("2=b:2,2=c:3")).contains("twice"));
+        for wrong in ["2", "b:2", "2=b", "2=:1", "2=b:99999", "x=b:1", "0=b:1"] {
+            assert!(error(peers(wrong)).contains(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_listener_on_all_addresses_is_told_by_the_name_that_peers_use() {
+        let config = Config::from_options(Options { peers: Some("2=db2:7500".into()), ..options() }).unwrap();
+        assert_eq!(config.url("0.0.0.0:7400".parse().unwrap()), "http://db2:7400");
+    }
+
+    #[test]
+    fn flags_go_before_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("r.toml");
+        std::fs::write(&file, "id = 7\nhttp = \"127.0.0.1:1\"\nlog-format = \"json\"\n").unwrap();
+        let merged = with_file(options(), Some(&file)).unwrap();
+        assert_eq!((merged.id, merged.http.map(|http| http.port())), (Some(2), Some(1)));
+        std::fs::write(&file, "idd = 7\n").unwrap();
+        assert!(format!("{:#}", with_file(options(), Some(&file)).unwrap_err()).contains("idd"));
+    }
+}

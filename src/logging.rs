@@ -1,0 +1,41 @@
+//! Where the log lines go: standard error, as text or as JSON lines.
+
+use std::io::IsTerminal;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use serde::Deserialize;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
+
+const DEFAULT: &str = "info,openraft=warn";
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Starts logging by `filter`: a level, or `target=level` pairs.
+pub(crate) fn start(filter: Option<&str>, format: LogFormat) -> anyhow::Result<()> {
+    let filter: Targets = filter
+        .unwrap_or(DEFAULT)
+        .parse()
+        .context("--log is a level (error, warn, info, debug, trace) or a list of target=level")?;
+    let stderr = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let layer = match format {
+        LogFormat::Text => stderr.boxed(),
+        LogFormat::Json => stderr.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(layer.with_filter(filter))
+        .try_init()
+        .context("logging was started before")
+}

@@ -1,0 +1,112 @@
+//! A node as a process: listeners, the node itself, and stopping in order.
+//!
+//! ```text
+//! SIGTERM ─▶ /readyz says no, waiters are told to come again ─▶ leadership handed over ─▶ connections drained ─▶ log closed
+//! ```
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use axum::serve::ListenerExt;
+use ringfence_raft::{Node, Settings};
+use ringfence_wire::Revision;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::config::Config;
+
+/// How long the leadership may take to be handed over, and open requests to end, at a stop.
+const HAND_OVER: Duration = Duration::from_secs(2);
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Runs a node until it is told to stop, or cannot go on.
+pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
+    let metrics =
+        ringfence_api::metrics_builder().install_recorder().context("metrics were started before")?;
+    let http = bind(config.http, "--http").await?;
+    let peer = bind(config.peer, "--peer").await?;
+    let mut stop = Stop::new()?;
+    let url = config.url(http.local_addr()?);
+    let settings = Settings {
+        id: config.id,
+        data: config.data,
+        peer_listener: peer,
+        peers: config.peers,
+        url: url.clone(),
+        first_revision: config.first_revision.map(Revision),
+    };
+    let node = tokio::select! {
+        node = Node::start(settings) => node?,
+        () = stop.requested() => return Ok(()),
+    };
+    tracing::info!(id = config.id, url, version = env!("CARGO_PKG_VERSION"), "node started");
+
+    let (draining, drain) = watch::channel(false);
+    let options = ringfence_api::Options { metrics, draining: drain.clone() };
+    let router = ringfence_api::router(node.handle(), options);
+    // Small answers must not wait for acknowledgements of earlier ones.
+    let listener = http.tap_io(|connection| {
+        if let Err(error) = connection.set_nodelay(true) {
+            tracing::debug!(%error, "TCP_NODELAY could not be set");
+        }
+    });
+    let mut drained = drain;
+    let serving = axum::serve(listener, router)
+        .with_graceful_shutdown(async move { drop(drained.wait_for(|draining| *draining).await) });
+    let mut serving = tokio::spawn(serving.into_future());
+
+    let failure = tokio::select! {
+        () = stop.requested() => None,
+        reason = node.failed() => Some(reason),
+        ended = &mut serving => Some(format!("the HTTP listener ended: {ended:?}")),
+    };
+    draining.send_replace(true);
+    if let Some(reason) = failure {
+        bail!("this node cannot go on: {reason}");
+    }
+    tracing::info!("stopping");
+    node.hand_over(HAND_OVER).await;
+    if timeout(DRAIN, serving).await.is_err() {
+        tracing::warn!("some requests were still open");
+    }
+    node.stop().await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Lets this process be killed when the one that started it ends.
+pub(crate) fn die_with_parent() -> anyhow::Result<()> {
+    let parent = getppid();
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // It may have ended just before.
+    if getppid() != parent {
+        bail!("the process that started this one has ended");
+    }
+    Ok(())
+}
+
+async fn bind(address: std::net::SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} ({flag})"))
+}
+
+/// SIGTERM or SIGINT.
+struct Stop {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Stop {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn requested(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
