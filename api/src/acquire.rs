@@ -1,8 +1,8 @@
 //! One acquire: try, or wait in the queue until it is granted, its wait runs out, or it ends.
 //!
 //! The place in the queue is in the replicated table, and so is the end of the wait. This node is told when it has
-//! applied either, and only has to give up by itself where the client is owed an answer at a certain time: after
-//! `wait_ms` with `keep_place`; when this node is about to stop; or long after the wait should have ended.
+//! applied either. It gives up by itself only where the client is owed an answer at a certain time: after `wait_ms`
+//! with `keep_place`; when this node is about to stop; or long after the wait should have ended.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::measure;
 use crate::problems::Failed;
 use crate::take_back::TakeBack;
 
-/// The cluster's clock stands still while it has no leader. So long after the wait should have ended, the client is told
-/// that this is unknown.
+/// The cluster's clock stands still while it has no leader. So long after the wait should have ended, the client is
+/// told that this is unknown.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How an acquire went well.
@@ -114,15 +114,15 @@ impl Waiter<'_> {
 
     /// What this node's own table says now. It may lag; the place itself needs no node to look after it.
     fn give_up(self) -> Result<Acquired, Failed> {
-        // The lease was not granted yet when the request came. So counted from then, what is left at any later time of
-        // the cluster is not too much.
+        // The lease was not granted yet when the request came: counted from then, what is left of it at any later time
+        // of the cluster is not too much.
         match self.door.handle.view(|table| table.lease(self.place.lease_id, Some(table.at_ms()))) {
             Ok(LeaseState::Granted(grant)) => Ok(Acquired::Granted(Box::new(grant))),
             Ok(LeaseState::Waiting(place)) if self.keep_place => Ok(Acquired::Waiting(place)),
             Err(Refusal::Unknown) if self.keep_place => Ok(Acquired::Waiting(self.place)),
             Ok(LeaseState::Waiting(_)) | Err(Refusal::Unknown) => Err(Failed::new(
                 ProblemKind::Indeterminate,
-                "this node gives up waiting and the lease may still be granted: repeat the PUT, which finds its place, or DELETE",
+                "this node waits no longer, but the lease may yet be granted: repeat the PUT, or DELETE",
             )),
             Err(refusal) => Err(refusal.into()),
         }

@@ -12,9 +12,8 @@
 //!
 //! What this room owes to clients, beyond the shapes:
 //!
-//! - *Certainly not done* (503) is kept apart from *maybe done* (504). [`problems`] alone turns refusals into
-//!   statuses.
-//! - An acquire whose connection closed before its answer is taken back ([`take_back`]); any answer, a 504 too, ends
+//! - *Certainly not done* (503) is kept apart from *maybe done* (504). `problems` alone turns refusals into statuses.
+//! - An acquire whose connection closed before its answer is taken back (`take_back`); any answer, a 504 too, ends
 //!   that duty.
 //! - No handler starts a task. When a connection closes, hyper drops the handler, and dropping it stops its retries:
 //!   a command then either has gone its way already or never will.

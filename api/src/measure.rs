@@ -1,4 +1,4 @@
-//! What the door measures, and `/metrics`. Labels are routes, statuses and outcomes: never anything that a client chose.
+//! What the door measures, and `/metrics`. Labels are routes, statuses and outcomes: never what a client chose.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -54,7 +54,7 @@ impl From<Unanswered> for Failed {
             }
             Unanswered::Indeterminate => Self::new(
                 ProblemKind::Indeterminate,
-                "this may have been done, or be done later: repeat it with the same lease_id until the answer is definite",
+                "this may have been done, or be done later: repeat it until the answer is definite",
             ),
         }
     }

@@ -29,8 +29,8 @@ fn verdict(table: &LeaseTable, check: &Check, consistency: Consistency) -> Verdi
     let verdict = match consistency {
         Consistency::Linearizable if is_live => VerdictName::Live,
         Consistency::Linearizable => VerdictName::Stale,
-        // The table knows every grant up to its revision: a token from there that is not live has ended, or never was. Every
-        // token below the fence is such a one.
+        // The table knows every grant up to its revision: a token from there that is not live has ended, or never was.
+        // Every token below the fence is such a one.
         Consistency::Local if !is_live && check.token.0 <= table.revision().0 => VerdictName::Stale,
         Consistency::Local => VerdictName::Unknown,
     };

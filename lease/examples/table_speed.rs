@@ -84,7 +84,14 @@ fn a_million_leases() {
     assert_eq!(restored.live(), table.live());
 }
 
+/// The longest apply of five rounds, in that round where it was shortest: other programs run too.
 fn keys_of_a_hundred_thousand_expire() {
+    let rounds: Vec<_> = (0..5).map(|_| longest_of_a_hundred_thousand_ends()).collect();
+    let (entries, longest) = rounds.into_iter().min_by_key(|&(_, longest)| longest).unwrap();
+    println!("100,000 expire in {entries} entries, the longest {longest:?}");
+}
+
+fn longest_of_a_hundred_thousand_ends() -> (usize, Duration) {
     let mut table = LeaseTable::new();
     run_all(&mut table, 0, (0..100_000).map(|n| acquire(n, &key(n), Mode::Exclusive, 0)));
     let (mut entries, mut longest) = (0, Duration::ZERO);
@@ -92,7 +99,7 @@ fn keys_of_a_hundred_thousand_expire() {
         longest = longest.max(run(&mut table, 86_400_001, Vec::new()));
         entries += 1;
     }
-    println!("100,000 expire in {entries} entries, the longest {longest:?}");
+    (entries, longest)
 }
 
 fn run_all(table: &mut LeaseTable, at_ms: u64, commands: impl Iterator<Item = Command>) -> Duration {

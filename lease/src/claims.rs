@@ -3,8 +3,8 @@ use std::ops::{Deref, DerefMut};
 
 use ringfence_wire::{Key, Mode};
 
-/// The keys that a lease wants and how, in the order they were asked for, none twice. Most leases have one: it lies in
-/// the lease itself.
+/// The keys that a lease wants and how, in the order they were asked for, none twice. Most leases have one: it lies
+/// in the lease itself.
 #[derive(Clone, Debug)]
 pub(crate) enum Claims {
     One([(Key, Mode); 1]),

@@ -31,8 +31,8 @@ pub enum Command {
         /// Its token.
         token: Token,
     },
-    /// The connection of the acquire with this attachment closed before its answer: end the lease, waiting or granted,
-    /// unless a newer acquire or a renewal came.
+    /// The connection of the acquire with this attachment closed before its answer: end the lease, waiting or
+    /// granted, unless a newer acquire or a renewal came.
     Detach {
         /// The lease.
         lease_id: LeaseId,

@@ -24,8 +24,8 @@ impl From<End> for Refusal {
     }
 }
 
-/// The ids of ended leases. While an id is remembered no acquire grants it again: one that was still under way when the
-/// lease ended cannot leave an orphan.
+/// The ids of ended leases. While an id is remembered no acquire grants it again: one that was still under way when
+/// the lease ended cannot leave an orphan.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
     by_id: BTreeMap<LeaseId, End>,

@@ -23,7 +23,7 @@ use script::{KEYS, Script, ids, key};
 use witness::{Cause, Witness};
 
 /// What must have happened in the course of the test, and how often at least.
-const EXERCISED: [(&str, usize); 33] = [
+const EXERCISED: [(&str, usize); 35] = [
     ("abandoned", 50),
     ("came back too late", 90),
     ("expired", 1520),
@@ -32,12 +32,14 @@ const EXERCISED: [(&str, usize); 33] = [
     ("gave up its wait", 40),
     ("gone", 2350),
     ("granted at once", 2130),
+    ("granted after it was forgotten", 900),
     ("granted before an earlier waiter that it does not disturb", 60),
     ("granted beside other holders", 550),
     ("granted from the queue", 430),
     ("held", 230),
     ("held by waiters alone", 10),
     ("left", 220),
+    ("left, abandoned", 20),
     ("left over", 2540),
     ("memory is full", 200),
     ("mismatch", 260),
@@ -85,7 +87,7 @@ fn play(script: &Script) -> BTreeMap<&'static str, usize> {
     let mut table = LeaseTable::with_limits(script.limits);
     let mut restored = LeaseTable::with_limits(script.limits);
     let mut stepped = LeaseTable::with_limits(script.limits);
-    let mut witness = Witness::default();
+    let mut witness = Witness::new(script.limits);
     for entry in &script.entries {
         let at_ms = table.at_ms().saturating_add_signed(entry.step_ms);
         let commands: Vec<Command> =
@@ -103,6 +105,7 @@ fn play(script: &Script) -> BTreeMap<&'static str, usize> {
         assert_eq!(told, modelled, "the table, and the model");
         assert_eq!(applied(|events| restored.apply(at_ms, commands.clone(), events)), told, "restored");
         assert_same_views(&table, &model);
+        assert_same_views(&restored, &model);
         assert_eq!(table.snapshot(), restored.snapshot());
         assert_eq!(model.first_that_can_be_granted(), None, "nobody waits that could be granted");
         count_what_the_model_knows(&model, remembered, &told.1, &mut witness);

@@ -1,4 +1,44 @@
 //! The rules of Ringfence: the lease table as a pure function of a log.
+//!
+//! [`LeaseTable::apply`] takes the next entry of the log, a time and some [`Command`]s, and answers with an
+//! [`Outcome`] for each command and an [`Event`] for each change. Nothing else goes in: no clock, no random number,
+//! no order of a hash map. So every replica that applied the same entries has the same table and gave the same
+//! answers, and the bytes of [`LeaseTable::snapshot`] are the same on all of them.
+//!
+//! ```text
+//!              (at, commands)                                  outcomes, events
+//!                    |                                                ^
+//!                    v                                                |
+//!   1. time goes on to max(last, at)                                  |
+//!   2. due: waiters whose wait is over leave,   --- each end ---> who fits now is granted
+//!           leases whose ttl is over end                              |
+//!   3. acquire, renew, release, revoke, detach  ----------------------'
+//!
+//!   by_id   id ------------.                    .---> claims, ttl, deadline, token or place
+//!   lines   key: holders, -+--> slot --> Lease -+---> attachment: whose connection it came by
+//!                queue    -|                    '---> wait: how many keys are not free for it yet
+//!   live, waiting          |
+//!      (deadline, number) -'             ended   id: how it ended, for 60 s
+//! ```
+//!
+//! **One number.** Every grant, every end, every place taken or left in a queue takes the next
+//! [`Revision`](ringfence_wire::Revision); a lease's token is the revision of its grant. So tokens are unique and
+//! rise for ever, with no counter for each key. What changes nothing for others (renewals, repeats, refusals) takes
+//! none.
+//!
+//! **The fence** of a key is its oldest live token or, where nobody holds it, the token that the next grant would
+//! have. It cannot fall: a new holder's token is larger than all before, and an end takes a revision itself.
+//!
+//! **The queue** is exact and cheap for one reason, told and proved at `Line`: a waiter that fits a key never
+//! ceases to, and a grant changes nothing for anybody else. Only an end lets waiters in, and only on the keys of
+//! what ended; each waiter counts the keys that it does not fit yet, and is granted when that count comes to
+//! nought.
+//!
+//! **Safety does not rest on time.** Deadlines only decide when an entry of the log ends a lease; until one does,
+//! the lease is live, for reads as well. It is the token that keeps a late writer out.
+//!
+//! No input makes this crate panic: commands need not come from the door, snapshots not from this program.
+
 mod claims;
 mod command;
 mod deadlines;

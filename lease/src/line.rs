@@ -18,8 +18,8 @@ pub(crate) struct Claim {
 /// Who holds a key and who stands in line for it; at least one of either.
 ///
 /// A waiter *fits* if the holders, the earlier waiters and itself are a compatible set. So the waiters that fit are
-/// the head of the queue, up to a *frontier*, and all that a line keeps in order to know it is the tally of the holders
-/// and of the waiters up to there:
+/// the head of the queue, up to a *frontier*, and all that a line keeps in order to know it is the tally of the
+/// holders and of the waiters up to there:
 ///
 /// ```text
 ///     holders      waiters that fit   frontier   waiters that do not
@@ -27,11 +27,12 @@ pub(crate) struct Claim {
 ///   '--------- counted: compatible -------'
 /// ```
 ///
-/// **A waiter that fits goes on to fit.** Only a grant could change that. A newcomer is granted where it is compatible with
-/// all holders and waiters together, hence it changes nothing for any of them. A later waiter that is granted before
-/// this one (which lacks another key) fitted while this one was counted before it. So the frontier only moves towards
-/// the tail, each waiter is passed once, and when it has been passed on all its keys it can be granted. Granting it moves it
-/// from one part of the counted set to the other: nothing changes for the rest. Only an end moves the frontier.
+/// **A waiter that fits goes on to fit.** Only a grant could change that. A newcomer is granted where it is
+/// compatible with all holders and waiters together, hence it changes nothing for any of them. A later waiter that
+/// is granted before this one (which lacks another key) fitted while this one was counted before it. So the
+/// frontier only moves towards the tail, each waiter is passed once, and when it has been passed on all its keys it
+/// can be granted. Granting it moves it from one part of the counted set to the other: nothing changes for the
+/// rest. Only an end moves the frontier.
 #[derive(Debug)]
 pub(crate) enum Line {
     /// One holder and no waiter, as most keys have: it needs no memory of its own.

@@ -61,8 +61,8 @@ impl Lines {
         }
     }
 
-    /// Takes the holder with this token or the waiter at this place out. The waiters that come to fit `key` are added to
-    /// `fitting`.
+    /// Takes the holder with this token or the waiter at this place out. The waiters that come to fit `key` are
+    /// added to `fitting`.
     pub(crate) fn remove(&mut self, key: &Key, number: Revision, fitting: &mut Vec<Slot>) {
         if let Entry::Occupied(mut line) = self.0.entry(key.clone())
             && !line.get_mut().remove(number, fitting)

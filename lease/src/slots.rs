@@ -2,8 +2,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
 
-/// Values at places that do not move, found by a number of four bytes: three maps point at every lease, and a lease id
-/// in each of them would cost four times as much.
+/// Values at places that do not move, found by a number of four bytes: three maps point at every lease, and a lease
+/// id in each of them would cost four times as much.
 ///
 /// They lie in chunks: growing never copies what is there. Which slot a value gets depends on the history of this
 /// process and never shows outside.

@@ -23,7 +23,7 @@ mod view;
 
 pub use restore::RestoreError;
 #[cfg(test)]
-pub(crate) use snapshot::Record;
+pub(crate) use snapshot::{LeaseRecord, Record, encode};
 pub use view::LeaseState;
 
 /// Who holds what, who waits for what, and who did until lately.

@@ -5,8 +5,8 @@ use ringfence_wire::Mode;
 
 /// A set of claims on one key, counted: enough to tell whether one more is compatible with it.
 ///
-/// A set is *compatible* if it has one member, or if all are shared and they are no more than the smallest limit among
-/// them. Every subset of a compatible set is compatible.
+/// A set is *compatible* if it has one member, or if all are shared and they are no more than the smallest limit
+/// among them. Every subset of a compatible set is compatible.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     exclusive: usize,

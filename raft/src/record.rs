@@ -54,10 +54,8 @@ impl LogRecord {
             BLANK | NORMAL | MEMBERSHIP => Ok(Self::Entry(read_entry(record.kind, body)?)),
             VOTE => Ok(Self::Vote(read_vote(&mut body)?)),
             COMMITTED => Ok(Self::Committed(read_log_id(&mut body)?)),
-            TRUNCATED => Ok(Self::Truncated(match body.try_get_u64_le() {
-                Ok(index) => Some(index),
-                Err(_) => None,
-            })),
+            TRUNCATED if body.is_empty() => Ok(Self::Truncated(None)),
+            TRUNCATED => Ok(Self::Truncated(Some(body.try_get_u64_le().map_err(|_| RecordError::Short)?))),
             PURGED => Ok(Self::Purged(read_log_id(&mut body)?)),
             kind => Err(RecordError::Kind(kind)),
         }

@@ -1,5 +1,8 @@
 //! Three nodes in one process: what a handle promises, on the leader and on its followers.
 
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 
 use proptest::collection::vec;
+use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
@@ -103,13 +104,17 @@ fn wish() -> impl Strategy<Value = Wish> {
     let key = || select(&KEYS[..]).prop_map(key);
     let attachment = || (0..3_u64).prop_map(Attachment);
     let ttl = || select(vec![100, 101, 150, 400, 2_000]).prop_map(|ms| Ttl::from_ms(ms).unwrap());
+    let command = prop_oneof![
+        12 => acquire(id(), ttl(), attachment()).prop_map(|acquire| Command::Acquire(Box::new(acquire))),
+        3 => (id(), option::of(ttl())).prop_map(|(lease_id, ttl)| Command::Renew { lease_id, ttl }),
+        4 => id().prop_map(|lease_id| Command::Release { lease_id }),
+        2 => (id(), attachment())
+            .prop_map(|(lease_id, attachment)| Command::Detach { lease_id, attachment }),
+        1 => select(vec![0, 7, u64::MAX]).prop_map(|n| Command::Start { revision: Revision(n) }),
+    ];
     prop_oneof![
-        12 => acquire(id(), ttl(), attachment()).prop_map(|acquire| Command::Acquire(Box::new(acquire))).prop_map(Wish::Command),
-        3 => (id(), proptest::option::of(ttl())).prop_map(|(lease_id, ttl)| Command::Renew { lease_id, ttl }).prop_map(Wish::Command),
-        4 => id().prop_map(|lease_id| Command::Release { lease_id }).prop_map(Wish::Command),
-        2 => (id(), attachment()).prop_map(|(lease_id, attachment)| Command::Detach { lease_id, attachment }).prop_map(Wish::Command),
-        2 => (key(), 0..8_u64).prop_map(|(key, back)| Wish::Revoke { key, back }),
-        1 => select(vec![0, 7, u64::MAX]).prop_map(|revision| Wish::Command(Command::Start { revision: Revision(revision) })),
+        11 => command.prop_map(Wish::Command),
+        1 => (key(), 0..8_u64).prop_map(|(key, back)| Wish::Revoke { key, back }),
     ]
 }
 

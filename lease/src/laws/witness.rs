@@ -1,5 +1,5 @@
-//! Watches a table from outside, command by command, and checks the promises that a client relies on. It knows nothing of
-//! the model: what it knows of the leases it has from their events.
+//! Watches a table from outside, command by command, and checks the promises that a client relies on. It knows
+//! nothing of the model: what it knows of the leases it has from their events.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,19 @@ use ringfence_wire::{EndReason, Key, LeaseId, Mode, Revision, Token};
 
 use super::model::compatible;
 use super::script::{KEYS, key};
+use crate::limits::Limits;
 use crate::table::LeaseTable;
-use crate::{Acquire, Change, Command, Event, LeaseState, Outcome, Refusal};
+use crate::{Acquire, Attachment, Change, Command, Event, LeaseState, Outcome, Refusal};
 
-#[derive(Default)]
 pub(super) struct Witness {
+    limits: Limits,
     revision: u64,
     newest_token: u64,
     fences: BTreeMap<Key, Token>,
     /// Live leases and waiters by id.
     seen: BTreeMap<LeaseId, Seen>,
+    /// When each id ended, or was released.
+    ended_ms: BTreeMap<LeaseId, u64>,
     pub(super) counts: BTreeMap<&'static str, usize>,
 }
 
@@ -27,6 +30,8 @@ struct Seen {
     ttl_ms: u64,
     /// Of its wait, or of its time-to-live.
     deadline_ms: u64,
+    /// The latest acquire, unless a renewal came.
+    attachment: Option<Attachment>,
 }
 
 /// What led to the events.
@@ -37,6 +42,18 @@ pub(super) enum Cause<'a> {
 }
 
 impl Witness {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            revision: 0,
+            newest_token: 0,
+            fences: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            ended_ms: BTreeMap::new(),
+            counts: BTreeMap::new(),
+        }
+    }
+
     pub(super) fn saw(&mut self, cause: &Cause<'_>, events: &[Event], table: &LeaseTable) {
         let now_ms = table.at_ms();
         if let Cause::Command(Command::Start { .. }, _) = cause
@@ -89,15 +106,24 @@ impl Witness {
         let token = event.token.expect("a grant has a token").0;
         assert!(token == event.revision.0 && token > self.newest_token, "tokens rise");
         self.newest_token = token;
+        if let Some(ended_ms) = self.ended_ms.remove(&event.lease_id) {
+            let may_be_dropped = self.limits.remembered < 2_000_000;
+            assert!(
+                may_be_dropped || now_ms > ended_ms + 60_000,
+                "{} was granted after its end",
+                event.lease_id
+            );
+            self.count("granted after it was forgotten");
+        }
         let waited = self.seen.remove(&event.lease_id);
         let claims: Vec<_> = event.keys.iter().map(|(key, mode, _)| (key.clone(), *mode)).collect();
-        let (ttl_ms, place) = match (&waited, cause) {
+        let (ttl_ms, place, attachment) = match (&waited, cause) {
             (Some(waiter), _) => {
                 assert!(!waiter.live && now_ms <= waiter.deadline_ms, "a wait that is over ends in no grant");
-                (waiter.ttl_ms, waiter.number)
+                (waiter.ttl_ms, waiter.number, waiter.attachment)
             }
             (None, Cause::Command(Command::Acquire(acquire), _)) if acquire.lease_id == event.lease_id => {
-                (acquire.ttl.ms().into(), u64::MAX)
+                (acquire.ttl.ms().into(), u64::MAX, Some(acquire.attachment))
             }
             _ => panic!("{} was granted and had not asked for it", event.lease_id),
         };
@@ -121,7 +147,8 @@ impl Witness {
             }
         }
         let deadline_ms = now_ms + ttl_ms;
-        self.seen.insert(event.lease_id, Seen { live: true, number: token, claims, ttl_ms, deadline_ms });
+        let seen = Seen { live: true, number: token, claims, ttl_ms, deadline_ms, attachment };
+        self.seen.insert(event.lease_id, seen);
     }
 
     fn saw_queued(&mut self, cause: &Cause<'_>, event: &Event, now_ms: u64) {
@@ -132,6 +159,7 @@ impl Witness {
             claims: acquire.claims.clone(),
             ttl_ms: acquire.ttl.ms().into(),
             deadline_ms: wait_ends_ms(acquire, now_ms),
+            attachment: Some(acquire.attachment),
         };
         assert!(self.seen.insert(event.lease_id, seen).is_none(), "one place for each lease");
         self.count("queued");
@@ -139,6 +167,7 @@ impl Witness {
 
     fn saw_end(&mut self, cause: &Cause<'_>, event: &Event, reason: EndReason, now_ms: u64) {
         let seen = self.seen.remove(&event.lease_id).expect("it was live");
+        self.ended_ms.insert(event.lease_id, now_ms);
         assert!(seen.live && event.token == Some(Token(seen.number)), "what ends was live, with that token");
         match (reason, cause) {
             (EndReason::Expired, _) => {
@@ -153,8 +182,12 @@ impl Witness {
                 assert!(token.0 == seen.number && seen.claims.iter().any(|claim| claim.0 == *key));
                 self.count("revoked");
             }
-            (EndReason::Abandoned, Cause::Command(Command::Detach { lease_id, .. }, _)) => {
-                assert_eq!(*lease_id, event.lease_id);
+            (EndReason::Abandoned, Cause::Command(Command::Detach { lease_id, attachment }, _)) => {
+                assert_eq!(
+                    (*lease_id, Some(*attachment)),
+                    (event.lease_id, seen.attachment),
+                    "somebody knows of it"
+                );
                 self.count("abandoned");
             }
             _ => panic!("{} ended for no reason", event.lease_id),
@@ -163,6 +196,7 @@ impl Witness {
 
     fn saw_leave(&mut self, cause: &Cause<'_>, event: &Event, reason: Option<EndReason>, now_ms: u64) {
         let seen = self.seen.remove(&event.lease_id).expect("it waited");
+        self.ended_ms.insert(event.lease_id, now_ms);
         assert!(!seen.live && event.token.is_none(), "what leaves a queue was never granted");
         match (reason, cause) {
             (None, Cause::Command(Command::Acquire(acquire), _)) if acquire.lease_id == event.lease_id => {
@@ -172,10 +206,17 @@ impl Witness {
                 assert!(now_ms > seen.deadline_ms, "{} timed out too early", event.lease_id);
                 self.count("timed out");
             }
-            (Some(EndReason::Released), Cause::Command(Command::Release { lease_id }, _))
-            | (Some(EndReason::Abandoned), Cause::Command(Command::Detach { lease_id, .. }, _)) => {
+            (Some(EndReason::Released), Cause::Command(Command::Release { lease_id }, _)) => {
                 assert_eq!(*lease_id, event.lease_id);
                 self.count("left");
+            }
+            (Some(EndReason::Abandoned), Cause::Command(Command::Detach { lease_id, attachment }, _)) => {
+                assert_eq!(
+                    (*lease_id, Some(*attachment)),
+                    (event.lease_id, seen.attachment),
+                    "somebody waits for it"
+                );
+                self.count("left, abandoned");
             }
             _ => panic!("{} left for no reason", event.lease_id),
         }
@@ -186,8 +227,16 @@ impl Witness {
             (Command::Acquire(acquire), Outcome::Waiting(_)) => {
                 let seen = self.seen.get_mut(&acquire.lease_id).expect("it waits");
                 seen.deadline_ms = wait_ends_ms(acquire, now_ms);
+                seen.attachment = Some(acquire.attachment);
             }
-            (Command::Acquire(_), Outcome::Standing(_)) => self.count("repeated"),
+            (Command::Acquire(acquire), Outcome::Standing(_)) => {
+                self.seen.get_mut(&acquire.lease_id).expect("it is live").attachment =
+                    Some(acquire.attachment);
+                self.count("repeated");
+            }
+            (Command::Release { lease_id }, _) => {
+                self.ended_ms.entry(*lease_id).or_insert(now_ms);
+            }
             (Command::Renew { lease_id, ttl }, Outcome::Standing(grant)) => {
                 let seen = self.seen.get_mut(lease_id).expect("it is live");
                 let full_ms = ttl.map_or(seen.ttl_ms, |ttl| ttl.ms().into());
@@ -198,6 +247,7 @@ impl Witness {
                 );
                 let shorter = left_ms > full_ms;
                 (seen.ttl_ms, seen.deadline_ms) = (full_ms, now_ms + left_ms);
+                seen.attachment = None;
                 self.count(if shorter { "renewed for less than it had" } else { "renewed" });
             }
             (_, Outcome::Refused(refusal)) => self.count(match refusal {

@@ -37,16 +37,17 @@ impl LeaseTable {
         }
         if fits {
             let slot = self.grant(lease, events);
-            Outcome::Granted(Box::new(self.grant_of(self.leases.get(slot), Some(self.at_ms))))
-        } else if tries_once {
-            Outcome::Refused(self.held(lease))
-        } else if self.longest_queue(&lease) >= self.limits.queue {
+            return Outcome::Granted(Box::new(self.grant_of(self.leases.get(slot), Some(self.at_ms))));
+        }
+        let longest = self.longest_queue(&lease);
+        if tries_once {
+            Outcome::Refused(self.held(&lease, longest))
+        } else if longest >= self.limits.queue {
             Outcome::Refused(Refusal::Overloaded)
         } else {
-            // At the tail of a queue there is no need to walk over it.
-            let ahead = self.longest_queue(&lease);
+            // At the tail there is no need to count who stands ahead.
             let slot = self.queue(lease, events);
-            Outcome::Waiting(Self::waiting_of(self.leases.get(slot), ahead))
+            Outcome::Waiting(Self::waiting_of(self.leases.get(slot), longest))
         }
     }
 
@@ -77,12 +78,11 @@ impl LeaseTable {
         Outcome::Waiting(Self::waiting_of(lease, self.ahead_of(lease)))
     }
 
-    /// The refusal of a try: the live leases on the keys that are not free, and the longest of the queues.
-    fn held(&self, mut lease: Lease) -> Refusal {
-        let waiters = self.longest_queue(&lease) as u64;
+    /// The refusal of a try: the live leases on the keys that are not free, and the length of the longest queue.
+    fn held(&self, lease: &Lease, longest: usize) -> Refusal {
         let mut holders = Vec::new();
-        for (key, mode) in lease.claims.iter_mut() {
-            if !self.lines.fits(key, *mode) {
+        for &(ref key, mode) in lease.claims.iter() {
+            if self.lines.get(key).is_some_and(|line| !line.fits(mode)) {
                 let room = MAX_BLOCKERS - holders.len();
                 holders.extend(self.holders(key).take(room).map(|(holder, mode)| Blocker {
                     key: key.clone(),
@@ -94,7 +94,7 @@ impl LeaseTable {
                 }));
             }
         }
-        Refusal::Held { holders, waiters }
+        Refusal::Held { holders, waiters: longest as u64 }
     }
 
     fn longest_queue(&self, lease: &Lease) -> usize {

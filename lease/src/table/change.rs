@@ -55,8 +55,8 @@ impl LeaseTable {
         self.let_in(&fitting, events);
     }
 
-    /// Each slot in `fitting` is a waiter that came to fit one more of its keys. Those that fit all are granted, first
-    /// come first. A grant lets nobody else in (see [`crate::line::Line`]), so one pass is enough.
+    /// Each slot in `fitting` is a waiter that came to fit one more of its keys. Those that fit all are granted,
+    /// first come first. A grant lets nobody else in (see [`crate::line::Line`]), so one pass is enough.
     fn let_in(&mut self, fitting: &[Slot], events: &mut Vec<Event>) {
         let mut ready = Vec::new();
         for &slot in fitting {
@@ -123,8 +123,8 @@ impl LeaseTable {
         self.revision
     }
 
-    /// Tells of the change that was just made to `lease`. Whoever held a key alone leaves no holder behind: then there is
-    /// no need to look the key up.
+    /// Tells of the change that was just made to `lease`. Whoever held a key alone leaves no holder behind: then
+    /// there is no need to look the key up.
     fn event(&self, lease: &Lease, change: Change) -> Event {
         let fence = |key: &Key, mode| match (change, mode) {
             (Change::Granted, _) => self.fence_of(lease, key, mode),

@@ -11,8 +11,8 @@ impl LeaseTable {
         self.waiting.next_due_ms().into_iter().chain(self.live.next_due_ms()).min()
     }
 
-    /// Waiters whose wait is over leave, then leases whose time-to-live is over end; only so many in one entry, so that
-    /// no apply stalls the node. The rest stay what they are until the next.
+    /// Waiters whose wait is over leave, then leases whose time-to-live is over end; only so many in one entry, so
+    /// that no apply stalls the node. The rest stay what they are until the next.
     pub(super) fn end_what_is_due(&mut self, events: &mut Vec<Event>) {
         for _ in 0..self.limits.ends {
             if let Some(slot) = self.waiting.first_past(self.at_ms) {

@@ -4,8 +4,8 @@ use super::LeaseTable;
 use crate::{Outcome, Refusal};
 
 impl LeaseTable {
-    /// The deadline never comes nearer: a renewal that was delayed on its way must not cut a newer and longer one short.
-    /// Whoever renews has the answer to its acquire: a connection that closes later means nothing any more.
+    /// The deadline never comes nearer: a renewal that was delayed on its way must not cut a newer and longer one
+    /// short. Whoever renews has the answer to its acquire: a connection that closes later means nothing any more.
     pub(super) fn renew(&mut self, id: LeaseId, ttl: Option<Ttl>) -> Outcome {
         let Some(&slot) = self.by_id.get(&id) else {
             return Outcome::Refused(self.refusal(id));

@@ -27,8 +27,8 @@ pub enum RestoreError {
 use RestoreError::{Inconsistent, Malformed};
 
 impl LeaseTable {
-    /// The table that [`Self::snapshot`] wrote: it goes on exactly as the other would have. Bytes that do not describe a
-    /// possible table are refused.
+    /// The table that [`Self::snapshot`] wrote: it goes on exactly as the other would have. Bytes that do not
+    /// describe a possible table are refused.
     pub fn restore(bytes: &[u8]) -> Result<Self, RestoreError> {
         let (format, mut bytes) = bytes.split_first_chunk().ok_or(Malformed("it has no format number"))?;
         match u32::from_le_bytes(*format) {

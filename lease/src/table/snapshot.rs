@@ -6,13 +6,14 @@ use crate::Attachment;
 use crate::ended::End;
 use crate::lease::Lease;
 
-/// The format of the bytes that follow this number. A change of [`Record`], or of a word of `ringfence_wire` in it, is a new one.
+/// The format of the bytes that follow this number. A change of [`Record`], or of a word of `ringfence_wire` in it,
+/// is a new one.
 pub(super) const FORMAT: u32 = 1;
 
-/// A snapshot is the format number in four bytes, the least significant first, and then these records, one after the
-/// other: the head, the leases by id, the ended ids from the oldest on, the tail. Nothing stands in them that follows
-/// from the rest (lines, fences, orders of ending), and nothing depends on how the table came to be what it is: equal tables
-/// give equal bytes.
+/// A snapshot is the format number in four bytes, the least significant first, and then these records, one after
+/// the other: the head, the leases by id, the ended ids from the oldest on, the tail. Nothing stands in them that
+/// follows from the rest (lines, fences, orders of ending), and nothing depends on how the table came to be what it
+/// is: equal tables give equal bytes.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Record {
     Head {
@@ -49,12 +50,7 @@ pub(crate) struct LeaseRecord {
 impl LeaseTable {
     /// The whole table as bytes for [`Self::restore`].
     pub fn snapshot(&self) -> Vec<u8> {
-        let mut bytes = FORMAT.to_le_bytes().to_vec();
-        for record in self.records() {
-            bytes = postcard::to_extend(&record, bytes)
-                .expect("memory takes all bytes, and every sequence knows its length");
-        }
-        bytes
+        encode(self.records())
     }
 
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
@@ -65,6 +61,13 @@ impl LeaseTable {
         let tail = Record::Tail { leases: self.by_id.len() as u64, ended: self.ended.len() as u64 };
         std::iter::once(head).chain(leases).chain(ended).chain([tail])
     }
+}
+
+pub(crate) fn encode(records: impl IntoIterator<Item = Record>) -> Vec<u8> {
+    records.into_iter().fold(FORMAT.to_le_bytes().to_vec(), |bytes, record| {
+        postcard::to_extend(&record, bytes)
+            .expect("memory takes all bytes, and every sequence knows its length")
+    })
 }
 
 impl From<&Lease> for LeaseRecord {

@@ -17,9 +17,9 @@ pub enum LeaseState {
     Waiting(Waiting),
 }
 
-/// Reads. Those with a `now_ms` take the leader's clock (in milliseconds of cluster time) for a linearizable read, and
-/// `None` for a local one, which cannot tell how long a lease lives on. A lease whose time is over is live until an entry
-/// of the log ends it.
+/// Reads. Those with a `now_ms` take the leader's clock (in milliseconds of cluster time) for a linearizable read,
+/// and `None` for a local one, which cannot tell how long a lease lives on. A lease whose time is over is live
+/// until an entry of the log ends it.
 impl LeaseTable {
     /// The lease as its owner sees it, or [`Refusal::WaitTimeout`], [`Refusal::Gone`] or [`Refusal::Unknown`].
     pub fn lease(&self, id: LeaseId, now_ms: Option<u64>) -> Result<LeaseState, Refusal> {
@@ -35,8 +35,8 @@ impl LeaseTable {
         self.key_view(key, self.lines.get(key), now_ms)
     }
 
-    /// Up to `limit` keys that are held or waited for, start with `prefix` and come after `after`, in the order of their
-    /// bytes; and the last of them if more follow.
+    /// Up to `limit` keys that are held or waited for, start with `prefix` and come after `after`, in the order of
+    /// their bytes; and the last of them if more follow.
     pub fn keys(
         &self,
         prefix: &str,
@@ -62,7 +62,8 @@ impl LeaseTable {
         self.lines.get(key).and_then(|line| line.holder(token)).is_some()
     }
 
-    /// The fence of a key of a live lease. Nobody else holds what a lease holds alone: its own token needs no looking up.
+    /// The fence of a key of a live lease. Nobody else holds what a lease holds alone: its own token needs no
+    /// looking up.
     pub(super) fn fence_of(&self, lease: &Lease, key: &Key, mode: Mode) -> Token {
         match mode {
             Mode::Exclusive => lease.number.into(),

@@ -27,6 +27,13 @@ impl FlushBuffer {
         self.sectors.len() * SECTOR
     }
 
+    /// Bytes it would take on disk with one more frame.
+    pub(crate) fn len_with(&self, payload: usize) -> usize {
+        let room = if self.is_empty() { 0 } else { BODY - self.used };
+        let more = (frame::FRAME_HEAD + payload).saturating_sub(room).div_ceil(BODY);
+        self.len() + more * SECTOR
+    }
+
     /// Numbers and checks every sector, and gives the bytes to write.
     pub(crate) fn seal(&mut self, flush: u64, seed: u32) -> &[u8] {
         let count = u32::try_from(self.sectors.len()).expect("a flush is far below 2^32 sectors");
@@ -56,6 +63,21 @@ impl FlushBuffer {
             self.sectors[last][at..at + taken].copy_from_slice(&bytes[..taken]);
             self.used += taken;
             bytes = &bytes[taken..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_with_one_more_frame_is_known_before() {
+        let mut buffer = FlushBuffer::default();
+        for payload in (0..1_500).step_by(7).chain([475, 475, 475, 461]) {
+            let expected = buffer.len_with(payload);
+            buffer.push(1, 1, &vec![0; payload]);
+            assert_eq!(buffer.len(), expected);
         }
     }
 }

@@ -3,8 +3,9 @@
 use std::fs;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use crate::flush::FlushBuffer;
@@ -13,7 +14,7 @@ use crate::frame::{NOTE_FORGOTTEN, NOTE_ROLLED};
 use crate::header::Header;
 use crate::queue::{Item, Shared};
 use crate::recover::Recovered;
-use crate::sector::{BODY, SECTOR};
+use crate::sector::SECTOR;
 use crate::segment::Segment;
 use crate::{Done, Options, Record};
 
@@ -32,6 +33,8 @@ pub(crate) struct Flusher {
     waiting: Vec<Done>,
     /// The segments wholly before this go once the next flush is on disk.
     forget: Option<u64>,
+    /// Deletes what was forgotten; it waits for the one before it.
+    deleting: Option<JoinHandle<io::Result<()>>>,
     next_flush: u64,
     /// Sequence of the next record to lay out.
     next_sequence: u64,
@@ -52,6 +55,7 @@ impl Flusher {
             buffer: FlushBuffer::default(),
             waiting: Vec::new(),
             forget: None,
+            deleting: None,
             next_flush: log.next_flush,
             next_sequence: log.next_sequence,
             unwritten_sequence: log.next_sequence,
@@ -73,12 +77,13 @@ impl Flusher {
             }
             self.flush();
         }
+        self.await_deletion();
         self.outcome()
     }
 
     fn add(&mut self, record: &Record) {
-        let sectors = record.payload.len() / BODY * SECTOR;
-        if !self.buffer.is_empty() && self.buffer.len() + sectors > self.options.flush_bytes {
+        let is_full = self.buffer.len_with(record.payload.len()) > self.options.flush_bytes;
+        if is_full && !self.buffer.is_empty() {
             self.flush();
         }
         if self.failure.is_none() {
@@ -128,6 +133,9 @@ impl Flusher {
                 self.fail(&error);
             }
         }
+        if self.deleting.as_ref().is_some_and(JoinHandle::is_finished) {
+            self.await_deletion();
+        }
     }
 
     fn write(&mut self) -> io::Result<()> {
@@ -161,15 +169,24 @@ impl Flusher {
         Ok(())
     }
 
-    /// Oldest first, each made durable before the next, so that no crash leaves a gap.
+    /// In a thread of its own, for it takes a tenth of a second to delete a large file.
     fn delete_forgotten(&mut self) -> io::Result<()> {
         let Some(before) = self.forget.take() else { return Ok(()) };
-        for _ in 0..self.forgettable(before) {
-            fs::remove_file(folder::segment_path(&self.dir, self.segments[0]))?;
-            folder::sync(&self.dir)?;
-            self.segments.remove(0);
-        }
+        let gone: Vec<u64> = self.segments.drain(..self.forgettable(before)).collect();
+        let earlier = self.deleting.take();
+        let dir = self.dir.clone();
+        let delete = move || {
+            earlier.map_or(Ok(()), outcome_of)?;
+            delete_segments(&dir, &gone)
+        };
+        self.deleting = Some(thread::Builder::new().name("wal-deleter".to_owned()).spawn(delete)?);
         Ok(())
+    }
+
+    fn await_deletion(&mut self) {
+        if let Some(Err(error)) = self.deleting.take().map(outcome_of) {
+            self.fail(&error);
+        }
     }
 
     /// Runs foreign code. If it panics the thread must live on: others wait for their completion.
@@ -193,4 +210,17 @@ impl Flusher {
             Some((kind, text)) => Err(io::Error::new(*kind, text.clone())),
         }
     }
+}
+
+/// Oldest first, each made durable before the next, so that no crash leaves a gap.
+fn delete_segments(dir: &Path, first_sequences: &[u64]) -> io::Result<()> {
+    for &first in first_sequences {
+        fs::remove_file(folder::segment_path(dir, first))?;
+        folder::sync(dir)?;
+    }
+    Ok(())
+}
+
+fn outcome_of(thread: JoinHandle<io::Result<()>>) -> io::Result<()> {
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("deleting old segments panicked")))
 }

@@ -26,12 +26,12 @@ pub(crate) fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Creates the folder if it is not there, and makes its name durable.
+/// Creates the folder if it is not there, and makes its name durable: also if it is there, for whoever made
+/// it may have been killed before.
 pub(crate) fn create(dir: &Path) -> Result<(), OpenError> {
-    if dir.is_dir() {
-        return Ok(());
+    if !dir.is_dir() {
+        fs::create_dir(dir).map_err(OpenError::io("create", dir))?;
     }
-    fs::create_dir(dir).map_err(OpenError::io("create", dir))?;
     let parent = match dir.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),

@@ -26,6 +26,8 @@ pub(crate) struct Shared {
 struct Queue {
     items: Vec<Item>,
     last_sequence: u64,
+    /// Whether anybody waits for what is queued. Records that nobody waits for ride along with the next flush.
+    is_due: bool,
     /// Waking a thread costs a system call even if it does not sleep.
     is_flusher_asleep: bool,
     is_closed: bool,
@@ -33,7 +35,13 @@ struct Queue {
 
 impl Shared {
     pub(crate) fn new(last_sequence: u64, cut: u64) -> Self {
-        let queue = Queue { items: Vec::new(), last_sequence, is_flusher_asleep: false, is_closed: false };
+        let queue = Queue {
+            items: Vec::new(),
+            last_sequence,
+            is_due: false,
+            is_flusher_asleep: false,
+            is_closed: false,
+        };
         Self {
             queue: Mutex::new(queue),
             filled: Condvar::new(),
@@ -47,7 +55,9 @@ impl Shared {
     /// Queues items, `records` of which are records, and gives the sequence of the last record.
     pub(crate) fn put(&self, items: impl IntoIterator<Item = Item>, records: u64) -> u64 {
         let mut queue = self.lock();
+        let queued = queue.items.len();
         queue.items.extend(items);
+        queue.is_due |= queue.items[queued..].iter().any(|item| !matches!(item, Item::Record(_)));
         queue.last_sequence += records;
         let last_sequence = queue.last_sequence;
         self.wake(queue);
@@ -61,17 +71,19 @@ impl Shared {
         self.wake(queue);
     }
 
-    /// Waits for items and takes them all; `false` once closed and empty.
+    /// Waits for items that somebody waits for, and takes them all; `false` once closed and empty.
     pub(crate) fn take(&self, items: &mut Vec<Item>) -> bool {
         let mut queue = self.lock();
-        while queue.items.is_empty() {
+        while !queue.is_due {
             if queue.is_closed {
-                return false;
+                std::mem::swap(&mut queue.items, items);
+                return !items.is_empty();
             }
             queue.is_flusher_asleep = true;
             queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
             queue.is_flusher_asleep = false;
         }
+        queue.is_due = false;
         std::mem::swap(&mut queue.items, items);
         true
     }
@@ -98,7 +110,7 @@ impl Shared {
 
     /// Wakes the flusher if it sleeps, after letting go of the lock it will want.
     fn wake(&self, queue: MutexGuard<'_, Queue>) {
-        let is_asleep = queue.is_flusher_asleep;
+        let is_asleep = queue.is_flusher_asleep && (queue.is_due || queue.is_closed);
         drop(queue);
         if is_asleep {
             self.filled.notify_one();

@@ -127,6 +127,15 @@ mod tests {
     }
 
     #[test]
+    fn a_place_that_no_flush_has_is_damage() {
+        for (index, count, used) in [(3, 3, 1), (0, 0, 1), (0, 1, 0), (0, 2, BODY - 1), (u32::MAX, 0, BODY)] {
+            let mut sector = [0; SECTOR];
+            seal_as(&mut sector, Place { flush: 7, index, count }, used, 9);
+            assert_eq!(judge(&sector, 9), Judged::Damaged, "part {index} of {count}, {used} bytes used");
+        }
+    }
+
+    #[test]
     fn a_sector_cut_short_by_zeros_is_unwritten() {
         let sector = written(9);
         for written in 0..SECTOR {

@@ -46,20 +46,20 @@ impl Wal {
     /// call have consecutive sequences.
     ///
     /// `done` is called by the flusher thread once they and everything appended before are on disk, in the
-    /// order of the appends; it should be short. With no records it is a barrier. An error is final: these
+    /// order of the appends; it should be short. With no records it is a barrier. Records without a `done` cause no
+    /// flush: they ride along with the next one that somebody waits for, at the latest when the log is closed. An error is final: these
     /// records may or may not be found when the log is opened again, and every later append fails alike.
     ///
     /// # Panics
     /// If a payload is larger than [`MAX_PAYLOAD`].
     pub fn append(&self, records: impl IntoIterator<Item = Record>, done: Option<Done>) -> u64 {
+        let item = |record: Record| {
+            assert!(record.payload.len() <= MAX_PAYLOAD, "a payload is larger than MAX_PAYLOAD");
+            Item::Record(record)
+        };
         // Collected first: a slow iterator must not hold the lock.
-        let mut items: Vec<Item> = records.into_iter().map(Item::Record).collect();
+        let mut items: Vec<Item> = records.into_iter().map(item).collect();
         let count = items.len() as u64;
-        for item in &items {
-            if let Item::Record(record) = item {
-                assert!(record.payload.len() <= MAX_PAYLOAD, "a payload is larger than MAX_PAYLOAD");
-            }
-        }
         items.extend(done.map(Item::Done));
         self.shared.put(items, count)
     }

@@ -1,1 +1,38 @@
 //! Starts, drives, stops and kills real Ringfence processes for tests.
+//!
+//! ```text
+//!  Cluster ──▶ Node ──▶ process ──▶ ringfence serve       signals, exit codes, log files
+//!                └────▶ Client ──▶ connection ──HTTP──▶   typed calls
+//! ```
+//! What a test may rely on:
+//!
+//! - *unknown* is never counted as *failed*: a call gives a [`Reply`], or a [`Failure`] whose [`Fate`] says whether it
+//!   was certainly not done or may have been done;
+//! - only processes that were started here are ever signalled, through the handle that also reaps them; they end with
+//!   the cluster, and with the test program, however that ends;
+//! - each cluster has a loopback address of its own, so ports never collide and a restarted node finds its own free;
+//! - a cluster that is dropped fails the test if a node ever panicked; after a failed test it keeps its directory and
+//!   shows the ends of the logs.
+
+mod answer;
+mod client;
+mod cluster;
+mod connection;
+mod error;
+mod loopback;
+mod node;
+mod process;
+mod program;
+mod spawner;
+mod until;
+mod wish;
+
+pub use answer::{Acquired, Answered, Called, ClusterView, Failure, Fate, LeaseView, MemberView, Reply};
+pub use client::{Client, Consistency};
+pub use cluster::{Builder, Cluster};
+pub use connection::RawAnswer;
+pub use error::Error;
+pub use node::Node;
+pub use program::{Ended, run};
+pub use until::{definite, until};
+pub use wish::{key, try_once, wait_for};

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use ringfence_wal::{OpenError, Options, Wal};
 
-use crate::support::{self, append, contents, folder, record, small};
+use crate::support::{self, append, contents, folder, record, sized, small};
 
 #[test]
 fn a_new_log_is_empty_and_starts_with_sequence_1() {
@@ -117,7 +117,7 @@ fn a_callback_that_panics_closes_the_log_and_leaves_no_other_waiting() {
 fn a_payload_of_any_size_comes_back() {
     let dir = folder();
     let sizes = [0, 1, 474, 475, 476, 489, 490, 964, 65_536, 300_000];
-    let records: Vec<_> = sizes.iter().map(|&size| support::sized(size)).collect();
+    let records: Vec<_> = sizes.iter().map(|&size| sized(size)).collect();
     let (wal, _) = Wal::open(dir.path(), small()).unwrap();
     for record in &records {
         append(&wal, [record.clone()]);
@@ -148,6 +148,23 @@ fn one_flush_serves_all_that_wait_and_is_counted() {
     assert!(flushes.len() <= 2 + 1, "{flushes:?}");
     assert_eq!(stats.flushes, flushes.len() as u64);
     assert_eq!(stats.bytes, flushes.iter().sum::<usize>() as u64);
+}
+
+#[test]
+fn no_flush_is_larger_than_allowed_unless_one_record_is() {
+    let dir = folder();
+    let (sender, flushes) = mpsc::channel();
+    let hook: ringfence_wal::OnFlush = std::sync::Arc::new(move |_, bytes| sender.send(bytes).unwrap());
+    let options = Options { flush_bytes: 8_192, on_flush: Some(hook), ..Options::default() };
+    let (wal, _) = Wal::open(dir.path(), options).unwrap();
+    wal.append((0..200).map(record), None);
+    wal.append([sized(20_000)], None);
+    wal.append((0..200).map(record), None);
+    wal.close().unwrap();
+    let sizes: Vec<usize> = flushes.iter().collect();
+    assert_eq!(sizes.iter().filter(|bytes| **bytes > 8_192).count(), 1, "{sizes:?}");
+    assert!(sizes.iter().filter(|bytes| **bytes > 7_000).count() > 15, "{sizes:?}");
+    assert_eq!(contents(dir.path()).len(), 401);
 }
 
 #[test]

@@ -16,6 +16,11 @@ fn first() -> Record {
     sized(7 * 489 - 14)
 }
 
+/// Fills the second 4 KiB.
+fn second() -> Record {
+    sized(8 * 489 - 14)
+}
+
 /// The records that are found when the power goes now.
 fn after_power_cut(dir: &Path, image: &Path) -> usize {
     let copy = dir.join("copy");
@@ -31,12 +36,12 @@ fn what_opening_returned_is_on_the_disk_though_it_stood_in_the_page_cache_only()
     let log = mount.at().join("log");
     let (wal, _) = Wal::open(&log, small()).unwrap();
     append(&wal, [first()]);
-    append(&wal, [sized(2_000)]);
+    append(&wal, [second()]);
     wal.close().unwrap();
     let file = File::options().read(true).write(true).open(&segments(&log)[0]).unwrap();
-    let mut flush = vec![0; 5 * 512];
+    let mut flush = vec![0; 4_096];
     file.read_exact_at(&mut flush, 4_096).unwrap();
-    file.write_all_at(&[0; 5 * 512], 4_096).unwrap();
+    file.write_all_at(&[0; 4_096], 4_096).unwrap();
     file.sync_all().unwrap();
     file.write_all_at(&flush, 4_096).unwrap();
     assert_eq!(after_power_cut(dir.path(), &image), 1, "the flush must not be on the disk yet");
@@ -69,7 +74,7 @@ fn what_opening_returned_is_on_the_disk_though_an_earlier_sync_of_it_failed() {
     run(Command::new("fallocate").args(["-p", "-l", "4096", "-o", &block.to_string()]).arg(&image)).unwrap();
     let filler = memory.at().join("filler");
     let _ = io::copy(&mut io::repeat(1), &mut File::create(&filler).unwrap());
-    try_append(&wal, [sized(2_000)]).1.unwrap_err();
+    try_append(&wal, [second()]).1.unwrap_err();
     fs::remove_file(filler).unwrap();
     wal.close().unwrap_err();
     assert_eq!(after_power_cut(dir.path(), &image), 1, "the flush must not be on the disk");

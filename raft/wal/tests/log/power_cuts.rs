@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::disk::{Mount, file_system, run};
 use crate::writer::{Writer, check};
@@ -15,7 +15,9 @@ use crate::writer::{Writer, check};
 fn cut_power(writer: Writer, image: &Path, copy: &Path) -> u64 {
     let pid = writer.child.id();
     run(Command::new("kill").args(["-STOP", &pid.to_string()])).unwrap();
+    let started = Instant::now();
     while !is_stopped(pid) {
+        assert!(started.elapsed() < Duration::from_secs(20), "the writer does not stop");
         std::thread::sleep(Duration::from_millis(1));
     }
     fs::copy(image, copy).unwrap();

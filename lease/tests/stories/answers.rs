@@ -3,14 +3,11 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use ringfence_lease::{Change, Event, LeaseState, Outcome, Refusal};
-use ringfence_wire::{EndReason, Grant, Holder, KeyView, ModeName, Waiting};
+use ringfence_lease::{Change, Event, LeaseState, LeaseTable, Outcome, Refusal};
+use ringfence_wire::{EndReason, Grant, Holder, Key, KeyView, ModeName, Waiting};
 
 /// Where the answers stand.
 pub(super) const COLUMN: usize = 48;
-
-/// The words that end the list of keys of an acquire.
-pub(super) const OPTIONS: [&str; 6] = ["ttl", "wait", "keep", "by", "with", "as"];
 
 pub(super) fn outcome(outcome: &Outcome) -> String {
     match outcome {
@@ -108,6 +105,27 @@ pub(super) fn change(change: Change) -> &'static str {
         Change::Ended(reason) | Change::Left(Some(reason)) => self::reason(reason),
         Change::Left(None) => "timed out",
     }
+}
+
+pub(super) fn page((page, next): &(Vec<KeyView>, Option<Key>)) -> String {
+    let keys: Vec<_> = page.iter().map(|view| view.key.as_str()).collect();
+    format!(
+        "{}{}",
+        keys.join(" "),
+        next.as_ref().map_or(String::new(), |next| format!(", more after {next}"))
+    )
+}
+
+pub(super) fn counts(table: &LeaseTable) -> String {
+    format!(
+        "{} live, {} waiting, {} remembered, {} keys; at {}, revision {}",
+        table.live(),
+        table.waiters(),
+        table.remembered(),
+        table.keys_len(),
+        table.at_ms(),
+        table.revision()
+    )
 }
 
 pub(super) fn key_view(view: &KeyView) -> String {

@@ -1,0 +1,126 @@
+use ringfence_lease::{Acquire, Attachment, Command};
+use ringfence_wire::{EndReason, Grant, Key, LeaseId, Mode, ModeName, Ttl, Wait, Waiting};
+use serde_json::{Value, json};
+
+use crate::service::Service;
+
+#[tokio::test]
+async fn a_repeated_put_answers_the_same_grant() {
+    let service = Service::start().await;
+    let id = LeaseId::random();
+    let wish = json!({ "keys": ["a", { "key": "b", "mode": "shared", "limit": 3 }], "holder": "me" });
+    let first: Grant = service.put(id, wish.clone()).await.expect(201);
+    assert_eq!(first.lease_id, id);
+    assert_eq!(first.holder.as_ref().map(|holder| holder.as_str()), Some("me"));
+    assert_eq!(first.expires_in_ms, Some(15_000));
+    assert_eq!(first.keys.len(), 2);
+    assert_eq!((first.keys[1].mode, first.keys[1].limit.map(u32::from)), (ModeName::Shared, Some(3)));
+    assert!(first.keys.iter().all(|key| key.fence == first.token), "nobody else holds them");
+
+    let second: Grant = service.put(id, wish).await.expect(200);
+    assert_eq!(second.token, first.token);
+}
+
+#[tokio::test]
+async fn later_grants_carry_larger_tokens() {
+    let service = Service::start().await;
+    let first = service.hold("a").await;
+    service.delete(first.lease_id).await;
+    let second = service.hold("a").await;
+    assert!(second.token > first.token, "{second:?} after {first:?}");
+}
+
+#[tokio::test]
+async fn a_post_is_granted_under_an_id_made_by_the_server() {
+    let service = Service::start().await;
+    let grant: Grant = service.post("/v1/leases", json!({ "keys": ["a"] })).await.expect(201);
+    let seen: Grant = service.lease(grant.lease_id).await.expect(200);
+    assert_eq!(seen.token, grant.token);
+
+    let problem = service.post("/v1/leases", json!({ "keys": ["a"] })).await.problem("held");
+    assert!(problem.lease_id.is_some_and(|id| id != grant.lease_id), "the id that was drawn is told");
+}
+
+#[tokio::test]
+async fn a_try_for_a_held_key_names_who_is_in_the_way() {
+    let service = Service::start().await;
+    let holder = service.hold("a").await;
+    service.queue("a").await;
+    let id = LeaseId::random();
+    let problem = service.put(id, json!({ "keys": ["free", "a"] })).await.problem("held");
+    assert_eq!(problem.lease_id, Some(id));
+    assert_eq!(problem.waiters, Some(1));
+    let holders = problem.holders.expect("they are named");
+    assert_eq!(
+        holders.iter().map(|it| (it.key.as_str(), it.token)).collect::<Vec<_>>(),
+        [("a", holder.token)]
+    );
+    service.lease(id).await.problem("unknown-lease");
+}
+
+#[tokio::test]
+async fn the_same_id_with_other_keys_is_a_mismatch() {
+    let service = Service::start().await;
+    let grant = service.hold("a").await;
+    let problem = service.put(grant.lease_id, json!({ "keys": ["b"] })).await.problem("lease-mismatch");
+    assert_eq!(problem.lease_id, Some(grant.lease_id));
+}
+
+#[tokio::test]
+async fn a_put_that_comes_after_its_delete_grants_nothing() {
+    let service = Service::start().await;
+    let id = LeaseId::random();
+    service.delete(id).await;
+    let problem = service.put(id, json!({ "keys": ["a"] })).await.problem("lease-gone");
+    assert_eq!(problem.reason, Some(EndReason::Released));
+    assert_eq!(problem.lease_id, Some(id));
+    service.hold("a").await;
+}
+
+#[tokio::test]
+async fn the_owner_sees_its_lease_granted_and_waiting() {
+    let service = Service::start().await;
+    let holder = service.hold("a").await;
+    let seen: Grant = service.lease(holder.lease_id).await.expect(200);
+    assert_eq!(seen.token, holder.token);
+    assert!(seen.expires_in_ms.is_some_and(|ms| ms <= 15_000), "{seen:?}");
+    let local: Grant =
+        service.get(&format!("/v1/leases/{}?consistency=local", holder.lease_id)).await.expect(200);
+    assert_eq!((local.token, local.expires_in_ms), (holder.token, None), "a local read cannot tell");
+
+    service.queue("a").await;
+    let waiter = service.queue("a").await;
+    let seen: Waiting = service.lease(waiter.lease_id).await.expect(200);
+    assert_eq!(seen.ahead, 1);
+    service.lease(LeaseId::random()).await.problem("unknown-lease");
+}
+
+#[tokio::test]
+async fn a_queue_of_ten_thousand_takes_no_more() {
+    let service = Service::start().await;
+    service.hold("a").await;
+    for _ in 0..10 {
+        let waiters = (0..1_000).map(|number| waiter_for("a", number));
+        service.handle.propose(waiters.collect()).await.unwrap();
+    }
+    service.until_waiters(10_000).await;
+    let id = LeaseId::random();
+    let response = service.put(id, json!({ "keys": ["a"], "wait_ms": 60_000 })).await;
+    assert_eq!(response.problem("overloaded").lease_id, Some(id));
+    assert_eq!(response.header("retry-after"), Some("1"));
+    let view: Value = service.get("/v1/keys/a").await.expect(200);
+    assert_eq!(view["waiters"].as_array().map(Vec::len), Some(10_000));
+}
+
+fn waiter_for(key: &str, number: u64) -> Command {
+    Command::Acquire(Box::new(Acquire {
+        lease_id: LeaseId::random(),
+        claims: vec![(Key::new(key).unwrap(), Mode::Exclusive)],
+        ttl: Ttl::default(),
+        wait: Wait::from_ms(60_000).unwrap(),
+        keep_place: false,
+        holder: None,
+        metadata: Default::default(),
+        attachment: Attachment(number),
+    }))
+}

@@ -1,0 +1,89 @@
+use std::io::Write;
+
+use ringfence_wire::{Grant, LeaseId};
+
+use crate::client::{Connection, request};
+use crate::service::Service;
+
+#[tokio::test]
+async fn requests_on_one_connection_are_answered_in_their_order() {
+    let service = Service::start().await;
+    let id = LeaseId::random();
+    let target = format!("/v1/leases/{id}");
+    let mut connection = Connection::open(service.address).await;
+    let requests = [
+        request("PUT", &target, &[], br#"{"keys":["a"]}"#),
+        request("DELETE", &target, &[], b""),
+        request("GET", "/nowhere", &[], b""),
+        request("PUT", &target, &[], b"{"),
+        request("HEAD", "/v1/keys/a", &[], b""),
+        request("GET", "/v1/keys/a", &[], b""),
+    ];
+    connection.send(&requests.concat()).await;
+    let mut statuses = Vec::new();
+    for number in 0..requests.len() {
+        statuses.push(connection.receive(number == 4).await.status);
+    }
+    assert_eq!(statuses, [201, 204, 404, 400, 200, 200]);
+}
+
+#[tokio::test]
+async fn head_says_what_get_would_and_has_no_body() {
+    let service = Service::start().await;
+    let grant = service.hold("a").await;
+    let lease = format!("/v1/leases/{}?consistency=local", grant.lease_id);
+    for target in [
+        lease.as_str(),
+        "/v1/keys/a?consistency=local",
+        "/v1/keys?consistency=local",
+        "/livez",
+        "/openapi.json",
+        "/v1/keys/",
+    ] {
+        let mut connection = Connection::open(service.address).await;
+        connection.send(&request("HEAD", target, &[], b"")).await;
+        connection.send(&request("GET", target, &[], b"")).await;
+        let head = connection.receive(true).await;
+        let get = connection.receive(false).await;
+        assert_eq!(head.status, get.status, "{target}");
+        for name in ["content-length", "content-type", "ringfence-leader"] {
+            assert_eq!(head.header(name), get.header(name), "{target}: {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_may_come_in_pieces_of_unknown_number() {
+    let service = Service::start().await;
+    let head = |id| format!("PUT /v1/leases/{id} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let mut connection = Connection::open(service.address).await;
+    connection.send(head(LeaseId::random()).as_bytes()).await;
+    for piece in ["8\r\n{\"keys\":\r\n", "6\r\n[\"a\"]}\r\n", "0\r\n\r\n"] {
+        connection.send(piece.as_bytes()).await;
+    }
+    connection.receive(false).await.expect::<Grant>(201);
+
+    let mut large = head(LeaseId::random()).into_bytes();
+    for _ in 0..5 {
+        write!(large, "{:x}\r\n", 256 << 10).unwrap();
+        large.extend(std::iter::repeat_n(b' ', 256 << 10));
+        large.extend(b"\r\n");
+    }
+    connection.send(&large).await;
+    connection.send(b"0\r\n\r\n").await;
+    connection.receive(false).await.problem("too-large");
+    connection.send(&request("GET", "/livez", &[], b"")).await;
+    assert_eq!(connection.receive(false).await.status, 200, "the connection is still in order");
+}
+
+#[tokio::test]
+async fn a_body_that_is_cut_off_changes_nothing() {
+    let service = Service::start().await;
+    let id = LeaseId::random();
+    let head = format!("PUT /v1/leases/{id} HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n");
+    let mut connection = Connection::open(service.address).await;
+    connection.send(format!("{head}{{\"keys\":[\"a\"]}}").as_bytes()).await;
+    drop(connection);
+    service.hold("a").await;
+    service.lease(id).await.problem("unknown-lease");
+}

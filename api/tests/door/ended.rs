@@ -1,0 +1,69 @@
+use ringfence_wire::{EndReason, Grant, LeaseId};
+use serde_json::{Value, json};
+
+use crate::client::{Connection, request};
+use crate::service::{Service, eventually};
+
+/// PUT, renew and GET of an ended lease all say how it ended.
+async fn is_gone(service: &Service, id: LeaseId, reason: EndReason) {
+    let renew = format!("/v1/leases/{id}/renew");
+    for response in [
+        service.put(id, json!({ "keys": ["a"] })).await,
+        service.post(&renew, Value::Null).await,
+        service.lease(id).await,
+    ] {
+        assert_eq!(response.problem("lease-gone").reason, Some(reason));
+    }
+}
+
+#[tokio::test]
+async fn a_released_lease_is_gone() {
+    let service = Service::start().await;
+    let grant = service.hold("a").await;
+    service.delete(grant.lease_id).await;
+    service.delete(grant.lease_id).await;
+    is_gone(&service, grant.lease_id, EndReason::Released).await;
+}
+
+#[tokio::test]
+async fn an_expired_lease_is_gone() {
+    let service = Service::start().await;
+    let wish = json!({ "keys": ["a"], "ttl_ms": 100 });
+    let grant: Grant = service.put(LeaseId::random(), wish).await.expect(201);
+    eventually("it expires", || service.handle.view(|table| table.live()) == 0).await;
+    is_gone(&service, grant.lease_id, EndReason::Expired).await;
+}
+
+#[tokio::test]
+async fn a_revoked_lease_is_gone() {
+    let service = Service::start().await;
+    let grant = service.hold("a").await;
+    let wish = json!({ "key": "a", "token": grant.token });
+    let response = service.post("/v1/revoke", wish.clone()).await;
+    assert_eq!(response.status, 204);
+    is_gone(&service, grant.lease_id, EndReason::Revoked).await;
+    service.post("/v1/revoke", wish).await.problem("not-live");
+}
+
+#[tokio::test]
+async fn a_token_is_revoked_only_on_a_key_that_it_holds() {
+    let service = Service::start().await;
+    let grant = service.hold("a").await;
+    service.post("/v1/revoke", json!({ "key": "b", "token": grant.token })).await.problem("not-live");
+    service.post("/v1/revoke", json!({ "key": "a", "token": grant.token.0 + 1 })).await.problem("not-live");
+    service.lease(grant.lease_id).await.expect::<Grant>(200);
+}
+
+#[tokio::test]
+async fn an_abandoned_lease_is_gone() {
+    let service = Service::start().await;
+    service.hold("a").await;
+    let id = LeaseId::random();
+    let wish = json!({ "keys": ["a"], "wait_ms": 60_000 }).to_string();
+    let mut connection = Connection::open(service.address).await;
+    connection.send(&request("PUT", &format!("/v1/leases/{id}"), &[], wish.as_bytes())).await;
+    service.until_waiters(1).await;
+    drop(connection);
+    service.until_waiters(0).await;
+    is_gone(&service, id, EndReason::Abandoned).await;
+}

@@ -1,0 +1,74 @@
+use ringfence_wire::LeaseId;
+use serde_json::{Value, json};
+
+use crate::service::Service;
+
+#[tokio::test]
+async fn every_answer_names_the_leader() {
+    let service = Service::start().await;
+    let url = format!("http://{}", service.address);
+    for (method, target) in
+        [("GET", "/livez"), ("GET", "/nowhere"), ("PATCH", "/v1/keys"), ("PUT", "/v1/leases/x")]
+    {
+        let response = service.send(method, target, &[], b"").await;
+        assert_eq!(response.header("ringfence-leader"), Some(url.as_str()), "{method} {target}");
+    }
+}
+
+#[tokio::test]
+async fn the_cluster_tells_its_members_and_how_far_they_are() {
+    let service = Service::start().await;
+    service.hold("a").await;
+    let status: Value = service.get("/v1/cluster").await.expect(200);
+    assert_eq!(
+        (&status["role"], &status["leader"], &status["node_id"]),
+        (&json!("leader"), &json!(1), &json!(1))
+    );
+    assert_eq!(status["members"]["1"]["voter"], true);
+    assert_eq!(status["live_leases"], 1);
+    assert_eq!(status["revision"], service.handle.view(|table| table.revision().0));
+}
+
+#[tokio::test]
+async fn what_is_measured_has_routes_and_outcomes_but_nothing_a_client_chose() {
+    let service = Service::start().await;
+    let grant = service.hold("secret-key").await;
+    let id = LeaseId::random();
+    service.put(id, json!({ "keys": ["secret-key"] })).await.problem("held");
+    service.put(id, json!({ "keys": ["secret-key"], "wait_ms": 100 })).await.problem("wait-timeout");
+    service.post(&format!("/v1/leases/{}/renew", grant.lease_id), Value::Null).await;
+    service.get("/v1/keys/secret-key").await;
+    service.get("/secret-path").await;
+    let waiting =
+        service.put_later(LeaseId::random(), json!({ "keys": ["secret-key"], "wait_ms": 60_000 })).await;
+    service.until_waiters(1).await;
+    service.delete(grant.lease_id).await;
+    waiting.await.unwrap();
+
+    let response = service.get("/metrics").await;
+    let text = String::from_utf8(response.body).unwrap();
+    for line in [
+        r#"ringfence_acquire_total{outcome="granted"} "#,
+        r#"ringfence_acquire_total{outcome="held"} "#,
+        r#"ringfence_acquire_total{outcome="wait-timeout"} "#,
+        r#"ringfence_renew_total{outcome="renewed"} "#,
+        "ringfence_release_total ",
+        r#"ringfence_acquire_wait_seconds_bucket{le="60"} "#,
+        r#"ringfence_http_requests_total{route="/v1/leases/{lease_id}",status="201"} "#,
+        r#"ringfence_http_requests_total{route="/v1/keys/{key}",status="200"} "#,
+        r#"ringfence_http_requests_total{route="none",status="404"} "#,
+        r#"ringfence_http_request_seconds_bucket{route="/v1/leases/{lease_id}",le="0.001"} "#,
+        "ringfence_raft_has_leader 1",
+        "ringfence_raft_is_leader 1",
+        "ringfence_raft_term ",
+        "ringfence_raft_last_log_index ",
+        "ringfence_raft_committed_index ",
+        "ringfence_raft_applied_index ",
+        "ringfence_leases_live ",
+        "ringfence_waiters ",
+        "ringfence_revision ",
+    ] {
+        assert!(text.lines().any(|it| it.starts_with(line)), "lacks {line}: {text}");
+    }
+    assert!(!text.contains("secret") && !text.contains(&grant.lease_id.to_string()), "{text}");
+}

@@ -1,0 +1,203 @@
+//! A door over a node of its own.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use ringfence_api::{Options, metrics_builder, router};
+use ringfence_raft::{Handle, Node, Role, Settings};
+use ringfence_wire::{Grant, LeaseId, Waiting};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use crate::client::{Connection, Response, request};
+use crate::document;
+
+/// Far more than anything here takes that goes well.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct Service {
+    pub(crate) address: SocketAddr,
+    pub(crate) handle: Handle,
+    pub(crate) draining: watch::Sender<bool>,
+    _node: Node,
+    _data: TempDir,
+    /// Of a member of three: its own, as in a process of its own.
+    runtime: Option<Runtime>,
+}
+
+impl Service {
+    /// The door of a cluster of one node, which leads.
+    pub(crate) async fn start() -> Self {
+        let peer_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_member(1, peer_listener, BTreeMap::new()).await
+    }
+
+    /// The doors of a cluster of three nodes.
+    pub(crate) async fn start_three() -> Vec<Self> {
+        let mut listeners = Vec::new();
+        let mut peers = BTreeMap::new();
+        for id in 1..=3 {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.set_nonblocking(true).unwrap();
+            peers.insert(id, listener.local_addr().unwrap().to_string());
+            listeners.push((id, listener));
+        }
+        let starting: Vec<_> = listeners
+            .into_iter()
+            .map(|(id, listener)| {
+                let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+                let listener = {
+                    let _entered = runtime.enter();
+                    TcpListener::from_std(listener).unwrap()
+                };
+                let service = runtime.spawn(Self::start_member(id, listener, peers.clone()));
+                (runtime, service)
+            })
+            .collect();
+        let mut services = Vec::new();
+        for (runtime, service) in starting {
+            services.push(service.await.unwrap().in_runtime(runtime));
+        }
+        services
+    }
+
+    fn in_runtime(mut self, runtime: Runtime) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Ends a member of three as if its process were killed.
+    pub(crate) fn kill(&mut self) {
+        self.runtime.take().expect("it has not been killed yet").shutdown_background();
+    }
+
+    async fn start_member(id: u64, peer_listener: TcpListener, peers: BTreeMap<u64, String>) -> Self {
+        let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let settings = Settings {
+            id,
+            data: data.path().join("node"),
+            peer_listener,
+            peers,
+            url: format!("http://{address}"),
+            first_revision: Some(ringfence_wire::Revision(1_000)),
+        };
+        let node = Node::start(settings).await.unwrap();
+        let handle = node.handle();
+        let (draining, is_draining) = watch::channel(false);
+        let router = router(handle.clone(), Options { metrics: measurements(), draining: is_draining });
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let service = Self { address, handle, draining, _node: node, _data: data, runtime: None };
+        eventually("the node is ready", || {
+            service.handle.is_ready() && service.handle.view(|table| table.started())
+        })
+        .await;
+        service
+    }
+
+    pub(crate) fn leads(&self) -> bool {
+        self.handle.status().role == Role::Leader
+    }
+
+    /// The answer to a request on a connection of its own, held to the document. `Value::Null` is no body.
+    pub(crate) async fn call(&self, method: &str, target: &str, body: Value) -> Response {
+        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        self.send(method, target, &[], &body).await
+    }
+
+    /// The same with headers and any bytes as the body.
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Response {
+        let mut connection = Connection::open(self.address).await;
+        connection.send(&request(method, target, headers, body)).await;
+        let response = connection.receive(method == "HEAD").await;
+        document::check(method, target, &response);
+        response
+    }
+
+    pub(crate) async fn get(&self, target: &str) -> Response {
+        self.call("GET", target, Value::Null).await
+    }
+
+    pub(crate) async fn post(&self, target: &str, body: Value) -> Response {
+        self.call("POST", target, body).await
+    }
+
+    pub(crate) async fn put(&self, lease_id: LeaseId, body: Value) -> Response {
+        self.call("PUT", &format!("/v1/leases/{lease_id}"), body).await
+    }
+
+    pub(crate) async fn lease(&self, lease_id: LeaseId) -> Response {
+        self.get(&format!("/v1/leases/{lease_id}")).await
+    }
+
+    pub(crate) async fn delete(&self, lease_id: LeaseId) {
+        let response = self.call("DELETE", &format!("/v1/leases/{lease_id}"), Value::Null).await;
+        assert_eq!(response.status, 204, "{response:?}");
+    }
+
+    /// A new lease on `key`, granted.
+    pub(crate) async fn hold(&self, key: &str) -> Grant {
+        self.put(LeaseId::random(), json!({ "keys": [key] })).await.expect(201)
+    }
+
+    /// A new lease that stands in the queue of `key` for a minute, with nobody who waits for its answer.
+    pub(crate) async fn queue(&self, key: &str) -> Waiting {
+        let wish = json!({ "keys": [key], "keep_place": true, "wait_ms": 0 });
+        self.put(LeaseId::random(), wish).await.expect(202)
+    }
+
+    /// A PUT that is answered later.
+    pub(crate) async fn put_later(&self, lease_id: LeaseId, body: Value) -> JoinHandle<Response> {
+        let mut connection = Connection::open(self.address).await;
+        let target = format!("/v1/leases/{lease_id}");
+        connection.send(&request("PUT", &target, &[], body.to_string().as_bytes())).await;
+        tokio::spawn(async move {
+            let response = connection.receive(false).await;
+            document::check("PUT", &target, &response);
+            response
+        })
+    }
+
+    /// Waits until so many leases wait.
+    pub(crate) async fn until_waiters(&self, count: usize) {
+        eventually("the waiters", || self.handle.view(|table| table.waiters()) == count).await;
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Waits until `condition` holds.
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// What the tests of this process measure together.
+pub(crate) fn measurements() -> PrometheusHandle {
+    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+    HANDLE.get_or_init(|| metrics_builder().install_recorder().unwrap()).clone()
+}

@@ -1,0 +1,163 @@
+use std::time::Duration;
+
+use ringfence_wire::{EndReason, Grant, LeaseId, Waiting};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::client::{Connection, request};
+use crate::service::Service;
+
+#[tokio::test]
+async fn a_release_grants_the_next_waiter() {
+    let service = Service::start().await;
+    let holder = service.hold("a").await;
+    let id = LeaseId::random();
+    let waiting = service.put_later(id, json!({ "keys": ["a"], "wait_ms": 60_000 })).await;
+    service.until_waiters(1).await;
+    service.delete(holder.lease_id).await;
+    let grant: Grant = waiting.await.unwrap().expect(201);
+    assert_eq!(grant.lease_id, id);
+    assert!(grant.token > holder.token);
+}
+
+#[tokio::test]
+async fn a_wait_in_vain_ends_and_its_repeat_says_so_again() {
+    let service = Service::start().await;
+    let holder = service.hold("a").await;
+    let id = LeaseId::random();
+    let began = Instant::now();
+    let wish = json!({ "keys": ["a"], "wait_ms": 200 });
+    let problem = service.put(id, wish.clone()).await.problem("wait-timeout");
+    assert!(began.elapsed() >= Duration::from_millis(200), "it waited");
+    assert_eq!(problem.lease_id, Some(id));
+    service.delete(holder.lease_id).await;
+    service.put(id, wish).await.problem("wait-timeout");
+    service.lease(id).await.problem("wait-timeout");
+    service.hold("a").await;
+}
+
+#[tokio::test]
+async fn a_kept_place_is_found_again_by_the_next_put() {
+    let service = Service::start().await;
+    let holder = service.hold("a").await;
+    let id = LeaseId::random();
+    let wish = json!({ "keys": ["a"], "wait_ms": 100, "keep_place": true });
+    let began = Instant::now();
+    let waiting: Waiting = service.put(id, wish.clone()).await.expect(202);
+    assert!(began.elapsed() >= Duration::from_millis(100), "it waited");
+    assert_eq!((waiting.lease_id, waiting.ahead), (id, 0));
+    let later = service.queue("a").await;
+
+    service.delete(holder.lease_id).await;
+    let grant: Grant = service.put(id, wish).await.expect(200);
+    assert_eq!(grant.lease_id, id);
+    let waiting: Waiting = service.lease(later.lease_id).await.expect(200);
+    assert_eq!(waiting.ahead, 0, "who came later comes later");
+}
+
+#[tokio::test]
+async fn a_place_can_be_taken_without_waiting_at_all() {
+    let service = Service::start().await;
+    service.hold("a").await;
+    let wish = json!({ "keys": ["a"], "wait_ms": 0, "keep_place": true });
+    let first: Waiting = service.put(LeaseId::random(), wish.clone()).await.expect(202);
+    let second: Waiting = service.put(LeaseId::random(), wish).await.expect(202);
+    assert_eq!((first.ahead, second.ahead), (0, 1));
+}
+
+#[tokio::test]
+async fn a_waiter_that_is_released_learns_that_it_is_gone() {
+    let service = Service::start().await;
+    service.hold("a").await;
+    let id = LeaseId::random();
+    let waiting = service.put_later(id, json!({ "keys": ["a"], "wait_ms": 60_000 })).await;
+    service.until_waiters(1).await;
+    service.delete(id).await;
+    let problem = waiting.await.unwrap().problem("lease-gone");
+    assert_eq!((problem.reason, problem.lease_id), (Some(EndReason::Released), Some(id)));
+}
+
+#[tokio::test]
+async fn a_waiter_whose_connection_closes_loses_its_place_to_the_next() {
+    let service = Service::start().await;
+    let holder = service.hold("a").await;
+    let gone = LeaseId::random();
+    let wish = json!({ "keys": ["a"], "wait_ms": 60_000 });
+    let mut connection = Connection::open(service.address).await;
+    connection.send(&request("PUT", &format!("/v1/leases/{gone}"), &[], wish.to_string().as_bytes())).await;
+    service.until_waiters(1).await;
+    let waiting = service.put_later(LeaseId::random(), wish).await;
+    service.until_waiters(2).await;
+
+    let closed_at = Instant::now();
+    drop(connection);
+    service.until_waiters(1).await;
+    let took = closed_at.elapsed();
+    assert!((Duration::from_millis(1_900)..Duration::from_secs(4)).contains(&took), "it took {took:?}");
+    assert_eq!(service.lease(gone).await.problem("lease-gone").reason, Some(EndReason::Abandoned));
+    service.delete(holder.lease_id).await;
+    waiting.await.unwrap().expect::<Grant>(201);
+}
+
+#[tokio::test]
+async fn a_lease_granted_to_a_closed_connection_is_taken_back() {
+    let service = Service::start().await;
+    let holder = service.hold("a").await;
+    let gone = LeaseId::random();
+    let wish = json!({ "keys": ["a"], "wait_ms": 60_000 });
+    let mut connection = Connection::open(service.address).await;
+    connection.send(&request("PUT", &format!("/v1/leases/{gone}"), &[], wish.to_string().as_bytes())).await;
+    service.until_waiters(1).await;
+    drop(connection);
+    service.delete(holder.lease_id).await;
+    let next: Grant = service.put(LeaseId::random(), wish).await.expect(201);
+    assert_eq!(service.lease(gone).await.problem("lease-gone").reason, Some(EndReason::Abandoned));
+    assert!(next.token.0 > holder.token.0 + 1, "the lost grant had a token too");
+}
+
+#[tokio::test]
+async fn a_closed_connection_ends_nothing_once_a_newer_put_came() {
+    let service = Service::start().await;
+    service.hold("a").await;
+    let id = LeaseId::random();
+    let target = format!("/v1/leases/{id}");
+    let wish = json!({ "keys": ["a"], "wait_ms": 3_000 });
+    let mut connection = Connection::open(service.address).await;
+    connection.send(&request("PUT", &target, &[], wish.to_string().as_bytes())).await;
+    service.until_waiters(1).await;
+    drop(connection);
+    // Its whole wait is longer than the 2 s after which the first would have been taken back.
+    service.put(id, wish).await.problem("wait-timeout");
+}
+
+#[tokio::test]
+async fn a_place_that_was_answered_outlives_its_connection() {
+    let service = Service::start().await;
+    service.hold("a").await;
+    let kept = service.queue("a").await;
+    let wish = json!({ "keys": ["a"], "wait_ms": 3_000 });
+    service.put(LeaseId::random(), wish).await.problem("wait-timeout");
+    service.lease(kept.lease_id).await.expect::<Waiting>(200);
+}
+
+#[tokio::test]
+async fn a_node_about_to_stop_answers_its_waiters_and_leaves_their_places() {
+    let service = Service::start().await;
+    let holder = service.hold("a").await;
+    let [kept, plain] = [LeaseId::random(), LeaseId::random()];
+    let wish = |keep_place| json!({ "keys": ["a"], "wait_ms": 60_000, "keep_place": keep_place });
+    let kept_answer = service.put_later(kept, wish(true)).await;
+    service.until_waiters(1).await;
+    let plain_answer = service.put_later(plain, wish(false)).await;
+    service.until_waiters(2).await;
+    service.get("/readyz").await.expect::<serde_json::Value>(200);
+
+    service.draining.send(true).unwrap();
+    assert_eq!(kept_answer.await.unwrap().expect::<Waiting>(202).ahead, 0);
+    assert_eq!(plain_answer.await.unwrap().problem("indeterminate").lease_id, Some(plain));
+    service.get("/readyz").await.problem("unavailable");
+    service.get("/livez").await.expect::<serde_json::Value>(200);
+    assert_eq!(service.lease(plain).await.expect::<Waiting>(200).ahead, 1);
+    service.delete(holder.lease_id).await;
+    service.put(kept, wish(true)).await.expect::<Grant>(200);
+}

@@ -1,0 +1,87 @@
+//! How the stories ask: words to commands.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use ringfence_lease::{Acquire, Attachment, Command};
+use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
+
+/// The words that end the list of keys of an acquire.
+const OPTIONS: [&str; 6] = ["ttl", "wait", "keep", "by", "with", "as"];
+
+/// `each 1..3 COMMAND` is the command three times, with the number in place of `#`.
+pub(super) fn commands(words: &[&str]) -> Vec<Command> {
+    match words {
+        [] => Vec::new(),
+        ["each", range, template @ ..] => {
+            let (from, to) = range.split_once("..").expect("each FROM..TO");
+            let template = template.join(" ");
+            let filled = |n: u64| template.replace('#', &n.to_string());
+            (number(from)..=number(to)).map(|n| command(&filled(n).split(' ').collect::<Vec<_>>())).collect()
+        }
+        words => vec![command(words)],
+    }
+}
+
+fn command(words: &[&str]) -> Command {
+    let option = |name| words.iter().position(|&word| word == name).map(|at| words[at + 1]);
+    let ttl = option("ttl").map(|ms| Ttl::from_ms(number(ms)).unwrap());
+    match words[0] {
+        "start" => Command::Start { revision: Revision(number(words[1])) },
+        "renew" => Command::Renew { lease_id: id(words[1]), ttl },
+        "release" => Command::Release { lease_id: id(words[1]) },
+        "revoke" => Command::Revoke { key: key(words[1]), token: Token(number(words[2])) },
+        "detach" => Command::Detach { lease_id: id(words[1]), attachment: Attachment(number(words[2])) },
+        "acquire" => Command::Acquire(Box::new(Acquire {
+            lease_id: id(words[1]),
+            claims: words[2..]
+                .iter()
+                .take_while(|word| !OPTIONS.contains(word))
+                .map(|word| claim(word))
+                .collect(),
+            ttl: ttl.unwrap_or_default(),
+            wait: option("wait").map_or(Wait::default(), |ms| Wait::from_ms(number(ms)).unwrap()),
+            keep_place: words.contains(&"keep"),
+            holder: option("by").and_then(Holder::new),
+            metadata: option("with").map_or(Metadata::default(), metadata),
+            attachment: Attachment(option("as").map_or(0, number)),
+        })),
+        other => panic!("no command is called {other}"),
+    }
+}
+
+/// The bytes of the name are the bits of the id.
+pub(super) fn id(name: &str) -> LeaseId {
+    LeaseId::from_u128(name.bytes().fold(0, |bits, byte| bits << 8 | u128::from(byte))).unwrap()
+}
+
+/// The name that the id was made of.
+pub(super) fn name(id: LeaseId) -> String {
+    let digits: Vec<u32> = id.to_string().chars().filter_map(|digit| digit.to_digit(16)).collect();
+    let bytes = digits.chunks(2).map(|pair| char::from_u32(pair[0] << 4 | pair[1]).unwrap());
+    bytes.filter(|&byte| byte != '\0').collect()
+}
+
+pub(super) fn key(word: &str) -> Key {
+    Key::new(word).unwrap()
+}
+
+pub(super) fn number<T: std::str::FromStr>(word: &str) -> T {
+    word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
+}
+
+/// `a`, `a=shared` or `a=shared/2`.
+fn claim(word: &str) -> (Key, Mode) {
+    match word.split_once('=') {
+        None => (key(word), Mode::Exclusive),
+        Some((name, mode)) => {
+            let limit = mode.split_once('/').and_then(|(_, limit)| NonZeroU32::new(number(limit)));
+            (key(name), Mode::Shared { limit })
+        }
+    }
+}
+
+fn metadata(pair: &str) -> Metadata {
+    let (name, value) = pair.split_once('=').expect("NAME=VALUE");
+    Metadata::new(BTreeMap::from([(name.to_owned(), value.to_owned())])).unwrap()
+}

@@ -1,0 +1,100 @@
+//! `ringfence dev`: the cluster that it makes ends with it, however it ends.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ringfence_harness::{Acquired, Answered, Client, try_once};
+use ringfence_wire::LeaseId;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
+const SOON: Duration = Duration::from_secs(30);
+
+/// A running `ringfence dev`, killed when dropped.
+struct Dev {
+    child: Child,
+    /// The address and the process of each node, as it told them.
+    nodes: Vec<(SocketAddr, u32)>,
+}
+
+impl Dev {
+    fn start() -> Self {
+        let mut child = Command::new(PROGRAM)
+            .args(["dev", "--base-port", &free_base_port().to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let told = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let mut dev = Self { child, nodes: Vec::new() };
+        for line in told {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if let [_, url, pid] = words.as_slice()
+                && let Some(address) = url.strip_prefix("http://")
+            {
+                dev.nodes.push((address.parse().unwrap(), pid.parse().unwrap()));
+            }
+            if line.contains("Ctrl-C ends all nodes") {
+                break;
+            }
+        }
+        dev
+    }
+
+    fn ends_with(mut self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+        self.child.wait().unwrap();
+        let deadline = Instant::now() + SOON;
+        for &(address, pid) in &self.nodes {
+            while is_alive(pid) {
+                assert!(Instant::now() < deadline, "process {pid} has outlived {signal} to its parent");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            assert!(TcpStream::connect(address).is_err(), "somebody still listens on {address}");
+        }
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+async fn the_nodes_of_dev_end_with_it_however_it_ends() {
+    for signal in ["-KILL", "-TERM", "-INT"] {
+        let dev = Dev::start();
+        assert_eq!(dev.nodes.len(), 3);
+        for (number, &(address, pid)) in dev.nodes.iter().enumerate() {
+            assert!(is_alive(pid));
+            let wish = try_once(&format!("dev/{number}"));
+            let acquired = Client::new(address).acquire(LeaseId::random(), &wish).await.done();
+            assert!(matches!(acquired, Acquired::Granted(_)));
+        }
+        dev.ends_with(signal);
+    }
+}
+
+/// A process that has ended but whom nobody has asked how is not alive.
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+/// A port such that those which `dev` uses relative to it are free. Below the ports that connections come from.
+fn free_base_port() -> u16 {
+    let start = 20_000 + (std::process::id() % 50) as u16 * 200;
+    let is_free = |base: u16| {
+        (1..=3).all(|id| {
+            TcpListener::bind(("127.0.0.1", base + id)).is_ok()
+                && TcpListener::bind(("127.0.0.1", base + 100 + id)).is_ok()
+        })
+    };
+    (start..32_000).step_by(200).find(|&base| is_free(base)).expect("some ports are free")
+}

@@ -1,0 +1,182 @@
+//! What a grant promises while nothing goes wrong: one token for a lease, and an end that does not come early.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::time::{Duration, Instant};
+
+use ringfence_harness::{
+    Acquired, Answered, Builder, Client, Cluster, Consistency, LeaseView, Reply, key, run, try_once, until,
+};
+use ringfence_wire::{AcquireRequest, Grant, LeaseId, ProblemKind, Token, Ttl, VerdictName};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
+/// On an idle cluster, a lease ends within this time after its time-to-live.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+
+fn cluster() -> Builder {
+    Cluster::builder(PROGRAM)
+}
+
+#[tokio::test]
+async fn a_grant_is_201_through_any_node_and_its_repeat_200_through_another() {
+    let cluster = cluster().start().await.unwrap();
+    let mut last = Token(0);
+    for node in 1..=3u64 {
+        let lease = LeaseId::random();
+        let wish = try_once(&format!("any/{node}"));
+        let Reply::Done { status: 201, body: Acquired::Granted(grant) } =
+            cluster.node(node).client().acquire(lease, &wish).await.unwrap()
+        else {
+            panic!("not granted");
+        };
+        assert!(grant.token > last, "tokens rise");
+        last = grant.token;
+        for other in 1..=3 {
+            let repeat = cluster.node(other).client().acquire(lease, &wish).await.unwrap();
+            let Reply::Done { status: 200, body: Acquired::Standing(repeat) } = repeat else {
+                panic!("the repeat of {grant:?} through node {other} gave {repeat:?}");
+            };
+            assert_eq!((repeat.token, &repeat.keys), (grant.token, &grant.keys));
+            let other = cluster.node(other).client();
+            other.acquire(LeaseId::random(), &wish).await.refused(ProblemKind::Held);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_released_or_revoked_token_is_stale_at_every_node() {
+    let cluster = cluster().start().await.unwrap();
+    let key = key("orders/42");
+    for by_operator in [false, true] {
+        let lease = LeaseId::random();
+        let grant = granted(&cluster.node(1).client(), lease, &try_once("orders/42")).await;
+        for node in cluster.nodes() {
+            let verdict = node.client().validate(&key, grant.token, Consistency::Linearizable).await.done();
+            assert_eq!((verdict.verdict, verdict.fence), (VerdictName::Live, grant.token));
+        }
+        match by_operator {
+            false => cluster.node(2).client().release(lease).await.done(),
+            true => cluster.node(2).client().revoke(&key, grant.token).await.done(),
+        }
+        for node in cluster.nodes() {
+            let verdict = node.client().validate(&key, grant.token, Consistency::Linearizable).await.done();
+            assert_eq!(verdict.verdict, VerdictName::Stale, "at node {}", node.id());
+            assert!(verdict.fence > grant.token);
+            // The linearizable read has waited for this node to know it.
+            let verdict = node.client().validate(&key, grant.token, Consistency::Local).await.done();
+            assert_eq!(verdict.verdict, VerdictName::Stale, "at node {}", node.id());
+            node.client().acquire(lease, &try_once("orders/42")).await.refused(ProblemKind::LeaseGone);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lease_ends_no_earlier_than_its_client_counts_and_soon_after() {
+    let cluster = cluster().start().await.unwrap();
+    let watched = [100, 101, 350, 1_000, 2_500].into_iter().enumerate().map(|(index, ttl_ms)| {
+        let asked = cluster.node(index as u64 % 3 + 1).client();
+        let watching = cluster.node((index as u64 + 1) % 3 + 1).client();
+        async move {
+            let lease = LeaseId::random();
+            let wish = AcquireRequest {
+                ttl_ms: Ttl::from_ms(ttl_ms).unwrap(),
+                ..try_once(&format!("ttl/{ttl_ms}"))
+            };
+            let sent = Instant::now();
+            let grant = granted(&asked, lease, &wish).await;
+            let ends = ended(&watching, lease, sent, &grant).await;
+            assert!(
+                ends < Duration::from_millis(ttl_ms.into()) + ENDS_WITHIN,
+                "ttl {ttl_ms}: ended {ends:?} after the request"
+            );
+        }
+    });
+    futures_util::future::join_all(watched).await;
+}
+
+/// Its clock once stood still for good, 400 ms after it began to lead: no follower's answer told that it leads.
+#[tokio::test]
+async fn the_leases_of_a_lone_node_end_too() {
+    let cluster = cluster().nodes(1).start().await.unwrap();
+    let client = cluster.node(1).client();
+    let lease = LeaseId::random();
+    let wish = AcquireRequest { ttl_ms: Ttl::from_ms(1_500).unwrap(), ..try_once("alone") };
+    let sent = Instant::now();
+    let grant = granted(&client, lease, &wish).await;
+    ended(&client, lease, sent, &grant).await;
+}
+
+#[tokio::test]
+async fn a_renewal_gives_the_full_time_again() {
+    let cluster = cluster().start().await.unwrap();
+    let client = cluster.node(1).client();
+    let lease = LeaseId::random();
+    let wish = AcquireRequest { ttl_ms: Ttl::from_ms(600).unwrap(), ..try_once("renewed") };
+    let grant = granted(&client, lease, &wish).await;
+    let began = Instant::now();
+    let mut sent = began;
+    let mut renewed = grant.clone();
+    while began.elapsed() < Duration::from_millis(2_000) {
+        sent = Instant::now();
+        renewed = client.renew(lease, None).await.done();
+        assert_eq!((renewed.token, renewed.expires_in_ms), (grant.token, Some(600)));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    ended(&client, lease, sent, &renewed).await;
+    client.renew(lease, None).await.refused(ProblemKind::LeaseGone);
+}
+
+#[tokio::test]
+async fn a_new_cluster_counts_from_the_wall_clock_unless_told_otherwise() {
+    let unix_ms = || std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
+    let before = unix_ms();
+    let cluster = cluster().nodes(1).first_revision(None).start().await.unwrap();
+    let after = unix_ms();
+    let grant = granted(&cluster.node(1).client(), LeaseId::random(), &try_once("first")).await;
+    assert!(grant.token.0 > before * 1_024, "{} < {before} × 1,024", grant.token);
+    assert!(grant.token.0 <= after * 1_024 + 1, "{} > {after} × 1,024", grant.token);
+    assert!(grant.token.0 < 1 << 53);
+    // The flag is for new clusters only: this one goes on where it was.
+    cluster.node(1).kill().unwrap();
+    cluster.node(1).start().unwrap();
+    cluster.ready().await.unwrap();
+    let next = granted(&cluster.node(1).client(), LeaseId::random(), &try_once("second")).await;
+    assert_eq!(next.token.0, grant.token.0 + 1);
+}
+
+#[tokio::test]
+async fn a_first_revision_beyond_what_json_keeps_exact_is_refused() {
+    for revision in ["9007199254740992", "18446744073709551615", "-1", "x"] {
+        let flag = format!("--first-revision={revision}");
+        let ended = run(PROGRAM, ["serve", "--id=1", "--data=d", &flag], ENDS_WITHIN).await.unwrap();
+        assert!(!ended.status.success(), "{revision}: {ended:?}");
+        assert!(ended.output.contains("--first-revision"), "{revision}: {ended:?}");
+    }
+}
+
+async fn granted(client: &Client, lease: LeaseId, wish: &AcquireRequest) -> Grant {
+    match client.acquire(lease, wish).await.done() {
+        Acquired::Granted(grant) => grant,
+        other => panic!("expected a new grant, not {other:?}"),
+    }
+}
+
+/// Waits until `client` sees that the lease has ended; how long after `sent`. Fails if that is before the client that
+/// sent its last acquire or renewal then, and got `grant`, would have thought so.
+async fn ended(client: &Client, lease: LeaseId, sent: Instant, grant: &Grant) -> Duration {
+    let counted = Duration::from_millis(grant.expires_in_ms.unwrap());
+    let within = counted + ENDS_WITHIN;
+    let look = || async {
+        match client.lease(lease, Consistency::Linearizable).await.unwrap() {
+            Reply::Done { body: LeaseView::Granted(still), .. } => {
+                assert_eq!(still.token, grant.token);
+                None
+            }
+            Reply::Refused(problem) if problem.kind == ProblemKind::LeaseGone => Some(sent.elapsed()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let ends = until(within, "the lease ends", look).await.unwrap();
+    assert!(ends >= counted, "ended {ends:?} after the request, which was promised {counted:?}");
+    ends
+}

@@ -1,0 +1,192 @@
+//! What a call comes to.
+
+use std::collections::BTreeMap;
+
+use ringfence_wire::{Grant, Problem, ProblemKind, Revision, Waiting};
+use serde::Deserialize;
+
+/// A definite answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply<T> {
+    /// A 2xx.
+    Done {
+        /// The HTTP status.
+        status: u16,
+        /// The body.
+        body: T,
+    },
+    /// A 4xx: the cluster understood, and will not. Nothing was done.
+    Refused(Box<Problem>),
+}
+
+/// What has become of a call without a definite answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Certainly not done: nothing was sent, or the answer was 503 `unavailable`.
+    NotDone,
+    /// May or may not have been done, or be done later: no answer in time, a connection that broke after something was
+    /// sent, 504 `indeterminate`, or a 5xx that is not ours.
+    Unknown,
+    /// Answered against the contract. Nothing can be told from that, and no test may take it for one of the others.
+    Malformed,
+}
+
+/// Why there is no definite answer.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{fate:?}: {why}")]
+pub struct Failure {
+    /// What has become of the call.
+    pub fate: Fate,
+    /// What the node said, if it said something.
+    pub problem: Option<Box<Problem>>,
+    /// For people.
+    pub why: String,
+}
+
+/// What a typed call gives.
+pub type Called<T> = Result<Reply<T>, Failure>;
+
+/// How an acquire went well.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Acquired {
+    /// 201: granted now.
+    Granted(Grant),
+    /// 200: granted before.
+    Standing(Grant),
+    /// 202: it keeps its place in the queue.
+    Waiting(Waiting),
+}
+
+/// A lease as its owner sees it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum LeaseView {
+    /// It is granted.
+    Granted(Box<Grant>),
+    /// It waits.
+    Waiting(Waiting),
+}
+
+/// How a node sees itself and the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct ClusterView {
+    /// The cluster's id.
+    pub cluster_id: String,
+    /// The answering node.
+    pub node_id: u64,
+    /// What it is.
+    pub role: String,
+    /// Its term.
+    pub term: u64,
+    /// Who leads, as far as it knows.
+    pub leader: Option<u64>,
+    /// The index of its last log entry.
+    pub last_log_index: Option<u64>,
+    /// Up to where it knows the log to be committed.
+    pub committed_index: Option<u64>,
+    /// Up to where it has applied the log.
+    pub applied_index: Option<u64>,
+    /// The revision of its table.
+    pub revision: Revision,
+    /// The cluster time of its table, in milliseconds.
+    pub at_ms: u64,
+    /// Its live leases.
+    pub live_leases: u64,
+    /// Its waiting leases.
+    pub waiters: u64,
+    /// The members, by id.
+    pub members: BTreeMap<u64, MemberView>,
+    /// The version of the program.
+    pub version: String,
+}
+
+/// A member, as a node sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct MemberView {
+    /// Whether it counts for quorums.
+    pub voter: bool,
+    /// Where its peers reach it.
+    pub peer: String,
+    /// Its HTTP URL, where it is known.
+    pub url: Option<String>,
+    /// How many entries it lacks, as the leader sees it.
+    pub lag_entries: Option<u64>,
+}
+
+impl Failure {
+    pub(crate) fn new(fate: Fate, why: impl Into<String>) -> Self {
+        Self { fate, problem: None, why: why.into() }
+    }
+
+    /// The status that the node answered, if it answered as the contract says.
+    pub fn status(&self) -> Option<u16> {
+        self.problem.as_ref().map(|problem| problem.status)
+    }
+}
+
+impl Acquired {
+    /// The grant, if there is one.
+    pub fn grant(self) -> Option<Grant> {
+        match self {
+            Self::Granted(grant) | Self::Standing(grant) => Some(grant),
+            Self::Waiting(_) => None,
+        }
+    }
+}
+
+impl<T> Reply<T> {
+    /// The HTTP status.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Done { status, .. } => *status,
+            Self::Refused(problem) => problem.status,
+        }
+    }
+}
+
+/// For tests: the answer that was expected, or a panic that shows what came instead.
+pub trait Answered<T> {
+    /// The body of a 2xx.
+    ///
+    /// # Panics
+    /// On anything else.
+    fn done(self) -> T;
+
+    /// The problem of a refusal of this kind.
+    ///
+    /// # Panics
+    /// On anything else.
+    fn refused(self, kind: ProblemKind) -> Problem;
+
+    /// The failure, where there is no definite answer.
+    ///
+    /// # Panics
+    /// On a definite answer, and on one against the contract.
+    fn failed(self) -> Failure;
+}
+
+impl<T: std::fmt::Debug> Answered<T> for Called<T> {
+    #[track_caller]
+    fn done(self) -> T {
+        match self {
+            Ok(Reply::Done { body, .. }) => body,
+            other => panic!("expected a success, not {other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn refused(self, kind: ProblemKind) -> Problem {
+        match self {
+            Ok(Reply::Refused(problem)) if problem.kind == kind => *problem,
+            other => panic!("expected {kind:?}, not {other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn failed(self) -> Failure {
+        match self {
+            Err(failure) if failure.fate != Fate::Malformed => failure,
+            other => panic!("expected no definite answer, not {other:?}"),
+        }
+    }
+}

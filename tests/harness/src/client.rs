@@ -1,0 +1,230 @@
+//! Typed calls to one node.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::Method;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use ringfence_wire::{
+    AcquireRequest, BatchAnswer, BatchRequest, Grant, Key, KeyList, KeyView, LeaseId, Problem, ProblemKind,
+    RenewManyRequest, RenewRequest, RevokeRequest, Token, Ttl, ValidateRequest, Verdict,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use crate::answer::{Acquired, Called, ClusterView, Failure, Fate, LeaseView, Reply};
+use crate::connection::{Connections, RawAnswer};
+
+/// How long a call may take beyond what it waits for: a node gives up by itself after 5 s, or 10 s past its wait.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// What may stand in a path as it is; a key keeps its slashes.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// How fresh a read is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consistency {
+    /// As new as the cluster's state was at some instant of the call.
+    Linearizable,
+    /// The node's own state.
+    Local,
+}
+
+/// Calls one node. Clones share its connections. It belongs to the tokio runtime that it is first used on.
+#[derive(Clone, Debug)]
+pub struct Client {
+    connections: Arc<Connections>,
+    timeout: Duration,
+}
+
+impl Client {
+    /// A client of the node whose HTTP is at `address`.
+    pub fn new(address: SocketAddr) -> Self {
+        Self { connections: Arc::new(Connections::new(address)), timeout: TIMEOUT }
+    }
+
+    /// The same, but a call takes no longer than `timeout` beyond what it waits for.
+    pub fn within(&self, timeout: Duration) -> Self {
+        Self { timeout, ..self.clone() }
+    }
+
+    /// `PUT /v1/leases/{lease_id}`
+    pub async fn acquire(&self, lease_id: LeaseId, wish: &AcquireRequest) -> Called<Acquired> {
+        let waits = Duration::from_millis(wish.wait_ms.ms().into());
+        let path = format!("/v1/leases/{lease_id}");
+        let answer = self.send(Method::PUT, &path, json(wish), self.timeout + waits).await?;
+        typed(answer, |answer| {
+            Ok(match answer.status {
+                201 => Acquired::Granted(serde_json::from_slice(&answer.body)?),
+                200 => Acquired::Standing(serde_json::from_slice(&answer.body)?),
+                _ => Acquired::Waiting(serde_json::from_slice(&answer.body)?),
+            })
+        })
+    }
+
+    /// `POST /v1/leases/{lease_id}/renew`
+    pub async fn renew(&self, lease_id: LeaseId, ttl_ms: Option<Ttl>) -> Called<Grant> {
+        self.post(&format!("/v1/leases/{lease_id}/renew"), &RenewRequest { ttl_ms }).await
+    }
+
+    /// `POST /v1/renew`
+    pub async fn renew_many(&self, lease_ids: Vec<LeaseId>) -> Called<BatchAnswer> {
+        self.post("/v1/renew", &RenewManyRequest { lease_ids }).await
+    }
+
+    /// `DELETE /v1/leases/{lease_id}`
+    pub async fn release(&self, lease_id: LeaseId) -> Called<()> {
+        let path = format!("/v1/leases/{lease_id}");
+        nothing(self.send(Method::DELETE, &path, Bytes::new(), self.timeout).await?)
+    }
+
+    /// `GET /v1/leases/{lease_id}`
+    pub async fn lease(&self, lease_id: LeaseId, consistency: Consistency) -> Called<LeaseView> {
+        self.get(&format!("/v1/leases/{lease_id}?{}", consistency.query())).await
+    }
+
+    /// `GET /v1/keys/{key}`
+    pub async fn key(&self, key: &Key, consistency: Consistency) -> Called<KeyView> {
+        let path = utf8_percent_encode(key.as_str(), PATH);
+        self.get(&format!("/v1/keys/{path}?{}", consistency.query())).await
+    }
+
+    /// `GET /v1/keys`, a page of those that start with `prefix`, from what `next` of the page before said.
+    pub async fn keys(&self, prefix: &str, after: Option<&str>, consistency: Consistency) -> Called<KeyList> {
+        let encode = |text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let after = after.map(|after| format!("&after={}", encode(after))).unwrap_or_default();
+        self.get(&format!("/v1/keys?prefix={}{after}&{}", encode(prefix), consistency.query())).await
+    }
+
+    /// `POST /v1/validate` with a single check.
+    pub async fn validate(&self, key: &Key, token: Token, consistency: Consistency) -> Called<Verdict> {
+        let wish = ValidateRequest { key: Some(key.clone()), token: Some(token), checks: None };
+        self.post(&format!("/v1/validate?{}", consistency.query()), &wish).await
+    }
+
+    /// `POST /v1/revoke`
+    pub async fn revoke(&self, key: &Key, token: Token) -> Called<()> {
+        let wish = json(&RevokeRequest { key: key.clone(), token });
+        nothing(self.send(Method::POST, "/v1/revoke", wish, self.timeout).await?)
+    }
+
+    /// `POST /v1/batch`
+    pub async fn batch(&self, wish: &BatchRequest) -> Called<BatchAnswer> {
+        self.post("/v1/batch", wish).await
+    }
+
+    /// `GET /v1/cluster`
+    pub async fn cluster(&self) -> Called<ClusterView> {
+        self.get("/v1/cluster").await
+    }
+
+    /// `GET /metrics`, as text.
+    pub async fn metrics(&self) -> Called<String> {
+        let answer = self.send(Method::GET, "/metrics", Bytes::new(), self.timeout).await?;
+        typed(answer, |answer| Ok(String::from_utf8_lossy(&answer.body).into_owned()))
+    }
+
+    /// Whether `GET /readyz` says yes.
+    pub async fn is_ready(&self) -> bool {
+        let answer = self.send(Method::GET, "/readyz", Bytes::new(), self.timeout).await;
+        answer.is_ok_and(|answer| answer.status == 200)
+    }
+
+    /// Any request, and its answer as it came.
+    pub async fn raw(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Result<RawAnswer, Failure> {
+        let method = Method::from_bytes(method.as_bytes())
+            .map_err(|error| Failure::new(Fate::NotDone, format!("{method}: {error}")))?;
+        self.send(method, path, body.into(), self.timeout).await
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Called<T> {
+        from_json(self.send(Method::GET, path, Bytes::new(), self.timeout).await?)
+    }
+
+    async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Called<T> {
+        from_json(self.send(Method::POST, path, json(body), self.timeout).await?)
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        within: Duration,
+    ) -> Result<RawAnswer, Failure> {
+        self.connections.exchange(method, path, body, Instant::now() + within).await
+    }
+}
+
+impl Consistency {
+    fn query(self) -> &'static str {
+        match self {
+            Self::Linearizable => "consistency=linearizable",
+            Self::Local => "consistency=local",
+        }
+    }
+}
+
+fn json(value: &impl Serialize) -> Bytes {
+    serde_json::to_vec(value).expect("requests contain nothing that JSON cannot say").into()
+}
+
+fn from_json<T: DeserializeOwned>(answer: RawAnswer) -> Called<T> {
+    typed(answer, |answer| serde_json::from_slice(&answer.body))
+}
+
+fn nothing(answer: RawAnswer) -> Called<()> {
+    typed(answer, |_| Ok(()))
+}
+
+/// Sorts an answer by what it says of the request's fate.
+fn typed<T>(answer: RawAnswer, read: impl FnOnce(&RawAnswer) -> serde_json::Result<T>) -> Called<T> {
+    let status = answer.status;
+    let malformed = |error: serde_json::Error| {
+        let body = String::from_utf8_lossy(&answer.body);
+        Failure::new(Fate::Malformed, format!("{status} with {body:?}: {error}"))
+    };
+    if status < 300 {
+        return Ok(Reply::Done { status, body: read(&answer).map_err(malformed)? });
+    }
+    let problem = serde_json::from_slice::<Box<Problem>>(&answer.body);
+    match problem {
+        Ok(problem) if problem.status != status => Err(Failure::new(
+            Fate::Malformed,
+            format!("a problem of status {} came with status {status}", problem.status),
+        )),
+        Ok(problem) if status < 500 => Ok(Reply::Refused(problem)),
+        Ok(problem) => {
+            let fate = if problem.kind == ProblemKind::Unavailable { Fate::NotDone } else { Fate::Unknown };
+            Err(Failure { fate, why: format!("{status}: {}", problem.detail), problem: Some(problem) })
+        }
+        Err(error) if status < 500 => Err(malformed(error)),
+        Err(_) => Err(Failure::new(Fate::Unknown, format!("a {status} that is not the node's"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fate(status: u16, body: &str) -> Option<Fate> {
+        let answer =
+            RawAnswer { status, headers: Default::default(), body: Bytes::copy_from_slice(body.as_bytes()) };
+        from_json::<u64>(answer).err().map(|failure| failure.fate)
+    }
+
+    #[test]
+    fn what_is_not_certain_is_not_counted_as_failed() {
+        let problem = |kind| serde_json::to_string(&Problem::new(kind, "why")).unwrap();
+        assert_eq!(fate(200, "7"), None);
+        assert_eq!(fate(409, &problem(ProblemKind::Held)), None);
+        assert_eq!(fate(503, &problem(ProblemKind::Unavailable)), Some(Fate::NotDone));
+        assert_eq!(fate(504, &problem(ProblemKind::Indeterminate)), Some(Fate::Unknown));
+        assert_eq!(fate(503, "a proxy's"), Some(Fate::Unknown));
+        assert_eq!(fate(503, &problem(ProblemKind::Indeterminate)), Some(Fate::Malformed));
+        assert_eq!(fate(200, "x"), Some(Fate::Malformed));
+        assert_eq!(fate(404, "x"), Some(Fate::Malformed));
+    }
+}

@@ -1,0 +1,201 @@
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::loopback::Loopback;
+use crate::{Client, Error, Node, Reply, until};
+
+/// Clusters of one program that run at once; more would only make each other slow. A test that starts a second one
+/// while it has a first may wait for ever: it makes one with other members instead.
+const AT_ONCE: usize = 2;
+/// How long nodes may take to agree on a leader.
+const LEADER_WITHIN: Duration = Duration::from_secs(20);
+/// A look at a node takes no longer.
+const LOOK: Duration = Duration::from_secs(1);
+/// Lines of each log that are shown after a failed test.
+const TAIL: usize = 40;
+
+/// How a cluster is made.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    program: PathBuf,
+    nodes: u16,
+    first_revision: Option<u64>,
+    arguments: Vec<String>,
+}
+
+/// The nodes of one cluster, as processes on a loopback address of their own.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Node>,
+    dir: Option<TempDir>,
+    _loopback: Loopback,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Builder {
+    /// How many nodes, from 1 to 9; 3 if nothing is said.
+    pub fn nodes(self, nodes: u16) -> Self {
+        Self { nodes: nodes.clamp(1, 9), ..self }
+    }
+
+    /// What the cluster counts its revisions from; 1 if nothing is said, `None` for what the program does without.
+    pub fn first_revision(self, revision: Option<u64>) -> Self {
+        Self { first_revision: revision, ..self }
+    }
+
+    /// One more argument of `ringfence serve`, for each node.
+    pub fn argument(mut self, argument: impl Into<String>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// Starts the cluster and waits until all nodes are ready and agree on a leader.
+    pub async fn start(self) -> Result<Cluster, Error> {
+        let cluster = self.lay_out().await?;
+        cluster.start_all()?;
+        cluster.ready().await?;
+        Ok(cluster)
+    }
+
+    /// Makes the directories and addresses, and starts nothing.
+    pub async fn lay_out(self) -> Result<Cluster, Error> {
+        static TURN: OnceLock<Arc<Semaphore>> = OnceLock::new();
+        let turn = Arc::clone(TURN.get_or_init(|| Arc::new(Semaphore::new(AT_ONCE))));
+        let permit = turn.acquire_owned().await.expect("the semaphore is never closed");
+        let dir = tempfile::Builder::new()
+            .prefix("ringfence-test-")
+            .tempdir()
+            .map_err(Error::io("cannot make a directory"))?;
+        let loopback = Loopback::claim()?;
+        let nodes = (1..=self.nodes).map(|id| self.node(id, &loopback, dir.path())).collect();
+        Ok(Cluster { nodes, dir: Some(dir), _loopback: loopback, _permit: permit })
+    }
+
+    fn node(&self, id: u16, loopback: &Loopback, dir: &Path) -> Node {
+        let (http, peer) = (loopback.http(id), loopback.peer(id));
+        let peers: Vec<String> = (1..=self.nodes).map(|id| format!("{id}={}", loopback.peer(id))).collect();
+        let mut arguments = vec![
+            format!("--id={id}"),
+            format!("--http={http}"),
+            format!("--peer={peer}"),
+            format!("--peers={}", peers.join(",")),
+        ];
+        arguments.extend(self.first_revision.map(|revision| format!("--first-revision={revision}")));
+        arguments.extend(self.arguments.iter().cloned());
+        Node {
+            id: id.into(),
+            http,
+            peer,
+            program: self.program.clone(),
+            arguments,
+            dir: dir.to_owned(),
+            client: Client::new(http),
+            process: Default::default(),
+        }
+    }
+}
+
+impl Cluster {
+    /// A cluster of the program at `program`.
+    pub fn builder(program: impl Into<PathBuf>) -> Builder {
+        Builder { program: program.into(), nodes: 3, first_revision: Some(1), arguments: Vec::new() }
+    }
+
+    /// Node `id`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn node(&self, id: u64) -> &Node {
+        self.nodes.iter().find(|node| node.id == id).unwrap_or_else(|| panic!("there is no node {id}"))
+    }
+
+    /// All nodes, by id.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The nodes other than `id`.
+    pub fn others(&self, id: u64) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(move |node| node.id != id)
+    }
+
+    /// The nodes that have a process that is not stopped.
+    pub fn running(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(|node| node.is_running())
+    }
+
+    /// Starts every node that has no process.
+    pub fn start_all(&self) -> Result<(), Error> {
+        self.nodes.iter().filter(|node| node.pid().is_none()).try_for_each(Node::start)
+    }
+
+    /// Kills every node, as nearly at once as can be.
+    pub fn kill_all(&self) -> Result<(), Error> {
+        self.nodes.iter().try_for_each(Node::begin_kill)?;
+        self.nodes.iter().try_for_each(Node::finish_kill)
+    }
+
+    /// Waits until all running nodes are ready and agree on a leader.
+    pub async fn ready(&self) -> Result<(), Error> {
+        for node in self.running() {
+            node.ready().await?;
+        }
+        self.leader().await.map(drop)
+    }
+
+    /// Waits until all running nodes agree that one of them leads, and gives it.
+    pub async fn leader(&self) -> Result<&Node, Error> {
+        until(LEADER_WITHIN, "the running nodes agree on a leader", || self.agreed()).await
+    }
+
+    async fn agreed(&self) -> Option<&Node> {
+        let mut agreed = None;
+        for node in self.running() {
+            let Ok(Reply::Done { body: view, .. }) = node.client.within(LOOK).cluster().await else {
+                return None;
+            };
+            let leader = (view.leader?, view.term);
+            let leads_itself = view.role == "leader";
+            if *agreed.get_or_insert(leader) != leader || leads_itself != (leader.0 == node.id) {
+                return None;
+            }
+        }
+        let (leader, _) = agreed?;
+        self.running().find(|node| node.id == leader)
+    }
+
+    /// Fails if a node ever panicked.
+    pub fn check_logs(&self) -> Result<(), Error> {
+        match self.nodes.iter().find(|node| node.log().contains("panicked")) {
+            Some(node) => Err(Error::State { id: node.id, why: "has panicked" }),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps the directory, and shows where it is and how the logs end.
+    fn show(&mut self) {
+        for node in &self.nodes {
+            eprintln!("---- the end of the log of node {} ----\n{}", node.id, node.log_tail(TAIL));
+        }
+        if let Some(dir) = self.dir.take() {
+            eprintln!("---- kept: {} ----", dir.keep().display());
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let killed = self.kill_all();
+        let checked = self.check_logs();
+        if std::thread::panicking() {
+            self.show();
+        } else if let Err(error) = killed.and(checked) {
+            self.show();
+            panic!("{error}");
+        }
+    }
+}

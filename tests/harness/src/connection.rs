@@ -1,0 +1,177 @@
+//! HTTP/1.1 over connections that are used again.
+//!
+//! The one thing that a ready-made client would not tell: whether any byte of a request that failed was sent.
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::{HeaderMap, Method, Request};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+
+use crate::answer::{Failure, Fate};
+
+/// An answer as it came.
+#[derive(Clone, Debug)]
+pub struct RawAnswer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// The connections to one node that are free.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    address: SocketAddr,
+    idle: Mutex<Vec<Connection>>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    driver: JoinHandle<()>,
+}
+
+/// A request that was given up must close its connection at once: that is how a node learns of it.
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Connections {
+    pub(crate) fn new(address: SocketAddr) -> Self {
+        Self { address, idle: Mutex::default() }
+    }
+
+    /// Sends a request and reads the whole answer, before `deadline`.
+    pub(crate) async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        deadline: Instant,
+    ) -> Result<RawAnswer, Failure> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", self.address.to_string())
+            .body(Full::new(body))
+            .map_err(|error| Failure::new(Fate::NotDone, format!("this is no request: {error}")))?;
+        loop {
+            let mut connection = self.connection(deadline).await?;
+            let answer = async {
+                let response = connection.sender.try_send_request(request.clone()).await;
+                let response =
+                    response.map_err(|error| (error.message().is_none(), error.error().to_string()))?;
+                let (head, body) = response.into_parts();
+                let body = body.collect().await.map_err(|error| (true, error.to_string()))?.to_bytes();
+                Ok(RawAnswer { status: head.status.as_u16(), headers: head.headers, body })
+            };
+            match timeout_at(deadline, answer).await {
+                Ok(Ok(answer)) => {
+                    self.idle().push(connection);
+                    return Ok(answer);
+                }
+                // The other side had closed it while it was idle.
+                Ok(Err((false, _))) => {}
+                Ok(Err((true, why))) => return Err(Failure::new(Fate::Unknown, why)),
+                Err(_) => return Err(Failure::new(Fate::Unknown, "no answer in time")),
+            }
+        }
+    }
+
+    async fn connection(&self, deadline: Instant) -> Result<Connection, Failure> {
+        while let Some(connection) = self.pop() {
+            if !connection.driver.is_finished() && connection.sender.is_ready() {
+                return Ok(connection);
+            }
+        }
+        let not_done = |error: &dyn std::error::Error| Failure::new(Fate::NotDone, error.to_string());
+        let connect = async {
+            let stream = TcpStream::connect(self.address).await.map_err(|error| not_done(&error))?;
+            stream.set_nodelay(true).map_err(|error| not_done(&error))?;
+            let (sender, driver) = handshake(TokioIo::new(stream)).await.map_err(|error| not_done(&error))?;
+            // Its end shows in the request that it carries.
+            let driver = tokio::spawn(async move { drop(driver.await) });
+            Ok(Connection { sender, driver })
+        };
+        timeout_at(deadline, connect)
+            .await
+            .unwrap_or_else(|_| Err(Failure::new(Fate::NotDone, "no connection in time")))
+    }
+
+    fn pop(&self) -> Option<Connection> {
+        self.idle().pop()
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().expect("no panic while the connections are locked")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn get(connections: &Connections, within_ms: u64) -> Result<RawAnswer, Failure> {
+        let deadline = Instant::now() + Duration::from_millis(within_ms);
+        connections.exchange(Method::GET, "/", Bytes::new(), deadline).await
+    }
+
+    /// Takes `count` connections, one after the other; reads a request on each, answers `answer`, and closes it.
+    async fn server(answer: &'static str, count: usize) -> Connections {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            for _ in 0..count {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        Connections::new(address)
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_certainly_not_done() {
+        let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        assert_eq!(get(&Connections::new(address), 1_000).await.unwrap_err().fate, Fate::NotDone);
+    }
+
+    #[tokio::test]
+    async fn a_request_without_an_answer_is_unknown() {
+        let closes = server("", 1).await;
+        assert_eq!(get(&closes, 1_000).await.unwrap_err().fate, Fate::Unknown);
+        let breaks_off = server("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", 1).await;
+        assert_eq!(get(&breaks_off, 1_000).await.unwrap_err().fate, Fate::Unknown);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let says_nothing = Connections::new(listener.local_addr().unwrap());
+        assert_eq!(get(&says_nothing, 100).await.unwrap_err().fate, Fate::Unknown);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_closed_while_idle_is_made_again() {
+        let connections = server("HTTP/1.1 204 No Content\r\n\r\n", 2).await;
+        for _ in 0..2 {
+            assert_eq!(get(&connections, 1_000).await.unwrap().status, 204);
+            // Until its driver has seen the end.
+            while connections.idle().iter().any(|idle| !idle.driver.is_finished()) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! A loopback address for each cluster.
+//!
+//! All of 127.0.0.0/8 is this machine. A cluster that has an address of its own uses the same ports as all others:
+//! nobody has to look for free ones, and none can be taken between two starts of a node, as a port could that was found
+//! by binding to port 0 (it may become the source port of any connection meanwhile).
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+use crate::Error;
+
+/// Whoever listens here has the address. All of these lie below the ports that connections come from.
+const CLAIM: u16 = 7399;
+const HTTP: u16 = 7400;
+const PEER: u16 = 7500;
+const ATTEMPTS: usize = 100;
+
+/// An address that no other cluster has, in this process or another.
+#[derive(Debug)]
+pub(crate) struct Loopback {
+    address: Ipv4Addr,
+    _claim: TcpListener,
+}
+
+impl Loopback {
+    pub(crate) fn claim() -> Result<Self, Error> {
+        let mut last = None;
+        for attempt in 0..ATTEMPTS {
+            let [a, b, c, ..] = RandomState::new().hash_one(attempt).to_le_bytes();
+            // 127.0.0.0/16 is for what people start by hand; .0 and .255 look like broadcasts.
+            let address = Ipv4Addr::new(127, a.clamp(1, 254), b, c.clamp(1, 254));
+            match TcpListener::bind((address, CLAIM)) {
+                Ok(claim) => return Ok(Self { address, _claim: claim }),
+                Err(error) => last = Some(error),
+            }
+        }
+        let error = last.unwrap_or_else(|| std::io::Error::other("no attempt was made"));
+        Err(Error::Io { what: "no loopback address is free".to_owned(), error })
+    }
+
+    /// Where clients reach node `id`.
+    pub(crate) fn http(&self, id: u16) -> SocketAddr {
+        (self.address, HTTP + id).into()
+    }
+
+    /// Where its peers reach node `id`.
+    pub(crate) fn peer(&self, id: u16) -> SocketAddr {
+        (self.address, PEER + id).into()
+    }
+}

@@ -1,0 +1,202 @@
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::process::Process;
+use crate::{Client, Ended, Error, until};
+
+/// How long a node may take to be ready: it has to find the others and elect a leader, on a busy machine.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// How long a node may take to stop in order, or to refuse to start.
+const ENDS_WITHIN: Duration = Duration::from_secs(20);
+/// A look whether a node is ready takes no longer.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// One node: a process that can be ended and started again, its directory and its log.
+#[derive(Debug)]
+pub struct Node {
+    pub(crate) id: u64,
+    pub(crate) http: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    /// Where the node's own folders are.
+    pub(crate) dir: PathBuf,
+    pub(crate) client: Client,
+    pub(crate) process: Mutex<Option<Process>>,
+}
+
+impl Node {
+    /// Its id.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Its HTTP URL.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.http)
+    }
+
+    /// Where its HTTP is.
+    pub fn http(&self) -> SocketAddr {
+        self.http
+    }
+
+    /// Where its peers reach it.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Its data directory.
+    pub fn data(&self) -> PathBuf {
+        self.dir.join(format!("node-{}", self.id))
+    }
+
+    /// A client of it. Its connections are shared with every other such client.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The id of its process, while that runs or is stopped.
+    pub fn pid(&self) -> Option<u32> {
+        self.process().as_ref().map(Process::pid)
+    }
+
+    /// Whether it has a process that is not stopped.
+    pub fn is_running(&self) -> bool {
+        self.process().as_ref().is_some_and(|process| !process.is_stopped())
+    }
+
+    /// Starts its process, without waiting for anything.
+    pub fn start(&self) -> Result<(), Error> {
+        let mut process = self.process();
+        if process.is_some() {
+            return Err(Error::State { id: self.id, why: "runs already" });
+        }
+        *process = Some(self.spawn()?);
+        Ok(())
+    }
+
+    /// Kills its process, if it has one, and starts it again.
+    pub fn restart(&self) -> Result<(), Error> {
+        self.kill()?;
+        self.start()
+    }
+
+    /// Waits until it is ready for requests.
+    pub async fn ready(&self) -> Result<(), Error> {
+        let client = self.client.within(LOOK);
+        let look = || async {
+            match self.ended() {
+                Ok(None) => client.is_ready().await.then_some(Ok(())),
+                Ok(Some(status)) => Some(Err(Error::Ended { id: self.id, status, log: self.log_tail(30) })),
+                Err(error) => Some(Err(error)),
+            }
+        };
+        until(READY_WITHIN, format!("node {} is ready", self.id), look).await?
+    }
+
+    /// Ends it with SIGKILL, running or stopped. Nothing happens if it has no process.
+    pub fn kill(&self) -> Result<(), Error> {
+        self.begin_kill()?;
+        self.finish_kill()
+    }
+
+    /// The first half of [`Node::kill`]: so that several can be killed at once.
+    pub(crate) fn begin_kill(&self) -> Result<(), Error> {
+        match self.process().as_mut() {
+            Some(process) => process.kill().map_err(self.failed("kill")),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn finish_kill(&self) -> Result<(), Error> {
+        match self.process().take() {
+            Some(mut process) => process.reap().map(drop).map_err(self.failed("wait for")),
+            None => Ok(()),
+        }
+    }
+
+    /// Stops it with SIGSTOP: it does nothing any more, but its connections stay open.
+    pub fn stop(&self) -> Result<(), Error> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on after [`Node::stop`].
+    pub fn resume(&self) -> Result<(), Error> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Asks it with SIGTERM to stop in order, and waits until it has.
+    pub async fn terminate(&self) -> Result<ExitStatus, Error> {
+        self.signal(Signal::TERM)?;
+        self.ends().await
+    }
+
+    /// Waits until it ends by itself.
+    pub async fn ends(&self) -> Result<ExitStatus, Error> {
+        let look = || std::future::ready(self.ended().transpose());
+        let status = until(ENDS_WITHIN, format!("node {} ends by itself", self.id), look).await??;
+        *self.process() = None;
+        Ok(status)
+    }
+
+    /// Starts its process, which is expected to refuse, and waits until it has ended. The output is that of this start.
+    pub async fn start_in_vain(&self) -> Result<Ended, Error> {
+        let before = self.log().len();
+        self.start()?;
+        let status = self.ends().await?;
+        Ok(Ended { status, output: self.log().split_off(before) })
+    }
+
+    /// What it has logged, from its first start on.
+    pub fn log(&self) -> String {
+        let bytes = std::fs::read(self.log_path()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Its last `lines` lines.
+    pub(crate) fn log_tail(&self, lines: usize) -> String {
+        let log = self.log();
+        let all: Vec<&str> = log.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.join(format!("node-{}.log", self.id))
+    }
+
+    fn spawn(&self) -> Result<Process, Error> {
+        let mut command = Command::new(&self.program);
+        command.arg("serve").args(&self.arguments).arg("--data").arg(self.data());
+        // A file in the working directory could configure it.
+        command.args(["--config", "/dev/null", "--die-with-parent"]).current_dir(&self.dir);
+        Process::start(command, Path::new(&self.log_path())).map_err(self.failed("start"))
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Error> {
+        match self.process().as_mut() {
+            Some(process) => process.signal(signal).map_err(self.failed("signal")),
+            None => Err(Error::State { id: self.id, why: "has no process" }),
+        }
+    }
+
+    fn ended(&self) -> Result<Option<ExitStatus>, Error> {
+        match self.process().as_mut() {
+            Some(process) => process.ended().map_err(self.failed("wait for")),
+            None => Err(Error::State { id: self.id, why: "has no process" }),
+        }
+    }
+
+    fn failed(&self, verb: &str) -> impl FnOnce(std::io::Error) -> Error {
+        Error::io(format!("cannot {verb} node {}", self.id))
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().expect("no panic while the process is locked")
+    }
+}

@@ -1,0 +1,297 @@
+//! The peer port takes whatever comes: each connection that does not speak as a peer should is closed, with one line in
+//! the log, and nothing else happens.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use ringfence_harness::{Acquired, Answered, Cluster, Node, Reply, definite, try_once, until};
+use ringfence_wire::LeaseId;
+
+const PREFACE: &[u8] = b"RINGPEER\x01\x00";
+const HELLO: u8 = 1;
+const WELCOME: u8 = 2;
+const REFUSAL: u8 = 3;
+/// A node gives a caller 5 s for its first words.
+const CLOSED_WITHIN: Duration = Duration::from_secs(10);
+const VOTES: u8 = 1;
+const APPENDS: u8 = 3;
+const SNAPSHOTS: u8 = 5;
+
+/// What a caller sends, and what the line in the log says of it.
+struct Case {
+    name: &'static str,
+    sends: Vec<u8>,
+    /// Then it closes its side. Otherwise it waits for the node to close.
+    closes: bool,
+    logged: &'static str,
+}
+
+fn case(name: &'static str, sends: impl Into<Vec<u8>>, logged: &'static str) -> Case {
+    Case { name, sends: sends.into(), closes: false, logged }
+}
+
+fn closing(name: &'static str, sends: impl Into<Vec<u8>>, logged: &'static str) -> Case {
+    Case { closes: true, ..case(name, sends, logged) }
+}
+
+#[tokio::test]
+async fn words_that_are_no_hello_are_refused_with_one_line_in_the_log() {
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
+    let noise: Vec<u8> = (0..4_096u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let mut flipped = frame(HELLO, b"some body");
+    flipped[4] ^= 1;
+    let cases = [
+        case("random bytes", noise.clone(), "no node of ringfence"),
+        case("HTTP", "GET / HTTP/1.1\r\nhost: here\r\n\r\n", "no node of ringfence"),
+        closing("nothing at all", "", "closed"),
+        closing("half a preface", "RING", "closed"),
+        closing("a preface alone", PREFACE, "closed before its hello"),
+        case("silence", "", "nothing in time"),
+        case("a preface, then silence", PREFACE, "nothing in time"),
+        case("another version", *b"RINGPEER\x02\x00", "version 2"),
+        case("a preface, then random bytes", [PREFACE, &noise].concat(), "a frame of"),
+        case("the largest length", [PREFACE, &[0xff; 8]].concat(), "4294967295 bytes"),
+        case("no length", [PREFACE, &[0; 8]].concat(), "a frame of 0 bytes"),
+        case(
+            "a hello that is too long",
+            [PREFACE, &frame(HELLO, &noise.repeat(5))].concat(),
+            "a frame of 20481",
+        ),
+        case("a wrong checksum", [PREFACE, &flipped].concat(), "wrong checksum"),
+        closing(
+            "a frame cut short",
+            [PREFACE, &frame(HELLO, &noise)[..100]].concat(),
+            "in the middle of a frame",
+        ),
+        case("a hello of random bytes", [PREFACE, &frame(HELLO, &noise)].concat(), "malformed"),
+        case("an empty hello", [PREFACE, &frame(HELLO, b"")].concat(), "malformed"),
+        case("no hello but a call", [PREFACE, &frame(16, b"x")].concat(), "in place of a hello"),
+    ];
+    // Every node, so that it is the leader once; the slow cases of one node beside each other.
+    std::thread::scope(|scope| {
+        for (node, case) in cluster.nodes().iter().flat_map(|node| cases.iter().map(move |case| (node, case)))
+        {
+            scope.spawn(move || meets(node, case, None));
+        }
+    });
+    unharmed(&cluster).await;
+}
+
+#[tokio::test]
+async fn a_hello_of_another_cluster_node_or_directory_is_refused() {
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
+    let (own, caller) = (Identity::of(cluster.node(1)), Identity::of(cluster.node(2)));
+    let honest = Hello::new(VOTES, &caller, &own);
+    let hello = |hello: Hello| [PREFACE, &frame(HELLO, &hello.encode())].concat();
+    let other = own.incarnation ^ 1;
+    let cases = [
+        case("another group", hello(Hello { group: 1, ..honest.clone() }), "no Raft group 1"),
+        case("for another node", hello(Hello { to: 3, ..honest.clone() }), "this is node 1, not node 3"),
+        case(
+            "for another directory",
+            hello(Hello { to_incarnation: Some(other), ..honest.clone() }),
+            "another data directory than the cluster knows",
+        ),
+        case(
+            "of another cluster",
+            hello(Hello { cluster: Some(own.cluster ^ 1), ..honest.clone() }),
+            "belongs to cluster",
+        ),
+        case("of no cluster", hello(Hello { cluster: None, ..honest.clone() }), "belongs to cluster"),
+        case(
+            "of a wiped member",
+            hello(Hello { incarnation: caller.incarnation ^ 1, ..honest.clone() }),
+            "node 2 comes with another data directory",
+        ),
+        case("on a channel that is none", hello(Hello { channel: 9, ..honest.clone() }), "malformed"),
+    ];
+    for case in &cases {
+        meets(cluster.node(1), case, Some(REFUSAL));
+    }
+    unharmed(&cluster).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_talks_nonsense_after_its_hello_is_refused() {
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
+    for node in cluster.nodes() {
+        let caller = cluster.others(node.id()).next().unwrap();
+        let (own, caller) = (Identity::of(node), Identity::of(caller));
+        for (channel, kind) in [(VOTES, 16), (APPENDS, 32), (SNAPSHOTS, 48)] {
+            let hello = frame(HELLO, &Hello::new(channel, &caller, &own).encode());
+            let after = |rest: &[u8]| [PREFACE, &hello, rest].concat();
+            let nonsense: Vec<u8> = (0..200u8).map(|n| n.wrapping_mul(37) ^ 0xa5).collect();
+            for case in [
+                case("random bytes", after(&nonsense), "a frame of"),
+                case("the largest length", after(&[0xff; 8]), "a frame of 4294967295 bytes"),
+                case("a kind that is none", after(&frame(250, &nonsense)), "a frame of kind 250"),
+                closing(
+                    "a frame cut short",
+                    after(&frame(kind, &nonsense)[..50]),
+                    "in the middle of a frame",
+                ),
+            ] {
+                meets(node, &case, Some(WELCOME));
+            }
+        }
+    }
+    unharmed(&cluster).await;
+}
+
+#[tokio::test]
+async fn silent_callers_do_not_keep_a_node_from_its_work() {
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
+    let silent: Vec<TcpStream> = cluster
+        .nodes()
+        .iter()
+        .flat_map(|node| (0..300).map(|_| TcpStream::connect(node.peer()).unwrap()))
+        .collect();
+    unharmed(&cluster).await;
+    drop(silent);
+}
+
+/// Lets `node` meet `case`: the connection is closed, after a frame of the kind `answered`, and exactly one line
+/// of the log, a warning, is about it.
+fn meets(node: &Node, case: &Case, answered: Option<u8>) {
+    let mut stream = TcpStream::connect(node.peer()).unwrap();
+    let from = stream.local_addr().unwrap();
+    stream.set_read_timeout(Some(CLOSED_WITHIN)).unwrap();
+    // It may have been refused before all of it was sent.
+    let _ = stream.write_all(&case.sends);
+    if case.closes {
+        stream.shutdown(Shutdown::Write).unwrap();
+    }
+    let mut answer = Vec::new();
+    let was_reset = match stream.read_to_end(&mut answer) {
+        Ok(_) => false,
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => true,
+        Err(error) => panic!("{}: not closed by node {}: {error}", case.name, node.id()),
+    };
+    // A reset, because the node had not read all, may have taken the answer with it.
+    if let Some(kind) = answered
+        && !was_reset
+    {
+        assert!(answer.starts_with(PREFACE), "{}: answered {answer:?}", case.name);
+        assert_eq!(answer.get(PREFACE.len() + 8), Some(&kind), "{}", case.name);
+    }
+    let deadline = Instant::now() + CLOSED_WITHIN;
+    let lines = loop {
+        let lines = lines_about(node, from);
+        if !lines.is_empty() || Instant::now() > deadline {
+            break lines;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let [line] = lines.as_slice() else { panic!("{}: node {} logged {lines:?}", case.name, node.id()) };
+    assert!(line.contains(" WARN ") && line.contains(case.logged), "{}: {line}", case.name);
+}
+
+/// What the log says of the connection that came from `from`.
+fn lines_about(node: &Node, from: SocketAddr) -> Vec<String> {
+    let from = format!("from={from} ");
+    node.log().lines().filter(|line| line.contains(&from)).map(str::to_owned).collect()
+}
+
+/// The processes are the ones that were started, and do their work.
+async fn unharmed(cluster: &Cluster) {
+    for node in cluster.nodes() {
+        let (lease, wish) = (LeaseId::random(), try_once(&format!("unharmed/{}", node.id())));
+        let client = node.client();
+        let reply = definite(CLOSED_WITHIN, || client.acquire(lease, &wish)).await.unwrap();
+        assert!(
+            matches!(reply, Reply::Done { body: Acquired::Granted(_) | Acquired::Standing(_), .. }),
+            "{reply:?}"
+        );
+        assert_eq!(node.log().matches("node started").count(), 1, "node {} was not restarted", node.id());
+        let one_leads = || async { (client.cluster().await.done().members.len() == 3).then_some(()) };
+        until(CLOSED_WITHIN, "the cluster knows its members", one_leads).await.unwrap();
+    }
+    cluster.check_logs().unwrap();
+}
+
+fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+    let body = [&[kind], body].concat();
+    let mut frame = (body.len() as u32).to_le_bytes().to_vec();
+    frame.extend(crc32c::crc32c(&body).to_le_bytes());
+    frame.extend(body);
+    frame
+}
+
+/// What stands in the `NODE` of a node.
+struct Identity {
+    node: u64,
+    incarnation: u128,
+    cluster: u128,
+    url: String,
+}
+
+impl Identity {
+    fn of(node: &Node) -> Self {
+        let text = std::fs::read_to_string(node.data().join("NODE")).unwrap();
+        let value = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            u128::from_str_radix(&line.trim().replace('-', ""), 16).unwrap()
+        };
+        Self {
+            node: node.id(),
+            incarnation: value("incarnation"),
+            cluster: value("cluster"),
+            url: node.url(),
+        }
+    }
+}
+
+/// A hello, by position as on the wire: numbers of seven bits a byte, `Option`s as 0 or 1, texts and UUIDs after their
+/// length.
+#[derive(Clone)]
+struct Hello {
+    group: u8,
+    channel: u8,
+    cluster: Option<u128>,
+    from: u64,
+    incarnation: u128,
+    to: u64,
+    to_incarnation: Option<u128>,
+    url: String,
+}
+
+impl Hello {
+    fn new(channel: u8, from: &Identity, to: &Identity) -> Self {
+        Self {
+            group: 0,
+            channel,
+            cluster: Some(from.cluster),
+            from: from.node,
+            incarnation: from.incarnation,
+            to: to.node,
+            to_incarnation: Some(to.incarnation),
+            url: from.url.clone(),
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let uuid = |out: &mut Vec<u8>, id: u128| {
+            out.push(16);
+            out.extend(id.to_be_bytes());
+        };
+        let option = |out: &mut Vec<u8>, id: Option<u128>| {
+            out.push(id.is_some().into());
+            if let Some(id) = id {
+                uuid(out, id);
+            }
+        };
+        let mut out = vec![self.group, self.channel];
+        option(&mut out, self.cluster);
+        // All of these are below 128: one byte.
+        out.push(self.from as u8);
+        uuid(&mut out, self.incarnation);
+        out.push(self.to as u8);
+        option(&mut out, self.to_incarnation);
+        out.push(self.url.len() as u8);
+        out.extend(self.url.as_bytes());
+        out
+    }
+}

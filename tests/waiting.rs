@@ -1,0 +1,241 @@
+//! The queue: first come, first served, through whichever node, and nobody keeps a key whose client has gone.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use ringfence_harness::{
+    Acquired, Answered, Builder, Client, Cluster, Consistency, Reply, definite, key, try_once, until,
+    wait_for,
+};
+use ringfence_wire::{AcquireRequest, EndReason, Grant, Holder, LeaseId, ProblemKind};
+
+/// Bounds what should take far less.
+const SOON: Duration = Duration::from_secs(20);
+
+fn cluster() -> Builder {
+    Cluster::builder(env!("CARGO_BIN_EXE_ringfence"))
+}
+
+#[tokio::test]
+async fn waiters_at_three_nodes_are_granted_in_the_order_they_came() {
+    let cluster = cluster().start().await.unwrap();
+    let mut held = LeaseId::random();
+    let first = grant_of(&cluster.node(1).client(), held, &try_once("line")).await;
+    let mut waiters = Vec::new();
+    for place in 1..=7u64 {
+        let (lease, client) = (LeaseId::random(), cluster.node(place % 3 + 1).client());
+        let wish = AcquireRequest { holder: Holder::new(&place.to_string()), ..wait_for("line", 60_000) };
+        waiters.push((lease, tokio::spawn(async move { grant_of(&client, lease, &wish).await })));
+        queued(&cluster.node(1).client(), "line", place as usize).await;
+    }
+    let mut last = first.token;
+    for (turn, (lease, waiter)) in waiters.into_iter().enumerate() {
+        // A try does not overtake.
+        cluster
+            .node(2)
+            .client()
+            .acquire(LeaseId::random(), &try_once("line"))
+            .await
+            .refused(ProblemKind::Held);
+        let view = cluster.node(3).client().key(&key("line"), Consistency::Linearizable).await.done();
+        let line: Vec<_> = view.waiters.iter().map(|waiter| waiter.holder.clone().unwrap()).collect();
+        let expected: Vec<_> = (turn + 1..=7).map(|place| Holder::new(&place.to_string()).unwrap()).collect();
+        assert_eq!(line, expected);
+        cluster.node(turn as u64 % 3 + 1).client().release(held).await.done();
+        let grant = tokio::time::timeout(SOON, waiter).await.expect("the next is granted").unwrap();
+        assert!(grant.token > last, "tokens rise");
+        assert_eq!(grant.keys[0].fence, grant.token);
+        (last, held) = (grant.token, lease);
+    }
+}
+
+#[tokio::test]
+async fn two_hundred_contenders_hold_a_key_one_after_the_other() {
+    const CONTENDERS: u64 = 200;
+    let cluster = cluster().start().await.unwrap();
+    let contenders = (0..CONTENDERS).map(|number| {
+        let client = cluster.node(number % 3 + 1).client();
+        tokio::spawn(async move {
+            let lease = LeaseId::random();
+            let grant = grant_of(&client, lease, &wait_for("contended", 60_000)).await;
+            let from = Instant::now();
+            // It still holds after a moment, and is the only one.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let view = client.key(&key("contended"), Consistency::Linearizable).await.done();
+            assert_eq!(view.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [grant.token]);
+            let until = Instant::now();
+            client.release(lease).await.done();
+            (grant.token, from, until)
+        })
+    });
+    let mut held = Vec::new();
+    for contender in contenders.collect::<Vec<_>>() {
+        held.push(contender.await.unwrap());
+    }
+    held.sort();
+    assert_eq!(held.iter().map(|(token, ..)| token).collect::<BTreeSet<_>>().len(), CONTENDERS as usize);
+    for pair in held.windows(2) {
+        let [(earlier, _, until), (later, from, _)] = pair else { unreachable!() };
+        assert!(until <= from, "while {earlier} was held, {later} was granted");
+    }
+    let view = cluster.node(1).client().key(&key("contended"), Consistency::Linearizable).await.done();
+    assert!(view.holders.is_empty() && view.waiters.is_empty(), "{view:?}");
+}
+
+#[tokio::test]
+async fn a_waiter_whose_connection_closed_is_taken_out() {
+    let cluster = cluster().start().await.unwrap();
+    for node in cluster.nodes() {
+        let name = format!("closed/{}", node.id());
+        let client = node.client();
+        let held = LeaseId::random();
+        grant_of(&client, held, &try_once(&name)).await;
+        let gone = LeaseId::random();
+        let connection = put(node.http(), gone, &wait_for(&name, 60_000));
+        queued(&client, &name, 1).await;
+        drop(connection);
+        queued(&client, &name, 0).await;
+        let problem = client.acquire(gone, &wait_for(&name, 60_000)).await.refused(ProblemKind::LeaseGone);
+        assert_eq!(problem.reason, Some(EndReason::Abandoned));
+        client.release(held).await.done();
+        grant_of(&client, LeaseId::random(), &try_once(&name)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_grant_whose_client_closed_before_the_answer_is_taken_back() {
+    let cluster = cluster().start().await.unwrap();
+    let client = cluster.node(1).client();
+    let mut abandoned = 0;
+    // Closed at once: the node may notice before, while or after it proposes. Where it notices after it has answered,
+    // the grant stands, and its time-to-live ends it; that cannot be told apart from a client that died later.
+    for round in 0..12 {
+        let name = format!("unanswered/{round}");
+        let (lease, wish) = (LeaseId::random(), try_once(&name));
+        drop(put(cluster.node(round % 3 + 1).http(), lease, &wish));
+        let settled = until(Duration::from_secs(4), "the lease is taken back", || async {
+            match client.lease(lease, Consistency::Linearizable).await.unwrap() {
+                Reply::Refused(problem) if problem.kind == ProblemKind::LeaseGone => problem.reason,
+                _ => None,
+            }
+        });
+        if let Ok(reason) = settled.await {
+            assert_eq!(reason, EndReason::Abandoned);
+            grant_of(&client, LeaseId::random(), &wish).await;
+            abandoned += 1;
+            if abandoned == 3 {
+                return;
+            }
+        }
+    }
+    assert!(abandoned > 0, "in no round did the connection close before the answer: nothing was tested");
+}
+
+#[tokio::test]
+async fn a_waiter_that_is_granted_after_its_client_closed_does_not_keep_the_key() {
+    let cluster = cluster().start().await.unwrap();
+    for node in cluster.nodes() {
+        let name = format!("late/{}", node.id());
+        let client = node.client();
+        let (held, gone, next) = (LeaseId::random(), LeaseId::random(), LeaseId::random());
+        grant_of(&client, held, &try_once(&name)).await;
+        let connection = put(node.http(), gone, &wait_for(&name, 60_000));
+        queued(&client, &name, 1).await;
+        let waits = client.clone();
+        let wish = wait_for(&name, 60_000);
+        let waiter = tokio::spawn(async move { grant_of(&waits, next, &wish).await });
+        queued(&client, &name, 2).await;
+        drop(connection);
+        // It is granted to a closed connection, and taken back from it 2 s later.
+        client.release(held).await.done();
+        tokio::time::timeout(SOON, waiter).await.expect("the key goes to the next").unwrap();
+        let problem = client.lease(gone, Consistency::Linearizable).await.refused(ProblemKind::LeaseGone);
+        assert_eq!(problem.reason, Some(EndReason::Abandoned));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_asks_again_in_time_keeps_its_place_and_its_grant() {
+    let cluster = cluster().start().await.unwrap();
+    let client = cluster.node(1).client();
+    let (held, lease, later) = (LeaseId::random(), LeaseId::random(), LeaseId::random());
+    grant_of(&client, held, &try_once("again")).await;
+    let connection = put(cluster.node(2).http(), lease, &wait_for("again", 60_000));
+    queued(&client, "again", 1).await;
+    let rival = put(cluster.node(3).http(), later, &wait_for("again", 60_000));
+    queued(&client, "again", 2).await;
+    drop(connection);
+    let wish = wait_for("again", 60_000);
+    let other = cluster.node(3).client();
+    let waiter = tokio::spawn(async move { grant_of(&other, lease, &wish).await });
+    // Longer than a closed connection is forgiven.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    client.release(held).await.done();
+    let grant = tokio::time::timeout(SOON, waiter).await.expect("the first in line is granted").unwrap();
+    drop(rival);
+    let view = client.key(&key("again"), Consistency::Linearizable).await.done();
+    assert_eq!(view.holders[0].token, grant.token);
+}
+
+#[tokio::test]
+async fn a_wait_ends_with_409_or_with_a_place_that_is_kept() {
+    let cluster = cluster().start().await.unwrap();
+    let client = cluster.node(1).client();
+    let held = LeaseId::random();
+    grant_of(&client, held, &try_once("kept")).await;
+    let (lost, kept) = (LeaseId::random(), LeaseId::random());
+    let (short, other) = (wait_for("kept", 300), cluster.node(2).client());
+    let sent = Instant::now();
+    other.acquire(lost, &short).await.refused(ProblemKind::WaitTimeout);
+    assert!(sent.elapsed() >= Duration::from_millis(300), "waited only {:?}", sent.elapsed());
+    other.acquire(lost, &short).await.refused(ProblemKind::WaitTimeout);
+    let short = AcquireRequest { keep_place: true, ..short };
+    for node in [1, 2, 3, 2, 1] {
+        let sent = Instant::now();
+        let Reply::Done { status: 202, body: Acquired::Waiting(place) } =
+            cluster.node(node).client().acquire(kept, &short).await.unwrap()
+        else {
+            panic!("the place is not kept")
+        };
+        assert_eq!(place.ahead, 0);
+        assert!(sent.elapsed() >= Duration::from_millis(300), "waited only {:?}", sent.elapsed());
+    }
+    // Granted while no request waits for it: the next one finds it.
+    client.release(held).await.done();
+    assert!(matches!(client.acquire(kept, &short).await.done(), Acquired::Standing(_)));
+}
+
+/// An acquire that must end in a grant; one of unknown fate is repeated.
+async fn grant_of(client: &Client, lease: LeaseId, wish: &AcquireRequest) -> Grant {
+    let answer = definite(Duration::from_secs(90), || client.acquire(lease, wish)).await.unwrap();
+    match answer {
+        Reply::Done { body, .. } => body.grant().expect("a grant, not a place"),
+        Reply::Refused(problem) => panic!("{problem:?}"),
+    }
+}
+
+/// Waits until so many wait for the key.
+async fn queued(client: &Client, name: &str, count: usize) {
+    let look = || async {
+        let view = client.key(&key(name), Consistency::Linearizable).await.done();
+        (view.waiters.len() == count).then_some(())
+    };
+    until(SOON, format!("{count} wait for {name}"), look).await.unwrap();
+}
+
+/// Sends an acquire on a connection of its own, and leaves the answer there.
+fn put(address: SocketAddr, lease: LeaseId, wish: &AcquireRequest) -> TcpStream {
+    let body = serde_json::to_string(wish).unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(
+        stream,
+        "PUT /v1/leases/{lease} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    stream
+}
