@@ -10,7 +10,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
-const DEFAULT: &str = "info,openraft=warn";
+const DEFAULT: &str = "info,openraft=error";
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, ValueEnum, Deserialize)]

@@ -7,16 +7,15 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use axum::serve::ListenerExt;
 use ringfence_raft::{Node, Settings};
 use ringfence_wire::Revision;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::time::timeout;
 
 use crate::config::Config;
+use crate::http;
 
 /// How long the leadership may take to be handed over, and open requests to end, at a stop.
 const HAND_OVER: Duration = Duration::from_secs(2);
@@ -26,10 +25,10 @@ const DRAIN: Duration = Duration::from_secs(5);
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let metrics =
         ringfence_api::metrics_builder().install_recorder().context("metrics were started before")?;
-    let http = bind(config.http, "--http").await?;
+    let listener = bind(config.http, "--http").await?;
     let peer = bind(config.peer, "--peer").await?;
     let mut stop = Stop::new()?;
-    let url = config.url(http.local_addr()?);
+    let url = config.url(listener.local_addr()?);
     let settings = Settings {
         id: config.id,
         data: config.data,
@@ -47,16 +46,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let (draining, drain) = watch::channel(false);
     let options = ringfence_api::Options { metrics, draining: drain.clone() };
     let router = ringfence_api::router(node.handle(), options);
-    // Small answers must not wait for acknowledgements of earlier ones.
-    let listener = http.tap_io(|connection| {
-        if let Err(error) = connection.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY could not be set");
-        }
-    });
-    let mut drained = drain;
-    let serving = axum::serve(listener, router)
-        .with_graceful_shutdown(async move { drop(drained.wait_for(|draining| *draining).await) });
-    let mut serving = tokio::spawn(serving.into_future());
+    let mut serving = tokio::spawn(http::serve(listener, router, drain, DRAIN));
 
     let failure = tokio::select! {
         () = stop.requested() => None,
@@ -69,9 +59,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     }
     tracing::info!("stopping");
     node.hand_over(HAND_OVER).await;
-    if timeout(DRAIN, serving).await.is_err() {
-        tracing::warn!("some requests were still open");
-    }
+    serving.await.context("the HTTP listener ended")?;
     node.stop().await;
     tracing::info!("stopped");
     Ok(())

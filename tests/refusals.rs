@@ -58,6 +58,19 @@ async fn a_data_directory_that_is_not_this_nodes_is_refused() {
 }
 
 #[tokio::test]
+async fn an_address_in_use_is_refused_by_its_flag() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap();
+    for (http, peer, flag) in
+        [(taken.to_string(), "127.0.0.1:0", "--http"), ("127.0.0.1:0".into(), &taken.to_string(), "--peer")]
+    {
+        let arguments = ["serve", "--id=1", "--data=d", "--http", &http, "--peer", peer];
+        let ended = run(PROGRAM, arguments, ENDS_WITHIN).await.unwrap();
+        assert_refused(&ended, &["cannot listen on", &taken.to_string(), flag]);
+    }
+}
+
+#[tokio::test]
 async fn a_directory_with_somebody_elses_files_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("thesis.tex");

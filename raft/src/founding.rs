@@ -145,13 +145,21 @@ impl Founding {
     }
 
     /// Makes the first membership, once all of `members` have written down the cluster. To be called on the founder.
-    pub(crate) async fn finish(&self, peers: Arc<Peers>, raft: Raft, cluster: Uuid, members: Vec<NodeId>) {
+    pub(crate) async fn finish(
+        &self,
+        peers: Arc<Peers>,
+        raft: Raft,
+        cluster: Uuid,
+        members: Vec<NodeId>,
+    ) -> Result<(), JoinError> {
         let own = peers.identity.node_id;
         let others: Vec<NodeId> = members.iter().copied().filter(|id| *id != own).collect();
         let member = |id: NodeId, incarnation| Member { peer: peers.listed(id), incarnation };
         let mut first = BTreeMap::from([(own, member(own, peers.identity.incarnation))]);
         while first.len() < members.len() {
             for (id, probed) in probe(&peers, &others).await {
+                // It was founded before, by this node: of which this data directory knows nothing any more.
+                check_established(own, id, &probed)?;
                 if first.contains_key(&id) {
                     continue;
                 }
@@ -171,6 +179,7 @@ impl Founding {
             Ok(()) => tracing::info!(%cluster, ?members, "the cluster is founded"),
             Err(error) => tracing::error!(%error, "the cluster cannot be founded"),
         }
+        Ok(())
     }
 }
 
@@ -187,7 +196,7 @@ async fn probe(peers: &Arc<Peers>, others: &[NodeId]) -> BTreeMap<NodeId, Probed
 
 fn check_established(node: NodeId, by: NodeId, other: &Probed) -> Result<(), JoinError> {
     let Some(cluster) = other.cluster.filter(|_| !other.members.is_empty()) else { return Ok(()) };
-    // The incarnation cannot be this one: it would have written down the cluster before it was made a member.
+    // Whoever has only just been made a member knows it from the log, not from here.
     if other.members.iter().any(|(id, _)| *id == node) {
         return Err(JoinError::Wiped { cluster, node });
     }

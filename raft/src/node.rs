@@ -1,7 +1,7 @@
 //! Starting and stopping a node.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -10,6 +10,7 @@ use openraft::{Config, SnapshotPolicy};
 use ringfence_lease::Command;
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -61,9 +62,10 @@ pub enum StartError {
     /// The log cannot be read.
     #[error("the log of this node cannot be used: {0}")]
     Log(String),
-    /// There is a log, but it should not be empty.
+    /// A node of a cluster has a log, be it without entries.
     #[error(
-        "{0}: this node belongs to a cluster, but its log is gone; bring it back from a copy, or remove this node from the cluster and add it anew"
+        "{0} is gone or empty: without its log this node has forgotten what it voted and acknowledged. Give it back, or \
+         remove the node from the cluster and add it under a new id"
     )]
     LogMissing(PathBuf),
     /// The node cannot join its cluster.
@@ -78,6 +80,8 @@ pub enum StartError {
 pub struct Node {
     handle: Handle,
     tasks: Vec<JoinHandle<()>>,
+    /// Why the cluster could not be founded.
+    fault: watch::Sender<Option<String>>,
     dir: Arc<DataDir>,
 }
 
@@ -97,6 +101,10 @@ impl Node {
         let (dir, identity) = DataDir::open(&data, id)?;
         let dir = Arc::new(dir);
         let log_dir = data.join("log");
+        // The log was made before the node could be taken into a cluster.
+        if identity.cluster.is_some() && !holds_files(&log_dir) {
+            return Err(StartError::LogMissing(log_dir));
+        }
         let log =
             LogStore::open(&log_dir, wal_options()).map_err(|error| StartError::Log(error.to_string()))?;
         let peers = Arc::new(Peers::new(identity.clone(), url, addresses));
@@ -140,13 +148,17 @@ impl Node {
         let handle = Handle { shared: Arc::clone(&shared) };
         let _ = served.handle.set(handle.clone());
         tasks.0.push(tokio::spawn(lead(Arc::clone(&shared), first_revision)));
+        let fault = watch::Sender::new(None);
         if members.iter().min() == Some(&id) && !matches!(raft.is_initialized().await, Ok(true)) {
             let served = Arc::clone(&served);
-            tasks.0.push(tokio::spawn(
-                async move { served.founding.finish(peers, raft, cluster, members).await },
-            ));
+            let fault = fault.clone();
+            tasks.0.push(tokio::spawn(async move {
+                if let Err(error) = served.founding.finish(peers, raft, cluster, members).await {
+                    fault.send_replace(Some(error.to_string()));
+                }
+            }));
         }
-        Ok(Self { handle, tasks: std::mem::take(&mut tasks.0), dir })
+        Ok(Self { handle, tasks: std::mem::take(&mut tasks.0), fault, dir })
     }
 
     /// The replicated table. Clones may outlive the node; they answer [`Unanswered`](crate::Unanswered) then.
@@ -154,8 +166,17 @@ impl Node {
         self.handle.clone()
     }
 
-    /// Returns, with the reason, when the node can go on no longer: a disk that failed, a log that cannot be applied.
+    /// Returns, with the reason, when the node can go on no longer: a disk that failed, a log that cannot be applied, a
+    /// cluster that knows it as another.
     pub async fn failed(&self) -> String {
+        let mut fault = self.fault.subscribe();
+        tokio::select! {
+            reason = self.raft_failed() => reason,
+            Ok(reason) = fault.wait_for(Option::is_some) => reason.clone().unwrap_or_default(),
+        }
+    }
+
+    async fn raft_failed(&self) -> String {
         let mut metrics = self.handle.shared.raft.metrics();
         loop {
             if let Err(error) = &metrics.borrow_watched().running_state {
@@ -195,6 +216,10 @@ impl Node {
         }
         drop(self.dir);
     }
+}
+
+fn holds_files(dir: &Path) -> bool {
+    std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// Tasks that end with the start that they belong to, should it fail.

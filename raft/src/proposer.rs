@@ -10,6 +10,7 @@ use openraft::errors::ClientWriteError;
 use openraft::raft::ClientWriteResult;
 use ringfence_lease::{Command, Outcome};
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
 
 use crate::batch::Batch;
 use crate::consensus::{Completion, Consensus, EncodedBatch, Raft};
@@ -95,7 +96,9 @@ impl Packer {
                 continue;
             };
             let batch = Batch { at_ms: stamp.at_ms, commands }.encode();
-            let settle = Settle { leading: Arc::clone(&self.leading), stamp, replies, batch: batch.clone() };
+            let begun = Instant::now();
+            let settle =
+                Settle { leading: Arc::clone(&self.leading), stamp, begun, replies, batch: batch.clone() };
             let completion = Completion(Box::new(move |result| {
                 settle.run(result);
                 drop(permit);
@@ -132,6 +135,7 @@ impl Packer {
 struct Settle {
     leading: Arc<Leading>,
     stamp: Stamp,
+    begun: Instant,
     replies: Vec<(usize, Reply)>,
     batch: EncodedBatch,
 }
@@ -141,6 +145,7 @@ impl Settle {
         self.leading.settled(self.stamp);
         match result {
             Ok(response) => {
+                metrics::histogram!("ringfence_proposal_duration_seconds").record(self.begun.elapsed());
                 let mut outcomes = response.data.into_iter();
                 for (count, reply) in self.replies {
                     // Whoever has gone meanwhile needs no answer.

@@ -51,7 +51,7 @@ pub(crate) struct Options {
     /// What a new cluster counts its revisions from [default: unix milliseconds × 1024]
     #[arg(long, env = "RINGFENCE_FIRST_REVISION", value_name = "N")]
     pub(crate) first_revision: Option<u64>,
-    /// What to log: a level (error, warn, info, debug, trace), or target=level,… [default: info,openraft=warn]
+    /// What to log: a level (error, warn, info, debug, trace), or target=level,… [default: info,openraft=error]
     #[arg(long, env = "RINGFENCE_LOG", value_name = "FILTER")]
     pub(crate) log: Option<String>,
     /// How to log [default: text]

@@ -1,0 +1,90 @@
+//! How a cluster begins: once, with all its members, whatever happens meanwhile.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use ringfence_harness::{Acquired, Answered, Builder, Cluster, Node, definite, try_once, until};
+use ringfence_wire::LeaseId;
+
+/// Bounds what should take far less.
+const SOON: Duration = Duration::from_secs(20);
+
+fn cluster() -> Builder {
+    Cluster::builder(env!("CARGO_BIN_EXE_ringfence"))
+}
+
+/// The cluster that a node has written down that it belongs to.
+fn belongs_to(node: &Node) -> Option<String> {
+    let identity = std::fs::read_to_string(node.data().join("NODE")).ok()?;
+    identity.lines().find_map(|line| line.strip_prefix("cluster ")).map(str::to_owned)
+}
+
+/// All nodes belong to the same cluster, and it works.
+async fn is_one_cluster(cluster: &Cluster) {
+    cluster.ready().await.unwrap();
+    let ids: BTreeSet<_> = cluster.nodes().iter().map(|node| belongs_to(node).unwrap()).collect();
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    let mut tokens = BTreeSet::new();
+    for node in cluster.nodes() {
+        let (lease, wish) = (LeaseId::random(), try_once(&format!("founded/{}", node.id())));
+        let client = node.client();
+        let reply = definite(SOON, || client.acquire(lease, &wish)).await.unwrap();
+        let Acquired::Granted(grant) = Ok(reply).done() else { panic!("not granted") };
+        assert!(tokens.insert(grant.token), "{tokens:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_is_founded_once_however_often_its_nodes_are_killed_meanwhile() {
+    // Founding takes some tens of milliseconds, and the first election up to a second.
+    for step_ms in [3, 7, 15, 40] {
+        let cluster = cluster().lay_out().await.unwrap();
+        for kill in 1..=12u64 {
+            cluster.start_all().unwrap();
+            tokio::time::sleep(Duration::from_millis(step_ms * kill)).await;
+            match kill % 4 {
+                0 => cluster.kill_all().unwrap(),
+                id => cluster.node(id).kill().unwrap(),
+            }
+        }
+        cluster.start_all().unwrap();
+        is_one_cluster(&cluster).await;
+    }
+}
+
+#[tokio::test]
+async fn no_cluster_is_founded_while_a_member_is_missing() {
+    let cluster = cluster().lay_out().await.unwrap();
+    cluster.node(1).start().unwrap();
+    cluster.node(2).start().unwrap();
+    let waits = || async { cluster.node(1).log().contains("missing=[3]").then_some(()) };
+    until(SOON, "node 1 says whom it waits for", waits).await.unwrap();
+    // It asks ten times a second: this is long enough for it to make a mistake.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(belongs_to(cluster.node(1)).as_deref(), Some("none"));
+    assert_eq!(belongs_to(cluster.node(2)).as_deref(), Some("none"));
+    let asked = Instant::now();
+    assert!(cluster.node(2).terminate().await.unwrap().success(), "it stops in order while it waits");
+    assert!(asked.elapsed() < Duration::from_secs(5));
+    cluster.start_all().unwrap();
+    is_one_cluster(&cluster).await;
+}
+
+#[tokio::test]
+async fn nodes_that_are_all_told_to_stop_at_once_do_so_and_begin_again() {
+    let cluster = cluster().start().await.unwrap();
+    let (lease, wish) = (LeaseId::random(), try_once("kept"));
+    let Acquired::Granted(grant) = cluster.node(1).client().acquire(lease, &wish).await.done() else {
+        panic!()
+    };
+    let stopped = cluster.nodes().iter().map(|node| async { (node.id(), node.terminate().await.unwrap()) });
+    for (id, status) in futures_util::future::join_all(stopped).await {
+        assert!(status.success(), "node {id}: {status}");
+    }
+    cluster.start_all().unwrap();
+    is_one_cluster(&cluster).await;
+    let repeat = cluster.node(2).client().acquire(lease, &wish).await.done();
+    assert!(matches!(repeat, Acquired::Standing(repeat) if repeat.token == grant.token));
+}
