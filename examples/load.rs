@@ -11,10 +11,11 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use ringfence_harness::{Builder, Cluster};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -24,33 +25,32 @@ fn main() {
     let program = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("ringfence");
     assert!(program.exists(), "{} is missing: run `cargo build --release` first", program.display());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let data = tempfile::Builder::new().prefix("ringfence-load-").tempdir().unwrap();
+    runtime.block_on(measure(Cluster::builder(program)));
+}
 
-    let mut cluster = Cluster::start(&program, data.path());
-    let leader = runtime.block_on(cluster.leader());
+async fn measure(cluster: Builder) {
+    let cluster = cluster.start().await.unwrap();
+    let leader = cluster.leader().await.unwrap();
     println!("{:<44} {:>10} {:>10} {:>10}", "", "median", "least", "most");
 
-    let mut floors = Vec::new();
-    let mut singles = Vec::new();
-    let mut ratios = Vec::new();
+    let (mut floors, mut singles, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        floors.push(floor(data.path(), Duration::from_secs(2)));
-        let single = runtime.block_on(cycles(cluster.http(leader), 1, Duration::from_secs(2)));
-        singles.push(single.p50_us());
-        ratios.push(singles[singles.len() - 1] / floors[floors.len() - 1]);
+        let floor = floor(&leader.data(), Duration::from_secs(2));
+        let single = cycles(leader.http(), 1, Duration::from_secs(2)).await.quantile_us(0.5);
+        floors.push(floor);
+        singles.push(single);
+        ratios.push(single / floor);
     }
     row("three writers, 200 B + fdatasync: p50, µs", &mut floors);
     row("1 client: acquire p50, µs", &mut singles);
     row("  ratio", &mut ratios);
 
     for clients in [64, 256, 1024] {
-        let mut rates = Vec::new();
-        let mut p50 = Vec::new();
-        let mut p99 = Vec::new();
+        let (mut rates, mut p50, mut p99) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let load = runtime.block_on(cycles(cluster.http(leader), clients, Duration::from_secs(4)));
-            rates.push(load.cycles as f64 / load.took.as_secs_f64());
-            p50.push(load.p50_us() / 1e3);
+            let load = cycles(leader.http(), clients, Duration::from_secs(4)).await;
+            rates.push(load.acquires_us.len() as f64 / load.took.as_secs_f64());
+            p50.push(load.quantile_us(0.5) / 1e3);
             p99.push(load.quantile_us(0.99) / 1e3);
         }
         row(&format!("{clients} clients: acquire + release cycles/s"), &mut rates);
@@ -59,8 +59,8 @@ fn main() {
     }
 
     let mut gaps = Vec::new();
-    for _ in 0..ROUNDS {
-        gaps.push(runtime.block_on(cluster.failover()).as_secs_f64());
+    for _ in 0..2 * ROUNDS {
+        gaps.push(failover(&cluster).await.as_secs_f64());
     }
     row("kill -9 of the leader until the next grant, s", &mut gaps);
 }
@@ -95,6 +95,7 @@ fn floor(dir: &Path, time: Duration) -> f64 {
                     file.sync_data().unwrap();
                     took.push(start.elapsed().as_nanos() as f64 / 1e3);
                 }
+                std::fs::remove_file(&path).unwrap();
                 took
             })
         })
@@ -105,23 +106,19 @@ fn floor(dir: &Path, time: Duration) -> f64 {
 }
 
 struct Load {
-    cycles: u64,
     took: Duration,
+    /// Sorted; one per cycle.
     acquires_us: Vec<f64>,
 }
 
 impl Load {
-    fn p50_us(&self) -> f64 {
-        self.quantile_us(0.5)
-    }
-
     fn quantile_us(&self, quantile: f64) -> f64 {
         self.acquires_us[((self.acquires_us.len() - 1) as f64 * quantile) as usize]
     }
 }
 
 /// A closed loop of `clients`, each acquiring and releasing a key of its own.
-async fn cycles(http: u16, clients: usize, time: Duration) -> Load {
+async fn cycles(http: SocketAddr, clients: usize, time: Duration) -> Load {
     let begun = Instant::now();
     let tasks: Vec<_> = (0..clients)
         .map(|client| {
@@ -129,14 +126,8 @@ async fn cycles(http: u16, clients: usize, time: Duration) -> Load {
                 let mut connection = Connection::open(http).await.unwrap();
                 let body = format!(r#"{{"keys":["load/{client}"]}}"#);
                 let mut took = Vec::new();
-                for cycle in 0u64.. {
-                    if begun.elapsed() > time {
-                        break;
-                    }
-                    let id = uuid::Uuid::from_u64_pair(
-                        client as u64 + 1 + (u64::from(std::process::id()) << 32),
-                        begun_id(begun) ^ cycle,
-                    );
+                while begun.elapsed() < time {
+                    let id = uuid::Uuid::new_v4();
                     let start = Instant::now();
                     assert_eq!(
                         connection.call("PUT", &format!("/v1/leases/{id}"), &body).await.unwrap(),
@@ -157,12 +148,7 @@ async fn cycles(http: u16, clients: usize, time: Duration) -> Load {
         acquires_us.extend(task.await.unwrap());
     }
     acquires_us.sort_by(f64::total_cmp);
-    Load { cycles: acquires_us.len() as u64, took: begun.elapsed(), acquires_us }
-}
-
-fn begun_id(begun: Instant) -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(begun)
+    Load { took: begun.elapsed(), acquires_us }
 }
 
 /// One HTTP/1.1 connection, as thin as can be: the load generator shares the cores with what it measures.
@@ -172,8 +158,8 @@ struct Connection {
 }
 
 impl Connection {
-    async fn open(http: u16) -> std::io::Result<Self> {
-        let stream = TcpStream::connect(("127.0.0.1", http)).await?;
+    async fn open(http: SocketAddr) -> std::io::Result<Self> {
+        let stream = TcpStream::connect(http).await?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, buffer: Vec::with_capacity(1024) })
     }
@@ -201,99 +187,22 @@ impl Connection {
     }
 }
 
-struct Cluster {
-    program: PathBuf,
-    data: PathBuf,
-    ports: Vec<(u16, u16)>,
-    nodes: Vec<Child>,
-}
-
-impl Cluster {
-    fn start(program: &Path, data: &Path) -> Self {
-        let held: Vec<_> = (0..6).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let ports: Vec<u16> = held.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
-        drop(held);
-        let ports = ports.chunks(2).map(|pair| (pair[0], pair[1])).collect();
-        let mut cluster =
-            Self { program: program.to_owned(), data: data.to_owned(), ports, nodes: Vec::new() };
-        cluster.nodes = (0..3).map(|node| cluster.spawn(node)).collect();
-        cluster
-    }
-
-    fn spawn(&self, node: usize) -> Child {
-        let peers: Vec<String> =
-            self.ports.iter().zip(1..).map(|((_, peer), id)| format!("{id}=127.0.0.1:{peer}")).collect();
-        let (http, peer) = self.ports[node];
-        Command::new(&self.program)
-            .args([
-                "serve",
-                "--die-with-parent",
-                "--log",
-                "error",
-                "--first-revision",
-                "1",
-                "--config",
-                "/dev/null",
-            ])
-            .args(["--id", &(node + 1).to_string(), "--peers", &peers.join(",")])
-            .args(["--http", &format!("127.0.0.1:{http}"), "--peer", &format!("127.0.0.1:{peer}")])
-            .arg("--data")
-            .arg(self.data.join(format!("node-{}", node + 1)))
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap()
-    }
-
-    fn http(&self, node: usize) -> u16 {
-        self.ports[node].0
-    }
-
-    /// Who leads, once a node knows.
-    async fn leader(&self) -> usize {
-        loop {
-            for node in 0..self.nodes.len() {
-                if self.leads(node).await.unwrap_or(false) {
-                    return node;
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+/// Kills the leader, and gives the time until a new lease is granted through another node.
+async fn failover(cluster: &Cluster) -> Duration {
+    let leader = cluster.leader().await.unwrap();
+    let other = cluster.others(leader.id()).next().unwrap().http();
+    leader.kill().unwrap();
+    let killed = Instant::now();
+    let mut connection = Connection::open(other).await.unwrap();
+    loop {
+        let path = format!("/v1/leases/{}", uuid::Uuid::new_v4());
+        let body = format!(r#"{{"keys":["failover/{}"]}}"#, uuid::Uuid::new_v4());
+        if connection.call("PUT", &path, &body).await.unwrap() == 201 {
+            break;
         }
     }
-
-    async fn leads(&self, node: usize) -> std::io::Result<bool> {
-        let mut connection = Connection::open(self.http(node)).await?;
-        connection.call("GET", "/v1/cluster", "").await?;
-        Ok(connection.buffer.windows(15).any(|part| part == br#""role":"leader""#))
-    }
-
-    /// Kills the leader, and gives the time until a new lease is granted through another node.
-    async fn failover(&mut self) -> Duration {
-        let leader = self.leader().await;
-        self.nodes[leader].kill().unwrap();
-        let killed = Instant::now();
-        self.nodes[leader].wait().unwrap();
-        let mut connection = Connection::open(self.http((leader + 1) % 3)).await.unwrap();
-        loop {
-            let path = format!("/v1/leases/{}", uuid::Uuid::new_v4());
-            let body = format!(r#"{{"keys":["failover/{}"]}}"#, uuid::Uuid::new_v4());
-            if connection.call("PUT", &path, &body).await.unwrap() == 201 {
-                break;
-            }
-        }
-        let gap = killed.elapsed();
-        self.nodes[leader] = self.spawn(leader);
-        while self.leads(leader).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        gap
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        for node in &mut self.nodes {
-            let _ = node.kill();
-            let _ = node.wait();
-        }
-    }
+    let gap = killed.elapsed();
+    leader.restart().unwrap();
+    leader.ready().await.unwrap();
+    gap
 }

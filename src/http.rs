@@ -23,7 +23,7 @@ pub(crate) async fn serve(
 ) {
     let service = TowerToHyperService::new(router);
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(SILENCE).pipeline_flush(true);
+    builder.timer(TokioTimer::new()).header_read_timeout(SILENCE);
     let connections = GracefulShutdown::new();
     loop {
         let stream = tokio::select! {

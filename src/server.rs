@@ -20,6 +20,7 @@ use crate::http;
 /// How long the leadership may take to be handed over, and open requests to end, at a stop.
 const HAND_OVER: Duration = Duration::from_secs(2);
 const DRAIN: Duration = Duration::from_secs(5);
+const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Runs a node until it is told to stop, or cannot go on.
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
@@ -44,6 +45,14 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     tracing::info!(id = config.id, url, version = env!("CARGO_PKG_VERSION"), "node started");
 
     let (draining, drain) = watch::channel(false);
+    let upkeep = metrics.clone();
+    tokio::spawn(async move {
+        loop {
+            // Samples of histograms pile up until this is called, or the metrics are asked for.
+            tokio::time::sleep(UPKEEP).await;
+            upkeep.run_upkeep();
+        }
+    });
     let options = ringfence_api::Options { metrics, draining: drain.clone() };
     let router = ringfence_api::router(node.handle(), options);
     let mut serving = tokio::spawn(http::serve(listener, router, drain, DRAIN));

@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -50,11 +51,14 @@ impl Dev {
         self.child.wait().unwrap();
         let deadline = Instant::now() + SOON;
         for &(address, pid) in &self.nodes {
-            while is_alive(pid) {
-                assert!(Instant::now() < deadline, "process {pid} has outlived {signal} to its parent");
+            // The process first, then the threads that it still had, and with the last of them its listeners.
+            while is_alive(pid) || TcpStream::connect(address).is_ok() {
+                assert!(
+                    Instant::now() < deadline,
+                    "process {pid} at {address} has outlived {signal} to its parent"
+                );
                 std::thread::sleep(Duration::from_millis(20));
             }
-            assert!(TcpStream::connect(address).is_err(), "somebody still listens on {address}");
         }
     }
 }
@@ -63,6 +67,14 @@ impl Drop for Dev {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // Should they have outlived it, they end now.
+        for &(_, pid) in &self.nodes {
+            if std::fs::read_link(format!("/proc/{pid}/exe"))
+                .is_ok_and(|program| program == Path::new(PROGRAM))
+            {
+                let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+            }
+        }
     }
 }
 

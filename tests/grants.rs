@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ringfence_harness::{
     Acquired, Answered, Builder, Client, Cluster, Consistency, LeaseView, Reply, key, run, try_once, until,
+    wait_for,
 };
 use ringfence_wire::{AcquireRequest, Grant, LeaseId, ProblemKind, Token, Ttl, VerdictName};
 
@@ -92,6 +93,49 @@ async fn a_lease_ends_no_earlier_than_its_client_counts_and_soon_after() {
         }
     });
     futures_util::future::join_all(watched).await;
+}
+
+/// The end is told by the grant of a waiter, which comes at once: asking again and again would see it late. An entry was
+/// once stamped with the time of the last tick, up to 50 ms ago, but a lease ended by the time of the next.
+#[tokio::test]
+async fn no_waiter_is_let_in_before_the_holder_counts_on_it() {
+    let cluster = cluster().start().await.unwrap();
+    let held = (0..60u32).map(|number| {
+        // Through all nodes, at all distances from a tick.
+        let client = cluster.node(u64::from(number) % 3 + 1).client();
+        async move {
+            tokio::time::sleep(Duration::from_millis(u64::from(number) * 17)).await;
+            let name = format!("ends/{number}");
+            let (lease, ttl_ms) = (LeaseId::random(), Ttl::from_ms(400 + number * 13).unwrap());
+            let mut sent = Instant::now();
+            let mut grant = granted(&client, lease, &AcquireRequest { ttl_ms, ..try_once(&name) }).await;
+            let waiter = tokio::spawn({
+                let client = client.clone();
+                async move {
+                    let wish = wait_for(&name, 30_000);
+                    let waited = client.acquire(LeaseId::random(), &wish).await.done();
+                    (waited.grant().unwrap(), Instant::now())
+                }
+            });
+            if number % 3 == 0 {
+                tokio::time::sleep(Duration::from_millis(150)).await;
+                sent = Instant::now();
+                grant = client.renew(lease, None).await.done();
+            }
+            let mut counted = sent + Duration::from_millis(grant.expires_in_ms.unwrap());
+            let asked = Instant::now();
+            if let LeaseView::Granted(read) = client.lease(lease, Consistency::Linearizable).await.done() {
+                counted = counted.max(asked + Duration::from_millis(read.expires_in_ms.unwrap()));
+            }
+            let (next, at) = waiter.await.unwrap();
+            assert!(next.token > grant.token);
+            assert!(at < counted + ENDS_WITHIN, "{number}: {:?} after it should have ended", at - counted);
+            (number, counted.checked_duration_since(at))
+        }
+    });
+    let ends = futures_util::future::join_all(held).await;
+    let early: Vec<_> = ends.into_iter().filter_map(|(number, early)| Some((number, early?))).collect();
+    assert!(early.is_empty(), "{} of 60 ended early, by: {early:?}", early.len());
 }
 
 /// Its clock once stood still for good, 400 ms after it began to lead: no follower's answer told that it leads.

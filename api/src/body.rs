@@ -1,12 +1,17 @@
+use std::time::Duration;
+
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use ringfence_wire::{FieldError, ProblemKind, from_json};
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 
 use crate::problems::Failed;
 
+/// How long a body may take to arrive.
+const WITHIN: Duration = Duration::from_secs(10);
 /// The largest body that is read, in bytes.
 const MAX_BYTES: usize = 1 << 20;
 /// Of a body that is too large, so much more is thrown away before the refusal. A server that stops reading resets the
@@ -18,7 +23,11 @@ pub(crate) async fn read<T: DeserializeOwned>(
     request: Request,
     check: impl FnOnce(&T) -> Result<(), FieldError>,
 ) -> Result<T, Failed> {
-    let wish = from_json(&bytes(request.into_body()).await?)?;
+    let body = timeout(WITHIN, bytes(request.into_body())).await.map_err(|_| {
+        let detail = format!("the body did not arrive within {} s", WITHIN.as_secs());
+        Failed::from(FieldError { field: None, detail })
+    })??;
+    let wish = from_json(&body)?;
     check(&wish)?;
     Ok(wish)
 }

@@ -21,10 +21,10 @@ pub(crate) async fn ready(door: Arc<Door>, request: Request) -> Answer {
     if *door.options.draining.borrow() {
         return Err(Failed::new(ProblemKind::Unavailable, "this node is about to stop"));
     }
-    if !door.handle.is_ready() {
+    if !door.handle.is_ready().await {
         return Err(Failed::new(
             ProblemKind::Unavailable,
-            "this node knows no leader, or lacks what was committed",
+            "no leader with a quorum behind it answers this node",
         ));
     }
     Ok(json(StatusCode::OK, &object!({ "status": "ready" })))

@@ -26,3 +26,6 @@ pub(crate) const MAX_BLOCKERS: usize = 16;
 
 /// Revisions and tokens stay below it, so that every JSON reader keeps them exact.
 pub(crate) const REVISION_END: u64 = 1 << 53;
+
+/// The most holders and waiters that one page of keys shows, but for those of its last key.
+pub(crate) const MAX_SHOWN: usize = 10_000;

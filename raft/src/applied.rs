@@ -53,6 +53,12 @@ impl Applied {
 }
 
 impl Inner {
+    /// Puts a table from elsewhere in place of this one.
+    pub(crate) fn replace(&mut self, table: LeaseTable) {
+        self.table = table;
+        self.waits.tell_all(&self.table);
+    }
+
     /// Applies one batch and tells those who wait for the leases that changed.
     pub(crate) fn apply(&mut self, batch: Batch) -> Vec<Outcome> {
         let Batch { at_ms, commands } = batch;

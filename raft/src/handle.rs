@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use openraft::Instant as _;
+use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_lease::{Attachment, Command, LeaseTable, Outcome};
 use ringfence_wire::LeaseId;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::applied::Applied;
 use crate::consensus::{NodeId, Raft};
@@ -20,6 +22,10 @@ use crate::waits::LeaseWait;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long after its connection closed a request is taken back.
 const DETACH_AFTER: Duration = Duration::from_secs(2);
+/// A leader that no quorum has acknowledged for so long does not call itself one: others may have elected another.
+const QUORUM_LOST: Duration = Duration::from_secs(1);
+/// How long a node may take to show that it is ready.
+const READY_WITHIN: Duration = Duration::from_secs(1);
 /// How long to wait before the leader is looked for again, where no change of it is noticed.
 pub(crate) const RETRY: Duration = Duration::from_millis(20);
 
@@ -123,11 +129,9 @@ impl Handle {
         self.shared.peers.url(self.shared.leader()?)
     }
 
-    /// Whether this node can serve: it knows a leader, and has applied what it once knew as committed.
-    pub fn is_ready(&self) -> bool {
-        self.shared
-            .leader()
-            .is_some_and(|leader| leader != self.shared.id || self.shared.leading.now_ms().is_some())
+    /// Whether this node can serve: a leader, confirmed by a quorum, answers it, and it has applied what was committed.
+    pub async fn is_ready(&self) -> bool {
+        matches!(timeout(READY_WITHIN, self.linearize()).await, Ok(Ok(_)))
     }
 
     /// How this node sees itself and the cluster.
@@ -137,10 +141,17 @@ impl Handle {
 }
 
 impl Shared {
-    /// Who leads, as far as this node knows.
+    /// Who leads, as far as this node knows. Not itself, once no quorum has followed it for long.
     pub(crate) fn leader(&self) -> Option<NodeId> {
-        use openraft::async_runtime::watch::WatchReceiver;
-        self.raft.server_metrics().borrow_watched().current_leader
+        let leader = self.raft.server_metrics().borrow_watched().current_leader?;
+        (leader != self.id || self.has_quorum(QUORUM_LOST)).then_some(leader)
+    }
+
+    /// Whether this node leads, and a quorum acknowledged it within the last while. A lone voter is its own quorum.
+    pub(crate) fn has_quorum(&self, within: Duration) -> bool {
+        let Ok(leader) = self.raft.as_leader() else { return false };
+        let acknowledged = leader.last_quorum_acked().is_some_and(|at| at.elapsed() < within);
+        acknowledged || self.raft.voter_ids().all(|voter| voter == self.id)
     }
 
     /// Whether this node leads, once an election that it has just won is settled.

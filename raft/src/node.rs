@@ -288,8 +288,7 @@ async fn lead(shared: Arc<Shared>, first_revision: Option<Revision>) {
             // While this node waits to have applied the first entry of its own term.
             _ = progress.changed(), if leads.is_none() && shared.raft.is_leader() => {}
         }
-        let leader = shared.raft.as_leader().ok();
-        let term = leader.as_ref().map(|leader| leader.term());
+        let term = shared.raft.as_leader().ok().map(|leader| leader.term());
         if leads != term {
             shared.leading.end();
             leads = None;
@@ -302,9 +301,7 @@ async fn lead(shared: Arc<Shared>, first_revision: Option<Revision>) {
                 leads = Some(term);
             }
         }
-        let acknowledged = leader.and_then(|leader| leader.last_quorum_acked());
-        let fresh = acknowledged.is_some_and(|at| openraft::Instant::elapsed(&at) < QUORUM_FRESH);
-        let Some(now_ms) = shared.leading.tick(fresh) else { continue };
+        let Some(now_ms) = shared.leading.tick(shared.has_quorum(QUORUM_FRESH)) else { continue };
         let (started, due) = {
             let state = shared.applied.lock();
             (state.table.started(), state.table.next_due_ms().is_some_and(|due_ms| due_ms <= now_ms))

@@ -93,7 +93,7 @@ impl RaftStateMachine<Consensus> for StateMachine {
         }
         {
             let mut state = self.applied.lock();
-            state.table = table;
+            state.replace(table);
             state.last_applied = meta.last_log_id;
             state.membership = meta.last_membership.clone();
         }

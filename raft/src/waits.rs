@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringfence_lease::{Change, Event, LeaseState, LeaseTable};
+use ringfence_lease::{Change, Event, LeaseState, LeaseTable, Refusal};
 use ringfence_wire::{EndReason, Grant, LeaseId};
 use tokio::sync::oneshot;
 
@@ -58,6 +58,23 @@ impl Waits {
             // A request that has gone meanwhile needs no answer.
             let _ = sender.send(settled.clone());
         }
+    }
+
+    /// Tells everybody whose lease has changed: to be called when `table` was replaced, by changes that nobody told of.
+    pub(crate) fn tell_all(&mut self, table: &LeaseTable) {
+        self.by_lease.retain(|lease_id, senders| {
+            let settled = match table.lease(*lease_id, Some(table.at_ms())) {
+                Ok(LeaseState::Granted(grant)) => Settled::Granted(Box::new(grant)),
+                Err(Refusal::WaitTimeout) => Settled::TimedOut,
+                Err(Refusal::Gone(reason)) => Settled::Ended(reason),
+                // It waits, or its acquire is still to come.
+                _ => return true,
+            };
+            for (_, sender) in senders.drain(..) {
+                let _ = sender.send(settled.clone());
+            }
+            false
+        });
     }
 
     fn remove(&mut self, lease_id: LeaseId, number: u64) {

@@ -87,3 +87,15 @@ async fn a_body_that_is_cut_off_changes_nothing() {
     service.hold("a").await;
     service.lease(id).await.problem("unknown-lease");
 }
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_is_not_waited_for_for_ever() {
+    let service = Service::start().await;
+    let mut connection = Connection::open(service.address).await;
+    let target = format!("/v1/leases/{}", LeaseId::random());
+    connection
+        .send(format!("PUT {target} HTTP/1.1\r\nhost: h\r\ncontent-length: 20\r\n\r\n{{").as_bytes())
+        .await;
+    let problem = connection.receive(false).await.problem("invalid-request");
+    assert!(problem.detail.contains("10 s"), "{}", problem.detail);
+}

@@ -97,10 +97,8 @@ impl Service {
         let router = router(handle.clone(), Options { metrics: measurements(), draining: is_draining });
         tokio::spawn(async move { axum::serve(listener, router).await });
         let service = Self { address, handle, draining, _node: node, _data: data, runtime: None };
-        eventually("the node is ready", || {
-            service.handle.is_ready() && service.handle.view(|table| table.started())
-        })
-        .await;
+        eventually("the table is started", || service.handle.view(|table| table.started())).await;
+        assert!(service.handle.is_ready().await, "a node that leads with a quorum is ready");
         service
     }
 

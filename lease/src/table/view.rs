@@ -6,6 +6,7 @@ use ringfence_wire::{
 use super::LeaseTable;
 use crate::Refusal;
 use crate::lease::Lease;
+use crate::limits::MAX_SHOWN;
 use crate::line::Line;
 
 /// A lease that has not ended, as its owner sees it.
@@ -36,7 +37,8 @@ impl LeaseTable {
     }
 
     /// Up to `limit` keys that are held or waited for, start with `prefix` and come after `after`, in the order of
-    /// their bytes; and the last of them if more follow.
+    /// their bytes; and the last of them if more follow. Fewer than `limit` where they have very many holders and
+    /// waiters together, so that no page takes long.
     pub fn keys(
         &self,
         prefix: &str,
@@ -45,8 +47,16 @@ impl LeaseTable {
         now_ms: Option<u64>,
     ) -> (Vec<KeyView>, Option<Key>) {
         let mut lines = self.lines.range(prefix, after);
-        let page: Vec<_> =
-            lines.by_ref().take(limit).map(|(key, line)| self.key_view(key, Some(line), now_ms)).collect();
+        let mut page = Vec::new();
+        let mut shown = 0;
+        while page.len() < limit
+            && shown < MAX_SHOWN
+            && let Some((key, line)) = lines.next()
+        {
+            let view = self.key_view(key, Some(line), now_ms);
+            shown += view.holders.len() + view.waiters.len();
+            page.push(view);
+        }
         let next = lines.next().and_then(|_| page.last()).map(|last| last.key.clone());
         (page, next)
     }
@@ -137,5 +147,37 @@ impl LeaseTable {
     /// A read's clock is not behind what was applied.
     fn clock(&self, now_ms: Option<u64>) -> Option<u64> {
         now_ms.map(|now_ms| now_ms.max(self.at_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_wire::{Metadata, Ttl, Wait};
+
+    use super::*;
+    use crate::{Acquire, Attachment, Command};
+
+    #[test]
+    fn a_page_ends_early_where_its_keys_have_very_many_holders() {
+        let mut table = LeaseTable::new();
+        let acquire = |id: usize, key: &str| {
+            Command::Acquire(Box::new(Acquire {
+                lease_id: LeaseId::from_u128(id as u128 + 1).unwrap(),
+                claims: vec![(Key::new(key).unwrap(), Mode::Shared { limit: None })],
+                ttl: Ttl::default(),
+                wait: Wait::default(),
+                keep_place: false,
+                holder: None,
+                metadata: Metadata::default(),
+                attachment: Attachment(0),
+            }))
+        };
+        let mut commands: Vec<Command> = (0..MAX_SHOWN).map(|id| acquire(id, "a")).collect();
+        commands.push(acquire(MAX_SHOWN, "b"));
+        table.apply(0, commands, &mut Vec::new());
+        let (page, next) = table.keys("", None, 100, None);
+        assert_eq!((page.len(), next.as_ref().map(Key::as_str)), (1, Some("a")));
+        let (page, next) = table.keys("", Some("a"), 100, None);
+        assert_eq!((page.len(), next), (1, None));
     }
 }

@@ -13,6 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::Peers;
@@ -54,16 +55,18 @@ pub(crate) struct Served {
 }
 
 impl Listener {
-    /// Accepts until the task is ended.
+    /// Accepts until the task is ended, and all connections with it.
     pub(crate) async fn run(self) {
+        let mut connections = JoinSet::new();
         loop {
             match self.listener.accept().await {
-                Ok((stream, from)) => drop(tokio::spawn(Arc::clone(&self.served).serve(stream, from))),
+                Ok((stream, from)) => drop(connections.spawn(Arc::clone(&self.served).serve(stream, from))),
                 Err(error) => {
                     tracing::warn!(%error, "a connection of a peer could not be accepted");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
+            while connections.try_join_next().is_some() {}
         }
     }
 }
