@@ -19,7 +19,7 @@ use ringfence_harness::{Builder, Cluster};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 
 fn main() {
     let program = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("ringfence");

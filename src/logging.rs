@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use anyhow::Context;
 use clap::ValueEnum;
 use serde::Deserialize;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
@@ -25,10 +25,8 @@ pub(crate) enum LogFormat {
 
 /// Starts logging by `filter`: a level, or `target=level` pairs.
 pub(crate) fn start(filter: Option<&str>, format: LogFormat) -> anyhow::Result<()> {
-    let filter: Targets = filter
-        .unwrap_or(DEFAULT)
-        .parse()
-        .context("--log is a level (error, warn, info, debug, trace) or a list of target=level")?;
+    let filter = parse(filter.unwrap_or(DEFAULT))
+        .context("--log is a level (error, warn, info, debug, trace, off) or a list of target=level")?;
     let stderr = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     let layer = match format {
         LogFormat::Text => stderr.boxed(),
@@ -38,4 +36,26 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat) -> anyhow::Result<(
         .with(layer.with_filter(filter))
         .try_init()
         .context("logging was started before")
+}
+
+fn parse(filter: &str) -> anyhow::Result<Targets> {
+    for item in filter.split(',').filter(|item| !item.contains('=')) {
+        // Alone, a misspelt level would be taken for a target, and all others be silent.
+        item.parse::<LevelFilter>().with_context(|| format!("`{item}` is no level"))?;
+    }
+    Ok(filter.parse()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_level_is_refused() {
+        assert!(parse("info,openraft=error").is_ok());
+        assert!(parse("off").is_ok());
+        for wrong in ["inof", "info,opnraft", "openraft=loud", ""] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
 }

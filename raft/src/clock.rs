@@ -3,7 +3,7 @@
 //! It is a value in the leader's memory that starts at the last time the log says, and follows real time from below.
 //! It never runs faster than real time, never goes back, and stands still whenever the leader cannot be sure to lead:
 //!
-//! - a tick counts at most [`MAX_TICK`]: a leader that was stopped, or stalled, does not count the gap;
+//! - a tick counts at most [`MAX_TICK`]: a leader that was stopped, or stalled, does not count the gap, then or later;
 //! - a tick counts only if a quorum acknowledged the leader lately: a leader cut off does not count on;
 //! - it is never more than [`MAX_AHEAD_MS`] past the oldest stamp not yet committed: if commits stall, so does time.
 //!

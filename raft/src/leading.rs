@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -21,7 +20,9 @@ pub(crate) struct Leading {
 struct Lead {
     term: u64,
     clock: ClusterClock,
-    ticked: Instant,
+    advanced: Instant,
+    /// Whether a quorum had acknowledged this node lately, at the last tick.
+    quorum_is_fresh: bool,
     /// The stamps of the entries that are not applied yet, by number.
     in_flight: VecDeque<(u64, u64)>,
     next_number: u64,
@@ -47,7 +48,7 @@ impl Leading {
 
     /// The leader's clock in milliseconds; `None` while this node does not lead.
     pub(crate) fn now_ms(&self) -> Option<u64> {
-        self.lock().as_ref().map(|lead| lead.clock.now_ms())
+        Some(self.lock().as_mut()?.advance())
     }
 
     /// Starts to lead in `term`, with the clock at the last applied time.
@@ -55,7 +56,8 @@ impl Leading {
         *self.lock() = Some(Lead {
             term,
             clock: ClusterClock::start(at_ms),
-            ticked: Instant::now(),
+            advanced: Instant::now(),
+            quorum_is_fresh: false,
             in_flight: VecDeque::new(),
             next_number: 0,
         });
@@ -71,11 +73,8 @@ impl Leading {
     pub(crate) fn tick(&self, quorum_is_fresh: bool) -> Option<u64> {
         let mut lead = self.lock();
         let lead = lead.as_mut()?;
-        let now = Instant::now();
-        let elapsed: Duration = now - lead.ticked;
-        lead.ticked = now;
-        lead.clock.tick(elapsed, quorum_is_fresh, lead.in_flight.front().map(|(_, at_ms)| *at_ms));
-        Some(lead.clock.now_ms())
+        lead.quorum_is_fresh = quorum_is_fresh;
+        Some(lead.advance())
     }
 
     /// The time for the next entry; `None` while this node does not lead. To be given back with [`Leading::settled`].
@@ -84,7 +83,7 @@ impl Leading {
         let lead = lead.as_mut()?;
         let number = lead.next_number;
         lead.next_number += 1;
-        let at_ms = lead.clock.now_ms();
+        let at_ms = lead.advance();
         lead.in_flight.push_back((number, at_ms));
         Some(Stamp { term: lead.term, at_ms, number })
     }
@@ -98,5 +97,18 @@ impl Leading {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Lead>> {
         self.lead.lock().expect("no panic while the leadership is locked")
+    }
+}
+
+impl Lead {
+    /// The clock in milliseconds, up to date. A stamp that lagged behind would be caught up with by later ones, and
+    /// the lease that it was given to would end early by as much.
+    fn advance(&mut self) -> u64 {
+        let now = Instant::now();
+        let elapsed = now - self.advanced;
+        self.advanced = now;
+        let oldest_uncommitted = self.in_flight.front().map(|(_, at_ms)| *at_ms);
+        self.clock.tick(elapsed, self.quorum_is_fresh, oldest_uncommitted);
+        self.clock.now_ms()
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use openraft::ReadPolicy;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::applied::Applied;
 use crate::consensus::{LogId, NodeId, Raft};
@@ -70,7 +70,11 @@ impl Reads {
     pub(crate) async fn linearize(&self) -> Result<u64, Unanswered> {
         let (reply, result) = oneshot::channel();
         self.queue.send(reply).map_err(|_| Unanswered::Unavailable)?;
-        result.await.unwrap_or(Err(Unanswered::Unavailable))
+        // Counted from here: a batch that fails before this one must not add its time.
+        match timeout(TIMEOUT, result).await {
+            Ok(Ok(result)) => result,
+            _ => Err(Unanswered::Unavailable),
+        }
     }
 }
 
