@@ -70,6 +70,9 @@ pub enum JoinError {
     /// The data directory cannot be written.
     #[error("the cluster's id cannot be written down: {0}")]
     Io(#[from] std::io::Error),
+    /// The first membership was not accepted.
+    #[error("the cluster cannot be founded: {0}")]
+    Founding(String),
 }
 
 /// Why a node does not let itself be taken into a cluster.
@@ -176,10 +179,12 @@ impl Founding {
             }
         }
         match raft.initialize(first).await {
-            Ok(()) => tracing::info!(%cluster, ?members, "the cluster is founded"),
-            Err(error) => tracing::error!(%error, "the cluster cannot be founded"),
+            Ok(()) => {
+                tracing::info!(%cluster, ?members, "the cluster is founded");
+                Ok(())
+            }
+            Err(error) => Err(JoinError::Founding(error.to_string())),
         }
-        Ok(())
     }
 }
 

@@ -157,8 +157,16 @@ impl Shared {
     /// Whether this node leads, once an election that it has just won is settled.
     async fn is_leading(&self, deadline: Instant) -> bool {
         let mut term = self.leading.term();
-        let settled = term.wait_for(|term| term.is_some() || !self.raft.is_leader());
-        matches!(timeout_at(deadline, settled).await, Ok(Ok(term)) if term.is_some())
+        loop {
+            if term.borrow_and_update().is_some() {
+                return true;
+            }
+            if !self.raft.is_leader() || Instant::now() >= deadline {
+                return false;
+            }
+            // An election that is lost again before it is settled changes nothing here: look again.
+            let _ = timeout(RETRY, term.changed()).await;
+        }
     }
 
     /// A moment, or until `deadline`, when it is an error.

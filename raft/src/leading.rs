@@ -41,7 +41,7 @@ impl Leading {
         Self { lead: Mutex::new(None), term: watch::Sender::new(None) }
     }
 
-    /// The term in which this node leads, and its changes.
+    /// The term in which this node leads and takes commands, and its changes.
     pub(crate) fn term(&self) -> watch::Receiver<Option<u64>> {
         self.term.subscribe()
     }
@@ -51,7 +51,7 @@ impl Leading {
         Some(self.lock().as_mut()?.advance())
     }
 
-    /// Starts to lead in `term`, with the clock at the last applied time.
+    /// Starts to lead in `term`, with the clock at the last applied time. Commands wait for [`Leading::open`].
     pub(crate) fn begin(&self, term: u64, at_ms: u64) {
         *self.lock() = Some(Lead {
             term,
@@ -61,7 +61,13 @@ impl Leading {
             in_flight: VecDeque::new(),
             next_number: 0,
         });
-        self.term.send_replace(Some(term));
+    }
+
+    /// Takes commands from now on, in the term that has begun. Not before the table has started to number its changes:
+    /// a command before that would be numbered from 1, below what an earlier cluster may have granted.
+    pub(crate) fn open(&self) {
+        let begun = self.lock().as_ref().map(|lead| lead.term);
+        self.term.send_if_modified(|term| std::mem::replace(term, begun) != begun);
     }
 
     pub(crate) fn end(&self) {
@@ -110,5 +116,24 @@ impl Lead {
         let oldest_uncommitted = self.in_flight.front().map(|(_, at_ms)| *at_ms);
         self.clock.tick(elapsed, self.quorum_is_fresh, oldest_uncommitted);
         self.clock.now_ms()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn commands_wait_until_the_term_is_opened_but_the_first_entry_has_its_stamp() {
+        let leading = Leading::new();
+        assert!(leading.stamp().is_none());
+        leading.begin(3, 50);
+        assert_eq!(*leading.term().borrow(), None);
+        assert_eq!(leading.stamp().map(|stamp| (stamp.term, stamp.at_ms)), Some((3, 50)));
+        leading.open();
+        assert_eq!(*leading.term().borrow(), Some(3));
+        leading.end();
+        leading.open();
+        assert_eq!(*leading.term().borrow(), None);
     }
 }

@@ -279,14 +279,15 @@ async fn lead(shared: Arc<Shared>, first_revision: Option<Revision>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut metrics = shared.raft.server_metrics();
     let mut progress = shared.applied.progress();
+    let term_opened = shared.leading.term();
     let mut leads: Option<u64> = None;
     let mut telling: Option<JoinHandle<()>> = None;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
             changed = metrics.changed() => if changed.is_err() { return },
-            // While this node waits to have applied the first entry of its own term.
-            _ = progress.changed(), if leads.is_none() && shared.raft.is_leader() => {}
+            // While this node waits to have applied the first entry of its own term, and of a new cluster.
+            _ = progress.changed(), if term_opened.borrow().is_none() && shared.raft.is_leader() => {}
         }
         let term = shared.raft.as_leader().ok().map(|leader| leader.term());
         if leads != term {
@@ -306,6 +307,9 @@ async fn lead(shared: Arc<Shared>, first_revision: Option<Revision>) {
             let state = shared.applied.lock();
             (state.table.started(), state.table.next_due_ms().is_some_and(|due_ms| due_ms <= now_ms))
         };
+        if started {
+            shared.leading.open();
+        }
         let is_telling = telling.as_ref().is_some_and(|task| !task.is_finished());
         if (due || !started) && !is_telling {
             let shared = Arc::clone(&shared);

@@ -141,25 +141,32 @@ struct Settle {
 }
 
 impl Settle {
-    fn run(self, result: ClientWriteResult<Consensus>) {
-        self.leading.settled(self.stamp);
+    fn run(mut self, result: ClientWriteResult<Consensus>) {
+        let replies = std::mem::take(&mut self.replies);
         match result {
             Ok(response) => {
                 metrics::histogram!("ringfence_proposal_duration_seconds").record(self.begun.elapsed());
                 let mut outcomes = response.data.into_iter();
-                for (count, reply) in self.replies {
+                for (count, reply) in replies {
                     // Whoever has gone meanwhile needs no answer.
                     let _ = reply.send(Ok(outcomes.by_ref().take(count).collect()));
                 }
             }
             // "Rejected before its entry was appended."
             Err(ClientWriteError::ForwardToLeader(_)) => match Batch::decode(&self.batch) {
-                Ok(batch) => reject(batch.commands, self.replies),
+                Ok(batch) => reject(batch.commands, replies),
                 Err(error) => tracing::error!(%error, "an entry made by this node cannot be read back"),
             },
             // Dropping the replies says: unknown.
             Err(error) => tracing::info!(%error, "the fate of an entry is unknown"),
         }
+    }
+}
+
+/// Run or not: no stamp may hold up the clock for ever.
+impl Drop for Settle {
+    fn drop(&mut self) {
+        self.leading.settled(self.stamp);
     }
 }
 

@@ -12,6 +12,9 @@ use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
+/// What a cluster here counts from.
+const FIRST: u64 = 1_000;
+
 struct Cluster {
     _dir: TempDir,
     nodes: BTreeMap<NodeId, Node>,
@@ -34,7 +37,7 @@ impl Cluster {
                 peer_listener,
                 peers: peers.clone(),
                 url: format!("http://node-{id}"),
-                first_revision: Some(Revision(1)),
+                first_revision: Some(Revision(FIRST)),
             };
             async move { (id, Node::start(settings).await.unwrap()) }
         });
@@ -74,7 +77,7 @@ async fn every_node_grants_and_reads_what_any_node_granted() {
     for node in 1..=3 {
         let outcome = one(&cluster.handle(node), acquire(u128::from(node), &format!("key-{node}"), 0)).await;
         let Outcome::Granted(grant) = outcome else { panic!("{outcome:?}") };
-        assert_eq!(grant.token, Token(1 + node));
+        assert_eq!(grant.token, Token(FIRST + node));
     }
     for node in 1..=3 {
         let handle = cluster.handle(node);
@@ -120,4 +123,27 @@ async fn a_lease_ends_by_itself_when_nothing_else_happens() {
     let mut wait = handle.wait_for(id(1));
     let settled = tokio::time::timeout(Duration::from_secs(10), wait.settled()).await.unwrap();
     assert_eq!(settled, Some(Settled::Ended(ringfence_wire::EndReason::Expired)));
+}
+
+/// Commands that waited for the first leader of a new cluster once came before what starts its numbering.
+#[tokio::test]
+async fn the_first_commands_of_a_cluster_do_not_come_before_its_first_revision() {
+    let cluster = Cluster::start(3).await;
+    let mut proposals = Vec::new();
+    // Some arrive in the moment when the leader is elected, but has applied nothing of its own yet.
+    while !cluster.handle(1).view(|table| table.started()) {
+        for _ in 0..10 {
+            let lease = proposals.len() as u128 + 1;
+            let handle = cluster.handle(1 + (lease % 3) as NodeId);
+            proposals.push(tokio::spawn(async move {
+                one(&handle, acquire(lease, &format!("k{lease}"), 0)).await
+            }));
+        }
+        tokio::time::sleep(Duration::from_micros(500)).await;
+    }
+    for proposal in proposals {
+        let outcome = proposal.await.unwrap();
+        let Outcome::Granted(grant) = outcome else { panic!("{outcome:?}") };
+        assert!(grant.token > Token(FIRST), "token {}", grant.token);
+    }
 }

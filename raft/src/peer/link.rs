@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use rustix::net::sockopt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -17,6 +18,9 @@ use crate::consensus::NodeId;
 
 /// How long connecting and the first words may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long what was sent may stay unacknowledged by the other kernel, in milliseconds. A stopped process does not
+/// count: its kernel answers.
+const GONE_MS: u32 = 3_000;
 
 /// A connection on which both sides know whom they talk to.
 pub(super) struct Link {
@@ -47,7 +51,7 @@ impl Peers {
         let stream = TcpStream::connect(&address)
             .await
             .map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?;
-        stream.set_nodelay(true)?;
+        tune(&stream)?;
         let (reader, mut writer) = stream.into_split();
         let mut first = BytesMut::from(&PREFACE[..]);
         let hello = Hello {
@@ -96,6 +100,17 @@ impl Link {
             None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection at once")),
         }
     }
+}
+
+/// Small messages go at once; and a connection whose other end is gone without a word is given up in seconds, not in the
+/// minutes after which TCP would try it again.
+pub(super) fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_tcp_user_timeout(stream, GONE_MS)?;
+    sockopt::set_tcp_keepidle(stream, Duration::from_secs(1))?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1))?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    Ok(())
 }
 
 /// Checks the first bytes from another node.

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 use super::Peers;
 use super::frame::{FrameReader, invalid, put_frame};
 use super::hello::{Channel, HELLO, Hello, MAX_HELLO, PREFACE, REFUSAL, Refusal, WELCOME, Welcome, get, put};
-use super::link::check_preface;
+use super::link::{check_preface, tune};
 use super::message::{
     ANSWER, APPEND, APPENDED, Answer, CALL, Call, Probed, SNAPSHOT_BEGIN, SNAPSHOT_CHUNK, SNAPSHOT_END,
     SNAPSHOT_INSTALLED, get_numbered, put_appended, put_numbered, read_append,
@@ -85,7 +85,7 @@ impl Served {
     }
 
     async fn talk(self: Arc<Self>, stream: TcpStream) -> io::Result<()> {
-        stream.set_nodelay(true)?;
+        tune(&stream)?;
         let (reader, mut writer) = stream.into_split();
         let mut reader = FrameReader::new(reader, MAX_HELLO);
         let hello = match timeout(HELLO_TIMEOUT, read_hello(&mut reader)).await {
