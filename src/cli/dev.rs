@@ -82,7 +82,7 @@ fn start(arguments: &Arguments, data: &std::path::Path) -> anyhow::Result<Vec<No
                     "/dev/null",
                     "--die-with-parent",
                     "--log",
-                    "warn",
+                    "warn,openraft=error",
                     "--first-revision",
                     "1",
                 ])
