@@ -18,6 +18,7 @@
 //!  append ─┼─▶ queue ─▶ drain all ─▶ one buffer ─▶ one pwrite ─▶ one fdatasync ─▶ all callbacks, in order
 //!  append ─┘            (≤ 16 MiB)   of sectors
 //! ```
+//! The write goes past the page cache where the file system can do that (`O_DIRECT`), in blocks of 4 KiB.
 //! Appending never waits for the disk. While one flush is under way the next one gathers; nothing lingers.
 //! The next flush is written only after the one before is on disk, so only the last one can ever be cut
 //! short.
@@ -76,6 +77,7 @@
 //! A disk that can tear a single sector, end before beginning, leaves a sector that counts as damaged: such a
 //! log refuses to open although nothing that was acknowledged is lost.
 
+mod blocks;
 mod error;
 mod flush;
 mod flusher;

@@ -11,7 +11,8 @@ use crate::sector::SECTOR;
 pub struct Options {
     /// A segment that would grow beyond this is followed by a new one. 64 MiB.
     pub segment_bytes: u64,
-    /// Segments are zeroed ahead by this much at a time. 4 MiB; rounded up to whole sectors, at least two.
+    /// Segments are zeroed ahead by this much at a time. 4 MiB; rounded up to whole sectors, at least two. Of whole
+    /// blocks of 4 KiB, or flushes go through the page cache.
     pub step_bytes: u32,
     /// No more than this is written at once, unless a single record is larger. 16 MiB.
     pub flush_bytes: usize,

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::blocks::{BLOCK, BlockWriter};
 use crate::folder;
 use crate::header::Header;
 use crate::sector::SECTOR;
@@ -16,6 +17,8 @@ static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 pub(crate) struct Segment {
     path: PathBuf,
     file: File,
+    /// `None` where flushes go through the page cache.
+    blocks: Option<BlockWriter>,
     header: Header,
     /// Where the next flush goes.
     end: u64,
@@ -39,7 +42,7 @@ impl Segment {
         file.sync_all()?;
         fs::rename(&temporary, &path)?;
         folder::sync(dir)?;
-        Ok(Self { path, file, header, end: SECTOR as u64, zeroed })
+        Ok(Self::new(path, file, header, SECTOR as u64, zeroed))
     }
 
     /// Goes on with a segment that was read. `last_flush` are the bytes of its last flush, which ends at
@@ -62,7 +65,13 @@ impl Segment {
         file.sync_all()?;
         // A last step that was not completed is zeroed again when it is needed.
         let zeroed = length - length % u64::from(header.step);
-        Ok(Self { path, file, header, end, zeroed })
+        Ok(Self::new(path, file, header, end, zeroed))
+    }
+
+    fn new(path: PathBuf, file: File, header: Header, end: u64, zeroed: u64) -> Self {
+        let is_whole_blocks = (header.step as usize).is_multiple_of(BLOCK);
+        let blocks = is_whole_blocks.then(|| BlockWriter::open(&path, end)).flatten();
+        Self { path, file, blocks, header, end, zeroed }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -87,7 +96,10 @@ impl Segment {
             self.file.sync_data()?;
             self.zeroed = zeroed;
         }
-        self.file.write_all_at(bytes, self.end)?;
+        match &mut self.blocks {
+            Some(blocks) => blocks.append(self.end, bytes)?,
+            None => self.file.write_all_at(bytes, self.end)?,
+        }
         self.file.sync_data()?;
         self.end = end;
         Ok(())
