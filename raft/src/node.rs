@@ -177,14 +177,13 @@ impl Node {
     }
 
     async fn raft_failed(&self) -> String {
-        let mut metrics = self.handle.shared.raft.metrics();
-        loop {
-            if let Err(error) = &metrics.borrow_watched().running_state {
-                return error.to_string();
-            }
-            if metrics.changed().await.is_err() {
-                return "raft has stopped".to_owned();
-            }
+        let raft = &self.handle.shared.raft;
+        // Who leads changes seldom, the other metrics with every entry; all channels close when raft ends.
+        let mut server = raft.server_metrics();
+        while server.changed().await.is_ok() {}
+        match &raft.metrics().borrow_watched().running_state {
+            Err(error) => error.to_string(),
+            Ok(()) => "raft has stopped".to_owned(),
         }
     }
 
@@ -246,10 +245,12 @@ impl Shared {
 }
 
 fn wal_options() -> ringfence_wal::Options {
+    let seconds = metrics::histogram!("ringfence_log_flush_seconds");
+    let written = metrics::counter!("ringfence_log_written_bytes_total");
     ringfence_wal::Options {
-        on_flush: Some(Arc::new(|took, bytes| {
-            metrics::histogram!("ringfence_log_flush_seconds").record(took.as_secs_f64());
-            metrics::counter!("ringfence_log_written_bytes_total").increment(bytes as u64);
+        on_flush: Some(Arc::new(move |took, bytes| {
+            seconds.record(took.as_secs_f64());
+            written.increment(bytes as u64);
         })),
         ..ringfence_wal::Options::default()
     }

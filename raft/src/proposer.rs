@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use metrics::Histogram;
 use openraft::alias::CommittedLeaderIdOf;
 use openraft::errors::ClientWriteError;
 use openraft::raft::ClientWriteResult;
@@ -51,8 +52,9 @@ impl Proposer {
     /// Starts the task that packs and proposes. It ends with the last clone of the queue.
     pub(crate) fn start(raft: Raft, leading: Arc<Leading>) -> Self {
         let (queue, proposals) = mpsc::channel(MAX_QUEUED);
-        let packer =
-            Packer { raft, leading, permits: Arc::new(Semaphore::new(MAX_IN_FLIGHT)), proposals, next: None };
+        let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
+        let seconds = metrics::histogram!("ringfence_proposal_duration_seconds");
+        let packer = Packer { raft, leading, permits, proposals, next: None, seconds };
         tokio::spawn(packer.run());
         Self { queue }
     }
@@ -76,6 +78,8 @@ struct Packer {
     proposals: mpsc::Receiver<Proposal>,
     /// Taken from the queue, but too large for the entry before.
     next: Option<Proposal>,
+    /// What is measured of each entry.
+    seconds: Histogram,
 }
 
 impl Packer {
@@ -97,8 +101,14 @@ impl Packer {
             };
             let batch = Batch { at_ms: stamp.at_ms, commands }.encode();
             let begun = Instant::now();
-            let settle =
-                Settle { leading: Arc::clone(&self.leading), stamp, begun, replies, batch: batch.clone() };
+            let settle = Settle {
+                leading: Arc::clone(&self.leading),
+                stamp,
+                begun,
+                replies,
+                batch: batch.clone(),
+                seconds: self.seconds.clone(),
+            };
             let completion = Completion(Box::new(move |result| {
                 settle.run(result);
                 drop(permit);
@@ -138,6 +148,7 @@ struct Settle {
     begun: Instant,
     replies: Vec<(usize, Reply)>,
     batch: EncodedBatch,
+    seconds: Histogram,
 }
 
 impl Settle {
@@ -145,7 +156,7 @@ impl Settle {
         let replies = std::mem::take(&mut self.replies);
         match result {
             Ok(response) => {
-                metrics::histogram!("ringfence_proposal_duration_seconds").record(self.begun.elapsed());
+                self.seconds.record(self.begun.elapsed());
                 let mut outcomes = response.data.into_iter();
                 for (count, reply) in replies {
                     // Whoever has gone meanwhile needs no answer.

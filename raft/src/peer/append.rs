@@ -3,23 +3,28 @@
 //! Up to 64 appends are under way at once; answers come in order. A stream that is given up in the middle leaves
 //! answers behind: the next one on the same connection skips them. A stream that ends with a conflict or a higher vote
 //! takes its connection with it, because the other side stops reading appends then.
+//!
+//! An append that only tells what is committed is not answered: of each write, this is half of all messages otherwise.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use futures_util::FutureExt;
 use futures_util::stream::{self, Stream, StreamExt};
 use openraft::errors::{NetworkError, RPCError, Unreachable};
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
 use tokio::io::AsyncWriteExt;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::Peers;
-use super::frame::put_frame;
+use super::frame::{invalid, put_frame};
 use super::hello::Channel;
 use super::link::Link;
-use super::message::{APPEND, APPENDED, put_append, read_appended};
-use crate::consensus::{Consensus, NodeId};
+use super::message::{APPEND, APPENDED, COMMITTED, put_append, read_appended};
+use crate::consensus::{Consensus, LogId, NodeId};
 
 /// Appends under way at once.
 const MAX_IN_FLIGHT: usize = 64;
@@ -80,7 +85,7 @@ impl AppendLink {
         S: Stream<Item = AppendEntriesRequest<Consensus>> + Send + Unpin + 'static,
     {
         self.ready().await?;
-        let session = Session { link: self, input: Some(input), out: BytesMut::new() };
+        let session = Session { link: self, input: Some(input), out: BytesMut::new(), reported: None };
         Ok(stream::unfold(Some(session), |session| async move {
             let mut session = session?;
             match session.next().await {
@@ -104,57 +109,117 @@ struct Session<'s, S> {
     link: &'s mut AppendLink,
     input: Option<S>,
     out: BytesMut,
+    /// The last entry that an answer has come for, or is owed for.
+    reported: Option<Option<LogId>>,
 }
 
 impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
     /// Sends until an answer has come; `None` when all are answered and no more appends will come.
-    async fn next(&mut self) -> std::io::Result<Option<StreamAppendResult<Consensus>>> {
-        let open = self.link.open.as_mut().expect("a session holds an open connection until it fails");
+    async fn next(&mut self) -> io::Result<Option<StreamAppendResult<Consensus>>> {
         loop {
+            let open = self.link.open.as_mut().expect("a session holds an open connection until it fails");
             let may_send = self.input.is_some() && open.owed < MAX_IN_FLIGHT;
-            if !may_send && open.owed == open.stale && self.input.is_none() {
+            if self.input.is_none() && open.owed == open.stale {
                 return Ok(None);
             }
-            tokio::select! {
+            let event = tokio::select! {
                 biased;
-                frame = timeout(STALLED, open.link.reader.next()), if open.owed > 0 => {
-                    let frame = frame.map_err(|_| std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer to an append"))??;
-                    let Some((APPENDED, body)) = frame else {
-                        return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the connection was closed"));
-                    };
-                    let result = read_appended(body).map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))?;
-                    open.owed -= 1;
-                    if open.stale > 0 {
-                        open.stale -= 1;
-                        if result.is_err() {
-                            // The other side stopped reading with this answer.
-                            return Err(std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "an earlier append was refused"));
-                        }
+                answer = open.answer(), if open.owed > 0 => Event::Answer(answer?),
+                request = next_of(&mut self.input), if may_send => Event::Request(request),
+            };
+            match event {
+                Event::Answer(result) => {
+                    if open.is_stale(&result)? {
                         continue;
                     }
                     return Ok(Some(result));
                 }
-                request = async {
-                    match &mut self.input {
-                        Some(input) => input.next().await,
-                        None => std::future::pending().await,
-                    }
-                }, if may_send => {
-                    let Some(request) = request else {
-                        self.input = None;
-                        continue;
-                    };
-                    self.out.clear();
-                    put_frame(&mut self.out, |out| {
-                        put_append(out, &request);
-                        APPEND
-                    });
-                    open.writing = true;
-                    open.link.writer.write_all(&self.out).await?;
-                    open.writing = false;
-                    open.owed += 1;
+                Event::Request(Some(request)) => {
+                    let request = self.latest(request).await;
+                    self.send(&request).await?;
                 }
+                Event::Request(None) => self.input = None,
             }
+        }
+    }
+
+    /// This request; or the next, if it is ready by the time that this one's turn comes and tells all that it does.
+    async fn latest(
+        &mut self,
+        mut request: AppendEntriesRequest<Consensus>,
+    ) -> AppendEntriesRequest<Consensus> {
+        while self.is_silent(&request) {
+            // Those who wait for what is committed go first.
+            yield_now().await;
+            match next_of(&mut self.input).now_or_never() {
+                Some(Some(next)) => request = next,
+                Some(None) => self.input = None,
+                None => break,
+            }
+        }
+        request
+    }
+
+    /// Whether the answer would say nothing that another has not said, or will.
+    fn is_silent(&self, request: &AppendEntriesRequest<Consensus>) -> bool {
+        request.entries.is_empty() && self.reported == Some(request.prev_log_id)
+    }
+
+    async fn send(&mut self, request: &AppendEntriesRequest<Consensus>) -> io::Result<()> {
+        let is_silent = self.is_silent(request);
+        let open = self.link.open.as_mut().expect("a session holds an open connection until it fails");
+        self.out.clear();
+        put_frame(&mut self.out, |out| {
+            put_append(out, request);
+            if is_silent { COMMITTED } else { APPEND }
+        });
+        open.writing = true;
+        open.link.writer.write_all(&self.out).await?;
+        open.writing = false;
+        if !is_silent {
+            open.owed += 1;
+            self.reported =
+                Some(request.entries.last().map_or(request.prev_log_id, |entry| Some(entry.log_id)));
+        }
+        Ok(())
+    }
+}
+
+enum Event {
+    Answer(StreamAppendResult<Consensus>),
+    Request(Option<AppendEntriesRequest<Consensus>>),
+}
+
+async fn next_of<S: Stream + Unpin>(input: &mut Option<S>) -> Option<S::Item> {
+    match input {
+        Some(input) => input.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Open {
+    async fn answer(&mut self) -> io::Result<StreamAppendResult<Consensus>> {
+        let frame = timeout(STALLED, self.link.reader.next()).await;
+        let frame =
+            frame.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no answer to an append"))??;
+        let Some((APPENDED, body)) = frame else {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed"));
+        };
+        let result = read_appended(body).map_err(|error| invalid(error.to_string()))?;
+        self.owed -= 1;
+        Ok(result)
+    }
+
+    /// Whether this answer is to a stream that was given up.
+    fn is_stale(&mut self, answer: &StreamAppendResult<Consensus>) -> io::Result<bool> {
+        if self.stale == 0 {
+            return Ok(false);
+        }
+        self.stale -= 1;
+        match answer {
+            Ok(_) => Ok(true),
+            // The other side stopped reading with this answer.
+            Err(_) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "an earlier append was refused")),
         }
     }
 }

@@ -184,6 +184,8 @@ pub(crate) const ANSWER: u8 = 17;
 /// The kinds on append and heartbeat channels.
 pub(crate) const APPEND: u8 = 32;
 pub(crate) const APPENDED: u8 = 33;
+/// An append without entries that says what is committed; answered only if it is refused.
+pub(crate) const COMMITTED: u8 = 34;
 /// The kinds on a snapshot channel.
 pub(crate) const SNAPSHOT_BEGIN: u8 = 48;
 pub(crate) const SNAPSHOT_CHUNK: u8 = 49;

@@ -21,8 +21,8 @@ use super::frame::{FrameReader, invalid, put_frame};
 use super::hello::{Channel, HELLO, Hello, MAX_HELLO, PREFACE, REFUSAL, Refusal, WELCOME, Welcome, get, put};
 use super::link::{check_preface, tune};
 use super::message::{
-    ANSWER, APPEND, APPENDED, Answer, CALL, Call, Probed, SNAPSHOT_BEGIN, SNAPSHOT_CHUNK, SNAPSHOT_END,
-    SNAPSHOT_INSTALLED, get_numbered, put_appended, put_numbered, read_append,
+    ANSWER, APPEND, APPENDED, Answer, CALL, COMMITTED, Call, Probed, SNAPSHOT_BEGIN, SNAPSHOT_CHUNK,
+    SNAPSHOT_END, SNAPSHOT_INSTALLED, get_numbered, put_appended, put_numbered, read_append,
 };
 use super::snapshot::{CHUNK, read_begin};
 use crate::consensus::{Consensus, Snapshot};
@@ -253,13 +253,15 @@ impl Served {
                 |mut queue| async move { Some((queue.recv().await?, queue)) },
             );
         let mut answers = Box::pin(self.handle()?.shared.raft.stream_append(input));
+        // Of the appends that are not answered yet.
+        let (kinds, mut kinds_asked) = mpsc::unbounded_channel();
         let read = async {
             while let Some((kind, body)) = reader.next().await? {
-                if kind != APPEND {
+                if ![APPEND, COMMITTED].contains(&kind) {
                     return Err(invalid(format!("a frame of kind {kind} in place of an append")));
                 }
                 let request = read_append(body).map_err(|error| invalid(error.to_string()))?;
-                if requests.send(request).await.is_err() {
+                if kinds.send(kind).is_err() || requests.send(request).await.is_err() {
                     return Ok(());
                 }
             }
@@ -269,6 +271,10 @@ impl Served {
             let mut out = BytesMut::new();
             while let Some(answer) = answers.next().await {
                 let answer = answer.map_err(io::Error::other)?;
+                let kind = kinds_asked.try_recv().map_err(io::Error::other)?;
+                if kind == COMMITTED && answer.is_ok() {
+                    continue;
+                }
                 put_frame(&mut out, |out| {
                     put_appended(out, &answer);
                     APPENDED
