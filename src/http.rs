@@ -1,5 +1,6 @@
 //! Serving HTTP/1.1: accepting, bounds on slow clients, and an end in order.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -16,7 +17,7 @@ const SILENCE: Duration = Duration::from_secs(75);
 
 /// Serves until `draining` turns true; then waits, no longer than `within`, for open requests to end.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    listener: Arc<TcpListener>,
     router: Router,
     mut draining: watch::Receiver<bool>,
     within: Duration,

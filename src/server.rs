@@ -4,6 +4,7 @@
 //! SIGTERM ─▶ /readyz says no, waiters are told to come again ─▶ leadership handed over ─▶ connections drained ─▶ log closed
 //! ```
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -26,7 +27,7 @@ const UPKEEP: Duration = Duration::from_secs(5);
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let metrics =
         ringfence_api::metrics_builder().install_recorder().context("metrics were started before")?;
-    let listener = bind(config.http, "--http").await?;
+    let listener = Arc::new(bind(config.http, "--http").await?);
     let peer = bind(config.peer, "--peer").await?;
     let mut stop = Stop::new()?;
     let url = config.url(listener.local_addr()?);
@@ -38,10 +39,13 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         url: url.clone(),
         first_revision: config.first_revision.map(Revision),
     };
+    let (started, starting) = watch::channel(false);
+    tokio::spawn(http::serve(Arc::clone(&listener), ringfence_api::starting_router(), starting, DRAIN));
     let node = tokio::select! {
         node = Node::start(settings) => node?,
         () = stop.requested() => return Ok(()),
     };
+    started.send_replace(true);
     tracing::info!(id = config.id, url, version = env!("CARGO_PKG_VERSION"), "node started");
 
     let (draining, drain) = watch::channel(false);

@@ -61,6 +61,11 @@ async fn no_cluster_is_founded_while_a_member_is_missing() {
     cluster.node(2).start().unwrap();
     let waits = || async { cluster.node(1).log().contains("missing=[3]").then_some(()) };
     until(SOON, "node 1 says whom it waits for", waits).await.unwrap();
+    let client = cluster.node(1).client();
+    assert_eq!(client.raw("GET", "/livez", "").await.unwrap().status, 200);
+    assert!(!client.is_ready().await);
+    let path = format!("/v1/leases/{}", LeaseId::random());
+    assert_eq!(client.raw("PUT", &path, r#"{"keys":["k"]}"#).await.unwrap().status, 503);
     // It asks ten times a second: this is long enough for it to make a mistake.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(belongs_to(cluster.node(1)).as_deref(), Some("none"));

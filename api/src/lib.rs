@@ -37,6 +37,7 @@ mod path;
 mod problems;
 mod query;
 mod routes;
+mod starting;
 mod take_back;
 mod validate;
 
@@ -48,6 +49,7 @@ use ringfence_raft::Handle;
 use tokio::sync::watch;
 
 pub use measure::metrics_builder;
+pub use starting::starting_router;
 
 /// What the door needs besides the table.
 #[derive(Clone)]

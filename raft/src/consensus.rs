@@ -58,7 +58,6 @@ pub(crate) type Membership = openraft::Membership<NodeId, Member>;
 pub(crate) type StoredMembership = StoredMembershipOf<Consensus>;
 pub(crate) type SnapshotMeta = SnapshotMetaOf<Consensus>;
 pub(crate) type Snapshot = openraft::alias::SnapshotOf<Consensus, Bytes>;
-pub(crate) type Raft = openraft::Raft<Consensus, crate::state_machine::StateMachine>;
 
 /// The id of the entry at `index` of the leader of `term`.
 pub(crate) fn log_id(term: u64, index: u64) -> LogId {

@@ -13,10 +13,11 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use crate::consensus::{Member, NodeId, Raft};
+use crate::consensus::{Member, NodeId};
 use crate::identity::{DataDir, Identity};
 use crate::log_store::LogStore;
 use crate::peer::{Answer, Call, Channel, Peers, Probed};
+use crate::state_machine::Raft;
 
 /// How long one member may take to answer, and how often members are asked.
 const ASK: Duration = Duration::from_millis(500);

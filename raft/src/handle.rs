@@ -10,11 +10,12 @@ use ringfence_wire::LeaseId;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::applied::Applied;
-use crate::consensus::{NodeId, Raft};
+use crate::consensus::NodeId;
 use crate::leading::Leading;
 use crate::peer::{ForwardError, Peers};
 use crate::proposer::{Failure, Proposer};
 use crate::reads::Reads;
+use crate::state_machine::Raft;
 use crate::status::Status;
 use crate::waits::LeaseWait;
 

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::applied::Applied;
 use crate::clock::TICK;
-use crate::consensus::{NodeId, Raft};
+use crate::consensus::NodeId;
 use crate::founding::{Founding, JoinError};
 use crate::handle::{Handle, Shared};
 use crate::identity::{DataDir, DirError};
@@ -25,7 +25,7 @@ use crate::log_store::LogStore;
 use crate::peer::{Listener, Network, Peers, Served};
 use crate::proposer::Proposer;
 use crate::reads::{ReadIndex, Reads};
-use crate::state_machine::StateMachine;
+use crate::state_machine::{Raft, StateMachine};
 
 /// A leader counts time only if a quorum acknowledged it within this time: less than any follower waits before it may
 /// elect another.
@@ -210,15 +210,21 @@ impl Node {
         if let Err(error) = self.handle.shared.raft.shutdown().await {
             tracing::warn!(%error, "raft did not stop in order");
         }
-        for task in &self.tasks {
+        for task in self.tasks {
             task.abort();
+            // What it held, the directory too, is let go of.
+            let _ = task.await;
         }
         drop(self.dir);
     }
 }
 
+/// What cannot be read is not gone: opening it says what is wrong.
 fn holds_files(dir: &Path) -> bool {
-    std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
+    match std::fs::read_dir(dir) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    }
 }
 
 /// Tasks that end with the start that they belong to, should it fail.

@@ -31,8 +31,9 @@ pub(crate) use self::network::Network;
 pub(crate) use self::server::{Listener, Served};
 
 use self::call::CallLink;
-use crate::consensus::{Member, NodeId, Raft};
+use crate::consensus::{Member, NodeId};
 use crate::identity::Identity;
+use crate::state_machine::Raft;
 
 /// What this node knows of itself and of the others, and its connections to them.
 pub(crate) struct Peers {

@@ -14,8 +14,9 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::batch::Batch;
-use crate::consensus::{Completion, Consensus, EncodedBatch, Raft};
+use crate::consensus::{Completion, Consensus, EncodedBatch};
 use crate::leading::{Leading, Stamp};
+use crate::state_machine::Raft;
 
 /// The most commands of one entry, unless a single request has more.
 const MAX_COMMANDS: usize = 1_000;

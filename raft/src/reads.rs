@@ -10,10 +10,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::applied::Applied;
-use crate::consensus::{LogId, NodeId, Raft};
+use crate::consensus::{LogId, NodeId};
 use crate::handle::{RETRY, TIMEOUT, Unanswered};
 use crate::leading::Leading;
 use crate::peer::Peers;
+use crate::state_machine::Raft;
 
 type Reply = oneshot::Sender<Result<u64, Unanswered>>;
 

@@ -7,12 +7,17 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
-use ringfence_lease::LeaseTable;
+use ringfence_lease::{LeaseTable, Outcome};
 
 use crate::applied::Applied;
 use crate::batch::Batch;
-use crate::consensus::{Consensus, LogId, Snapshot, SnapshotMeta, StoredMembership};
+use crate::consensus::{
+    Consensus, EncodedBatch, LogId, Member, NodeId, Snapshot, SnapshotMeta, StoredMembership,
+};
 use crate::snapshot;
+
+/// openraft over this state machine.
+pub(crate) type Raft = openraft::Raft<Consensus, StateMachine>;
 
 /// Applies committed entries to the shared [`Applied`] state. A snapshot is one file beside the log.
 pub(crate) struct StateMachine {
@@ -29,9 +34,9 @@ impl StateMachine {
     /// The entry's outcome. An entry that cannot be read stops the node: skipping it would let replicas diverge.
     fn apply_entry(
         &self,
-        payload: EntryPayload<crate::consensus::EncodedBatch, u64, crate::consensus::Member>,
+        payload: EntryPayload<EncodedBatch, NodeId, Member>,
         log_id: LogId,
-    ) -> io::Result<Vec<ringfence_lease::Outcome>> {
+    ) -> io::Result<Vec<Outcome>> {
         let mut state = self.applied.lock();
         let outcomes = match payload {
             EntryPayload::Blank => Vec::new(),

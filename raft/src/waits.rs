@@ -96,7 +96,7 @@ impl LeaseWait {
         Self { applied: applied.clone(), lease_id, number, settled }
     }
 
-    /// Waits until this node has applied a grant or the end of the lease. `None` when the node stops.
+    /// Waits until this node has applied a grant or the end of the lease. `None`: nobody is left to tell.
     pub async fn settled(&mut self) -> Option<Settled> {
         (&mut self.settled).await.ok()
     }

@@ -72,7 +72,7 @@ mod tests {
         let path = dir.path().join("file");
         let head = [9; 700];
         let mut expected = head.to_vec();
-        std::fs::write(&path, &head).unwrap();
+        std::fs::write(&path, head).unwrap();
         let length = 4 * ROOM;
         File::options().write(true).open(&path).unwrap().set_len(length as u64).unwrap();
         let mut writer = BlockWriter::open(&path, head.len() as u64).expect("this file system can do it");
