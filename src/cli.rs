@@ -1,6 +1,7 @@
 //! The command line: one file a command.
 
 pub(crate) mod dev;
+pub(crate) mod inspect;
 pub(crate) mod serve;
 
 use clap::{Parser, Subcommand};
@@ -21,4 +22,6 @@ pub(crate) enum Command {
     Serve(Box<serve::Arguments>),
     /// Run a cluster of throw-away nodes on this machine
     Dev(dev::Arguments),
+    /// Look at the data of a stopped node
+    Inspect(inspect::Arguments),
 }

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
     let result = match cli::Arguments::parse().command {
         cli::Command::Serve(arguments) => cli::serve::run(*arguments),
         cli::Command::Dev(arguments) => cli::dev::run(&arguments),
+        cli::Command::Inspect(arguments) => cli::inspect::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -42,9 +42,7 @@ pub(crate) struct DataDir {
 #[derive(Debug, thiserror::Error)]
 pub enum DirError {
     /// Another process holds it.
-    #[error(
-        "{0} is in use by another process; stop that one, or give this one a directory of its own with --data"
-    )]
+    #[error("{0} is in use by another process; stop that one, or give another directory with --data")]
     InUse(PathBuf),
     /// It belongs to another node.
     #[error(
@@ -76,6 +74,9 @@ pub enum DirError {
         "{0} is not empty, and not a data directory of ringfence; give an empty or a new one with --data"
     )]
     Foreign(PathBuf),
+    /// It is to be looked at, and is none.
+    #[error("this is not the data directory of a node: {0} is not there")]
+    Missing(PathBuf),
     /// The file system failed.
     #[error("{path}: {error}")]
     Io {
@@ -105,11 +106,7 @@ impl DataDir {
             .write(true)
             .open(&lock_path)
             .map_err(io_at(&lock_path))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(DirError::InUse(path.to_owned())),
-            Err(error) => return Err(DirError::Io { path: lock_path, error: error.into() }),
-        }
+        take(&lock, path)?;
         let dir = Self { path: path.to_owned(), _lock: lock };
         let identity = match fs::read_to_string(path.join(NODE)) {
             Ok(text) => dir.parse(&text)?,
@@ -133,6 +130,23 @@ impl DataDir {
                 found: identity.node_id,
             });
         }
+        Ok((dir, identity))
+    }
+
+    /// Takes an existing data directory, whosever it is, to look at it.
+    pub(crate) fn open_existing(path: &Path) -> Result<(Self, Identity), DirError> {
+        let at = |file: &str| {
+            let path = path.join(file);
+            move |error: io::Error| match error.kind() {
+                io::ErrorKind::NotFound => DirError::Missing(path),
+                io::ErrorKind::InvalidData => DirError::Damaged(path),
+                _ => DirError::Io { path, error },
+            }
+        };
+        let lock = File::open(path.join(LOCK)).map_err(at(LOCK))?;
+        take(&lock, path)?;
+        let dir = Self { path: path.to_owned(), _lock: lock };
+        let identity = dir.parse(&fs::read_to_string(path.join(NODE)).map_err(at(NODE))?)?;
         Ok((dir, identity))
     }
 
@@ -177,6 +191,15 @@ impl DataDir {
             Some(Identity { node_id, incarnation, cluster })
         })();
         parsed.ok_or_else(damaged)
+    }
+}
+
+/// Keeps other processes out of the directory `path` as long as its lock file is open.
+fn take(lock: &File, path: &Path) -> Result<(), DirError> {
+    match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(DirError::InUse(path.to_owned())),
+        Err(error) => Err(DirError::Io { path: path.join(LOCK), error: error.into() }),
     }
 }
 

@@ -19,6 +19,8 @@
 //! - a read that claims to be linearizable was confirmed by a quorum after it arrived (`reads`);
 //! - a node that lost its data never counts as the member that it was (`identity`, `founding`, `peer::hello`).
 //!
+//! [`StoppedNode`] reads what all this left on a disk (`inspect`).
+//!
 //! This is the only room that knows openraft; none of its types leave it, and none of them is what stands on disk or
 //! goes over the wire (`record`, `peer::message`). Everything runs on one single-threaded tokio runtime, so every step
 //! here is short; the flusher has a thread of its own.
@@ -30,6 +32,7 @@ mod consensus;
 mod founding;
 mod handle;
 mod identity;
+mod inspect;
 mod leading;
 mod log_store;
 mod node;
@@ -48,6 +51,9 @@ pub use consensus::{Member, NodeId};
 pub use founding::JoinError;
 pub use handle::{Handle, Unanswered};
 pub use identity::DirError;
+pub use inspect::{
+    EntryView, InspectError, LogView, Owner, Position, Says, SnapshotView, StateView, StoppedNode, VoteView,
+};
 pub use node::{Node, Settings, StartError};
 pub use status::{MemberStatus, Role, Status};
 pub use waits::{LeaseWait, Settled};

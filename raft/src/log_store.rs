@@ -30,16 +30,17 @@ const MAX_APPEND_BYTES: usize = 4 << 20;
 #[derive(Clone)]
 pub(crate) struct LogStore {
     wal: Arc<Wal>,
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<LogContents>>,
 }
 
+/// What a log says, all its records taken together.
 #[derive(Default)]
-struct Inner {
+pub(crate) struct LogContents {
     /// Consecutive entries, each with the sequence of its record.
-    entries: VecDeque<(u64, Entry)>,
-    purged: Option<LogId>,
-    vote: Option<Vote>,
-    committed: Option<LogId>,
+    pub(crate) entries: VecDeque<(u64, Entry)>,
+    pub(crate) purged: Option<LogId>,
+    pub(crate) vote: Option<Vote>,
+    pub(crate) committed: Option<LogId>,
 }
 
 /// Why the log of a node could not be opened.
@@ -59,12 +60,7 @@ impl LogStore {
     /// Opens the log in `dir`, made if it is not there.
     pub(crate) fn open(dir: &Path, options: ringfence_wal::Options) -> Result<Self, LogError> {
         let (wal, records) = Wal::open(dir, options)?;
-        let mut inner = Inner::default();
-        for (sequence, record) in records {
-            let record = LogRecord::read(record).map_err(|error| LogError::Record { sequence, error })?;
-            inner.replay(sequence, record)?;
-        }
-        inner.check_front()?;
+        let inner = LogContents::of(records)?;
         Ok(Self { wal: Arc::new(wal), inner: Arc::new(Mutex::new(inner)) })
     }
 
@@ -74,7 +70,7 @@ impl LogStore {
         inner.vote.is_none() && inner.entries.is_empty() && inner.purged.is_none()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, LogContents> {
         self.inner.lock().expect("no panic while the log is locked")
     }
 
@@ -86,7 +82,22 @@ impl LogStore {
     }
 }
 
-impl Inner {
+impl LogContents {
+    /// Of the log in `dir`, which nobody writes to; nothing is changed.
+    pub(crate) fn read(dir: &Path) -> Result<Self, LogError> {
+        Self::of(ringfence_wal::read(dir)?)
+    }
+
+    fn of(records: Vec<(u64, Record)>) -> Result<Self, LogError> {
+        let mut contents = Self::default();
+        for (sequence, record) in records {
+            let record = LogRecord::read(record).map_err(|error| LogError::Record { sequence, error })?;
+            contents.replay(sequence, record)?;
+        }
+        contents.check_front()?;
+        Ok(contents)
+    }
+
     fn replay(&mut self, sequence: u64, record: LogRecord) -> Result<(), LogError> {
         match record {
             LogRecord::Vote(vote) => self.vote = Some(vote),

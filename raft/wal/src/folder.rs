@@ -39,14 +39,13 @@ pub(crate) fn create(dir: &Path) -> Result<(), OpenError> {
     sync(parent).map_err(OpenError::io("sync", parent))
 }
 
-/// First sequences of all segments, in order. Removes a segment that was never completed.
+/// First sequences of all segments, in order. One that was never completed does not count.
 pub(crate) fn list(dir: &Path) -> Result<Vec<u64>, OpenError> {
     let mut segments = Vec::new();
     for entry in fs::read_dir(dir).map_err(OpenError::io("list", dir))? {
         let entry = entry.map_err(OpenError::io("list", dir))?;
         let name = entry.file_name();
         if name == TEMPORARY {
-            fs::remove_file(entry.path()).map_err(OpenError::io("remove", &entry.path()))?;
             continue;
         }
         match name.to_str().and_then(first_sequence) {
@@ -56,6 +55,15 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<u64>, OpenError> {
     }
     segments.sort_unstable();
     Ok(segments)
+}
+
+/// Removes what was left of a segment in the making.
+pub(crate) fn remove_unfinished(dir: &Path) -> Result<(), OpenError> {
+    let path = temporary_path(dir);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(OpenError::io("remove", &path)(error)),
+        _ => Ok(()),
+    }
 }
 
 fn first_sequence(name: &str) -> Option<u64> {

@@ -99,6 +99,7 @@ use bytes::Bytes;
 
 pub use error::OpenError;
 pub use options::{OnFlush, Options};
+pub use recover::read;
 pub use wal::Wal;
 
 /// The largest payload of a record: 1 GiB.

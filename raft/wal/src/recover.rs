@@ -31,23 +31,12 @@ pub(crate) struct Recovered {
 pub(crate) fn recover(dir: &Path, step: u32) -> Result<Recovered, OpenError> {
     folder::create(dir)?;
     let mut names = folder::list(dir)?;
-    if names.is_empty() {
+    folder::remove_unfinished(dir)?;
+    let Some((reader, tail, unused)) = read_all(dir, &names, File::options().read(true).write(true))? else {
         return start(dir, step);
-    }
-    let mut reader = Reader::new(dir, names[0]);
-    let mut tail = None;
-    for (position, &first) in names.iter().enumerate() {
-        tail = Some(reader.segment(first, position + 1 == names.len(), tail.take())?);
-    }
-    let mut tail = tail.expect("there is at least one segment");
-    let mut unused = None;
-    if let Some(before) = tail.unused_after.take() {
-        unused = Some(tail.path);
-        names.pop();
-        tail = *before;
-    }
-    reader.finish(&tail)?;
+    };
     if let Some(path) = unused {
+        names.pop();
         fs::remove_file(&path).map_err(OpenError::io("remove", &path))?;
     }
     folder::sync(dir).map_err(OpenError::io("sync", dir))?;
@@ -64,6 +53,40 @@ pub(crate) fn recover(dir: &Path, step: u32) -> Result<Recovered, OpenError> {
         next_flush: reader.flush + 1,
         cut,
     })
+}
+
+/// The records of the log in a folder, with their sequences. Nothing is changed: what opening would cut off or
+/// remove is passed over. Nobody may be writing to the log.
+///
+/// # Errors
+/// As of [`Wal::open`](crate::Wal::open); also if there is no such folder.
+pub fn read(dir: &Path) -> Result<Vec<(u64, Record)>, OpenError> {
+    let names = folder::list(dir)?;
+    Ok(read_all(dir, &names, File::options().read(true))?
+        .map_or_else(Vec::new, |(reader, ..)| reader.records))
+}
+
+/// Reads these segments. Gives what was read, the last of them, and the path of one behind that, if there is one
+/// that was never used; `None` if there are no segments.
+fn read_all<'a>(
+    dir: &'a Path,
+    names: &[u64],
+    how: &fs::OpenOptions,
+) -> Result<Option<(Reader<'a>, Tail, Option<PathBuf>)>, OpenError> {
+    let Some(&first) = names.first() else { return Ok(None) };
+    let mut reader = Reader::new(dir, first);
+    let mut tail = None;
+    for (position, &first) in names.iter().enumerate() {
+        tail = Some(reader.segment(first, position + 1 == names.len(), tail.take(), how)?);
+    }
+    let mut tail = tail.expect("there is at least one segment");
+    let mut unused = None;
+    if let Some(before) = tail.unused_after.take() {
+        unused = Some(tail.path);
+        tail = *before;
+    }
+    reader.finish(&tail)?;
+    Ok(Some((reader, tail, unused)))
 }
 
 fn start(dir: &Path, step: u32) -> Result<Recovered, OpenError> {
@@ -120,11 +143,16 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the segment that starts with sequence `first` and follows `before`.
-    fn segment(&mut self, first: u64, is_last: bool, before: Option<Tail>) -> Result<Tail, OpenError> {
+    fn segment(
+        &mut self,
+        first: u64,
+        is_last: bool,
+        before: Option<Tail>,
+        how: &fs::OpenOptions,
+    ) -> Result<Tail, OpenError> {
         let path = folder::segment_path(self.dir, first);
         let damaged = |offset, what| OpenError::Damaged { file: path.clone(), offset, what };
-        let file =
-            File::options().read(true).write(true).open(&path).map_err(OpenError::io("open", &path))?;
+        let file = how.open(&path).map_err(OpenError::io("open", &path))?;
         let length = self.load(&file).map_err(OpenError::io("read", &path))?;
         let header = self.header(first, before.is_none()).map_err(|refused| match refused {
             Refused::Damaged(what) => damaged(0, what),

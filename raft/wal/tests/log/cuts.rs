@@ -18,7 +18,10 @@ fn zeros_from_any_byte_on_leave_whole_flushes_and_a_log_that_can_be_written() {
         let mut zeroed = bytes[..cut as usize].to_vec();
         zeroed.resize(bytes.len(), 0);
         std::fs::write(&original, &zeroed).unwrap();
+        let read = ringfence_wal::read(dir.path()).unwrap();
+        assert!(std::fs::read(&original).unwrap() == zeroed, "reading changes nothing");
         let (wal, records) = Wal::open(dir.path(), small()).unwrap();
+        assert_eq!(read, records);
         let &(count, end) = ends.iter().rfind(|(_, end)| *end <= cut).unwrap();
         assert_eq!(records, expected[..count], "zeros from byte {cut} on");
         // A checksum may begin with zeros.

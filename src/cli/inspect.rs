@@ -1,0 +1,147 @@
+//! `ringfence inspect`: the data of a stopped node, for comparing nodes and for finding out what happened.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use ringfence_raft::{EntryView, LogView, Owner, Position, Says, SnapshotView, StateView, StoppedNode};
+use serde::Serialize;
+
+/// What is looked at, and how it is shown.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    what: What,
+    /// The data directory of a node that does not run; nothing in it is changed
+    #[arg(long, env = "RINGFENCE_DATA", value_name = "DIR", global = true)]
+    data: Option<PathBuf>,
+    /// How to show it
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", global = true)]
+    output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// The entries of the log
+    Log,
+    /// The snapshot on disk
+    Snapshot,
+    /// The state of the lease table, with a checksum that is equal on nodes in the same state
+    State {
+        /// After this entry [default: the last that the node knows to be committed]
+        #[arg(long, value_name = "N")]
+        index: Option<u64>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Output {
+    /// For people
+    Text,
+    /// One JSON object
+    Json,
+}
+
+/// Prints what is asked for.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let data = arguments.data.as_deref().context("which node's data? give --data DIR")?;
+    let node = StoppedNode::open(data)?;
+    let text = match arguments.what {
+        What::Log => arguments.output.show(&node.log()?, log),
+        What::Snapshot => match node.snapshot()? {
+            Some(view) => arguments.output.show(&view, snapshot),
+            None => bail!("{} holds no snapshot", data.display()),
+        },
+        What::State { index } => arguments.output.show(&node.state(index)?, state),
+    }?;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+impl Output {
+    fn show<T: Serialize>(self, view: &T, as_text: fn(&T) -> String) -> anyhow::Result<String> {
+        match self {
+            Self::Text => Ok(as_text(view)),
+            Self::Json => Ok(serde_json::to_string(view)? + "\n"),
+        }
+    }
+}
+
+/// `name  value` lines.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn of(owner: &Owner) -> Self {
+        let mut lines = Self::default();
+        lines.add("node", owner.node_id);
+        lines.add("incarnation", owner.incarnation);
+        lines.add("cluster", owner.cluster_id.map_or_else(|| "none yet".to_owned(), |id| id.to_string()));
+        lines
+    }
+
+    fn add(&mut self, name: &str, value: impl std::fmt::Display) {
+        writeln!(self.0, "{name:<12} {value}").expect("a text takes all that is written");
+    }
+}
+
+fn position(position: Option<Position>) -> String {
+    position.map_or_else(|| "none".to_owned(), |Position { term, index }| format!("{index} of term {term}"))
+}
+
+fn log(view: &LogView) -> String {
+    let mut lines = Lines::of(&view.owner);
+    match view.vote {
+        None => lines.add("vote", "none"),
+        Some(vote) => {
+            let won = if vote.committed { ", which leads" } else { "" };
+            lines.add("vote", format!("node {} in term {}{won}", vote.voted_for, vote.term));
+        }
+    }
+    lines.add("purged to", position(view.purged));
+    lines.add("committed", position(view.committed));
+    let Lines(mut text) = lines;
+    text += "\n   index   term\n";
+    for EntryView { position: Position { term, index }, says } in &view.entries {
+        let says = match says {
+            Says::Blank => "a leader begins".to_owned(),
+            Says::Membership { voters, .. } => format!("the voters are {voters:?}"),
+            Says::Commands { at_ms, commands } => {
+                let mut says = format!("at {at_ms} ms");
+                for command in commands {
+                    let command = serde_json::to_string(command).expect("commands are made of JSON's words");
+                    says += &format!("\n{:18}{command}", "");
+                }
+                says
+            }
+        };
+        text += &format!("{index:>8} {term:>6}   {says}\n");
+    }
+    text
+}
+
+fn state(view: &StateView) -> String {
+    let mut lines = Lines::of(&view.owner);
+    lines.add("after entry", position(Some(view.position)));
+    lines.add("clock", format!("{} ms", view.at_ms));
+    lines.add("revision", view.revision.0);
+    lines.add("live leases", view.live_leases);
+    lines.add("waiters", view.waiters);
+    lines.add("remembered", view.remembered);
+    lines.add("sha256", &view.sha256);
+    lines.0
+}
+
+fn snapshot(view: &SnapshotView) -> String {
+    let mut lines = Lines(state(&view.state));
+    lines.add("bytes", view.bytes);
+    for (id, member) in &view.members {
+        lines.add("member", format!("{id} at {} ({})", member.peer, member.incarnation));
+    }
+    lines.0
+}
