@@ -1,0 +1,112 @@
+//! The disk of one node is full: it stops with a clear line, the others go on, and with room again it comes back.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use ringfence_harness::{Acquired, Answered, Builder, Cluster, definite, key, try_once};
+use ringfence_wire::{AcquireRequest, Claim, LeaseId, Mode};
+
+/// Bounds what should take far less.
+const SOON: Duration = Duration::from_secs(30);
+/// More than fits into the first 4 MiB of a log.
+const MANY: u64 = 600;
+
+fn cluster() -> Builder {
+    Cluster::builder(env!("CARGO_BIN_EXE_ringfence"))
+}
+
+/// A small disk in memory; unmounted when dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(at: PathBuf) -> Self {
+        std::fs::create_dir_all(&at).unwrap();
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=64m", "tmpfs"]).arg(&at));
+        Self(at)
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.0.join("filler")
+    }
+
+    fn fill(&self) {
+        let full = io::copy(&mut io::repeat(1), &mut File::create(self.filler()).unwrap()).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+    }
+
+    fn give_room(&self) {
+        std::fs::remove_file(self.filler()).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        run(Command::new("umount").arg("-l").arg(&self.0));
+    }
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+/// About 15 KB of keys.
+fn large(number: u64) -> AcquireRequest {
+    let claim = |part| Claim {
+        key: key(&format!("full/{number}/{part}/{}", "x".repeat(220))),
+        mode: Mode::Exclusive,
+    };
+    AcquireRequest { keys: (0..64).map(claim).collect(), ..try_once("replaced") }
+}
+
+async fn it_stops_and_comes_back(victim_leads: bool) {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    let cluster = cluster().lay_out().await.unwrap();
+    let disks: Vec<Disk> = cluster.nodes().iter().map(|node| Disk::mount(node.data())).collect();
+    cluster.start_all().unwrap();
+    cluster.ready().await.unwrap();
+    let leader = cluster.leader().await.unwrap();
+    let full = if victim_leads { leader } else { cluster.others(leader.id()).next().unwrap() };
+    let disk = &disks[full.id() as usize - 1];
+    disk.fill();
+
+    let mut granted = Vec::new();
+    for number in 0..MANY {
+        let other = cluster.others(full.id()).nth(number as usize % 2).unwrap().client();
+        let (lease, wish) = (LeaseId::random(), large(number));
+        let reply = definite(SOON, || other.acquire(lease, &wish)).await.unwrap();
+        let (Acquired::Granted(grant) | Acquired::Standing(grant)) = Ok(reply).done() else {
+            panic!("not granted")
+        };
+        granted.push((lease, wish, grant.token));
+    }
+    assert!(granted.is_sorted_by_key(|(.., token)| *token));
+    assert_eq!(full.ends().await.unwrap().code(), Some(1));
+    let log = full.log();
+    assert!(log.contains("this node cannot go on") && log.contains("No space left on device"), "{log}");
+
+    disk.give_room();
+    full.start().unwrap();
+    cluster.ready().await.unwrap();
+    for (lease, wish, token) in granted {
+        let repeat = full.client().acquire(lease, &wish).await.done();
+        assert!(matches!(&repeat, Acquired::Standing(grant) if grant.token == token), "{repeat:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_leader_with_a_full_disk_stops_and_comes_back_with_room() {
+    it_stops_and_comes_back(true).await;
+}
+
+#[tokio::test]
+async fn a_follower_with_a_full_disk_stops_and_comes_back_with_room() {
+    it_stops_and_comes_back(false).await;
+}
