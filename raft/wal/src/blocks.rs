@@ -27,7 +27,8 @@ pub(crate) struct BlockWriter {
 }
 
 impl BlockWriter {
-    /// Goes on at `end`, which is not 0, of the file at `path`; `None` where the file system cannot write past the page cache.
+    /// Goes on at `end`, which is not 0, of the file at `path`; `None` where the file system cannot write past the
+    /// page cache.
     pub(crate) fn open(path: &Path, end: u64) -> Option<Self> {
         let flags = i32::try_from(OFlags::DIRECT.bits()).ok()?;
         let file = File::options().read(true).write(true).custom_flags(flags).open(path).ok()?;
@@ -75,7 +76,9 @@ mod tests {
         std::fs::write(&path, head).unwrap();
         let length = 4 * ROOM;
         File::options().write(true).open(&path).unwrap().set_len(length as u64).unwrap();
-        let mut writer = BlockWriter::open(&path, head.len() as u64).expect("this file system can do it");
+        let Some(mut writer) = BlockWriter::open(&path, head.len() as u64) else {
+            return eprintln!("skipped: this file system cannot write past the page cache");
+        };
         for (fill, size) in (1..).zip([1, 3_395, 1, 4_095, 8_192, ROOM - 1, 2, ROOM, 2 * ROOM - 17_000]) {
             let bytes = vec![fill; size];
             writer.append(expected.len() as u64, &bytes).unwrap();
