@@ -2,26 +2,23 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::StatusCode;
+use axum::response::Response;
 use ringfence_wire::ProblemKind;
-use serde::Serialize;
 use serde_json::json as object;
 
 use crate::door::{Answer, Door, json};
 use crate::problems::Failed;
 use crate::query::Query;
 
-/// The body of `GET /livez`.
-#[derive(Serialize)]
-pub(crate) struct Live {
-    status: &'static str,
-}
-
-pub(crate) const LIVE: &Live = &Live { status: "live" };
-
 /// `GET /livez`: the process runs and answers. Whether it has a leader is no reason to restart it.
 pub(crate) async fn live(_: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
-    Ok(json(StatusCode::OK, LIVE))
+    Ok(is_live())
+}
+
+/// The answer to `GET /livez`.
+pub(crate) fn is_live() -> Response {
+    json(StatusCode::OK, &object!({ "status": "live" }))
 }
 
 /// `GET /readyz`: requests may be sent here.

@@ -4,8 +4,7 @@
 //! [`StateView`] is equal if and only if the tables are.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use openraft::EntryPayload;
 use ringfence_lease::{Command, LeaseTable};
@@ -17,7 +16,7 @@ use uuid::Uuid;
 use crate::batch::{Batch, DecodeError};
 use crate::consensus::{Entry, LogId, Member, NodeId, Snapshot};
 use crate::identity::{DataDir, DirError, Identity};
-use crate::log_store::{LogContents, LogError};
+use crate::log_store::LogContents;
 use crate::snapshot;
 
 /// The data directory of a node that does not run; it cannot start while this is held.
@@ -275,12 +274,11 @@ impl StoppedNode {
     }
 
     fn contents(&self) -> Result<LogContents, InspectError> {
-        let log: PathBuf = self.dir.path.join("log");
-        LogContents::read(&log).map_err(|error: LogError| InspectError::Log(error.to_string()))
+        LogContents::read(&self.dir.path.join("log")).map_err(|error| InspectError::Log(error.to_string()))
     }
 
     fn load(&self) -> Result<Option<Snapshot>, InspectError> {
-        snapshot::load(&self.dir.path).map_err(|error: io::Error| InspectError::Snapshot(error.to_string()))
+        snapshot::load(&self.dir.path).map_err(|error| InspectError::Snapshot(error.to_string()))
     }
 }
 
