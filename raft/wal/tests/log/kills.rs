@@ -1,7 +1,5 @@
 //! `kill -9`.
 
-use std::time::Duration;
-
 use tempfile::TempDir;
 
 use crate::writer::{Writer, check};
@@ -12,7 +10,7 @@ fn a_killed_process_leaves_all_it_acknowledged() {
     let mut total = 0;
     for round in 0..25 {
         let writer = Writer::start(dir.path());
-        std::thread::sleep(Duration::from_millis(20 + round * 37 % 150));
+        writer.write(20 + round * 149 % 600);
         let acknowledged = writer.kill().max(total);
         total = check(dir.path(), acknowledged);
     }

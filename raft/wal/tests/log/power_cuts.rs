@@ -39,7 +39,7 @@ fn a_power_cut_leaves_all_that_was_acknowledged() {
     let mut last = 0;
     for round in 0..8 {
         let writer = Writer::start(&mount.at().join("log"));
-        std::thread::sleep(Duration::from_millis(60 + round * 53 % 200));
+        writer.write(60 + round * 211 % 800);
         let acknowledged = cut_power(writer, &image, &copy).max(last);
         let after_cut = Mount::image(&copy, &dir.path().join("copied")).unwrap();
         check(&after_cut.at().join("log"), acknowledged);
@@ -58,7 +58,7 @@ fn what_a_killed_process_left_and_the_next_opening_read_outlives_a_power_cut() {
     let mut last = 0;
     for round in 0..8 {
         let writer = Writer::start(&mount.at().join("log"));
-        std::thread::sleep(Duration::from_millis(50 + round * 41 % 100));
+        writer.write(50 + round * 163 % 400);
         let acknowledged = writer.kill().max(last);
         last = check(&mount.at().join("log"), acknowledged);
         // No matter what was acknowledged: this was read.
@@ -67,7 +67,7 @@ fn what_a_killed_process_left_and_the_next_opening_read_outlives_a_power_cut() {
         check(&after_cut.at().join("log"), last);
         drop(after_cut);
         let writer = Writer::start(&mount.at().join("log"));
-        std::thread::sleep(Duration::from_millis(50));
+        writer.write(50);
         let acknowledged = cut_power(writer, &image, &copy).max(last);
         let after_cut = Mount::image(&copy, &dir.path().join("copied")).unwrap();
         check(&after_cut.at().join("log"), acknowledged);

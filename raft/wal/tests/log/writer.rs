@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use bytes::Bytes;
 use ringfence_wal::{Options, Record, Wal};
@@ -34,6 +35,7 @@ pub(crate) fn options() -> Options {
 /// A running writer. Killed when dropped.
 pub(crate) struct Writer {
     pub(crate) child: Child,
+    acknowledged: mpsc::Receiver<u64>,
     reader: Option<JoinHandle<u64>>,
 }
 
@@ -46,6 +48,7 @@ impl Writer {
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).split(b'\n');
+        let (acknowledge, acknowledged) = mpsc::channel();
         let reader = thread::spawn(move || {
             let mut last = 0;
             for line in lines.map_while(Result::ok) {
@@ -55,11 +58,20 @@ impl Writer {
                     let sequence = sequence.parse().unwrap();
                     assert!(sequence > last, "acknowledged {sequence} after {last}");
                     last = sequence;
+                    // Nobody may be waiting for it.
+                    let _ = acknowledge.send(last);
                 }
             }
             last
         });
-        Self { child, reader: Some(reader) }
+        Self { child, acknowledged, reader: Some(reader) }
+    }
+
+    /// Waits until it has acknowledged `more` records after the first. Others are under way then.
+    pub(crate) fn write(&self, more: u64) {
+        let next = || self.acknowledged.recv_timeout(Duration::from_secs(60)).expect("the writer writes");
+        let first = next();
+        while next() < first + more {}
     }
 
     /// Kills it and gives the last sequence it acknowledged; 0 if none.
