@@ -79,7 +79,7 @@ fn a_million_leases() {
     let snapshot = table.snapshot();
     println!("    snapshot: {} MB in {:?}", snapshot.len() / 1_000_000, start.elapsed());
     let start = Instant::now();
-    let restored = LeaseTable::restore(&snapshot).unwrap();
+    let restored = LeaseTable::restore(&snapshot[..]).unwrap();
     println!("    restored in {:?}", start.elapsed());
     assert_eq!(restored.live(), table.live());
 }

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use ringfence_wire::{Key, Mode};
 
@@ -8,7 +9,7 @@ use ringfence_wire::{Key, Mode};
 #[derive(Clone, Debug)]
 pub(crate) enum Claims {
     One([(Key, Mode); 1]),
-    Many(Box<[(Key, Mode)]>),
+    Many(Arc<[(Key, Mode)]>),
 }
 
 impl Claims {
@@ -19,7 +20,7 @@ impl Claims {
             Err(mut many) => {
                 let mut seen = BTreeSet::new();
                 many.retain(|(key, _)| seen.insert(key.clone()));
-                Self::Many(many.into_boxed_slice())
+                Self::Many(many.into())
             }
         }
     }
@@ -48,7 +49,7 @@ impl DerefMut for Claims {
     fn deref_mut(&mut self) -> &mut Self::Target {
         match self {
             Self::One(one) => one,
-            Self::Many(many) => many,
+            Self::Many(many) => Arc::make_mut(many),
         }
     }
 }

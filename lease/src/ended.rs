@@ -1,9 +1,10 @@
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use ringfence_wire::{EndReason, LeaseId};
 use serde::{Deserialize, Serialize};
 
 use crate::Refusal;
+use crate::fifo::Fifo;
 use crate::limits::REMEMBER_MS;
 
 /// How a lease ended that is remembered.
@@ -24,13 +25,21 @@ impl From<End> for Refusal {
     }
 }
 
+/// A lease that ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndedLease {
+    pub(crate) ended_ms: u64,
+    pub(crate) id: LeaseId,
+    pub(crate) end: End,
+}
+
 /// The ids of ended leases. While an id is remembered no acquire grants it again: one that was still under way when
 /// the lease ended cannot leave an orphan.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
     by_id: BTreeMap<LeaseId, End>,
-    /// When each ended, oldest first.
-    order: VecDeque<(u64, LeaseId)>,
+    /// Oldest first.
+    order: Fifo<EndedLease>,
 }
 
 impl Ended {
@@ -44,13 +53,13 @@ impl Ended {
 
     /// When the last one ended.
     pub(crate) fn latest_ms(&self) -> Option<u64> {
-        self.order.back().map(|&(ended_ms, _)| ended_ms)
+        self.order.back().map(|last| last.ended_ms)
     }
 
     /// Remembers an id that is not remembered yet; of more than `most` the oldest are forgotten.
     pub(crate) fn remember(&mut self, id: LeaseId, end: End, now_ms: u64, most: usize) {
         self.by_id.insert(id, end);
-        self.order.push_back((now_ms, id));
+        self.order.push_back(EndedLease { ended_ms: now_ms, id, end });
         while self.order.len() > most {
             self.forget_oldest();
         }
@@ -60,20 +69,20 @@ impl Ended {
     pub(crate) fn forget(&mut self, now_ms: u64, at_most: usize) {
         for _ in 0..at_most {
             match self.order.front() {
-                Some((ended_ms, _)) if now_ms > ended_ms.saturating_add(REMEMBER_MS) => self.forget_oldest(),
+                Some(oldest) if now_ms > oldest.ended_ms.saturating_add(REMEMBER_MS) => self.forget_oldest(),
                 _ => break,
             }
         }
     }
 
-    /// All that is remembered, oldest first, with the time of its end.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, LeaseId, End)> {
-        self.order.iter().filter_map(|&(ended_ms, id)| Some((ended_ms, id, self.get(id)?)))
+    /// All that is remembered at this instant, oldest first.
+    pub(crate) fn freeze(&self) -> Fifo<EndedLease> {
+        self.order.clone()
     }
 
     fn forget_oldest(&mut self) {
-        if let Some((_, id)) = self.order.pop_front() {
-            self.by_id.remove(&id);
+        if let Some(oldest) = self.order.pop_front() {
+            self.by_id.remove(&oldest.id);
         }
     }
 }

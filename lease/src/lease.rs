@@ -1,17 +1,19 @@
+use std::sync::Arc;
+
 use ringfence_wire::{Holder, LeaseId, Metadata, Revision, Token, Ttl};
 
 use crate::Attachment;
 use crate::claims::Claims;
 
-/// A lease that is live or waits.
-#[derive(Debug)]
+/// A lease that is live or waits. A clone has its texts in common with it and costs little.
+#[derive(Clone, Debug)]
 pub(crate) struct Lease {
     pub(crate) id: LeaseId,
     pub(crate) claims: Claims,
     pub(crate) ttl: Ttl,
     pub(crate) holder: Option<Holder>,
-    /// Boxed because most leases have none.
-    pub(crate) metadata: Option<Box<Metadata>>,
+    /// Behind a pointer because most leases have none.
+    pub(crate) metadata: Option<Arc<Metadata>>,
     /// The latest acquire.
     attachment: Attachment,
     /// Whether that still counts: a renewal ends it. (An `Option` would take eight bytes more in every lease.)
@@ -25,7 +27,7 @@ pub(crate) struct Lease {
 }
 
 /// What a lease has only while it waits.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct WaitState {
     /// When it took its place.
     pub(crate) since_ms: u64,
@@ -47,7 +49,7 @@ impl Lease {
             claims,
             ttl,
             holder,
-            metadata: (!metadata.is_empty()).then(|| Box::new(metadata)),
+            metadata: (!metadata.is_empty()).then(|| Arc::new(metadata)),
             attachment: Attachment(0),
             attached: false,
             number: Revision(0),

@@ -44,6 +44,7 @@ mod command;
 mod deadlines;
 mod ended;
 mod event;
+mod fifo;
 #[cfg(test)]
 mod laws;
 mod lease;
@@ -58,4 +59,4 @@ mod tally;
 pub use command::{Acquire, Attachment, Command};
 pub use event::{Change, Event};
 pub use outcome::{Outcome, Refusal};
-pub use table::{LeaseState, LeaseTable, RestoreError};
+pub use table::{FrozenTable, LeaseState, LeaseTable, RestoreError};

@@ -14,6 +14,8 @@ mod acquire;
 mod change;
 mod detach;
 mod due;
+mod frozen;
+mod records;
 mod release;
 mod renew;
 mod restore;
@@ -21,9 +23,10 @@ mod revoke;
 mod snapshot;
 mod view;
 
+pub use frozen::FrozenTable;
 pub use restore::RestoreError;
 #[cfg(test)]
-pub(crate) use snapshot::{LeaseRecord, Record, encode};
+pub(crate) use snapshot::{LeaseRecord, Record, write_records};
 pub use view::LeaseState;
 
 /// Who holds what, who waits for what, and who did until lately.

@@ -91,8 +91,8 @@ impl RaftStateMachine<Consensus> for StateMachine {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, data: Bytes) -> Result<(), io::Error> {
-        let table =
-            LeaseTable::restore(&data).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let table = LeaseTable::restore(&data[..])
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if snapshot::load(&self.dir)?.is_none_or(|current| current.meta != *meta) {
             snapshot::save(&self.dir, meta, &data)?;
         }

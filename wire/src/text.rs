@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A public label of who holds: at most 256 bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-pub struct Holder(Box<str>);
+/// A public label of who holds: at most 256 bytes. Cloning one is cheap: the text is shared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder(Arc<str>);
 
 impl Holder {
     /// The longest label, in bytes of UTF-8.
@@ -19,6 +19,12 @@ impl Holder {
     /// The text of the label.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl Serialize for Holder {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 

@@ -1,14 +1,17 @@
+use std::io;
+
 use ringfence_wire::{LeaseId, Revision};
 
 use super::LeaseTable;
+use super::records::Records;
 use super::snapshot::{FORMAT, LeaseRecord, Record};
 use crate::claims::Claims;
 use crate::ended::End;
 use crate::lease::{Lease, WaitState};
 use crate::limits::REVISION_END;
 
-/// Why bytes are no snapshot that this program can use.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// Why there is no snapshot that this program can use.
+#[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// Another version of the program wrote it.
     #[error("the snapshot has format {found}, and this version reads format {FORMAT} only")]
@@ -22,27 +25,33 @@ pub enum RestoreError {
     /// The records contradict each other.
     #[error("the snapshot contradicts itself: {0}")]
     Inconsistent(&'static str),
+    /// The bytes could not be had.
+    #[error("the snapshot cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
 }
 
 use RestoreError::{Inconsistent, Malformed};
 
 impl LeaseTable {
-    /// The table that [`Self::snapshot`] wrote: it goes on exactly as the other would have. Bytes that do not
-    /// describe a possible table are refused.
-    pub fn restore(bytes: &[u8]) -> Result<Self, RestoreError> {
-        let (format, mut bytes) = bytes.split_first_chunk().ok_or(Malformed("it has no format number"))?;
-        match u32::from_le_bytes(*format) {
+    /// The table that [`Self::snapshot`] or [`FrozenTable::write_to`](crate::FrozenTable::write_to) wrote: it goes on
+    /// exactly as the other would have. Bytes that do not describe a possible table are refused. The source is read
+    /// to its end, in pieces of some 256 KiB; it needs no buffer of its own.
+    pub fn restore(mut source: impl io::Read) -> Result<Self, RestoreError> {
+        let mut format = [0; 4];
+        source.read_exact(&mut format).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => Malformed("it has no format number"),
+            _ => RestoreError::Unreadable(error),
+        })?;
+        match u32::from_le_bytes(format) {
             FORMAT => {}
             found => return Err(RestoreError::UnknownFormat { found }),
         }
+        let mut records = Records::new(source);
         let mut restorer = Restorer::default();
         while !restorer.complete {
-            let (record, rest) = postcard::take_from_bytes(bytes)
-                .map_err(|_| Malformed("it breaks off, or a record cannot be read"))?;
-            restorer.take(record)?;
-            bytes = rest;
+            restorer.take(records.next()?)?;
         }
-        if !bytes.is_empty() {
+        if !records.is_at_end()? {
             return Err(Malformed("something follows its end"));
         }
         Ok(restorer.table)
@@ -133,7 +142,7 @@ impl Restorer {
         if self.table.by_id.len() as u64 != leases || self.table.ended.len() as u64 != ended {
             return Err(Malformed("records are missing"));
         }
-        if self.table.ended.iter().any(|(_, id, _)| self.table.by_id.contains_key(&id)) {
+        if self.table.ended.freeze().iter().any(|ended| self.table.by_id.contains_key(&ended.id)) {
             return Err(Inconsistent("a lease ended and has not ended"));
         }
         self.complete = true;

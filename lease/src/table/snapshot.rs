@@ -1,7 +1,8 @@
+use std::io;
+
 use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Ttl};
 use serde::{Deserialize, Serialize};
 
-use super::LeaseTable;
 use crate::Attachment;
 use crate::ended::End;
 use crate::lease::Lease;
@@ -47,27 +48,24 @@ pub(crate) struct LeaseRecord {
     pub(crate) waits_since_ms: Option<u64>,
 }
 
-impl LeaseTable {
-    /// The whole table as bytes for [`Self::restore`].
-    pub fn snapshot(&self) -> Vec<u8> {
-        encode(self.records())
-    }
+/// So many bytes are collected before they are written.
+const BUFFER_BYTES: usize = 64 << 10;
 
-    pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
-        let head = Record::Head { at_ms: self.at_ms, revision: self.revision };
-        let leases = self.by_id.values().map(|&slot| Record::Lease(self.leases.get(slot).into()));
-        let ended =
-            self.ended.iter().map(|(ended_ms, lease_id, end)| Record::Ended { ended_ms, lease_id, end });
-        let tail = Record::Tail { leases: self.by_id.len() as u64, ended: self.ended.len() as u64 };
-        std::iter::once(head).chain(leases).chain(ended).chain([tail])
+/// Writes the format number and these records.
+pub(crate) fn write_records(
+    records: impl IntoIterator<Item = Record>,
+    out: &mut impl io::Write,
+) -> io::Result<()> {
+    let mut buffer = FORMAT.to_le_bytes().to_vec();
+    for record in records {
+        buffer = postcard::to_extend(&record, buffer)
+            .expect("memory takes all bytes, and every sequence knows its length");
+        if buffer.len() >= BUFFER_BYTES {
+            out.write_all(&buffer)?;
+            buffer.clear();
+        }
     }
-}
-
-pub(crate) fn encode(records: impl IntoIterator<Item = Record>) -> Vec<u8> {
-    records.into_iter().fold(FORMAT.to_le_bytes().to_vec(), |bytes, record| {
-        postcard::to_extend(&record, bytes)
-            .expect("memory takes all bytes, and every sequence knows its length")
-    })
+    out.write_all(&buffer)
 }
 
 impl From<&Lease> for LeaseRecord {

@@ -1,0 +1,136 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A queue whose clone is a view of its instant, cheap however long it is.
+///
+/// It lies in chunks that the clones have in common. Only the last one is ever written to, and copied for that where
+/// a clone has it too; what is taken from the front is only passed over, until its whole chunk goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Fifo<T> {
+    chunks: VecDeque<Arc<Vec<T>>>,
+    /// How many of the first chunk were taken.
+    taken: usize,
+    len: usize,
+}
+
+const CHUNK: usize = 4_096;
+
+impl<T> Default for Fifo<T> {
+    fn default() -> Self {
+        Self { chunks: VecDeque::new(), taken: 0, len: 0 }
+    }
+}
+
+impl<T: Copy> Fifo<T> {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn push_back(&mut self, value: T) {
+        if self.chunks.back().is_none_or(|last| last.len() == CHUNK) {
+            self.chunks.push_back(Arc::default());
+        }
+        let last = self.chunks.back_mut().expect("a chunk with room was pushed where there was none");
+        Arc::make_mut(last).push(value);
+        self.len += 1;
+    }
+
+    pub(crate) fn front(&self) -> Option<T> {
+        self.chunks.front()?.get(self.taken).copied()
+    }
+
+    pub(crate) fn back(&self) -> Option<T> {
+        if self.len == 0 { None } else { self.chunks.back()?.last().copied() }
+    }
+
+    pub(crate) fn pop_front(&mut self) -> Option<T> {
+        let value = self.front()?;
+        self.taken += 1;
+        self.len -= 1;
+        if self.taken == CHUNK {
+            self.chunks.pop_front();
+            self.taken = 0;
+        }
+        Some(value)
+    }
+
+    /// From the front to the back.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = T> {
+        self.chunks.iter().flat_map(|chunk| chunk.iter().copied()).skip(self.taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(fifo: &Fifo<usize>) -> Vec<usize> {
+        fifo.iter().collect()
+    }
+
+    #[test]
+    fn what_went_in_comes_out_in_order_across_chunks() {
+        let mut fifo = Fifo::default();
+        assert_eq!((fifo.front(), fifo.back(), fifo.pop_front()), (None, None, None));
+        let (mut pushed, mut popped) = (0, 0);
+        // Two in and one out, until it is some chunks long; then one in and two out, until it is empty.
+        while fifo.len() < 3 * CHUNK + 7 {
+            fifo.push_back(pushed);
+            fifo.push_back(pushed + 1);
+            assert_eq!(fifo.pop_front(), Some(popped));
+            (pushed, popped) = (pushed + 2, popped + 1);
+            assert_eq!(
+                (fifo.front(), fifo.back(), fifo.len()),
+                (Some(popped), Some(pushed - 1), pushed - popped)
+            );
+        }
+        assert_eq!(all(&fifo), (popped..pushed).collect::<Vec<_>>());
+        while popped < pushed {
+            fifo.push_back(pushed);
+            pushed += 1;
+            for _ in 0..2 {
+                assert_eq!(fifo.pop_front(), (popped < pushed).then_some(popped));
+                popped += 1;
+            }
+            assert_eq!(fifo.len(), pushed.saturating_sub(popped));
+        }
+        assert_eq!((fifo.front(), fifo.back(), fifo.pop_front(), fifo.len()), (None, None, None, 0));
+        assert!(fifo.chunks.len() <= 1, "what was taken is not kept");
+    }
+
+    #[test]
+    fn a_clone_stays_what_it_was_while_chunks_come_and_go() {
+        let mut fifo = Fifo::default();
+        let mut clones = Vec::new();
+        for n in 0..3 * CHUNK {
+            fifo.push_back(n);
+            if n % 1_000 == 0 {
+                clones.push((fifo.clone(), all(&fifo)));
+            }
+        }
+        for n in 0..6 * CHUNK {
+            fifo.pop_front();
+            if n % 3 == 0 {
+                fifo.push_back(n);
+            }
+            if n % 1_000 == 0 {
+                clones.push((fifo.clone(), all(&fifo)));
+            }
+        }
+        assert!(fifo.len() <= 1);
+        for (clone, before) in clones {
+            assert_eq!(all(&clone), before);
+        }
+    }
+
+    #[test]
+    fn a_push_copies_the_last_chunk_at_most_and_a_pop_none() {
+        let mut fifo = Fifo::default();
+        (0..2 * CHUNK + 9).for_each(|n| fifo.push_back(n));
+        let clone = fifo.clone();
+        fifo.pop_front();
+        fifo.push_back(0);
+        let shared = |index: usize| Arc::ptr_eq(&clone.chunks[index], &fifo.chunks[index]);
+        assert_eq!([0, 1, 2].map(shared), [true, true, false]);
+    }
+}
