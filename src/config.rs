@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use ringfence_raft::SNAPSHOT_AFTER_BYTES;
 
 use crate::cli::serve::Options;
 
@@ -28,6 +29,8 @@ pub(crate) struct Config {
     pub(crate) advertise_http: Option<String>,
     /// What a new cluster counts from.
     pub(crate) first_revision: Option<u64>,
+    /// After how much log a snapshot is taken.
+    pub(crate) snapshot_after_bytes: u64,
 }
 
 /// `options`, and where they say nothing, what the file says: the one at `path`, or `./ringfence.toml` if there is one.
@@ -49,6 +52,7 @@ pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result
         advertise_http: options.advertise_http.or(file.advertise_http),
         advertise_peer: options.advertise_peer.or(file.advertise_peer),
         first_revision: options.first_revision.or(file.first_revision),
+        snapshot_after_bytes: options.snapshot_after_bytes.or(file.snapshot_after_bytes),
         log: options.log.or(file.log),
         log_format: options.log_format.or(file.log_format),
     })
@@ -81,7 +85,16 @@ impl Config {
             ensure!(revision < MAX_REVISION, "--first-revision is below 2^53");
         }
         let advertise_http = options.advertise_http.map(|url| url.trim_end_matches('/').to_owned());
-        Ok(Self { id, data, http, peer, peers, advertise_http, first_revision: options.first_revision })
+        Ok(Self {
+            id,
+            data,
+            http,
+            peer,
+            peers,
+            advertise_http,
+            first_revision: options.first_revision,
+            snapshot_after_bytes: options.snapshot_after_bytes.unwrap_or(SNAPSHOT_AFTER_BYTES),
+        })
     }
 
     /// The node's URL, given the port that its HTTP listener got. A listener on all addresses is told as the host by

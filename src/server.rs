@@ -38,6 +38,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         peers: config.peers,
         url: url.clone(),
         first_revision: config.first_revision.map(Revision),
+        snapshot_after_bytes: config.snapshot_after_bytes,
     };
     let (started, starting) = watch::channel(false);
     tokio::spawn(http::serve(Arc::clone(&listener), ringfence_api::starting_router(), starting, DRAIN));

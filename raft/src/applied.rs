@@ -6,7 +6,7 @@ use ringfence_lease::{Command, Event, LeaseTable, Outcome};
 use tokio::sync::watch;
 
 use crate::batch::Batch;
-use crate::consensus::{LogId, StoredMembership};
+use crate::consensus::{LogId, SnapshotMeta, StoredMembership};
 use crate::waits::Waits;
 
 /// The applied state. Clones share it.
@@ -53,10 +53,13 @@ impl Applied {
 }
 
 impl Inner {
-    /// Puts a table from elsewhere in place of this one.
-    pub(crate) fn replace(&mut self, table: LeaseTable) {
-        self.table = table;
+    /// Puts the table of a snapshot in place of this one, which is given back.
+    pub(crate) fn replace(&mut self, table: LeaseTable, meta: &SnapshotMeta) -> LeaseTable {
+        let replaced = std::mem::replace(&mut self.table, table);
+        self.last_applied = meta.last_log_id;
+        self.membership = meta.last_membership.clone();
         self.waits.tell_all(&self.table);
+        replaced
     }
 
     /// Applies one batch and tells those who wait for the leases that changed.

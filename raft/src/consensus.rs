@@ -1,6 +1,7 @@
 //! The types that openraft is given. They stay inside this crate.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use openraft::alias::{CommittedLeaderIdOf, EntryOf, LogIdOf, SnapshotMetaOf, StoredMembershipOf, VoteOf};
@@ -10,6 +11,8 @@ use openraft::{OptionalSend, RaftTypeConfig};
 use ringfence_lease::Outcome;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+use crate::snapshots::generation::Generation;
 
 /// A node's number, chosen by the operator; from 1.
 pub type NodeId = u64;
@@ -57,7 +60,7 @@ pub(crate) type Vote = VoteOf<Consensus>;
 pub(crate) type Membership = openraft::Membership<NodeId, Member>;
 pub(crate) type StoredMembership = StoredMembershipOf<Consensus>;
 pub(crate) type SnapshotMeta = SnapshotMetaOf<Consensus>;
-pub(crate) type Snapshot = openraft::alias::SnapshotOf<Consensus, Bytes>;
+pub(crate) type Snapshot = openraft::alias::SnapshotOf<Consensus, Arc<Generation>>;
 
 /// The id of the entry at `index` of the leader of `term`.
 pub(crate) fn log_id(term: u64, index: u64) -> LogId {

@@ -4,7 +4,7 @@
 //! LOCK       held while a process uses the directory
 //! NODE       format, node id, incarnation, cluster: written and synced before the node's first vote
 //! log/       the write-ahead log
-//! snapshot
+//! snapshots/  the state, as it was at some entries of the log
 //! ```
 //! The incarnation is drawn when the directory is made. A directory made anew under an old id is told apart by it: its
 //! node has forgotten what it voted and acknowledged, and must not count as the one that the cluster knows.

@@ -4,7 +4,8 @@
 //! [`StateView`] is equal if and only if the tables are.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use openraft::EntryPayload;
 use ringfence_lease::{Command, LeaseTable};
@@ -14,10 +15,11 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::batch::{Batch, DecodeError};
-use crate::consensus::{Entry, LogId, Member, NodeId, Snapshot};
+use crate::consensus::{Entry, LogId, Member, Membership, NodeId};
 use crate::identity::{DataDir, DirError, Identity};
 use crate::log_store::LogContents;
-use crate::snapshot;
+use crate::snapshots::generation::{Head, Reader};
+use crate::snapshots::{FOLDER, indexes, path_of};
 
 /// The data directory of a node that does not run; it cannot start while this is held.
 pub struct StoppedNode {
@@ -163,16 +165,25 @@ pub struct StateView {
     pub sha256: String,
 }
 
-/// The snapshot on disk.
+/// A snapshot on disk.
 #[derive(Clone, Debug, Serialize)]
 pub struct SnapshotView {
     /// The state that it holds.
     #[serde(flatten)]
     pub state: StateView,
-    /// The size of the table in it.
-    pub bytes: usize,
+    /// The size of the table in it, in bytes.
+    pub bytes: u64,
     /// All members, when it was taken.
     pub members: BTreeMap<NodeId, Member>,
+}
+
+/// All snapshots of a node.
+#[derive(Clone, Debug, Serialize)]
+pub struct SnapshotsView {
+    /// Those that can be read, the newest first.
+    pub snapshots: Vec<SnapshotView>,
+    /// What is wrong with the others.
+    pub unusable: Vec<String>,
 }
 
 impl StoppedNode {
@@ -199,43 +210,39 @@ impl StoppedNode {
         })
     }
 
-    /// Its snapshot; `None` if it has none.
-    pub fn snapshot(&self) -> Result<Option<SnapshotView>, InspectError> {
-        let Some(snapshot) = self.load()? else { return Ok(None) };
-        let Some(position) = snapshot.meta.last_log_id.map(Position::of) else { return Ok(None) };
-        let table = restore(&snapshot.snapshot)?;
-        let members = snapshot.meta.last_membership.membership().nodes();
-        Ok(Some(SnapshotView {
-            state: self.state_of(&table, position),
-            bytes: snapshot.snapshot.len(),
-            members: members.map(|(id, member)| (*id, member.clone())).collect(),
-        }))
+    /// Its snapshots.
+    pub fn snapshots(&self) -> Result<SnapshotsView, InspectError> {
+        let mut view = SnapshotsView { snapshots: Vec::new(), unusable: Vec::new() };
+        for (path, index) in self.generations()? {
+            match read(&path) {
+                Ok((head, table)) => view.snapshots.push(SnapshotView {
+                    state: self.state_of(&table, Position { term: head.term(), index }),
+                    bytes: head.bytes,
+                    members: members(head.meta.last_membership.membership()),
+                }),
+                Err(error) => view.unusable.push(format!("{}: {error}", path.display())),
+            }
+        }
+        Ok(view)
     }
 
     /// Its state after entry `index`, committed or not; `None`: after the last entry that it knows to be committed.
     /// Made from the snapshot and the log, as a start of the node would.
     pub fn state(&self, index: Option<u64>) -> Result<StateView, InspectError> {
         let contents = self.contents()?;
-        let snapshot = self.load()?;
-        let taken = snapshot.as_ref().and_then(|snapshot| snapshot.meta.last_log_id);
-        let committed = contents.committed.max(taken).map(|id| id.index());
+        let generations = self.generations()?;
+        let newest = generations.first().map(|(_, index)| *index);
+        let committed = contents.committed.map(|id| id.index()).max(newest);
         let asked = index.or(committed).ok_or(InspectError::NothingCommitted)?;
-        if contents.purged > taken {
-            let what = "it is missing, or older than the first entry of the log";
-            return Err(InspectError::Snapshot(what.to_owned()));
-        }
-        // The log may reach back beyond the snapshot: then any of its states can be told.
-        let (mut table, mut position) = match (snapshot, taken) {
-            (Some(snapshot), Some(taken)) if contents.purged.is_some() || taken.index() <= asked => {
-                (restore(&snapshot.snapshot)?, Some(Position::of(taken)))
-            }
-            _ => (LeaseTable::new(), None),
-        };
-        let first = position.map_or(0, |position| position.index);
-        let last = contents.entries.back().map_or(first, |(_, entry)| entry.log_id.index().max(first));
+        let begins = contents.purged.map(|id| id.index());
+        let last = contents.entries.back().map(|(_, entry)| entry.log_id.index()).max(newest);
+        let (first, last) = (begins.unwrap_or(0), last.unwrap_or(0));
         if !(first..=last).contains(&asked) {
             return Err(InspectError::OutOfRange { asked, first, last });
         }
+        let base = Self::base(generations, begins, asked)?;
+        let mut position = base.as_ref().map(|(position, _)| *position);
+        let mut table = base.map(|(_, table)| table).unwrap_or_default();
         for (_, entry) in contents.entries {
             let at = Position::of(entry.log_id);
             if at.index > asked {
@@ -277,8 +284,35 @@ impl StoppedNode {
         LogContents::read(&self.dir.path.join("log")).map_err(|error| InspectError::Log(error.to_string()))
     }
 
-    fn load(&self) -> Result<Option<Snapshot>, InspectError> {
-        snapshot::load(&self.dir.path).map_err(|error| InspectError::Snapshot(error.to_string()))
+    fn generations(&self) -> Result<Vec<(PathBuf, u64)>, InspectError> {
+        let path = self.dir.path.join(FOLDER);
+        let indexes = indexes(&path).map_err(|error| InspectError::Snapshot(error.to_string()))?;
+        Ok(indexes.into_iter().map(|index| (path_of(&path, index), index)).collect())
+    }
+
+    /// The newest usable snapshot of a state no later than after entry `asked`; `None`: the log, which `begins` after an
+    /// entry, has it all.
+    fn base(
+        generations: Vec<(PathBuf, u64)>,
+        begins: Option<u64>,
+        asked: u64,
+    ) -> Result<Option<(Position, LeaseTable)>, InspectError> {
+        let mut reasons = String::new();
+        for (path, index) in generations {
+            if index > asked || Some(index) < begins {
+                continue;
+            }
+            match read(&path) {
+                Ok((head, table)) => return Ok(Some((Position { term: head.term(), index }, table))),
+                Err(error) => reasons += &format!("; {}: {error}", path.display()),
+            }
+        }
+        match begins {
+            None => Ok(None),
+            Some(begins) => Err(InspectError::Snapshot(format!(
+                "there is none to go on from after entry {begins}, where the log begins{reasons}"
+            ))),
+        }
     }
 }
 
@@ -288,8 +322,15 @@ impl Position {
     }
 }
 
-fn restore(bytes: &[u8]) -> Result<LeaseTable, InspectError> {
-    LeaseTable::restore(bytes).map_err(|error| InspectError::Snapshot(error.to_string()))
+/// Reads a generation without changing it.
+fn read(path: &Path) -> io::Result<(Head, LeaseTable)> {
+    let mut reader = Reader::open(path, &std::env::temp_dir())?;
+    let table = LeaseTable::restore(&mut reader).map_err(io::Error::other)?;
+    Ok((reader.head().clone(), table))
+}
+
+fn members(membership: &Membership) -> BTreeMap<NodeId, Member> {
+    membership.nodes().map(|(id, member)| (*id, member.clone())).collect()
 }
 
 fn at_entry(index: u64) -> impl Fn(DecodeError) -> InspectError {
@@ -306,7 +347,7 @@ fn view(entry: Entry) -> Result<EntryView, InspectError> {
                 .iter()
                 .map(|voters| voters.iter().copied().collect())
                 .collect(),
-            members: membership.nodes().map(|(id, member)| (*id, member.clone())).collect(),
+            members: members(&membership),
         },
         EntryPayload::Normal(batch) => {
             let Batch { at_ms, commands } = Batch::decode(&batch).map_err(at_entry(position.index))?;

@@ -6,7 +6,7 @@
 //!        ▼              stamps         ▼  │ quorum
 //!      peer ◀─────────────────────── peer (network) ◀──▶ the other nodes
 //!                                      │
-//!   Handle::view ◀── applied ◀── state_machine (apply)
+//!   Handle::view ◀── applied ◀── state_machine (apply) ──▶ snapshots ──▶ disk
 //!   Handle::wait_for ◀── waits ◀──┘
 //! ```
 //!
@@ -17,17 +17,19 @@
 //!   (`clock`, `leading`, `proposer`);
 //! - *certainly not done* and *maybe done* are kept apart on every path ([`Unanswered`], `proposer`, `peer::call`);
 //! - a read that claims to be linearizable was confirmed by a quorum after it arrived (`reads`);
+//! - what goes from the log stands in two snapshots on disk, and a damaged one is never used (`compaction`, `snapshots`);
 //! - a node that lost its data never counts as the member that it was (`identity`, `founding`, `peer::hello`).
 //!
 //! [`StoppedNode`] reads what all this left on a disk (`inspect`).
 //!
 //! This is the only room that knows openraft; none of its types leave it, and none of them is what stands on disk or
 //! goes over the wire (`record`, `peer::message`). Everything runs on one single-threaded tokio runtime, so every step
-//! here is short; the flusher has a thread of its own.
+//! here is short; the flusher has a thread of its own, and so has whatever reads or writes a snapshot.
 
 mod applied;
 mod batch;
 mod clock;
+mod compaction;
 mod consensus;
 mod founding;
 mod handle;
@@ -40,7 +42,7 @@ mod peer;
 mod proposer;
 mod reads;
 mod record;
-mod snapshot;
+mod snapshots;
 mod state_machine;
 mod status;
 #[cfg(test)]
@@ -52,8 +54,9 @@ pub use founding::JoinError;
 pub use handle::{Handle, Unanswered};
 pub use identity::DirError;
 pub use inspect::{
-    EntryView, InspectError, LogView, Owner, Position, Says, SnapshotView, StateView, StoppedNode, VoteView,
+    EntryView, InspectError, LogView, Owner, Position, Says, SnapshotView, SnapshotsView, StateView,
+    StoppedNode, VoteView,
 };
-pub use node::{Node, Settings, StartError};
+pub use node::{Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
 pub use status::{MemberStatus, Role, Status};
 pub use waits::{LeaseWait, Settled};

@@ -1,6 +1,7 @@
 //! openraft's log over the write-ahead log.
 //!
-//! Entries are served from memory; the write-ahead log is read at start only. Everything goes into it in one order:
+//! Entries are served from memory; the write-ahead log is read at start only. What openraft purges goes from memory; on
+//! disk the log reaches back to the older of the two snapshots that are kept. Everything goes into it in one order:
 //! an append returns as soon as its record is queued, the flusher completes the callback when it is on disk. Commit
 //! positions ride along with the next flush: nobody waits for them, they only spare a restarted node the wait for a
 //! leader before it can show what it had applied.
@@ -25,7 +26,6 @@ use crate::record::{
 
 /// The most bytes of entries in one message to a peer, unless a single entry is larger.
 const MAX_APPEND_BYTES: usize = 4 << 20;
-
 /// The log of a node. Clones share it.
 #[derive(Clone)]
 pub(crate) struct LogStore {
@@ -41,6 +41,11 @@ pub(crate) struct LogContents {
     pub(crate) purged: Option<LogId>,
     pub(crate) vote: Option<Vote>,
     pub(crate) committed: Option<LogId>,
+    /// The newest snapshot, and the sequence of the first record that is of later entries.
+    snapshot: Option<(LogId, u64)>,
+    /// About how many bytes of later entries the log held then, and how many it had written in all.
+    later: u64,
+    written: u64,
 }
 
 /// Why the log of a node could not be opened.
@@ -60,7 +65,8 @@ impl LogStore {
     /// Opens the log in `dir`, made if it is not there.
     pub(crate) fn open(dir: &Path, options: ringfence_wal::Options) -> Result<Self, LogError> {
         let (wal, records) = Wal::open(dir, options)?;
-        let inner = LogContents::of(records)?;
+        let mut inner = LogContents::of(records)?;
+        inner.later = inner.entries.iter().map(|(_, entry)| body_len(entry) as u64).sum();
         Ok(Self { wal: Arc::new(wal), inner: Arc::new(Mutex::new(inner)) })
     }
 
@@ -72,6 +78,65 @@ impl LogStore {
 
     fn lock(&self) -> MutexGuard<'_, LogContents> {
         self.inner.lock().expect("no panic while the log is locked")
+    }
+
+    /// The last entry that only a snapshot covers.
+    pub(crate) fn purged(&self) -> Option<LogId> {
+        self.lock().purged
+    }
+
+    /// About how many bytes the log has grown by since the newest snapshot.
+    pub(crate) fn since_snapshot(&self) -> u64 {
+        let inner = self.lock();
+        inner.later + self.wal.stats().bytes - inner.written
+    }
+
+    /// Goes on from the state of a snapshot that was found at the start: of the entries that it covers about the last
+    /// `tail_bytes` stay in memory. The log on disk stays as it is.
+    pub(crate) fn start_from(&self, snapshot: LogId, tail_bytes: u64) {
+        let mut inner = self.lock();
+        self.take_snapshot(&mut inner, snapshot);
+        if let Some(id) = inner.before_tail(snapshot, tail_bytes) {
+            inner.purge(id);
+        }
+    }
+
+    /// Takes note of a new snapshot: from the disk goes what the one before covers, for that one is the oldest that is
+    /// kept now. Gives the last entry that need not stay in memory, if about `tail_bytes` of those that the snapshot
+    /// covers shall stay.
+    pub(crate) fn snapshot_taken(&self, snapshot: LogId, tail_bytes: u64) -> Option<LogId> {
+        let mut inner = self.lock();
+        if let Some((older, sequence)) = self.take_snapshot(&mut inner, snapshot) {
+            self.release(&inner, &older, sequence);
+        }
+        inner.before_tail(snapshot, tail_bytes)
+    }
+
+    /// Notes that `snapshot` is the newest, and gives the one before.
+    fn take_snapshot(&self, inner: &mut LogContents, snapshot: LogId) -> Option<(LogId, u64)> {
+        let later = || inner.range(snapshot.index() + 1..);
+        let later_bytes = later().map(|entry| body_len(entry) as u64).sum();
+        let first = inner.entries.len() - later().count();
+        let next = self.wal.append([], None) + 1;
+        let sequence = inner.entries.get(first).map_or(next, |(sequence, _)| *sequence);
+        inner.later = later_bytes;
+        inner.written = self.wal.stats().bytes;
+        inner.snapshot.replace((snapshot, sequence))
+    }
+
+    /// Lets go of the records before `sequence`, whose entries end at `last` and are all in a snapshot.
+    fn release(&self, inner: &LogContents, last: &LogId, sequence: u64) {
+        let mut restated = vec![purged_record(last)];
+        restated.extend(inner.vote.as_ref().map(vote_record));
+        restated.extend(inner.committed.as_ref().map(committed_record));
+        let count = restated.len() as u64;
+        let first_restated = self.wal.append(restated, None) + 1 - count;
+        self.wal.forget(sequence.min(first_restated));
+    }
+
+    /// Waits until everything queued so far is on disk.
+    pub(crate) async fn barrier(&self) -> io::Result<()> {
+        self.write(Vec::new()).await
     }
 
     /// Queues `records` and waits until they, and all before them, are on disk.
@@ -130,6 +195,18 @@ impl LogContents {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The last entry before about the last `tail_bytes` of those that `snapshot` covers; `None` if they are not as many.
+    fn before_tail(&self, snapshot: LogId, tail_bytes: u64) -> Option<LogId> {
+        let first = self.entries.front()?.1.log_id.index();
+        let covered = usize::try_from((snapshot.index() + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        let mut bytes = 0;
+        let mut covered = self.entries.range(..covered.min(self.entries.len())).rev();
+        covered.find_map(|(_, entry)| {
+            bytes += body_len(entry) as u64;
+            (bytes > tail_bytes).then_some(entry.log_id)
+        })
     }
 
     fn next_index(&self) -> u64 {
@@ -257,16 +334,16 @@ impl RaftLogStorage<Consensus> for LogStore {
         Ok(())
     }
 
+    /// From memory; what goes from the disk, and when, is told by the snapshots ([`Self::snapshot_taken`]). But after a
+    /// snapshot beyond its end the log goes on there, and has to say so.
     async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
         let mut inner = self.lock();
+        let is_beyond = inner.last() < Some(log_id);
         inner.purge(log_id);
-        let mut restated = vec![purged_record(&log_id)];
-        restated.extend(inner.vote.as_ref().map(vote_record));
-        restated.extend(inner.committed.as_ref().map(committed_record));
-        let count = restated.len() as u64;
-        let first_restated = self.wal.append(restated, None) + 1 - count;
-        let first_entry = inner.entries.front().map_or(first_restated, |(sequence, _)| *sequence);
-        self.wal.forget(first_entry.min(first_restated));
+        if is_beyond {
+            let next = self.wal.append([], None) + 1;
+            self.release(&inner, &log_id, next);
+        }
         Ok(())
     }
 }

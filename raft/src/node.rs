@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use crate::applied::Applied;
 use crate::clock::TICK;
+use crate::compaction::{Compaction, tail_bytes};
 use crate::consensus::NodeId;
 use crate::founding::{Founding, JoinError};
 use crate::handle::{Handle, Shared};
@@ -25,6 +26,7 @@ use crate::log_store::LogStore;
 use crate::peer::{Listener, Network, Peers, Served};
 use crate::proposer::Proposer;
 use crate::reads::{ReadIndex, Reads};
+use crate::snapshots::{Generations, LoadError};
 use crate::state_machine::{Raft, StateMachine};
 
 /// A leader counts time only if a quorum acknowledged it within this time: less than any follower waits before it may
@@ -48,7 +50,12 @@ pub struct Settings {
     pub url: String,
     /// What a new cluster counts its revisions from; `None`: unix milliseconds × 1,024.
     pub first_revision: Option<Revision>,
+    /// After how many bytes of log a snapshot is taken: [`SNAPSHOT_AFTER_BYTES`] unless there is a reason.
+    pub snapshot_after_bytes: u64,
 }
+
+/// 32 MiB: a few seconds of a busy cluster, and hours of a quiet one.
+pub const SNAPSHOT_AFTER_BYTES: u64 = 32 << 20;
 
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +75,9 @@ pub enum StartError {
          remove the node from the cluster and add it under a new id"
     )]
     LogMissing(PathBuf),
+    /// No snapshot can be read that the log goes on from.
+    #[error("the snapshots of this node cannot be used: {0}")]
+    Snapshots(String),
     /// The node cannot join its cluster.
     #[error(transparent)]
     Join(#[from] JoinError),
@@ -88,7 +98,8 @@ pub struct Node {
 impl Node {
     /// Starts a node; returns once it belongs to a cluster, which for a new one takes all its members.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
-        let Settings { id, data, peer_listener, peers: addresses, url, first_revision } = settings;
+        let Settings { id, data, peer_listener, peers: addresses, url, .. } = settings;
+        let Settings { first_revision, snapshot_after_bytes, .. } = settings;
         if id == 0 {
             return Err(StartError::Settings("a node's id is at least 1".to_owned()));
         }
@@ -105,12 +116,15 @@ impl Node {
         if identity.cluster.is_some() && !holds_files(&log_dir) {
             return Err(StartError::LogMissing(log_dir));
         }
-        let log =
-            LogStore::open(&log_dir, wal_options()).map_err(|error| StartError::Log(error.to_string()))?;
+        let log = LogStore::open(&log_dir, wal_options(snapshot_after_bytes))
+            .map_err(|error| StartError::Log(error.to_string()))?;
+        let applied = Applied::new();
+        let generations = load(&dir, &log, &applied, tail_bytes(snapshot_after_bytes)).await?;
         let peers = Arc::new(Peers::new(identity.clone(), url, addresses));
         let served = Arc::new(Served {
             peers: Arc::clone(&peers),
             founding: Founding::new(Arc::clone(&dir), log.clone(), identity),
+            generations: Arc::clone(&generations),
             handle: OnceLock::new(),
         });
         let listener = Listener { listener: peer_listener, served: Arc::clone(&served) };
@@ -119,11 +133,10 @@ impl Node {
         let cluster = served.founding.join(&peers, &members).await?;
         peers.join(cluster);
 
-        let applied = Applied::new();
-        let state_machine = StateMachine::new(applied.clone(), data);
+        let state_machine = StateMachine::new(applied.clone(), log.clone(), Arc::clone(&generations));
         let config = Arc::new(config(cluster).map_err(|error| StartError::Raft(error.to_string()))?);
         let network = Network(Arc::clone(&peers));
-        let raft = Raft::new(id, config, network, log, state_machine).await;
+        let raft = Raft::new(id, config, network, log.clone(), state_machine).await;
         let raft = raft.map_err(|error| StartError::Raft(error.to_string()))?;
         peers.attach(raft.clone());
 
@@ -148,6 +161,15 @@ impl Node {
         let handle = Handle { shared: Arc::clone(&shared) };
         let _ = served.handle.set(handle.clone());
         tasks.0.push(tokio::spawn(lead(Arc::clone(&shared), first_revision)));
+        let before = members.iter().filter(|member| **member < id).count() as u64;
+        let compaction = Compaction {
+            raft: raft.clone(),
+            log,
+            generations,
+            after_bytes: snapshot_after_bytes,
+            head_start_bytes: snapshot_after_bytes * before / members.len() as u64,
+        };
+        tasks.0.push(tokio::spawn(compaction.run()));
         let fault = watch::Sender::new(None);
         if members.iter().min() == Some(&id) && !matches!(raft.is_initialized().await, Ok(true)) {
             let served = Arc::clone(&served);
@@ -219,6 +241,26 @@ impl Node {
     }
 }
 
+/// Finds the newest snapshot that can be used, and starts log and state from there.
+async fn load(
+    dir: &Arc<DataDir>,
+    log: &LogStore,
+    applied: &Applied,
+    tail_bytes: u64,
+) -> Result<Arc<Generations>, StartError> {
+    let failed = |error: LoadError| StartError::Snapshots(error.to_string());
+    let generations = Generations::open(Arc::clone(dir)).map_err(|error| failed(error.into()))?;
+    let generations = Arc::new(generations);
+    if let Some((table, meta)) = generations.load(log.purged()).await.map_err(failed)? {
+        tracing::info!(%meta, live_leases = table.live(), "snapshot read");
+        if let Some(id) = meta.last_log_id {
+            log.start_from(id, tail_bytes);
+        }
+        applied.lock().replace(table, &meta);
+    }
+    Ok(generations)
+}
+
 /// What cannot be read is not gone: opening it says what is wrong.
 fn holds_files(dir: &Path) -> bool {
     match std::fs::read_dir(dir) {
@@ -250,7 +292,9 @@ impl Shared {
     }
 }
 
-fn wal_options() -> ringfence_wal::Options {
+/// A segment goes as a whole, so none is larger than what is to be let go of at a time.
+fn wal_options(snapshot_after_bytes: u64) -> ringfence_wal::Options {
+    let segment_bytes = snapshot_after_bytes.clamp(1 << 20, 64 << 20);
     let seconds = metrics::histogram!("ringfence_log_flush_seconds");
     let written = metrics::counter!("ringfence_log_written_bytes_total");
     ringfence_wal::Options {
@@ -258,6 +302,9 @@ fn wal_options() -> ringfence_wal::Options {
             seconds.record(took.as_secs_f64());
             written.increment(bytes as u64);
         })),
+        segment_bytes,
+        // Of whole blocks, so that the log is written past the page cache.
+        step_bytes: (segment_bytes / 8) as u32 & !4_095,
         ..ringfence_wal::Options::default()
     }
 }

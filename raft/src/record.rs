@@ -11,7 +11,9 @@ use openraft::vote::RaftLeaderId;
 use ringfence_wal::Record;
 use serde::{Deserialize, Serialize};
 
-use crate::consensus::{EncodedBatch, Entry, LogId, Member, Membership, NodeId, Vote, log_id};
+use crate::consensus::{
+    EncodedBatch, Entry, LogId, Member, Membership, NodeId, SnapshotMeta, StoredMembership, Vote, log_id,
+};
 
 const BLANK: u8 = 1;
 const NORMAL: u8 = 2;
@@ -187,6 +189,26 @@ pub(crate) fn read_membership(body: &[u8]) -> Result<Membership, RecordError> {
         return Ok(Membership::default());
     }
     Membership::new(record.configs, record.nodes).map_err(|error| RecordError::Membership(error.to_string()))
+}
+
+/// Writes what a snapshot covers.
+pub(crate) fn put_meta(out: &mut BytesMut, meta: &SnapshotMeta) {
+    put_option_log_id(out, meta.last_log_id.as_ref());
+    put_option_log_id(out, meta.last_membership.log_id().as_ref());
+    let membership = membership_bytes(meta.last_membership.membership());
+    out.put_u32_le(membership.len() as u32);
+    out.extend_from_slice(&membership);
+}
+
+pub(crate) fn read_meta(bytes: &mut Bytes) -> Result<SnapshotMeta, RecordError> {
+    let last_log_id = read_option_log_id(bytes)?;
+    let membership_log_id = read_option_log_id(bytes)?;
+    let len = bytes.try_get_u32_le().map_err(|_| RecordError::Short)? as usize;
+    if len > bytes.len() {
+        return Err(RecordError::Short);
+    }
+    let membership = read_membership(&bytes.split_to(len))?;
+    Ok(SnapshotMeta { last_log_id, last_membership: StoredMembership::new(membership_log_id, membership) })
 }
 
 #[cfg(test)]

@@ -1,34 +1,36 @@
 //! openraft's state machine over the lease table.
 
 use std::io;
-use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
 
-use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
-use ringfence_lease::{LeaseTable, Outcome};
+use ringfence_lease::{FrozenTable, Outcome};
 
 use crate::applied::Applied;
 use crate::batch::Batch;
 use crate::consensus::{
     Consensus, EncodedBatch, LogId, Member, NodeId, Snapshot, SnapshotMeta, StoredMembership,
 };
-use crate::snapshot;
+use crate::log_store::LogStore;
+use crate::snapshots::generation::Generation;
+use crate::snapshots::{Generations, aside};
 
 /// openraft over this state machine.
 pub(crate) type Raft = openraft::Raft<Consensus, StateMachine>;
 
-/// Applies committed entries to the shared [`Applied`] state. A snapshot is one file beside the log.
+/// Applies committed entries to the shared [`Applied`] state, and keeps snapshots of it.
 pub(crate) struct StateMachine {
     applied: Applied,
-    dir: PathBuf,
+    log: LogStore,
+    generations: Arc<Generations>,
 }
 
 impl StateMachine {
-    /// Over `applied`, with the snapshot in the folder `dir`, which exists.
-    pub(crate) fn new(applied: Applied, dir: PathBuf) -> Self {
-        Self { applied, dir }
+    pub(crate) fn new(applied: Applied, log: LogStore, generations: Arc<Generations>) -> Self {
+        Self { applied, log, generations }
     }
 
     /// The entry's outcome. An entry that cannot be read stops the node: skipping it would let replicas diverge.
@@ -56,7 +58,7 @@ impl StateMachine {
 }
 
 impl RaftStateMachine<Consensus> for StateMachine {
-    type SnapshotData = Bytes;
+    type SnapshotData = Arc<Generation>;
     type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
@@ -84,46 +86,59 @@ impl RaftStateMachine<Consensus> for StateMachine {
     async fn get_snapshot_builder(&mut self) -> Builder {
         let state = self.applied.lock();
         Builder {
-            dir: self.dir.clone(),
+            generations: Arc::clone(&self.generations),
             meta: SnapshotMeta { last_log_id: state.last_applied, last_membership: state.membership.clone() },
-            table: state.table.snapshot(),
+            table: Some(state.table.freeze()),
         }
     }
 
-    async fn install_snapshot(&mut self, meta: &SnapshotMeta, data: Bytes) -> Result<(), io::Error> {
-        let table = LeaseTable::restore(&data[..])
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        if snapshot::load(&self.dir)?.is_none_or(|current| current.meta != *meta) {
-            snapshot::save(&self.dir, meta, &data)?;
-        }
-        {
-            let mut state = self.applied.lock();
-            state.replace(table);
-            state.last_applied = meta.last_log_id;
-            state.membership = meta.last_membership.clone();
-        }
+    /// What the old log still held is void once the snapshot stands: so a truncation that was queued before has to be on
+    /// disk first.
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        data: Arc<Generation>,
+    ) -> Result<(), io::Error> {
+        let started = Instant::now();
+        let table = self.generations.table(&data).await?;
+        self.log.barrier().await?;
+        self.generations.publish(data, false).await?;
+        tracing::info!(%meta, live_leases = table.live(), took = ?started.elapsed(), "snapshot installed");
+        let replaced = self.applied.lock().replace(table, meta);
         self.applied.announce();
+        // Taking a million leases apart takes a while.
+        tokio::spawn(aside(move || {
+            drop(replaced);
+            Ok(())
+        }));
         Ok(())
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, io::Error> {
-        snapshot::load(&self.dir)
+        let newest = self.generations.newest();
+        Ok(newest.map(|newest| Snapshot { meta: newest.head().meta.clone(), snapshot: newest }))
     }
 }
 
 /// A view of the state at one instant, to be written as a snapshot.
 pub(crate) struct Builder {
-    dir: PathBuf,
+    generations: Arc<Generations>,
     meta: SnapshotMeta,
-    table: Vec<u8>,
+    /// Taken out when it is written.
+    table: Option<FrozenTable>,
 }
 
 impl RaftSnapshotBuilder<Consensus> for Builder {
-    type SnapshotData = Bytes;
+    type SnapshotData = Arc<Generation>;
 
     async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
-        let data = Bytes::from(std::mem::take(&mut self.table));
-        snapshot::save(&self.dir, &self.meta, &data)?;
-        Ok(Snapshot { meta: self.meta.clone(), snapshot: data })
+        let table = self.table.take().ok_or_else(|| io::Error::other("a snapshot is built once"))?;
+        let started = Instant::now();
+        let made = Arc::new(self.generations.write(self.meta.clone(), table).await?);
+        self.generations.publish(Arc::clone(&made), true).await?;
+        let (bytes, took) = (made.head().bytes, started.elapsed());
+        metrics::histogram!("ringfence_snapshot_seconds").record(took.as_secs_f64());
+        tracing::info!(meta = %self.meta, bytes, ?took, "snapshot taken");
+        Ok(Snapshot { meta: self.meta.clone(), snapshot: self.generations.newest().unwrap_or(made) })
     }
 }

@@ -1,5 +1,8 @@
 //! openraft's own tests of a log and a state machine, on ours.
 
+use std::error::Error;
+use std::sync::Arc;
+
 use openraft::StorageError;
 use openraft::errors::ErrorSource;
 use openraft::testing::log::{StoreBuilder, Suite};
@@ -7,19 +10,27 @@ use tempfile::TempDir;
 
 use crate::applied::Applied;
 use crate::consensus::Consensus;
+use crate::identity::DataDir;
 use crate::log_store::LogStore;
+use crate::snapshots::Generations;
 use crate::state_machine::StateMachine;
 
 struct Builder;
 
 impl StoreBuilder<Consensus, LogStore, StateMachine, TempDir> for Builder {
     async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<Consensus>> {
-        let dir = TempDir::new().map_err(|error| StorageError::read(ErrorSource::from_error(&error)))?;
-        let log = LogStore::open(&dir.path().join("log"), ringfence_wal::Options::default())
-            .map_err(|error| StorageError::read(ErrorSource::from_error(&error)))?;
-        let state_machine = StateMachine::new(Applied::new(), dir.path().to_owned());
+        let dir = TempDir::new().map_err(failed)?;
+        let (data, _) = DataDir::open(&dir.path().join("data"), 1).map_err(failed)?;
+        let log =
+            LogStore::open(&data.path.join("log"), ringfence_wal::Options::default()).map_err(failed)?;
+        let generations = Arc::new(Generations::open(Arc::new(data)).map_err(failed)?);
+        let state_machine = StateMachine::new(Applied::new(), log.clone(), generations);
         Ok((dir, log, state_machine))
     }
+}
+
+fn failed(error: impl Error + Send + Sync + 'static) -> StorageError<Consensus> {
+    StorageError::read(ErrorSource::from_error(&error))
 }
 
 #[tokio::test(flavor = "multi_thread")]

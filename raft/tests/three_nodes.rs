@@ -37,6 +37,7 @@ impl Cluster {
                 peer_listener,
                 peers: peers.clone(),
                 url: format!("http://node-{id}"),
+                snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
                 first_revision: Some(Revision(FIRST)),
             };
             async move { (id, Node::start(settings).await.unwrap()) }

@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use ringfence_raft::{EntryView, LogView, Owner, Position, Says, SnapshotView, StateView, StoppedNode};
+use ringfence_raft::{
+    EntryView, LogView, Owner, Position, Says, SnapshotView, SnapshotsView, StateView, StoppedNode,
+};
 use serde::Serialize;
 
 /// What is looked at, and how it is shown.
@@ -26,7 +28,7 @@ pub(crate) struct Arguments {
 enum What {
     /// The entries of the log
     Log,
-    /// The snapshot on disk
+    /// The snapshots on disk
     Snapshot,
     /// The state of the lease table, with a checksum that is equal on nodes in the same state
     State {
@@ -50,10 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let node = StoppedNode::open(data)?;
     let text = match arguments.what {
         What::Log => arguments.output.show(&node.log()?, log),
-        What::Snapshot => match node.snapshot()? {
-            Some(view) => arguments.output.show(&view, snapshot),
-            None => bail!("{} holds no snapshot", data.display()),
-        },
+        What::Snapshot => arguments.output.show(&node.snapshots()?, snapshots),
         What::State { index } => arguments.output.show(&node.state(index)?, state),
     }?;
     match std::io::stdout().write_all(text.as_bytes()) {
@@ -135,6 +134,12 @@ fn state(view: &StateView) -> String {
     lines.add("remembered", view.remembered);
     lines.add("sha256", &view.sha256);
     lines.0
+}
+
+fn snapshots(view: &SnapshotsView) -> String {
+    let mut text: Vec<String> = view.snapshots.iter().map(snapshot).collect();
+    text.extend(view.unusable.iter().map(|reason| format!("unusable     {reason}\n")));
+    if text.is_empty() { "none\n".to_owned() } else { text.join("\n") }
 }
 
 fn snapshot(view: &SnapshotView) -> String {

@@ -51,6 +51,9 @@ pub(crate) struct Options {
     /// What a new cluster counts its revisions from [default: unix milliseconds × 1024]
     #[arg(long, env = "RINGFENCE_FIRST_REVISION", value_name = "N")]
     pub(crate) first_revision: Option<u64>,
+    /// After how many bytes of log a snapshot is taken and the log cut [default: 33554432, 32 MiB]
+    #[arg(long, env = "RINGFENCE_SNAPSHOT_AFTER_BYTES", value_name = "N")]
+    pub(crate) snapshot_after_bytes: Option<u64>,
     /// What to log: a level (error, warn, info, debug, trace), or target=level,… [default: info,openraft=error]
     #[arg(long, env = "RINGFENCE_LOG", value_name = "FILTER")]
     pub(crate) log: Option<String>,

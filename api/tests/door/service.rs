@@ -89,6 +89,7 @@ impl Service {
             peer_listener,
             peers,
             url: format!("http://{address}"),
+            snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
             first_revision: Some(ringfence_wire::Revision(1_000)),
         };
         let node = Node::start(settings).await.unwrap();

@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::Stream;
 use openraft::OptionalSend;
 use openraft::base::{BoxFuture, BoxStream};
@@ -21,6 +20,7 @@ use super::call::CallError;
 use super::hello::Channel;
 use super::message::{Answer, Call};
 use crate::consensus::{Consensus, Member, NodeId, Snapshot, Vote};
+use crate::snapshots::generation::Generation;
 
 type RpcResult<T> = Result<T, RPCError<Consensus>>;
 
@@ -71,7 +71,7 @@ fn unexpected(answer: &Answer) -> RPCError<Consensus> {
 }
 
 impl RaftNetworkV2<Consensus> for Client {
-    type SnapshotData = Bytes;
+    type SnapshotData = Arc<Generation>;
 
     async fn append_entries(
         &mut self,

@@ -21,15 +21,16 @@ use super::frame::{FrameReader, invalid, put_frame};
 use super::hello::{Channel, HELLO, Hello, MAX_HELLO, PREFACE, REFUSAL, Refusal, WELCOME, Welcome, get, put};
 use super::link::{check_preface, tune};
 use super::message::{
-    ANSWER, APPEND, APPENDED, Answer, CALL, COMMITTED, Call, Probed, SNAPSHOT_BEGIN, SNAPSHOT_CHUNK,
-    SNAPSHOT_END, SNAPSHOT_INSTALLED, get_numbered, put_appended, put_numbered, read_append,
+    ANSWER, APPEND, APPENDED, Answer, CALL, COMMITTED, Call, Probed, SNAPSHOT_BEGIN, SNAPSHOT_INSTALLED,
+    get_numbered, put_appended, put_numbered, read_append,
 };
-use super::snapshot::{CHUNK, read_begin};
-use crate::consensus::{Consensus, Snapshot};
+use super::snapshot::{Begin, CHUNK};
+use crate::consensus::{Consensus, NodeId};
 use crate::founding::Founding;
 use crate::handle::{Handle, TIMEOUT};
 use crate::proposer::Failure;
 use crate::record::put_vote;
+use crate::snapshots::Generations;
 
 /// How long the first words of a connection may take.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -50,6 +51,8 @@ pub(crate) struct Listener {
 pub(crate) struct Served {
     pub(crate) peers: Arc<Peers>,
     pub(crate) founding: Founding,
+    /// Where a snapshot is received.
+    pub(crate) generations: Arc<Generations>,
     /// Absent until this node belongs to a cluster.
     pub(crate) handle: OnceLock<Handle>,
 }
@@ -125,7 +128,7 @@ impl Served {
             }
             Channel::Snapshots => {
                 reader.set_max(CHUNK + 1);
-                self.snapshots(reader, writer).await
+                self.snapshots(hello.from, reader, writer).await
             }
         }
     }
@@ -293,6 +296,7 @@ impl Served {
 
     async fn snapshots(
         self: Arc<Self>,
+        from: NodeId,
         mut reader: FrameReader<OwnedReadHalf>,
         mut writer: OwnedWriteHalf,
     ) -> io::Result<()> {
@@ -300,17 +304,8 @@ impl Served {
             if kind != SNAPSHOT_BEGIN {
                 return Err(invalid(format!("a frame of kind {kind} in place of a snapshot")));
             }
-            let (vote, meta) = read_begin(body)?;
-            let mut data = BytesMut::new();
-            loop {
-                match reader.next().await? {
-                    Some((SNAPSHOT_CHUNK, chunk)) => data.extend_from_slice(&chunk),
-                    Some((SNAPSHOT_END, body)) if body[..] == (data.len() as u64).to_le_bytes() => break,
-                    _ => return Err(invalid("a snapshot broke off".to_owned())),
-                }
-            }
-            tracing::info!(bytes = data.len(), %meta, "installing a snapshot");
-            let snapshot = Snapshot { meta, snapshot: data.freeze() };
+            let begin = Begin::read(body)?;
+            let (vote, snapshot) = begin.receive(from, &self.generations, &mut reader).await?;
             let response = self.handle()?.shared.raft.install_full_snapshot(vote, snapshot).await;
             let response = response.map_err(io::Error::other)?;
             let mut out = BytesMut::new();

@@ -1,0 +1,244 @@
+//! Snapshots on disk, in generations.
+//!
+//! ```text
+//! snapshots/
+//!   00000000000000004711/    the older generation: the state after entry 4711
+//!   00000000000000090210/    the newest; each is a folder of its own, described at `generation`
+//!   new-1/                   in the making, or being received
+//!   reading-2/               a copy that is being read
+//! ```
+//! A generation gets its name only when all of it is on disk, so what has a number is whole. Two are kept, and the log
+//! since the older one: if the newest cannot be read, a start falls back to the other and replays more of the log. A
+//! snapshot from the leader drops the older one, for the log does not reach back to it. Where no generation can be read
+//! that the log goes on from, the node refuses to start.
+//!
+//! Reading and writing happen on threads of their own: the runtime has to answer within milliseconds.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+
+use ringfence_lease::{FrozenTable, LeaseTable};
+use tokio::sync::oneshot;
+
+use crate::consensus::{LogId, SnapshotMeta};
+use crate::identity::DataDir;
+use crate::snapshots::generation::{Generation, Reader, Writer};
+
+pub(crate) mod generation;
+
+/// The folder of the generations in a data directory.
+pub(crate) const FOLDER: &str = "snapshots";
+/// Threads that read or write a snapshot give way to those that grant.
+const NICE: i32 = 5;
+/// What the names of folders begin with that are no generations yet, or copies of one.
+const SCRATCH: [&str; 2] = [generation::NEW, generation::READING];
+
+/// The snapshots of a node.
+pub(crate) struct Generations {
+    /// Held by every thread that works here, so that the directory is not given to another process meanwhile.
+    _dir: Arc<DataDir>,
+    path: PathBuf,
+    newest: Mutex<Option<Arc<Generation>>>,
+    publishing: Mutex<()>,
+}
+
+/// Why no snapshot can be used, though there must be one.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error(
+        "the log of this node begins after entry {purged}, and no snapshot of the state up to there can be used: \
+         {reasons}. Give the node's data back as it was, or remove the node from the cluster and add it under a new id"
+    )]
+    Unusable { purged: u64, reasons: String },
+}
+
+impl Generations {
+    /// In the data directory `dir`; what was not finished there is removed.
+    pub(crate) fn open(dir: Arc<DataDir>) -> io::Result<Self> {
+        let path = dir.path.join(FOLDER);
+        if !path.is_dir() {
+            fs::create_dir(&path)?;
+        }
+        File::open(&dir.path)?.sync_all()?;
+        let generations = Self { _dir: dir, path, newest: Mutex::default(), publishing: Mutex::default() };
+        for entry in fs::read_dir(&generations.path)? {
+            let entry = entry?;
+            if SCRATCH.iter().any(|name| entry.file_name().to_string_lossy().starts_with(name)) {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(generations)
+    }
+
+    /// The state of the newest generation that can be used; one that cannot is passed over with a warning. `None` where
+    /// there is none and none is needed, for the log begins at the beginning: nothing was `purged` from it.
+    pub(crate) async fn load(
+        self: &Arc<Self>,
+        purged: Option<LogId>,
+    ) -> Result<Option<(LeaseTable, SnapshotMeta)>, LoadError> {
+        let mut reasons = Vec::new();
+        for index in indexes(&self.path)? {
+            let read = self.read(index).await.and_then(|(generation, table)| {
+                if generation.head().meta.last_log_id < purged {
+                    return Err(io::Error::other("the log does not reach back to it"));
+                }
+                Ok((generation, table))
+            });
+            match read {
+                Ok((generation, table)) => {
+                    let meta = generation.head().meta.clone();
+                    *self.lock() = Some(Arc::new(generation));
+                    return Ok(Some((table, meta)));
+                }
+                Err(error) => {
+                    let path = self.path_of(index);
+                    tracing::warn!(path = %path.display(), %error, "this snapshot cannot be used");
+                    reasons.push(format!("{}: {error}", path.display()));
+                }
+            }
+        }
+        match purged {
+            None => Ok(None),
+            Some(_) if reasons.is_empty() => {
+                Err(Self::unusable(purged, format!("there is none in {}", self.path.display())))
+            }
+            Some(_) => Err(Self::unusable(purged, reasons.join("; "))),
+        }
+    }
+
+    fn unusable(purged: Option<LogId>, reasons: String) -> LoadError {
+        LoadError::Unusable { purged: purged.map_or(0, |id| id.index()), reasons }
+    }
+
+    /// The generation of this index, and its table.
+    pub(crate) async fn read(self: &Arc<Self>, index: u64) -> io::Result<(Generation, LeaseTable)> {
+        let this = Arc::clone(self);
+        aside(move || {
+            let mut reader = Reader::open(&this.path_of(index), &this.path)?;
+            let table = restore(&mut reader)?;
+            Ok((Generation::published(this.path_of(index), reader.head().clone()), table))
+        })
+        .await
+    }
+
+    /// The table in `generation`.
+    pub(crate) async fn table(self: &Arc<Self>, generation: &Arc<Generation>) -> io::Result<LeaseTable> {
+        let (this, generation) = (Arc::clone(self), Arc::clone(generation));
+        aside(move || {
+            let _held = this;
+            restore(&mut generation.reader()?)
+        })
+        .await
+    }
+
+    /// The newest, if any.
+    pub(crate) fn newest(&self) -> Option<Arc<Generation>> {
+        self.lock().clone()
+    }
+
+    /// Writes `table`. The result is on disk and can be read back, and is to be [published](Self::publish).
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        meta: SnapshotMeta,
+        table: FrozenTable,
+    ) -> io::Result<Generation> {
+        let this = Arc::clone(self);
+        aside(move || {
+            let mut writer = this.writer()?;
+            table.write_to(&mut writer)?;
+            // Chunks that have changed since are copies: they are not needed for longer than this.
+            drop(table);
+            writer.finish(meta)
+        })
+        .await
+    }
+
+    /// To write a generation with, here.
+    pub(crate) fn writer(&self) -> io::Result<Writer> {
+        Writer::create(&self.path)
+    }
+
+    /// Makes `made` the newest generation; when this returns, that is on disk. Of the others the one before is kept if
+    /// `keep_older`.
+    pub(crate) async fn publish(self: &Arc<Self>, made: Arc<Generation>, keep_older: bool) -> io::Result<()> {
+        let this = Arc::clone(self);
+        aside(move || this.publish_here(&made, keep_older)).await
+    }
+
+    fn publish_here(&self, made: &Generation, keep_older: bool) -> io::Result<()> {
+        let _alone = self.publishing.lock().expect("no panic while a snapshot is published");
+        let before = self.newest().and_then(|newest| newest.index());
+        let Some(index) = made.index().filter(|index| before < Some(*index)) else {
+            // It covers nothing, or no more than the newest does: one that was installed while this was being made.
+            return Ok(());
+        };
+        let path = self.path_of(index);
+        if path.exists() {
+            // One that could not be read.
+            fs::remove_dir_all(&path)?;
+        }
+        let published = made.publish(path)?;
+        File::open(&self.path)?.sync_all()?;
+        *self.lock() = Some(Arc::new(published));
+        let older = before.filter(|_| keep_older);
+        for gone in indexes(&self.path)?.into_iter().filter(|gone| *gone != index && Some(*gone) != older) {
+            fs::remove_dir_all(self.path_of(gone))?;
+        }
+        Ok(())
+    }
+
+    fn path_of(&self, index: u64) -> PathBuf {
+        path_of(&self.path, index)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Generation>>> {
+        self.newest.lock().expect("no panic while the generations are locked")
+    }
+}
+
+/// The indexes of the generations in the folder `path`, the newest first.
+pub(crate) fn indexes(path: &Path) -> io::Result<Vec<u64>> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut indexes = Vec::new();
+    for entry in entries {
+        indexes.extend(entry?.file_name().to_str().and_then(index_of));
+    }
+    indexes.sort_unstable_by(|one, other| other.cmp(one));
+    Ok(indexes)
+}
+
+/// Where the generation `index` lies in the folder `path`.
+pub(crate) fn path_of(path: &Path, index: u64) -> PathBuf {
+    path.join(format!("{index:020}"))
+}
+
+fn index_of(name: &str) -> Option<u64> {
+    (name.len() == 20).then(|| name.parse().ok()).flatten()
+}
+
+fn restore(reader: &mut Reader) -> io::Result<LeaseTable> {
+    LeaseTable::restore(reader).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Does `work` on a thread of its own that gives way to others. A panic in it is an error.
+pub(crate) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (done, result) = oneshot::channel();
+    let work = move || {
+        // Without it the work is done as well.
+        let _ = rustix::process::setpriority_process(None, NICE);
+        // Whoever waited may have gone.
+        drop(done.send(work()));
+    };
+    thread::Builder::new().name("snapshots".to_owned()).spawn(work)?;
+    result.await.unwrap_or_else(|_| Err(io::Error::other("reading or writing a snapshot panicked")))
+}
