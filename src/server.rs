@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::http;
+use crate::loop_delay;
 
 /// How long the leadership may take to be handed over, and open requests to end, at a stop.
 const HAND_OVER: Duration = Duration::from_secs(2);
@@ -27,6 +28,7 @@ const UPKEEP: Duration = Duration::from_secs(5);
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let metrics =
         ringfence_api::metrics_builder().install_recorder().context("metrics were started before")?;
+    tokio::spawn(loop_delay::measure());
     let listener = Arc::new(bind(config.http, "--http").await?);
     let peer = bind(config.peer, "--peer").await?;
     let mut stop = Stop::new()?;

@@ -252,8 +252,8 @@ async fn load(
     let generations = Generations::open(Arc::clone(dir)).map_err(|error| failed(error.into()))?;
     let generations = Arc::new(generations);
     if let Some((table, meta)) = generations.load(log.purged()).await.map_err(failed)? {
-        tracing::info!(%meta, live_leases = table.live(), "snapshot read");
         if let Some(id) = meta.last_log_id {
+            tracing::info!(index = id.index(), live_leases = table.live(), "snapshot read");
             log.start_from(id, tail_bytes);
         }
         applied.lock().replace(table, &meta);

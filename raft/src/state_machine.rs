@@ -103,7 +103,8 @@ impl RaftStateMachine<Consensus> for StateMachine {
         let table = self.generations.table(&data).await?;
         self.log.barrier().await?;
         self.generations.publish(data, false).await?;
-        tracing::info!(%meta, live_leases = table.live(), took = ?started.elapsed(), "snapshot installed");
+        let index = meta.last_log_id.map(|id| id.index());
+        tracing::info!(index, live_leases = table.live(), took = ?started.elapsed(), "snapshot installed");
         let replaced = self.applied.lock().replace(table, meta);
         self.applied.announce();
         // Taking a million leases apart takes a while.
@@ -138,7 +139,7 @@ impl RaftSnapshotBuilder<Consensus> for Builder {
         self.generations.publish(Arc::clone(&made), true).await?;
         let (bytes, took) = (made.head().bytes, started.elapsed());
         metrics::histogram!("ringfence_snapshot_seconds").record(took.as_secs_f64());
-        tracing::info!(meta = %self.meta, bytes, ?took, "snapshot taken");
+        tracing::info!(index = made.index(), bytes, ?took, "snapshot taken");
         Ok(Snapshot { meta: self.meta.clone(), snapshot: self.generations.newest().unwrap_or(made) })
     }
 }

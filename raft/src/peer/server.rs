@@ -76,8 +76,9 @@ impl Listener {
 
 impl Served {
     async fn serve(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
-        // A node that stops or restarts closes its connections: that is nobody's fault.
-        let expected = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+        // A node that stops or restarts closes its connections, and is called before it can answer: nobody's fault.
+        let expected =
+            [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe, io::ErrorKind::NotConnected];
         match self.talk(stream).await {
             Ok(()) => {}
             Err(error) if expected.contains(&error.kind()) => {
@@ -150,7 +151,9 @@ impl Served {
             return Ok(());
         }
         if self.handle.get().is_none() {
-            return refuse(format!("node {} does not belong to a cluster yet", own.node_id));
+            let reason =
+                format!("node {} does not belong to a cluster yet, or is still starting", own.node_id);
+            return Err(io::Error::new(io::ErrorKind::NotConnected, reason));
         }
         let cluster = self.peers.cluster_id();
         if hello.cluster != Some(cluster) {

@@ -179,7 +179,7 @@ struct Progress<'a> {
 
 impl<'a> Progress<'a> {
     fn new(verb: &'static str, peer: NodeId, meta: &'a SnapshotMeta, all: u64) -> Self {
-        tracing::info!(peer, %meta, bytes = all, "a snapshot is being {verb}");
+        tracing::info!(peer, index = index_of(meta), bytes = all, "a snapshot is being {verb}");
         let now = Instant::now();
         Self { verb, peer, meta, all, done: 0, started: now, told: now }
     }
@@ -194,8 +194,12 @@ impl<'a> Progress<'a> {
     }
 
     fn end(&self, what: &str) {
-        tracing::info!(peer = self.peer, meta = %self.meta, took = ?self.started.elapsed(), "{what}");
+        tracing::info!(peer = self.peer, index = index_of(self.meta), took = ?self.started.elapsed(), "{what}");
     }
+}
+
+fn index_of(meta: &SnapshotMeta) -> Option<u64> {
+    meta.last_log_id.map(|id| id.index())
 }
 
 fn malformed(error: RecordError) -> io::Error {
