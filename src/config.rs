@@ -25,6 +25,8 @@ pub(crate) struct Config {
     pub(crate) peer: SocketAddr,
     /// The peer addresses of all members, this one included.
     pub(crate) peers: BTreeMap<u64, String>,
+    /// Whether it waits to be added to a cluster.
+    pub(crate) join: bool,
     /// The node's HTTP URL, if it is not to be made from `http`.
     pub(crate) advertise_http: Option<String>,
     /// What a new cluster counts from.
@@ -49,6 +51,7 @@ pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result
         http: options.http.or(file.http),
         peer: options.peer.or(file.peer),
         peers: options.peers.or(file.peers),
+        join: options.join.or(file.join),
         advertise_http: options.advertise_http.or(file.advertise_http),
         advertise_peer: options.advertise_peer.or(file.advertise_peer),
         first_revision: options.first_revision.or(file.first_revision),
@@ -91,6 +94,7 @@ impl Config {
             http,
             peer,
             peers,
+            join: options.join.unwrap_or(false),
             advertise_http,
             first_revision: options.first_revision,
             snapshot_after_bytes: options.snapshot_after_bytes.unwrap_or(SNAPSHOT_AFTER_BYTES),

@@ -38,6 +38,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         data: config.data,
         peer_listener: peer,
         peers: config.peers,
+        join: config.join,
         url: url.clone(),
         first_revision: config.first_revision.map(Revision),
         snapshot_after_bytes: config.snapshot_after_bytes,

@@ -2,12 +2,46 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use ringfence_raft::MembersError;
+use ringfence_wire::{AddMemberRequest, FieldError, ProblemKind, TransferRequest};
 
 use crate::door::{Answer, Door, json};
+use crate::problems::Failed;
 use crate::query::Query;
+use crate::{body, path};
 
 /// `GET /v1/cluster`
 pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
     Ok(json(StatusCode::OK, &door.handle.status()))
+}
+
+/// `POST /v1/cluster/members`
+pub(crate) async fn add(door: Arc<Door>, request: Request) -> Answer {
+    Query::none(request.uri())?;
+    let AddMemberRequest { id, peer } = body::read(request, AddMemberRequest::check).await?;
+    done(door.handle.add_member(id, peer).await)
+}
+
+/// `DELETE /v1/cluster/members/{id}`
+pub(crate) async fn remove(door: Arc<Door>, request: Request) -> Answer {
+    Query::none(request.uri())?;
+    let id = path::member(request.uri())?;
+    done(door.handle.remove_member(id).await)
+}
+
+/// `POST /v1/cluster/transfer`
+pub(crate) async fn transfer(door: Arc<Door>, request: Request) -> Answer {
+    Query::none(request.uri())?;
+    let TransferRequest { to } = body::read(request, |_| Ok::<_, FieldError>(())).await?;
+    done(door.handle.transfer_leadership(to).await)
+}
+
+fn done(result: Result<(), MembersError>) -> Answer {
+    match result {
+        Ok(()) => Ok(StatusCode::NO_CONTENT.into_response()),
+        Err(MembersError::Refused(reason)) => Err(Failed::new(ProblemKind::MembersRefused, reason)),
+        Err(MembersError::Unanswered(unanswered)) => Err(unanswered.into()),
+    }
 }

@@ -11,6 +11,12 @@ pub(crate) fn lease_id(uri: &Uri) -> Result<LeaseId, FieldError> {
         .map_err(|error: ringfence_wire::LeaseIdError| FieldError::new("lease_id", error.to_string()))
 }
 
+/// The id in `/v1/cluster/members/{id}`.
+pub(crate) fn member(uri: &Uri) -> Result<u64, FieldError> {
+    let id = uri.path().strip_prefix("/v1/cluster/members/").unwrap_or_default();
+    id.parse().map_err(|_| FieldError::new("id", format!("`{id}` is not the id of a node")))
+}
+
 /// The key in `/v1/keys/{key}`: all that follows, decoded once, so that `%2F` and `/` are the same.
 pub(crate) fn key(uri: &Uri) -> Result<Key, FieldError> {
     let rest = uri.path().strip_prefix("/v1/keys/").unwrap_or_default();

@@ -3,7 +3,8 @@
 //! The member with the lowest id founds: once **every** listed member has answered that it is empty, it draws the
 //! cluster's id, has each member write it down, and makes the first membership, with everybody's incarnation. Nothing
 //! else ever makes one. So a cluster is never made twice, and a node that lost its data cannot slip into a new cluster,
-//! or back into the old: it finds the others established, and stops.
+//! or back into the old: it finds the others established, and stops. A node that is to become a member later is started to
+//! wait for that, and founds nothing (`members`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -99,15 +100,24 @@ impl Founding {
         self.log.is_pristine()
     }
 
-    /// Writes down that this node belongs to `cluster`.
+    /// Whether it is this node that makes the first membership.
+    pub(crate) fn is_founder(&self) -> bool {
+        self.identity.lock().expect("no panic while the identity is locked").founder
+    }
+
+    /// Writes down that this node belongs to `cluster`, which another node founds or has founded.
     pub(crate) fn adopt(&self, cluster: Uuid) -> Result<(), AdoptError> {
+        self.belong(cluster, false)
+    }
+
+    fn belong(&self, cluster: Uuid, founder: bool) -> Result<(), AdoptError> {
         let mut identity = self.identity.lock().expect("no panic while the identity is locked");
         match identity.cluster {
             Some(id) if id == cluster => return Ok(()),
             Some(id) => return Err(AdoptError::Belongs(id)),
             None => {}
         }
-        let adopted = Identity { cluster: Some(cluster), ..identity.clone() };
+        let adopted = Identity { cluster: Some(cluster), founder, ..identity.clone() };
         self.dir.write(&adopted)?;
         *identity = adopted;
         self.cluster.send_replace(Some(cluster));
@@ -133,7 +143,7 @@ impl Founding {
                 {
                     return Err(JoinError::Orphaned { by, cluster });
                 }
-                match self.adopt(Uuid::new_v4()) {
+                match self.belong(Uuid::new_v4(), true) {
                     Ok(()) | Err(AdoptError::Belongs(_)) => continue,
                     Err(AdoptError::Io(error)) => return Err(error.into()),
                 }
@@ -146,6 +156,17 @@ impl Founding {
             let mut adopted = self.cluster.subscribe();
             let _ = timeout(AGAIN, adopted.wait_for(Option::is_some)).await;
         }
+    }
+
+    /// Waits until a running cluster takes this node in, and gives its id.
+    pub(crate) async fn wait(&self, peers: &Peers) -> Uuid {
+        let mut cluster = self.cluster.subscribe();
+        if cluster.borrow().is_none() {
+            let (id, peer) = (peers.identity.node_id, peers.listed(peers.identity.node_id));
+            tracing::info!(id, peer, "waiting to be added to a cluster");
+        }
+        let known = cluster.wait_for(Option::is_some).await;
+        known.ok().and_then(|cluster| *cluster).expect("the sender lives as long as this, and waits for some")
     }
 
     /// Makes the first membership, once all of `members` have written down the cluster. To be called on the founder.

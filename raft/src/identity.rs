@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! LOCK       held while a process uses the directory
-//! NODE       format, node id, incarnation, cluster: written and synced before the node's first vote
+//! NODE       format, node id, incarnation, cluster, and whether it founds that: written and synced before the node's first vote
 //! log/       the write-ahead log
 //! snapshots/  the state, as it was at some entries of the log
 //! ```
@@ -29,6 +29,8 @@ pub(crate) struct Identity {
     pub(crate) incarnation: Uuid,
     /// Absent until the node belongs to a cluster.
     pub(crate) cluster: Option<Uuid>,
+    /// Whether it is this node that makes the cluster's first membership.
+    pub(crate) founder: bool,
 }
 
 /// A data directory in use by this process.
@@ -111,7 +113,8 @@ impl DataDir {
         let identity = match fs::read_to_string(path.join(NODE)) {
             Ok(text) => dir.parse(&text)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let identity = Identity { node_id, incarnation: Uuid::new_v4(), cluster: None };
+                let identity =
+                    Identity { node_id, incarnation: Uuid::new_v4(), cluster: None, founder: false };
                 dir.write(&identity).map_err(io_at(&path.join(NODE)))?;
                 if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
                     File::open(parent).and_then(|parent| parent.sync_all()).map_err(io_at(parent))?;
@@ -154,8 +157,8 @@ impl DataDir {
     pub(crate) fn write(&self, identity: &Identity) -> io::Result<()> {
         let cluster = identity.cluster.map_or_else(|| "none".to_owned(), |id| id.to_string());
         let body = format!(
-            "{FORMAT}\nnode {}\nincarnation {}\ncluster {cluster}\n",
-            identity.node_id, identity.incarnation
+            "{FORMAT}\nnode {}\nincarnation {}\ncluster {cluster}\nfounder {}\n",
+            identity.node_id, identity.incarnation, identity.founder
         );
         let text = format!("{body}checksum {:08x}\n", crc32c::crc32c(body.as_bytes()));
         let beside = self.path.join("NODE.new");
@@ -188,7 +191,8 @@ impl DataDir {
                 "none" => None,
                 id => Some(id.parse().ok()?),
             };
-            Some(Identity { node_id, incarnation, cluster })
+            let founder = value("founder")?.parse().ok()?;
+            Some(Identity { node_id, incarnation, cluster, founder })
         })();
         parsed.ok_or_else(damaged)
     }
@@ -225,6 +229,7 @@ mod tests {
         let path = temp.path().join("made");
         let (dir, mut identity) = DataDir::open(&path, 3).unwrap();
         identity.cluster = Some(Uuid::from_u128(5));
+        identity.founder = true;
         dir.write(&identity).unwrap();
         drop(dir);
         assert_eq!(DataDir::open(&path, 3).unwrap().1, identity);

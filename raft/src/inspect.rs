@@ -262,7 +262,7 @@ impl StoppedNode {
     }
 
     fn owner(&self) -> Owner {
-        let Identity { node_id, incarnation, cluster } = self.identity;
+        let Identity { node_id, incarnation, cluster, .. } = self.identity;
         Owner { node_id, incarnation, cluster_id: cluster }
     }
 

@@ -37,6 +37,7 @@ mod identity;
 mod inspect;
 mod leading;
 mod log_store;
+mod members;
 mod node;
 mod peer;
 mod proposer;
@@ -57,6 +58,7 @@ pub use inspect::{
     EntryView, InspectError, LogView, Owner, Position, Says, SnapshotView, SnapshotsView, StateView,
     StoppedNode, VoteView,
 };
+pub use members::MembersError;
 pub use node::{Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
 pub use status::{MemberStatus, Role, Status};
 pub use waits::{LeaseWait, Settled};

@@ -46,6 +46,8 @@ pub struct Settings {
     pub peer_listener: TcpListener,
     /// `host:port` of the peer listeners of all first members, this one included. Empty or this one alone: one node.
     pub peers: BTreeMap<NodeId, String>,
+    /// Where it belongs to no cluster yet: wait to be [added](Handle::add_member) to one, and found none.
+    pub join: bool,
     /// This node's HTTP URL, as the others and clients are to be told.
     pub url: String,
     /// What a new cluster counts its revisions from; `None`: unix milliseconds × 1,024.
@@ -99,7 +101,7 @@ impl Node {
     /// Starts a node; returns once it belongs to a cluster, which for a new one takes all its members.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
         let Settings { id, data, peer_listener, peers: addresses, url, .. } = settings;
-        let Settings { first_revision, snapshot_after_bytes, .. } = settings;
+        let Settings { join, first_revision, snapshot_after_bytes, .. } = settings;
         if id == 0 {
             return Err(StartError::Settings("a node's id is at least 1".to_owned()));
         }
@@ -130,7 +132,11 @@ impl Node {
         let listener = Listener { listener: peer_listener, served: Arc::clone(&served) };
         let mut tasks = Tasks(vec![tokio::spawn(listener.run())]);
 
-        let cluster = served.founding.join(&peers, &members).await?;
+        let cluster = if join {
+            served.founding.wait(&peers).await
+        } else {
+            served.founding.join(&peers, &members).await?
+        };
         peers.join(cluster);
 
         let state_machine = StateMachine::new(applied.clone(), log.clone(), Arc::clone(&generations));
@@ -171,7 +177,8 @@ impl Node {
         };
         tasks.0.push(tokio::spawn(compaction.run()));
         let fault = watch::Sender::new(None);
-        if members.iter().min() == Some(&id) && !matches!(raft.is_initialized().await, Ok(true)) {
+        tasks.0.push(tokio::spawn(Arc::clone(&shared).promote_learners()));
+        if served.founding.is_founder() && !matches!(raft.is_initialized().await, Ok(true)) {
             let served = Arc::clone(&served);
             let fault = fault.clone();
             tasks.0.push(tokio::spawn(async move {
@@ -212,18 +219,8 @@ impl Node {
     /// Hands the leadership to another member, if this node leads and there is another; waits no longer than `within`.
     pub async fn hand_over(&self, within: Duration) {
         let shared = &self.handle.shared;
-        let Some(to) = shared.successor() else { return };
-        tracing::info!(to, "handing over the leadership");
-        let handed = async {
-            if shared.raft.trigger().transfer_leader(to).await.is_err() {
-                return;
-            }
-            while shared.leader().is_none_or(|leader| leader == shared.id) {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        if timeout(within, handed).await.is_err() {
-            tracing::warn!(to, "the leadership was not taken over in time");
+        if let Some(to) = shared.successor() {
+            shared.hand_over(to, within).await;
         }
     }
 
@@ -281,8 +278,26 @@ impl Drop for Tasks {
 }
 
 impl Shared {
+    /// Hands the leadership to `to`; tells whether another node leads within that time.
+    pub(crate) async fn hand_over(&self, to: NodeId, within: Duration) -> bool {
+        tracing::info!(to, "handing over the leadership");
+        let handed = async {
+            if self.raft.trigger().transfer_leader(to).await.is_err() {
+                return;
+            }
+            while self.leader().is_none_or(|leader| leader == self.id) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let in_time = timeout(within, handed).await.is_ok();
+        if !in_time {
+            tracing::warn!(to, "the leadership was not taken over in time");
+        }
+        in_time
+    }
+
     /// The voter that lacks the least of the log, this node excepted; `None` if this node does not lead.
-    fn successor(&self) -> Option<NodeId> {
+    pub(crate) fn successor(&self) -> Option<NodeId> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let voters: Vec<NodeId> = metrics.membership_config.membership().voter_ids().collect();

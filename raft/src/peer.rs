@@ -24,6 +24,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use openraft::async_runtime::watch::WatchReceiver;
 use uuid::Uuid;
 
+pub(crate) use self::call::CallError;
 pub(crate) use self::forward::ForwardError;
 pub(crate) use self::hello::Channel;
 pub(crate) use self::message::{Answer, Call, Probed};
@@ -50,6 +51,8 @@ pub(crate) struct Peers {
 
 #[derive(Default)]
 struct Known {
+    /// Where an operator says that a node is that is to become a member.
+    address: Option<String>,
     url: Option<String>,
     /// Whether the last attempt to reach it failed: the log tells changes only.
     failing: bool,
@@ -95,12 +98,25 @@ impl Peers {
     }
 
     fn address(&self, id: NodeId) -> Option<String> {
-        self.addresses.get(&id).cloned().or_else(|| self.member(id).map(|member| member.peer))
+        let listed = self.addresses.get(&id).cloned();
+        let recorded = || self.member(id).map(|member| member.peer);
+        listed.or_else(recorded).or_else(|| self.known().get(&id)?.address.clone())
     }
 
     /// Where the operator says that `id` is.
     pub(crate) fn listed(&self, id: NodeId) -> String {
         self.addresses.get(&id).cloned().unwrap_or_default()
+    }
+
+    /// From now on `id`, which is to become a member, is looked for at `address`; an error where that contradicts what the
+    /// operator of this node says.
+    pub(crate) fn introduce(&self, id: NodeId, address: &str) -> Result<(), String> {
+        if let Some(listed) = self.addresses.get(&id).filter(|listed| *listed != address) {
+            let own = self.identity.node_id;
+            return Err(format!("--peers of node {own}, which leads, lists node {id} at {listed}"));
+        }
+        self.known().entry(id).or_default().address = Some(address.to_owned());
+        Ok(())
     }
 
     /// The HTTP URL of a node, once it is known.

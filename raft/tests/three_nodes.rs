@@ -36,6 +36,7 @@ impl Cluster {
                 data: dir.path().join(id.to_string()),
                 peer_listener,
                 peers: peers.clone(),
+                join: false,
                 url: format!("http://node-{id}"),
                 snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
                 first_revision: Some(Revision(FIRST)),

@@ -42,6 +42,9 @@ pub(crate) struct Options {
     /// The peer addresses of all members, this one included: 1=HOST:PORT,2=HOST:PORT,… Without it: one node, for trials
     #[arg(long, env = "RINGFENCE_PEERS", value_name = "LIST")]
     pub(crate) peers: Option<String>,
+    /// Wait to be added to a running cluster, rather than to found one with --peers
+    #[arg(long, env = "RINGFENCE_JOIN", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) join: Option<bool>,
     /// Where clients and other nodes are told that this node's HTTP is, where that is not --http: http://HOST:PORT
     #[arg(long, env = "RINGFENCE_ADVERTISE_HTTP", value_name = "URL")]
     pub(crate) advertise_http: Option<String>,

@@ -31,8 +31,9 @@ pub use lease_id::{LeaseId, LeaseIdError};
 pub use mode::{Mode, ModeName};
 pub use problem::{Problem, ProblemKind};
 pub use requests::{
-    AcquireRequest, BatchAcquire, BatchRelease, BatchRenew, BatchRequest, Check, Claim, MAX_BATCH, MAX_KEYS,
-    Operation, RenewManyRequest, RenewRequest, RevokeRequest, ValidateRequest,
+    AcquireRequest, AddMemberRequest, BatchAcquire, BatchRelease, BatchRenew, BatchRequest, Check, Claim,
+    MAX_BATCH, MAX_KEYS, Operation, RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest,
+    ValidateRequest,
 };
 pub use text::{Holder, Metadata};
 pub use time::{MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, Ttl, Wait};

@@ -85,6 +85,8 @@ problems! {
     NotGranted = "urn:ringfence:problem:not-granted", 409, "The lease still waits";
     /// A revoke of a token that is not live on that key.
     NotLive = "urn:ringfence:problem:not-live", 409, "The token is not live";
+    /// The members of the cluster cannot be changed so, or not now: nothing has changed.
+    MembersRefused = "urn:ringfence:problem:members-refused", 409, "The members stay as they are";
     /// The lease ended; see `reason`.
     LeaseGone = "urn:ringfence:problem:lease-gone", 410, "The lease has ended";
     /// A body over 1 MiB.

@@ -72,6 +72,39 @@ pub struct RevokeRequest {
     pub token: Token,
 }
 
+/// The body of `POST /v1/cluster/members`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddMemberRequest {
+    /// The new node's id, from 1.
+    pub id: u64,
+    /// Where its peers reach it: `host:port`.
+    pub peer: String,
+}
+
+impl AddMemberRequest {
+    /// Checks what the types do not.
+    pub fn check(&self) -> Result<(), FieldError> {
+        if self.id == 0 {
+            return Err(FieldError::new("id", "a node's id is at least 1"));
+        }
+        let port = self.peer.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
+        match port.and_then(|port| port.parse::<u16>().ok()) {
+            Some(1..) if self.peer.len() <= 260 => Ok(()),
+            _ => Err(FieldError::new("peer", "it is not of the form HOST:PORT")),
+        }
+    }
+}
+
+/// The body of `POST /v1/cluster/transfer`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TransferRequest {
+    /// The voter that is to lead; without it the one that lacks the least of the log.
+    #[serde(default)]
+    pub to: Option<u64>,
+}
+
 /// The body of `POST /v1/batch`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -5,9 +5,10 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use jsonschema::Validator;
 use ringfence_wire::{
-    AcquireRequest, BatchAnswer, BatchRequest, FieldError, Grant, Holder, Key, KeyList, KeyView, MAX_BATCH,
-    MAX_KEYS, MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, Problem, ProblemKind, RenewManyRequest, RenewRequest,
-    RevokeRequest, Ttl, ValidateRequest, Verdict, VerdictsAnswer, Waiting, from_json,
+    AcquireRequest, AddMemberRequest, BatchAnswer, BatchRequest, FieldError, Grant, Holder, Key, KeyList,
+    KeyView, MAX_BATCH, MAX_KEYS, MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, Problem, ProblemKind,
+    RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest, Ttl, ValidateRequest, Verdict,
+    VerdictsAnswer, Waiting, from_json,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -58,6 +59,7 @@ fn template(path: &str) -> String {
         _ if known.contains_key(path) => path.to_owned(),
         ["", "v1", "leases", id] if !id.is_empty() => "/v1/leases/{lease_id}".to_owned(),
         ["", "v1", "leases", id, "renew"] if !id.is_empty() => "/v1/leases/{lease_id}/renew".to_owned(),
+        ["", "v1", "cluster", "members", id] if !id.is_empty() => "/v1/cluster/members/{id}".to_owned(),
         ["", "v1", "keys", ..] => "/v1/keys/{key}".to_owned(),
         _ => path.to_owned(),
     }
@@ -143,6 +145,8 @@ fn wire_types() -> BTreeMap<&'static str, Reads> {
         ("RenewManyRequest", |it| request(it, RenewManyRequest::check)),
         ("BatchRequest", |it| request(it, BatchRequest::check)),
         ("RevokeRequest", |it| request::<RevokeRequest>(it, |_| Ok(()))),
+        ("AddMemberRequest", |it| request(it, AddMemberRequest::check)),
+        ("TransferRequest", |it| request::<TransferRequest>(it, |_| Ok(()))),
         ("ValidateRequest", |it| request::<ValidateRequest>(it, |wish| wish.clone().checks().map(drop))),
         ("Grant", answer::<Grant>),
         ("Waiting", answer::<Waiting>),

@@ -88,6 +88,7 @@ impl Service {
             data: data.path().join("node"),
             peer_listener,
             peers,
+            join: false,
             url: format!("http://{address}"),
             snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
             first_revision: Some(ringfence_wire::Revision(1_000)),

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::hello::{get, put};
 use crate::consensus::{Consensus, Member, NodeId, Vote, log_id};
+use crate::members::Order;
 use crate::reads::ReadPoint;
 use crate::record::{
     RecordError, put_entry, put_option_log_id, put_vote, read_entry, read_option_log_id, read_vote,
@@ -36,6 +37,7 @@ pub(crate) enum Call {
     Adopt {
         cluster: Uuid,
     },
+    Order(Order),
 }
 
 /// The answer to a [`Call`].
@@ -60,6 +62,8 @@ pub(crate) enum Answer {
     Refused {
         reason: String,
     },
+    /// What was ordered is done.
+    Ordered,
 }
 
 /// What a node tells of itself to one that founds, or looks for, its cluster.

@@ -27,7 +27,8 @@ use super::message::{
 use super::snapshot::{Begin, CHUNK};
 use crate::consensus::{Consensus, NodeId};
 use crate::founding::Founding;
-use crate::handle::{Handle, TIMEOUT};
+use crate::handle::{Handle, TIMEOUT, Unanswered};
+use crate::members::{self, MembersError};
 use crate::proposer::Failure;
 use crate::record::put_vote;
 use crate::snapshots::Generations;
@@ -362,6 +363,12 @@ async fn answer(handle: &Handle, call: Call) -> Answer {
         Call::ReadIndex => match handle.shared.reads.confirm_here().await {
             Some(point) => point.into(),
             None => Answer::NotDone,
+        },
+        Call::Order(order) => match handle.order_here(order, Instant::now() + members::TIMEOUT).await {
+            Ok(()) => Answer::Ordered,
+            Err(MembersError::Refused(reason)) => Answer::Refused { reason },
+            Err(MembersError::Unanswered(Unanswered::Unavailable)) => Answer::NotDone,
+            Err(MembersError::Unanswered(Unanswered::Indeterminate)) => Answer::Unknown,
         },
         Call::Probe | Call::Adopt { .. } => Answer::NotDone,
     }

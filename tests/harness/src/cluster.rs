@@ -23,6 +23,7 @@ const TAIL: usize = 40;
 pub struct Builder {
     program: PathBuf,
     nodes: u16,
+    joiners: u16,
     first_revision: Option<u64>,
     arguments: Vec<String>,
 }
@@ -40,6 +41,12 @@ impl Builder {
     /// How many nodes, from 1 to 9; 3 if nothing is said.
     pub fn nodes(self, nodes: u16) -> Self {
         Self { nodes: nodes.clamp(1, 9), ..self }
+    }
+
+    /// How many more nodes, with the ids that follow, wait to be added once they are [started](Node::start); none if
+    /// nothing is said.
+    pub fn joiners(self, joiners: u16) -> Self {
+        Self { joiners: joiners.min(9), ..self }
     }
 
     /// What the cluster counts its revisions from; 1 if nothing is said, `None` for what the program does without.
@@ -71,13 +78,15 @@ impl Builder {
             .tempdir()
             .map_err(Error::io("cannot make a directory"))?;
         let loopback = Loopback::claim()?;
-        let nodes = (1..=self.nodes).map(|id| self.node(id, &loopback, dir.path())).collect();
+        let nodes = (1..=self.nodes + self.joiners).map(|id| self.node(id, &loopback, dir.path())).collect();
         Ok(Cluster { nodes, dir: Some(dir), _loopback: loopback, _permit: permit })
     }
 
     fn node(&self, id: u16, loopback: &Loopback, dir: &Path) -> Node {
         let (http, peer) = (loopback.http(id), loopback.peer(id));
-        let peers: Vec<String> = (1..=self.nodes).map(|id| format!("{id}={}", loopback.peer(id))).collect();
+        let joins = id > self.nodes;
+        let listed = if joins { id..=id } else { 1..=self.nodes };
+        let peers: Vec<String> = listed.map(|id| format!("{id}={}", loopback.peer(id))).collect();
         let mut arguments = vec![
             format!("--id={id}"),
             format!("--http={http}"),
@@ -92,6 +101,7 @@ impl Builder {
             peer,
             program: self.program.clone(),
             arguments,
+            joins,
             dir: dir.to_owned(),
             client: Client::new(http),
             process: Default::default(),
@@ -102,7 +112,13 @@ impl Builder {
 impl Cluster {
     /// A cluster of the program at `program`.
     pub fn builder(program: impl Into<PathBuf>) -> Builder {
-        Builder { program: program.into(), nodes: 3, first_revision: Some(1), arguments: Vec::new() }
+        Builder {
+            program: program.into(),
+            nodes: 3,
+            joiners: 0,
+            first_revision: Some(1),
+            arguments: Vec::new(),
+        }
     }
 
     /// Node `id`.
@@ -128,9 +144,10 @@ impl Cluster {
         self.nodes.iter().filter(|node| node.is_running())
     }
 
-    /// Starts every node that has no process.
+    /// Starts every node that has no process, except those that wait to be added and were never started.
     pub fn start_all(&self) -> Result<(), Error> {
-        self.nodes.iter().filter(|node| node.pid().is_none()).try_for_each(Node::start)
+        let is_due = |node: &&Node| node.pid().is_none() && (!node.joins || node.data().exists());
+        self.nodes.iter().filter(is_due).try_for_each(Node::start)
     }
 
     /// Kills every node, as nearly at once as can be.

@@ -24,6 +24,8 @@ pub struct Node {
     pub(crate) peer: SocketAddr,
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
+    /// Whether it waits to be added, rather than being one of the first.
+    pub(crate) joins: bool,
     /// Where the node's own folders are.
     pub(crate) dir: PathBuf,
     pub(crate) client: Client,
@@ -77,7 +79,15 @@ impl Node {
         if process.is_some() {
             return Err(Error::State { id: self.id, why: "runs already" });
         }
-        *process = Some(self.spawn()?);
+        *process = Some(self.spawn(self.joins)?);
+        Ok(())
+    }
+
+    /// Removes its data, and starts it to wait until it is added.
+    pub fn start_anew(&self) -> Result<(), Error> {
+        self.kill()?;
+        std::fs::remove_dir_all(self.data()).map_err(self.failed("remove the data of"))?;
+        *self.process() = Some(self.spawn(true)?);
         Ok(())
     }
 
@@ -170,9 +180,10 @@ impl Node {
         self.dir.join(format!("node-{}.log", self.id))
     }
 
-    fn spawn(&self) -> Result<Process, Error> {
+    fn spawn(&self, joins: bool) -> Result<Process, Error> {
         let mut command = Command::new(&self.program);
         command.arg("serve").args(&self.arguments).arg("--data").arg(self.data());
+        command.args(joins.then_some("--join"));
         // A file in the working directory could configure it.
         command.args(["--config", "/dev/null", "--die-with-parent"]).current_dir(&self.dir);
         Process::start(command, Path::new(&self.log_path())).map_err(self.failed("start"))
