@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::answer::{Acquired, Called, ClusterView, Failure, Fate, LeaseView, Reply};
 use crate::connection::{Connections, RawAnswer};
+use crate::namespace::Namespace;
 
 /// How long a call may take beyond what it waits for: a node gives up by itself after 5 s, or 10 s past its wait.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -43,6 +44,11 @@ impl Client {
     /// A client of the node whose HTTP is at `address`.
     pub fn new(address: SocketAddr) -> Self {
         Self { connections: Arc::new(Connections::new(address)), timeout: TIMEOUT }
+    }
+
+    /// The same, as seen from inside `namespace`.
+    pub(crate) fn inside(namespace: &Arc<Namespace>, address: SocketAddr) -> Self {
+        Self { connections: Arc::new(Connections::inside(namespace, address)), timeout: TIMEOUT }
     }
 
     /// The same, but a call takes no longer than `timeout` beyond what it waits for.

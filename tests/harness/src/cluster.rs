@@ -6,7 +6,8 @@ use tempfile::TempDir;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::loopback::Loopback;
-use crate::{Client, Error, Node, Reply, until};
+use crate::place::Place;
+use crate::{Error, Network, Node, Reply, until};
 
 /// Clusters of one program that run at once; more would only make each other slow. A test that starts a second one
 /// while it has a first may wait for ever: it makes one with other members instead.
@@ -26,14 +27,15 @@ pub struct Builder {
     joiners: u16,
     first_revision: Option<u64>,
     arguments: Vec<String>,
+    network: Option<Network>,
 }
 
-/// The nodes of one cluster, as processes on a loopback address of their own.
+/// The nodes of one cluster, as processes on a loopback address or a network of their own.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Node>,
     dir: Option<TempDir>,
-    _loopback: Loopback,
+    _place: Place,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -60,6 +62,11 @@ impl Builder {
         self
     }
 
+    /// Puts the nodes on `network`, each in its own namespace, in place of a loopback address.
+    pub fn network(self, network: &Network) -> Self {
+        Self { network: Some(network.clone()), ..self }
+    }
+
     /// Starts the cluster and waits until all nodes are ready and agree on a leader.
     pub async fn start(self) -> Result<Cluster, Error> {
         let cluster = self.lay_out().await?;
@@ -77,16 +84,20 @@ impl Builder {
             .prefix("ringfence-test-")
             .tempdir()
             .map_err(Error::io("cannot make a directory"))?;
-        let loopback = Loopback::claim()?;
-        let nodes = (1..=self.nodes + self.joiners).map(|id| self.node(id, &loopback, dir.path())).collect();
-        Ok(Cluster { nodes, dir: Some(dir), _loopback: loopback, _permit: permit })
+        let place = match &self.network {
+            None => Place::Loopback(Loopback::claim()?),
+            Some(network) => Place::Network(network.clone()),
+        };
+        let ids = 1..=self.nodes + self.joiners;
+        let nodes = ids.map(|id| self.node(id, &place, dir.path())).collect::<Result<_, _>>()?;
+        Ok(Cluster { nodes, dir: Some(dir), _place: place, _permit: permit })
     }
 
-    fn node(&self, id: u16, loopback: &Loopback, dir: &Path) -> Node {
-        let (http, peer) = (loopback.http(id), loopback.peer(id));
+    fn node(&self, id: u16, place: &Place, dir: &Path) -> Result<Node, Error> {
+        let (http, peer) = (place.http(id), place.peer(id));
         let joins = id > self.nodes;
         let listed = if joins { id..=id } else { 1..=self.nodes };
-        let peers: Vec<String> = listed.map(|id| format!("{id}={}", loopback.peer(id))).collect();
+        let peers: Vec<String> = listed.map(|id| format!("{id}={}", place.peer(id))).collect();
         let mut arguments = vec![
             format!("--id={id}"),
             format!("--http={http}"),
@@ -95,7 +106,7 @@ impl Builder {
         ];
         arguments.extend(self.first_revision.map(|revision| format!("--first-revision={revision}")));
         arguments.extend(self.arguments.iter().cloned());
-        Node {
+        Ok(Node {
             id: id.into(),
             http,
             peer,
@@ -103,9 +114,10 @@ impl Builder {
             arguments,
             joins,
             dir: dir.to_owned(),
-            client: Client::new(http),
+            client: place.client(id),
+            namespace: place.namespace(id)?,
             process: Default::default(),
-        }
+        })
     }
 }
 
@@ -118,6 +130,7 @@ impl Cluster {
             joiners: 0,
             first_revision: Some(1),
             arguments: Vec::new(),
+            network: None,
         }
     }
 

@@ -2,19 +2,21 @@
 //!
 //! The one thing that a ready-made client would not tell: whether any byte of a request that failed was sent.
 
+use std::io;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{HeaderMap, Method, Request};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use crate::answer::{Failure, Fate};
+use crate::namespace::Namespace;
 
 /// An answer as it came.
 #[derive(Clone, Debug)]
@@ -31,6 +33,8 @@ pub struct RawAnswer {
 #[derive(Debug)]
 pub(crate) struct Connections {
     address: SocketAddr,
+    /// Where they are made, if not where this process is.
+    namespace: Option<Arc<Namespace>>,
     idle: Mutex<Vec<Connection>>,
 }
 
@@ -49,7 +53,11 @@ impl Drop for Connection {
 
 impl Connections {
     pub(crate) fn new(address: SocketAddr) -> Self {
-        Self { address, idle: Mutex::default() }
+        Self { address, namespace: None, idle: Mutex::default() }
+    }
+
+    pub(crate) fn inside(namespace: &Arc<Namespace>, address: SocketAddr) -> Self {
+        Self { namespace: Some(Arc::clone(namespace)), ..Self::new(address) }
     }
 
     /// Sends a request and reads the whole answer, before `deadline`.
@@ -97,7 +105,7 @@ impl Connections {
         }
         let not_done = |error: &dyn std::error::Error| Failure::new(Fate::NotDone, error.to_string());
         let connect = async {
-            let stream = TcpStream::connect(self.address).await.map_err(|error| not_done(&error))?;
+            let stream = self.stream().await.map_err(|error| not_done(&error))?;
             stream.set_nodelay(true).map_err(|error| not_done(&error))?;
             let (sender, driver) = handshake(TokioIo::new(stream)).await.map_err(|error| not_done(&error))?;
             // Its end shows in the request that it carries.
@@ -107,6 +115,14 @@ impl Connections {
         timeout_at(deadline, connect)
             .await
             .unwrap_or_else(|_| Err(Failure::new(Fate::NotDone, "no connection in time")))
+    }
+
+    async fn stream(&self) -> io::Result<TcpStream> {
+        match &self.namespace {
+            None => TcpStream::connect(self.address).await,
+            // A socket stays where it was made.
+            Some(namespace) => namespace.inside(TcpSocket::new_v4)?.connect(self.address).await,
+        }
     }
 
     fn pop(&self) -> Option<Connection> {

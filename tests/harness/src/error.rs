@@ -13,6 +13,9 @@ pub enum Error {
         /// What it said.
         error: io::Error,
     },
+    /// This machine lacks what is asked for.
+    #[error("{0}")]
+    Unavailable(String),
     /// A node is not in the state that the call is for.
     #[error("node {id} {why}")]
     State {

@@ -10,7 +10,8 @@
 //!   was certainly not done or may have been done;
 //! - only processes that were started here are ever signalled, through the handle that also reaps them; they end with
 //!   the cluster, and with the test program, however that ends;
-//! - each cluster has a loopback address of its own, so ports never collide and a restarted node finds its own free;
+//! - each cluster has a loopback address of its own, so ports never collide and a restarted node finds its own free; or a
+//!   [`Network`] of its own, where traffic can be cut;
 //! - a cluster that is dropped fails the test if a node ever panicked; after a failed test it keeps its directory and
 //!   shows the ends of the logs.
 
@@ -20,9 +21,13 @@ mod cluster;
 mod connection;
 mod error;
 mod loopback;
+mod namespace;
+mod network;
 mod node;
+mod place;
 mod process;
 mod program;
+mod record;
 mod spawner;
 mod until;
 mod wish;
@@ -32,7 +37,9 @@ pub use client::{Client, Consistency};
 pub use cluster::{Builder, Cluster};
 pub use connection::RawAnswer;
 pub use error::Error;
+pub use network::Network;
 pub use node::Node;
 pub use program::{Ended, run};
+pub use record::{Askers, Record, Told};
 pub use until::{definite, until};
 pub use wish::{key, try_once, wait_for};

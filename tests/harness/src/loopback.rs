@@ -11,8 +11,8 @@ use crate::Error;
 
 /// Whoever listens here has the address. All of these lie below the ports that connections come from.
 const CLAIM: u16 = 7399;
-const HTTP: u16 = 7400;
-const PEER: u16 = 7500;
+pub(crate) const HTTP: u16 = 7400;
+pub(crate) const PEER: u16 = 7500;
 const ATTEMPTS: usize = 100;
 
 /// An address that no other cluster has, in this process or another.

@@ -1,11 +1,12 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::{Client, Ended, Error, until};
 
@@ -29,6 +30,8 @@ pub struct Node {
     /// Where the node's own folders are.
     pub(crate) dir: PathBuf,
     pub(crate) client: Client,
+    /// Where it runs, if not where this process does.
+    pub(crate) namespace: Option<Arc<Namespace>>,
     pub(crate) process: Mutex<Option<Process>>,
 }
 
@@ -181,7 +184,10 @@ impl Node {
     }
 
     fn spawn(&self, joins: bool) -> Result<Process, Error> {
-        let mut command = Command::new(&self.program);
+        let mut command = match &self.namespace {
+            None => Command::new(&self.program),
+            Some(namespace) => namespace.command(&self.program),
+        };
         command.arg("serve").args(&self.arguments).arg("--data").arg(self.data());
         command.args(joins.then_some("--join"));
         // A file in the working directory could configure it.

@@ -1,0 +1,212 @@
+//! A network for the nodes of one cluster, each in a namespace of its own, where what one node sends to another can be
+//! dropped without a word.
+//!
+//! ```text
+//!  node 1: eth0 10.0.0.1 ── n1 ┐
+//!  node 2: eth0 10.0.0.2 ── n2 ┤ bridge 10.0.0.254 ◀── clients
+//!  node 3: eth0 10.0.0.3 ── n3 ┘
+//! ```
+//! The bridge passes on from port to port what is not in the set `cut`; clients have no port: they reach every node
+//! always. Namespaces have no names and nothing is added to the one of the machine, so any number of such networks are
+//! there at once, all with the same addresses, and all of it ends with the test program, however that ends.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::process::geteuid;
+
+use crate::loopback::{HTTP, PEER};
+use crate::namespace::Namespace;
+use crate::{Client, Error};
+
+/// Only IP: what is cut off is forgotten by nobody's neighbour table.
+const RULES: &str = "
+    table bridge faults {
+        set cut { type ifname . ifname; }
+        chain forward {
+            type filter hook forward priority filter;
+            ether type ip iifname . oifname @cut drop
+        }
+    }";
+
+/// The network of one cluster. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Network {
+    bridge: Arc<Namespace>,
+    nodes: Vec<Arc<Namespace>>,
+}
+
+impl Network {
+    /// A network for up to `nodes` nodes; [`Error::Unavailable`] where this machine lets us have none.
+    pub fn new(nodes: u16) -> Result<Self, Error> {
+        let unavailable = |why: String| Error::Unavailable(why);
+        if !geteuid().is_root() {
+            return Err(unavailable("needs root".to_owned()));
+        }
+        let namespace = || Namespace::new().map(Arc::new);
+        let bridge = namespace().map_err(|error| unavailable(format!("no network namespaces: {error}")))?;
+        bridge
+            .run(Command::new("nft").args(["-f", "-"]), RULES)
+            .map_err(|error| unavailable(format!("no rules for a bridge: {error}")))?;
+        let nodes = (0..nodes).map(|_| namespace()).collect::<Result<_, _>>();
+        let network = Self { bridge, nodes: nodes.map_err(Error::io("cannot make a network namespace"))? };
+        network.connect()?;
+        Ok(network)
+    }
+
+    /// Drops what the nodes `from` send to the nodes `to`, from now on.
+    pub fn block(&self, from: &[u64], to: &[u64]) -> Result<(), Error> {
+        self.cut(&pairs(from, to))
+    }
+
+    /// Drops what the nodes of either side send to those of the other, from now on.
+    pub fn part(&self, left: &[u64], right: &[u64]) -> Result<(), Error> {
+        self.cut(&[pairs(left, right), pairs(right, left)].concat())
+    }
+
+    /// Drops what `id` sends to the other nodes, and they to it, from now on.
+    pub fn isolate(&self, id: u64) -> Result<(), Error> {
+        let others: Vec<u64> = (1..=self.nodes.len() as u64).filter(|other| *other != id).collect();
+        self.part(&[id], &others)
+    }
+
+    /// Drops nothing any more.
+    pub fn heal(&self) -> Result<(), Error> {
+        self.nft("flush set bridge faults cut")
+    }
+
+    /// How many TCP connections with node `with` are open, as node `id` sees it.
+    pub fn connections(&self, id: u64, with: u64) -> Result<usize, Error> {
+        let mut ss = Command::new("ss");
+        ss.args(["-Htn", "state", "established", "dst", &self.ip(with).to_string()]);
+        let listed = self.node(id)?.run(&mut ss, "").map_err(Error::io("cannot list connections"))?;
+        Ok(listed.lines().count())
+    }
+
+    pub(crate) fn http(&self, id: u16) -> SocketAddr {
+        (self.ip(id.into()), HTTP + id).into()
+    }
+
+    pub(crate) fn peer(&self, id: u16) -> SocketAddr {
+        (self.ip(id.into()), PEER + id).into()
+    }
+
+    /// A client, outside of all nodes, of what listens there.
+    pub(crate) fn client(&self, address: SocketAddr) -> Client {
+        Client::inside(&self.bridge, address)
+    }
+
+    pub(crate) fn node(&self, id: u64) -> Result<&Arc<Namespace>, Error> {
+        let index = usize::try_from(id).ok().and_then(|id| id.checked_sub(1));
+        let node = index.and_then(|index| self.nodes.get(index));
+        node.ok_or(Error::State { id, why: "is not in the network" })
+    }
+
+    fn ip(&self, id: u64) -> Ipv4Addr {
+        Ipv4Addr::new(10, 0, 0, id as u8)
+    }
+
+    fn connect(&self) -> Result<(), Error> {
+        let failed = || Error::io("cannot connect the namespaces");
+        let ip = || {
+            let mut ip = Command::new("ip");
+            ip.args(["-batch", "-"]);
+            ip
+        };
+        let mut ports = String::from(
+            "link add bridge type bridge\n addr add 10.0.0.254/24 dev bridge\n link set bridge up\n",
+        );
+        for (id, node) in (1..).zip(&self.nodes) {
+            let path = node.path();
+            ports += &format!("link add n{id} type veth peer name eth0 netns {path}\n");
+            ports += &format!("link set n{id} master bridge up\n");
+        }
+        self.bridge.run(&mut ip(), &ports).map_err(failed())?;
+        for (id, node) in (1..).zip(&self.nodes) {
+            let address = self.ip(id);
+            let links = format!("link set lo up\n addr add {address}/24 dev eth0\n link set eth0 up\n");
+            node.run(&mut ip(), &links).map_err(failed())?;
+        }
+        Ok(())
+    }
+
+    fn cut(&self, pairs: &[(u64, u64)]) -> Result<(), Error> {
+        for (from, to) in pairs {
+            self.node(*from)?;
+            self.node(*to)?;
+        }
+        let elements: Vec<String> = pairs.iter().map(|(from, to)| format!("n{from} . n{to}")).collect();
+        self.nft(&format!("add element bridge faults cut {{ {} }}", elements.join(", ")))
+    }
+
+    fn nft(&self, command: &str) -> Result<(), Error> {
+        let done = self.bridge.run(Command::new("nft").arg(command), "");
+        done.map(drop).map_err(Error::io("cannot change what is cut"))
+    }
+}
+
+fn pairs(from: &[u64], to: &[u64]) -> Vec<(u64, u64)> {
+    from.iter().flat_map(|from| to.iter().map(|to| (*from, *to))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    fn network(nodes: u16) -> Option<Network> {
+        match Network::new(nodes) {
+            Err(Error::Unavailable(why)) => {
+                eprintln!("skipped: {why}");
+                None
+            }
+            network => Some(network.unwrap()),
+        }
+    }
+
+    fn socket(network: &Network, id: u64) -> UdpSocket {
+        let address = SocketAddr::from((network.ip(id), 0));
+        network.node(id).unwrap().inside(|| UdpSocket::bind(address)).unwrap()
+    }
+
+    /// Whether what node `from` sends arrives. What is sent first, is dropped or arrives first.
+    fn passes(network: &Network, from: u64, to: u64) -> bool {
+        let (sender, receiver) = (socket(network, from), socket(network, to));
+        let address = receiver.local_addr().unwrap();
+        sender.send_to(b"first", address).unwrap();
+        network.heal().unwrap();
+        sender.send_to(b"last", address).unwrap();
+        let mut bytes = [0; 5];
+        receiver.recv(&mut bytes).unwrap();
+        bytes == *b"first"
+    }
+
+    #[test]
+    fn what_is_cut_one_way_passes_the_other_way() {
+        let Some(network) = network(3) else { return };
+        for (from, to) in pairs(&[1, 2, 3], &[1, 2, 3]) {
+            assert!(passes(&network, from, to));
+        }
+        for (from, to, arrives) in [(1, 2, false), (2, 1, true), (1, 3, true)] {
+            network.block(&[1], &[2]).unwrap();
+            assert_eq!(passes(&network, from, to), arrives, "{from} to {to}");
+        }
+        for (from, to, arrives) in [(1, 2, false), (2, 1, false), (3, 1, false), (3, 2, true)] {
+            network.isolate(1).unwrap();
+            assert_eq!(passes(&network, from, to), arrives, "{from} to {to}");
+        }
+        network.block(&[1], &[4]).unwrap_err();
+    }
+
+    #[test]
+    fn networks_are_apart_and_add_nothing_to_the_network_of_the_machine() {
+        let links = || std::fs::read_to_string("/proc/self/net/dev").unwrap().lines().count();
+        let before = links();
+        let Some((one, other)) = network(2).zip(network(2)) else { return };
+        one.isolate(1).unwrap();
+        assert!(passes(&other, 1, 2));
+        assert_eq!(links(), before);
+    }
+}
