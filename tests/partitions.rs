@@ -1,0 +1,189 @@
+//! Networks that lose what some nodes send to others, silently: grants go on where a majority can talk, nothing that was
+//! acknowledged is lost, and no two leaders grant at once.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ringfence_harness::{
+    Answered, Askers, Builder, Called, Client, Cluster, Consistency, Error, Fate, Network, Node, Reply, key,
+    try_once, until,
+};
+use ringfence_wire::{AcquireRequest, LeaseId, Token, Ttl};
+use tokio::task::JoinHandle;
+
+/// Bounds what should take far less.
+const SOON: Duration = Duration::from_secs(20);
+
+/// What is lost, and what must come of it.
+struct Cut {
+    /// Nodes, and those that do not get what they send.
+    lost: Vec<(Vec<u64>, Vec<u64>)>,
+    /// Nodes that must grant nevertheless.
+    grant: Vec<u64>,
+    /// Nodes that must not.
+    refuse: Vec<u64>,
+}
+
+impl Cut {
+    /// `few` and `many` lose all that they send to each other.
+    fn between(few: &[u64], many: &[u64]) -> Self {
+        let (few, many) = (few.to_vec(), many.to_vec());
+        Self {
+            lost: vec![(few.clone(), many.clone()), (many.clone(), few.clone())],
+            grant: many,
+            refuse: few,
+        }
+    }
+}
+
+/// A network for so many nodes, where this machine lets us have one.
+fn network(nodes: u16) -> Option<Network> {
+    match Network::new(nodes) {
+        Err(Error::Unavailable(why)) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+        network => Some(network.unwrap()),
+    }
+}
+
+fn on(network: &Network, nodes: u16) -> Builder {
+    Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).nodes(nodes).network(network)
+}
+
+/// Cuts the network of a cluster at work, as `cut` says of the leader and the followers; heals it again; and checks all
+/// that clients were told meanwhile.
+async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
+    let Some(network) = network(nodes) else { return };
+    let cluster = on(&network, nodes).start().await.unwrap();
+    let leader = cluster.leader().await.unwrap().id();
+    let followers: Vec<u64> = cluster.others(leader).map(Node::id).collect();
+    let cut = cut(leader, &followers);
+    let askers = Askers::start(&cluster);
+    let holder = Holder::start(cut.grant.iter().map(|id| cluster.node(*id).client()).collect()).await;
+    for node in cluster.nodes() {
+        askers.next(node.id(), SOON).await.unwrap();
+    }
+
+    for (from, to) in &cut.lost {
+        network.block(from, to).unwrap();
+    }
+    let began = Instant::now();
+    let mut told = Vec::new();
+    for id in &cut.grant {
+        askers.next(*id, SOON).await.unwrap();
+        told.push((*id, began.elapsed()));
+    }
+    eprintln!("leader {leader}, {:?} cut off: each has granted again after {told:?}", cut.refuse);
+    for id in &cut.refuse {
+        refuses_all(cluster.node(*id)).await;
+    }
+    let healing = Instant::now();
+    network.heal().unwrap();
+    let healed = Instant::now();
+    for node in cluster.nodes() {
+        askers.next(node.id(), SOON).await.unwrap();
+    }
+    cluster.ready().await.unwrap();
+    caught_up(&cluster, SOON).await;
+    eprintln!("all nodes grant and have caught up {:?} after the network has healed", healed.elapsed());
+
+    holder.stop().await;
+    let record = askers.stop().await;
+    record.check(&cluster).await;
+    for told in record.told().iter().filter(|told| cut.refuse.contains(&told.node)) {
+        let (asked, answered) = (told.asked.into_std(), told.answered.into_std());
+        assert!(asked < began || answered > healing, "cut off, and has granted: {told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_is_cut_off_grants_nothing_and_the_others_go_on() {
+    goes_on(3, |leader, others| Cut::between(&[leader], others)).await;
+}
+
+#[tokio::test]
+async fn a_follower_that_is_cut_off_grants_nothing_and_the_others_go_on() {
+    goes_on(3, |leader, others| Cut::between(&others[..1], &[leader, others[1]])).await;
+}
+
+/// Takes what holds for every call of a node that is cut off: no grant, and no read that others confirm.
+async fn refuses_all(node: &Node) {
+    let (client, key, strong) = (node.client(), key("held"), Consistency::Linearizable);
+    let wish = try_once("refused");
+    let (granted, renewed, view, verdict, list) = tokio::join!(
+        client.acquire(LeaseId::random(), &wish),
+        client.renew(LeaseId::random(), None),
+        client.key(&key, strong),
+        client.validate(&key, Token(1), strong),
+        client.keys("", None, strong),
+    );
+    for fate in [fate(granted), fate(renewed)] {
+        assert!(matches!(fate, (_, Some(503 | 504))), "{fate:?}");
+    }
+    for fate in [fate(view), fate(verdict), fate(list)] {
+        assert_eq!(fate, (Fate::NotDone, Some(503)));
+    }
+    // What it knows by itself is still told.
+    client.key(&key, Consistency::Local).await.done();
+}
+
+fn fate<T: std::fmt::Debug>(answer: Called<T>) -> (Fate, Option<u16>) {
+    let failure = answer.failed();
+    (failure.fate, failure.status())
+}
+
+/// Waits until every node has applied what one of them has by now.
+async fn caught_up(cluster: &Cluster, within: Duration) {
+    let applied = |node: &Node| {
+        let client = node.client();
+        async move { client.cluster().await.done().applied_index }
+    };
+    let mut goal = None;
+    for node in cluster.nodes() {
+        goal = goal.max(applied(node).await);
+    }
+    for node in cluster.nodes() {
+        let look = || async { (applied(node).await >= goal).then_some(()) };
+        until(within, format!("node {} has applied {goal:?}", node.id()), look).await.unwrap();
+    }
+}
+
+/// A client that holds a lease of 3 s by renewing it, through one node after the other.
+struct Holder {
+    enough: Arc<AtomicBool>,
+    task: JoinHandle<()>,
+}
+
+impl Holder {
+    async fn start(clients: Vec<Client>) -> Self {
+        let lease = LeaseId::random();
+        let wish = AcquireRequest { ttl_ms: Ttl::from_ms(3_000).unwrap(), ..try_once("held") };
+        let token = clients[0].acquire(lease, &wish).await.done().grant().unwrap().token;
+        let enough = Arc::<AtomicBool>::default();
+        let until_enough = Arc::clone(&enough);
+        let task = tokio::spawn(async move {
+            for client in clients.iter().cycle() {
+                if until_enough.load(Ordering::Relaxed) {
+                    return;
+                }
+                // Whoever holds a short lease does not wait for one node for long.
+                match client.within(Duration::from_millis(500)).renew(lease, None).await {
+                    Ok(Reply::Done { body, .. }) => assert_eq!(body.token, token),
+                    Ok(Reply::Refused(problem)) => panic!("a lease that was renewed is lost: {problem:?}"),
+                    Err(failure) => assert_ne!(failure.fate, Fate::Malformed, "{failure}"),
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        });
+        Self { enough, task }
+    }
+
+    async fn stop(self) {
+        self.enough.store(true, Ordering::Relaxed);
+        self.task.await.unwrap();
+    }
+}
