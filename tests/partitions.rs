@@ -25,6 +25,8 @@ struct Cut {
     grant: Vec<u64>,
     /// Nodes that must not.
     refuse: Vec<u64>,
+    /// Whether the leader stays.
+    leader_stays: bool,
 }
 
 impl Cut {
@@ -35,7 +37,15 @@ impl Cut {
             lost: vec![(few.clone(), many.clone()), (many.clone(), few.clone())],
             grant: many,
             refuse: few,
+            leader_stays: false,
         }
+    }
+
+    /// All pairs of nodes lose what they send to each other, but for `links`.
+    fn all_but(nodes: &[u64], links: &[(u64, u64)]) -> Vec<(Vec<u64>, Vec<u64>)> {
+        let pairs = nodes.iter().flat_map(|from| nodes.iter().map(|to| (*from, *to)));
+        let linked = |(from, to)| from == to || links.contains(&(from, to)) || links.contains(&(to, from));
+        pairs.filter(|pair| !linked(*pair)).map(|(from, to)| (vec![from], vec![to])).collect()
     }
 }
 
@@ -60,6 +70,7 @@ async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
     let Some(network) = network(nodes) else { return };
     let cluster = on(&network, nodes).start().await.unwrap();
     let leader = cluster.leader().await.unwrap().id();
+    let term = cluster.node(leader).client().cluster().await.done().term;
     let followers: Vec<u64> = cluster.others(leader).map(Node::id).collect();
     let cut = cut(leader, &followers);
     let askers = Askers::start(&cluster);
@@ -89,6 +100,10 @@ async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
     }
     cluster.ready().await.unwrap();
     caught_up(&cluster, SOON).await;
+    if cut.leader_stays {
+        let now = cluster.node(leader).client().cluster().await.done();
+        assert_eq!((now.leader, now.term), (Some(leader), term));
+    }
     eprintln!("all nodes grant and have caught up {:?} after the network has healed", healed.elapsed());
 
     holder.stop().await;
@@ -107,7 +122,78 @@ async fn a_leader_that_is_cut_off_grants_nothing_and_the_others_go_on() {
 
 #[tokio::test]
 async fn a_follower_that_is_cut_off_grants_nothing_and_the_others_go_on() {
-    goes_on(3, |leader, others| Cut::between(&others[..1], &[leader, others[1]])).await;
+    let cut = |leader, others: &[u64]| Cut::between(&others[..1], &[leader, others[1]]);
+    goes_on(3, |leader, others| Cut { leader_stays: true, ..cut(leader, others) }).await;
+}
+
+#[tokio::test]
+async fn two_of_five_nodes_that_are_cut_off_with_the_leader_among_them_stop_nobody_else() {
+    goes_on(5, |leader, others| Cut::between(&[leader, others[0]], &others[1..])).await;
+}
+
+#[tokio::test]
+async fn two_of_five_nodes_that_are_cut_off_without_the_leader_stop_nobody_else() {
+    let cut = |leader, others: &[u64]| Cut::between(&others[..2], &[leader, others[2], others[3]]);
+    goes_on(5, |leader, others| Cut { leader_stays: true, ..cut(leader, others) }).await;
+}
+
+#[tokio::test]
+async fn a_leader_that_is_heard_but_does_not_hear_is_replaced() {
+    goes_on(3, |leader, others| Cut {
+        lost: vec![(others.to_vec(), vec![leader])],
+        grant: others.to_vec(),
+        refuse: vec![leader],
+        leader_stays: false,
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_leader_that_hears_but_is_not_heard_is_replaced() {
+    goes_on(3, |leader, others| Cut {
+        lost: vec![(vec![leader], others.to_vec())],
+        grant: others.to_vec(),
+        refuse: vec![leader],
+        leader_stays: false,
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_follower_that_hears_nobody_but_is_heard_disturbs_nobody() {
+    goes_on(3, |leader, others| Cut {
+        lost: vec![(vec![leader, others[1]], vec![others[0]])],
+        grant: vec![leader, others[1]],
+        refuse: vec![others[0]],
+        leader_stays: true,
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_follower_that_reaches_all_but_the_leader_disturbs_nobody() {
+    goes_on(3, |leader, others| Cut {
+        leader_stays: true,
+        lost: vec![(vec![leader], vec![others[0]]), (vec![others[0]], vec![leader])],
+        grant: vec![leader, others[1]],
+        refuse: vec![others[0]],
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_leader_in_a_ring_of_five_goes_on_with_its_neighbours() {
+    goes_on(5, |leader, others| {
+        let ring = [leader, others[0], others[1], others[2], others[3]];
+        let links: Vec<(u64, u64)> = (0..5).map(|place| (ring[place], ring[(place + 1) % 5])).collect();
+        Cut {
+            lost: Cut::all_but(&ring, &links),
+            grant: vec![leader, others[0], others[3]],
+            refuse: vec![others[1], others[2]],
+            leader_stays: true,
+        }
+    })
+    .await;
 }
 
 /// Takes what holds for every call of a node that is cut off: no grant, and no read that others confirm.
