@@ -196,6 +196,38 @@ async fn a_leader_in_a_ring_of_five_goes_on_with_its_neighbours() {
     .await;
 }
 
+/// The one node that hears both the leader and those who could elect another must not keep them from it.
+#[tokio::test]
+async fn a_leader_that_reaches_one_of_three_nodes_that_reach_each_other_is_replaced() {
+    goes_on(5, |leader, others| {
+        let (bridge, a, b, alone) = (others[0], others[1], others[2], others[3]);
+        let links = [(leader, bridge), (bridge, a), (bridge, b), (a, b)];
+        Cut {
+            lost: Cut::all_but(&[leader, bridge, a, b, alone], &links),
+            grant: vec![bridge, a, b],
+            refuse: vec![alone],
+            leader_stays: false,
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_only_node_that_reaches_a_majority_comes_to_lead() {
+    goes_on(5, |leader, others| {
+        let centre = others[0];
+        let links: Vec<(u64, u64)> =
+            [leader, others[1], others[2], others[3]].map(|leaf| (centre, leaf)).to_vec();
+        Cut {
+            lost: Cut::all_but(&[&[leader], others].concat(), &links),
+            grant: others.to_vec(),
+            refuse: vec![],
+            leader_stays: false,
+        }
+    })
+    .await;
+}
+
 /// Takes what holds for every call of a node that is cut off: no grant, and no read that others confirm.
 async fn refuses_all(node: &Node) {
     let (client, key, strong) = (node.client(), key("held"), Consistency::Linearizable);

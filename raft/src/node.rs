@@ -333,6 +333,9 @@ fn config(cluster: uuid::Uuid) -> Result<Config, openraft::ConfigError> {
         enable_pre_vote: Some(true),
         // A restarted leader must win an election before it leads again.
         enable_leader_restore: Some(false),
+        // By turns: a leader that has lost its quorum sends no heartbeats for so long, and then does. A node that hears
+        // it does not vote for others, who may have a quorum with this node only.
+        quorum_loss_probe_interval: Some(2 * ELECTION_MS.end),
         allow_log_reversion: Some(false),
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
