@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +17,11 @@ use tokio::task::JoinHandle;
 
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(20);
+/// How often a link comes and goes, and for how long each: longer than any follower waits before it wants to lead, and
+/// less than it takes until a connection is given up.
+const FLAPS: usize = 4;
+const AWAY: Duration = Duration::from_millis(2_200);
+const BACK: Duration = Duration::from_millis(1_000);
 
 /// What is lost, and what must come of it.
 struct Cut {
@@ -226,6 +232,139 @@ async fn the_only_node_that_reaches_a_majority_comes_to_lead() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_follower_that_is_cut_off_for_long_deposes_nobody_when_it_is_back() {
+    let Some(network) = network(3) else { return };
+    let rounds = |node: &Node| node.log().matches("raft_core: trigger ").count();
+    let logs = "--log=info,openraft=error,openraft::core::raft_core=info";
+    let cluster = on(&network, 3).argument(logs).start().await.unwrap();
+    let leader = cluster.leader().await.unwrap();
+    let term = leader.client().cluster().await.done().term;
+    let cut_off = cluster.others(leader.id()).next().unwrap();
+
+    network.isolate(cut_off.id()).unwrap();
+    let before = rounds(cut_off);
+    let look = || ready((rounds(cut_off) >= before + 8).then_some(()));
+    until(SOON, "it has tried 8 times to be elected", look).await.unwrap();
+    assert!(!cut_off.client().is_ready().await);
+    assert_eq!(cut_off.client().cluster().await.done().term, term);
+    let metrics = cut_off.client().metrics().await.done();
+    assert!(metrics.contains(&format!("\nringfence_raft_term {term}\n")), "{metrics}");
+
+    network.heal().unwrap();
+    cluster.ready().await.unwrap();
+    for node in cluster.nodes() {
+        let view = node.client().cluster().await.done();
+        assert_eq!((view.leader, view.term), (Some(leader.id()), term));
+    }
+}
+
+#[tokio::test]
+async fn connections_that_went_silent_are_given_up_in_seconds_and_made_again() {
+    let Some(network) = network(3) else { return };
+    let cluster = on(&network, 3).start().await.unwrap();
+    let leader = cluster.leader().await.unwrap().id();
+    let follower = cluster.others(leader).next().unwrap().id();
+    let askers = Askers::start(&cluster);
+    askers.next(follower, SOON).await.unwrap();
+
+    network.isolate(follower).unwrap();
+    let cut = Instant::now();
+    let open =
+        || network.connections(leader, follower).unwrap() + network.connections(follower, leader).unwrap();
+    until(SOON, "all connections are given up", || ready((open() == 0).then_some(()))).await.unwrap();
+    eprintln!("all connections were given up after {:?}", cut.elapsed());
+    // Long enough for TCP to have all but stopped to try.
+    tokio::time::sleep(Duration::from_secs(12).saturating_sub(cut.elapsed())).await;
+
+    network.heal().unwrap();
+    let healed = Instant::now();
+    caught_up(&cluster, SOON).await;
+    eprintln!("it has caught up {:?} after the network has healed", healed.elapsed());
+    askers.next(follower, SOON).await.unwrap();
+    assert!(open() > 0);
+    askers.stop().await.check(&cluster).await;
+}
+
+/// Cuts and heals again and again while the cluster is at work; how many leaders there were then.
+async fn flaps(cut: impl Fn(&Network, u64, u64)) -> Option<usize> {
+    let network = network(3)?;
+    let cluster = on(&network, 3).start().await.unwrap();
+    let leader = cluster.leader().await.unwrap().id();
+    let follower = cluster.others(leader).next().unwrap().id();
+    let leaders =
+        || cluster.nodes().iter().map(|node| node.log().matches("this node leads").count()).sum::<usize>();
+    let before = leaders();
+    let askers = Askers::start(&cluster);
+    for _ in 0..FLAPS {
+        cut(&network, leader, follower);
+        tokio::time::sleep(AWAY).await;
+        network.heal().unwrap();
+        tokio::time::sleep(BACK).await;
+    }
+    for node in cluster.nodes() {
+        askers.next(node.id(), SOON).await.unwrap();
+    }
+    let record = askers.stop().await;
+    let new = leaders() - before;
+    eprintln!("{} grants while the network came and went, and {new} new leaders", record.told().len());
+    record.check(&cluster).await;
+    Some(new)
+}
+
+#[tokio::test]
+async fn a_link_between_leader_and_follower_that_comes_and_goes_deposes_nobody() {
+    let cut = |network: &Network, leader, follower| network.part(&[leader], &[follower]).unwrap();
+    if let Some(new) = flaps(cut).await {
+        assert_eq!(new, 0);
+    }
+}
+
+/// Once it is a follower, it disturbs nobody.
+#[tokio::test]
+async fn a_leader_whose_links_come_and_go_is_deposed_once() {
+    let cut = |network: &Network, leader, _| network.isolate(leader).unwrap();
+    if let Some(new) = flaps(cut).await {
+        assert!(new <= 1, "{new} new leaders");
+    }
+}
+
+/// Not about speed: the times are for the record.
+#[tokio::test]
+async fn each_leader_that_is_cut_off_is_replaced() {
+    let Some(network) = network(3) else { return };
+    let cluster = on(&network, 3).start().await.unwrap();
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let leader = cluster.leader().await.unwrap();
+        network.isolate(leader.id()).unwrap();
+        let cut = Instant::now();
+        // Requests come one after the other, and none waits for another.
+        let (granted, mut first) = tokio::sync::mpsc::unbounded_channel();
+        for node in cluster.others(leader.id()).collect::<Vec<_>>().into_iter().cycle() {
+            let (client, granted) = (node.client(), granted.clone());
+            tokio::spawn(async move {
+                let lease = LeaseId::random();
+                if let Ok(Reply::Done { .. }) =
+                    client.acquire(lease, &try_once(&format!("next/{lease}"))).await
+                {
+                    let _ = granted.send(cut.elapsed());
+                }
+            });
+            match tokio::time::timeout(Duration::from_millis(50), first.recv()).await {
+                Ok(time) => {
+                    times.push(time.unwrap());
+                    break;
+                }
+                Err(_) => assert!(cut.elapsed() < SOON, "no grant in {SOON:?}"),
+            }
+        }
+        network.heal().unwrap();
+        cluster.ready().await.unwrap();
+    }
+    eprintln!("from the cut of the leader until the next grant: {times:?}");
 }
 
 /// Takes what holds for every call of a node that is cut off: no grant, and no read that others confirm.
