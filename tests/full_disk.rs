@@ -2,58 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::fs::File;
-use std::io;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
-use ringfence_harness::{Acquired, Answered, Builder, Cluster, definite, key, try_once};
+use ringfence_harness::{Acquired, Answered, Builder, Cluster, Disk, definite, key, may_mount, try_once};
 use ringfence_wire::{AcquireRequest, Claim, LeaseId, Mode};
 
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(30);
 /// More than fits into the first 4 MiB of a log.
-const MANY: u64 = 600;
+const MANY: u64 = 400;
 
 fn cluster() -> Builder {
     Cluster::builder(env!("CARGO_BIN_EXE_ringfence"))
-}
-
-/// A small disk in memory; unmounted when dropped.
-struct Disk(PathBuf);
-
-impl Disk {
-    fn mount(at: PathBuf) -> Self {
-        std::fs::create_dir_all(&at).unwrap();
-        run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=64m", "tmpfs"]).arg(&at));
-        Self(at)
-    }
-
-    fn filler(&self) -> PathBuf {
-        self.0.join("filler")
-    }
-
-    fn fill(&self) {
-        let full = io::copy(&mut io::repeat(1), &mut File::create(self.filler()).unwrap()).unwrap_err();
-        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
-    }
-
-    fn give_room(&self) {
-        std::fs::remove_file(self.filler()).unwrap();
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // A test that fails must say why, and not abort here.
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {output:?}");
 }
 
 /// About 15 KB of keys.
@@ -66,17 +26,18 @@ fn large(number: u64) -> AcquireRequest {
 }
 
 async fn it_stops_and_comes_back(victim_leads: bool) {
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: needs root");
+    if !may_mount() {
+        return;
     }
     let cluster = cluster().lay_out().await.unwrap();
-    let disks: Vec<Disk> = cluster.nodes().iter().map(|node| Disk::mount(node.data())).collect();
+    let disks: Vec<Disk> =
+        cluster.nodes().iter().map(|node| Disk::memory(node.data(), 64 << 20).unwrap()).collect();
     cluster.start_all().unwrap();
     cluster.ready().await.unwrap();
     let leader = cluster.leader().await.unwrap();
     let full = if victim_leads { leader } else { cluster.others(leader.id()).next().unwrap() };
     let disk = &disks[full.id() as usize - 1];
-    disk.fill();
+    disk.fill().unwrap();
 
     let mut granted = Vec::new();
     for number in 0..MANY {
@@ -93,7 +54,7 @@ async fn it_stops_and_comes_back(victim_leads: bool) {
     let log = full.log();
     assert!(log.contains("this node cannot go on") && log.contains("No space left on device"), "{log}");
 
-    disk.give_room();
+    disk.give_room().unwrap();
     full.start().unwrap();
     cluster.ready().await.unwrap();
     for (lease, wish, token) in granted {

@@ -19,6 +19,7 @@ mod answer;
 mod client;
 mod cluster;
 mod connection;
+mod disk;
 mod error;
 mod loopback;
 mod namespace;
@@ -36,6 +37,7 @@ pub use answer::{Acquired, Answered, Called, ClusterView, Failure, Fate, LeaseVi
 pub use client::{Client, Consistency};
 pub use cluster::{Builder, Cluster};
 pub use connection::RawAnswer;
+pub use disk::{Disk, may_mount};
 pub use error::Error;
 pub use network::Network;
 pub use node::Node;

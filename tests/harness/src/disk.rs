@@ -1,0 +1,245 @@
+//! Disks to be cruel to. They need root.
+//!
+//! ```text
+//!  files ──▶ ext4 ──▶ loop device ──▶ page cache of the other ──▶ loop device ──▶ image file, in memory
+//!                                     = the disk's write cache
+//! ```
+//! A loop device hands everything on to its file at once. With a single one, the image would hold what was written past
+//! the page cache (`O_DIRECT`) though it was never synced. With a second one below, that stays in the page cache of the
+//! lower device until the upper one is told to flush, as in the write cache of a real disk. So the image holds what was
+//! synced; of the rest no more than what the kernel wrote back meanwhile, in any order.
+//!
+//! A power cut is a copy of the image: see [`Disk::cut_power`].
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+use crate::Error;
+
+/// Enough for a file system with a journal.
+const LEAST: u64 = 8 << 20;
+
+/// A mounted file system; unmounted when dropped, which frees its devices too.
+#[derive(Debug)]
+pub struct Disk {
+    at: PathBuf,
+    /// Where the image is; `None` for a file system in memory.
+    image: Option<TempDir>,
+}
+
+/// Whether file systems can be mounted here; says so if not. A test that needs them ends then.
+pub fn may_mount() -> bool {
+    static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
+    let refusal = REFUSAL.get_or_init(|| {
+        if !rustix::process::geteuid().is_root() {
+            return Some("needs root".to_owned());
+        }
+        let tried = folder().and_then(|dir| Disk::with_write_cache(dir.path().join("disk"), LEAST).map(drop));
+        tried.err().map(|error| format!("root may not mount here: {error}"))
+    });
+    if let Some(why) = refusal {
+        eprintln!("skipped: {why}");
+    }
+    refusal.is_none()
+}
+
+impl Disk {
+    /// An empty file system in memory, of so many bytes, at a folder that is made if it is not there.
+    pub fn memory(at: impl Into<PathBuf>, bytes: u64) -> Result<Self, Error> {
+        let disk = Self { at: made(at.into())?, image: None };
+        run(Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"])
+            .arg(&disk.at))?;
+        Ok(disk)
+    }
+
+    /// An empty ext4 on a disk with a write cache.
+    pub fn with_write_cache(at: impl Into<PathBuf>, bytes: u64) -> Result<Self, Error> {
+        let disk = Self { at: made(at.into())?, image: Some(folder()?) };
+        let image = disk.image()?;
+        let sized = File::create(&image).and_then(|file| file.set_len(bytes));
+        sized.map_err(Error::io("cannot make an image"))?;
+        let complete = ["-E", "lazy_itable_init=0,lazy_journal_init=0"];
+        run(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096"]).args(complete).arg(&image))?;
+        disk.mount()?;
+        Ok(disk)
+    }
+
+    /// Where it is mounted.
+    pub fn at(&self) -> &Path {
+        &self.at
+    }
+
+    /// Takes all room that is left.
+    pub fn fill(&self) -> Result<(), Error> {
+        let filled = File::create(self.filler()).and_then(|mut file| io::copy(&mut io::repeat(1), &mut file));
+        match filled {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(()),
+            other => {
+                Err(Error::io("cannot fill the disk")(other.err().unwrap_or(io::ErrorKind::Other.into())))
+            }
+        }
+    }
+
+    /// Gives back what [`Disk::fill`] took.
+    pub fn give_room(&self) -> Result<(), Error> {
+        // A process that another thread is just starting may still hold the file open: removing it would free nothing.
+        let emptied = File::create(self.filler()).and_then(|_| fs::remove_file(self.filler()));
+        emptied.map_err(Error::io("cannot make room"))
+    }
+
+    /// Keeps what a power cut would leave now. Whoever writes to the disk must stand still.
+    pub fn cut_power(&self) -> Result<(), Error> {
+        fs::copy(self.image()?, self.left()?).map(drop).map_err(Error::io("cannot copy the image"))
+    }
+
+    /// Mounts what [`Disk::cut_power`] kept, in place of what was there. Nobody may be using the disk any more.
+    pub fn restore_power(&self) -> Result<(), Error> {
+        run(Command::new("umount").arg(&self.at))?;
+        fs::rename(self.left()?, self.image()?).map_err(Error::io("cannot exchange the image"))?;
+        self.mount()
+    }
+
+    /// The commits of the journal that only time demands are put off: nothing but a sync is to flush the write cache.
+    fn mount(&self) -> Result<(), Error> {
+        let lower = run(Command::new("losetup").args(["--find", "--show"]).arg(self.image()?))?;
+        let mounted = run(Command::new("mount").args(["-o", "loop,commit=3600", lower.trim()]).arg(&self.at));
+        // It stays until the upper one lets go of it, which in turn goes with the mount.
+        run(Command::new("losetup").args(["--detach", lower.trim()]))?;
+        mounted.map(drop)
+    }
+
+    fn image(&self) -> Result<PathBuf, Error> {
+        self.file("image")
+    }
+
+    fn left(&self) -> Result<PathBuf, Error> {
+        self.file("left")
+    }
+
+    fn file(&self, name: &str) -> Result<PathBuf, Error> {
+        let none = || io::Error::new(io::ErrorKind::Unsupported, "it is in memory");
+        let dir = self.image.as_ref().ok_or_else(none).map_err(Error::io("the disk has no image"))?;
+        Ok(dir.path().join(name))
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.at.join("filler")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // A process that outlives this keeps the disk for as long as it needs it. A failure here would hide the test's.
+        let _ = run(Command::new("umount").arg("--lazy").arg(&self.at));
+    }
+}
+
+/// In memory if the machine has such a place.
+fn folder() -> Result<TempDir, Error> {
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
+    dir.map_err(Error::io("cannot make a directory"))
+}
+
+fn made(at: PathBuf) -> Result<PathBuf, Error> {
+    fs::create_dir_all(&at).map_err(Error::io("cannot make a directory"))?;
+    Ok(at)
+}
+
+/// Runs a command to its end and gives what it printed; what it complains of is the error.
+fn run(command: &mut Command) -> Result<String, Error> {
+    let output = command.output();
+    let failed = |why| Error::io(format!("{command:?}"))(why);
+    let output = output.map_err(failed)?;
+    if !output.status.success() {
+        return Err(failed(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    const BLOCK: usize = 4 << 10;
+
+    #[test]
+    fn a_power_cut_leaves_what_was_synced_and_takes_the_rest_even_past_the_page_cache() {
+        if !may_mount() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Disk::with_write_cache(dir.path().join("disk"), LEAST).unwrap();
+        let (log, block) = (disk.at().join("log"), dir.path().join("block"));
+        fs::write(&log, [0; 8 * BLOCK]).unwrap();
+        File::open(&log).unwrap().sync_all().unwrap();
+        File::open(disk.at()).unwrap().sync_all().unwrap();
+        fs::write(&block, [7; BLOCK]).unwrap();
+        let write = |at: usize, how: &[&str]| {
+            let (to, seek) = (format!("of={}", log.display()), format!("seek={at}"));
+            let from = format!("if={}", block.display());
+            run(Command::new("dd").args([&from, &to, "bs=4096", "conv=notrunc", &seek]).args(how)).unwrap();
+        };
+        for round in 0..2 {
+            write(4 * round, &["oflag=direct", "conv=notrunc,fdatasync"]);
+            write(4 * round + 1, &["oflag=direct"]);
+            write(4 * round + 2, &[]);
+            fs::write(disk.at().join("new"), "never synced").unwrap();
+            disk.cut_power().unwrap();
+            let file = File::options().read(true).write(true).open(&log).unwrap();
+            file.write_all_at(&[9; BLOCK], 0).unwrap();
+            file.sync_all().unwrap();
+            drop(file);
+            disk.restore_power().unwrap();
+            let expected: Vec<u8> =
+                (0..8).map(|at| if at <= 4 * round && at % 4 == 0 { 7 } else { 0 }).collect();
+            let read = fs::read(&log).unwrap();
+            let found: Vec<u8> = read.iter().copied().step_by(BLOCK).collect();
+            assert_eq!(found, expected);
+            assert!(!disk.at().join("new").exists());
+        }
+    }
+
+    #[test]
+    fn a_full_disk_has_no_room_until_it_is_given_some() {
+        if !may_mount() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Disk::memory(dir.path().join("disk"), 1 << 20).unwrap();
+        let write = || fs::write(disk.at().join("file"), [1; BLOCK]);
+        disk.fill().unwrap();
+        assert_eq!(write().unwrap_err().kind(), io::ErrorKind::StorageFull);
+        disk.give_room().unwrap();
+        write().unwrap();
+    }
+
+    #[test]
+    fn a_disk_that_is_dropped_is_unmounted_and_frees_its_devices() {
+        if !may_mount() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Disk::with_write_cache(dir.path().join("disk"), LEAST).unwrap();
+        let image = disk.image().unwrap();
+        let devices = || run(Command::new("losetup").arg("--list")).unwrap();
+        let is_there = |text: &str, path: &Path| text.contains(path.to_str().unwrap());
+        assert!(is_there(&devices(), &image));
+        assert!(is_there(&fs::read_to_string("/proc/mounts").unwrap(), disk.at()));
+        drop(disk);
+        assert!(!is_there(&fs::read_to_string("/proc/mounts").unwrap(), dir.path()));
+        let began = std::time::Instant::now();
+        while is_there(&devices(), &image) {
+            assert!(began.elapsed() < std::time::Duration::from_secs(20), "the lower device is still there");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
