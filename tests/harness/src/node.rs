@@ -139,6 +139,14 @@ impl Node {
         self.signal(Signal::STOP)
     }
 
+    /// Waits, after [`Node::stop`], until every thread of it stands still: none is inside a system call any more that
+    /// still writes.
+    pub async fn stands_still(&self) -> Result<(), Error> {
+        let look =
+            || std::future::ready(self.process().as_ref().is_some_and(Process::stands_still).then_some(()));
+        until(ENDS_WITHIN, format!("node {} stands still", self.id), look).await
+    }
+
     /// Lets it go on after [`Node::stop`].
     pub fn resume(&self) -> Result<(), Error> {
         self.signal(Signal::CONT)

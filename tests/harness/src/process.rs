@@ -1,4 +1,4 @@
-use std::fs::File;
+use std::fs::{DirEntry, File};
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -35,6 +35,17 @@ impl Process {
     /// Whether [`Signal::STOP`] was the last of its kind that was sent.
     pub(crate) fn is_stopped(&self) -> bool {
         self.is_stopped
+    }
+
+    /// Whether every thread of it is stopped.
+    pub(crate) fn stands_still(&self) -> bool {
+        let stands = |task: DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat"));
+            // The state stands behind the name, which may contain anything.
+            stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
+        };
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
+        tasks.is_ok_and(|tasks| tasks.flatten().all(stands))
     }
 
     /// How it ended, if it has.
