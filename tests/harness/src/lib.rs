@@ -32,6 +32,7 @@ mod process;
 mod program;
 mod record;
 mod spawner;
+mod strace;
 mod until;
 mod wish;
 
@@ -47,5 +48,6 @@ pub use network::Network;
 pub use node::Node;
 pub use program::{Ended, run};
 pub use record::{Askers, Record, Told};
+pub use strace::{Injection, may_inject};
 pub use until::{definite, until};
 pub use wish::{key, try_once, wait_for};
