@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use ringfence_harness::{Cluster, Disk, Load, Node, may_mount};
+use ringfence_harness::{Cluster, Disk, Load, Node, cut_power, may_mount};
 
 /// More than any log here becomes.
 const DISK_BYTES: u64 = 96 << 20;
@@ -16,21 +16,6 @@ async fn with_disks() -> (Cluster, Vec<Disk>) {
     let disk = |node: &Node| Disk::with_write_cache(node.data(), DISK_BYTES).unwrap();
     let disks = cluster.nodes().iter().map(disk).collect();
     (cluster, disks)
-}
-
-/// Cuts the power of these nodes, and starts them with what is left on their disks.
-async fn cut_power(nodes: &[&Node], disks: &[Disk]) {
-    let disk = |node: &Node| &disks[node.id() as usize - 1];
-    nodes.iter().for_each(|node| node.stop().unwrap());
-    for node in nodes {
-        node.stands_still().await.unwrap();
-        disk(node).cut_power().unwrap();
-    }
-    nodes.iter().for_each(|node| node.kill().unwrap());
-    for node in nodes {
-        disk(node).restore_power().unwrap();
-        node.start().unwrap();
-    }
 }
 
 #[tokio::test]
@@ -45,7 +30,7 @@ async fn a_power_cut_of_all_nodes_takes_nothing_that_was_acknowledged() {
     // The first right after the first grant: all that founding the cluster has made must be on disk.
     for round in 0..6 {
         load.more(1 + round * 211 % 400).await.unwrap();
-        cut_power(&cluster.nodes().iter().collect::<Vec<_>>(), &disks).await;
+        cut_power(&cluster.nodes().iter().collect::<Vec<_>>(), &disks).await.unwrap();
         cluster.ready().await.unwrap();
     }
     load.end().await.check(&cluster).await;
@@ -64,7 +49,7 @@ async fn a_power_cut_of_one_node_takes_nothing_that_was_acknowledged() {
         load.more(50 + round * 211 % 400).await.unwrap();
         let leader = cluster.leader().await.unwrap();
         let victim = if round % 2 == 0 { leader } else { cluster.others(leader.id()).next().unwrap() };
-        cut_power(&[victim], &disks).await;
+        cut_power(&[victim], &disks).await.unwrap();
         cluster.ready().await.unwrap();
     }
     load.end().await.check(&cluster).await;

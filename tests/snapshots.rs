@@ -2,75 +2,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use ringfence_harness::{Acquired, Answered, Builder, Client, Cluster, Node, definite, key, try_once, until};
-use ringfence_wire::{AcquireRequest, Claim, LeaseId, Mode, Token};
+use ringfence_harness::{Builder, Cluster, Disk, Node, churn, cut_power, may_mount, until};
 use serde_json::Value;
 
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(60);
 /// A snapshot is taken after so much log; a segment of the log is as large.
 const AFTER: u64 = 1 << 20;
-/// Clients that work at once.
-const WORKERS: u64 = 8;
+/// Enough for two snapshots, a third in the making, and the log.
+const DISK_BYTES: u64 = 256 << 20;
 
 fn cluster() -> Builder {
     Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).argument(format!("--snapshot-after-bytes={AFTER}"))
-}
-
-/// About 15 KB of keys.
-fn large(name: &str) -> AcquireRequest {
-    let claim =
-        |part| Claim { key: key(&format!("{name}/{part}/{}", "x".repeat(220))), mode: Mode::Exclusive };
-    AcquireRequest { keys: (0..64).map(claim).collect(), ..try_once("replaced") }
-}
-
-async fn acquire(client: &Client, lease: LeaseId, wish: &AcquireRequest) -> Token {
-    let reply = definite(SOON, || client.acquire(lease, wish)).await.unwrap();
-    match Ok(reply).done() {
-        Acquired::Granted(grant) | Acquired::Standing(grant) => grant.token,
-        other => panic!("{other:?}"),
-    }
-}
-
-/// Writes so many bytes of log, of which little stays: every worker keeps one small lease for every ten large ones that
-/// it releases. Gives those that are kept.
-async fn churn(clients: &[Client], name: &str, bytes: u64) -> BTreeMap<LeaseId, (String, Token)> {
-    let each = bytes / 15_000 / WORKERS;
-    let workers = (0..WORKERS).map(|worker| async move {
-        let client = &clients[worker as usize % clients.len()];
-        let mut kept = BTreeMap::new();
-        for number in 0..each {
-            let (lease, name) = (LeaseId::random(), format!("{name}/{worker}/{number}"));
-            acquire(client, lease, &large(&name)).await;
-            definite(SOON, || client.release(lease)).await.unwrap();
-            if number % 10 == 0 {
-                let lease = LeaseId::random();
-                kept.insert(lease, (name.clone(), acquire(client, lease, &try_once(&name)).await));
-            }
-        }
-        kept
-    });
-    join_all(workers).await.into_iter().flatten().collect()
-}
-
-/// That all of them are still granted, with the same tokens, and that the next token is larger.
-async fn check(client: &Client, kept: &BTreeMap<LeaseId, (String, Token)>) {
-    for (lease, (name, token)) in kept {
-        assert_eq!(acquire(client, *lease, &try_once(name)).await, *token, "{name}");
-    }
-    let next = acquire(client, LeaseId::random(), &try_once(&format!("next/{}", LeaseId::random()))).await;
-    assert!(kept.values().all(|(_, token)| *token < next));
-}
-
-fn clients(cluster: &Cluster) -> Vec<Client> {
-    cluster.running().map(Node::client).collect()
 }
 
 /// The generations on a node's disk, the oldest first.
@@ -102,19 +50,28 @@ fn inspect(node: &Node, arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Flips a bit in the middle of the database of a generation.
-fn damage(generation: &Path) {
+/// Flips a bit in a generation, one that matters: sled leaves old pages behind.
+fn damage(node: &Node, generation: &Path) {
     let path = generation.join("db");
-    let mut bytes = fs::read(&path).unwrap();
-    let written = bytes.iter().rposition(|byte| *byte != 0).unwrap();
-    bytes[written / 2] ^= 1;
-    fs::write(&path, bytes).unwrap();
+    let whole = fs::read(&path).unwrap();
+    let written = whole.iter().rposition(|byte| *byte != 0).unwrap();
+    let unusable = || inspect(node, &["snapshot"])["unusable"].as_array().unwrap().len();
+    let before = unusable();
+    for part in 1..16 {
+        let mut bytes = whole.clone();
+        bytes[written / 16 * part] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        if unusable() > before {
+            return;
+        }
+    }
+    panic!("no bit of {} matters", path.display());
 }
 
 #[tokio::test]
 async fn the_log_stays_short_under_load_and_a_restart_goes_on_from_a_snapshot() {
     let cluster = cluster().start().await.unwrap();
-    let kept = churn(&clients(&cluster), "bounded", 24 * AFTER).await;
+    let kept = churn(&cluster, "bounded", 16 * AFTER).await;
     for node in cluster.nodes() {
         // What came since the older of two snapshots, and a segment more at either end.
         let short = || async { (generations(node).len() == 2 && log_bytes(node) <= 5 * AFTER).then_some(()) };
@@ -136,7 +93,7 @@ async fn the_log_stays_short_under_load_and_a_restart_goes_on_from_a_snapshot() 
     cluster.ready().await.unwrap();
     for node in cluster.nodes() {
         assert!(node.log().contains("snapshot read"));
-        check(&node.client(), &kept).await;
+        kept.check(node).await;
     }
 }
 
@@ -151,33 +108,33 @@ async fn a_node_far_behind_is_sent_a_snapshot_and_then_counts_like_any_other() {
     let cluster = cluster().start().await.unwrap();
     let leader = cluster.leader().await.unwrap().id();
     let behind = cluster.others(leader).next().unwrap();
-    let mut kept = churn(&clients(&cluster), "before", 2 * AFTER).await;
+    let mut kept = churn(&cluster, "before", 2 * AFTER).await;
     behind.kill().unwrap();
-    kept.extend(churn(&clients(&cluster), "without", 8 * AFTER).await);
+    kept.add(churn(&cluster, "without", 8 * AFTER).await);
     behind.start().unwrap();
-    kept.extend(churn(&clients(&cluster), "meanwhile", 2 * AFTER).await);
+    kept.add(churn(&cluster, "meanwhile", 2 * AFTER).await);
     cluster.ready().await.unwrap();
     assert!(behind.log().contains("snapshot installed"), "{}", behind.log());
-    check(&behind.client(), &kept).await;
+    kept.check(behind).await;
     // Now it is needed for a quorum.
     let other = cluster.others(leader).find(|node| node.id() != behind.id()).unwrap();
     other.kill().unwrap();
-    check(&behind.client(), &kept).await;
+    kept.check(behind).await;
     behind.restart().unwrap();
     behind.ready().await.unwrap();
-    check(&behind.client(), &kept).await;
+    kept.check(behind).await;
 }
 
 #[tokio::test]
 async fn a_node_with_a_damaged_snapshot_goes_on_from_the_older_one_and_without_any_refuses() {
     let cluster = cluster().start().await.unwrap();
-    let kept = churn(&clients(&cluster), "damaged", 8 * AFTER).await;
+    let kept = churn(&cluster, "damaged", 8 * AFTER).await;
     let node = cluster.node(2);
     let two = || async { (generations(node).len() == 2).then_some(()) };
     until(SOON, "two snapshots", two).await.unwrap();
     node.kill().unwrap();
     let whole = generations(node);
-    damage(&whole[1]);
+    damage(node, &whole[1]);
     let view = inspect(node, &["snapshot"]);
     assert_eq!(
         (view["snapshots"].as_array().unwrap().len(), view["unusable"].as_array().unwrap().len()),
@@ -187,18 +144,84 @@ async fn a_node_with_a_damaged_snapshot_goes_on_from_the_older_one_and_without_a
     node.ready().await.unwrap();
     assert!(node.log().contains("this snapshot cannot be used"), "{}", node.log());
     cluster.node(3).kill().unwrap();
-    check(&node.client(), &kept).await;
+    kept.check(node).await;
     cluster.node(3).start().unwrap();
     cluster.ready().await.unwrap();
 
     node.kill().unwrap();
     for generation in generations(node) {
-        damage(&generation);
+        damage(node, &generation);
     }
     let refused = node.start_in_vain().await.unwrap();
     assert_eq!(refused.status.code(), Some(1));
     for reason in ["the snapshots of this node cannot be used", "is damaged", "add it under a new id"] {
         assert!(refused.output.contains(reason), "{reason} is missing in:\n{}", refused.output);
     }
-    check(&cluster.node(1).client(), &kept).await;
+    kept.check(cluster.node(1)).await;
+}
+
+/// A cluster whose nodes have disks of their own, by id from 1.
+async fn with_disks() -> (Cluster, Vec<Disk>) {
+    let cluster = cluster().lay_out().await.unwrap();
+    let disk = |node: &Node| Disk::with_write_cache(node.data(), DISK_BYTES).unwrap();
+    let disks = cluster.nodes().iter().map(disk).collect();
+    cluster.start_all().unwrap();
+    cluster.ready().await.unwrap();
+    (cluster, disks)
+}
+
+/// Waits until this node writes a snapshot, or receives one: something is in the making then.
+async fn is_at_it(node: &Node) {
+    let path = node.data().join("snapshots");
+    let look = || async {
+        let mut entries = fs::read_dir(&path).ok()?;
+        entries.any(|entry| entry.unwrap().file_name().to_string_lossy().starts_with("new-")).then_some(())
+    };
+    until(SOON, format!("node {} writes a snapshot", node.id()), look).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_power_cut_while_a_snapshot_is_taken_takes_nothing_that_was_acknowledged() {
+    if !may_mount() {
+        return;
+    }
+    let (cluster, disks) = with_disks().await;
+    let cuts = async {
+        for round in 0..4 {
+            let id = round % 3 + 1;
+            is_at_it(cluster.node(id)).await;
+            // Earlier and later in it, and just after it.
+            tokio::time::sleep(Duration::from_millis(150 * round)).await;
+            cut_power(&cluster.nodes().iter().collect::<Vec<_>>(), &disks).await.unwrap();
+            cluster.ready().await.unwrap();
+        }
+    };
+    let (kept, ()) = tokio::join!(churn(&cluster, "taking", 10 * AFTER), cuts);
+    for node in cluster.nodes() {
+        kept.check(node).await;
+    }
+}
+
+#[tokio::test]
+async fn a_power_cut_while_a_snapshot_is_installed_leaves_a_node_that_catches_up() {
+    if !may_mount() {
+        return;
+    }
+    let (cluster, disks) = with_disks().await;
+    let leader = cluster.leader().await.unwrap().id();
+    let behind = cluster.others(leader).next().unwrap();
+    let mut kept = churn(&cluster, "before", AFTER).await;
+    for round in 0..3 {
+        behind.kill().unwrap();
+        kept.add(churn(&cluster, &format!("without/{round}"), 4 * AFTER).await);
+        behind.start().unwrap();
+        is_at_it(behind).await;
+        tokio::time::sleep(Duration::from_millis(100 * round)).await;
+        cut_power(&[behind], &disks).await.unwrap();
+        behind.ready().await.unwrap();
+        kept.check(behind).await;
+    }
+    // Now it is needed for a quorum.
+    cluster.others(behind.id()).next().unwrap().kill().unwrap();
+    kept.check(behind).await;
 }

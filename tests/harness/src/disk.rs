@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use crate::Error;
+use crate::{Error, Node};
 
 /// Enough for a file system with a journal.
 const LEAST: u64 = 8 << 20;
@@ -138,6 +138,25 @@ impl Drop for Disk {
         // A process that outlives this keeps the disk for as long as it needs it. A failure here would hide the test's.
         let _ = run(Command::new("umount").arg("--lazy").arg(&self.at));
     }
+}
+
+/// Cuts the power of these nodes, whose data is on one of `disks` each, and starts them with what is left there.
+pub async fn cut_power(nodes: &[&Node], disks: &[Disk]) -> Result<(), Error> {
+    let disk = |node: &Node| {
+        let found = disks.iter().find(|disk| disk.at == node.data());
+        found.ok_or(Error::State { id: node.id(), why: "has no disk of its own" })
+    };
+    nodes.iter().try_for_each(|node| node.stop())?;
+    for node in nodes {
+        node.stands_still().await?;
+        disk(node)?.cut_power()?;
+    }
+    nodes.iter().try_for_each(|node| node.kill())?;
+    for node in nodes {
+        disk(node)?.restore_power()?;
+        node.start()?;
+    }
+    Ok(())
 }
 
 /// In memory if the machine has such a place.

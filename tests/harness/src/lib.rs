@@ -16,6 +16,7 @@
 //!   shows the ends of the logs.
 
 mod answer;
+mod churn;
 mod client;
 mod cluster;
 mod connection;
@@ -37,10 +38,11 @@ mod until;
 mod wish;
 
 pub use answer::{Acquired, Answered, Called, ClusterView, Failure, Fate, LeaseView, MemberView, Reply};
+pub use churn::{Kept, churn};
 pub use client::{Client, Consistency};
 pub use cluster::{Builder, Cluster};
 pub use connection::RawAnswer;
-pub use disk::{Disk, may_mount};
+pub use disk::{Disk, cut_power, may_mount};
 pub use error::Error;
 pub use known::Known;
 pub use load::Load;
