@@ -1,12 +1,16 @@
 //! Ringfence: a Raft-replicated lease service with fencing tokens. The program: its commands, and what wires the rooms
 //! together.
 
+mod child;
 mod cli;
 mod config;
+mod exchange;
 mod http;
 mod logging;
 mod loop_delay;
+mod nodes;
 mod server;
+mod stop;
 
 use std::process::ExitCode;
 

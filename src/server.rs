@@ -10,14 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ringfence_raft::{Node, Settings};
 use ringfence_wire::Revision;
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::http;
 use crate::loop_delay;
+use crate::stop::Stop;
 
 /// How long the leadership may take to be handed over, and open requests to end, at a stop.
 const HAND_OVER: Duration = Duration::from_secs(2);
@@ -47,7 +46,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     tokio::spawn(http::serve(Arc::clone(&listener), ringfence_api::starting_router(), starting, DRAIN));
     let node = tokio::select! {
         node = Node::start(settings) => node?,
-        () = stop.requested() => return Ok(()),
+        _ = stop.requested() => return Ok(()),
     };
     started.send_replace(true);
     tracing::info!(id = config.id, url, version = env!("CARGO_PKG_VERSION"), "node started");
@@ -66,7 +65,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let mut serving = tokio::spawn(http::serve(listener, router, drain, DRAIN));
 
     let failure = tokio::select! {
-        () = stop.requested() => None,
+        _ = stop.requested() => None,
         reason = node.failed() => Some(reason),
         ended = &mut serving => Some(format!("the HTTP listener ended: {ended:?}")),
     };
@@ -82,36 +81,6 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets this process be killed when the one that started it ends.
-pub(crate) fn die_with_parent() -> anyhow::Result<()> {
-    let parent = getppid();
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    // It may have ended just before.
-    if getppid() != parent {
-        bail!("the process that started this one has ended");
-    }
-    Ok(())
-}
-
 async fn bind(address: std::net::SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} ({flag})"))
-}
-
-/// SIGTERM or SIGINT.
-struct Stop {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Stop {
-    fn new() -> anyhow::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn requested(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ringfence_harness::{Acquired, Answered, Client, try_once};
+use ringfence_harness::{Acquired, Answered, Client, run, try_once};
 use ringfence_wire::LeaseId;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
@@ -91,6 +91,25 @@ async fn the_nodes_of_dev_end_with_it_however_it_ends() {
         }
         dev.ends_with(signal);
     }
+}
+
+/// It is told whose child it is: once that is gone, the kernel says no more than that somebody else is the parent.
+#[tokio::test]
+async fn a_node_that_starts_after_its_parent_has_ended_ends_too() {
+    let mut parent = Command::new("true").spawn().unwrap();
+    parent.wait().unwrap();
+    let arguments = [
+        "serve".to_owned(),
+        format!("--die-with-parent={}", parent.id()),
+        "--config=/dev/null".to_owned(),
+        "--id=1".to_owned(),
+        "--data=data".to_owned(),
+        "--http=127.0.0.1:0".to_owned(),
+        "--peer=127.0.0.1:0".to_owned(),
+    ];
+    let ended = run(PROGRAM, arguments, SOON).await.unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(ended.output.contains("the process that started this one has ended"), "{ended:?}");
 }
 
 /// A process that has ended but whom nobody has asked how is not alive.

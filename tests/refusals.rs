@@ -24,7 +24,8 @@ async fn a_data_directory_that_is_not_this_nodes_is_refused() {
     let serve = |id: u64, data: &Path| {
         // Ports of its own: only the directory is in the way.
         let (http, peer) = (format!("{}:0", node.http().ip()), format!("{}:0", node.peer().ip()));
-        let arguments = ["serve", "--config=/dev/null", "--die-with-parent"].map(str::to_owned);
+        let parent = format!("--die-with-parent={}", std::process::id());
+        let arguments = ["serve".to_owned(), "--config=/dev/null".to_owned(), parent];
         let settings =
             [format!("--id={id}"), format!("--http={http}"), format!("--peer={peer}"), "--data".to_owned()];
         let data = data.to_str().unwrap().to_owned();

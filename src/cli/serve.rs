@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
+use crate::child;
 use crate::config::{self, Config};
 use crate::logging::{self, LogFormat};
 use crate::server;
@@ -18,9 +19,9 @@ pub(crate) struct Arguments {
     config: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
-    /// End when the process that started this one ends
-    #[arg(long, hide = true)]
-    die_with_parent: bool,
+    /// End when the process with this id ends, which started this one
+    #[arg(long, hide = true, value_name = "PID")]
+    die_with_parent: Option<i32>,
 }
 
 /// What can stand on the command line, in the environment and in the file.
@@ -70,8 +71,8 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
     let options = config::with_file(arguments.options, arguments.config.as_deref())?;
     logging::start(options.log.as_deref(), options.log_format.unwrap_or_default())?;
     let config = Config::from_options(options)?;
-    if arguments.die_with_parent {
-        server::die_with_parent()?;
+    if let Some(parent) = arguments.die_with_parent {
+        child::die_with_parent(parent)?;
     }
     // One thread for Raft, table, peers and HTTP: commands batch by themselves, and nothing waits for a lock.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

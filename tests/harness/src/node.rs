@@ -199,7 +199,8 @@ impl Node {
         command.arg("serve").args(&self.arguments).arg("--data").arg(self.data());
         command.args(joins.then_some("--join"));
         // A file in the working directory could configure it.
-        command.args(["--config", "/dev/null", "--die-with-parent"]).current_dir(&self.dir);
+        command.args(["--config", "/dev/null"]).current_dir(&self.dir);
+        command.arg(format!("--die-with-parent={}", std::process::id()));
         Process::start(command, Path::new(&self.log_path())).map_err(self.failed("start"))
     }
 

@@ -1,0 +1,43 @@
+//! One HTTP request to a node, on a connection of its own.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::body::{Body, Bytes};
+use hyper::client::conn::http1::handshake;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// An answer as it came.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+}
+
+/// Sends a request to `node` and reads the head of the answer. An error says nothing of whether the request was done.
+pub(crate) async fn exchange(
+    node: SocketAddr,
+    method: Method,
+    path: &str,
+    body: Bytes,
+    within: Duration,
+) -> anyhow::Result<Answer> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", node.to_string())
+        .body(Body::from(body))?;
+    let exchange = async {
+        let stream = TokioIo::new(TcpStream::connect(node).await?);
+        let (mut sender, connection) = handshake(stream).await?;
+        let answer = async move { Ok(Answer { status: sender.send_request(request).await?.status() }) };
+        // The connection ends when its sender is dropped, with the answer; or all of it when this is given up.
+        let ends = async { connection.await.map_err(anyhow::Error::from) };
+        let (answer, ()) = tokio::try_join!(answer, ends)?;
+        anyhow::Ok(answer)
+    };
+    timeout(within, exchange).await.context("no answer in time")?
+}

@@ -1,0 +1,140 @@
+//! The nodes of a cluster on this machine, each a process of its own: started, watched, killed, and started again on
+//! their data.
+//!
+//! Node N listens for clients on the base port + N and for its peers on the base port + 100 + N; its data is in
+//! `node-N`.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use axum::body::Bytes;
+use hyper::{Method, StatusCode};
+
+use crate::child::{self, Child};
+use crate::exchange::exchange;
+
+/// The most nodes that are run here.
+pub(crate) const MAX_NODES: u16 = 9;
+
+/// How far the ports for peers lie above those for clients.
+const PEERS: u16 = 100;
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// A look whether a node is ready takes no longer: it gives up by itself after a second.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// The nodes, ended when dropped.
+pub(crate) struct Nodes {
+    nodes: Vec<Node>,
+    data: PathBuf,
+}
+
+/// One node, which may have a process.
+pub(crate) struct Node {
+    pub(crate) id: u16,
+    pub(crate) http: SocketAddr,
+    peer: SocketAddr,
+    process: Option<Child>,
+}
+
+impl Nodes {
+    /// `count` nodes, none of them started.
+    pub(crate) fn new(count: u16, base_port: u16, data: &Path) -> anyhow::Result<Self> {
+        let highest = u16::MAX - PEERS - MAX_NODES;
+        ensure!(base_port <= highest, "--base-port is at most {highest}");
+        let nodes = (1..=count).map(|id| Node {
+            id,
+            http: address(base_port + id),
+            peer: address(base_port + PEERS + id),
+            process: None,
+        });
+        Ok(Self { nodes: nodes.collect(), data: data.to_owned() })
+    }
+
+    /// All of them, by id.
+    pub(crate) fn all(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Starts each that has no process.
+    pub(crate) fn start(&mut self) -> anyhow::Result<()> {
+        let peers: Vec<String> = self.nodes.iter().map(|node| format!("{}={}", node.id, node.peer)).collect();
+        let peers = peers.join(",");
+        for node in self.nodes.iter_mut().filter(|node| node.process.is_none()) {
+            let mut command = child::this_program("serve")?;
+            command
+                .args(["--config", "/dev/null", "--first-revision", "1"])
+                .args(["--log", "warn,openraft=error", "--peers", &peers, "--id", &node.id.to_string()])
+                .args(["--http", &node.http.to_string(), "--peer", &node.peer.to_string()])
+                .arg("--data")
+                .arg(self.data.join(format!("node-{}", node.id)));
+            let child = Child::start(command).with_context(|| format!("cannot start node {}", node.id))?;
+            node.process = Some(child);
+        }
+        Ok(())
+    }
+
+    /// Waits until all that have a process are ready for requests.
+    pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + READY_WITHIN;
+        for index in 0..self.nodes.len() {
+            let Node { id, http, .. } = self.nodes[index];
+            while self.nodes[index].process.is_some() && !is_ready(http).await {
+                self.fail_if_ended()?;
+                ensure!(
+                    Instant::now() < deadline,
+                    "node {id} is not ready after {} s",
+                    READY_WITHIN.as_secs()
+                );
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if one has ended that was not killed here.
+    pub(crate) fn fail_if_ended(&mut self) -> anyhow::Result<()> {
+        for node in &mut self.nodes {
+            if let Some(process) = &mut node.process
+                && let Some(status) = process.ended()?
+            {
+                bail!("node {} has ended ({status}); ending the others", node.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills all of them with SIGKILL, as nearly at once as can be.
+    pub(crate) fn kill_all(&mut self) -> anyhow::Result<()> {
+        for process in self.nodes.iter_mut().filter_map(|node| node.process.as_mut()) {
+            process.kill()?;
+        }
+        self.nodes.iter_mut().for_each(|node| node.process = None);
+        Ok(())
+    }
+}
+
+/// As nearly at once as can be, so that none is left to complain about the others.
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        let _ = self.kill_all();
+    }
+}
+
+impl Node {
+    /// The id of its process, while it has one.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Child::pid)
+    }
+}
+
+/// Whether the node at `http` says so itself.
+async fn is_ready(http: SocketAddr) -> bool {
+    let answer = exchange(http, Method::GET, "/readyz", Bytes::new(), LOOK).await;
+    answer.is_ok_and(|answer| answer.status == StatusCode::OK)
+}
+
+fn address(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
