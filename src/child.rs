@@ -6,10 +6,12 @@
 
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, bail};
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getppid, kill_process, set_parent_process_death_signal, waitid,
+};
 
 /// A process that is ours until it is reaped: its pid cannot be anyone else's meanwhile.
 #[derive(Debug)]
@@ -49,9 +51,25 @@ impl Child {
         self.0.id()
     }
 
+    /// What it prints, if that is piped and was not taken before.
+    pub(crate) fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.0.stdout.take()
+    }
+
     /// How it ended, if it has.
     pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.0.try_wait()
+    }
+
+    /// Whether a signal has stopped it since this was last asked.
+    pub(crate) fn has_stopped(&self) -> io::Result<bool> {
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        Ok(waitid(WaitId::Pid(Pid::from_child(&self.0)), stopped)?.is_some())
+    }
+
+    /// Lets it go on after it was stopped.
+    pub(crate) fn resume(&self) -> io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.0), Signal::CONT)?)
     }
 
     /// Sends SIGKILL, which works on a stopped process too. It is gone once it is dropped.

@@ -1,5 +1,6 @@
 //! The command line: one file a command.
 
+pub(crate) mod demo;
 pub(crate) mod dev;
 pub(crate) mod inspect;
 pub(crate) mod serve;
@@ -22,6 +23,11 @@ pub(crate) enum Command {
     Serve(Box<serve::Arguments>),
     /// Run a cluster of throw-away nodes on this machine
     Dev(dev::Arguments),
+    /// Watch a stale writer being rejected and nodes being killed, on a cluster of its own
+    Demo,
+    /// One of the demo's writers
+    #[command(hide = true)]
+    DemoWriter(crate::demo::writer::Arguments),
     /// Look at the data of a stopped node
     Inspect(inspect::Arguments),
 }

@@ -4,6 +4,7 @@
 mod child;
 mod cli;
 mod config;
+mod demo;
 mod exchange;
 mod http;
 mod logging;
@@ -21,13 +22,16 @@ use clap::Parser;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    let done = |()| ExitCode::SUCCESS;
     let result = match cli::Arguments::parse().command {
-        cli::Command::Serve(arguments) => cli::serve::run(*arguments),
-        cli::Command::Dev(arguments) => cli::dev::run(&arguments),
-        cli::Command::Inspect(arguments) => cli::inspect::run(&arguments),
+        cli::Command::Serve(arguments) => cli::serve::run(*arguments).map(done),
+        cli::Command::Dev(arguments) => cli::dev::run(&arguments).map(done),
+        cli::Command::Demo => cli::demo::run(),
+        cli::Command::DemoWriter(arguments) => cli::demo::write(arguments).map(done),
+        cli::Command::Inspect(arguments) => cli::inspect::run(&arguments).map(done),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("ringfence: {error:#}");
             ExitCode::FAILURE

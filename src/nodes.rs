@@ -4,8 +4,11 @@
 //! Node N listens for clients on the base port + N and for its peers on the base port + 100 + N; its data is in
 //! `node-N`.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -24,10 +27,20 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 /// A look whether a node is ready takes no longer: it gives up by itself after a second.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// Where nodes log to, from warnings up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Log {
+    /// To this process's standard error.
+    Stderr,
+    /// Each to `node-N.log` beside its data.
+    Files,
+}
+
 /// The nodes, ended when dropped.
 pub(crate) struct Nodes {
     nodes: Vec<Node>,
     data: PathBuf,
+    log: Log,
 }
 
 /// One node, which may have a process.
@@ -40,7 +53,7 @@ pub(crate) struct Node {
 
 impl Nodes {
     /// `count` nodes, none of them started.
-    pub(crate) fn new(count: u16, base_port: u16, data: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn new(count: u16, base_port: u16, data: &Path, log: Log) -> anyhow::Result<Self> {
         let highest = u16::MAX - PEERS - MAX_NODES;
         ensure!(base_port <= highest, "--base-port is at most {highest}");
         let nodes = (1..=count).map(|id| Node {
@@ -49,7 +62,7 @@ impl Nodes {
             peer: address(base_port + PEERS + id),
             process: None,
         });
-        Ok(Self { nodes: nodes.collect(), data: data.to_owned() })
+        Ok(Self { nodes: nodes.collect(), data: data.to_owned(), log })
     }
 
     /// All of them, by id.
@@ -69,6 +82,11 @@ impl Nodes {
                 .args(["--http", &node.http.to_string(), "--peer", &node.peer.to_string()])
                 .arg("--data")
                 .arg(self.data.join(format!("node-{}", node.id)));
+            if let Log::Files = self.log {
+                let path = self.data.join(format!("node-{}.log", node.id));
+                let log = File::options().create(true).append(true).open(&path);
+                command.stderr(Stdio::from(log.with_context(|| format!("cannot write {}", path.display()))?));
+            }
             let child = Child::start(command).with_context(|| format!("cannot start node {}", node.id))?;
             node.process = Some(child);
         }
@@ -99,13 +117,20 @@ impl Nodes {
             if let Some(process) = &mut node.process
                 && let Some(status) = process.ended()?
             {
-                bail!("node {} has ended ({status}); ending the others", node.id);
+                let log = std::fs::read_to_string(self.data.join(format!("node-{}.log", node.id)));
+                let last = log.unwrap_or_default().lines().last().unwrap_or_default().to_owned();
+                bail!("node {} has ended ({status}); ending the others. {last}", node.id);
             }
         }
         Ok(())
     }
 
-    /// Kills all of them with SIGKILL, as nearly at once as can be.
+    /// Kills node `id` with SIGKILL, and returns when it is gone.
+    pub(crate) fn kill(&mut self, id: u16) {
+        self.nodes.iter_mut().filter(|node| node.id == id).for_each(|node| node.process = None);
+    }
+
+    /// The same with all of them, as nearly at once as can be.
     pub(crate) fn kill_all(&mut self) -> anyhow::Result<()> {
         for process in self.nodes.iter_mut().filter_map(|node| node.process.as_mut()) {
             process.kill()?;
@@ -126,6 +151,31 @@ impl Node {
     /// The id of its process, while it has one.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Child::pid)
+    }
+}
+
+/// Base ports that no other cluster started by this has.
+pub(crate) struct Ports {
+    pub(crate) base: u16,
+    /// Whoever listens on the base port itself has those that belong to it.
+    _claim: TcpListener,
+}
+
+impl Ports {
+    /// Looks for ports that are free, below those that connections come from: so they stay free while a node is down.
+    pub(crate) fn claim(nodes: u16) -> anyhow::Result<Self> {
+        let candidates: Vec<u16> = (20_000..32_000).step_by(usize::from(2 * PEERS)).collect();
+        let first = RandomState::new().hash_one(()) as usize % candidates.len();
+        let is_free = |port| TcpListener::bind(address(port)).is_ok();
+        candidates[first..]
+            .iter()
+            .chain(&candidates[..first])
+            .find_map(|&base| {
+                let claim = TcpListener::bind(address(base)).ok()?;
+                let are_free = (1..=nodes).all(|id| is_free(base + id) && is_free(base + PEERS + id));
+                are_free.then_some(Self { base, _claim: claim })
+            })
+            .context("no ports are free between 20,000 and 32,000")
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::nodes::{MAX_NODES, Nodes};
+use crate::nodes::{Log, MAX_NODES, Nodes};
 use crate::stop::Stop;
 
 /// How the cluster is made.
@@ -34,7 +34,7 @@ async fn run_cluster(arguments: &Arguments) -> anyhow::Result<()> {
     let mut stop = Stop::new()?;
     let temporary = tempfile::Builder::new().prefix("ringfence-dev-").tempdir()?;
     let data = arguments.data.as_deref().unwrap_or(temporary.path());
-    let mut nodes = Nodes::new(arguments.nodes, arguments.base_port, data)?;
+    let mut nodes = Nodes::new(arguments.nodes, arguments.base_port, data, Log::Stderr)?;
     nodes.start()?;
     // Killed at the end: their data is thrown away, or survives this by design.
     tokio::select! {

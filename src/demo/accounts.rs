@@ -1,0 +1,59 @@
+//! What the two writers write to: the balance of one account, in a file that checks their tokens and in one that does not.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use ringfence_wire::Token;
+
+use super::guarded_file::{Admission, GuardedFile};
+
+/// The same account, twice.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    guarded: GuardedFile,
+    plain: PathBuf,
+}
+
+/// The balance as each of the files has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Balances {
+    pub(crate) guarded: u64,
+    pub(crate) plain: u64,
+}
+
+impl Accounts {
+    /// Those in `dir`.
+    pub(crate) fn open(dir: &Path) -> Self {
+        Self { guarded: GuardedFile::open(dir.join("guarded")), plain: dir.join("plain") }
+    }
+
+    /// Opens the account, with this in both files.
+    pub(crate) fn create(dir: &Path, balance: u64) -> anyhow::Result<Self> {
+        let accounts = Self::open(dir);
+        GuardedFile::create(dir.join("guarded"), balance.to_string().as_bytes())?;
+        std::fs::write(&accounts.plain, balance.to_string())?;
+        Ok(accounts)
+    }
+
+    /// Shuts earlier holders out of the guarded file, and reads both.
+    pub(crate) fn read_as(&self, token: Token, fence: Token) -> anyhow::Result<Balances> {
+        if let Admission::Stale { high } = self.guarded.touch(token, fence)? {
+            bail!("token {token} is dead already: the fence is {high}");
+        }
+        self.read()
+    }
+
+    /// What stands in the files.
+    pub(crate) fn read(&self) -> anyhow::Result<Balances> {
+        let guarded = String::from_utf8(self.guarded.read()?.data)?;
+        let plain = std::fs::read_to_string(&self.plain)?;
+        let parse = |balance: &str| balance.parse().with_context(|| format!("`{balance}` is no balance"));
+        Ok(Balances { guarded: parse(&guarded)?, plain: parse(&plain)? })
+    }
+
+    /// Writes to both: the plain file takes it from anyone, the guarded one says whether it did.
+    pub(crate) fn write(&self, token: Token, fence: Token, new: Balances) -> anyhow::Result<Admission> {
+        std::fs::write(&self.plain, new.plain.to_string())?;
+        Ok(self.guarded.write(token, fence, new.guarded.to_string().as_bytes())?)
+    }
+}
