@@ -78,11 +78,16 @@ impl Node {
 
     /// Starts its process, without waiting for anything.
     pub fn start(&self) -> Result<(), Error> {
+        self.start_with(|_| {})
+    }
+
+    /// The same, with a command that was changed before: an environment, as a rule.
+    pub fn start_with(&self, change: impl FnOnce(&mut Command)) -> Result<(), Error> {
         let mut process = self.process();
         if process.is_some() {
             return Err(Error::State { id: self.id, why: "runs already" });
         }
-        *process = Some(self.spawn(self.joins)?);
+        *process = Some(self.spawn(change)?);
         Ok(())
     }
 
@@ -90,7 +95,9 @@ impl Node {
     pub fn start_anew(&self) -> Result<(), Error> {
         self.kill()?;
         std::fs::remove_dir_all(self.data()).map_err(self.failed("remove the data of"))?;
-        *self.process() = Some(self.spawn(true)?);
+        self.start_with(|command| {
+            command.args((!self.joins).then_some("--join"));
+        })?;
         Ok(())
     }
 
@@ -191,16 +198,17 @@ impl Node {
         self.dir.join(format!("node-{}.log", self.id))
     }
 
-    fn spawn(&self, joins: bool) -> Result<Process, Error> {
+    fn spawn(&self, change: impl FnOnce(&mut Command)) -> Result<Process, Error> {
         let mut command = match &self.namespace {
             None => Command::new(&self.program),
             Some(namespace) => namespace.command(&self.program),
         };
         command.arg("serve").args(&self.arguments).arg("--data").arg(self.data());
-        command.args(joins.then_some("--join"));
+        command.args(self.joins.then_some("--join"));
         // A file in the working directory could configure it.
         command.args(["--config", "/dev/null"]).current_dir(&self.dir);
         command.arg(format!("--die-with-parent={}", std::process::id()));
+        change(&mut command);
         Process::start(command, Path::new(&self.log_path())).map_err(self.failed("start"))
     }
 
