@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ringfence_harness::{
-    Answered, Askers, Builder, Called, Client, Cluster, Consistency, Error, Fate, Network, Node, Reply, key,
-    try_once, until,
+    Answered, Askers, Builder, Called, Client, Cluster, Consistency, Error, Fate, Network, Node, Reply,
+    definite, key, try_once, until,
 };
 use ringfence_wire::{AcquireRequest, LeaseId, Token, Ttl};
 use tokio::task::JoinHandle;
@@ -336,11 +336,18 @@ async fn a_leader_whose_links_come_and_go_is_deposed_once() {
 async fn each_leader_that_is_cut_off_is_replaced() {
     let Some(network) = network(3) else { return };
     let cluster = on(&network, 3).start().await.unwrap();
-    let mut times = Vec::new();
+    let (mut grants, mut reads) = (Vec::new(), Vec::new());
     for _ in 0..5 {
         let leader = cluster.leader().await.unwrap();
         network.isolate(leader.id()).unwrap();
         let cut = Instant::now();
+        let reader = cluster.others(leader.id()).next().unwrap().client();
+        let reader = tokio::spawn(async move {
+            let key = key("next");
+            let read = || reader.key(&key, Consistency::Linearizable);
+            Ok(definite(SOON, read).await.unwrap()).done();
+            cut.elapsed()
+        });
         // Requests come one after the other, and none waits for another.
         let (granted, mut first) = tokio::sync::mpsc::unbounded_channel();
         for node in cluster.others(leader.id()).collect::<Vec<_>>().into_iter().cycle() {
@@ -355,16 +362,18 @@ async fn each_leader_that_is_cut_off_is_replaced() {
             });
             match tokio::time::timeout(Duration::from_millis(50), first.recv()).await {
                 Ok(time) => {
-                    times.push(time.unwrap());
+                    grants.push(time.unwrap());
                     break;
                 }
                 Err(_) => assert!(cut.elapsed() < SOON, "no grant in {SOON:?}"),
             }
         }
+        reads.push(reader.await.unwrap());
         network.heal().unwrap();
         cluster.ready().await.unwrap();
     }
-    eprintln!("from the cut of the leader until the next grant: {times:?}");
+    eprintln!("from the cut of the leader until the next grant: {grants:?}");
+    eprintln!("until a read that was begun at once has its answer: {reads:?}");
 }
 
 /// Takes what holds for every call of a node that is cut off: no grant, and no read that others confirm.

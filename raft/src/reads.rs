@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use openraft::ReadPolicy;
+use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -104,8 +105,18 @@ impl ReadIndex {
     async fn confirm(&self, deadline: Instant) -> Option<ReadPoint> {
         match self.raft.current_leader().await? {
             leader if leader == self.id => self.confirm_here().await,
-            leader => self.peers.read_index(leader, deadline).await,
+            leader => tokio::select! {
+                point = self.peers.read_index(leader, deadline) => point,
+                // Nothing is lost with an answer that may come no more: the next leader is asked.
+                () = self.replaced(leader) => None,
+            },
         }
+    }
+
+    /// Returns when `leader` leads no longer, as far as this node knows.
+    async fn replaced(&self, leader: NodeId) {
+        let mut metrics = self.raft.server_metrics();
+        while metrics.borrow_watched().current_leader == Some(leader) && metrics.changed().await.is_ok() {}
     }
 
     async fn confirm_here(&self) -> Option<ReadPoint> {
