@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::future::ready;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -82,7 +83,7 @@ async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
     let askers = Askers::start(&cluster);
     let holder = Holder::start(cut.grant.iter().map(|id| cluster.node(*id).client()).collect()).await;
     for node in cluster.nodes() {
-        askers.next(node.id(), SOON).await.unwrap();
+        askers.next(&[node.id()], SOON).await.unwrap();
     }
 
     for (from, to) in &cut.lost {
@@ -91,7 +92,7 @@ async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
     let began = Instant::now();
     let mut told = Vec::new();
     for id in &cut.grant {
-        askers.next(*id, SOON).await.unwrap();
+        askers.next(&[*id], SOON).await.unwrap();
         told.push((*id, began.elapsed()));
     }
     eprintln!("leader {leader}, {:?} cut off: each has granted again after {told:?}", cut.refuse);
@@ -102,7 +103,7 @@ async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
     network.heal().unwrap();
     let healed = Instant::now();
     for node in cluster.nodes() {
-        askers.next(node.id(), SOON).await.unwrap();
+        askers.next(&[node.id()], SOON).await.unwrap();
     }
     cluster.ready().await.unwrap();
     caught_up(&cluster, SOON).await;
@@ -268,7 +269,7 @@ async fn connections_that_went_silent_are_given_up_in_seconds_and_made_again() {
     let leader = cluster.leader().await.unwrap().id();
     let follower = cluster.others(leader).next().unwrap().id();
     let askers = Askers::start(&cluster);
-    askers.next(follower, SOON).await.unwrap();
+    askers.next(&[follower], SOON).await.unwrap();
 
     network.isolate(follower).unwrap();
     let cut = Instant::now();
@@ -283,7 +284,7 @@ async fn connections_that_went_silent_are_given_up_in_seconds_and_made_again() {
     let healed = Instant::now();
     caught_up(&cluster, SOON).await;
     eprintln!("it has caught up {:?} after the network has healed", healed.elapsed());
-    askers.next(follower, SOON).await.unwrap();
+    askers.next(&[follower], SOON).await.unwrap();
     assert!(open() > 0);
     askers.stop().await.check(&cluster).await;
 }
@@ -305,7 +306,7 @@ async fn flaps(cut: impl Fn(&Network, u64, u64)) -> Option<usize> {
         tokio::time::sleep(BACK).await;
     }
     for node in cluster.nodes() {
-        askers.next(node.id(), SOON).await.unwrap();
+        askers.next(&[node.id()], SOON).await.unwrap();
     }
     let record = askers.stop().await;
     let new = leaders() - before;
@@ -329,6 +330,40 @@ async fn a_leader_whose_links_come_and_go_is_deposed_once() {
     if let Some(new) = flaps(cut).await {
         assert!(new <= 1, "{new} new leaders");
     }
+}
+
+/// Which three, and what of all else is lost, in either direction, is drawn anew in each round.
+#[tokio::test]
+async fn three_of_five_nodes_that_reach_each_other_go_on_whatever_else_is_lost() {
+    let Some(network) = network(5) else { return };
+    let cluster = on(&network, 5).start().await.unwrap();
+    let askers = Askers::start(&cluster);
+    let random = RandomState::new();
+    for round in 0..10 {
+        let drawn = |what| random.hash_one((round, what));
+        let mut nodes: Vec<u64> = (1..=5).collect();
+        nodes.sort_by_key(|id| drawn(*id));
+        let is_kept = |from: u64, to: u64| nodes[..3].contains(&from) && nodes[..3].contains(&to);
+        let pairs =
+            (1..=5).flat_map(|from| (1..=5).map(move |to| (from, to))).filter(|(from, to)| from != to);
+        let is_lost = |(from, to): &(u64, u64)| !is_kept(*from, *to) && drawn(10 * from + to) % 2 == 0;
+        let lost: Vec<(u64, u64)> = pairs.filter(is_lost).collect();
+        for (from, to) in &lost {
+            network.block(&[*from], &[*to]).unwrap();
+        }
+        let cut = Instant::now();
+        askers.next(&nodes[..3], SOON).await.unwrap_or_else(|error| panic!("{error}, without {lost:?}"));
+        eprintln!("{:?} grant {:?} after {lost:?} are lost", &nodes[..3], cut.elapsed());
+        network.heal().unwrap();
+        // Every second time, the next losses meet a cluster that is not whole.
+        for node in cluster.nodes().iter().filter(|_| round % 2 == 0) {
+            askers.next(&[node.id()], SOON).await.unwrap();
+        }
+    }
+    for node in cluster.nodes() {
+        askers.next(&[node.id()], SOON).await.unwrap();
+    }
+    askers.stop().await.check(&cluster).await;
 }
 
 /// Not about speed: the times are for the record.

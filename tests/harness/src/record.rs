@@ -79,15 +79,12 @@ impl Askers {
         Self { tasks: tasks.collect(), record, enough }
     }
 
-    /// Waits until `node` has told of a grant that was asked for from now on, and gives it.
-    pub async fn next(&self, node: u64, within: Duration) -> Result<Told, Error> {
+    /// Waits until one of `nodes` has told of a grant that was asked for from now on.
+    pub async fn next(&self, nodes: &[u64], within: Duration) -> Result<(), Error> {
         let now = Instant::now();
-        let look = || {
-            let record = lock(&self.record);
-            let mut told = record.told.iter().rev();
-            std::future::ready(told.find(|told| told.node == node && told.asked >= now).cloned())
-        };
-        until(within, format!("node {node} tells of a grant"), look).await
+        let is_next = |told: &Told| nodes.contains(&told.node) && told.asked >= now;
+        let look = || std::future::ready(lock(&self.record).told.iter().any(is_next).then_some(()));
+        until(within, format!("one of the nodes {nodes:?} tells of a grant"), look).await
     }
 
     /// Lets each end what it has begun, and gives all that was told.
