@@ -57,12 +57,6 @@ async fn measure(cluster: Builder) {
         row("  acquire p50, ms", &mut p50);
         row("  acquire p99, ms", &mut p99);
     }
-
-    let mut gaps = Vec::new();
-    for _ in 0..2 * ROUNDS {
-        gaps.push(failover(&cluster).await.as_secs_f64());
-    }
-    row("kill -9 of the leader until the next grant, s", &mut gaps);
 }
 
 fn row(name: &str, values: &mut [f64]) {
@@ -181,24 +175,4 @@ impl Connection {
             }
         }
     }
-}
-
-/// Kills the leader, and gives the time until a new lease is granted through another node.
-async fn failover(cluster: &Cluster) -> Duration {
-    let leader = cluster.leader().await.unwrap();
-    let other = cluster.others(leader.id()).next().unwrap().http();
-    leader.kill().unwrap();
-    let killed = Instant::now();
-    let mut connection = Connection::open(other).await.unwrap();
-    loop {
-        let path = format!("/v1/leases/{}", uuid::Uuid::new_v4());
-        let body = format!(r#"{{"keys":["failover/{}"]}}"#, uuid::Uuid::new_v4());
-        if connection.call("PUT", &path, &body).await.unwrap() == 201 {
-            break;
-        }
-    }
-    let gap = killed.elapsed();
-    leader.restart().unwrap();
-    leader.ready().await.unwrap();
-    gap
 }
