@@ -156,3 +156,21 @@ async fn granted(client: &Client, lease: LeaseId, name: &str, ttl_ms: u32) -> Gr
         other => panic!("{other:?}"),
     }
 }
+
+#[tokio::test]
+async fn a_pause_of_the_process_shows_in_its_longest_delay() {
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).nodes(1).start().await.unwrap();
+    let node = cluster.node(1);
+    let longest = || async {
+        let text = node.client().metrics().await.done();
+        let value = text.lines().find_map(|line| line.strip_prefix("ringfence_loop_delay_longest_seconds "));
+        value.and_then(|value| value.parse::<f64>().ok())
+    };
+    let pause = Duration::from_millis(1_500);
+    assert!(until(SOON, "delays are measured", longest).await.unwrap() < pause.as_secs_f64());
+    node.stop().unwrap();
+    tokio::time::sleep(pause).await;
+    node.resume().unwrap();
+    let shows = || async { longest().await.filter(|seconds| *seconds >= 1.4) };
+    until(SOON, "the pause shows", shows).await.unwrap();
+}
