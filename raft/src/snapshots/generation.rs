@@ -1,7 +1,7 @@
 //! One snapshot on disk: a sled database of its own, written once and never changed.
 //!
 //! ```text
-//! key "head"          format, length and SHA-256 of the table's bytes, last log id, membership
+//! key "head"          format, length and SHA-256 of the table's bytes, last log id, membership, checksum of all this
 //! key 0, 1, 2 …       the table's bytes in chunks of 4 KiB
 //! ```
 //! sled leaves it to the system when its files reach the disk, so every file and folder is synced here before the
@@ -256,10 +256,17 @@ impl Head {
         out.put_u64_le(self.bytes);
         out.extend_from_slice(&self.sha256);
         put_meta(&mut out, &self.meta);
+        out.put_u32_le(crc32c::crc32c(&out));
         out.to_vec()
     }
 
     fn decode(bytes: &[u8]) -> io::Result<Self> {
+        let Some((bytes, checksum)) = bytes.split_last_chunk() else {
+            return Err(damaged("its head is too short"));
+        };
+        if crc32c::crc32c(bytes) != u32::from_le_bytes(*checksum) {
+            return Err(damaged("the checksum of its head is wrong"));
+        }
         let mut bytes = Bytes::copy_from_slice(bytes);
         let short = |_| damaged("its head is too short");
         let format = bytes.try_get_u16_le().map_err(short)?;
