@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use ringfence_harness::{
     Answered, Askers, Builder, Called, Client, Cluster, Consistency, Error, Fate, Network, Node, Reply,
     definite, key, try_once, until,
@@ -90,15 +91,13 @@ async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
         network.block(from, to).unwrap();
     }
     let began = Instant::now();
-    let mut told = Vec::new();
-    for id in &cut.grant {
+    let granted = cut.grant.iter().map(|id| async {
         askers.next(&[*id], SOON).await.unwrap();
-        told.push((*id, began.elapsed()));
-    }
-    eprintln!("leader {leader}, {:?} cut off: each has granted again after {told:?}", cut.refuse);
-    for id in &cut.refuse {
-        refuses_all(cluster.node(*id)).await;
-    }
+        (*id, began.elapsed())
+    });
+    let refused = cut.refuse.iter().map(|id| refuses_all(cluster.node(*id)));
+    let (granted, _) = tokio::join!(join_all(granted), join_all(refused));
+    eprintln!("leader {leader}, {:?} cut off: each of the others has granted after {granted:?}", cut.refuse);
     let healing = Instant::now();
     network.heal().unwrap();
     let healed = Instant::now();
