@@ -129,7 +129,7 @@ impl Founding {
         let own = peers.identity.node_id;
         let founds = members.iter().min().is_none_or(|lowest| *lowest == own);
         let others: Vec<NodeId> = members.iter().copied().filter(|id| *id != own).collect();
-        let mut told = false;
+        let mut told = None;
         loop {
             if let Some(cluster) = self.cluster() {
                 return Ok(cluster);
@@ -148,10 +148,10 @@ impl Founding {
                     Err(AdoptError::Io(error)) => return Err(error.into()),
                 }
             }
-            if !std::mem::replace(&mut told, true) {
-                let missing: Vec<NodeId> =
-                    others.iter().copied().filter(|id| !probed.contains_key(id)).collect();
+            let missing: Vec<NodeId> = others.iter().copied().filter(|id| !probed.contains_key(id)).collect();
+            if told.as_ref() != Some(&missing) {
                 tracing::info!(?missing, "waiting for the other members, to found a cluster with them");
+                told = Some(missing);
             }
             let mut adopted = self.cluster.subscribe();
             let _ = timeout(AGAIN, adopted.wait_for(Option::is_some)).await;
