@@ -75,13 +75,44 @@ fn a_million_leases() {
     let spent = run_all(&mut table, 2, (0..rounds).map(|n| Command::Renew { lease_id: id(n), ttl: None }));
     println!("    {} renewals a second among them", per_second(rounds, spent));
 
-    let start = Instant::now();
-    let snapshot = table.snapshot();
-    println!("    snapshot: {} MB in {:?}", snapshot.len() / 1_000_000, start.elapsed());
-    let start = Instant::now();
-    let restored = LeaseTable::restore(&snapshot[..]).unwrap();
-    println!("    restored in {:?}", start.elapsed());
-    assert_eq!(restored.live(), table.live());
+    // Now one half ends, here and there, and others come: memory in no order, as it is after some time.
+    run_all(&mut table, 3, (0..rounds).map(|n| Command::Release { lease_id: id(n * 7_919 % count) }));
+    run_all(&mut table, 3, (LATER..LATER + rounds).map(|n| acquire(n, &key(n), Mode::Exclusive, 0)));
+    run_all(&mut table, 4, (2 * LATER..2 * LATER + 1_500_000).map(|n| Command::Release { lease_id: id(n) }));
+    assert_eq!((table.live(), table.remembered()), (1_000_000, 2_000_000));
+    snapshots_while_grants_go_on(table);
+}
+
+/// From here on ids are of leases that came when memory was in no order any more.
+const LATER: u64 = 10_000_000;
+
+/// Of 1,000,000 leases and 2,000,000 ended ids.
+fn snapshots_while_grants_go_on(mut table: LeaseTable) {
+    println!("    longest of 20 entries of 1,000 renewals: {:?}", longest_renewals(&mut table));
+    let (frozen, spent) = timed(|| table.freeze());
+    println!("    frozen in {spent:?}");
+    let before = resident_bytes();
+    println!("    longest of 20 while all memory is shared: {:?}", longest_renewals(&mut table));
+    println!("    {} KB copied an entry", (resident_bytes() - before) / 20_000);
+    let (_, spent) = timed(|| drop(frozen));
+    println!("    view dropped in {spent:?}");
+
+    let frozen = table.freeze();
+    let mut bytes = Vec::with_capacity(200_000_000);
+    let (_, spent) = timed(|| frozen.write_to(&mut bytes).unwrap());
+    println!("    written: {} MB in {spent:?}", bytes.len() / 1_000_000);
+    drop(frozen);
+    let (_, spent) = timed(|| drop(table));
+    println!("    table dropped in {spent:?}");
+    let (restored, spent) = timed(|| LeaseTable::restore(&bytes[..]).unwrap());
+    println!("    restored in {spent:?}");
+    assert!(restored.snapshot() == bytes);
+}
+
+fn longest_renewals(table: &mut LeaseTable) -> Duration {
+    let renew = |n| Command::Renew { lease_id: id(LATER + n), ttl: None };
+    let entry = |from: usize| (0..500_000).skip(from).step_by(500).map(renew).collect();
+    (0..20).map(|n| run(table, table.at_ms() + 1, entry(n * 7))).max().unwrap()
 }
 
 /// The longest apply of five rounds, in that round where it was shortest: other programs run too.
@@ -110,6 +141,12 @@ fn run_all(table: &mut LeaseTable, at_ms: u64, commands: impl Iterator<Item = Co
         spent += run(table, at_ms, entry);
     }
     spent
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let done = work();
+    (done, start.elapsed())
 }
 
 fn run(table: &mut LeaseTable, at_ms: u64, entry: Vec<Command>) -> Duration {

@@ -10,6 +10,11 @@ use crate::slots::Slot;
 pub(crate) struct Deadlines(BTreeMap<(u64, Revision), Slot>);
 
 impl Deadlines {
+    /// The list of these leases, much faster than one by one.
+    pub(crate) fn of<'a>(leases: impl Iterator<Item = (&'a Lease, Slot)>) -> Self {
+        Self(leases.map(|(lease, slot)| ((lease.deadline_ms, lease.number), slot)).collect())
+    }
+
     pub(crate) fn insert(&mut self, lease: &Lease, slot: Slot) {
         self.0.insert((lease.deadline_ms, lease.number), slot);
     }

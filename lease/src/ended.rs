@@ -43,17 +43,18 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
+    /// These leases, oldest first; `None` if one is among them twice.
+    pub(crate) fn restore(order: Fifo<EndedLease>) -> Option<Self> {
+        let by_id: BTreeMap<LeaseId, End> = order.iter().map(|ended| (ended.id, ended.end)).collect();
+        (by_id.len() == order.len()).then_some(Self { by_id, order })
+    }
+
     pub(crate) fn get(&self, id: LeaseId) -> Option<End> {
         self.by_id.get(&id).copied()
     }
 
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
-    }
-
-    /// When the last one ended.
-    pub(crate) fn latest_ms(&self) -> Option<u64> {
-        self.order.back().map(|last| last.ended_ms)
     }
 
     /// Remembers an id that is not remembered yet; of more than `most` the oldest are forgotten.
@@ -80,9 +81,63 @@ impl Ended {
         self.order.clone()
     }
 
+    /// What is remembered, in order.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &LeaseId> {
+        self.by_id.keys()
+    }
+
     fn forget_oldest(&mut self) {
         if let Some(oldest) = self.order.pop_front() {
             self.by_id.remove(&oldest.id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: u64) -> LeaseId {
+        LeaseId::from_u128(u128::from(n) + 1).unwrap()
+    }
+
+    /// The numbers of the ids that are remembered, oldest first.
+    fn listed(frozen: &Fifo<EndedLease>) -> Vec<u64> {
+        frozen.iter().map(|ended| ended.ended_ms).collect()
+    }
+
+    #[test]
+    fn what_is_forgotten_after_a_view_was_taken_stays_in_the_view() {
+        let mut ended = Ended::default();
+        // Of 10,000 the first 500 must go at once. One ends each millisecond.
+        for n in 0..10_000 {
+            ended.remember(id(n), End::TimedOut, n, 9_500);
+        }
+        let first = ended.freeze();
+        let mut views = Vec::new();
+        for step in 1..=9 {
+            let oldest = 500 + step * 1_000;
+            ended.forget(oldest + REMEMBER_MS, usize::MAX);
+            ended.remember(id(9_999 + step), End::Gone(EndReason::Released), 9_999 + step, 9_500);
+            views.push((oldest..10_000 + step, ended.freeze()));
+        }
+        assert_eq!((ended.get(id(9_499)), ended.get(id(9_500))), (None, Some(End::TimedOut)));
+        assert_eq!(ended.get(id(10_008)), Some(End::Gone(EndReason::Released)));
+        assert_eq!((ended.len(), ended.ids().count()), (509, 509));
+        assert_eq!(listed(&first), (500..10_000).collect::<Vec<_>>());
+        for (remembered, view) in views {
+            assert_eq!(listed(&view), remembered.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn an_id_cannot_be_restored_twice() {
+        let mut order = Fifo::default();
+        for n in [1, 2, 3] {
+            order.push_back(EndedLease { ended_ms: 1, id: id(n), end: End::TimedOut });
+        }
+        assert!(Ended::restore(order.clone()).is_some());
+        order.push_back(EndedLease { ended_ms: 2, id: id(2), end: End::TimedOut });
+        assert!(Ended::restore(order).is_none());
     }
 }

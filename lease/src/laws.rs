@@ -1,8 +1,9 @@
 //! The table against a model, and against the promises themselves, over random histories.
 //!
 //! Each history is played three times. In whole entries, against [`model::Model`], with every outcome, event and view
-//! compared; beside it, by a second table that is now and then saved and restored; and command by command, with a
-//! [`witness::Witness`] looking on. At the end the test makes sure that it saw of everything enough.
+//! compared, and now and then frozen; beside it, by a second table that is now and then saved and restored; and
+//! command by command, with a [`witness::Witness`] looking on. At the end the test makes sure that it saw of
+//! everything enough.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,25 +11,28 @@ use std::collections::BTreeMap;
 use proptest::test_runner::{Config, TestRunner};
 use ringfence_wire::{LeaseId, Revision, Token};
 
-use crate::table::{LeaseTable, Record};
+use crate::table::{FrozenTable, LeaseTable, Record};
 use crate::{Command, Event, Outcome};
 
 mod garbage;
 mod model;
 mod script;
+mod snapshots;
 mod witness;
 
 use model::Model;
 use script::{KEYS, Script, ids, key};
+use snapshots::{bytes_of, records_of};
 use witness::{Cause, Witness};
 
 /// What must have happened in the course of the test, and how often at least.
-const EXERCISED: [(&str, usize); 35] = [
+const EXERCISED: [(&str, usize); 36] = [
     ("abandoned", 50),
     ("came back too late", 90),
     ("expired", 1520),
     ("fitted, but its wait was over", 200),
     ("forgotten", 170),
+    ("frozen, and then changed", 900),
     ("gave up its wait", 40),
     ("gone", 2350),
     ("granted at once", 2130),
@@ -88,6 +92,7 @@ fn play(script: &Script) -> BTreeMap<&'static str, usize> {
     let mut restored = LeaseTable::with_limits(script.limits);
     let mut stepped = LeaseTable::with_limits(script.limits);
     let mut witness = Witness::new(script.limits);
+    let mut views: Vec<(FrozenTable, Vec<u8>)> = Vec::new();
     for entry in &script.entries {
         let at_ms = table.at_ms().saturating_add_signed(entry.step_ms);
         let commands: Vec<Command> =
@@ -98,6 +103,9 @@ fn play(script: &Script) -> BTreeMap<&'static str, usize> {
             if table.waiters() > 0 {
                 witness.count("restored with waiters");
             }
+        }
+        if entry.freeze {
+            views.push((table.freeze(), table.snapshot()));
         }
         let remembered = model.ended.len();
         let modelled = applied(|events| model.apply(at_ms, commands.clone(), events));
@@ -115,6 +123,12 @@ fn play(script: &Script) -> BTreeMap<&'static str, usize> {
         if script.limits.ends > script::IDS as usize {
             assert_eq!(step, told, "one by one, and all in one entry");
             assert_eq!(stepped.snapshot(), table.snapshot());
+        }
+    }
+    for (view, before) in views {
+        assert_eq!(bytes_of(&view), before, "frozen");
+        if before != table.snapshot() {
+            witness.count("frozen, and then changed");
         }
     }
     witness.counts
@@ -137,7 +151,7 @@ fn step(
     // What is left over from a capped entry stays so while the commands run, as it does within one entry.
     let ends = std::mem::take(&mut table.limits.ends);
     for command in commands {
-        let before: Vec<Record> = table.freeze().records().collect();
+        let before = records_of(table);
         let (outcome, changes) = applied(|events| table.apply(at_ms, vec![command.clone()], events));
         witness.saw(&Cause::Command(command, &outcome[0]), &changes, table);
         assert_a_repeat_changes_little(command, &outcome[0], &changes, &before, table, witness);
@@ -153,7 +167,7 @@ fn assert_a_repeat_changes_little(
     command: &Command,
     outcome: &Outcome,
     changes: &[Event],
-    before: &[Record],
+    before: &[Record<'_>],
     table: &LeaseTable,
     witness: &mut Witness,
 ) {
@@ -166,9 +180,9 @@ fn assert_a_repeat_changes_little(
         witness.count("repeated while waiting");
     }
     // Any entry may forget an ended id.
-    let lasting = |record: &Record| matches!(record, Record::Head { .. } | Record::Lease(_));
+    let lasting = |record: &Record<'_>| matches!(record, Record::Head { .. } | Record::Lease(_));
     let before: Vec<&Record> = before.iter().filter(|record| lasting(record)).collect();
-    let mut after: Vec<Record> = table.freeze().records().filter(lasting).collect();
+    let mut after: Vec<Record> = records_of(table).into_iter().filter(lasting).collect();
     assert_eq!(before.len(), after.len());
     for (before, after) in before.into_iter().zip(&mut after) {
         if let (Record::Lease(before), Record::Lease(after)) = (before, &mut *after)

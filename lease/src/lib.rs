@@ -3,7 +3,7 @@
 //! [`LeaseTable::apply`] takes the next entry of the log, a time and some [`Command`]s, and answers with an
 //! [`Outcome`] for each command and an [`Event`] for each change. Nothing else goes in: no clock, no random number,
 //! no order of a hash map. So every replica that applied the same entries has the same table and gave the same
-//! answers, and the bytes of [`LeaseTable::snapshot`] are the same on all of them.
+//! answers, and the bytes of a snapshot are the same on all of them.
 //!
 //! ```text
 //!              (at, commands)                                  outcomes, events
@@ -36,6 +36,11 @@
 //!
 //! **Safety does not rest on time.** Deadlines only decide when an entry of the log ends a lease; until one does,
 //! the lease is live, for reads as well. It is the token that keeps a late writer out.
+//!
+//! **A snapshot** is written from a view of an instant ([`LeaseTable::freeze`]), on any thread, while entries are
+//! applied. View and table have their memory in common; a change copies the few leases beside the one it is made to
+//! (`Slots`), and of the ended ids only the latest ([`Fifo`](fifo::Fifo)). [`LeaseTable::restore`] reads one from a
+//! stream, and needs hardly more memory than the table it makes.
 //!
 //! No input makes this crate panic: commands need not come from the door, snapshots not from this program.
 

@@ -1,3 +1,4 @@
+use std::array;
 use std::sync::Arc;
 
 /// Where a value lies in [`Slots`]. Valid until the value is taken out.
@@ -7,21 +8,34 @@ pub(crate) struct Slot(u32);
 /// Values at places that do not move, found by a number of four bytes: three maps point at every lease, and a lease
 /// id in each of them would cost four times as much.
 ///
-/// They lie in chunks: growing never copies what is there, and [`Self::freeze`] copies only the list of the chunks.
-/// The first change of a chunk that a frozen view has too makes a copy of that chunk; so chunks are small, and a
-/// clone of a value had better be cheap. Which slot a value gets depends on the history of this process and never
-/// shows outside.
+/// They lie in small chunks that are copied when they are written to, if a frozen view has them too:
+///
+/// ```text
+///   root      [ branch branch branch … ]                copied by freeze(): a pointer for each 512 values
+///                 |      '----------------.
+///   branch    [ leaf leaf … 32 in all ]  [ … ]          copied with the first change below it: 32 pointers
+///                 |
+///   leaf      [ value free value … 16 in all ]          copied with the first change in it: 16 values
+/// ```
+///
+/// So a view is cheap however many values there are, and a change costs little more while there is one: some four
+/// microseconds where nothing near it was changed before, most of them to raise counts here and there in memory. Which
+/// slot a value gets depends on the history of this process and never shows outside.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     chunks: Chunks<T>,
     free: Vec<Slot>,
 }
 
-/// The values of [`Slots`] as they were at one instant.
+/// The values of [`Slots`] at one instant.
 #[derive(Clone, Debug)]
-pub(crate) struct Chunks<T>(Vec<Arc<[Option<T>; CHUNK]>>);
+pub(crate) struct Chunks<T>(Vec<Arc<Branch<T>>>);
 
-const CHUNK: usize = 64;
+type Branch<T> = [Arc<Leaf<T>>; BRANCH];
+type Leaf<T> = [Option<T>; LEAF];
+
+const BRANCH: usize = 32;
+const LEAF: usize = 16;
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
@@ -30,7 +44,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T: Clone> Slots<T> {
-    /// All values of this instant, whatever is changed later.
+    /// The values of this instant, whatever changes later.
     pub(crate) fn freeze(&self) -> Chunks<T> {
         self.chunks.clone()
     }
@@ -40,7 +54,7 @@ impl<T: Clone> Slots<T> {
         if self.free.is_empty() {
             self.grow();
         }
-        let slot = self.free.pop().expect("a table that has no free slot was given a chunk of them");
+        let slot = self.free.pop().expect("free slots were added where there was none");
         *self.place(slot) = Some(value);
         slot
     }
@@ -63,28 +77,32 @@ impl<T: Clone> Slots<T> {
     }
 
     fn place(&mut self, slot: Slot) -> &mut Option<T> {
-        let index = slot.0 as usize;
-        &mut Arc::make_mut(&mut self.chunks.0[index / CHUNK])[index % CHUNK]
+        let (branch, leaf, place) = slot.path();
+        let branch = Arc::make_mut(&mut self.chunks.0[branch]);
+        &mut Arc::make_mut(&mut branch[leaf])[place]
     }
 
+    /// All leaves of a new branch are one and the same until they are written to.
     fn grow(&mut self) {
-        let first = self.chunks.0.len() * CHUNK;
-        self.chunks.0.push(Arc::new([const { None }; CHUNK]));
-        self.free.extend((first..first + CHUNK).rev().map(Slot::at));
+        let first = self.chunks.0.len() * BRANCH * LEAF;
+        let leaf = Arc::new([const { None }; LEAF]);
+        self.chunks.0.push(Arc::new(array::from_fn(|_| Arc::clone(&leaf))));
+        self.free.extend((first..first + BRANCH * LEAF).rev().map(Slot::at));
     }
 }
 
 impl<T> Chunks<T> {
     /// The value at `slot`.
     pub(crate) fn get(&self, slot: Slot) -> &T {
-        let index = slot.0 as usize;
-        self.0[index / CHUNK][index % CHUNK].as_ref().expect("a slot is kept only while its value is in")
+        let (branch, leaf, place) = slot.path();
+        self.0[branch][leaf][place].as_ref().expect("a slot is kept only while its value is in")
     }
 
     /// All values and where they lie, in no order that means anything.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Slot, &T)> {
-        let places = self.0.iter().flat_map(|chunk| chunk.iter()).enumerate();
-        places.filter_map(|(index, value)| Some((Slot::at(index), value.as_ref()?)))
+        let leaves = self.0.iter().flat_map(|branch| branch.iter());
+        let places = leaves.flat_map(|leaf| leaf.iter()).enumerate();
+        places.filter_map(|(index, place)| Some((Slot::at(index), place.as_ref()?)))
     }
 }
 
@@ -92,37 +110,68 @@ impl Slot {
     fn at(index: usize) -> Self {
         Self(u32::try_from(index).expect("four billion leases do not fit into memory"))
     }
+
+    /// Its branch, the leaf in that, the place in that.
+    fn path(self) -> (usize, usize, usize) {
+        let index = self.0 as usize;
+        (index / LEAF / BRANCH, index / LEAF % BRANCH, index % LEAF)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const MANY: usize = 2 * BRANCH * LEAF;
+
+    fn numbers() -> (Slots<usize>, Vec<Slot>) {
+        let mut slots = Slots::default();
+        let all = (0..MANY + 1).map(|n| slots.insert(n)).collect();
+        (slots, all)
+    }
+
     #[test]
     fn a_slot_is_used_again_and_growing_moves_nothing() {
-        let mut slots = Slots::default();
-        let all: Vec<Slot> = (0..3 * CHUNK).map(|n| slots.insert(n)).collect();
+        let (mut slots, all) = numbers();
         assert_eq!(slots.take(all[5]), 5);
         assert_eq!(slots.insert(7_777), all[5]);
-        *slots.get_mut(all[CHUNK]) += 1;
-        assert_eq!((*slots.get(all[5]), *slots.get(all[CHUNK])), (7_777, CHUNK + 1));
+        *slots.get_mut(all[MANY - 1]) += 1;
+        for (n, &slot) in all.iter().enumerate() {
+            let value = if n == 5 { 7_777 } else { n + usize::from(n == MANY - 1) };
+            assert_eq!(*slots.get(slot), value);
+        }
         assert_eq!(slots.chunks.0.len(), 3);
     }
 
     #[test]
-    fn a_frozen_view_stays_what_it_was_and_a_change_copies_one_chunk() {
-        let mut slots = Slots::default();
-        let all: Vec<Slot> = (0..3 * CHUNK).map(|n| slots.insert(n)).collect();
-        slots.take(all[CHUNK]);
+    fn a_frozen_view_stays_what_it_was() {
+        let (mut slots, all) = numbers();
+        slots.take(all[LEAF]);
         let frozen = slots.freeze();
-        let values = |chunks: &Chunks<usize>| chunks.iter().map(|(_, &value)| value).collect::<Vec<_>>();
-        let before = values(&frozen);
-        *slots.get_mut(all[CHUNK + 1]) = 7;
-        slots.take(all[CHUNK + 2]);
-        slots.insert(8);
-        slots.insert(9);
-        assert_eq!(values(&frozen), before);
-        let shared = |index: usize| Arc::ptr_eq(&frozen.0[index], &slots.chunks.0[index]);
-        assert_eq!([0, 1, 2].map(shared), [true, false, true]);
+        let before: Vec<(Slot, usize)> = frozen.iter().map(|(slot, &value)| (slot, value)).collect();
+        assert_eq!(before.len(), MANY);
+        *slots.get_mut(all[LEAF + 1]) = 7;
+        slots.take(all[LEAF + 2]);
+        (0..MANY).for_each(|n| _ = slots.insert(n));
+        assert!(frozen.iter().map(|(slot, &value)| (slot, value)).eq(before));
+    }
+
+    #[test]
+    fn a_change_copies_one_leaf_and_one_branch_and_only_while_a_view_has_them() {
+        let (mut slots, all) = numbers();
+        let frozen = slots.freeze();
+        *slots.get_mut(all[LEAF]) = 7;
+        let leaves = |chunks: &Chunks<usize>| {
+            chunks.0.iter().flat_map(|branch| branch.iter().map(Arc::as_ptr)).collect::<Vec<_>>()
+        };
+        let (before, after) = (leaves(&frozen), leaves(&slots.chunks));
+        let copied: Vec<usize> = (0..before.len()).filter(|&n| before[n] != after[n]).collect();
+        assert_eq!(copied, [1]);
+        assert!(Arc::ptr_eq(&frozen.0[1], &slots.chunks.0[1]));
+        *slots.get_mut(all[LEAF + 1]) = 8;
+        assert_eq!(leaves(&slots.chunks), after);
+        drop(frozen);
+        *slots.get_mut(all[0]) = 9;
+        assert_eq!(leaves(&slots.chunks), after);
     }
 }

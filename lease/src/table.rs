@@ -15,7 +15,7 @@ mod change;
 mod detach;
 mod due;
 mod frozen;
-mod records;
+mod reader;
 mod release;
 mod renew;
 mod restore;
@@ -24,6 +24,8 @@ mod snapshot;
 mod view;
 
 pub use frozen::FrozenTable;
+#[cfg(test)]
+pub(crate) use reader::RecordReader;
 pub use restore::RestoreError;
 #[cfg(test)]
 pub(crate) use snapshot::{LeaseRecord, Record, write_records};

@@ -7,6 +7,7 @@ use proptest::test_runner::TestRunner;
 use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Ttl, Wait};
 
 use super::script::{Script, scripts};
+use super::snapshots::records_of;
 use super::stranger;
 use crate::ended::End;
 use crate::table::{LeaseRecord, LeaseTable, Record, RestoreError, write_records};
@@ -84,7 +85,7 @@ fn another_format_is_told_apart_from_damage() {
 }
 
 /// A holds a, B waits for it, C and D ended.
-fn small_table() -> Vec<Record> {
+fn small_table() -> Vec<Record<'static>> {
     let acquire = |id, ms| {
         Command::Acquire(Box::new(Acquire {
             lease_id: LeaseId::from_u128(id).unwrap(),
@@ -101,23 +102,19 @@ fn small_table() -> Vec<Record> {
     let mut table = LeaseTable::default();
     table.apply(5, vec![acquire(1, 0), acquire(2, 1_000), release(3)], &mut Vec::new());
     table.apply(6, vec![release(4)], &mut Vec::new());
-    table.freeze().records().collect()
-}
-
-fn bytes_of(records: Vec<Record>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    write_records(records, &mut bytes).unwrap();
-    bytes
+    records_of(&table)
 }
 
 #[test]
 fn records_that_contradict_each_other_are_refused() {
-    let refusal_of = |tamper: &dyn Fn(&mut Vec<Record>)| {
+    let refusal_of = |tamper: &dyn Fn(&mut Vec<Record<'_>>)| {
         let mut records = small_table();
         tamper(&mut records);
-        LeaseTable::restore(&bytes_of(records)[..]).err().map(|error| error.to_string())
+        let mut bytes = Vec::new();
+        write_records(records, &mut bytes).unwrap();
+        LeaseTable::restore(&bytes[..]).err().map(|error| error.to_string())
     };
-    let lease = |index: usize, change: &dyn Fn(&mut LeaseRecord)| {
+    let lease = |index: usize, change: &dyn Fn(&mut LeaseRecord<'_>)| {
         refusal_of(&|records| match &mut records[index] {
             Record::Lease(lease) => change(lease),
             other => panic!("{other:?}"),
@@ -138,8 +135,8 @@ fn records_that_contradict_each_other_are_refused() {
         (refusal_of(&|records| records.insert(1, Record::Head { at_ms: 6, revision: Revision(2) })), "head"),
         (lease(1, &|lease| lease.number = Revision(0)), "yet to come"),
         (lease(1, &|lease| lease.number = Revision(2)), "by one change"),
-        (lease(1, &|lease| lease.claims.push(lease.claims[0].clone())), "a key twice"),
-        (lease(1, &|lease| lease.claims.clear()), "nothing is in its way"),
+        (lease(1, &|lease| lease.claims = [&lease.claims[..], &lease.claims].concat().into()), "a key twice"),
+        (lease(1, &|lease| lease.claims.to_mut().clear()), "nothing is in its way"),
         (lease(2, &|lease| lease.waits_since_ms = None), "do not bear each other"),
         (lease(2, &|lease| lease.lease_id = LeaseId::from_u128(1).unwrap()), "order of their ids"),
         (lease(2, &|lease| lease.lease_id = LeaseId::from_u128(4).unwrap()), "has not ended"),

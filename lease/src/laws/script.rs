@@ -28,7 +28,9 @@ impl fmt::Debug for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:?}", self.limits)?;
         for entry in &self.entries {
-            writeln!(f, "{:+} ms{}", entry.step_ms, if entry.restore { ", restore" } else { "" })?;
+            let restore = if entry.restore { ", restore" } else { "" };
+            let freeze = if entry.freeze { ", freeze" } else { "" };
+            writeln!(f, "{:+} ms{restore}{freeze}", entry.step_ms)?;
             entry.wishes.iter().try_for_each(|wish| writeln!(f, "    {wish:?}"))?;
         }
         Ok(())
@@ -43,6 +45,8 @@ pub(super) struct Entry {
     pub(super) wishes: Vec<Wish>,
     /// Whether the second table is saved and restored before this entry.
     pub(super) restore: bool,
+    /// Whether a view of the table is taken before this entry.
+    pub(super) freeze: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -92,11 +96,8 @@ fn entry() -> impl Strategy<Value = Entry> {
         2 => select(vec![-50, 1_000, 5_001]),
         1 => select(vec![30_000, 60_001]),
     ];
-    (step_ms, vec(wish(), 0..5), any::<bool>()).prop_map(|(step_ms, wishes, restore)| Entry {
-        step_ms,
-        wishes,
-        restore,
-    })
+    (step_ms, vec(wish(), 0..5), any::<bool>(), prop::bool::weighted(0.1))
+        .prop_map(|(step_ms, wishes, restore, freeze)| Entry { step_ms, wishes, restore, freeze })
 }
 
 fn wish() -> impl Strategy<Value = Wish> {

@@ -103,19 +103,24 @@ impl LeaseTable {
 
     /// Puts a waiter into all lists, at the tail of its queues, and counts the keys that it does not fit.
     pub(super) fn enter_waiting(&mut self, lease: Lease) -> Slot {
-        let (id, number) = (lease.id, lease.number);
+        let id = lease.id;
         let slot = self.leases.insert(lease);
-        let lease = self.leases.get_mut(slot);
         self.by_id.insert(id, slot);
+        self.line_up(slot);
+        slot
+    }
+
+    /// A waiter joins the tail of its queues.
+    pub(super) fn line_up(&mut self, slot: Slot) {
+        let lease = self.leases.get_mut(slot);
         self.waiting.insert(lease, slot);
         let mut unfit = 0;
         for &(ref key, mode) in lease.claims.iter() {
-            unfit += usize::from(!self.lines.queue(key, Claim { number, mode, slot }));
+            unfit += usize::from(!self.lines.queue(key, Claim { number: lease.number, mode, slot }));
         }
         if let Some(wait) = &mut lease.wait {
             wait.unfit = unfit;
         }
-        slot
     }
 
     fn next_revision(&mut self) -> Revision {

@@ -64,7 +64,7 @@ impl FrozenTable {
         write_records(self.records(), out)
     }
 
-    pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
+    fn records(&self) -> impl Iterator<Item = Record<'_>> {
         let mut by_id: Vec<(LeaseId, Slot)> =
             self.leases.iter().map(|(slot, lease)| (lease.id, slot)).collect();
         by_id.sort_unstable_by_key(|&(id, _)| id);

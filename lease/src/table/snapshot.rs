@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::io;
 
 use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Ttl};
@@ -14,14 +15,15 @@ pub(super) const FORMAT: u32 = 1;
 /// A snapshot is the format number in four bytes, the least significant first, and then these records, one after
 /// the other: the head, the leases by id, the ended ids from the oldest on, the tail. Nothing stands in them that
 /// follows from the rest (lines, fences, orders of ending), and nothing depends on how the table came to be what it
-/// is: equal tables give equal bytes.
+/// is: equal tables give equal bytes. What is long in them is borrowed from the table that is written; what was read
+/// owns it.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Record {
+pub(crate) enum Record<'a> {
     Head {
         at_ms: u64,
         revision: Revision,
     },
-    Lease(LeaseRecord),
+    Lease(LeaseRecord<'a>),
     Ended {
         ended_ms: u64,
         lease_id: LeaseId,
@@ -35,12 +37,12 @@ pub(crate) enum Record {
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LeaseRecord {
+pub(crate) struct LeaseRecord<'a> {
     pub(crate) lease_id: LeaseId,
-    pub(crate) claims: Vec<(Key, Mode)>,
+    pub(crate) claims: Cow<'a, [(Key, Mode)]>,
     pub(crate) ttl: Ttl,
-    pub(crate) holder: Option<Holder>,
-    pub(crate) metadata: Metadata,
+    pub(crate) holder: Option<Cow<'a, Holder>>,
+    pub(crate) metadata: Cow<'a, Metadata>,
     pub(crate) attachment: Option<Attachment>,
     pub(crate) number: Revision,
     pub(crate) deadline_ms: u64,
@@ -52,8 +54,8 @@ pub(crate) struct LeaseRecord {
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Writes the format number and these records.
-pub(crate) fn write_records(
-    records: impl IntoIterator<Item = Record>,
+pub(crate) fn write_records<'a>(
+    records: impl IntoIterator<Item = Record<'a>>,
     out: &mut impl io::Write,
 ) -> io::Result<()> {
     let mut buffer = FORMAT.to_le_bytes().to_vec();
@@ -68,14 +70,14 @@ pub(crate) fn write_records(
     out.write_all(&buffer)
 }
 
-impl From<&Lease> for LeaseRecord {
-    fn from(lease: &Lease) -> Self {
+impl<'a> From<&'a Lease> for LeaseRecord<'a> {
+    fn from(lease: &'a Lease) -> Self {
         Self {
             lease_id: lease.id,
-            claims: lease.claims.to_vec(),
+            claims: Cow::Borrowed(&lease.claims),
             ttl: lease.ttl,
-            holder: lease.holder.clone(),
-            metadata: lease.metadata.as_deref().cloned().unwrap_or_default(),
+            holder: lease.holder.as_ref().map(Cow::Borrowed),
+            metadata: lease.metadata.as_deref().map(Cow::Borrowed).unwrap_or_default(),
             attachment: lease.attachment(),
             number: lease.number,
             deadline_ms: lease.deadline_ms,

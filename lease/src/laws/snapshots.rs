@@ -1,0 +1,191 @@
+//! Views of a table, the bytes they write, and the sources that a table is restored from.
+
+use std::io::{self, Read, Write};
+use std::num::NonZeroU32;
+use std::thread;
+
+use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Ttl, Wait};
+
+use crate::table::{FrozenTable, LeaseTable, Record, RecordReader, RestoreError};
+use crate::{Acquire, Attachment, Command, Outcome};
+
+pub(super) fn bytes_of(view: &FrozenTable) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    view.write_to(&mut bytes).unwrap();
+    bytes
+}
+
+/// What stands in a snapshot of `table`.
+pub(super) fn records_of(table: &LeaseTable) -> Vec<Record<'static>> {
+    let bytes = table.snapshot();
+    let mut reader = RecordReader::new(&bytes[4..]);
+    let mut records = Vec::new();
+    while !reader.is_at_end().unwrap() {
+        records.push(reader.next().unwrap());
+    }
+    records
+}
+
+fn id(n: u128) -> LeaseId {
+    LeaseId::from_u128(n).unwrap()
+}
+
+fn acquire(n: u128, claims: Vec<(Key, Mode)>, wait_ms: u32) -> Acquire {
+    Acquire {
+        lease_id: id(n),
+        claims,
+        ttl: Ttl::default(),
+        wait: Wait::from_ms(wait_ms).unwrap(),
+        keep_place: false,
+        holder: None,
+        metadata: Metadata::default(),
+        attachment: Attachment(7),
+    }
+}
+
+/// One holder of a key each.
+fn leases(ids: impl Iterator<Item = u128>) -> Vec<Command> {
+    let key = |n| Key::new(&format!("accounts/{n}")).unwrap();
+    ids.map(|n| Command::Acquire(Box::new(acquire(n, vec![(key(n), Mode::Exclusive)], 0)))).collect()
+}
+
+/// Some of everything: a metadata, a holder, modes, a waiter, ended ids.
+fn some_of_everything() -> LeaseTable {
+    let mut table = LeaseTable::default();
+    let key = |name| Key::new(name).unwrap();
+    let mode = |limit| Mode::Shared { limit: NonZeroU32::new(limit) };
+    let metadata = [("job", "7"), ("host", "ä")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let first = Acquire {
+        holder: Holder::new("ann"),
+        metadata: Metadata::new(metadata.into()).unwrap(),
+        ..acquire(3, vec![(key("b"), mode(0)), (key("a/b"), mode(300))], 0)
+    };
+    let second = acquire(2, vec![(key("c"), Mode::Exclusive)], 0);
+    let third = Acquire { keep_place: true, ..acquire(1 << 127, vec![(key("b"), Mode::Exclusive)], 60_000) };
+    let acquires = [first, second, third].map(|acquire| Command::Acquire(Box::new(acquire)));
+    table.apply(1_000, acquires.into(), &mut Vec::new());
+    table.apply(2_000, vec![Command::Renew { lease_id: id(2), ttl: None }], &mut Vec::new());
+    let in_vain = acquire(8, vec![(key("c"), Mode::Exclusive)], 1);
+    table.apply(3_000, vec![Command::Acquire(Box::new(in_vain))], &mut Vec::new());
+    table.apply(4_000, vec![Command::Release { lease_id: id(9) }], &mut Vec::new());
+    table
+}
+
+#[test]
+fn the_format_is_what_it_always_was() {
+    let bytes: String = some_of_everything().snapshot().iter().map(|byte| format!("{byte:02x}")).collect();
+    let records = [
+        "01000000",
+        "00a01f05",
+        "01100000000000000000000000000000000201016300987500000002e8840100",
+        "011000000000000000000000000000000003020162010003612f620101ac0298750103616e6e0204686f737402c3a4036a6f620137010701807d00",
+        "0110800000000000000000000000000000000101620098750000010703d0830401e807",
+        "02a01f100000000000000000000000000000000800",
+        "02a01f10000000000000000000000000000000090100",
+        "030302",
+    ];
+    assert_eq!(bytes, records.concat());
+}
+
+#[test]
+fn a_view_is_written_on_another_thread_while_grants_go_on() {
+    let mut table = LeaseTable::default();
+    table.apply(1, leases(1..=2_000), &mut Vec::new());
+    let (view, before) = (table.freeze(), table.snapshot());
+    assert_eq!((view.at_ms(), view.revision(), view.live()), (1, table.revision(), 2_000));
+    let writing = thread::spawn(move || (0..20).map(|_| bytes_of(&view)).collect::<Vec<_>>());
+    for n in 1..=200 {
+        let release = |m| Command::Release { lease_id: id(n * 10 + m) };
+        let mut commands: Vec<Command> = (0..5).map(release).collect();
+        commands.extend((5..9).map(|m| Command::Renew { lease_id: id(n * 10 + m), ttl: None }));
+        commands.extend(leases(10_000 + n * 10..10_005 + n * 10));
+        table.apply(1 + n as u64, commands, &mut Vec::new());
+    }
+    assert!(writing.join().unwrap().iter().all(|bytes| *bytes == before));
+    assert_ne!(table.snapshot(), before);
+}
+
+#[test]
+fn a_writer_that_fails_ends_the_writing() {
+    struct Full(usize);
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            match self.0 {
+                0 => Err(io::ErrorKind::StorageFull.into()),
+                room => {
+                    let written = room.min(bytes.len());
+                    self.0 -= written;
+                    Ok(written)
+                }
+            }
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut table = LeaseTable::default();
+    table.apply(1, leases(1..=5_000), &mut Vec::new());
+    let len = table.snapshot().len();
+    assert!(len > 200_000);
+    for room in [0, 1, 65_536, 100_000, len - 1] {
+        let error = table.freeze().write_to(&mut Full(room)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{room}");
+    }
+    table.freeze().write_to(&mut Full(len)).unwrap();
+}
+
+/// Gives a byte at a time and is interrupted in between; after its bytes it fails, or ends.
+struct Trickle<'a> {
+    bytes: &'a [u8],
+    pause: bool,
+    fails: bool,
+}
+
+impl Read for Trickle<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.pause = !self.pause;
+        if self.pause {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let Some((place, &byte)) = room.first_mut().zip(self.bytes.split_off_first()) else {
+            return if self.fails { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(0) };
+        };
+        *place = byte;
+        Ok(1)
+    }
+}
+
+#[test]
+fn a_source_may_give_its_bytes_one_by_one() {
+    let mut large = LeaseTable::default();
+    large.apply(1, leases(1..=9_000), &mut Vec::new());
+    for table in [LeaseTable::default(), some_of_everything(), large] {
+        let bytes = table.snapshot();
+        let restored = LeaseTable::restore(Trickle { bytes: &bytes, pause: false, fails: false }).unwrap();
+        assert_eq!(restored.snapshot(), bytes);
+    }
+}
+
+#[test]
+fn a_source_that_fails_is_no_damaged_snapshot() {
+    let bytes = some_of_everything().snapshot();
+    for len in 0..=bytes.len() {
+        let error =
+            LeaseTable::restore(Trickle { bytes: &bytes[..len], pause: false, fails: true }).unwrap_err();
+        let RestoreError::Unreadable(error) = error else { panic!("{len}: {error}") };
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+}
+
+#[test]
+fn a_lease_of_more_keys_than_the_door_lets_in_is_saved_and_restored() {
+    let key = |n| Key::new(&format!("{n:0>512}")).unwrap();
+    let keys: Vec<(Key, Mode)> = (0..3_000).map(|n| (key(n), Mode::Exclusive)).collect();
+    let mut table = LeaseTable::default();
+    table.apply(1, leases(1..=3), &mut Vec::new());
+    let outcomes = table.apply(2, vec![Command::Acquire(Box::new(acquire(9, keys, 0)))], &mut Vec::new());
+    assert!(matches!(outcomes[..], [Outcome::Granted(_)]));
+    table.apply(3, leases(10..=1_000), &mut Vec::new());
+    let bytes = table.snapshot();
+    assert_eq!(LeaseTable::restore(&bytes[..]).unwrap().snapshot(), bytes);
+}
