@@ -18,9 +18,8 @@ use tokio::time::{Instant, sleep};
 use crate::known::Grant;
 use crate::{Acquired, Client, Cluster, Error, Known, Reply, definite, try_once, until};
 
-/// Clients of each kind.
-const WORKERS: usize = 24;
-const KEEPERS: usize = 4;
+/// Keepers of a load.
+const KEEPERS: u32 = 8;
 /// How long a worker waits for an answer: longer than a node does that runs.
 const ANSWER: Duration = Duration::from_secs(8);
 /// How long the leases of keepers live, how often they are renewed, and how long a keeper waits for an answer before it
@@ -42,13 +41,16 @@ pub struct Load {
 }
 
 impl Load {
+    /// How many workers there are, each with one lease asked for at a time.
+    pub const WORKERS: u64 = 24;
+
     /// Starts clients of all nodes of `cluster`, on keys that begin with `name`.
     pub fn start(cluster: &Cluster, name: &str) -> Self {
         let (enough, grants) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let nodes: Vec<Client> = cluster.nodes().iter().map(|node| node.client()).collect();
-        let workers = (0..WORKERS).map(|number| {
+        let workers = (0..Self::WORKERS).zip(nodes.iter().cycle()).map(|(number, node)| {
             let worker = Worker {
-                node: nodes[number % nodes.len()].within(ANSWER),
+                node: node.within(ANSWER),
                 name: format!("{name}/{number}"),
                 grants: Arc::clone(&grants),
                 known: Known::of(name),
@@ -61,7 +63,8 @@ impl Load {
                 name: format!("{name}/kept/{number}"),
                 known: Known::of(name),
             };
-            tokio::spawn(keeper.run(Arc::clone(&enough)))
+            // They do not ask all at once: else a few log entries would do for the renewals of a long time.
+            tokio::spawn(keeper.run(RENEWAL * number / KEEPERS, Arc::clone(&enough)))
         });
         let clients = workers.chain(keepers).collect();
         Self { enough, grants, clients }
@@ -142,7 +145,8 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn run(mut self, enough: Arc<AtomicBool>) -> Known {
+    async fn run(mut self, late: Duration, enough: Arc<AtomicBool>) -> Known {
+        sleep(late).await;
         let lease = LeaseId::random();
         let mut nodes = self.nodes.iter().cycle();
         let mut next = || nodes.next().expect("a cluster has nodes").clone();
