@@ -5,17 +5,14 @@
 
 use std::future::ready;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use ringfence_harness::{
-    Answered, Askers, Builder, Called, Client, Cluster, Consistency, Error, Fate, Network, Node, Reply,
+    Answered, Askers, Builder, Called, Cluster, Consistency, Error, Fate, Holder, Network, Node, Reply,
     definite, key, try_once, until,
 };
-use ringfence_wire::{AcquireRequest, LeaseId, Token, Ttl};
-use tokio::task::JoinHandle;
+use ringfence_wire::{LeaseId, Token};
 
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(20);
@@ -27,8 +24,8 @@ const BACK: Duration = Duration::from_millis(1_000);
 
 /// What is lost, and what must come of it.
 struct Cut {
-    /// Nodes, and those that do not get what they send.
-    lost: Vec<(Vec<u64>, Vec<u64>)>,
+    /// Who sends, and who does not get it.
+    lost: Vec<(u64, u64)>,
     /// Nodes that must grant nevertheless.
     grant: Vec<u64>,
     /// Nodes that must not.
@@ -40,21 +37,19 @@ struct Cut {
 impl Cut {
     /// `few` and `many` lose all that they send to each other.
     fn between(few: &[u64], many: &[u64]) -> Self {
-        let (few, many) = (few.to_vec(), many.to_vec());
-        Self {
-            lost: vec![(few.clone(), many.clone()), (many.clone(), few.clone())],
-            grant: many,
-            refuse: few,
-            leader_stays: false,
-        }
+        let lost = [pairs(few, many), pairs(many, few)].concat();
+        Self { lost, grant: many.to_vec(), refuse: few.to_vec(), leader_stays: false }
     }
+}
 
-    /// All pairs of nodes lose what they send to each other, but for `links`.
-    fn all_but(nodes: &[u64], links: &[(u64, u64)]) -> Vec<(Vec<u64>, Vec<u64>)> {
-        let pairs = nodes.iter().flat_map(|from| nodes.iter().map(|to| (*from, *to)));
-        let linked = |(from, to)| from == to || links.contains(&(from, to)) || links.contains(&(to, from));
-        pairs.filter(|pair| !linked(*pair)).map(|(from, to)| (vec![from], vec![to])).collect()
-    }
+fn pairs(from: &[u64], to: &[u64]) -> Vec<(u64, u64)> {
+    from.iter().flat_map(|from| to.iter().map(|to| (*from, *to))).collect()
+}
+
+/// All pairs of `nodes`, in both directions, but for `links`.
+fn all_but(nodes: &[u64], links: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let is_kept = |from, to| from == to || links.contains(&(from, to)) || links.contains(&(to, from));
+    pairs(nodes, nodes).into_iter().filter(|(from, to)| !is_kept(*from, *to)).collect()
 }
 
 /// A network for so many nodes, where this machine lets us have one.
@@ -82,14 +77,12 @@ async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
     let followers: Vec<u64> = cluster.others(leader).map(Node::id).collect();
     let cut = cut(leader, &followers);
     let askers = Askers::start(&cluster);
-    let holder = Holder::start(cut.grant.iter().map(|id| cluster.node(*id).client()).collect()).await;
+    let holder = Holder::start("held", cut.grant.iter().map(|id| cluster.node(*id).client()).collect()).await;
     for node in cluster.nodes() {
         askers.next(&[node.id()], SOON).await.unwrap();
     }
 
-    for (from, to) in &cut.lost {
-        network.block(from, to).unwrap();
-    }
+    network.cut(&cut.lost).unwrap();
     let began = Instant::now();
     let granted = cut.grant.iter().map(|id| async {
         askers.next(&[*id], SOON).await.unwrap();
@@ -105,7 +98,7 @@ async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
         askers.next(&[node.id()], SOON).await.unwrap();
     }
     cluster.ready().await.unwrap();
-    caught_up(&cluster, SOON).await;
+    cluster.caught_up(SOON).await.unwrap();
     if cut.leader_stays {
         let now = cluster.node(leader).client().cluster().await.done();
         assert_eq!((now.leader, now.term), (Some(leader), term));
@@ -146,7 +139,7 @@ async fn two_of_five_nodes_that_are_cut_off_without_the_leader_stop_nobody_else(
 #[tokio::test]
 async fn a_leader_that_is_heard_but_does_not_hear_is_replaced() {
     goes_on(3, |leader, others| Cut {
-        lost: vec![(others.to_vec(), vec![leader])],
+        lost: pairs(others, &[leader]),
         grant: others.to_vec(),
         refuse: vec![leader],
         leader_stays: false,
@@ -157,7 +150,7 @@ async fn a_leader_that_is_heard_but_does_not_hear_is_replaced() {
 #[tokio::test]
 async fn a_leader_that_hears_but_is_not_heard_is_replaced() {
     goes_on(3, |leader, others| Cut {
-        lost: vec![(vec![leader], others.to_vec())],
+        lost: pairs(&[leader], others),
         grant: others.to_vec(),
         refuse: vec![leader],
         leader_stays: false,
@@ -168,7 +161,7 @@ async fn a_leader_that_hears_but_is_not_heard_is_replaced() {
 #[tokio::test]
 async fn a_follower_that_hears_nobody_but_is_heard_disturbs_nobody() {
     goes_on(3, |leader, others| Cut {
-        lost: vec![(vec![leader, others[1]], vec![others[0]])],
+        lost: pairs(&[leader, others[1]], &others[..1]),
         grant: vec![leader, others[1]],
         refuse: vec![others[0]],
         leader_stays: true,
@@ -180,7 +173,7 @@ async fn a_follower_that_hears_nobody_but_is_heard_disturbs_nobody() {
 async fn a_follower_that_reaches_all_but_the_leader_disturbs_nobody() {
     goes_on(3, |leader, others| Cut {
         leader_stays: true,
-        lost: vec![(vec![leader], vec![others[0]]), (vec![others[0]], vec![leader])],
+        lost: vec![(leader, others[0]), (others[0], leader)],
         grant: vec![leader, others[1]],
         refuse: vec![others[0]],
     })
@@ -193,7 +186,7 @@ async fn a_leader_in_a_ring_of_five_goes_on_with_its_neighbours() {
         let ring = [leader, others[0], others[1], others[2], others[3]];
         let links: Vec<(u64, u64)> = (0..5).map(|place| (ring[place], ring[(place + 1) % 5])).collect();
         Cut {
-            lost: Cut::all_but(&ring, &links),
+            lost: all_but(&ring, &links),
             grant: vec![leader, others[0], others[3]],
             refuse: vec![others[1], others[2]],
             leader_stays: true,
@@ -209,7 +202,7 @@ async fn a_leader_that_reaches_one_of_three_nodes_that_reach_each_other_is_repla
         let (bridge, a, b, alone) = (others[0], others[1], others[2], others[3]);
         let links = [(leader, bridge), (bridge, a), (bridge, b), (a, b)];
         Cut {
-            lost: Cut::all_but(&[leader, bridge, a, b, alone], &links),
+            lost: all_but(&[leader, bridge, a, b, alone], &links),
             grant: vec![bridge, a, b],
             refuse: vec![alone],
             leader_stays: false,
@@ -225,7 +218,7 @@ async fn the_only_node_that_reaches_a_majority_comes_to_lead() {
         let links: Vec<(u64, u64)> =
             [leader, others[1], others[2], others[3]].map(|leaf| (centre, leaf)).to_vec();
         Cut {
-            lost: Cut::all_but(&[&[leader], others].concat(), &links),
+            lost: all_but(&[&[leader], others].concat(), &links),
             grant: others.to_vec(),
             refuse: vec![],
             leader_stays: false,
@@ -281,7 +274,7 @@ async fn connections_that_went_silent_are_given_up_in_seconds_and_made_again() {
 
     network.heal().unwrap();
     let healed = Instant::now();
-    caught_up(&cluster, SOON).await;
+    cluster.caught_up(SOON).await.unwrap();
     eprintln!("it has caught up {:?} after the network has healed", healed.elapsed());
     askers.next(&[follower], SOON).await.unwrap();
     assert!(open() > 0);
@@ -342,14 +335,10 @@ async fn three_of_five_nodes_that_reach_each_other_go_on_whatever_else_is_lost()
         let drawn = |what| random.hash_one((round, what));
         let mut nodes: Vec<u64> = (1..=5).collect();
         nodes.sort_by_key(|id| drawn(*id));
-        let is_kept = |from: u64, to: u64| nodes[..3].contains(&from) && nodes[..3].contains(&to);
-        let pairs =
-            (1..=5).flat_map(|from| (1..=5).map(move |to| (from, to))).filter(|(from, to)| from != to);
-        let is_lost = |(from, to): &(u64, u64)| !is_kept(*from, *to) && drawn(10 * from + to) % 2 == 0;
-        let lost: Vec<(u64, u64)> = pairs.filter(is_lost).collect();
-        for (from, to) in &lost {
-            network.block(&[*from], &[*to]).unwrap();
-        }
+        let is_kept = |from, to| from == to || (nodes[..3].contains(&from) && nodes[..3].contains(&to));
+        let mut lost = pairs(&nodes, &nodes);
+        lost.retain(|(from, to)| !is_kept(*from, *to) && drawn(10 * from + to) % 2 == 0);
+        network.cut(&lost).unwrap();
         let cut = Instant::now();
         askers.next(&nodes[..3], SOON).await.unwrap_or_else(|error| panic!("{error}, without {lost:?}"));
         eprintln!("{:?} grant {:?} after {lost:?} are lost", &nodes[..3], cut.elapsed());
@@ -434,56 +423,4 @@ async fn refuses_all(node: &Node) {
 fn fate<T: std::fmt::Debug>(answer: Called<T>) -> (Fate, Option<u16>) {
     let failure = answer.failed();
     (failure.fate, failure.status())
-}
-
-/// Waits until every node has applied what one of them has by now.
-async fn caught_up(cluster: &Cluster, within: Duration) {
-    let applied = |node: &Node| {
-        let client = node.client();
-        async move { client.cluster().await.done().applied_index }
-    };
-    let mut goal = None;
-    for node in cluster.nodes() {
-        goal = goal.max(applied(node).await);
-    }
-    for node in cluster.nodes() {
-        let look = || async { (applied(node).await >= goal).then_some(()) };
-        until(within, format!("node {} has applied {goal:?}", node.id()), look).await.unwrap();
-    }
-}
-
-/// A client that holds a lease of 3 s by renewing it, through one node after the other.
-struct Holder {
-    enough: Arc<AtomicBool>,
-    task: JoinHandle<()>,
-}
-
-impl Holder {
-    async fn start(clients: Vec<Client>) -> Self {
-        let lease = LeaseId::random();
-        let wish = AcquireRequest { ttl_ms: Ttl::from_ms(3_000).unwrap(), ..try_once("held") };
-        let token = clients[0].acquire(lease, &wish).await.done().grant().unwrap().token;
-        let enough = Arc::<AtomicBool>::default();
-        let until_enough = Arc::clone(&enough);
-        let task = tokio::spawn(async move {
-            for client in clients.iter().cycle() {
-                if until_enough.load(Ordering::Relaxed) {
-                    return;
-                }
-                // Whoever holds a short lease does not wait for one node for long.
-                match client.within(Duration::from_millis(500)).renew(lease, None).await {
-                    Ok(Reply::Done { body, .. }) => assert_eq!(body.token, token),
-                    Ok(Reply::Refused(problem)) => panic!("a lease that was renewed is lost: {problem:?}"),
-                    Err(failure) => assert_ne!(failure.fate, Fate::Malformed, "{failure}"),
-                }
-                tokio::time::sleep(Duration::from_millis(200)).await;
-            }
-        });
-        Self { enough, task }
-    }
-
-    async fn stop(self) {
-        self.enough.store(true, Ordering::Relaxed);
-        self.task.await.unwrap();
-    }
 }

@@ -198,6 +198,23 @@ impl Cluster {
         self.running().find(|node| node.id == leader)
     }
 
+    /// Waits until every node has applied what one of them has by now.
+    pub async fn caught_up(&self, within: Duration) -> Result<(), Error> {
+        let applied = async |node: &Node| match node.client.within(LOOK).cluster().await {
+            Ok(Reply::Done { body, .. }) => body.applied_index,
+            _ => None,
+        };
+        let mut goal = None;
+        for node in &self.nodes {
+            goal = goal.max(applied(node).await);
+        }
+        for node in &self.nodes {
+            let look = async || (applied(node).await >= goal).then_some(());
+            until(within, format!("node {} has applied {goal:?}", node.id), look).await?;
+        }
+        Ok(())
+    }
+
     /// Fails if a node ever panicked.
     pub fn check_logs(&self) -> Result<(), Error> {
         match self.nodes.iter().find(|node| node.log().contains("panicked")) {

@@ -12,6 +12,7 @@
 //!   the cluster, and with the test program, however that ends;
 //! - each cluster has a loopback address of its own, so ports never collide and a restarted node finds its own free; or a
 //!   [`Network`] of its own, where traffic can be cut;
+//! - what [`Askers`] and a [`Holder`] were told while a cluster was disturbed is checked as a whole in the end;
 //! - a cluster that is dropped fails the test if a node ever panicked; after a failed test it keeps its directory and
 //!   shows the ends of the logs.
 
@@ -22,6 +23,7 @@ mod cluster;
 mod connection;
 mod disk;
 mod error;
+mod holder;
 mod known;
 mod load;
 mod loopback;
@@ -44,6 +46,7 @@ pub use cluster::{Builder, Cluster};
 pub use connection::RawAnswer;
 pub use disk::{Disk, cut_power, may_mount};
 pub use error::Error;
+pub use holder::Holder;
 pub use known::Known;
 pub use load::Load;
 pub use network::Network;

@@ -64,7 +64,7 @@ impl Namespace {
 
 /// Runs a command to its end, with `input`, and gives what it printed; one that fails is an error that says what it said.
 fn run(command: &mut Command, input: &str) -> io::Result<String> {
-    let told = format!("{command:?} with {input:?}");
+    let told = format!("{command:?}");
     let failed = |why: String| io::Error::other(format!("{told}: {why}"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;

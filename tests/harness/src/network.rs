@@ -38,7 +38,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network for up to `nodes` nodes; [`Error::Unavailable`] where this machine lets us have none.
+    /// A network for `nodes` nodes, from 1 to 9; [`Error::Unavailable`] where this machine lets us have none.
     pub fn new(nodes: u16) -> Result<Self, Error> {
         let unavailable = |why: String| Error::Unavailable(why);
         if !geteuid().is_root() {
@@ -49,15 +49,23 @@ impl Network {
         bridge
             .run(Command::new("nft").args(["-f", "-"]), RULES)
             .map_err(|error| unavailable(format!("no rules for a bridge: {error}")))?;
-        let nodes = (0..nodes).map(|_| namespace()).collect::<Result<_, _>>();
+        let nodes = (0..nodes.clamp(1, 9)).map(|_| namespace()).collect::<Result<_, _>>();
         let network = Self { bridge, nodes: nodes.map_err(Error::io("cannot make a network namespace"))? };
         network.connect()?;
         Ok(network)
     }
 
-    /// Drops what the nodes `from` send to the nodes `to`, from now on.
-    pub fn block(&self, from: &[u64], to: &[u64]) -> Result<(), Error> {
-        self.cut(&pairs(from, to))
+    /// Drops what the first node of each pair sends to the second, from now on.
+    pub fn cut(&self, pairs: &[(u64, u64)]) -> Result<(), Error> {
+        for (from, to) in pairs {
+            self.node(*from)?;
+            self.node(*to)?;
+        }
+        let elements: Vec<String> = pairs.iter().map(|(from, to)| format!("n{from} . n{to}")).collect();
+        match elements.is_empty() {
+            true => Ok(()),
+            false => self.nft(&format!("add element bridge faults cut {{ {} }}", elements.join(", "))),
+        }
     }
 
     /// Drops what the nodes of either side send to those of the other, from now on.
@@ -79,17 +87,17 @@ impl Network {
     /// How many TCP connections with node `with` are open, as node `id` sees it.
     pub fn connections(&self, id: u64, with: u64) -> Result<usize, Error> {
         let mut ss = Command::new("ss");
-        ss.args(["-Htn", "state", "established", "dst", &self.ip(with).to_string()]);
+        ss.args(["-Htn", "state", "established", "dst", &ip(with).to_string()]);
         let listed = self.node(id)?.run(&mut ss, "").map_err(Error::io("cannot list connections"))?;
         Ok(listed.lines().count())
     }
 
     pub(crate) fn http(&self, id: u16) -> SocketAddr {
-        (self.ip(id.into()), HTTP + id).into()
+        (ip(id.into()), HTTP + id).into()
     }
 
     pub(crate) fn peer(&self, id: u16) -> SocketAddr {
-        (self.ip(id.into()), PEER + id).into()
+        (ip(id.into()), PEER + id).into()
     }
 
     /// A client, outside of all nodes, of what listens there.
@@ -103,13 +111,9 @@ impl Network {
         node.ok_or(Error::State { id, why: "is not in the network" })
     }
 
-    fn ip(&self, id: u64) -> Ipv4Addr {
-        Ipv4Addr::new(10, 0, 0, id as u8)
-    }
-
     fn connect(&self) -> Result<(), Error> {
         let failed = || Error::io("cannot connect the namespaces");
-        let ip = || {
+        let batch = || {
             let mut ip = Command::new("ip");
             ip.args(["-batch", "-"]);
             ip
@@ -122,28 +126,23 @@ impl Network {
             ports += &format!("link add n{id} type veth peer name eth0 netns {path}\n");
             ports += &format!("link set n{id} master bridge up\n");
         }
-        self.bridge.run(&mut ip(), &ports).map_err(failed())?;
+        self.bridge.run(&mut batch(), &ports).map_err(failed())?;
         for (id, node) in (1..).zip(&self.nodes) {
-            let address = self.ip(id);
+            let address = ip(id);
             let links = format!("link set lo up\n addr add {address}/24 dev eth0\n link set eth0 up\n");
-            node.run(&mut ip(), &links).map_err(failed())?;
+            node.run(&mut batch(), &links).map_err(failed())?;
         }
         Ok(())
-    }
-
-    fn cut(&self, pairs: &[(u64, u64)]) -> Result<(), Error> {
-        for (from, to) in pairs {
-            self.node(*from)?;
-            self.node(*to)?;
-        }
-        let elements: Vec<String> = pairs.iter().map(|(from, to)| format!("n{from} . n{to}")).collect();
-        self.nft(&format!("add element bridge faults cut {{ {} }}", elements.join(", ")))
     }
 
     fn nft(&self, command: &str) -> Result<(), Error> {
         let done = self.bridge.run(Command::new("nft").arg(command), "");
         done.map(drop).map_err(Error::io("cannot change what is cut"))
     }
+}
+
+fn ip(id: u64) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, id as u8)
 }
 
 fn pairs(from: &[u64], to: &[u64]) -> Vec<(u64, u64)> {
@@ -153,6 +152,7 @@ fn pairs(from: &[u64], to: &[u64]) -> Vec<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
+    use std::time::Duration;
 
     use super::*;
 
@@ -167,8 +167,10 @@ mod tests {
     }
 
     fn socket(network: &Network, id: u64) -> UdpSocket {
-        let address = SocketAddr::from((network.ip(id), 0));
-        network.node(id).unwrap().inside(|| UdpSocket::bind(address)).unwrap()
+        let address = SocketAddr::from((ip(id), 0));
+        let socket = network.node(id).unwrap().inside(|| UdpSocket::bind(address)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket
     }
 
     /// Whether what node `from` sends arrives. What is sent first, is dropped or arrives first.
@@ -190,14 +192,14 @@ mod tests {
             assert!(passes(&network, from, to));
         }
         for (from, to, arrives) in [(1, 2, false), (2, 1, true), (1, 3, true)] {
-            network.block(&[1], &[2]).unwrap();
+            network.cut(&[(1, 2)]).unwrap();
             assert_eq!(passes(&network, from, to), arrives, "{from} to {to}");
         }
         for (from, to, arrives) in [(1, 2, false), (2, 1, false), (3, 1, false), (3, 2, true)] {
             network.isolate(1).unwrap();
             assert_eq!(passes(&network, from, to), arrives, "{from} to {to}");
         }
-        network.block(&[1], &[4]).unwrap_err();
+        network.cut(&[(1, 4)]).unwrap_err();
     }
 
     #[test]
