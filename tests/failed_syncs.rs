@@ -12,7 +12,7 @@ use ringfence_wire::LeaseId;
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(60);
 /// How long every sync takes that is made to take long.
-const SLOW: Duration = Duration::from_millis(1_200);
+const SLOW: Duration = Duration::from_millis(300);
 /// Of the flags of an open file.
 const DIRECT: u32 = 0o40000;
 
