@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use ringfence_harness::{
-    Acquired, Answered, Builder, Called, Client, Cluster, Consistency, Fate, LeaseView, Node, Reply,
+    Acquired, Answered, Builder, Called, Client, Cluster, Consistency, Fate, LeaseView, Load, Node, Reply,
     definite, key, try_once, until, wait_for,
 };
 use ringfence_wire::{AcquireRequest, Grant, LeaseId, ProblemKind, Ttl};
@@ -153,6 +153,29 @@ async fn a_leader_that_is_told_to_stop_hands_over_and_loses_nothing() {
         let next = tokio::time::timeout(SOON, waiter).await.expect("it finds its place").unwrap();
         assert!(next.token > grant.token);
     }
+}
+
+#[tokio::test]
+async fn leaders_that_die_stop_and_hand_over_under_load_take_nothing_that_was_acknowledged_with_them() {
+    let cluster = cluster().start().await.unwrap();
+    let load = Load::start(&cluster, "load");
+    for round in 0..3 {
+        load.more(100).await.unwrap();
+        let leader = cluster.leader().await.unwrap();
+        match round {
+            0 => leader.kill().unwrap(),
+            1 => leader.stop().unwrap(),
+            _ => assert!(leader.terminate().await.unwrap().success()),
+        }
+        load.more(50).await.unwrap();
+        match round {
+            // It does not know yet that it leads no more.
+            1 => leader.resume().unwrap(),
+            _ => leader.start().unwrap(),
+        }
+        cluster.ready().await.unwrap();
+    }
+    load.end().await.check(&cluster).await;
 }
 
 /// Takes what holds for every call of a cluster without a quorum: no definite answer, and that within 10 s.
