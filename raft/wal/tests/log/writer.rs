@@ -27,10 +27,9 @@ pub(crate) fn record(sequence: u64) -> Record {
     Record { kind: mixed as u8, payload }
 }
 
-/// Rolls often, and zeroes ahead often. Not by whole blocks, so that flushes go through the page cache: past it, an
-/// image of the disk holds what was written even if it was never synced.
+/// Rolls often, and zeroes ahead often.
 pub(crate) fn options() -> Options {
-    Options { segment_bytes: 256 << 10, step_bytes: (64 << 10) + 512, ..Options::default() }
+    Options { segment_bytes: 256 << 10, step_bytes: 64 << 10, ..Options::default() }
 }
 
 /// A running writer. Killed when dropped.
