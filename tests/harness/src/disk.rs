@@ -13,8 +13,9 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
@@ -24,13 +25,19 @@ use crate::{Error, Node};
 /// Enough for a file system with a journal.
 const LEAST: u64 = 8 << 20;
 
-/// A mounted file system; unmounted when dropped, which frees its devices too.
+/// A mounted file system; unmounted when dropped, which frees its devices too, or when this process ends, however it
+/// ends.
 #[derive(Debug)]
 pub struct Disk {
     at: PathBuf,
     /// Where the image is; `None` for a file system in memory.
     image: Option<TempDir>,
+    /// Unmounts and cleans up as soon as its input is closed: a process that is killed drops nothing.
+    janitor: Child,
 }
+
+/// What the janitor does. A process that outlives the mount keeps the disk for as long as it needs it.
+const CLEAN_UP: &str = "trap '' INT TERM HUP; cat; umount --lazy \"$1\"; rm -rf \"$2\"";
 
 /// Whether file systems can be mounted here; says so if not. A test that needs them ends then.
 pub fn may_mount() -> bool {
@@ -51,7 +58,7 @@ pub fn may_mount() -> bool {
 impl Disk {
     /// An empty file system in memory, of so many bytes, at a folder that is made if it is not there.
     pub fn memory(at: impl Into<PathBuf>, bytes: u64) -> Result<Self, Error> {
-        let disk = Self { at: made(at.into())?, image: None };
+        let disk = Self::new(at.into(), None)?;
         run(Command::new("mount")
             .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"])
             .arg(&disk.at))?;
@@ -60,7 +67,7 @@ impl Disk {
 
     /// An empty ext4 on a disk with a write cache.
     pub fn with_write_cache(at: impl Into<PathBuf>, bytes: u64) -> Result<Self, Error> {
-        let disk = Self { at: made(at.into())?, image: Some(folder()?) };
+        let disk = Self::new(at.into(), Some(folder()?))?;
         let image = disk.image()?;
         let sized = File::create(&image).and_then(|file| file.set_len(bytes));
         sized.map_err(Error::io("cannot make an image"))?;
@@ -68,6 +75,16 @@ impl Disk {
         run(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096"]).args(complete).arg(&image))?;
         disk.mount()?;
         Ok(disk)
+    }
+
+    fn new(at: PathBuf, image: Option<TempDir>) -> Result<Self, Error> {
+        fs::create_dir_all(&at).map_err(Error::io("cannot make a directory"))?;
+        let mut janitor = Command::new("sh");
+        janitor.args(["-c", CLEAN_UP, "sh"]).arg(&at).args(image.as_ref().map(TempDir::path));
+        // What ends the group of this process is not to end it.
+        janitor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        let janitor = janitor.spawn().map_err(Error::io("cannot start sh"))?;
+        Ok(Self { at, image, janitor })
     }
 
     /// Where it is mounted.
@@ -135,8 +152,8 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // A process that outlives this keeps the disk for as long as it needs it. A failure here would hide the test's.
-        let _ = run(Command::new("umount").arg("--lazy").arg(&self.at));
+        drop(self.janitor.stdin.take());
+        let _ = self.janitor.wait();
     }
 }
 
@@ -166,11 +183,6 @@ fn folder() -> Result<TempDir, Error> {
     dir.map_err(Error::io("cannot make a directory"))
 }
 
-fn made(at: PathBuf) -> Result<PathBuf, Error> {
-    fs::create_dir_all(&at).map_err(Error::io("cannot make a directory"))?;
-    Ok(at)
-}
-
 /// Runs a command to its end and gives what it printed; what it complains of is the error.
 fn run(command: &mut Command) -> Result<String, Error> {
     let output = command.output();
@@ -184,11 +196,14 @@ fn run(command: &mut Command) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::env;
     use std::os::unix::fs::FileExt;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
     const BLOCK: usize = 4 << 10;
+    const FOLDER: &str = "HARNESS_DISK_FOLDER";
 
     #[test]
     fn a_power_cut_leaves_what_was_synced_and_takes_the_rest_even_past_the_page_cache() {
@@ -249,16 +264,59 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let disk = Disk::with_write_cache(dir.path().join("disk"), LEAST).unwrap();
         let image = disk.image().unwrap();
-        let devices = || run(Command::new("losetup").arg("--list")).unwrap();
-        let is_there = |text: &str, path: &Path| text.contains(path.to_str().unwrap());
-        assert!(is_there(&devices(), &image));
-        assert!(is_there(&fs::read_to_string("/proc/mounts").unwrap(), disk.at()));
+        assert!(is_mounted(dir.path()));
+        assert!(has_device(&image));
         drop(disk);
-        assert!(!is_there(&fs::read_to_string("/proc/mounts").unwrap(), dir.path()));
-        let began = std::time::Instant::now();
-        while is_there(&devices(), &image) {
-            assert!(began.elapsed() < std::time::Duration::from_secs(20), "the lower device is still there");
-            std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!is_mounted(dir.path()));
+        waits_until(|| !has_device(&image));
+        assert!(!image.parent().unwrap().exists());
+    }
+
+    #[test]
+    fn a_disk_goes_with_the_process_that_mounted_it_even_if_that_is_killed() {
+        if !may_mount() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "disk::tests::mounts_until_killed", "--nocapture"])
+            .env(FOLDER, dir.path())
+            .spawn()
+            .unwrap();
+        let image = dir.path().join("image");
+        waits_until(|| image.exists());
+        assert!(is_mounted(dir.path()));
+        let image = PathBuf::from(fs::read_to_string(image).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        waits_until(|| !is_mounted(dir.path()) && !has_device(&image) && !image.parent().unwrap().exists());
+    }
+
+    /// The other half of the test above, in a process of its own.
+    #[test]
+    fn mounts_until_killed() {
+        let Some(dir) = env::var_os(FOLDER).map(PathBuf::from) else { return };
+        let disk = Disk::with_write_cache(dir.join("disk"), LEAST).unwrap();
+        fs::write(dir.join("told"), disk.image().unwrap().to_str().unwrap()).unwrap();
+        fs::rename(dir.join("told"), dir.join("image")).unwrap();
+        loop {
+            std::thread::park();
+        }
+    }
+
+    fn is_mounted(at: &Path) -> bool {
+        fs::read_to_string("/proc/mounts").unwrap().contains(at.to_str().unwrap())
+    }
+
+    fn has_device(image: &Path) -> bool {
+        run(Command::new("losetup").arg("--list")).unwrap().contains(image.to_str().unwrap())
+    }
+
+    fn waits_until(condition: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !condition() {
+            assert!(began.elapsed() < Duration::from_secs(20), "it does not come about");
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
