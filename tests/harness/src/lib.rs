@@ -3,6 +3,8 @@
 //! ```text
 //!  Cluster ──▶ Node ──▶ process ──▶ ringfence serve       signals, exit codes, log files
 //!                └────▶ Client ──▶ connection ──HTTP──▶   typed calls
+//!  Load ──▶ Client, many of them          remembers what it was answered; Known::check: is it still true?
+//!  Disk, Injection                        full disks, power cuts, system calls that fail or take long
 //! ```
 //! What a test may rely on:
 //!

@@ -16,7 +16,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::known::Grant;
-use crate::{Acquired, Client, Cluster, Error, Known, Reply, definite, try_once, until};
+use crate::{
+    Acquired, Called, Client, Cluster, Error, Failure, Fate, Known, Reply, definite, try_once, until,
+};
 
 /// Keepers of a load.
 const KEEPERS: u32 = 8;
@@ -117,25 +119,44 @@ impl Worker {
         let grant = match self.node.acquire(lease, &wish).await {
             Ok(Reply::Done { body: Acquired::Granted(grant), .. }) => grant,
             Ok(other) => panic!("{key}, which nobody else wants: {other:?}"),
-            Err(_) => return sleep(AGAIN).await,
+            Err(failure) => {
+                check(&failure);
+                return sleep(AGAIN).await;
+            }
         };
         self.grants.fetch_add(1, Ordering::Relaxed);
         self.known.grants.push(Grant { asked, answered: Instant::now(), token: grant.token });
         match number % 3 {
             0 => self.known.hold(lease, key, grant.token, Some(grant.ttl_ms)),
             1 => {
-                if let Ok(Reply::Done { .. }) = self.node.release(lease).await {
+                if is_done(self.node.release(lease).await) {
                     self.known.released.push(key);
                 }
             }
             _ => {
                 let ttl_ms = MAX_TTL_MS - 1 - number % 1_000;
-                let renewed = self.node.renew(lease, Ttl::from_ms(ttl_ms)).await;
-                let ttl_ms = matches!(renewed, Ok(Reply::Done { .. })).then_some(ttl_ms);
-                self.known.hold(lease, key, grant.token, ttl_ms);
+                let is_done = is_done(self.node.renew(lease, Ttl::from_ms(ttl_ms)).await);
+                self.known.hold(lease, key, grant.token, is_done.then_some(ttl_ms));
             }
         }
     }
+}
+
+/// Whether a call has succeeded; it may not know. It may not be refused.
+fn is_done<T>(called: Called<T>) -> bool {
+    match called {
+        Ok(Reply::Done { .. }) => true,
+        Ok(Reply::Refused(problem)) => panic!("of a lease that is held: {problem:?}"),
+        Err(failure) => {
+            check(&failure);
+            false
+        }
+    }
+}
+
+/// A call may come to nothing that is known, but not to an answer against the contract.
+fn check(failure: &Failure) {
+    assert_ne!(failure.fate, Fate::Malformed, "{failure}");
 }
 
 struct Keeper {
@@ -176,7 +197,7 @@ impl Keeper {
                         .push(format!("{}: {problem:?}, {after:?} after its last renewal", self.name));
                     break;
                 }
-                Err(_) => {}
+                Err(failure) => check(&failure),
             }
             sleep(RENEWAL).await;
         }
