@@ -81,7 +81,7 @@ impl Ended {
         self.order.clone()
     }
 
-    /// What is remembered, in order.
+    /// The ids that are remembered, in their own order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = &LeaseId> {
         self.by_id.keys()
     }

@@ -39,7 +39,7 @@
 //!
 //! **A snapshot** is written from a view of an instant ([`LeaseTable::freeze`]), on any thread, while entries are
 //! applied. View and table have their memory in common; a change copies the few leases beside the one it is made to
-//! (`Slots`), and of the ended ids only the latest ([`Fifo`](fifo::Fifo)). [`LeaseTable::restore`] reads one from a
+//! (`Slots`), and of the ended ids only the latest (`Fifo`). [`LeaseTable::restore`] reads a snapshot from a
 //! stream, and needs hardly more memory than the table it makes.
 //!
 //! No input makes this crate panic: commands need not come from the door, snapshots not from this program.

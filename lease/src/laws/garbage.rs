@@ -1,5 +1,7 @@
 //! What is no snapshot is refused, and what passes for one is a table that works.
 
+use std::num::NonZeroU32;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -120,7 +122,18 @@ fn records_that_contradict_each_other_are_refused() {
             other => panic!("{other:?}"),
         })
     };
+    let held_as = |modes: &[Mode; 2]| {
+        refusal_of(&|records| {
+            for (record, mode) in records[1..].iter_mut().zip(modes) {
+                let Record::Lease(lease) = record else { panic!("{record:?}") };
+                lease.waits_since_ms = None;
+                lease.claims.to_mut()[0].1 = *mode;
+            }
+        })
+    };
+    let shared = |limit| Mode::Shared { limit };
     assert_eq!(refusal_of(&|_| {}), None);
+    assert_eq!(held_as(&[shared(None), shared(NonZeroU32::new(2))]), None);
     for (refusal, words) in [
         (refusal_of(&|records| records[0] = Record::Head { at_ms: 6, revision: Revision(1) }), "yet to come"),
         (
@@ -138,6 +151,9 @@ fn records_that_contradict_each_other_are_refused() {
         (lease(1, &|lease| lease.claims = [&lease.claims[..], &lease.claims].concat().into()), "a key twice"),
         (lease(1, &|lease| lease.claims.to_mut().clear()), "nothing is in its way"),
         (lease(2, &|lease| lease.waits_since_ms = None), "do not bear each other"),
+        (held_as(&[Mode::Exclusive, shared(None)]), "do not bear each other"),
+        (held_as(&[shared(None), Mode::Exclusive]), "do not bear each other"),
+        (held_as(&[shared(NonZeroU32::new(1)), shared(None)]), "do not bear each other"),
         (lease(2, &|lease| lease.lease_id = LeaseId::from_u128(1).unwrap()), "order of their ids"),
         (lease(2, &|lease| lease.lease_id = LeaseId::from_u128(4).unwrap()), "has not ended"),
         (refusal_of(&|records| records.swap(1, 2)), "order of their ids"),

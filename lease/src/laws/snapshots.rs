@@ -107,17 +107,13 @@ fn a_view_is_written_on_another_thread_while_grants_go_on() {
 
 #[test]
 fn a_writer_that_fails_ends_the_writing() {
-    struct Full(usize);
-    impl Write for Full {
+    /// Fails once, when so many bytes are written.
+    struct FullAt(usize);
+    impl Write for FullAt {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            match self.0 {
-                0 => Err(io::ErrorKind::StorageFull.into()),
-                room => {
-                    let written = room.min(bytes.len());
-                    self.0 -= written;
-                    Ok(written)
-                }
-            }
+            let written = self.0.min(bytes.len());
+            self.0 = if written == 0 { usize::MAX } else { self.0 - written };
+            if written == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(written) }
         }
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
@@ -128,10 +124,10 @@ fn a_writer_that_fails_ends_the_writing() {
     let len = table.snapshot().len();
     assert!(len > 200_000);
     for room in [0, 1, 65_536, 100_000, len - 1] {
-        let error = table.freeze().write_to(&mut Full(room)).unwrap_err();
+        let error = table.freeze().write_to(&mut FullAt(room)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{room}");
     }
-    table.freeze().write_to(&mut Full(len)).unwrap();
+    table.freeze().write_to(&mut FullAt(len)).unwrap();
 }
 
 /// Gives a byte at a time and is interrupted in between; after its bytes it fails, or ends.
