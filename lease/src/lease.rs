@@ -84,3 +84,13 @@ impl Lease {
         now_ms > self.deadline_ms
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_small() {
+        assert!(size_of::<Option<Lease>>() <= 88, "{}", size_of::<Option<Lease>>());
+    }
+}

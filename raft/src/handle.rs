@@ -7,14 +7,14 @@ use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_lease::{Attachment, Command, LeaseTable, Outcome};
 use ringfence_wire::LeaseId;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::applied::Applied;
 use crate::consensus::NodeId;
 use crate::leading::Leading;
 use crate::peer::{ForwardError, Peers};
 use crate::proposer::{Failure, Proposer};
-use crate::reads::Reads;
+use crate::reads::{Reads, leader_is};
 use crate::state_machine::Raft;
 use crate::status::Status;
 use crate::waits::LeaseWait;
@@ -27,6 +27,8 @@ const DETACH_AFTER: Duration = Duration::from_secs(2);
 const QUORUM_LOST: Duration = Duration::from_secs(1);
 /// How long a node may take to show that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(1);
+/// How long answers are awaited from a node that was the leader when it was asked.
+const LAST_ANSWERS: Duration = Duration::from_millis(250);
 /// How long to wait before the leader is looked for again, where no change of it is noticed.
 pub(crate) const RETRY: Duration = Duration::from_millis(20);
 
@@ -70,7 +72,7 @@ impl Handle {
                     Err(Failure::Unknown) => return Err(Unanswered::Indeterminate),
                     Err(Failure::Rejected(back)) => commands = back,
                 },
-                Some(leader) => match shared.peers.propose(leader, &commands, deadline).await {
+                Some(leader) => match shared.pass_on(leader, &commands, deadline).await {
                     Ok(outcomes) => return Ok(outcomes),
                     Err(ForwardError::Unknown) => return Err(Unanswered::Indeterminate),
                     Err(ForwardError::NotDone) => {}
@@ -153,6 +155,24 @@ impl Shared {
         let Ok(leader) = self.raft.as_leader() else { return false };
         let acknowledged = leader.last_quorum_acked().is_some_and(|at| at.elapsed() < within);
         acknowledged || self.raft.voter_ids().all(|voter| voter == self.id)
+    }
+
+    /// The outcomes of `commands` from `leader`, unless another leads: an answer may never come then, from a node that
+    /// was stopped or cut off, and the next leader can tell what became of them when it is asked again.
+    async fn pass_on(
+        &self,
+        leader: NodeId,
+        commands: &[Command],
+        deadline: Instant,
+    ) -> Result<Vec<Outcome>, ForwardError> {
+        let replaced = async {
+            leader_is(&self.raft, |now| now.is_some_and(|now| now != leader)).await;
+            sleep(LAST_ANSWERS).await;
+        };
+        tokio::select! {
+            outcomes = self.peers.propose(leader, commands, deadline) => outcomes,
+            () = replaced => Err(ForwardError::Unknown),
+        }
     }
 
     /// Whether this node leads, once an election that it has just won is settled.

@@ -80,6 +80,12 @@ impl Reads {
     }
 }
 
+/// Returns when what this node knows of who leads is as `wanted`.
+pub(crate) async fn leader_is(raft: &Raft, wanted: impl Fn(Option<NodeId>) -> bool) {
+    let mut metrics = raft.server_metrics();
+    while !wanted(metrics.borrow_watched().current_leader) && metrics.changed().await.is_ok() {}
+}
+
 impl ReadIndex {
     async fn linearize(&self) -> Result<u64, Unanswered> {
         let deadline = Instant::now() + TIMEOUT;
@@ -108,15 +114,9 @@ impl ReadIndex {
             leader => tokio::select! {
                 point = self.peers.read_index(leader, deadline) => point,
                 // Nothing is lost with an answer that may come no more: the next leader is asked.
-                () = self.replaced(leader) => None,
+                () = leader_is(&self.raft, |now| now != Some(leader)) => None,
             },
         }
-    }
-
-    /// Returns when `leader` leads no longer, as far as this node knows.
-    async fn replaced(&self, leader: NodeId) {
-        let mut metrics = self.raft.server_metrics();
-        while metrics.borrow_watched().current_leader == Some(leader) && metrics.changed().await.is_ok() {}
     }
 
     async fn confirm_here(&self) -> Option<ReadPoint> {

@@ -1,14 +1,14 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
+use arcstr::ArcStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// The name of a thing to protect: 1 to 512 bytes of UTF-8, no control characters, `/` between segments, and no
 /// empty, `.` or `..` segment (URL parsers rewrite those). Cloning one is cheap: the text is shared.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<str>);
+pub struct Key(ArcStr);
 
 /// Why a text is no [`Key`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use arcstr::ArcStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A public label of who holds: at most 256 bytes. Cloning one is cheap: the text is shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder(Arc<str>);
+pub struct Holder(ArcStr);
 
 impl Holder {
     /// The longest label, in bytes of UTF-8.
