@@ -64,4 +64,4 @@ mod tally;
 pub use command::{Acquire, Attachment, Command};
 pub use event::{Change, Event};
 pub use outcome::{Outcome, Refusal};
-pub use table::{FrozenTable, LeaseState, LeaseTable, RestoreError};
+pub use table::{Fence, FrozenTable, LeaseState, LeaseTable, RestoreError};

@@ -77,6 +77,17 @@ impl Line {
         self.holders().next().map(|holder| holder.number.into())
     }
 
+    /// The holder with the largest token.
+    pub(crate) fn newest(&self) -> Option<Claim> {
+        match self {
+            Self::Sole(holder) => Some(*holder),
+            Self::Crowd(crowd) => {
+                let (&number, &(mode, slot)) = crowd.holders.last_key_value()?;
+                Some(Claim { number, mode, slot })
+            }
+        }
+    }
+
     /// The holder with this token.
     pub(crate) fn holder(&self, token: Token) -> Option<Slot> {
         let number = Revision(token.0);

@@ -14,6 +14,7 @@ mod acquire;
 mod change;
 mod detach;
 mod due;
+mod fences;
 mod frozen;
 mod reader;
 mod release;
@@ -23,6 +24,7 @@ mod revoke;
 mod snapshot;
 mod view;
 
+pub use fences::Fence;
 pub use frozen::FrozenTable;
 #[cfg(test)]
 pub(crate) use reader::RecordReader;
@@ -35,6 +37,8 @@ pub use view::LeaseState;
 #[derive(Debug, Default)]
 pub struct LeaseTable {
     at_ms: u64,
+    /// Where the numbering was started.
+    first_revision: Revision,
     revision: Revision,
     /// Every lease that is live or waits.
     leases: Slots<Lease>,
@@ -79,6 +83,12 @@ impl LeaseTable {
         self.revision
     }
 
+    /// The revision that the numbering of changes was started at: with it, clusters that share a Redis tell which of
+    /// them is the newer.
+    pub fn first_revision(&self) -> Revision {
+        self.first_revision
+    }
+
     /// Whether the numbering was started, or anything was numbered.
     pub fn started(&self) -> bool {
         self.revision > Revision(0)
@@ -118,6 +128,7 @@ impl LeaseTable {
     /// A revision that no token could follow below 2^53 starts nothing.
     fn start(&mut self, revision: Revision) -> Outcome {
         if !self.started() && revision.0 < REVISION_END {
+            self.first_revision = revision;
             self.revision = revision;
         }
         Outcome::Done

@@ -6,6 +6,7 @@ use ringfence_lease::{Command, Event, LeaseTable, Outcome};
 use tokio::sync::watch;
 
 use crate::batch::Batch;
+use crate::changes::Marker;
 use crate::consensus::{LogId, SnapshotMeta, StoredMembership};
 use crate::waits::Waits;
 
@@ -21,6 +22,7 @@ pub(crate) struct Inner {
     pub(crate) last_applied: Option<LogId>,
     pub(crate) membership: StoredMembership,
     pub(crate) waits: Waits,
+    pub(crate) marker: Marker,
     events: Vec<Event>,
 }
 
@@ -31,6 +33,7 @@ impl Applied {
             last_applied: None,
             membership: StoredMembership::default(),
             waits: Waits::default(),
+            marker: Marker::default(),
             events: Vec::new(),
         };
         Self { inner: Arc::new(Mutex::new(inner)), index: Arc::new(watch::Sender::new(None)) }
@@ -62,13 +65,14 @@ impl Inner {
         replaced
     }
 
-    /// Applies one batch and tells those who wait for the leases that changed.
+    /// Applies one batch and tells those who wait for the leases that changed, or mirror the keys.
     pub(crate) fn apply(&mut self, batch: Batch) -> Vec<Outcome> {
         let Batch { at_ms, commands } = batch;
         count_commands(&commands);
         let outcomes = self.table.apply(at_ms, commands, &mut self.events);
         for event in self.events.drain(..) {
             self.waits.tell(&event, &self.table);
+            self.marker.mark(&event);
         }
         outcomes
     }

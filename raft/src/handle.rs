@@ -1,15 +1,18 @@
 //! What the rest of the program may do with the replicated table.
 
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_lease::{Attachment, Command, LeaseTable, Outcome};
-use ringfence_wire::LeaseId;
+use ringfence_wire::{Key, LeaseId, Revision};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::applied::Applied;
+use crate::changes::Changes;
 use crate::consensus::NodeId;
 use crate::leading::Leading;
 use crate::peer::{ForwardError, Peers};
@@ -46,6 +49,17 @@ pub(crate) struct Shared {
     pub(crate) proposer: Proposer,
     pub(crate) reads: Reads,
     pub(crate) peers: Arc<Peers>,
+    pub(crate) mirror: OnceLock<Box<dyn Mirrored>>,
+}
+
+/// What publishes this node's fences while it leads, as far as the nodes need to know it.
+pub trait Mirrored: Send + Sync {
+    /// Whether what `revision` changed on `keys` stands in the mirror, or in a newer state: waits a bounded time for it.
+    fn stands<'a>(
+        &'a self,
+        keys: &'a [Key],
+        revision: Revision,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
 }
 
 /// Why there is no answer. The difference is kept apart on the whole way from the log to the client.
@@ -125,6 +139,43 @@ impl Handle {
     /// Looks at this node's applied table.
     pub fn view<R>(&self, look: impl FnOnce(&LeaseTable) -> R) -> R {
         look(&self.shared.applied.lock().table)
+    }
+
+    /// The term in which this node leads and takes commands, `None` while it does not, and every change of that.
+    pub fn leads(&self) -> watch::Receiver<Option<u64>> {
+        self.shared.leading.term()
+    }
+
+    /// The keys that change from now on, for a mirror. There is one: an earlier one is told nothing any more.
+    pub fn changes(&self) -> Changes {
+        Changes::start(&mut self.shared.applied.lock().marker)
+    }
+
+    /// Names the mirror that this node keeps while it leads. To be called once.
+    pub fn set_mirror(&self, mirror: Box<dyn Mirrored>) {
+        let _ = self.shared.mirror.set(mirror);
+    }
+
+    /// Whether what `revision` changed on `keys` stands in the mirror, or in a newer state: waits for it up to `within`.
+    /// A follower asks the leader. `false` also where nobody can tell.
+    pub async fn stands(&self, keys: Vec<Key>, revision: Revision, within: Duration) -> bool {
+        let shared = &self.shared;
+        let stands = async {
+            match shared.leader() {
+                Some(leader) if leader == shared.id => self.stands_here(&keys, revision).await,
+                Some(leader) => shared.peers.stands(leader, keys, revision).await,
+                None => false,
+            }
+        };
+        timeout(within, stands).await.unwrap_or(false)
+    }
+
+    /// As [`Handle::stands`], as far as this node keeps the mirror. It is for the mirror to bound the time.
+    pub(crate) async fn stands_here(&self, keys: &[Key], revision: Revision) -> bool {
+        match self.shared.mirror.get() {
+            Some(mirror) => mirror.stands(keys, revision).await,
+            None => false,
+        }
     }
 
     /// The URL of the leader's HTTP listener, where both are known.

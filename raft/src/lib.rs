@@ -28,6 +28,7 @@
 
 mod applied;
 mod batch;
+mod changes;
 mod clock;
 mod compaction;
 mod consensus;
@@ -50,9 +51,10 @@ mod status;
 mod suite;
 mod waits;
 
+pub use changes::{Changed, Changes};
 pub use consensus::{Member, NodeId};
 pub use founding::JoinError;
-pub use handle::{Handle, Unanswered};
+pub use handle::{Handle, Mirrored, Unanswered};
 pub use identity::DirError;
 pub use inspect::{
     EntryView, InspectError, LogView, Owner, Position, Says, SnapshotView, SnapshotsView, StateView,

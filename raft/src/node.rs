@@ -163,6 +163,7 @@ impl Node {
             proposer,
             reads: Reads::start(read_index),
             peers: Arc::clone(&peers),
+            mirror: OnceLock::new(),
         });
         let handle = Handle { shared: Arc::clone(&shared) };
         let _ = served.handle.set(handle.clone());

@@ -104,7 +104,7 @@ impl Status {
                 ServerState::Shutdown => Role::Stopped,
             },
             term: metrics.current_term,
-            leader: metrics.current_leader,
+            leader: shared.leader(),
             last_log_index: metrics.last_log_index,
             committed_index: metrics.local_committed.map(|id| id.index()),
             applied_index: applied.last_applied.map(|id| id.index()),

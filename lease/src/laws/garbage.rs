@@ -82,7 +82,7 @@ fn a_snapshot_with_flipped_bits_is_refused_or_makes_a_table_that_works() {
 fn another_format_is_told_apart_from_damage() {
     let mut bytes = LeaseTable::default().snapshot();
     bytes[0] += 1;
-    assert!(matches!(LeaseTable::restore(&bytes[..]), Err(RestoreError::UnknownFormat { found: 2 })));
+    assert!(matches!(LeaseTable::restore(&bytes[..]), Err(RestoreError::UnknownFormat { found: 3 })));
     assert!(matches!(LeaseTable::restore(&[1, 0, 0][..]), Err(RestoreError::Malformed(_))));
 }
 
@@ -135,17 +135,33 @@ fn records_that_contradict_each_other_are_refused() {
     assert_eq!(refusal_of(&|_| {}), None);
     assert_eq!(held_as(&[shared(None), shared(NonZeroU32::new(2))]), None);
     for (refusal, words) in [
-        (refusal_of(&|records| records[0] = Record::Head { at_ms: 6, revision: Revision(1) }), "yet to come"),
         (
-            refusal_of(&|records| records[0] = Record::Head { at_ms: 5, revision: Revision(2) }),
+            refusal_of(&|records| {
+                records[0] = Record::Head { at_ms: 6, first_revision: Revision(0), revision: Revision(1) }
+            }),
+            "yet to come",
+        ),
+        (
+            refusal_of(&|records| {
+                records[0] = Record::Head { at_ms: 5, first_revision: Revision(0), revision: Revision(2) }
+            }),
             "in time to come",
         ),
         (
-            refusal_of(&|records| records[0] = Record::Head { at_ms: 6, revision: Revision(1 << 60) }),
+            refusal_of(&|records| {
+                records[0] =
+                    Record::Head { at_ms: 6, first_revision: Revision(0), revision: Revision(1 << 60) }
+            }),
             "out of range",
         ),
         (refusal_of(&|records| drop(records.remove(0))), "head"),
-        (refusal_of(&|records| records.insert(1, Record::Head { at_ms: 6, revision: Revision(2) })), "head"),
+        (
+            refusal_of(&|records| {
+                records
+                    .insert(1, Record::Head { at_ms: 6, first_revision: Revision(0), revision: Revision(2) })
+            }),
+            "head",
+        ),
         (lease(1, &|lease| lease.number = Revision(0)), "yet to come"),
         (lease(1, &|lease| lease.number = Revision(2)), "by one change"),
         (lease(1, &|lease| lease.claims = [&lease.claims[..], &lease.claims].concat().into()), "a key twice"),

@@ -17,6 +17,7 @@ use crate::slots::{Chunks, Slot};
 #[derive(Debug)]
 pub struct FrozenTable {
     at_ms: u64,
+    first_revision: Revision,
     revision: Revision,
     live: usize,
     leases: Chunks<Lease>,
@@ -28,6 +29,7 @@ impl LeaseTable {
     pub fn freeze(&self) -> FrozenTable {
         FrozenTable {
             at_ms: self.at_ms,
+            first_revision: self.first_revision,
             revision: self.revision,
             live: self.live(),
             leases: self.leases.freeze(),
@@ -69,7 +71,8 @@ impl FrozenTable {
         let mut by_id: Vec<(LeaseId, Slot)> =
             self.leases.iter().map(|(slot, lease)| (lease.id, slot)).collect();
         by_id.sort_unstable_by_key(|&(id, _)| id);
-        let head = Record::Head { at_ms: self.at_ms, revision: self.revision };
+        let head =
+            Record::Head { at_ms: self.at_ms, first_revision: self.first_revision, revision: self.revision };
         let tail = Record::Tail { leases: by_id.len() as u64, ended: self.ended.len() as u64 };
         let leases = by_id.into_iter().map(|(_, slot)| Record::Lease(self.leases.get(slot).into()));
         let ended = self.ended.iter().map(|EndedLease { ended_ms, id, end }| Record::Ended {

@@ -85,19 +85,19 @@ mod tests {
 
     #[test]
     fn the_window_grows_with_a_record_up_to_the_largest() {
-        let head = |at_ms| Record::Head { at_ms, revision: Revision(u64::MAX) };
+        let head = |at_ms| Record::Head { at_ms, first_revision: Revision(0), revision: Revision(u64::MAX) };
         let mut bytes = Vec::new();
-        // Each has 12 bytes or 21.
+        // Each has 13 bytes or 22.
         write_records([head(1), head(u64::MAX), head(2)], &mut bytes).unwrap();
         let read_with = |window, largest| {
             let mut reader = RecordReader::with_window(&bytes[4..], window, largest);
             (0..3).map(|_| reader.next()).collect::<Result<Vec<_>, _>>()
         };
-        for (window, largest) in [(1, 32), (12, 24), (13, 26), (21, 21), (64, 64), (200, 200)] {
+        for (window, largest) in [(1, 32), (13, 26), (14, 28), (22, 22), (64, 64), (200, 200)] {
             assert_eq!(read_with(window, largest).unwrap(), [head(1), head(u64::MAX), head(2)], "{window}");
         }
-        for window in [1, 2, 4, 5, 10, 20] {
-            let error = read_with(window, 20).unwrap_err();
+        for window in [1, 2, 4, 5, 10, 21] {
+            let error = read_with(window, 21).unwrap_err();
             assert!(error.to_string().contains("larger than any"), "{window}: {error}");
         }
     }
@@ -107,7 +107,11 @@ mod tests {
     fn a_record_that_claims_to_be_huge_breaks_off() {
         // The head, and a lease whose first key has 2^60 bytes.
         let mut bytes = Vec::new();
-        write_records([Record::Head { at_ms: 1, revision: Revision(1) }], &mut bytes).unwrap();
+        write_records(
+            [Record::Head { at_ms: 1, first_revision: Revision(0), revision: Revision(1) }],
+            &mut bytes,
+        )
+        .unwrap();
         bytes.extend([1, 16]);
         bytes.extend([7; 16]);
         bytes.push(1);

@@ -80,7 +80,9 @@ struct Restorer {
 impl Restorer {
     fn take(&mut self, record: Record<'_>) -> Result<(), RestoreError> {
         match record {
-            Record::Head { at_ms, revision } if !self.started => self.head(at_ms, revision),
+            Record::Head { at_ms, first_revision, revision } if !self.started => {
+                self.head(at_ms, first_revision, revision)
+            }
             Record::Lease(lease) if self.started => self.lease(lease),
             Record::Ended { ended_ms, lease_id, end } if self.started => self.ended(ended_ms, lease_id, end),
             Record::Tail { leases, ended } if self.started => self.tail(leases, ended),
@@ -88,12 +90,16 @@ impl Restorer {
         }
     }
 
-    fn head(&mut self, at_ms: u64, revision: Revision) -> Result<(), RestoreError> {
+    fn head(&mut self, at_ms: u64, first: Revision, revision: Revision) -> Result<(), RestoreError> {
         // A table is started below 2^53, and no cluster makes as many changes again.
         if revision.0 > 2 * REVISION_END {
             return Err(Inconsistent("its revision is out of range"));
         }
+        if first > revision {
+            return Err(Inconsistent("it was started at a revision that is yet to come"));
+        }
         self.table.at_ms = at_ms;
+        self.table.first_revision = first;
         self.table.revision = revision;
         self.started = true;
         Ok(())

@@ -10,7 +10,7 @@ use crate::lease::Lease;
 
 /// The format of the bytes that follow this number. A change of [`Record`], or of a word of `ringfence_wire` in it,
 /// is a new one.
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
 
 /// A snapshot is the format number in four bytes, the least significant first, and then these records, one after
 /// the other: the head, the leases by id, the ended ids from the oldest on, the tail. Nothing stands in them that
@@ -21,6 +21,7 @@ pub(super) const FORMAT: u32 = 1;
 pub(crate) enum Record<'a> {
     Head {
         at_ms: u64,
+        first_revision: Revision,
         revision: Revision,
     },
     Lease(LeaseRecord<'a>),

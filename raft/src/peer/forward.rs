@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ringfence_lease::{Command, Outcome};
+use ringfence_wire::{Key, Revision};
 use tokio::time::{Instant, timeout_at};
 
 use super::Peers;
@@ -35,6 +36,12 @@ impl Peers {
             Ok(Ok(Answer::NotDone) | Err(CallError::NotSent(_))) => Err(ForwardError::NotDone),
             Ok(Ok(_) | Err(CallError::Unknown(_))) | Err(_) => Err(ForwardError::Unknown),
         }
+    }
+
+    /// What `leader` says of its mirror; `false` where it says nothing. The caller bounds the time.
+    pub(crate) async fn stands(self: &Arc<Self>, leader: NodeId, keys: Vec<Key>, revision: Revision) -> bool {
+        let call = self.call(leader, Channel::Forwards, Call::Stands { keys, revision });
+        matches!(call.await, Ok(Answer::Stands(true)))
     }
 
     /// A linearizable read point from `leader`; `None` where it gives none.

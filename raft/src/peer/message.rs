@@ -8,6 +8,7 @@ use openraft::raft::{
     VoteResponse,
 };
 use ringfence_lease::{Command, Outcome};
+use ringfence_wire::{Key, Revision};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -38,6 +39,11 @@ pub(crate) enum Call {
         cluster: Uuid,
     },
     Order(Order),
+    /// Does the leader's mirror show these keys at this revision, or later?
+    Stands {
+        keys: Vec<Key>,
+        revision: Revision,
+    },
 }
 
 /// The answer to a [`Call`].
@@ -64,6 +70,7 @@ pub(crate) enum Answer {
     },
     /// What was ordered is done.
     Ordered,
+    Stands(bool),
 }
 
 /// What a node tells of itself to one that founds, or looks for, its cluster.

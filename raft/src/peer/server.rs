@@ -370,6 +370,7 @@ async fn answer(handle: &Handle, call: Call) -> Answer {
             Err(MembersError::Unanswered(Unanswered::Unavailable)) => Answer::NotDone,
             Err(MembersError::Unanswered(Unanswered::Indeterminate)) => Answer::Unknown,
         },
+        Call::Stands { keys, revision } => Answer::Stands(handle.stands_here(&keys, revision).await),
         Call::Probe | Call::Adopt { .. } => Answer::NotDone,
     }
 }
