@@ -60,7 +60,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
             upkeep.run_upkeep();
         }
     });
-    let options = ringfence_api::Options { metrics, draining: drain.clone() };
+    let options = ringfence_api::Options { metrics, draining: drain.clone(), mirror: None };
     let router = ringfence_api::router(node.handle(), options);
     let mut serving = tokio::spawn(http::serve(listener, router, drain, DRAIN));
 

@@ -31,7 +31,21 @@ pub(crate) enum Acquired {
     Waiting(Waiting),
 }
 
+/// What an acquire is answered.
+pub(crate) struct Acquisition {
+    pub(crate) acquired: Acquired,
+    /// Whether the grant stands in the mirror; `None` where grants do not wait for that.
+    pub(crate) mirrored: Option<bool>,
+}
+
 impl Acquired {
+    fn grant(&self) -> Option<&Grant> {
+        match self {
+            Self::Granted(grant) | Self::Standing(grant) => Some(grant),
+            Self::Waiting(_) => None,
+        }
+    }
+
     /// The status that says so.
     pub(crate) fn status(&self) -> StatusCode {
         match self {
@@ -48,7 +62,7 @@ pub(crate) async fn acquire(
     lease_id: LeaseId,
     wish: AcquireRequest,
     began: Instant,
-) -> Result<Acquired, Failed> {
+) -> Result<Acquisition, Failed> {
     let attachment = door.attachment();
     let wait = Duration::from_millis(wish.wait_ms.ms().into());
     let keep_place = wish.keep_place;
@@ -77,8 +91,15 @@ pub(crate) async fn acquire(
         Ok(Outcome::Done) => Err(Unanswered::Indeterminate.into()),
         Err(unanswered) => Err(unanswered.into()),
     };
+    // The client may go while it waits for the mirror, too.
+    let answer = match acquired {
+        Ok(acquired) => {
+            Ok(Acquisition { mirrored: door.mirrored(acquired.grant().into_iter()).await, acquired })
+        }
+        Err(failed) => Err(failed),
+    };
     unless_answered.answered();
-    acquired
+    answer
 }
 
 /// A request whose lease stands in the queue.

@@ -3,18 +3,30 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use ringfence_raft::MembersError;
+use ringfence_raft::{MembersError, Status};
 use ringfence_wire::{AddMemberRequest, FieldError, ProblemKind, TransferRequest};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::door::{Answer, Door, json};
 use crate::problems::Failed;
 use crate::query::Query;
 use crate::{body, path};
 
+/// The answer of `GET /v1/cluster`.
+#[derive(Serialize)]
+struct Cluster {
+    #[serde(flatten)]
+    status: Status,
+    /// How the answering node's mirror does; `None` where it keeps none.
+    mirror: Option<Value>,
+}
+
 /// `GET /v1/cluster`
 pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
-    Ok(json(StatusCode::OK, &door.handle.status()))
+    let mirror = door.options.mirror.as_ref().map(|mirror| (mirror.status)());
+    Ok(json(StatusCode::OK, &Cluster { status: door.handle.status(), mirror }))
 }
 
 /// `POST /v1/cluster/members`

@@ -8,6 +8,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use ringfence_lease::{Attachment, Command, Outcome};
 use ringfence_raft::{Handle, Unanswered};
+use ringfence_wire::{Grant, Revision, Token};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -44,6 +45,17 @@ impl Door {
     pub(crate) async fn propose(&self, command: Command) -> Result<Outcome, Unanswered> {
         let mut outcomes = self.handle.propose(vec![command]).await?;
         Ok(outcomes.pop().expect("one outcome per command"))
+    }
+
+    /// Whether what these grants changed stands in the mirror; `None` where grants do not wait for that.
+    pub(crate) async fn mirrored<'a>(&self, grants: impl Iterator<Item = &'a Grant>) -> Option<bool> {
+        let within = self.options.mirror.as_ref()?.before_answer?;
+        let (mut keys, mut newest) = (Vec::new(), Token(0));
+        for grant in grants {
+            keys.extend(grant.keys.iter().map(|granted| granted.key.clone()));
+            newest = newest.max(grant.token);
+        }
+        Some(keys.is_empty() || self.handle.stands(keys, Revision(newest.0), within).await)
     }
 
     /// Makes sure that this node's table may be read. Gives the clock for the read, `None` for a local one.

@@ -5,10 +5,10 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use ringfence_lease::{Command, LeaseState, Outcome};
 use ringfence_raft::Unanswered;
-use ringfence_wire::{AcquireRequest, Grant, LeaseId, RenewRequest};
+use ringfence_wire::{AcquireRequest, Grant, LeaseId, MirroredGrant, RenewRequest};
 use tokio::time::Instant;
 
-use crate::acquire::{Acquired, acquire};
+use crate::acquire::{Acquired, Acquisition, acquire};
 use crate::door::{Answer, Door, json};
 use crate::problems::Failed;
 use crate::query::Query;
@@ -31,11 +31,15 @@ async fn answer_acquire(door: &Door, lease_id: LeaseId, request: Request) -> Ans
     Query::none(request.uri())?;
     let wish = body::read(request, AcquireRequest::check).await?;
     let acquired = acquire(door, lease_id, wish, began).await;
-    measure::acquired(acquired.as_ref().map(Acquired::status));
-    let acquired = acquired?;
-    Ok(match &acquired {
-        Acquired::Granted(grant) | Acquired::Standing(grant) => json(acquired.status(), grant),
-        Acquired::Waiting(waiting) => json(acquired.status(), waiting),
+    measure::acquired(acquired.as_ref().map(|acquisition| acquisition.acquired.status()));
+    let Acquisition { acquired, mirrored } = acquired?;
+    let status = acquired.status();
+    Ok(match (acquired, mirrored) {
+        (Acquired::Waiting(waiting), _) => json(status, &waiting),
+        (Acquired::Granted(grant) | Acquired::Standing(grant), None) => json(status, &grant),
+        (Acquired::Granted(grant) | Acquired::Standing(grant), Some(mirrored)) => {
+            json(status, &MirroredGrant { grant: *grant, mirrored })
+        }
     })
 }
 

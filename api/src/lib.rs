@@ -42,6 +42,7 @@ mod take_back;
 mod validate;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -60,6 +61,17 @@ pub struct Options {
     /// 202 where they keep their place, else 504. Both tell the client to repeat its PUT, which finds the place in the
     /// queue on any other node.
     pub draining: watch::Receiver<bool>,
+    /// The mirror, where there is one.
+    pub mirror: Option<Mirror>,
+}
+
+/// The mirror in Redis, as far as the door needs to know it.
+#[derive(Clone)]
+pub struct Mirror {
+    /// How long the answer to an acquire waits until the fences stand in the mirror; `None`: it does not.
+    pub before_answer: Option<Duration>,
+    /// Tells how this node's mirror does, for `GET /v1/cluster`.
+    pub status: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
 }
 
 /// The routes of the API, without the dashboard, over the table behind `handle`. To be polled inside a tokio runtime

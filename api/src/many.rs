@@ -8,8 +8,8 @@ use axum::http::StatusCode;
 use ringfence_lease::{Acquire, Command, Outcome};
 use ringfence_raft::Unanswered;
 use ringfence_wire::{
-    BatchAcquire, BatchAnswer, BatchBody, BatchRequest, BatchResult, Grant, LeaseId, Operation,
-    RenewManyRequest, Wait,
+    BatchAcquire, BatchAnswer, BatchBody, BatchRequest, BatchResult, Grant, LeaseId, MirroredGrant,
+    Operation, RenewManyRequest, Wait,
 };
 
 use crate::door::{Answer, Door, json};
@@ -77,24 +77,50 @@ async fn run(door: &Door, commands: impl Iterator<Item = (Command, Kind)>) -> An
     });
     let unless_answered = TakeBack::unless_answered(&door.handle, acquires.collect());
     let outcomes = if commands.is_empty() { Ok(Vec::new()) } else { door.handle.propose(commands).await };
+    let mirrored = match &outcomes {
+        Ok(outcomes) => mirrored(door, &kinds, outcomes).await,
+        Err(_) => None,
+    };
     unless_answered.answered();
-    let results = kinds.into_iter().zip(outcomes?).map(|(kind, outcome)| kind.result(outcome)).collect();
+    let results =
+        kinds.into_iter().zip(outcomes?).map(|(kind, outcome)| kind.result(outcome, mirrored)).collect();
     Ok(json(StatusCode::OK, &BatchAnswer { results }))
+}
+
+/// Whether all grants of a batch stand in the mirror; `None` where grants do not wait for that. New ones are looked up
+/// together: one entry of the log made them, and no view shows only some of them. Older ones may long stand there, each
+/// at a revision of its own.
+async fn mirrored(door: &Door, kinds: &[Kind], outcomes: &[Outcome]) -> Option<bool> {
+    let grants = kinds.iter().zip(outcomes).filter_map(|(kind, outcome)| match (kind, outcome) {
+        (Kind::Acquire(_), Outcome::Granted(grant)) => Some((true, &**grant)),
+        (Kind::Acquire(_), Outcome::Standing(grant)) => Some((false, &**grant)),
+        _ => None,
+    });
+    let (new, older): (Vec<_>, Vec<_>) = grants.partition(|(is_new, _)| *is_new);
+    if !door.mirrored(new.into_iter().map(|(_, grant)| grant)).await? {
+        return Some(false);
+    }
+    for (_, grant) in older {
+        if !door.mirrored(std::iter::once(grant)).await? {
+            return Some(false);
+        }
+    }
+    Some(true)
 }
 
 impl Kind {
     /// What the operation would have been answered on its own.
-    fn result(self, outcome: Outcome) -> BatchResult {
+    fn result(self, outcome: Outcome, mirrored: Option<bool>) -> BatchResult {
         match self {
             Self::Acquire(lease_id) => {
                 let tried = tried(outcome).map_err(|failed| failed.of_lease(lease_id));
                 measure::acquired(tried.as_ref().map(|(status, _)| *status));
-                tried.map_or_else(problem, |(status, grant)| granted(status, grant))
+                tried.map_or_else(problem, |(status, grant)| granted(status, grant, mirrored))
             }
             Self::Renew => {
                 let renewed = renewed(outcome);
                 measure::renewed(renewed.as_ref().err());
-                renewed.map_or_else(problem, |grant| granted(StatusCode::OK, grant))
+                renewed.map_or_else(problem, |grant| granted(StatusCode::OK, grant, None))
             }
             Self::Release => {
                 measure::released();
@@ -114,8 +140,12 @@ fn tried(outcome: Outcome) -> Result<(StatusCode, Box<Grant>), Failed> {
     }
 }
 
-fn granted(status: StatusCode, grant: Box<Grant>) -> BatchResult {
-    BatchResult { status: status.as_u16(), body: Some(BatchBody::Grant(grant)) }
+fn granted(status: StatusCode, grant: Box<Grant>, mirrored: Option<bool>) -> BatchResult {
+    let body = match mirrored {
+        Some(mirrored) => BatchBody::Mirrored(Box::new(MirroredGrant { grant: *grant, mirrored })),
+        None => BatchBody::Grant(grant),
+    };
+    BatchResult { status: status.as_u16(), body: Some(body) }
 }
 
 fn problem(failed: Failed) -> BatchResult {

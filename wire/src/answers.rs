@@ -25,6 +25,16 @@ pub struct Grant {
     pub keys: Vec<GrantedKey>,
 }
 
+/// A [`Grant`] where grants are answered once their fences stand in the mirror.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MirroredGrant {
+    /// The grant.
+    #[serde(flatten)]
+    pub grant: Grant,
+    /// Whether they do; `false` where that took too long, or is not known.
+    pub mirrored: bool,
+}
+
 /// The `state` of a [`Grant`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -186,6 +196,8 @@ pub struct BatchResult {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum BatchBody {
+    /// An acquire that succeeded, where grants wait for the mirror.
+    Mirrored(Box<MirroredGrant>),
     /// An acquire or a renewal that succeeded.
     Grant(Box<Grant>),
     /// Anything else.

@@ -22,7 +22,7 @@ mod token;
 
 pub use answers::{
     BatchAnswer, BatchBody, BatchResult, Blocker, Grant, GrantState, GrantedKey, HolderView, KeyList,
-    KeyView, Verdict, VerdictName, VerdictsAnswer, WaiterView, Waiting, WaitingState,
+    KeyView, MirroredGrant, Verdict, VerdictName, VerdictsAnswer, WaiterView, Waiting, WaitingState,
 };
 pub use event::EndReason;
 pub use json::{FieldError, from_json};

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use jsonschema::Validator;
 use ringfence_wire::{
     AcquireRequest, AddMemberRequest, BatchAnswer, BatchRequest, FieldError, Grant, Holder, Key, KeyList,
-    KeyView, MAX_BATCH, MAX_KEYS, MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, Problem, ProblemKind,
+    KeyView, MAX_BATCH, MAX_KEYS, MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, MirroredGrant, Problem, ProblemKind,
     RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest, Ttl, ValidateRequest, Verdict,
     VerdictsAnswer, Waiting, from_json,
 };
@@ -149,6 +149,7 @@ fn wire_types() -> BTreeMap<&'static str, Reads> {
         ("TransferRequest", |it| request::<TransferRequest>(it, |_| Ok(()))),
         ("ValidateRequest", |it| request::<ValidateRequest>(it, |wish| wish.clone().checks().map(drop))),
         ("Grant", answer::<Grant>),
+        ("MirroredGrant", answer::<MirroredGrant>),
         ("Waiting", answer::<Waiting>),
         ("KeyView", answer::<KeyView>),
         ("KeyList", answer::<KeyList>),

@@ -96,7 +96,8 @@ impl Service {
         let node = Node::start(settings).await.unwrap();
         let handle = node.handle();
         let (draining, is_draining) = watch::channel(false);
-        let router = router(handle.clone(), Options { metrics: measurements(), draining: is_draining });
+        let router =
+            router(handle.clone(), Options { metrics: measurements(), draining: is_draining, mirror: None });
         tokio::spawn(async move { axum::serve(listener, router).await });
         let service = Self { address, handle, draining, _node: node, _data: data, runtime: None };
         eventually("the table is started", || service.handle.view(|table| table.started())).await;
