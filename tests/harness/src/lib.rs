@@ -5,6 +5,7 @@
 //!                └────▶ Client ──▶ connection ──HTTP──▶   typed calls
 //!  Load ──▶ Client, many of them          remembers what it was answered; Known::check: is it still true?
 //!  Disk, Injection                        full disks, power cuts, system calls that fail or take long
+//!  RedisServer, RedisSentinel, RedisCluster   real Redis: killed, emptied, stopped, failed over
 //! ```
 //! What a test may rely on:
 //!
@@ -36,8 +37,12 @@ mod place;
 mod process;
 mod program;
 mod record;
+mod redis_cluster;
+mod redis_sentinel;
+mod redis_server;
 mod spawner;
 mod strace;
+mod tls;
 mod until;
 mod wish;
 
@@ -55,6 +60,9 @@ pub use network::Network;
 pub use node::Node;
 pub use program::{Ended, run};
 pub use record::{Askers, Record, Told};
+pub use redis_cluster::RedisCluster;
+pub use redis_sentinel::RedisSentinel;
+pub use redis_server::{RedisBuilder, RedisServer};
 pub use strace::{Injection, may_inject};
 pub use until::{definite, until};
 pub use wish::{key, try_once, wait_for};

@@ -13,6 +13,8 @@ use crate::Error;
 const CLAIM: u16 = 7399;
 pub(crate) const HTTP: u16 = 7400;
 pub(crate) const PEER: u16 = 7500;
+/// The first Redis server; a Redis Cluster takes the same ports 10,000 higher as well.
+pub(crate) const REDIS: u16 = 6379;
 const ATTEMPTS: usize = 100;
 
 /// An address that no other cluster has, in this process or another.
@@ -36,6 +38,11 @@ impl Loopback {
         }
         let error = last.unwrap_or_else(|| std::io::Error::other("no attempt was made"));
         Err(Error::Io { what: "no loopback address is free".to_owned(), error })
+    }
+
+    /// A port of it.
+    pub(crate) fn at(&self, port: u16) -> SocketAddr {
+        (self.address, port).into()
     }
 
     /// Where clients reach node `id`.

@@ -1,3 +1,4 @@
+use std::ffi::OsStr;
 use std::fs::{DirEntry, File};
 use std::io;
 use std::path::Path;
@@ -6,6 +7,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::spawner;
+
+/// The start of a command that runs `program`, as the same process, so that it is killed when this program ends,
+/// however it ends. For what cannot see to that itself.
+pub(crate) fn mortal(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command
+}
 
 /// A child process that is ours until it is reaped: its pid cannot be anyone else's meanwhile.
 #[derive(Debug)]
