@@ -1,0 +1,97 @@
+use ringfence_wire::Token;
+
+use crate::claim::{Claim, ClaimError, check};
+
+/// The number that a resource keeps with its data: every token below it is dead.
+///
+/// This is the guard rule itself, for a backend of your own: whatever keeps others out from [`admit`](Self::admit) to the
+/// end of the write makes it a guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct High(Token);
+
+/// What a guard says to a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a write that was rejected has not been done"]
+pub enum Admission {
+    /// What was asked for was done.
+    Accepted,
+    /// Nothing was done: every token below `high` is dead.
+    Stale {
+        /// The number that stands with the resource.
+        high: Token,
+    },
+}
+
+impl High {
+    /// The number of a resource that nobody has written to yet: no token is dead.
+    pub const NEW: Self = Self(Token(0));
+
+    /// The number as it stands with the resource.
+    pub fn new(high: Token) -> Self {
+        Self(high)
+    }
+
+    /// The number that an operator sets: a fence of the key, which the cluster gave.
+    pub fn reset(fence: Token) -> Result<Self, ClaimError> {
+        check("fence", fence).map(|()| Self(fence))
+    }
+
+    /// The number.
+    pub fn token(self) -> Token {
+        self.0
+    }
+
+    /// The rule: rejects a token below the number, else raises the number to the fence.
+    pub fn admit(&mut self, claim: Claim) -> Admission {
+        if claim.token() < self.0 {
+            return Admission::Stale { high: self.0 };
+        }
+        self.0 = self.0.max(claim.fence());
+        Admission::Accepted
+    }
+}
+
+impl Admission {
+    /// Whether it was done.
+    pub fn is_accepted(self) -> bool {
+        self == Self::Accepted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admit(high: &mut High, token: u64, fence: u64) -> Admission {
+        high.admit(Claim::new(Token(token), Token(fence)).unwrap())
+    }
+
+    #[test]
+    fn an_exclusive_holder_shuts_out_all_before_it() {
+        let mut high = High::NEW;
+        assert_eq!(admit(&mut high, 2, 2), Admission::Accepted);
+        assert_eq!(admit(&mut high, 4, 4), Admission::Accepted);
+        assert_eq!(admit(&mut high, 2, 2), Admission::Stale { high: Token(4) });
+        assert_eq!(admit(&mut high, 3, 3), Admission::Stale { high: Token(4) });
+        assert_eq!(admit(&mut high, 4, 4), Admission::Accepted, "a holder writes as often as it likes");
+        assert_eq!(high.token(), Token(4));
+    }
+
+    #[test]
+    fn shared_holders_are_shut_out_below_the_fence_only() {
+        let mut high = High::NEW;
+        assert_eq!(admit(&mut high, 9, 5), Admission::Accepted);
+        assert_eq!(admit(&mut high, 7, 5), Admission::Accepted, "a newer peer does not shut it out");
+        assert_eq!(admit(&mut high, 4, 3), Admission::Stale { high: Token(5) });
+        assert_eq!(admit(&mut high, 6, 2), Admission::Accepted);
+        assert_eq!(high.token(), Token(5), "an older fence does not lower the number");
+    }
+
+    #[test]
+    fn an_operator_cannot_set_what_would_let_nobody_in_again() {
+        let timestamp_ns = Token(1_790_000_000_000_000_000);
+        assert_eq!(High::reset(Token(5)), Ok(High(Token(5))));
+        assert!(High::reset(timestamp_ns).is_err());
+        assert!(High::reset(Token(0)).is_err());
+    }
+}
