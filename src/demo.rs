@@ -10,7 +10,6 @@
 mod accounts;
 mod claims;
 mod client;
-mod guarded_file;
 mod killed_nodes;
 mod paused_writer;
 mod screen;

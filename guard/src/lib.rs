@@ -20,7 +20,9 @@
 //!   timestamp), and lets nobody in since. To the fence that the cluster gives for the key, never below.
 
 mod claim;
+mod file;
 mod high;
 
 pub use claim::{Claim, ClaimError};
+pub use file::{Contents, GuardedFile};
 pub use high::{Admission, High};

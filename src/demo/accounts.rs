@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use ringfence_wire::Token;
-
-use super::guarded_file::{Admission, GuardedFile};
+use ringfence_guard::{Admission, Claim, GuardedFile};
 
 /// The same account, twice.
 #[derive(Debug)]
@@ -36,9 +34,9 @@ impl Accounts {
     }
 
     /// Shuts earlier holders out of the guarded file, and reads both.
-    pub(crate) fn read_as(&self, token: Token, fence: Token) -> anyhow::Result<Balances> {
-        if let Admission::Stale { high } = self.guarded.touch(token, fence)? {
-            bail!("token {token} is dead already: the fence is {high}");
+    pub(crate) fn read_as(&self, claim: Claim) -> anyhow::Result<Balances> {
+        if let Admission::Stale { high } = self.guarded.touch(claim)? {
+            bail!("token {} is dead already: the fence is {high}", claim.token());
         }
         self.read()
     }
@@ -52,8 +50,8 @@ impl Accounts {
     }
 
     /// Writes to both: the plain file takes it from anyone, the guarded one says whether it did.
-    pub(crate) fn write(&self, token: Token, fence: Token, new: Balances) -> anyhow::Result<Admission> {
+    pub(crate) fn write(&self, claim: Claim, new: Balances) -> anyhow::Result<Admission> {
         std::fs::write(&self.plain, new.plain.to_string())?;
-        Ok(self.guarded.write(token, fence, new.guarded.to_string().as_bytes())?)
+        Ok(self.guarded.write(claim, new.guarded.to_string().as_bytes())?)
     }
 }

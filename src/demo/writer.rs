@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use ringfence_guard::{Admission, Claim};
 use ringfence_wire::{Key, LeaseId, Token};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::de::DeserializeOwned;
@@ -26,7 +27,6 @@ use tokio::time::{sleep, timeout};
 
 use super::accounts::{Accounts, Balances};
 use super::client::Client;
-use super::guarded_file::Admission;
 use crate::child::{self, Child};
 
 /// How long the demo waits for what a writer does, its wait for the lease included.
@@ -93,17 +93,17 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let client = Client::new(task.nodes);
     let lease_id = LeaseId::random();
     let grant = client.acquire(lease_id, &task.name, &task.key, task.ttl_ms, task.wait_ms).await?;
-    let (token, fence) = (grant.token, grant.keys.first().context("a lease without keys")?.fence);
+    let claim = Claim::new(grant.token, grant.keys.first().context("a lease without keys")?.fence)?;
     let accounts = Accounts::open(&task.dir);
-    let read = accounts.read_as(token, fence)?;
+    let read = accounts.read_as(claim)?;
 
     let left_ms = client.lease(lease_id).await?.expires_in_ms.unwrap_or(0).try_into()?;
-    say(&Holds { lease_id, token, reads: read.guarded, left_ms })?;
+    say(&Holds { lease_id, token: grant.token, reads: read.guarded, left_ms })?;
     if task.pauses {
         kill_process(getpid(), Signal::STOP)?;
     }
     let new = Balances { guarded: read.guarded + task.adds, plain: read.plain + task.adds };
-    let rejected_below = match accounts.write(token, fence, new)? {
+    let rejected_below = match accounts.write(claim, new)? {
         Admission::Accepted => None,
         Admission::Stale { high } => Some(high),
     };

@@ -1,12 +1,7 @@
 //! A file that late writers cannot overwrite.
 //!
-//! It keeps one number, `high`, with the data: every token below it is dead. The guard rule: *atomically with the write*,
-//! a token below `high` is rejected; otherwise `high` rises to the fence that the cluster gave with the token, if it
-//! is not there already. Who comes to hold the lease *touches* the file before it first reads it; else a late write
-//! could land between its read and its write.
-//!
 //! ```text
-//!  ringfence-guard 1 4⏎     the format, and `high`
+//!  ringfence-guard 1 4⏎     the format, and the number
 //!  balance 130              the data, as they were given
 //! ```
 //! How it is atomic: number and data stand in one file, which is replaced as a whole (written beside, synced, renamed,
@@ -21,55 +16,44 @@ use std::path::{Path, PathBuf};
 
 use ringfence_wire::Token;
 
+use crate::{Admission, Claim, High};
+
 const FORMAT: &str = "ringfence-guard 1 ";
 
 /// A guarded file. Any number of handles, in any number of processes, may be used at once.
 #[derive(Clone, Debug)]
-pub(crate) struct GuardedFile {
+pub struct GuardedFile {
     path: PathBuf,
-}
-
-/// What the guard says to a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum Admission {
-    /// What was asked for was done, and is on disk.
-    Accepted,
-    /// Nothing was done: every token below `high` is dead.
-    Stale {
-        /// The number that stands in the file.
-        high: Token,
-    },
 }
 
 /// What stands in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Contents {
+pub struct Contents {
     /// Every token below it is dead.
-    pub(crate) high: Token,
+    pub high: Token,
     /// As they were last written.
-    pub(crate) data: Vec<u8>,
+    pub data: Vec<u8>,
 }
 
 impl GuardedFile {
     /// The guarded file at `path`, which was once created.
-    pub(crate) fn open(path: impl Into<PathBuf>) -> Self {
+    pub fn open(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
     /// Makes the file, in which no token is dead yet. It must not be there.
-    pub(crate) fn create(path: impl Into<PathBuf>, data: &[u8]) -> Result<Self> {
+    pub fn create(path: impl Into<PathBuf>, data: &[u8]) -> Result<Self> {
         let file = Self::open(path);
         let _lock = file.lock()?;
         if file.path.try_exists()? {
             return Err(Error::new(ErrorKind::AlreadyExists, format!("{} exists", file.path.display())));
         }
-        file.replace(Token(0), data)?;
+        file.replace(High::NEW, data)?;
         Ok(file)
     }
 
     /// What stands in the file. A new holder touches it first.
-    pub(crate) fn read(&self) -> Result<Contents> {
+    pub fn read(&self) -> Result<Contents> {
         let bytes = std::fs::read(&self.path)?;
         let parse = || {
             let end = bytes.iter().position(|&byte| byte == b'\n')?;
@@ -81,33 +65,44 @@ impl GuardedFile {
         })
     }
 
-    /// Shuts out every holder before `token`, whose grant or renewal gave `fence`. The data stay as they are.
+    /// Shuts out every holder below the claim's fence: to be done before the first read. The data stay as they are.
     ///
     /// After an error it may or may not have been done.
-    pub(crate) fn touch(&self, token: Token, fence: Token) -> Result<Admission> {
-        self.update(token, fence, None)
+    pub fn touch(&self, claim: Claim) -> Result<Admission> {
+        self.update(claim, None)
     }
 
-    /// Replaces the data, unless `token` is dead; and shuts out every holder before it, as `touch` does.
+    /// Replaces the data, unless the token is dead; and shuts out every holder below the fence, as `touch` does.
     ///
     /// After an error it may or may not have been done.
-    pub(crate) fn write(&self, token: Token, fence: Token, data: &[u8]) -> Result<Admission> {
-        self.update(token, fence, Some(data))
+    pub fn write(&self, claim: Claim, data: &[u8]) -> Result<Admission> {
+        self.update(claim, Some(data))
     }
 
-    fn update(&self, token: Token, fence: Token, data: Option<&[u8]>) -> Result<Admission> {
-        if fence > token {
-            let why = format!("a live token, {token}, is not below its fence, {fence}");
-            return Err(Error::new(ErrorKind::InvalidInput, why));
-        }
+    /// The number.
+    pub fn high(&self) -> Result<Token> {
+        self.read().map(|contents| contents.high)
+    }
+
+    /// Sets the number, down as well, to a fence of the key that the cluster gave. The data stay as they are.
+    pub fn reset(&self, fence: Token) -> Result<()> {
+        let new = High::reset(fence).map_err(|why| Error::new(ErrorKind::InvalidInput, why))?;
         let _lock = self.lock()?;
         let old = self.read()?;
-        if token < old.high {
-            return Ok(Admission::Stale { high: old.high });
+        self.replace(new, &old.data)
+    }
+
+    fn update(&self, claim: Claim, data: Option<&[u8]>) -> Result<Admission> {
+        let _lock = self.lock()?;
+        let old = self.read()?;
+        let mut high = High::new(old.high);
+        let admission = high.admit(claim);
+        if admission.is_accepted() {
+            // Even if nothing changes: what was read may have been renamed by a process that died before it synced the
+            // folder.
+            self.replace(high, data.unwrap_or(&old.data))?;
         }
-        // Even if nothing changes: what was read may have been renamed by a process that died before it synced the folder.
-        self.replace(old.high.max(fence), data.unwrap_or(&old.data))?;
-        Ok(Admission::Accepted)
+        Ok(admission)
     }
 
     /// Waits until no other process, and no other call in this one, has the lock; until it is dropped.
@@ -121,10 +116,10 @@ impl GuardedFile {
         }
     }
 
-    fn replace(&self, high: Token, data: &[u8]) -> Result<()> {
+    fn replace(&self, high: High, data: &[u8]) -> Result<()> {
         let new = self.beside(".new");
         let mut file = File::create(&new)?;
-        writeln!(file, "{FORMAT}{high}")?;
+        writeln!(file, "{FORMAT}{}", high.token())?;
         file.write_all(data)?;
         file.sync_all()?;
         std::fs::rename(&new, &self.path)?;
@@ -157,9 +152,16 @@ mod tests {
         Contents { high: Token(high), data: data.into() }
     }
 
-    /// A write of an exclusive holder: its fence is its token.
+    fn exclusive(token: u64) -> Claim {
+        Claim::exclusive(Token(token)).unwrap()
+    }
+
+    fn shared(token: u64, fence: u64) -> Claim {
+        Claim::new(Token(token), Token(fence)).unwrap()
+    }
+
     fn write(file: &GuardedFile, token: u64, data: &str) -> Admission {
-        file.write(Token(token), Token(token), data.as_bytes()).unwrap()
+        file.write(exclusive(token), data.as_bytes()).unwrap()
     }
 
     #[test]
@@ -177,34 +179,39 @@ mod tests {
     #[test]
     fn a_touch_shuts_out_earlier_holders_before_anything_is_written() {
         let (_dir, file) = made();
-        assert_eq!(file.touch(Token(4), Token(4)).unwrap(), Admission::Accepted);
+        assert_eq!(file.touch(exclusive(4)).unwrap(), Admission::Accepted);
         assert_eq!(write(&file, 2, "150"), Admission::Stale { high: Token(4) });
-        assert_eq!(file.touch(Token(2), Token(2)).unwrap(), Admission::Stale { high: Token(4) });
+        assert_eq!(file.touch(exclusive(2)).unwrap(), Admission::Stale { high: Token(4) });
         assert_eq!(file.read().unwrap(), contents(4, "100"));
     }
 
     #[test]
     fn shared_holders_are_shut_out_below_the_fence_only() {
         let (_dir, file) = made();
-        assert_eq!(file.write(Token(9), Token(5), b"by 9").unwrap(), Admission::Accepted);
-        assert_eq!(file.write(Token(7), Token(5), b"by 7").unwrap(), Admission::Accepted);
-        assert_eq!(file.write(Token(4), Token(3), b"by 4").unwrap(), Admission::Stale { high: Token(5) });
-        assert_eq!(file.write(Token(6), Token(2), b"by 6").unwrap(), Admission::Accepted);
+        assert_eq!(file.write(shared(9, 5), b"by 9").unwrap(), Admission::Accepted);
+        assert_eq!(file.write(shared(7, 5), b"by 7").unwrap(), Admission::Accepted);
+        assert_eq!(file.write(shared(4, 3), b"by 4").unwrap(), Admission::Stale { high: Token(5) });
+        assert_eq!(file.write(shared(6, 2), b"by 6").unwrap(), Admission::Accepted);
         assert_eq!(file.read().unwrap(), contents(5, "by 6"), "an older fence does not lower the number");
     }
 
     #[test]
-    fn a_fence_above_its_token_is_refused() {
+    fn an_operator_frees_a_file_that_was_shown_a_timestamp() {
         let (_dir, file) = made();
-        assert_eq!(file.touch(Token(4), Token(5)).unwrap_err().kind(), ErrorKind::InvalidInput);
-        assert_eq!(file.read().unwrap(), contents(0, "100"));
+        assert_eq!(write(&file, 1_790_000_000_000, "150"), Admission::Accepted);
+        assert_eq!(file.touch(exclusive(6)).unwrap(), Admission::Stale { high: file.high().unwrap() });
+        assert_eq!(file.reset(Token(u64::MAX)).unwrap_err().kind(), ErrorKind::InvalidInput);
+        file.reset(Token(6)).unwrap();
+        assert_eq!(file.read().unwrap(), contents(6, "150"));
+        assert_eq!(write(&file, 5, "130"), Admission::Stale { high: Token(6) });
+        assert_eq!(write(&file, 6, "130"), Admission::Accepted);
     }
 
     #[test]
     fn any_bytes_come_back_as_they_were_written() {
         let (_dir, file) = made();
         for data in [&b""[..], b"\n\n", b"ringfence-guard 1 9\n", &[0, 255, 10, 13]] {
-            assert_eq!(file.write(Token(2), Token(2), data).unwrap(), Admission::Accepted);
+            assert_eq!(file.write(exclusive(2), data).unwrap(), Admission::Accepted);
             assert_eq!(file.read().unwrap(), Contents { high: Token(2), data: data.to_vec() });
         }
     }
@@ -226,16 +233,12 @@ mod tests {
             ["", "130", "ringfence-guard 1 \n130", "ringfence-guard 1 x\n130", "ringfence-guard 2 4\n130"]
         {
             std::fs::write(&file.path, damage).unwrap();
-            assert_eq!(
-                file.touch(Token(9), Token(9)).unwrap_err().kind(),
-                ErrorKind::InvalidData,
-                "{damage:?}"
-            );
+            assert_eq!(file.touch(exclusive(9)).unwrap_err().kind(), ErrorKind::InvalidData, "{damage:?}");
         }
         let again = GuardedFile::create(&file.path, b"100");
         assert_eq!(again.unwrap_err().kind(), ErrorKind::AlreadyExists);
         std::fs::remove_file(&file.path).unwrap();
-        assert_eq!(file.touch(Token(9), Token(9)).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(file.touch(exclusive(9)).unwrap_err().kind(), ErrorKind::NotFound);
     }
 
     #[test]
