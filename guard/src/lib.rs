@@ -22,7 +22,10 @@
 mod claim;
 mod file;
 mod high;
+mod known;
+mod memory;
 
 pub use claim::{Claim, ClaimError};
 pub use file::{Contents, GuardedFile};
 pub use high::{Admission, High};
+pub use memory::{GuardedKey, MemoryGuard, UnknownKey};

@@ -1,0 +1,205 @@
+//! A guard that keeps its numbers in memory, for many keys and any number of threads.
+//!
+//! For a process that is the only way to what it guards. What it knew is lost when it restarts, and it has room for so
+//! many keys only. So at first a key is unknown, and there is nothing that could accept a claim: only a [`GuardedKey`]
+//! does, and the way from [`UnknownKey`] to one leads through the key's fence.
+//!
+//! ```text
+//!  guard.key(&key) ─┬─ Ok(GuardedKey) ──────────────▶ touch, write, high, reset
+//!                   └─ Err(UnknownKey) ──learn(fence)──▲
+//! ```
+//! **The fence has to come from the cluster, by a linearizable read** that is begun when the key is found to be unknown:
+//! `GET /v1/keys/{key}`. It is not below any fence that was ever given before, so not below the number that was
+//! forgotten. A mirror, a cache or `consistency=local` can be behind that number: what they say is right to reject
+//! by, and never a reason to accept.
+//!
+//! The guard asks nobody itself: how to reach the cluster, with or without a runtime, is the embedder's.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ringfence_wire::{Key, Token};
+
+use crate::known::{Known, Since};
+use crate::{Admission, Claim, ClaimError, High};
+
+/// The numbers of many keys.
+#[derive(Debug)]
+pub struct MemoryGuard {
+    known: Known<Mutex<High>>,
+}
+
+/// A key whose number is known. As long as one exists for a key, the guard does not forget it: do not collect them.
+#[derive(Debug)]
+pub struct GuardedKey {
+    high: Arc<Mutex<High>>,
+}
+
+/// A key that was not used lately, or not since the guard was made. It accepts nothing.
+#[derive(Debug)]
+#[must_use = "ask the cluster for the fence of the key, and let the guard learn it"]
+pub struct UnknownKey<'a> {
+    guard: &'a MemoryGuard,
+    key: Key,
+    since: Since,
+}
+
+impl MemoryGuard {
+    /// A guard that knows no key yet. Those that were not used for longest are forgotten where there are more than about
+    /// `most_keys`; each takes about 100 bytes and its text.
+    pub fn new(most_keys: usize) -> Self {
+        Self { known: Known::new(most_keys) }
+    }
+
+    /// The key, if its number is known.
+    pub fn key(&self, key: &Key) -> Result<GuardedKey, UnknownKey<'_>> {
+        self.known.get(key).map(|high| GuardedKey { high }).map_err(|since| UnknownKey {
+            guard: self,
+            key: key.clone(),
+            since,
+        })
+    }
+
+    /// The key; if its number is unknown, `ask` gets the key's fence from the cluster.
+    pub fn key_or_ask<E>(
+        &self,
+        key: &Key,
+        mut ask: impl FnMut(&Key) -> Result<Token, E>,
+    ) -> Result<GuardedKey, E> {
+        let mut found = self.key(key);
+        loop {
+            found = match found {
+                Ok(known) => return Ok(known),
+                Err(unknown) => {
+                    let fence = ask(key)?;
+                    unknown.learn(fence)
+                }
+            };
+        }
+    }
+
+    /// How many keys it knows.
+    pub fn known_keys(&self) -> usize {
+        self.known.len()
+    }
+}
+
+impl<'a> UnknownKey<'a> {
+    /// Makes the key known by its fence, which was asked for since `self` was made, by a linearizable read. If very many
+    /// keys became known meanwhile, the answer is not believed: ask again.
+    pub fn learn(self, fence: Token) -> Result<GuardedKey, UnknownKey<'a>> {
+        let Self { guard, key, since } = self;
+        match guard.known.learn(&key, since, Mutex::new(High::new(fence))) {
+            Ok(high) => Ok(GuardedKey { high }),
+            Err(since) => Err(Self { guard, key, since }),
+        }
+    }
+}
+
+impl GuardedKey {
+    /// Shuts out every holder below the claim's fence: to be done before the first read. It waits for a write that is under
+    /// way.
+    pub fn touch(&self, claim: Claim) -> Admission {
+        self.write(claim, || ())
+    }
+
+    /// Calls `write`, unless the token is dead. Nobody else touches or writes under the key until it returns: it must have
+    /// written then, not only begun to. It must not use the same key.
+    pub fn write(&self, claim: Claim, write: impl FnOnce()) -> Admission {
+        let mut high = self.high.lock().unwrap_or_else(PoisonError::into_inner);
+        let admission = high.admit(claim);
+        if admission.is_accepted() {
+            write();
+        }
+        admission
+    }
+
+    /// The number.
+    pub fn high(&self) -> Token {
+        self.high.lock().unwrap_or_else(PoisonError::into_inner).token()
+    }
+
+    /// Sets the number, down as well, to a fence of the key that the cluster gave.
+    pub fn reset(&self, fence: Token) -> Result<(), ClaimError> {
+        let new = High::reset(fence)?;
+        *self.high.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    fn exclusive(token: u64) -> Claim {
+        Claim::exclusive(Token(token)).unwrap()
+    }
+
+    fn key(text: &str) -> Key {
+        text.parse().unwrap()
+    }
+
+    fn known(guard: &MemoryGuard, text: &str, fence: u64) -> GuardedKey {
+        guard.key_or_ask(&key(text), |_| Ok::<_, ()>(Token(fence))).unwrap()
+    }
+
+    #[test]
+    fn after_a_restart_nothing_is_accepted_before_the_fence_is_known() {
+        let before = MemoryGuard::new(10);
+        assert!(known(&before, "a", 1).touch(exclusive(5)).is_accepted());
+
+        let after = MemoryGuard::new(10);
+        let unknown = after.key(&key("a")).unwrap_err();
+        let a = unknown.learn(Token(5)).unwrap();
+        assert_eq!(
+            a.write(exclusive(2), || panic!("a dead holder writes")),
+            Admission::Stale { high: Token(5) }
+        );
+        assert!(a.write(exclusive(5), || ()).is_accepted());
+        assert_eq!(after.key_or_ask(&key("b"), |_| Err("no leader")).unwrap_err(), "no leader");
+        assert!(after.key(&key("b")).is_err(), "a question without an answer makes nothing known");
+    }
+
+    #[test]
+    fn a_key_that_was_forgotten_is_asked_for_again_and_again_until_the_answer_is_fresh() {
+        let guard = MemoryGuard::new(8);
+        let mut asked = 0;
+        let a = guard.key_or_ask(&key("a"), |_| {
+            asked += 1;
+            // While the first question is under way, a newer holder comes, goes, and is forgotten.
+            if asked == 1 {
+                assert!(known(&guard, "a", 1).touch(exclusive(5)).is_accepted());
+                for other in 0..100 {
+                    known(&guard, &format!("other/{other}"), 1);
+                }
+                return Ok::<_, ()>(Token(2));
+            }
+            Ok(Token(5))
+        });
+        assert_eq!((a.unwrap().touch(exclusive(2)), asked), (Admission::Stale { high: Token(5) }, 2));
+    }
+
+    #[test]
+    fn a_write_that_panics_shuts_nobody_out_but_those_before_it() {
+        let guard = MemoryGuard::new(10);
+        let a = known(&guard, "a", 1);
+        let panics = catch_unwind(AssertUnwindSafe(|| a.write(exclusive(4), || panic!("a test"))));
+        assert!(panics.is_err());
+        assert_eq!(a.touch(exclusive(3)), Admission::Stale { high: Token(4) });
+        assert!(a.touch(exclusive(4)).is_accepted());
+    }
+
+    #[test]
+    fn an_operator_frees_a_key_that_was_shown_a_timestamp() {
+        let guard = MemoryGuard::new(10);
+        let a = known(&guard, "a", 4);
+        assert!(a.touch(exclusive(1_790_000_000_000)).is_accepted());
+        assert!(!a.touch(exclusive(6)).is_accepted());
+        assert!(a.reset(Token(u64::MAX)).is_err());
+        a.reset(Token(6)).unwrap();
+        assert!(a.touch(exclusive(6)).is_accepted());
+        assert!(!a.touch(exclusive(5)).is_accepted());
+        assert_eq!(known(&guard, "a", 1).high(), Token(6));
+    }
+}
