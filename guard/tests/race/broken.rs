@@ -1,0 +1,87 @@
+//! Guards with one mistake each: the referee must see it.
+
+use std::sync::Mutex;
+
+use ringfence_guard::{Admission, Claim, High};
+
+use crate::race::{ROUNDS, race};
+use crate::resource::Resource;
+
+/// Which mistake.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mistake {
+    /// The number rises to the token, not to the fence.
+    RaisesToTheToken,
+    /// A new holder reads without having raised the number.
+    ReadsUntouched,
+    /// The number is compared first, and the write is done afterwards.
+    ComparesThenWrites,
+}
+
+struct Broken {
+    mistake: Mistake,
+    high: Mutex<High>,
+    number: Mutex<u64>,
+}
+
+impl Broken {
+    fn admit(&self, claim: Claim) -> Admission {
+        let claim = match self.mistake {
+            Mistake::RaisesToTheToken => Claim::exclusive(claim.token()).unwrap(),
+            _ => claim,
+        };
+        self.high.lock().unwrap().admit(claim)
+    }
+}
+
+impl Resource for Broken {
+    fn touch(&self, claim: Claim) -> Admission {
+        match self.mistake {
+            Mistake::ReadsUntouched => Admission::Accepted,
+            _ => self.admit(claim),
+        }
+    }
+
+    fn read(&self) -> u64 {
+        *self.number.lock().unwrap()
+    }
+
+    fn write(&self, claim: Claim, number: u64) -> Admission {
+        let mut atomically =
+            (self.mistake != Mistake::ComparesThenWrites).then(|| self.number.lock().unwrap());
+        let admission = self.admit(claim);
+        if admission.is_accepted() {
+            match &mut atomically {
+                Some(held) => **held = number,
+                None => {
+                    (0..10).for_each(|_| std::thread::yield_now());
+                    *self.number.lock().unwrap() = number;
+                }
+            }
+        }
+        admission
+    }
+}
+
+fn broken(mistake: Mistake) -> Broken {
+    Broken { mistake, high: Mutex::new(High::NEW), number: Mutex::new(0) }
+}
+
+#[test]
+fn a_guard_that_raises_to_the_token_shuts_out_live_holders() {
+    let report = race(ROUNDS, &broken(Mistake::RaisesToTheToken));
+    assert!(report.live_shut_out > 0, "{report:?}");
+    assert_eq!((report.stale_writes, report.lost_updates), (0, 0), "{report:?}");
+}
+
+#[test]
+fn who_reads_untouched_loses_updates() {
+    let report = race(ROUNDS, &broken(Mistake::ReadsUntouched));
+    assert!(report.lost_updates > 0, "{report:?}");
+}
+
+#[test]
+fn a_guard_that_compares_and_then_writes_loses_updates() {
+    let report = race(ROUNDS, &broken(Mistake::ComparesThenWrites));
+    assert!(report.lost_updates > 0, "{report:?}");
+}
