@@ -22,6 +22,8 @@
 mod claim;
 mod file;
 mod high;
+#[cfg(feature = "http")]
+pub mod http;
 mod known;
 mod memory;
 

@@ -89,14 +89,25 @@ problems! {
     MembersRefused = "urn:ringfence:problem:members-refused", 409, "The members stay as they are";
     /// The lease ended; see `reason`.
     LeaseGone = "urn:ringfence:problem:lease-gone", 410, "The lease has ended";
+    /// A guard's: the token is below the fence, and nothing was done; see `fence`.
+    StaleToken = "urn:ringfence:problem:stale-token", 412, "The token is stale";
     /// A body over 1 MiB.
     TooLarge = "urn:ringfence:problem:too-large", 413, "The body is too large";
+    /// A guard's: the request shows no token.
+    TokenRequired = "urn:ringfence:problem:token-required", 428, "A token is required";
     /// A full queue, or a quota; see the header `Retry-After`.
     Overloaded = "urn:ringfence:problem:overloaded", 429, "Too much is waiting already";
     /// No leader: certainly not done.
     Unavailable = "urn:ringfence:problem:unavailable", 503, "The cluster cannot take this now";
     /// May or may not have been done: repeat the same request.
     Indeterminate = "urn:ringfence:problem:indeterminate", 504, "It may or may not have been done";
+}
+
+impl ProblemKind {
+    /// Whether it is the answer of a guarded resource, and never of the cluster.
+    pub fn is_of_a_guard(self) -> bool {
+        matches!(self, Self::StaleToken | Self::TokenRequired)
+    }
 }
 
 impl Problem {

@@ -230,8 +230,9 @@ fn every_problem_is_documented_with_its_status_and_title() {
         .filter(|(name, _)| name.starts_with("Problem") && *name != "Problem")
         .map(|(_, schema)| (schema["properties"]["type"]["const"].as_str().unwrap(), schema))
         .collect();
-    assert_eq!(documented.len(), ProblemKind::ALL.len());
-    for kind in ProblemKind::ALL {
+    let kinds: Vec<_> = ProblemKind::ALL.iter().filter(|kind| !kind.is_of_a_guard()).collect();
+    assert_eq!(documented.len(), kinds.len());
+    for kind in &kinds {
         let schema = documented[kind.urn()];
         assert_eq!(schema["properties"]["status"]["const"], kind.status());
         let example = &schema["examples"][0];
@@ -241,7 +242,7 @@ fn every_problem_is_documented_with_its_status_and_title() {
     }
     let names =
         DOCUMENT["components"]["schemas"]["Problem"]["properties"]["type"]["enum"].as_array().unwrap();
-    assert_eq!(names.len(), ProblemKind::ALL.len());
+    assert_eq!(names.len(), kinds.len());
 }
 
 #[test]

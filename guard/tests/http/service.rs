@@ -1,0 +1,116 @@
+//! A service over a real listener: things that are read and written under `/things/`, each guarded by the key of its path.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::request::Parts;
+use axum::routing::get;
+use percent_encoding::percent_decode_str;
+use ringfence_guard::http::GuardLayer;
+use ringfence_wire::{Key, Problem, ProblemKind, Token};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::client::{Answer, Connection};
+
+/// Who asks the cluster for a fence. Here: what the cluster would say, or that it cannot be reached.
+type Ask = Box<dyn Fn(Key) -> std::future::Ready<Result<Token, &'static str>> + Send + Sync>;
+pub(crate) type Guard = GuardLayer<fn(&Parts) -> Option<Key>, Ask>;
+
+pub(crate) const MOST_BYTES: usize = 1_000;
+
+pub(crate) struct Service {
+    pub(crate) address: SocketAddr,
+    pub(crate) guard: Guard,
+    pub(crate) things: Arc<Things>,
+}
+
+pub(crate) struct Things {
+    written: Mutex<BTreeMap<String, String>>,
+    /// What the handlers did, in order.
+    pub(crate) done: Mutex<Vec<String>>,
+    /// A handler that writes `slow …` has begun.
+    pub(crate) begun: Notify,
+    /// What it waits for.
+    pub(crate) go_on: Semaphore,
+}
+
+impl Service {
+    /// The cluster says this fence for any key, or nothing.
+    pub(crate) async fn start(fence: Result<u64, &'static str>) -> Self {
+        let ask: Ask = Box::new(move |_| std::future::ready(fence.map(Token)));
+        let guard = GuardLayer::new(key_of as fn(&Parts) -> Option<Key>, ask, 100, MOST_BYTES);
+        let things = Arc::new(Things {
+            written: Mutex::default(),
+            done: Mutex::default(),
+            begun: Notify::new(),
+            go_on: Semaphore::new(0),
+        });
+        let router = Router::new()
+            .route("/things/{*name}", get(read).put(write))
+            .layer(guard.clone())
+            .with_state(things.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async { axum::serve(listener, router).await.unwrap() });
+        Self { address, guard, things }
+    }
+
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
+        Connection::open(self.address).await.send(method, path, headers, body).await
+    }
+
+    /// An exclusive holder of `things/a` writes that.
+    pub(crate) async fn put(&self, token: &str, body: &str) -> Answer {
+        self.send("PUT", "/things/a", &exclusive(token), body).await
+    }
+
+    pub(crate) fn done(&self) -> Vec<String> {
+        self.things.done.lock().unwrap().clone()
+    }
+}
+
+/// The headers of an exclusive holder of `things/a`.
+pub(crate) fn exclusive(token: &str) -> [(&str, &str); 2] {
+    [("Ringfence-Key", "things/a"), ("Ringfence-Token", token)]
+}
+
+impl Answer {
+    pub(crate) fn problem(&self, kind: ProblemKind) -> Problem {
+        assert_eq!(self.headers["content-type"], "application/problem+json");
+        let problem: Problem = serde_json::from_slice(&self.body).unwrap();
+        assert_eq!((problem.kind, problem.status, self.status), (kind, kind.status(), kind.status()));
+        problem
+    }
+}
+
+/// What is outside `/things/` is not guarded.
+fn key_of(parts: &Parts) -> Option<Key> {
+    let path = percent_decode_str(parts.uri.path()).decode_utf8().ok()?;
+    path.starts_with("/things/").then(|| path[1..].parse().ok()).flatten()
+}
+
+async fn read(State(things): State<Arc<Things>>, Path(name): Path<String>) -> String {
+    let written = things.written.lock().unwrap().get(&name).cloned().unwrap_or_default();
+    things.done.lock().unwrap().push(format!("read {written}"));
+    written
+}
+
+async fn write(State(things): State<Arc<Things>>, Path(name): Path<String>, body: String) {
+    if body.starts_with("slow") {
+        things.begun.notify_one();
+        things.go_on.acquire().await.unwrap().forget();
+    }
+    assert_ne!(body, "panic", "a handler that fails");
+    things.written.lock().unwrap().insert(name, body.clone());
+    things.done.lock().unwrap().push(format!("wrote {body}"));
+}
