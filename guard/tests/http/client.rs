@@ -16,6 +16,7 @@ pub(crate) struct Connection {
 
 pub(crate) struct Answer {
     pub(crate) status: u16,
+    #[allow(dead_code, reason = "the races share this file, and do not look at it")]
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }

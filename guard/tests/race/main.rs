@@ -10,7 +10,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod broken;
+#[path = "../http/client.rs"]
+mod client;
 mod file;
+mod http;
 mod leases;
 mod memory;
 mod race;
