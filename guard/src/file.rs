@@ -16,9 +16,7 @@ use std::path::{Path, PathBuf};
 
 use ringfence_wire::Token;
 
-use crate::{Admission, Claim, High};
-
-const FORMAT: &str = "ringfence-guard 1 ";
+use crate::{Admission, Claim, High, head};
 
 /// A guarded file. Any number of handles, in any number of processes, may be used at once.
 #[derive(Clone, Debug)]
@@ -55,14 +53,10 @@ impl GuardedFile {
     /// What stands in the file. A new holder touches it first.
     pub fn read(&self) -> Result<Contents> {
         let bytes = std::fs::read(&self.path)?;
-        let parse = || {
-            let end = bytes.iter().position(|&byte| byte == b'\n')?;
-            let high = str::from_utf8(&bytes[..end]).ok()?.strip_prefix(FORMAT)?.parse().ok()?;
-            Some(Contents { high: Token(high), data: bytes[end + 1..].to_vec() })
-        };
-        parse().ok_or_else(|| {
+        let (high, data) = head::decode(&bytes).ok_or_else(|| {
             Error::new(ErrorKind::InvalidData, format!("{} is no guarded file", self.path.display()))
-        })
+        })?;
+        Ok(Contents { high: high.token(), data: bytes[data..].to_vec() })
     }
 
     /// Shuts out every holder below the claim's fence: to be done before the first read. The data stay as they are.
@@ -119,8 +113,7 @@ impl GuardedFile {
     fn replace(&self, high: High, data: &[u8]) -> Result<()> {
         let new = self.beside(".new");
         let mut file = File::create(&new)?;
-        writeln!(file, "{FORMAT}{}", high.token())?;
-        file.write_all(data)?;
+        file.write_all(&head::encode(high, data))?;
         file.sync_all()?;
         std::fs::rename(&new, &self.path)?;
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());

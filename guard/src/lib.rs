@@ -21,11 +21,14 @@
 
 mod claim;
 mod file;
+mod head;
 mod high;
 #[cfg(feature = "http")]
 pub mod http;
 mod known;
 mod memory;
+#[cfg(feature = "objects")]
+pub mod objects;
 
 pub use claim::{Claim, ClaimError};
 pub use file::{Contents, GuardedFile};

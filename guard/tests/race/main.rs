@@ -16,6 +16,7 @@ mod file;
 mod http;
 mod leases;
 mod memory;
+mod objects;
 mod race;
 mod referee;
 mod resource;

@@ -1,0 +1,116 @@
+//! Guarded objects in the stores of `object_store` that run here: in memory, and on the local file system.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::Arc;
+
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use ringfence_guard::objects::{Contents, GuardedObject, ObjectError};
+use ringfence_guard::{Admission, Claim};
+use ringfence_wire::Token;
+
+async fn made() -> (Arc<InMemory>, GuardedObject) {
+    let store = Arc::new(InMemory::new());
+    let object = GuardedObject::create(store.clone(), path(), b"100").await.unwrap();
+    (store, object)
+}
+
+fn path() -> Path {
+    Path::from("tables/orders/manifest")
+}
+
+fn exclusive(token: u64) -> Claim {
+    Claim::exclusive(Token(token)).unwrap()
+}
+
+async fn write(object: &GuardedObject, token: u64, data: &str) -> Admission {
+    object.write(exclusive(token), data.as_bytes()).await.unwrap()
+}
+
+fn contents(high: u64, data: &'static str) -> Contents {
+    Contents { high: Token(high), data: data.into() }
+}
+
+#[tokio::test]
+async fn a_late_write_is_rejected_and_changes_nothing() {
+    let (_, object) = made().await;
+    assert_eq!(write(&object, 2, "150").await, Admission::Accepted);
+    assert_eq!(write(&object, 4, "130").await, Admission::Accepted);
+    assert_eq!(write(&object, 2, "150").await, Admission::Stale { high: Token(4) });
+    assert_eq!(write(&object, 4, "131").await, Admission::Accepted, "a holder writes as often as it likes");
+    assert_eq!(object.read().await.unwrap(), contents(4, "131"));
+}
+
+#[tokio::test]
+async fn a_touch_shuts_out_earlier_holders_before_anything_is_written() {
+    let (_, object) = made().await;
+    assert_eq!(object.touch(exclusive(4)).await.unwrap(), Admission::Accepted);
+    assert_eq!(write(&object, 2, "150").await, Admission::Stale { high: Token(4) });
+    assert_eq!(object.touch(exclusive(2)).await.unwrap(), Admission::Stale { high: Token(4) });
+    assert_eq!(object.read().await.unwrap(), contents(4, "100"));
+}
+
+#[tokio::test]
+async fn shared_holders_are_shut_out_below_the_fence_only() {
+    let (_, object) = made().await;
+    for (token, fence, accepted) in [(9, 5, true), (7, 5, true), (4, 3, false), (6, 2, true)] {
+        let claim = Claim::new(Token(token), Token(fence)).unwrap();
+        assert_eq!(object.write(claim, b"x").await.unwrap().is_accepted(), accepted, "{token}");
+    }
+    assert_eq!(object.high().await.unwrap(), Token(5));
+}
+
+/// The number is among the contents, so that entity tags which are a hash of them tell it apart.
+#[tokio::test]
+async fn a_touch_changes_the_contents() {
+    let (store, object) = made().await;
+    let bytes = async || store.get(&path()).await.unwrap().bytes().await.unwrap();
+    let before = bytes().await;
+    assert!(object.touch(exclusive(4)).await.unwrap().is_accepted());
+    assert_ne!(bytes().await, before);
+    let tag = async || store.head(&path()).await.unwrap().e_tag;
+    let touched = tag().await;
+    assert!(object.touch(exclusive(4)).await.unwrap().is_accepted());
+    assert_eq!(tag().await, touched, "one that has nothing to raise writes nothing");
+}
+
+#[tokio::test]
+async fn an_operator_frees_an_object_that_was_shown_a_timestamp() {
+    let (_, object) = made().await;
+    assert_eq!(write(&object, 1_790_000_000_000, "150").await, Admission::Accepted);
+    assert!(!write(&object, 6, "130").await.is_accepted());
+    assert!(matches!(object.reset(Token(u64::MAX)).await, Err(ObjectError::Fence(_))));
+    object.reset(Token(6)).await.unwrap();
+    assert_eq!(object.read().await.unwrap(), contents(6, "150"));
+    assert_eq!(write(&object, 5, "130").await, Admission::Stale { high: Token(6) });
+    assert_eq!(write(&object, 6, "130").await, Admission::Accepted);
+}
+
+#[tokio::test]
+async fn a_missing_or_foreign_object_lets_nobody_in() {
+    let (store, object) = made().await;
+    let again = GuardedObject::create(store.clone(), path(), b"1").await;
+    assert!(matches!(again, Err(ObjectError::Store(object_store::Error::AlreadyExists { .. }))));
+    for foreign in
+        ["", "130", "ringfence-guard 1 \n130", "ringfence-guard 1 x\n130", "ringfence-guard 2 4\n130"]
+    {
+        store.put(&path(), foreign.into()).await.unwrap();
+        assert!(matches!(object.touch(exclusive(9)).await, Err(ObjectError::NotGuarded(_))), "{foreign:?}");
+    }
+    store.delete(&path()).await.unwrap();
+    let missing = object.write(exclusive(9), b"x").await;
+    assert!(matches!(missing, Err(ObjectError::Store(object_store::Error::NotFound { .. }))));
+}
+
+#[tokio::test]
+async fn a_store_without_conditional_puts_is_refused_and_nothing_is_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new_with_prefix(dir.path()).unwrap());
+    let object = GuardedObject::create(store, path(), b"100").await.unwrap();
+    for refused in [object.touch(exclusive(4)).await, object.write(exclusive(4), b"130").await] {
+        assert!(matches!(refused, Err(ObjectError::Store(object_store::Error::NotImplemented { .. }))));
+    }
+    assert_eq!(object.read().await.unwrap(), contents(0, "100"));
+}
