@@ -1,0 +1,71 @@
+//! Publishes the fences of a cluster into a real Redis, for cheap reads in any language.
+//!
+//! One hash per key: `rev`, `fence`, `token`, `state`, `mode`, `holder`. Whoever reads `token < fence` there rejects, and is
+//! right, however old the mirror is: a fence only rises. Anything else that is read, or nothing, says *unknown*.
+//!
+//! ```text
+//!   lease table ──marks──▶ Source ◀── views of one applied table ──────┐
+//!   (of the leader)          │ take_changed                            │
+//!                            ▼                                         │
+//!   Mirror::publish: dispatch, by slot                                 │
+//!        │                                                             │
+//!        ▼        one Master per Redis master, until this node leads no longer
+//!   ┌─ pending ──▶ publish: state, revision and fence of each key ◀────┤
+//!   │     ▲           │ fence.lua, pipelined                           │
+//!   │     │           ▼                                                │
+//!   │     │        Redis ──answers──▶ what stands ──▶ Mirror::stands   │
+//!   │     │           │                                                │
+//!   │     └──behind── sweep: what was read, beside the table ◀─────────┘
+//!   │                 ▲   └──ahead──▶ who wrote that? ──▶ replaced, if nobody of us
+//!   └──too many───────┘
+//!                     watch: the marker, and evictions ──▶ all is due
+//! ```
+//!
+//! **It can only under-report.** State, revision and fence of a key come from one applied table, and the script writes
+//! nothing unless that revision is larger than the one that stands there. So it does not matter in which order writes
+//! arrive, how often, or how late: one of a former leader that was stopped in the middle changes nothing. Frees write
+//! `state=free` and never delete, so that an old write cannot come back to life behind them.
+//!
+//! **Unknown is not done.** A key leaves `pending` when Redis has said what stands. Whatever else happened to a write, it
+//! is written again; every connection's end is followed by a comparison of everything. Nothing is repeated by the
+//! client library, and every command ends within a second, so that a Redis that stopped is noticed.
+//!
+//! **Comparing is marking.** There is one way into a hash, `publish`. The sweep reads hashes and the table, and marks what
+//! is behind as if it had changed just now: live keys that Redis does not have, and hashes that Redis calls held and the
+//! table does not. It does so at full speed when Redis may have lost something (after connecting, when the marker is
+//! missing, after evictions, after too many changes at once), and slowly all the time.
+//!
+//! **What is ahead of the table** may be a newer leader's. The hash was read; *then* the cluster is asked for a revision R
+//! by a linearizable read. What carries a revision above R was never written by this cluster: it is replaced, if it still
+//! is what was read.
+//!
+//! **One Redis, one cluster.** A marker on each master names the cluster and the revision that it started at. Of two, the
+//! later one has the Redis and publishes all it has; the other stops and says so. Neither can take it from the other in
+//! turns, because the order is the same whoever asks.
+//!
+//! **Memory is bounded** while Redis is away: so many pending keys, then none and the word that all is due.
+//!
+//! A grant never waits here, unless its answer is to: [`Mirror::stands`].
+
+mod answers;
+mod connection;
+mod due;
+mod hash;
+mod master;
+mod mirror;
+mod names;
+mod pending;
+mod publish;
+mod purge;
+mod redis_url;
+mod settings;
+mod source;
+mod status;
+mod sweep;
+mod topology;
+
+pub use mirror::Mirror;
+pub use purge::{PurgeError, purge};
+pub use settings::{MirrorMode, Settings, SettingsError};
+pub use source::{Changed, Identity, KeyState, Source, View};
+pub use status::{MasterStatus, State, Status};

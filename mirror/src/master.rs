@@ -1,0 +1,227 @@
+//! One Redis master, for as long as this node leads: connects again and again, claims it, and lets two duties run on
+//! the connection, [publishing](crate::publish) and [sweeping](crate::sweep), until it is lost.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use redis::RedisError;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use crate::connection::{Connection, Found};
+use crate::due::Due;
+use crate::mirror::Shared;
+use crate::pending::Pending;
+use crate::status::{MasterStatus, State};
+use crate::topology::MasterAt;
+use crate::{Identity, Source};
+
+/// How often the marker is looked at: how soon it is noticed that Redis was emptied, or belongs to another.
+const LOOK: Duration = Duration::from_millis(500);
+/// Waits between two attempts to connect: the first, and the longest.
+const RETRY: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// How often a cluster that has stopped for a later one looks whether that has gone.
+const LOOK_AFTER_LATER: Duration = Duration::from_secs(2);
+
+/// A master and what is to be done there.
+pub(crate) struct Master {
+    pub(crate) at: MasterAt,
+    pub(crate) marker: String,
+    pub(crate) pending: Pending,
+    pub(crate) due: Arc<Due>,
+    pub(crate) shared: Arc<Shared>,
+    /// To be told when the master may be another by now.
+    pub(crate) suspect: Arc<Notify>,
+    now: Mutex<Now>,
+}
+
+struct Now {
+    state: State,
+    /// Whether it refused the last that was written, though it can be reached.
+    refuses: bool,
+    left_to: Option<Identity>,
+    last_error: Option<String>,
+}
+
+/// Why a connection is not used any longer.
+#[derive(Debug)]
+pub(crate) enum Lost {
+    /// It failed, or Redis is not what it was.
+    Failed(RedisError),
+    /// A later cluster has claimed the master.
+    Later(Identity),
+}
+
+impl From<RedisError> for Lost {
+    fn from(error: RedisError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Master {
+    /// `None` for a master without slots, where nothing can be published.
+    pub(crate) fn new(at: MasterAt, shared: &Arc<Shared>, suspect: &Arc<Notify>) -> Option<Arc<Self>> {
+        let marker = shared.settings.names.marker(&at.slots)?;
+        let due = Arc::new(Due::default());
+        let now = Now { state: State::Connecting, refuses: false, left_to: None, last_error: None };
+        Some(Arc::new(Self {
+            at,
+            marker,
+            pending: Pending::new(&due),
+            due,
+            shared: Arc::clone(shared),
+            suspect: Arc::clone(suspect),
+            now: Mutex::new(now),
+        }))
+    }
+
+    /// Publishes to it until this is dropped.
+    pub(crate) async fn run<S: Source>(&self, source: &S) {
+        let mut retry = RETRY;
+        loop {
+            let Err(lost) = self.serve(source, &mut retry).await;
+            self.shared.answers.forget();
+            match lost {
+                Lost::Failed(error) => {
+                    self.failed(&error, State::Failing);
+                    self.suspect.notify_one();
+                    sleep(retry).await;
+                    retry = (retry * 2).min(RETRY_MAX);
+                }
+                Lost::Later(identity) => {
+                    self.leave_to(identity);
+                    sleep(LOOK_AFTER_LATER).await;
+                }
+            }
+        }
+    }
+
+    async fn serve<S: Source>(&self, source: &S, retry: &mut Duration) -> Result<Infallible, Lost> {
+        let settings = &self.shared.settings;
+        let client = settings.client(&self.at.host, self.at.port)?;
+        let connection = Connection::open(&client, &settings.names, settings.retention).await?;
+        self.claim(&connection, source.identity()).await?;
+        *retry = RETRY;
+        self.due.all();
+        self.enter(State::Reconciling);
+        let duties = tokio::try_join!(
+            self.publish(source, &connection),
+            self.sweep(source, &connection),
+            self.watch(&connection, source.identity()),
+        );
+        duties.map(|(never, ..)| never)
+    }
+
+    /// Looks from time to time whether this still is the Redis that it was.
+    async fn watch(&self, connection: &Connection, identity: Identity) -> Result<Infallible, Lost> {
+        let mut evicted = connection.evicted().await?;
+        loop {
+            sleep(LOOK).await;
+            self.claim(connection, identity).await?;
+            let now = connection.evicted().await?;
+            if now > evicted {
+                self.shared.answers.forget();
+                self.due.all();
+                evicted = now;
+            }
+        }
+    }
+
+    /// Sees to it that the marker names this cluster. If it did not, what stands there is to be compared with the table.
+    pub(crate) async fn claim(&self, connection: &Connection, identity: Identity) -> Result<(), Lost> {
+        match connection.claim(&self.marker, identity).await? {
+            Found::Own => {}
+            Found::Later(later) => return Err(Lost::Later(later)),
+            Found::Nothing | Found::Earlier => {
+                tracing::info!(
+                    redis = self.address(),
+                    "Redis was empty or another cluster's: publishing all"
+                );
+                self.shared.answers.forget();
+                self.due.all();
+                self.enter(State::Reconciling);
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that was to be compared has been.
+    pub(crate) fn is_reconciled(&self) {
+        if !self.due.wants_all() {
+            self.enter(State::Published);
+        }
+    }
+
+    /// Notes an error that does not end the connection.
+    pub(crate) fn refused(&self, error: &RedisError) {
+        let state = self.now().state;
+        self.failed(error, state);
+        self.now().refuses = true;
+    }
+
+    pub(crate) fn accepted(&self) {
+        self.now().refuses = false;
+    }
+
+    pub(crate) fn status(&self) -> MasterStatus {
+        let now = self.now();
+        MasterStatus {
+            address: self.address(),
+            state: if now.refuses { now.state.max(State::Failing) } else { now.state },
+            lag_keys: self.pending.len(),
+            lag_ms: u64::try_from(self.pending.age().as_millis()).unwrap_or(u64::MAX),
+            left_to: now.left_to,
+            last_error: now.last_error.clone(),
+        }
+    }
+
+    pub(crate) fn address(&self) -> String {
+        let Self { at: MasterAt { host, port, .. }, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+
+    fn enter(&self, state: State) {
+        let mut now = self.now();
+        now.state = state;
+        now.left_to = None;
+    }
+
+    fn failed(&self, error: &RedisError, state: State) {
+        metrics::counter!("ringfence_mirror_errors_total").increment(1);
+        let mut now = self.now();
+        let error = error.to_string();
+        // Once, not for each attempt.
+        if now.last_error.as_ref() != Some(&error) || (now.state != State::Failing && state == State::Failing)
+        {
+            tracing::warn!(redis = self.address(), error, "cannot publish to Redis; grants go on without it");
+        }
+        now.state = state;
+        now.refuses = false;
+        now.last_error = Some(error);
+    }
+
+    fn leave_to(&self, identity: Identity) {
+        let mut now = self.now();
+        if now.left_to != Some(identity) {
+            tracing::error!(
+                redis = self.address(),
+                cluster = %identity.cluster_id,
+                first_revision = identity.first_revision.0,
+                "another cluster that started later publishes to this Redis: this one does so no longer. Give each a \
+                 prefix of its own, or purge what a dead one left"
+            );
+        }
+        *now = Now {
+            state: State::Superseded,
+            refuses: false,
+            left_to: Some(identity),
+            last_error: now.last_error.take(),
+        };
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().expect("no panic while the state of a master is locked")
+    }
+}

@@ -1,0 +1,194 @@
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use ringfence_wire::{Key, Revision};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use crate::answers::Answers;
+use crate::master::Master;
+use crate::names::slot;
+use crate::settings::{Checked, MirrorMode};
+use crate::status::{State, Status};
+use crate::topology::{MasterAt, discover};
+use crate::{Changed, Settings, SettingsError, Source};
+
+/// Marked keys that are taken from the source at once.
+const TAKE: usize = 1_024;
+/// How often the masters are looked for anew, and the gauges set.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long to wait before the masters are looked for again, at least.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Publishes the fences of a cluster into Redis. Made once per process; clones share it.
+#[derive(Clone)]
+pub struct Mirror {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) settings: Checked,
+    pub(crate) answers: Answers,
+    publication: Mutex<Option<Publication>>,
+}
+
+/// What [`Mirror::publish`] is doing.
+#[derive(Default)]
+struct Publication {
+    masters: Vec<Arc<Master>>,
+    last_error: Option<String>,
+}
+
+impl Mirror {
+    /// Checks the settings. Nothing is connected to before [`Mirror::publish`].
+    pub fn new(settings: Settings) -> Result<Self, SettingsError> {
+        let shared = Shared {
+            settings: settings.check()?,
+            answers: Answers::default(),
+            publication: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Whether answers wait for Redis.
+    pub fn mode(&self) -> MirrorMode {
+        self.shared.settings.mode
+    }
+
+    /// Publishes from `source`: to be run for as long as this node leads, and dropped when it does not.
+    pub async fn publish<S: Source>(&self, source: S) -> Infallible {
+        let _publishing = Publishing::begin(&self.shared);
+        let suspect = Arc::new(Notify::new());
+        loop {
+            let masters = match discover(&self.shared.settings).await {
+                Ok(masters) => masters,
+                Err(error) => {
+                    self.shared.cannot_find(&error);
+                    sleep(RETRY).await;
+                    continue;
+                }
+            };
+            let all: Vec<_> =
+                masters.iter().filter_map(|at| Master::new(at.clone(), &self.shared, &suspect)).collect();
+            self.shared.publication().get_or_insert_default().masters.clone_from(&all);
+            // All is compared with each master of the new list, so that nothing is lost with the old.
+            tokio::select! {
+                never = self.dispatch(&source, &all) => return never,
+                _ = join_all(all.iter().map(|master| master.run(&source))) => {}
+                () = self.masters_change(&masters, &suspect) => {}
+            }
+        }
+    }
+
+    /// Waits until all `keys` stand in Redis as of `revision` or later, for readers to see; false after the timeout,
+    /// and where nothing is published.
+    pub async fn stands(&self, keys: &[Key], revision: Revision) -> bool {
+        self.shared.answers.wait(keys, revision, self.shared.settings.timeout).await
+    }
+
+    /// How it is.
+    pub fn status(&self) -> Status {
+        let publication = self.shared.publication();
+        let Some(Publication { masters, last_error }) = publication.as_ref() else {
+            return Status {
+                state: State::Standby,
+                lag_keys: 0,
+                lag_ms: 0,
+                masters: Vec::new(),
+                last_error: None,
+            };
+        };
+        let masters: Vec<_> = masters.iter().map(|master| master.status()).collect();
+        let nowhere = if last_error.is_some() { State::Failing } else { State::Connecting };
+        let of_masters = masters.iter().filter_map(|master| master.last_error.clone()).next_back();
+        Status {
+            state: masters.iter().map(|master| master.state).max().unwrap_or(nowhere),
+            lag_keys: masters.iter().map(|master| master.lag_keys).sum(),
+            lag_ms: masters.iter().map(|master| master.lag_ms).max().unwrap_or(0),
+            last_error: of_masters.or_else(|| last_error.clone()),
+            masters,
+        }
+    }
+
+    /// Hands marked keys on to the masters that have their slots.
+    async fn dispatch<S: Source>(&self, source: &S, masters: &[Arc<Master>]) -> Infallible {
+        loop {
+            let keys = tokio::select! {
+                () = source.changed() => {
+                    let Changed { keys, overflowed } = source.take_changed(TAKE);
+                    if overflowed {
+                        masters.iter().for_each(|master| master.due.all());
+                    }
+                    keys
+                }
+                asked = self.shared.answers.asked() => asked,
+            };
+            for key in keys {
+                let owner = match masters {
+                    [one] => Some(one),
+                    _ => {
+                        let slot = slot(&self.shared.settings.names.hash(&key));
+                        masters.iter().find(|master| master.at.slots.have(slot))
+                    }
+                };
+                // A slot that nobody serves has nobody to read it; whoever serves it next is told all.
+                if let Some(owner) = owner {
+                    owner.pending.mark(key);
+                }
+            }
+            tokio::task::consume_budget().await;
+        }
+    }
+
+    /// Returns when the masters are others, and sets the gauges meanwhile.
+    async fn masters_change(&self, known: &[MasterAt], suspect: &Notify) {
+        loop {
+            let _ = timeout(LOOK, suspect.notified()).await;
+            self.status().measure();
+            if discover(&self.shared.settings).await.is_ok_and(|masters| masters != known) {
+                return;
+            }
+            sleep(RETRY).await;
+        }
+    }
+}
+
+impl Shared {
+    fn cannot_find(&self, error: &redis::RedisError) {
+        metrics::counter!("ringfence_mirror_errors_total").increment(1);
+        let mut publication = self.publication();
+        let publication = publication.get_or_insert_default();
+        let error = error.to_string();
+        if publication.last_error.as_ref() != Some(&error) {
+            tracing::warn!(error, "cannot find Redis; grants go on without it");
+        }
+        *publication = Publication { masters: Vec::new(), last_error: Some(error) };
+    }
+
+    fn publication(&self) -> MutexGuard<'_, Option<Publication>> {
+        self.publication.lock().expect("no panic while the publication is locked")
+    }
+}
+
+/// While it lasts, this node publishes.
+struct Publishing<'s>(&'s Shared);
+
+impl<'s> Publishing<'s> {
+    fn begin(shared: &'s Shared) -> Self {
+        *shared.publication() = Some(Publication::default());
+        shared.answers.open();
+        Self(shared)
+    }
+}
+
+impl Drop for Publishing<'_> {
+    fn drop(&mut self) {
+        *self.0.publication() = None;
+        self.0.answers.close();
+        let standby =
+            Status { state: State::Standby, lag_keys: 0, lag_ms: 0, masters: Vec::new(), last_error: None };
+        standby.measure();
+    }
+}

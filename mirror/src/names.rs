@@ -1,0 +1,116 @@
+//! What the keys in Redis are called, and in which slot of a Redis Cluster they are.
+
+use ringfence_wire::Key;
+
+/// The slots of a Redis Cluster.
+const SLOTS: u16 = 16_384;
+
+/// The names under one prefix.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    prefix: String,
+}
+
+/// The slots that one master has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Slots(Vec<(u16, u16)>);
+
+impl Names {
+    /// The prefix has neither braces nor what SCAN takes for a pattern.
+    pub(crate) fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned() }
+    }
+
+    /// The hash of a key.
+    pub(crate) fn hash(&self, key: &Key) -> String {
+        format!("{}:{{{key}}}", self.prefix)
+    }
+
+    /// The pattern that all hashes match.
+    pub(crate) fn pattern(&self) -> String {
+        format!("{}:{{*", self.prefix)
+    }
+
+    /// The key whose hash has this name; `None` where the name is none of ours.
+    pub(crate) fn key(&self, name: &[u8]) -> Option<Key> {
+        let name = std::str::from_utf8(name).ok()?;
+        let key = name.strip_prefix(&self.prefix)?.strip_prefix(":{")?.strip_suffix('}')?;
+        Key::new(key).ok()
+    }
+
+    /// The marker on the master with these slots: the first name that belongs there, so that every cluster finds the
+    /// same. `None` for a master without slots.
+    pub(crate) fn marker(&self, slots: &Slots) -> Option<String> {
+        let name = |number| format!("{}:marker:{{{number}}}", self.prefix);
+        // Of ten times as many names as there are slots, each slot has one for certain.
+        (0..u32::from(SLOTS) * 10).map(name).find(|name| slots.have(slot(name)))
+    }
+}
+
+impl Slots {
+    pub(crate) fn all() -> Self {
+        Self(vec![(0, SLOTS - 1)])
+    }
+
+    /// From ranges that include their ends.
+    pub(crate) fn new(mut ranges: Vec<(u16, u16)>) -> Self {
+        ranges.sort_unstable();
+        Self(ranges)
+    }
+
+    pub(crate) fn have(&self, slot: u16) -> bool {
+        self.0.iter().any(|(first, last)| (*first..=*last).contains(&slot))
+    }
+}
+
+/// The slot of a name: that of the text between its first `{` and the `}` after it, if there is any.
+pub(crate) fn slot(name: &str) -> u16 {
+    let tag = name.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(name).as_bytes()) % SLOTS
+}
+
+/// CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_redis_cluster_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31C3);
+        assert_eq!(slot("{user1000}.following"), slot("{user1000}.followers"));
+        assert_eq!(slot("foo{}{bar}"), crc16(b"foo{}{bar}") % SLOTS);
+        assert_eq!(slot("foo{{bar}}zap"), crc16(b"{bar") % SLOTS);
+        assert_eq!(slot("foo{bar}{zap}"), slot("bar"));
+    }
+
+    #[test]
+    fn a_name_leads_back_to_its_key_and_no_other_does() {
+        let names = Names::new("ringfence");
+        for key in ["a", "orders/42", "odd}key", "}", "{", "ä/ö ü"] {
+            let key = Key::new(key).unwrap();
+            assert_eq!(names.key(names.hash(&key).as_bytes()), Some(key));
+        }
+        for foreign in
+            ["ringfence:{a//b}", "ringfence:{a", "ringfence:marker:{0}", "other:{a}", "ringfence:{}"]
+        {
+            assert_eq!(names.key(foreign.as_bytes()), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn a_marker_is_on_its_master_even_if_that_has_one_slot() {
+        let names = Names::new("p");
+        for slots in [Slots::all(), Slots::new(vec![(0, 0)]), Slots::new(vec![(16_383, 16_383), (7, 7)])] {
+            assert!(slots.have(slot(&names.marker(&slots).unwrap())));
+        }
+        assert_eq!(names.marker(&Slots::new(vec![])), None);
+    }
+}

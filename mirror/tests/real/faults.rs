@@ -1,0 +1,203 @@
+//! One Redis, and what becomes of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ringfence_harness::{RedisServer, until};
+use ringfence_mirror::{Settings, State};
+use ringfence_wire::Key;
+
+use crate::proxy::Proxy;
+use crate::sampler::Sampler;
+use crate::table::Table;
+use crate::world::{Churn, Redis, WITHIN, World, keys};
+
+/// A server, a table whose keys change all the time, its mirror, and a sampler.
+async fn begin(server: &RedisServer) -> (World, Churn, Sampler) {
+    let redis = Redis::at([server.address()]);
+    let world = World::start(Settings::new(server.url()), &redis, Table::new(1_000));
+    let keys = keys(40);
+    let churn = Churn::start(&world.table, &keys);
+    let sampler = Sampler::start(&redis, &world.table, &keys);
+    churn.goes_on(50).await;
+    (world, churn, sampler)
+}
+
+/// Grants go on for a while, then stop; and soon the mirror is equal.
+async fn end(world: World, churn: Churn, sampler: Sampler, since: &str) {
+    churn.goes_on(50).await;
+    churn.stop().await;
+    world.is_equal(since).await;
+    world.state(State::Published).await;
+    let samples = sampler.samples();
+    let look = || std::future::ready((sampler.samples() > samples + 40).then_some(()));
+    until(WITHIN, "the sampler has seen the end", look).await.unwrap();
+    sampler.finish();
+}
+
+#[tokio::test]
+async fn a_redis_that_is_down_at_the_start_gets_all_when_it_comes() {
+    let server = RedisServer::builder().start().await.unwrap();
+    server.kill().unwrap();
+    let (world, churn, sampler) = begin(&server).await;
+    let status = world.state(State::Failing).await;
+    assert!(status.last_error.is_some() && status.lag_keys > 0, "{status:?}");
+    churn.goes_on(50).await;
+    server.start().await.unwrap();
+    end(world, churn, sampler, "Redis came").await;
+}
+
+#[tokio::test]
+async fn a_redis_killed_and_restarted_empty_gets_all_again() {
+    let server = RedisServer::builder().start().await.unwrap();
+    let (world, churn, sampler) = begin(&server).await;
+    world.state(State::Published).await;
+    server.kill().unwrap();
+    world.state(State::Failing).await;
+    churn.goes_on(50).await;
+    sampler.data_is_lost();
+    server.restart_empty().await.unwrap();
+    end(world, churn, sampler, "Redis came back empty").await;
+}
+
+#[tokio::test]
+async fn a_flush_is_noticed_though_no_connection_is_lost() {
+    let server = RedisServer::builder().start().await.unwrap();
+    let (world, churn, sampler) = begin(&server).await;
+    // Nobody touches this one again.
+    world.table.grant(&Key::new("untouched").unwrap()).unwrap();
+    world.state(State::Published).await;
+    for what in ["flushall", "flushdb"] {
+        sampler.data_is_lost();
+        server.command([what]).await.unwrap();
+        churn.goes_on(20).await;
+    }
+    end(world, churn, sampler, "a flush").await;
+}
+
+#[tokio::test]
+async fn an_old_replica_is_brought_up_to_date_with_frees_as_well() {
+    let server = RedisServer::builder().start().await.unwrap();
+    let (world, churn, sampler) = begin(&server).await;
+    let freed = Key::new("freed").unwrap();
+    let (lease, _) = world.table.grant(&freed).unwrap();
+    churn.goes_on(20).await;
+    world.state(State::Published).await;
+    server.command(["save"]).await.unwrap();
+    let old = world.redis.dump().await.unwrap();
+    assert_eq!(old["freed"]["state"], "held");
+    world.table.release(lease);
+    churn.goes_on(100).await;
+    server.kill().unwrap();
+    sampler.data_is_lost();
+    server.start().await.unwrap();
+    let redis = world.redis.clone();
+    end(world, churn, sampler, "an old replica took over").await;
+    assert_eq!(redis.dump().await.unwrap()["freed"]["state"], "free");
+}
+
+#[tokio::test]
+async fn a_stopped_redis_is_noticed_and_caught_up_with() {
+    let server = RedisServer::builder().start().await.unwrap();
+    let (world, churn, sampler) = begin(&server).await;
+    world.state(State::Published).await;
+    server.stop().await.unwrap();
+    world.state(State::Failing).await;
+    churn.goes_on(200).await;
+    server.resume().unwrap();
+    end(world, churn, sampler, "Redis went on").await;
+}
+
+#[tokio::test]
+async fn a_full_redis_gets_the_rest_once_there_is_room() {
+    let server = RedisServer::builder().line("maxmemory-policy noeviction").start().await.unwrap();
+    let (world, churn, sampler) = begin(&server).await;
+    world.state(State::Published).await;
+    // Less than it has in use.
+    server.command(["config", "set", "maxmemory", "500kb"]).await.unwrap();
+    let status = world.state(State::Failing).await;
+    assert!(status.last_error.unwrap().contains("OOM"));
+    churn.goes_on(50).await;
+    server.command(["config", "set", "maxmemory", "0"]).await.unwrap();
+    end(world, churn, sampler, "there was room").await;
+}
+
+#[tokio::test]
+async fn what_redis_evicts_is_published_again() {
+    let server = RedisServer::builder()
+        .line("maxmemory 3mb")
+        .line("maxmemory-policy allkeys-random")
+        .start()
+        .await
+        .unwrap();
+    let (world, churn, sampler) = begin(&server).await;
+    let quiet: Vec<Key> = (0..200).map(|number| Key::new(&format!("quiet/{number}")).unwrap()).collect();
+    world.table.grant_all(&quiet);
+    world.state(State::Published).await;
+    let ballast = "x".repeat(1 << 16);
+    let count = AtomicU64::new(0);
+    let evicts = async || {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        server.command(["set", &format!("ballast:{number}"), &ballast]).await.unwrap();
+        let dump = world.redis.dump().await.unwrap();
+        quiet.iter().any(|key| !dump.contains_key(key.as_str())).then_some(())
+    };
+    until(WITHIN, "Redis evicts hashes", evicts).await.unwrap();
+    server.command(["config", "set", "maxmemory", "0"]).await.unwrap();
+    end(world, churn, sampler, "Redis had evicted").await;
+}
+
+#[tokio::test]
+async fn a_slow_redis_gets_all() {
+    let server = RedisServer::builder().start().await.unwrap();
+    let proxy = Proxy::start(server.address(), Duration::from_millis(150)).await;
+    let redis = Redis::at([server.address()]);
+    let world = World::start(Settings::new(proxy.url()), &redis, Table::new(1_000));
+    let keys = keys(40);
+    let churn = Churn::start(&world.table, &keys);
+    let sampler = Sampler::start(&redis, &world.table, &keys);
+    churn.goes_on(100).await;
+    end(world, churn, sampler, "the last grant, at 300 ms a round trip").await;
+}
+
+#[tokio::test]
+async fn more_changes_than_the_source_keeps_are_compared() {
+    let server = RedisServer::builder().start().await.unwrap();
+    let redis = Redis::at([server.address()]);
+    let table = Table::new(1_000);
+    table.keep_marks(10);
+    let world = World::start(Settings::new(server.url()), &redis, table);
+    world.state(State::Published).await;
+    let leases = world.table.grant_all(&keys(1_000));
+    world.is_equal("1,000 grants at once").await;
+    leases.into_iter().for_each(|lease| world.table.release(lease));
+    world.is_equal("1,000 releases at once").await;
+}
+
+#[tokio::test]
+async fn a_new_leader_publishes_what_the_last_one_left_out() {
+    let server = RedisServer::builder().start().await.unwrap();
+    let (mut world, churn, sampler) = begin(&server).await;
+    world.state(State::Published).await;
+    world.step_down().await;
+    churn.goes_on(50).await;
+    churn.stop().await;
+    sampler.finish();
+    // Marks are not handed over.
+    world.table = world.table.node(true);
+    world.lead_again();
+    world.is_equal("a new leader").await;
+}
+
+#[tokio::test]
+async fn many_live_keys_come_back_after_a_flush() {
+    let server = RedisServer::builder().start().await.unwrap();
+    let table = Table::new(1_000);
+    table.grant_all(&keys(20_000));
+    let world = World::start(Settings::new(server.url()), &Redis::at([server.address()]), table);
+    world.state(State::Published).await;
+    world.has_hashes(20_000, "the start").await;
+    server.command(["flushall"]).await.unwrap();
+    world.has_hashes(20_000, "a flush").await;
+    world.state(State::Published).await;
+}

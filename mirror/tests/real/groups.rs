@@ -1,0 +1,63 @@
+//! Several servers: behind Sentinel, and a Redis Cluster.
+
+use ringfence_harness::{RedisCluster, RedisSentinel, RedisServer};
+use ringfence_mirror::{Settings, State};
+
+use crate::sampler::Sampler;
+use crate::table::Table;
+use crate::world::{Churn, Redis, World, keys};
+
+#[tokio::test]
+async fn a_failover_of_sentinel_is_followed() {
+    let group = RedisSentinel::start(&RedisServer::builder()).await.unwrap();
+    let [first, second] = group.servers() else { panic!("not two servers") };
+    let world = World::start(Settings::new(group.url()), &Redis::at([second.address()]), Table::new(1_000));
+    let keys = keys(40);
+    let churn = Churn::start(&world.table, &keys);
+    world.state(State::Published).await;
+    assert_eq!(world.mirror.status().masters[0].address, first.address().to_string());
+    churn.goes_on(50).await;
+    first.stop().await.unwrap();
+    world.state(State::Failing).await;
+    group.fails_over(first.address()).await.unwrap();
+    churn.goes_on(50).await;
+    churn.stop().await;
+    world.is_equal("a failover").await;
+    let status = world.state(State::Published).await;
+    assert_eq!(status.masters[0].address, second.address().to_string());
+    // What was on its way to the former master arrives there, and harms nobody.
+    first.resume().unwrap();
+    world.is_equal("the former master came back").await;
+}
+
+#[tokio::test]
+async fn one_emptied_master_of_a_redis_cluster_gets_its_part_again() {
+    let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
+    let redis = Redis::at(cluster.masters().iter().map(RedisServer::address));
+    let world = World::start(Settings::new(cluster.url()), &redis, Table::new(1_000));
+    let keys = keys(60);
+    let churn = Churn::start(&world.table, &keys);
+    let sampler = Sampler::start(&redis, &world.table, &keys);
+    let status = world.state(State::Published).await;
+    assert_eq!(status.masters.len(), 3);
+    churn.goes_on(60).await;
+    let [first, second, third] = cluster.masters() else { panic!("not three masters") };
+    sampler.data_is_lost();
+    second.command(["flushall"]).await.unwrap();
+    churn.goes_on(50).await;
+    third.kill().unwrap();
+    let status = world.status("one master is missed", |status| status.state == State::Failing).await;
+    let missed = status.masters.iter().filter(|master| master.state == State::Failing);
+    assert!(missed.into_iter().any(|master| master.address == third.address().to_string()), "{status:?}");
+    sampler.data_is_lost();
+    third.restart_empty().await.unwrap();
+    cluster.ready().await.unwrap();
+    churn.goes_on(50).await;
+    churn.stop().await;
+    world.is_equal("one master came back empty").await;
+    for master in [first, second, third] {
+        let names = master.command(["keys", "*"]).await.unwrap();
+        assert!(names.contains("ringfence:{k/") && names.contains("ringfence:marker:{"), "{names}");
+    }
+    sampler.finish();
+}
