@@ -6,6 +6,7 @@
 //!  Load ──▶ Client, many of them          remembers what it was answered; Known::check: is it still true?
 //!  Disk, Injection                        full disks, power cuts, system calls that fail or take long
 //!  RedisServer, RedisSentinel, RedisCluster   real Redis: killed, emptied, stopped, failed over
+//!  PostgresServer, PgBouncer              the real ones, from the system's packages
 //! ```
 //! What a test may rely on:
 //!
@@ -34,6 +35,7 @@ mod namespace;
 mod network;
 mod node;
 mod place;
+mod postgres_server;
 mod process;
 mod program;
 mod record;
@@ -58,6 +60,7 @@ pub use known::Known;
 pub use load::Load;
 pub use network::Network;
 pub use node::Node;
+pub use postgres_server::{PgBouncer, PostgresServer};
 pub use program::{Ended, run};
 pub use record::{Askers, Record, Told};
 pub use redis_cluster::RedisCluster;

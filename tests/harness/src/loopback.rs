@@ -47,11 +47,11 @@ impl Loopback {
 
     /// Where clients reach node `id`.
     pub(crate) fn http(&self, id: u16) -> SocketAddr {
-        (self.address, HTTP + id).into()
+        self.at(HTTP + id)
     }
 
     /// Where its peers reach node `id`.
     pub(crate) fn peer(&self, id: u16) -> SocketAddr {
-        (self.address, PEER + id).into()
+        self.at(PEER + id)
     }
 }
