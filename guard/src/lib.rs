@@ -27,10 +27,18 @@ mod high;
 pub mod http;
 mod known;
 mod memory;
+#[cfg(feature = "mirror")]
+mod mirror;
 #[cfg(feature = "objects")]
 pub mod objects;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 pub use claim::{Claim, ClaimError};
 pub use file::{Contents, GuardedFile};
 pub use high::{Admission, High};
 pub use memory::{GuardedKey, MemoryGuard, UnknownKey};
+#[cfg(feature = "mirror")]
+pub use mirror::{MirrorReader, MirrorVerdict};

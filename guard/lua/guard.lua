@@ -1,0 +1,54 @@
+-- The guard rule of Ringfence for Redis 5 and later: one command, and only if the token is not stale.
+--
+--   EVALSHA sha 2 guard:{orders/42} {orders/42}:total 7 7 SET {orders/42}:total 99 EX 60
+--               | the number        what the command  | | the command, any that a script may run; without one the call
+--               |                   uses              | | is a touch: before the first read
+--               the number of keys                token fence
+--
+-- The fence is the one that the grant or the renewal gave for the key; of an exclusive lease that is the token.
+-- Answers {1, number, what the command answered}, or {0, number, nil}: nothing was done, and every token below the number
+-- is dead.
+-- Any error: the command was not done. (The number may have been raised to the fence. That harms nobody.)
+--
+-- Braces make a name's hash tag: the number and all that the command uses must be in one slot of a Redis Cluster. A name
+-- without braces is its own tag, so guard:{orders/42} guards the name orders/42 as well.
+--
+-- GET reads the number, absent: nobody has shown a token yet. SET resets it, by an operator's hand, to the fence that the
+-- cluster gives for the key. Never let it expire or be evicted: no TTL, and `maxmemory-policy` noeviction or volatile-*.
+--
+-- Numbers here are doubles, exact below 2^53, as all tokens are; what is stored is the text that came, since Lua would
+-- write 9.007199254741e+15.
+
+local function number(text)
+  local value = string.match(text, '^[1-9]%d*$') and tonumber(text)
+  return value and value < 9007199254740992 and value
+end
+
+local token, fence = number(ARGV[1] or ''), number(ARGV[2] or '')
+if not token then
+  return redis.error_reply('ERR ringfence: the token is no number from 1 to 2^53 - 1')
+elseif not fence or fence > token then
+  return redis.error_reply('ERR ringfence: the fence is no number from 1 to the token')
+end
+
+local high = 0
+local stored = redis.call('GET', KEYS[1])
+if stored then
+  high = number(stored)
+  if not high then
+    return redis.error_reply('ERR ringfence: ' .. KEYS[1] .. ' holds no token; an operator has to reset it')
+  end
+end
+
+if token < high then
+  return {0, high, false}
+end
+-- First, so that the command is not done where the number cannot be raised (out of memory).
+if fence > high then
+  redis.call('SET', KEYS[1], ARGV[2])
+  high = fence
+end
+if #ARGV == 2 then
+  return {1, high, false}
+end
+return {1, high, redis.call(unpack(ARGV, 3))}

@@ -1,0 +1,68 @@
+//! PostgreSQL, guarded from within the writer's own transaction.
+//!
+//! The rule itself is in SQL ([`SQL`], the file `guard/sql/postgres.sql`), for any language; it also explains the forms
+//! that need nothing from here: a column of the guarded row, and triggers. This is a thin wrapper:
+//!
+//! ```text
+//!  BEGIN ─▶ admit ─▶ SELECT … UPDATE … INSERT … ─▶ COMMIT
+//!             └── the number's row is locked from here ──┘
+//! ```
+//! A newer holder's claim waits until the transaction has ended, and an older one's finds the number raised. What is read
+//! after `admit`, in the same transaction, is thereby as good as touched; [`touch`] is for reads of other kinds.
+//!
+//! Statements are sent with the types of their parameters, unnamed: one round trip each, and nothing is left behind on
+//! connections that a pooler shares.
+
+use ringfence_wire::{Key, Token};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Error, GenericClient, Transaction};
+
+use crate::{Admission, Claim, High};
+
+/// What makes the schema `ringfence`: to be run once per database, `client.batch_execute(SQL)`; again, after an update.
+pub const SQL: &str = include_str!("../sql/postgres.sql");
+
+/// Raises the number of `key`, in a transaction of its own if `client` is not one.
+pub async fn touch(client: &impl GenericClient, key: &Key, claim: Claim) -> Result<Admission, Error> {
+    let sql = "SELECT accepted, high FROM ringfence.admit($1, $2, $3)";
+    let (key, token, fence) = (key.as_str(), bigint(claim.token()), bigint(claim.fence()));
+    let row = client
+        .query_typed_one(sql, &[(&key, Type::TEXT), (&token, Type::INT8), (&fence, Type::INT8)])
+        .await?;
+    Ok(if row.try_get("accepted")? {
+        Admission::Accepted
+    } else {
+        Admission::Stale { high: token_of(row.try_get("high")?) }
+    })
+}
+
+/// Whether what `transaction` writes after this may land: if it is accepted, all of it is guarded; if not, nothing was
+/// done, and the transaction is to be rolled back. To be called before its first read.
+pub async fn admit(transaction: &Transaction<'_>, key: &Key, claim: Claim) -> Result<Admission, Error> {
+    touch(transaction, key, claim).await
+}
+
+/// The number of `key`; [`High::NEW`] if nobody has claimed it yet.
+pub async fn high(client: &impl GenericClient, key: &Key) -> Result<High, Error> {
+    let row = client.query_typed_one("SELECT ringfence.high($1)", &[(&key.as_str(), Type::TEXT)]).await?;
+    let high: Option<i64> = row.try_get(0)?;
+    Ok(high.map_or(High::NEW, |high| High::new(token_of(high))))
+}
+
+/// Sets the number of `key`, to one that [`High::reset`] made. It needs the rights of the role that owns the table.
+pub async fn reset(client: &impl GenericClient, key: &Key, high: High) -> Result<(), Error> {
+    let (key, fence) = (key.as_str(), bigint(high.token()));
+    let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
+        [(&key, Type::TEXT), (&fence, Type::INT8)];
+    client.query_typed("SELECT ringfence.reset($1, $2)", &parameters).await.map(drop)
+}
+
+/// What is no token arrives as a number that the database refuses too.
+fn bigint(token: Token) -> i64 {
+    i64::try_from(token.0).unwrap_or(i64::MAX)
+}
+
+/// The database refuses numbers below 1.
+fn token_of(high: i64) -> Token {
+    Token(high.unsigned_abs())
+}
