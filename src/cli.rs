@@ -3,6 +3,7 @@
 pub(crate) mod demo;
 pub(crate) mod dev;
 pub(crate) mod inspect;
+pub(crate) mod mirror;
 pub(crate) mod serve;
 
 use clap::{Parser, Subcommand};
@@ -28,6 +29,9 @@ pub(crate) enum Command {
     /// One of the demo's writers
     #[command(hide = true)]
     DemoWriter(crate::demo::writer::Arguments),
+    /// Look after the mirror in Redis
+    #[command(subcommand)]
+    Mirror(mirror::Command),
     /// Look at the data of a stopped node
     Inspect(inspect::Arguments),
 }

@@ -5,15 +5,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use ringfence_mirror::Settings;
 use ringfence_raft::SNAPSHOT_AFTER_BYTES;
 
-use crate::cli::serve::Options;
+use crate::cli::serve::{MirrorMode, MirrorOptions, Options};
 
 /// Revisions stay below this, so that every JSON reader keeps them exact.
 const MAX_REVISION: u64 = 1 << 53;
 
 /// A checked configuration of a node.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Config {
     /// The node's id.
     pub(crate) id: u64,
@@ -33,6 +34,8 @@ pub(crate) struct Config {
     pub(crate) first_revision: Option<u64>,
     /// After how much log a snapshot is taken.
     pub(crate) snapshot_after_bytes: u64,
+    /// The mirror, if there is to be one.
+    pub(crate) mirror: Option<Settings>,
 }
 
 /// `options`, and where they say nothing, what the file says: the one at `path`, or `./ringfence.toml` if there is one.
@@ -56,6 +59,14 @@ pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result
         advertise_peer: options.advertise_peer.or(file.advertise_peer),
         first_revision: options.first_revision.or(file.first_revision),
         snapshot_after_bytes: options.snapshot_after_bytes.or(file.snapshot_after_bytes),
+        redis: options.redis.or(file.redis),
+        mirror: MirrorOptions {
+            mode: options.mirror.mode.or(file.mirror.mode),
+            timeout: options.mirror.timeout.or(file.mirror.timeout),
+            prefix: options.mirror.prefix.or(file.mirror.prefix),
+            retention: options.mirror.retention.or(file.mirror.retention),
+            tls_ca: options.mirror.tls_ca.or(file.mirror.tls_ca),
+        },
         log: options.log.or(file.log),
         log_format: options.log_format.or(file.log_format),
     })
@@ -98,6 +109,7 @@ impl Config {
             advertise_http,
             first_revision: options.first_revision,
             snapshot_after_bytes: options.snapshot_after_bytes.unwrap_or(SNAPSHOT_AFTER_BYTES),
+            mirror: mirror(options.redis, options.mirror)?,
         })
     }
 
@@ -113,6 +125,25 @@ impl Config {
         let host = self.peers[&self.id].rsplit_once(':').map_or("localhost", |(host, _)| host);
         format!("http://{host}:{}", bound.port())
     }
+}
+
+fn mirror(redis: Option<String>, options: MirrorOptions) -> anyhow::Result<Option<Settings>> {
+    let Some(url) = redis else {
+        ensure!(options == MirrorOptions::default(), "there is no mirror without --redis, which is missing");
+        return Ok(None);
+    };
+    let default = Settings::new(url);
+    Ok(Some(Settings {
+        mode: match options.mode {
+            Some(MirrorMode::BeforeAnswer) => ringfence_mirror::MirrorMode::BeforeAnswer,
+            Some(MirrorMode::Async) | None => ringfence_mirror::MirrorMode::Async,
+        },
+        timeout: options.timeout.map_or(default.timeout, Into::into),
+        prefix: options.prefix.unwrap_or(default.prefix),
+        retention: options.retention.map_or(default.retention, Into::into),
+        tls_ca: options.tls_ca,
+        url: default.url,
+    }))
 }
 
 fn parse_peers(list: &str) -> anyhow::Result<BTreeMap<u64, String>> {
@@ -137,6 +168,8 @@ fn check_address(address: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn options() -> Options {
@@ -180,6 +213,17 @@ mod tests {
         std::fs::write(&file, "id = 7\nhttp = \"127.0.0.1:1\"\nlog-format = \"json\"\n").unwrap();
         let merged = with_file(options(), Some(&file)).unwrap();
         assert_eq!((merged.id, merged.http.map(|http| http.port())), (Some(2), Some(1)));
+        std::fs::write(
+            &file,
+            "redis = \"redis://db\"\n[mirror]\nmode = \"before-answer\"\ntimeout = \"250ms\"\n",
+        )
+        .unwrap();
+        let merged = with_file(options(), Some(&file)).unwrap();
+        let mirror = Config::from_options(merged).unwrap().mirror.unwrap();
+        assert_eq!((mirror.url.as_str(), mirror.timeout), ("redis://db", Duration::from_millis(250)));
+        assert_eq!(mirror.mode, ringfence_mirror::MirrorMode::BeforeAnswer);
+        let mirror = MirrorOptions { prefix: Some("p".to_owned()), ..MirrorOptions::default() };
+        assert!(error(Options { mirror, ..options() }).contains("--redis"));
         std::fs::write(&file, "idd = 7\n").unwrap();
         assert!(format!("{:#}", with_file(options(), Some(&file)).unwrap_err()).contains("idd"));
     }

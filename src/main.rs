@@ -5,6 +5,7 @@ mod child;
 mod cli;
 mod config;
 mod demo;
+mod duties;
 mod exchange;
 mod http;
 mod logging;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         cli::Command::Dev(arguments) => cli::dev::run(&arguments).map(done),
         cli::Command::Demo => cli::demo::run(),
         cli::Command::DemoWriter(arguments) => cli::demo::write(arguments).map(done),
+        cli::Command::Mirror(command) => cli::mirror::run(command).map(done),
         cli::Command::Inspect(arguments) => cli::inspect::run(&arguments).map(done),
     };
     match result {

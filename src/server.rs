@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use ringfence_mirror::{Mirror, MirrorMode};
 use ringfence_raft::{Node, Settings};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::config::Config;
+use crate::duties;
 use crate::http;
 use crate::loop_delay;
 use crate::stop::Stop;
@@ -42,6 +44,11 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         first_revision: config.first_revision.map(Revision),
         snapshot_after_bytes: config.snapshot_after_bytes,
     };
+    let before_answer = config
+        .mirror
+        .as_ref()
+        .and_then(|mirror| (mirror.mode == MirrorMode::BeforeAnswer).then_some(mirror.timeout));
+    let mirror = config.mirror.map(Mirror::new).transpose()?;
     let (started, starting) = watch::channel(false);
     tokio::spawn(http::serve(Arc::clone(&listener), ringfence_api::starting_router(), starting, DRAIN));
     let node = tokio::select! {
@@ -60,7 +67,14 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
             upkeep.run_upkeep();
         }
     });
-    let options = ringfence_api::Options { metrics, draining: drain.clone(), mirror: None };
+    let told = mirror.as_ref().map(|mirror| {
+        let handle = node.handle();
+        handle.set_mirror(Box::new(duties::mirror::Told(mirror.clone())));
+        tokio::spawn(duties::mirror::run(handle, mirror.clone()));
+        let own = mirror.clone();
+        ringfence_api::Mirror { before_answer, status: Arc::new(move || serde_json::json!(own.status())) }
+    });
+    let options = ringfence_api::Options { metrics, draining: drain.clone(), mirror: told };
     let router = ringfence_api::router(node.handle(), options);
     let mut serving = tokio::spawn(http::serve(listener, router, drain, DRAIN));
 

@@ -10,6 +10,7 @@ use ringfence_lease::{Attachment, Command, LeaseTable, Outcome};
 use ringfence_wire::{Key, LeaseId, Revision};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use uuid::Uuid;
 
 use crate::applied::Applied;
 use crate::changes::Changes;
@@ -128,6 +129,11 @@ impl Handle {
                 tracing::debug!(%error, "an abandoned request could not be taken back");
             }
         });
+    }
+
+    /// The cluster's id, made when it was.
+    pub fn cluster_id(&self) -> Uuid {
+        self.shared.peers.cluster_id()
     }
 
     /// Waits until this node's state is as new as the cluster's was at some instant of the call. Gives the leader's

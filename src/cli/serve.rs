@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 
 use crate::child;
 use crate::config::{self, Config};
@@ -58,12 +58,55 @@ pub(crate) struct Options {
     /// After how many bytes of log a snapshot is taken and the log cut [default: 33554432, 32 MiB]
     #[arg(long, env = "RINGFENCE_SNAPSHOT_AFTER_BYTES", value_name = "N")]
     pub(crate) snapshot_after_bytes: Option<u64>,
+    /// Publish fences in this Redis: redis://HOST:PORT, redis+cluster://HOST:PORT,…, redis+sentinel://HOST:PORT,…/NAME, or
+    /// rediss… for TLS, with USER:PASSWORD@ before the hosts
+    #[arg(long, env = "RINGFENCE_REDIS", value_name = "URL", hide_env_values = true)]
+    pub(crate) redis: Option<String>,
+    #[command(flatten)]
+    pub(crate) mirror: MirrorOptions,
     /// What to log: a level (error, warn, info, debug, trace), or target=level,… [default: info,openraft=error]
     #[arg(long, env = "RINGFENCE_LOG", value_name = "FILTER")]
     pub(crate) log: Option<String>,
     /// How to log [default: text]
     #[arg(long, env = "RINGFENCE_LOG_FORMAT", value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
+}
+
+/// How the mirror in Redis is kept; the table `mirror` of the file.
+#[derive(Debug, Default, PartialEq, Eq, Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct MirrorOptions {
+    /// Whether a grant is answered without waiting for Redis, or when its fence stands there [default: async]
+    #[arg(long = "mirror-mode", env = "RINGFENCE_MIRROR_MODE", value_name = "MODE")]
+    pub(crate) mode: Option<MirrorMode>,
+    /// How long an answer waits at most, with before-answer [default: 1s]
+    #[arg(long = "mirror-timeout", env = "RINGFENCE_MIRROR_TIMEOUT", value_name = "TIME")]
+    #[serde(deserialize_with = "time")]
+    pub(crate) timeout: Option<humantime::Duration>,
+    /// What the names of all keys in Redis begin with [default: ringfence]
+    #[arg(long = "mirror-prefix", env = "RINGFENCE_MIRROR_PREFIX", value_name = "TEXT")]
+    pub(crate) prefix: Option<String>,
+    /// How long Redis remembers a key that was freed [default: 24h]
+    #[arg(long = "mirror-retention", env = "RINGFENCE_MIRROR_RETENTION", value_name = "TIME")]
+    #[serde(deserialize_with = "time")]
+    pub(crate) retention: Option<humantime::Duration>,
+    /// PEM file of the authorities that Redis's certificate is checked with, in place of the system's
+    #[arg(long = "mirror-tls-ca", env = "RINGFENCE_MIRROR_TLS_CA", value_name = "FILE")]
+    pub(crate) tls_ca: Option<PathBuf>,
+}
+
+/// When a grant is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum MirrorMode {
+    /// Without waiting for Redis
+    Async,
+    /// When its fence stands in Redis, or the time is over
+    BeforeAnswer,
+}
+
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<humantime::Duration>, D::Error> {
+    String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
 
 /// Runs a node until it is told to stop, or cannot go on.

@@ -1,0 +1,96 @@
+//! Prints what the mirror in Redis costs: the same load on a cluster without it, with it, and where answers wait for it.
+//!
+//! ```text
+//! cargo build --release && cargo run --release --example mirror
+//! ```
+//! Three clusters of three nodes, a Redis for each, and the load share this machine; they are measured in turns.
+
+// A measurement that fails has nothing better to do than to say where.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use std::time::{Duration, Instant};
+
+use closed_loop::{cycles, row};
+use redis::aio::MultiplexedConnection;
+use ringfence_harness::{Cluster, Node, RedisServer, until};
+
+#[path = "support/closed_loop.rs"]
+mod closed_loop;
+
+const ROUNDS: usize = 7;
+const TIME: Duration = Duration::from_secs(3);
+const SOON: Duration = Duration::from_secs(20);
+
+fn main() {
+    let program = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("ringfence");
+    assert!(program.exists(), "{} is missing: run `cargo build --release` first", program.display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(measure(&program));
+}
+
+async fn measure(program: &std::path::Path) {
+    let (first, second) =
+        (RedisServer::builder().start().await.unwrap(), RedisServer::builder().start().await.unwrap());
+    let builder = || Cluster::builder(program);
+    let without = builder().start().await.unwrap();
+    let with = builder().argument(format!("--redis={}", first.url())).start().await.unwrap();
+    let before = builder().argument(format!("--redis={}", second.url()));
+    let before = before.argument("--mirror-mode=before-answer").start().await.unwrap();
+    for cluster in [&with, &before] {
+        published(cluster.leader().await.unwrap()).await;
+    }
+    let http = async |cluster: &Cluster| cluster.leader().await.unwrap().http();
+    let (without, with, before) = (http(&without).await, http(&with).await, http(&before).await);
+    println!("{:<56} {:>10} {:>10} {:>10}", "", "median", "least", "most");
+
+    for clients in [64, 256] {
+        let (mut plain, mut mirrored, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let one = cycles(without, clients, TIME).await.per_second();
+            let other = cycles(with, clients, TIME).await.per_second();
+            plain.push(one);
+            mirrored.push(other);
+            ratios.push(other / one);
+        }
+        row(&format!("{clients} clients: cycles/s without a mirror"), &mut plain);
+        row("  with the mirror, async", &mut mirrored);
+        row("  ratio", &mut ratios);
+    }
+
+    let (mut plain, mut waiting, mut trips, mut added) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let redis = redis::Client::open(second.url()).unwrap();
+    let mut connection = redis.get_multiplexed_async_connection().await.unwrap();
+    for _ in 0..ROUNDS {
+        let one = cycles(without, 1, TIME).await.quantile_us(0.5);
+        let other = cycles(before, 1, TIME).await.quantile_us(0.5);
+        let trip = round_trip_us(&mut connection).await;
+        plain.push(one);
+        waiting.push(other);
+        trips.push(trip);
+        added.push(other - one - trip);
+    }
+    row("1 client: acquire p50 without a mirror, µs", &mut plain);
+    row("  with before-answer, µs", &mut waiting);
+    row("  a round trip to Redis (PING) p50, µs", &mut trips);
+    row("  added beyond that round trip, µs", &mut added);
+}
+
+async fn published(leader: &Node) {
+    let look = || async {
+        let answer = leader.client().raw("GET", "/v1/cluster", "").await.ok()?;
+        let view: serde_json::Value = serde_json::from_slice(&answer.body).ok()?;
+        (view["mirror"]["state"] == "published").then_some(())
+    };
+    until(SOON, "the mirror is published", look).await.unwrap();
+}
+
+async fn round_trip_us(connection: &mut MultiplexedConnection) -> f64 {
+    let mut took = Vec::new();
+    for _ in 0..5_000 {
+        let begun = Instant::now();
+        let _: String = redis::cmd("PING").query_async(connection).await.unwrap();
+        took.push(begun.elapsed().as_nanos() as f64 / 1e3);
+    }
+    took.sort_by(f64::total_cmp);
+    took[took.len() / 2]
+}
