@@ -3,6 +3,7 @@
 //! 1. A writer is paused past the end of its lease while another one works. Its late write is rejected by a file that
 //!    checks tokens; in a file that does not it destroys what the other one wrote.
 //! 2. The leader is killed, and 3. all nodes are: the next token is still larger, and no lease is lost.
+//! 4. The late write is made again at a Redis and a PostgreSQL that compare tokens, where they are installed.
 //!
 //! Nothing is acted. Nodes and writers are processes, what is said of the files was read from them, and each claim
 //! of the summary was found true in this run.
@@ -10,6 +11,7 @@
 mod accounts;
 mod claims;
 mod client;
+mod databases;
 mod killed_nodes;
 mod paused_writer;
 mod screen;
@@ -21,6 +23,7 @@ use ringfence_wire::{LeaseId, Token};
 
 use self::claims::Claims;
 use self::client::Client;
+use self::databases::LateWrite;
 use self::screen::Screen;
 use crate::nodes::{Node, Nodes};
 
@@ -35,6 +38,8 @@ struct Demo<'a> {
     claims: Claims,
     /// The leases that must be found again as they are.
     live: Vec<(LeaseId, Token)>,
+    /// The write of the first act that came too late.
+    late: Option<LateWrite>,
 }
 
 /// Plays it on `nodes`, which have not been started; `dir` is for the files of the story. An error says what was not so.
@@ -44,11 +49,12 @@ pub(crate) async fn play(nodes: &mut Nodes, dir: &Path) -> anyhow::Result<()> {
     nodes.start()?;
     nodes.ready().await?;
     let client = Client::new(nodes.all().iter().map(|node| node.http).collect());
-    let mut demo = Demo { nodes, client, screen, claims: Claims::default(), live: Vec::new() };
+    let mut demo = Demo { nodes, client, screen, claims: Claims::default(), live: Vec::new(), late: None };
     demo.introduction()?;
     demo.a_writer_is_paused(dir).await?;
     demo.the_leader_is_killed().await?;
     demo.all_nodes_are_killed().await?;
+    demo.a_late_write_reaches_databases(dir).await?;
     demo.summary()
 }
 

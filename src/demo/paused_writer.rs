@@ -5,6 +5,7 @@ use std::path::Path;
 use ringfence_wire::Key;
 
 use super::accounts::{Accounts, Balances};
+use super::databases::LateWrite;
 use super::screen::Tone::{Bad, Good, Plain};
 use super::writer::{Holds, Task, Writer, Wrote};
 use super::{Demo, LONG_MS};
@@ -68,6 +69,8 @@ impl Demo<'_> {
             format!("A goes on (SIGCONT) and knows of nothing: it adds 50, and writes {}.", a_wrote.balance);
         self.screen.event(&text)?;
 
+        self.late =
+            Some(LateWrite { key, a: (a_holds.token, a_wrote.balance), b: (b_holds.token, b_wrote.balance) });
         self.compare((&a_holds, &a_wrote), (&b_holds, &b_wrote), between, accounts.read()?)
     }
 
