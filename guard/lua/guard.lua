@@ -1,14 +1,18 @@
--- The guard rule of Ringfence for Redis 5 and later: one command, and only if the token is not stale.
+-- The guard rule of Ringfence for Redis 5 and later (tested with 7.0): one command, and only if the token is not stale.
 --
---   EVALSHA sha 2 guard:{orders/42} {orders/42}:total 7 7 SET {orders/42}:total 99 EX 60
---               | the number        what the command  | | the command, any that a script may run; without one the call
---               |                   uses              | | is a touch: before the first read
---               the number of keys                token fence
+--   EVALSHA <sha> 2 guard:{orders/42} {orders/42}:total 7 7 SET {orders/42}:total 99 EX 60
+--
+--   KEYS[1]     the number                        guard:{orders/42}
+--   KEYS[2…]    the names that the command uses   {orders/42}:total
+--   ARGV[1, 2]  the token and the fence           7 7
+--   ARGV[3…]    the command                       SET {orders/42}:total 99 EX 60
+--
+-- Any command that a script may run. Without one the call is a touch: to be done before the first read.
 --
 -- The fence is the one that the grant or the renewal gave for the key; of an exclusive lease that is the token.
 -- Answers {1, number, what the command answered}, or {0, number, nil}: nothing was done, and every token below the number
 -- is dead.
--- Any error: the command was not done. (The number may have been raised to the fence. That harms nobody.)
+-- Any error reply: the command was not done. (The number may have been raised to the fence. That harms nobody.)
 --
 -- Braces make a name's hash tag: the number and all that the command uses must be in one slot of a Redis Cluster. A name
 -- without braces is its own tag, so guard:{orders/42} guards the name orders/42 as well.

@@ -1,5 +1,5 @@
--- The guard rule of Ringfence for PostgreSQL 13 and later. To be run once per database, by the role that is to own it;
--- running it again changes nothing but the functions:
+-- The guard rule of Ringfence for PostgreSQL 13 and later (tested with 15). To be run once per database, by the role that
+-- is to own it; running it again changes nothing but the functions:
 --
 --     psql -v ON_ERROR_STOP=1 --single-transaction -f postgres.sql
 --     GRANT USAGE ON SCHEMA ringfence TO the_writers;

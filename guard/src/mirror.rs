@@ -31,7 +31,7 @@ pub struct MirrorReader {
 impl Default for MirrorReader {
     /// With the prefix that the mirror has if none is configured.
     fn default() -> Self {
-        Self::new("ringfence:")
+        Self::new("ringfence")
     }
 }
 
@@ -72,7 +72,7 @@ impl MirrorReader {
     }
 
     fn hash(&self, key: &Key) -> String {
-        format!("{}{{{key}}}", self.prefix)
+        format!("{}:{{{key}}}", self.prefix)
     }
 }
 

@@ -44,7 +44,7 @@ async fn a_token_below_the_fence_is_stale_and_of_all_others_nothing_is_known() {
             "{text} {token}"
         );
     }
-    let other = MirrorReader::new("elsewhere:");
+    let other = MirrorReader::new("elsewhere");
     assert_eq!(other.check(&mut redis, &key("orders/42"), Token(1)).await.unwrap(), Unknown);
 }
 
@@ -55,6 +55,7 @@ async fn of_what_a_foreign_hand_wrote_nothing_is_known_and_the_rest_of_a_pipelin
     let reader = MirrorReader::default();
     let mut checks = vec![(key("good"), Token(5))];
     publish(&mut redis, "good", "30").await;
+    publish(&mut redis, "other", "31").await;
     let strange =
         ["", "x", "-30", "30.5", "1e9", "0", "9007199254740992", "99999999999999999999", "\u{fffd}"];
     for (n, fence) in strange.iter().enumerate() {
@@ -66,10 +67,10 @@ async fn of_what_a_foreign_hand_wrote_nothing_is_known_and_the_rest_of_a_pipelin
     redis.hset::<_, _, _, ()>("ringfence:{half}", "rev", "30").await.unwrap();
     redis.hset::<_, _, _, ()>("ringfence:{bytes}", "fence", b"\xff\x00").await.unwrap();
     checks.extend(["text", "list", "half", "bytes", "absent"].map(|text| (key(text), Token(5))));
-    checks.push((key("good"), Token(29)));
+    checks.push((key("other"), Token(30)));
     let verdicts = reader.check_many(&mut redis, &checks).await.unwrap();
     let (first, last) = (verdicts[0], verdicts[verdicts.len() - 1]);
-    assert_eq!((first, last), (Stale { fence: Token(30) }, Stale { fence: Token(30) }));
+    assert_eq!((first, last), (Stale { fence: Token(30) }, Stale { fence: Token(31) }));
     assert_eq!(verdicts.len(), checks.len());
     assert!(verdicts[1..verdicts.len() - 1].iter().all(|&verdict| verdict == Unknown), "{verdicts:?}");
     for ((key, token), expected) in checks.iter().zip(verdicts) {

@@ -178,10 +178,10 @@ async fn a_holder_that_pauses_in_its_transaction_is_ended_by_the_server_and_writ
     let server = guarded().await;
     let (mut old, new) = (connect(&server.url()).await, connect(&server.url()).await);
     old.batch_execute("CREATE TABLE t AS SELECT 0 AS n").await.unwrap();
-    old.batch_execute("SET idle_in_transaction_session_timeout = '300ms'").await.unwrap();
     let paused = old.transaction().await.unwrap();
     assert_eq!(admit(&paused, &key("k"), exclusive(5)).await.unwrap(), Admission::Accepted);
-    paused.batch_execute("UPDATE t SET n = 1").await.unwrap();
+    let then_pause = "UPDATE t SET n = 1; SET LOCAL idle_in_transaction_session_timeout = '300ms'";
+    paused.batch_execute(then_pause).await.unwrap();
     let touches = tokio::spawn(async move {
         assert_eq!(touch(&new, &key("k"), exclusive(7)).await.unwrap(), Admission::Accepted);
         new.query_one("SELECT n FROM t", &[]).await.unwrap().get::<_, i32>(0)
