@@ -1,0 +1,78 @@
+//! A guard in memory, and the cluster that it asks after a restart.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::time::Duration;
+
+use ringfence_guard::{Admission, Claim, GuardedKey, MemoryGuard};
+use ringfence_harness::{Acquired, Answered, Client, Cluster, Consistency, Failure, try_once};
+use ringfence_wire::{Grant, Key, LeaseId};
+
+/// How long a guard waits for the fence.
+const SOON: Duration = Duration::from_secs(5);
+
+#[tokio::test]
+async fn a_guard_that_was_restarted_rejects_by_the_clusters_fence() {
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
+    let client = cluster.leader().await.unwrap().client();
+    let key: Key = "accounts/42".parse().unwrap();
+    let old = LeaseId::random();
+    let stale = claim(&acquire(&client, old).await);
+    let guard = MemoryGuard::new(100);
+    assert_eq!(known(&guard, &key, &client).await.unwrap().touch(stale), Admission::Accepted);
+    client.release(old).await.done();
+    let live = claim(&acquire(&client, LeaseId::random()).await);
+    assert_eq!(known(&guard, &key, &client).await.unwrap().touch(live), Admission::Accepted);
+
+    // This one has seen neither of them.
+    let guard = MemoryGuard::new(100);
+    let known = known(&guard, &key, &client).await.unwrap();
+    let rejected = known.write(stale, || panic!("a dead holder writes"));
+    assert_eq!(rejected, Admission::Stale { high: live.fence() });
+    assert_eq!(known.write(live, || ()), Admission::Accepted);
+}
+
+#[tokio::test]
+async fn a_guard_that_was_restarted_accepts_nothing_while_no_majority_can_be_asked() {
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
+    let client = cluster.node(1).client();
+    let key: Key = "accounts/42".parse().unwrap();
+    let live = claim(&acquire(&client, LeaseId::random()).await);
+    for node in cluster.others(1) {
+        node.kill().unwrap();
+    }
+    let guard = MemoryGuard::new(100);
+    assert!(known(&guard, &key, &client.within(SOON)).await.is_err());
+    assert!(guard.key(&key).is_err());
+
+    for node in cluster.others(1) {
+        node.start().unwrap();
+    }
+    cluster.ready().await.unwrap();
+    assert_eq!(known(&guard, &key, &client).await.unwrap().touch(live), Admission::Accepted);
+}
+
+async fn acquire(client: &Client, lease: LeaseId) -> Grant {
+    match client.acquire(lease, &try_once("accounts/42")).await.done() {
+        Acquired::Granted(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn claim(grant: &Grant) -> Claim {
+    Claim::new(grant.token, grant.keys[0].fence).unwrap()
+}
+
+/// As a storage backend would ask.
+async fn known(guard: &MemoryGuard, key: &Key, client: &Client) -> Result<GuardedKey, Failure> {
+    let mut found = guard.key(key);
+    loop {
+        found = match found {
+            Ok(known) => return Ok(known),
+            Err(unknown) => {
+                let answer = client.key(key, Consistency::Linearizable).await?;
+                unknown.learn(Ok::<_, Failure>(answer).done().fence)
+            }
+        };
+    }
+}
