@@ -8,11 +8,13 @@
 // A measurement that fails has nothing better to do than to say where.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use closed_loop::{cycles, row};
 use redis::aio::MultiplexedConnection;
-use ringfence_harness::{Cluster, Node, RedisServer, until};
+use ringfence_harness::{Client, Cluster, Node, RedisServer, until};
+use serde_json::json;
 
 #[path = "support/closed_loop.rs"]
 mod closed_loop;
@@ -20,6 +22,8 @@ mod closed_loop;
 const ROUNDS: usize = 7;
 const TIME: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_secs(20);
+/// How many leases are live when Redis is emptied.
+const LIVE: usize = 100_000;
 
 fn main() {
     let program = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("ringfence");
@@ -73,6 +77,35 @@ async fn measure(program: &std::path::Path) {
     row("  with before-answer, µs", &mut waiting);
     row("  a round trip to Redis (PING) p50, µs", &mut trips);
     row("  added beyond that round trip, µs", &mut added);
+
+    fill(with).await;
+    let mut healed = Vec::new();
+    for _ in 0..3 {
+        let mirrored = || async {
+            let count: usize = first.command(["dbsize"]).await.ok()?.parse().ok()?;
+            (count >= LIVE).then_some(())
+        };
+        until(SOON * 3, "all leases are in Redis", mirrored).await.unwrap();
+        first.command(["flushall"]).await.unwrap();
+        let begun = Instant::now();
+        until(SOON * 3, "all leases are in Redis again", mirrored).await.unwrap();
+        healed.push(begun.elapsed().as_secs_f64());
+    }
+    row(&format!("{LIVE} live keys are there after a FLUSHALL, s"), &mut healed);
+}
+
+/// Takes many leases of one key each.
+async fn fill(http: SocketAddr) {
+    let client = Client::new(http);
+    for batch in 0..LIVE / 1_000 {
+        let acquire = |number| {
+            let key = format!("live/{batch}/{number}");
+            json!({"acquire": {"lease_id": uuid::Uuid::new_v4(), "keys": [key], "ttl_ms": 86_400_000}})
+        };
+        let operations: Vec<_> = (0..1_000).map(acquire).collect();
+        let body = json!({ "operations": operations }).to_string();
+        assert_eq!(client.raw("POST", "/v1/batch", body).await.unwrap().status, 200);
+    }
 }
 
 async fn published(leader: &Node) {
