@@ -59,7 +59,7 @@ async fn of_what_a_foreign_hand_wrote_nothing_is_known_and_the_rest_of_a_pipelin
     let strange =
         ["", "x", "-30", "30.5", "1e9", "0", "9007199254740992", "99999999999999999999", "\u{fffd}"];
     for (n, fence) in strange.iter().enumerate() {
-        publish(&mut redis, &format!("strange/{n}"), fence).await;
+        redis.hset::<_, _, _, ()>(format!("ringfence:{{strange/{n}}}"), "fence", fence).await.unwrap();
         checks.push((key(&format!("strange/{n}")), Token(5)));
     }
     redis.set::<_, _, ()>("ringfence:{text}", "30").await.unwrap();
