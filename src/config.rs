@@ -139,10 +139,10 @@ fn mirror(redis: Option<String>, options: MirrorOptions) -> anyhow::Result<Optio
             Some(MirrorMode::Async) | None => ringfence_mirror::MirrorMode::Async,
         },
         timeout: options.timeout.map_or(default.timeout, Into::into),
-        prefix: options.prefix.unwrap_or(default.prefix),
+        prefix: options.prefix.unwrap_or_else(|| default.prefix.clone()),
         retention: options.retention.map_or(default.retention, Into::into),
         tls_ca: options.tls_ca,
-        url: default.url,
+        ..default
     }))
 }
 

@@ -22,6 +22,9 @@ pub struct Settings {
     pub prefix: String,
     /// How long the hash of a key stays that was freed.
     pub retention: Duration,
+    /// How many keys a second are compared with Redis when nothing seems wrong, to find what a foreign hand did; 0 for
+    /// none.
+    pub sweep_keys_per_s: u32,
     /// A file with the certificates (PEM) of the authorities to trust, in place of the system's.
     pub tls_ca: Option<PathBuf>,
 }
@@ -53,11 +56,12 @@ pub(crate) struct Checked {
     pub(crate) timeout: Duration,
     pub(crate) names: Names,
     pub(crate) retention: Duration,
+    pub(crate) sweep_keys_per_s: u32,
     certificates: Option<Vec<u8>>,
 }
 
 impl Settings {
-    /// Redis at this URL, and for the rest the defaults: `async`, 1 s, `ringfence`, 24 h.
+    /// Redis at this URL, and for the rest the defaults: `async`, 1 s, `ringfence`, 24 h, 2,000 keys a second.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -65,6 +69,7 @@ impl Settings {
             timeout: Duration::from_secs(1),
             prefix: "ringfence".to_owned(),
             retention: Duration::from_secs(24 * 60 * 60),
+            sweep_keys_per_s: 2_000,
             tls_ca: None,
         }
     }
@@ -94,6 +99,7 @@ impl Settings {
             timeout: self.timeout,
             names: Names::new(&self.prefix),
             retention: self.retention,
+            sweep_keys_per_s: self.sweep_keys_per_s,
             certificates: certificates.transpose()?,
         };
         if checked.certificates.is_some() && !checked.url.tls {

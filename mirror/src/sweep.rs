@@ -23,9 +23,7 @@ use crate::{KeyState, Source};
 
 /// Keys that are compared at once.
 const PAGE: usize = 256;
-/// Between two pages of the slow sweep: 2,000 keys a second.
-const PAGE_EVERY: Duration = Duration::from_millis(128);
-/// Between two of its rounds.
+/// Between two rounds of the slow sweep.
 const ROUND_EVERY: Duration = Duration::from_secs(2);
 
 /// How far a round has come.
@@ -71,16 +69,19 @@ impl Master {
                 self.pending.catch_up().await;
                 self.is_reconciled();
             }
-            self.step(source, connection, &mut slow).await?;
-            let pause = match slow.part {
-                Part::Over => ROUND_EVERY,
-                _ => PAGE_EVERY,
-            };
-            if slow.part == Part::Over {
-                slow = Round::default();
+            match self.shared.settings.sweep_keys_per_s {
+                0 => self.due.is_set().await,
+                rate => {
+                    self.step(source, connection, &mut slow).await?;
+                    let mut pause = Duration::from_secs_f64(PAGE as f64 / f64::from(rate));
+                    if slow.part == Part::Over {
+                        pause = pause.max(ROUND_EVERY);
+                        slow = Round::default();
+                    }
+                    // Either way it goes on.
+                    let _ = timeout(pause, self.due.is_set()).await;
+                }
             }
-            // Either way it goes on.
-            let _ = timeout(pause, self.due.is_set()).await;
         }
     }
 

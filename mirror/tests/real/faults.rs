@@ -4,18 +4,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ringfence_harness::{RedisServer, until};
-use ringfence_mirror::{Settings, State};
+use ringfence_mirror::State;
 use ringfence_wire::Key;
 
 use crate::proxy::Proxy;
 use crate::sampler::Sampler;
 use crate::table::Table;
-use crate::world::{Churn, Redis, WITHIN, World, keys};
+use crate::world::{Churn, Redis, WITHIN, World, keys, unswept};
 
 /// A server, a table whose keys change all the time, its mirror, and a sampler.
 async fn begin(server: &RedisServer) -> (World, Churn, Sampler) {
     let redis = Redis::at([server.address()]);
-    let world = World::start(Settings::new(server.url()), &redis, Table::new(1_000));
+    let world = World::start(unswept(server.url()), &redis, Table::new(1_000));
     let keys = keys(40);
     let churn = Churn::start(&world.table, &keys);
     let sampler = Sampler::start(&redis, &world.table, &keys);
@@ -152,7 +152,7 @@ async fn a_slow_redis_gets_all() {
     let server = RedisServer::builder().start().await.unwrap();
     let proxy = Proxy::start(server.address(), Duration::from_millis(150)).await;
     let redis = Redis::at([server.address()]);
-    let world = World::start(Settings::new(proxy.url()), &redis, Table::new(1_000));
+    let world = World::start(unswept(proxy.url()), &redis, Table::new(1_000));
     let keys = keys(40);
     let churn = Churn::start(&world.table, &keys);
     let sampler = Sampler::start(&redis, &world.table, &keys);
@@ -166,7 +166,7 @@ async fn more_changes_than_the_source_keeps_are_compared() {
     let redis = Redis::at([server.address()]);
     let table = Table::new(1_000);
     table.keep_marks(10);
-    let world = World::start(Settings::new(server.url()), &redis, table);
+    let world = World::start(unswept(server.url()), &redis, table);
     world.state(State::Published).await;
     let leases = world.table.grant_all(&keys(1_000));
     world.is_equal("1,000 grants at once").await;
@@ -194,7 +194,7 @@ async fn many_live_keys_come_back_after_a_flush() {
     let server = RedisServer::builder().start().await.unwrap();
     let table = Table::new(1_000);
     table.grant_all(&keys(20_000));
-    let world = World::start(Settings::new(server.url()), &Redis::at([server.address()]), table);
+    let world = World::start(unswept(server.url()), &Redis::at([server.address()]), table);
     world.state(State::Published).await;
     world.has_hashes(20_000, "the start").await;
     server.command(["flushall"]).await.unwrap();

@@ -1,17 +1,17 @@
 //! Several servers: behind Sentinel, and a Redis Cluster.
 
 use ringfence_harness::{RedisCluster, RedisSentinel, RedisServer};
-use ringfence_mirror::{Settings, State};
+use ringfence_mirror::State;
 
 use crate::sampler::Sampler;
 use crate::table::Table;
-use crate::world::{Churn, Redis, World, keys};
+use crate::world::{Churn, Redis, World, keys, unswept};
 
 #[tokio::test]
 async fn a_failover_of_sentinel_is_followed() {
     let group = RedisSentinel::start(&RedisServer::builder()).await.unwrap();
     let [first, second] = group.servers() else { panic!("not two servers") };
-    let world = World::start(Settings::new(group.url()), &Redis::at([second.address()]), Table::new(1_000));
+    let world = World::start(unswept(group.url()), &Redis::at([second.address()]), Table::new(1_000));
     let keys = keys(40);
     let churn = Churn::start(&world.table, &keys);
     world.state(State::Published).await;
@@ -34,7 +34,7 @@ async fn a_failover_of_sentinel_is_followed() {
 async fn one_emptied_master_of_a_redis_cluster_gets_its_part_again() {
     let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
     let redis = Redis::at(cluster.masters().iter().map(RedisServer::address));
-    let world = World::start(Settings::new(cluster.url()), &redis, Table::new(1_000));
+    let world = World::start(unswept(cluster.url()), &redis, Table::new(1_000));
     let keys = keys(60);
     let churn = Churn::start(&world.table, &keys);
     let sampler = Sampler::start(&redis, &world.table, &keys);

@@ -91,6 +91,11 @@ pub(crate) fn name(key: &Key) -> String {
     format!("ringfence:{{{key}}}")
 }
 
+/// Without the slow sweep, which would make good in the end what was not noticed at once.
+pub(crate) fn unswept(url: impl Into<String>) -> Settings {
+    Settings { sweep_keys_per_s: 0, ..Settings::new(url) }
+}
+
 pub(crate) fn keys(count: usize) -> Vec<Key> {
     (0..count).map(|number| Key::new(&format!("k/{number}")).unwrap()).collect()
 }

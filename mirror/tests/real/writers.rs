@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use crate::proxy::Proxy;
 use crate::sampler::Sampler;
 use crate::table::Table;
-use crate::world::{Churn, Redis, WITHIN, World, keys, name};
+use crate::world::{Churn, Redis, WITHIN, World, keys, name, unswept};
 
 #[tokio::test]
 async fn a_former_leader_that_resumes_in_the_middle_of_publishing_changes_nothing() {
@@ -21,7 +21,7 @@ async fn a_former_leader_that_resumes_in_the_middle_of_publishing_changes_nothin
     let proxy = Proxy::start(server.address(), Duration::ZERO).await;
     let keys = keys(40);
     // It is never told that it leads when it asks: by then it does not.
-    let former = World::start(Settings::new(proxy.url()), &redis, Table::new(1_000).node(false));
+    let former = World::start(unswept(proxy.url()), &redis, Table::new(1_000).node(false));
     let leases = former.table.grant_all(&keys);
     former.is_equal("the start").await;
     former.state(State::Published).await;
@@ -35,7 +35,7 @@ async fn a_former_leader_that_resumes_in_the_middle_of_publishing_changes_nothin
     let look = || ready((proxy.given() > given + 20 * 100).then_some(()));
     until(WITHIN, "20 writes are under way", look).await.unwrap();
 
-    let next = World::start(Settings::new(server.url()), &redis, former.table.node(true));
+    let next = World::start(unswept(server.url()), &redis, former.table.node(true));
     let sampler = Sampler::start(&redis, &next.table, &keys);
     leases[20..].iter().for_each(|lease| next.table.release(*lease));
     let churn = Churn::start(&next.table, &keys);
@@ -59,7 +59,7 @@ async fn a_former_leader_that_resumes_in_the_middle_of_publishing_changes_nothin
 async fn a_key_that_is_freed_reconciled_and_granted_at_once_never_shows_a_live_token_as_stale() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
-    let mut world = World::start(Settings::new(server.url()), &redis, Table::new(1_000));
+    let mut world = World::start(unswept(server.url()), &redis, Table::new(1_000));
     let keys = keys(3);
     let sampler = Sampler::start(&redis, &world.table, &keys);
     for round in 0..100_u64 {
@@ -148,7 +148,7 @@ async fn a_foreign_hand_is_noticed_and_what_it_wrote_replaced() {
 async fn of_two_clusters_the_one_that_started_later_has_the_redis_until_it_is_purged() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
-    let settings = || Settings::new(server.url());
+    let settings = || unswept(server.url());
     let earlier = World::start(settings(), &redis, Table::new(1_000));
     let (earlier_id, later_id) =
         (earlier.table.identity().cluster_id, Table::new(9_000).identity().cluster_id);
@@ -199,7 +199,7 @@ async fn of_two_clusters_the_one_that_started_later_has_the_redis_until_it_is_pu
 async fn a_freed_key_goes_after_its_retention_and_a_held_one_stays() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
-    let settings = Settings { retention: Duration::from_secs(1_000), ..Settings::new(server.url()) };
+    let settings = Settings { retention: Duration::from_secs(1_000), ..unswept(server.url()) };
     let world = World::start(settings, &redis, Table::new(1_000));
     let key = Key::new("a").unwrap();
     let expires = async || server.command(["ttl", &name(&key)]).await.unwrap().parse::<i64>().unwrap();
