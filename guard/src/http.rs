@@ -17,7 +17,8 @@
 //!   The body is read before the lock is taken: a client that stops in the middle of it holds up nobody. The handler runs to
 //!   its end though its client is gone: else a write that it had begun could land after the lock was free. What the
 //!   handler has to keep to: when it answers, its write is done or certainly will not be. A task that it leaves behind,
-//!   a write that it gave up waiting for, or a body that writes while it is sent, is not covered.
+//!   a write that it gave up waiting for, or a body that writes while it is sent, is not covered. All that shows a claim on
+//!   one key takes turns, shared holders and their reads too, and a handler that never answers holds up its key for ever.
 //! - *Elsewhere*, in a database that other processes write to as well: no layer can be right. The handler takes the
 //!   [`claim`] from the headers and shows it in its own write (`… AND high <= :token`; the other guards of this
 //!   crate), and answers with [`Refused::stale`] if that rejects it. It is then the database's write that counts.

@@ -67,7 +67,10 @@ async fn read(State(number): State<Arc<AtomicU64>>) -> String {
 }
 
 async fn write(State(number): State<Arc<AtomicU64>>, body: String) {
-    tokio::task::yield_now().await;
+    // Long enough for others to come between, if anything lets them.
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
     number.store(body.parse().unwrap(), SeqCst);
 }
 

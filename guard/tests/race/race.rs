@@ -18,6 +18,7 @@ pub(crate) fn race(rounds: u64, resource: &impl Resource) -> Report {
         for _ in 0..HOLDERS {
             scope.spawn(|| {
                 let mut dice = Dice::new();
+                let _ends = EndsIfBroken(&referee);
                 while referee.is_on() {
                     // Who will be late has a short lease. The others renew or release theirs in time.
                     let late = dice.below(2) == 0;
@@ -33,6 +34,17 @@ pub(crate) fn race(rounds: u64, resource: &impl Resource) -> Report {
         }
     });
     referee.report(resource.read())
+}
+
+/// Without it, the others would wait for ever for a holder that panicked.
+struct EndsIfBroken<'a>(&'a Referee);
+
+impl Drop for EndsIfBroken<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.broken_off();
+        }
+    }
 }
 
 /// A lease from its grant to its last write, which may be long after its end.

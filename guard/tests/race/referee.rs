@@ -93,6 +93,12 @@ impl Referee {
         course.awake += 1;
     }
 
+    /// A holder's thread panics: nobody waits for it.
+    pub(crate) fn broken_off(&self) {
+        self.course.lock().unwrap().rounds_left = 0;
+        self.changed.notify_all();
+    }
+
     /// What became of a touch.
     pub(crate) fn touched(&self, leases: &Leases, lease: &Lease, admission: Admission) {
         match admission {
