@@ -61,6 +61,13 @@ pub(crate) enum Found {
     Later(Identity),
 }
 
+/// A pipeline in which each command has its own answer or error.
+fn pipeline(commands: usize) -> Pipeline {
+    let mut pipeline = Pipeline::with_capacity(commands);
+    pipeline.ignore_errors();
+    pipeline
+}
+
 /// Connects within [`TIMEOUT`].
 pub(crate) async fn connect(client: &Client) -> Result<MultiplexedConnection, RedisError> {
     let config = AsyncConnectionConfig::new()
@@ -102,7 +109,7 @@ impl Connection {
         revision: Revision,
         states: &[KeyState],
     ) -> Result<Vec<Result<Written, RedisError>>, RedisError> {
-        let mut pipeline = Pipeline::with_capacity(states.len());
+        let mut pipeline = pipeline(states.len());
         for state in states {
             pipeline.add_command(self.fence_command(revision, state));
         }
@@ -115,7 +122,7 @@ impl Connection {
         revision: Revision,
         states: &[(KeyState, Fields)],
     ) -> Result<Vec<Result<Written, RedisError>>, RedisError> {
-        let mut pipeline = Pipeline::with_capacity(states.len());
+        let mut pipeline = pipeline(states.len());
         for (state, read) in states {
             let mut command = self.fence_command(revision, state);
             command.arg(&read[..]);
@@ -150,7 +157,7 @@ impl Connection {
         &self,
         keys: impl IntoIterator<Item = &'k Key>,
     ) -> Result<Vec<Standing>, RedisError> {
-        let mut pipeline = Pipeline::new();
+        let mut pipeline = pipeline(0);
         for key in keys {
             pipeline.cmd("HMGET").arg(self.names.hash(key)).arg(&FIELDS);
         }
@@ -215,7 +222,7 @@ impl Connection {
     /// Removes keys by name.
     pub(crate) async fn remove(&self, names: &[Vec<u8>]) -> Result<(), RedisError> {
         // In a Redis Cluster one command takes keys of one slot only.
-        let mut pipeline = Pipeline::with_capacity(names.len());
+        let mut pipeline = pipeline(names.len());
         for name in names {
             pipeline.cmd("DEL").arg(name);
         }
@@ -228,6 +235,6 @@ impl Connection {
         if pipeline.is_empty() {
             return Ok(Vec::new());
         }
-        pipeline.clone().ignore_errors().query_async(&mut self.redis.clone()).await
+        pipeline.query_async(&mut self.redis.clone()).await
     }
 }

@@ -57,7 +57,8 @@ impl Mirror {
         self.shared.settings.mode
     }
 
-    /// Publishes from `source`: to be run for as long as this node leads, and dropped when it does not.
+    /// Publishes from `source`: to be run for as long as this node leads, and dropped when it does not. It needs a tokio
+    /// runtime with I/O and time, which may be another than the one that serves clients.
     pub async fn publish<S: Source>(&self, source: S) -> Infallible {
         let _publishing = Publishing::begin(&self.shared);
         let suspect = Arc::new(Notify::new());

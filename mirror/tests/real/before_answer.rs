@@ -7,6 +7,7 @@ use ringfence_mirror::{MirrorMode, Settings, State};
 use ringfence_wire::{Key, Revision};
 use tokio::time::Instant;
 
+use crate::proxy::Proxy;
 use crate::table::Table;
 use crate::world::{Redis, WITHIN, World, keys, name, unswept};
 
@@ -43,7 +44,10 @@ async fn whenever_an_answer_is_mirrored_a_reader_sees_its_fence() {
 async fn many_answers_at_once_wait_each_for_its_own_keys() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
-    let world = World::start(settings(&server, Duration::from_secs(20)), &redis, Table::new(1_000));
+    // A reader is faster than the mirror.
+    let proxy = Proxy::start(server.address(), Duration::from_millis(20)).await;
+    let settings = Settings { url: proxy.url(), ..settings(&server, Duration::from_secs(20)) };
+    let world = World::start(settings, &redis, Table::new(1_000));
     world.state(State::Published).await;
     let answers = keys(2_000).into_iter().map(|key| {
         let (_, token) = world.table.grant(&key).unwrap();
@@ -77,4 +81,18 @@ async fn with_redis_down_an_answer_waits_for_its_timeout_and_no_longer() {
     // Whoever does not lead has nothing to wait for.
     world.step_down().await;
     assert!(!world.mirror.stands(&key, Revision(token.0)).await);
+}
+
+#[tokio::test]
+async fn what_an_earlier_leader_wrote_is_written_again_for_an_answer() {
+    let server = RedisServer::builder().start().await.unwrap();
+    let redis = Redis::at([server.address()]);
+    let mut world = World::start(settings(&server, Duration::from_secs(20)), &redis, Table::new(1_000));
+    let key = [Key::new("a").unwrap()];
+    let (_, token) = world.table.grant(&key[0]).unwrap();
+    world.is_equal("a grant").await;
+    world.step_down().await;
+    world.lead_again();
+    world.state(State::Published).await;
+    assert!(world.mirror.stands(&key, Revision(token.0)).await);
 }

@@ -72,6 +72,8 @@ async fn a_flush_is_noticed_though_no_connection_is_lost() {
         server.command([what]).await.unwrap();
         churn.goes_on(20).await;
     }
+    // The scripts can be lost as well.
+    server.command(["script", "flush"]).await.unwrap();
     end(world, churn, sampler, "a flush").await;
 }
 

@@ -72,8 +72,8 @@ async fn a_key_that_is_freed_reconciled_and_granted_at_once_never_shows_a_live_t
             world.table.release(lease);
         }
     }
-    world.is_equal("100 rounds").await;
     sampler.finish();
+    world.is_equal("100 rounds").await;
 }
 
 #[tokio::test]
