@@ -3,7 +3,7 @@
 //! ```text
 //! cargo build --release && cargo run --release --example mirror
 //! ```
-//! Three clusters of three nodes, a Redis for each, and the load share this machine; they are measured in turns.
+//! Two clusters of three nodes, a Redis and the load share this machine; the clusters are measured in turns.
 
 // A measurement that fails has nothing better to do than to say where.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -33,20 +33,26 @@ fn main() {
 }
 
 async fn measure(program: &std::path::Path) {
-    let (first, second) =
-        (RedisServer::builder().start().await.unwrap(), RedisServer::builder().start().await.unwrap());
     let builder = || Cluster::builder(program);
+    let redis = RedisServer::builder().start().await.unwrap();
+    let mirrored = builder().argument(format!("--redis={}", redis.url()));
     let without = builder().start().await.unwrap();
-    let with = builder().argument(format!("--redis={}", first.url())).start().await.unwrap();
-    let before = builder().argument(format!("--redis={}", second.url()));
-    let before = before.argument("--mirror-mode=before-answer").start().await.unwrap();
-    for cluster in [&with, &before] {
-        published(cluster.leader().await.unwrap()).await;
-    }
-    let http = async |cluster: &Cluster| cluster.leader().await.unwrap().http();
-    let (without, with, before) = (http(&without).await, http(&with).await, http(&before).await);
     println!("{:<56} {:>10} {:>10} {:>10}", "", "median", "least", "most");
 
+    let with = mirrored.clone().start().await.unwrap();
+    published(with.leader().await.unwrap()).await;
+    throughput(&without, &with).await;
+    emptied(&with, &redis).await;
+    drop(with);
+
+    redis.restart_empty().await.unwrap();
+    let before = mirrored.argument("--mirror-mode=before-answer").start().await.unwrap();
+    published(before.leader().await.unwrap()).await;
+    latency(&without, &before, &redis).await;
+}
+
+async fn throughput(without: &Cluster, with: &Cluster) {
+    let (without, with) = (without.leader().await.unwrap().http(), with.leader().await.unwrap().http());
     for clients in [64, 256] {
         let (mut plain, mut mirrored, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
@@ -60,9 +66,12 @@ async fn measure(program: &std::path::Path) {
         row("  with the mirror, async", &mut mirrored);
         row("  ratio", &mut ratios);
     }
+}
 
+async fn latency(without: &Cluster, before: &Cluster, redis: &RedisServer) {
+    let (without, before) = (without.leader().await.unwrap().http(), before.leader().await.unwrap().http());
     let (mut plain, mut waiting, mut trips, mut added) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let redis = redis::Client::open(second.url()).unwrap();
+    let redis = redis::Client::open(redis.url()).unwrap();
     let mut connection = redis.get_multiplexed_async_connection().await.unwrap();
     for _ in 0..ROUNDS {
         let one = cycles(without, 1, TIME).await.quantile_us(0.5);
@@ -77,16 +86,18 @@ async fn measure(program: &std::path::Path) {
     row("  with before-answer, µs", &mut waiting);
     row("  a round trip to Redis (PING) p50, µs", &mut trips);
     row("  added beyond that round trip, µs", &mut added);
+}
 
-    fill(with).await;
+async fn emptied(with: &Cluster, redis: &RedisServer) {
+    fill(with.leader().await.unwrap().http()).await;
+    let mirrored = || async {
+        let count: usize = redis.command(["dbsize"]).await.ok()?.parse().ok()?;
+        (count >= LIVE).then_some(())
+    };
     let mut healed = Vec::new();
     for _ in 0..3 {
-        let mirrored = || async {
-            let count: usize = first.command(["dbsize"]).await.ok()?.parse().ok()?;
-            (count >= LIVE).then_some(())
-        };
         until(SOON * 3, "all leases are in Redis", mirrored).await.unwrap();
-        first.command(["flushall"]).await.unwrap();
+        redis.command(["flushall"]).await.unwrap();
         let begun = Instant::now();
         until(SOON * 3, "all leases are in Redis again", mirrored).await.unwrap();
         healed.push(begun.elapsed().as_secs_f64());
