@@ -32,7 +32,7 @@ pub(crate) mod generation;
 /// The folder of the generations in a data directory.
 pub(crate) const FOLDER: &str = "snapshots";
 /// Threads that read or write a snapshot give way to those that grant.
-const NICE: i32 = 5;
+const NICE: i32 = 10;
 /// What the names of folders begin with that are no generations yet, or copies of one.
 const SCRATCH: [&str; 2] = [generation::NEW, generation::READING];
 
