@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use ringfence_mirror::Settings;
 use ringfence_raft::SNAPSHOT_AFTER_BYTES;
 
@@ -47,7 +47,11 @@ pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result
         None => return Ok(options),
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let file: Options = toml::from_str(&text).with_context(|| format!("{} is not valid", path.display()))?;
+    // Without the line itself, in which a password may stand.
+    let file: Options = toml::from_str(&text).map_err(|error| {
+        let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+        anyhow!("{} is not valid: line {line}: {}", path.display(), error.message())
+    })?;
     Ok(Options {
         id: options.id.or(file.id),
         data: options.data.or(file.data),
@@ -65,6 +69,7 @@ pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result
             timeout: options.mirror.timeout.or(file.mirror.timeout),
             prefix: options.mirror.prefix.or(file.mirror.prefix),
             retention: options.mirror.retention.or(file.mirror.retention),
+            sweep_keys_per_s: options.mirror.sweep_keys_per_s.or(file.mirror.sweep_keys_per_s),
             tls_ca: options.mirror.tls_ca.or(file.mirror.tls_ca),
         },
         log: options.log.or(file.log),
@@ -96,7 +101,7 @@ impl Config {
             );
         }
         if let Some(revision) = options.first_revision {
-            ensure!(revision < MAX_REVISION, "--first-revision is below 2^53");
+            ensure!((1..MAX_REVISION).contains(&revision), "--first-revision is at least 1, and below 2^53");
         }
         let advertise_http = options.advertise_http.map(|url| url.trim_end_matches('/').to_owned());
         Ok(Self {
@@ -141,6 +146,7 @@ fn mirror(redis: Option<String>, options: MirrorOptions) -> anyhow::Result<Optio
         timeout: options.timeout.map_or(default.timeout, Into::into),
         prefix: options.prefix.unwrap_or_else(|| default.prefix.clone()),
         retention: options.retention.map_or(default.retention, Into::into),
+        sweep_keys_per_s: options.sweep_keys_per_s.unwrap_or(default.sweep_keys_per_s),
         tls_ca: options.tls_ca,
         ..default
     }))
@@ -226,5 +232,9 @@ mod tests {
         assert!(error(Options { mirror, ..options() }).contains("--redis"));
         std::fs::write(&file, "idd = 7\n").unwrap();
         assert!(format!("{:#}", with_file(options(), Some(&file)).unwrap_err()).contains("idd"));
+        std::fs::write(&file, "id = 7\nredis = redis://:secret@db\n").unwrap();
+        let refused = format!("{:#}", with_file(options(), Some(&file)).unwrap_err());
+        assert!(refused.contains("line 2") && !refused.contains("secret"), "{refused}");
+        assert!(error(Options { first_revision: Some(0), ..options() }).contains("--first-revision"));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::StatusCode;
+use futures_util::future::join_all;
 use ringfence_lease::{Acquire, Command, Outcome};
 use ringfence_raft::Unanswered;
 use ringfence_wire::{
@@ -100,12 +101,8 @@ async fn mirrored(door: &Door, kinds: &[Kind], outcomes: &[Outcome]) -> Option<b
     if !door.mirrored(new.into_iter().map(|(_, grant)| grant)).await? {
         return Some(false);
     }
-    for (_, grant) in older {
-        if !door.mirrored(std::iter::once(grant)).await? {
-            return Some(false);
-        }
-    }
-    Some(true)
+    let older = join_all(older.into_iter().map(|(_, grant)| door.mirrored(std::iter::once(grant)))).await;
+    Some(older.into_iter().all(|mirrored| mirrored == Some(true)))
 }
 
 impl Kind {

@@ -109,6 +109,11 @@ impl Answers {
         self.asked.notify_one();
     }
 
+    /// Nothing is written for now: what is to be written again need not be remembered.
+    pub(crate) fn forget_asked(&self) {
+        self.lock().asked.clear();
+    }
+
     /// The keys that are to be written again, as soon as there are any.
     pub(crate) async fn asked(&self) -> Vec<Key> {
         loop {

@@ -175,6 +175,7 @@ impl Connection {
                 Ok(Standing::Hash(Box::new(fields)))
             }
             Err(error) if error.code() == Some("WRONGTYPE") => Ok(Standing::WrongType),
+            Err(error) if !is_final(&error) => Ok(Standing::Unread),
             Err(error) => Err(error),
         }
     }

@@ -21,6 +21,8 @@ pub(crate) enum Standing {
     WrongType,
     /// A hash.
     Hash(Box<Fields>),
+    /// It could not be read here, as while its slot moves to another master.
+    Unread,
 }
 
 /// What a hash that was read is, beside the table.
@@ -64,6 +66,8 @@ impl KeyState {
         let fields = match standing {
             // Absent is not wrong: it says nothing.
             Standing::Absent if !self.is_held() => return Judgement::Right,
+            // Nothing is known to be wrong: it is looked at again, there or elsewhere.
+            Standing::Unread => return Judgement::Right,
             Standing::Absent | Standing::WrongType => return Judgement::Behind,
             Standing::Hash(fields) => fields,
         };

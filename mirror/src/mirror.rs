@@ -17,6 +17,8 @@ use crate::{Changed, Settings, SettingsError, Source};
 
 /// Marked keys that are taken from the source at once.
 const TAKE: usize = 1_024;
+/// How long changes gather where no answer waits for them: a key that is taken and left meanwhile is written once.
+const GATHER: Duration = Duration::from_millis(20);
 /// How often the masters are looked for anew, and the gauges set.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long to wait before the masters are looked for again, at least.
@@ -67,6 +69,9 @@ impl Mirror {
                 Ok(masters) => masters,
                 Err(error) => {
                     self.shared.cannot_find(&error);
+                    // Nobody hands them on now: those who wait are told that they waited in vain.
+                    self.shared.answers.forget_asked();
+                    self.status().measure();
                     sleep(RETRY).await;
                     continue;
                 }
@@ -80,6 +85,8 @@ impl Mirror {
                 _ = join_all(all.iter().map(|master| master.run(&source))) => {}
                 () = self.masters_change(&masters, &suspect) => {}
             }
+            // What stood on a master need not stand on the one that takes its place.
+            self.shared.answers.forget();
         }
     }
 
@@ -115,10 +122,16 @@ impl Mirror {
 
     /// Hands marked keys on to the masters that have their slots.
     async fn dispatch<S: Source>(&self, source: &S, masters: &[Arc<Master>]) -> Infallible {
+        let mut gathers = self.mode() == MirrorMode::Async;
         loop {
             let keys = tokio::select! {
                 () = source.changed() => {
+                    if gathers {
+                        sleep(GATHER).await;
+                    }
                     let Changed { keys, overflowed } = source.take_changed(TAKE);
+                    // Not while there are more: they have gathered.
+                    gathers = self.mode() == MirrorMode::Async && keys.len() < TAKE;
                     if overflowed {
                         masters.iter().for_each(|master| master.due.all());
                     }

@@ -75,7 +75,8 @@ fn decode(text: &str) -> Result<String, String> {
 }
 
 fn parse_host(host: &str, default_port: u16) -> Result<(String, u16), String> {
-    let bad = || format!("{host:?} is no host:port");
+    // What it is, is not shown: it may be a part of a password.
+    let bad = || "a host is no host:port (percent-encode `/`, `,` and `@` in a password)".to_owned();
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {
             let (name, port) = rest.split_once(']').ok_or_else(bad)?;

@@ -91,7 +91,7 @@ impl Settings {
         }
         let certificates = self.tls_ca.map(|path| {
             let read = std::fs::read(&path);
-            read.map_err(|error| refuse("mirror.tls_ca")(format!("cannot read {}: {error}", path.display())))
+            read.map_err(|error| refuse("mirror.tls-ca")(format!("cannot read {}: {error}", path.display())))
         });
         let checked = Checked {
             url,
@@ -104,10 +104,10 @@ impl Settings {
         };
         if checked.certificates.is_some() && !checked.url.tls {
             let why = "it is for TLS, and the URL's scheme is not rediss";
-            return Err(refuse("mirror.tls_ca")(why.to_owned()));
+            return Err(refuse("mirror.tls-ca")(why.to_owned()));
         }
         // Whether the certificates can be read.
-        checked.client("localhost", 1).map_err(|error| refuse("mirror.tls_ca")(error.to_string()))?;
+        checked.client("localhost", 1).map_err(|error| refuse("mirror.tls-ca")(error.to_string()))?;
         Ok(checked)
     }
 }
@@ -168,10 +168,10 @@ mod tests {
             ("mirror.prefix", Settings { prefix: "a*".to_owned(), ..good() }),
             ("mirror.prefix", Settings { prefix: String::new(), ..good() }),
             (
-                "mirror.tls_ca",
+                "mirror.tls-ca",
                 Settings { tls_ca: Some("/nowhere".into()), ..Settings::new("rediss://localhost") },
             ),
-            ("mirror.tls_ca", Settings { tls_ca: Some("/dev/null".into()), ..good() }),
+            ("mirror.tls-ca", Settings { tls_ca: Some("/dev/null".into()), ..good() }),
         ] {
             let refused = bad.check().err().unwrap();
             assert_eq!(refused.field, field, "{refused}");

@@ -19,7 +19,8 @@ pub trait Source: Clone + Send + Sync + 'static {
     /// The state of these keys, in their order, of one applied table that is at least as new as every mark taken before.
     fn views(&self, keys: &[Key]) -> View;
 
-    /// The next live keys after `after` in the order of their bytes, of one applied table; none after the last.
+    /// The next keys after `after` in the order of their bytes, of one applied table; none after the last. All live ones
+    /// are among them; others may be.
     fn live(&self, after: Option<&Key>, at_most: usize) -> View;
 
     /// A revision as new as the cluster's was at some instant of the call, which this node has applied; `None` where it

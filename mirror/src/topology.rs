@@ -64,6 +64,11 @@ async fn ask_cluster(settings: &Checked, host: &str, port: u16) -> Result<Vec<Ma
         let at = (owner.filter(|owner| !owner.is_empty()).unwrap_or_else(|| host.to_owned()), owner_port);
         masters.entry(at).or_default().push((first, last));
     }
+    if masters.is_empty() {
+        return Err(
+            (redis::ErrorKind::InvalidClientConfig, "this server knows of no slots of a cluster").into()
+        );
+    }
     let master = |((host, port), ranges)| MasterAt { host, port, slots: Slots::new(ranges) };
     Ok(masters.into_iter().map(master).collect())
 }

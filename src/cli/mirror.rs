@@ -18,7 +18,7 @@ pub(crate) struct Purge {
     /// Where they are, as for `ringfence serve`
     #[arg(long, env = "RINGFENCE_REDIS", value_name = "URL", hide_env_values = true)]
     redis: String,
-    /// The cluster's id. Without the right one nothing is removed, and the one that published last is named
+    /// The cluster's id. If another published there last, nothing is removed and that one is named
     #[arg(long, value_name = "UUID")]
     cluster: Uuid,
     /// What the names of all keys begin with

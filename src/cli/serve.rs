@@ -90,6 +90,9 @@ pub(crate) struct MirrorOptions {
     #[arg(long = "mirror-retention", env = "RINGFENCE_MIRROR_RETENTION", value_name = "TIME")]
     #[serde(deserialize_with = "time")]
     pub(crate) retention: Option<humantime::Duration>,
+    /// How many keys a second are compared with Redis all the time, to find what others did to it [default: 2000]; 0: none
+    #[arg(long = "mirror-sweep-keys-per-s", env = "RINGFENCE_MIRROR_SWEEP_KEYS_PER_S", value_name = "N")]
+    pub(crate) sweep_keys_per_s: Option<u32>,
     /// PEM file of the authorities that Redis's certificate is checked with, in place of the system's
     #[arg(long = "mirror-tls-ca", env = "RINGFENCE_MIRROR_TLS_CA", value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,

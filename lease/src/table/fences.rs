@@ -20,10 +20,14 @@ impl LeaseTable {
         self.fence_of_line(key, self.lines.get(key))
     }
 
-    /// The fences of the first `at_most` keys that are held and come after `after`, in the order of their bytes.
+    /// The fences of the first `at_most` keys that are held or waited for and come after `after`, in the order of their
+    /// bytes; none after the last.
     pub fn fences(&self, after: Option<&str>, at_most: usize) -> Vec<Fence> {
-        let lines = self.lines.range("", after).filter(|(_, line)| line.newest().is_some());
-        lines.take(at_most).map(|(key, line)| self.fence_of_line(key, Some(line))).collect()
+        self.lines
+            .range("", after)
+            .take(at_most)
+            .map(|(key, line)| self.fence_of_line(key, Some(line)))
+            .collect()
     }
 
     fn fence_of_line(&self, key: &Key, line: Option<&Line>) -> Fence {
@@ -56,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_that_are_held_and_only_those_are_listed_with_the_newest_of_their_holders() {
+    fn the_keys_that_are_held_or_waited_for_are_listed_with_the_newest_of_their_holders() {
         let mut table = LeaseTable::new();
         let shared = Mode::Shared { limit: None };
         let commands = vec![
@@ -77,10 +81,11 @@ mod tests {
             fence("c", 1, 1, Mode::Exclusive, "holder 1"),
             fence("d", 2, 3, shared, "holder 3"),
         );
-        assert_eq!(table.fences(None, 10), [b.clone(), c.clone(), d.clone()]);
-        assert_eq!(table.fences(None, 2), [b, c]);
-        assert_eq!(table.fences(Some("c"), 2), [d]);
-        let free = Fence { key: Key::new("a").unwrap(), fence: Token(5), newest: None };
-        assert_eq!(table.fence_on(&free.key), free);
+        let a = Fence { key: Key::new("a").unwrap(), fence: Token(5), newest: None };
+        assert_eq!(table.fences(None, 10), [a.clone(), b.clone(), c.clone(), d.clone()]);
+        assert_eq!(table.fences(None, 2), [a.clone(), b]);
+        assert_eq!(table.fences(Some("b"), 2), [c, d]);
+        assert_eq!(table.fences(Some("d"), 2), []);
+        assert_eq!(table.fence_on(&a.key), a);
     }
 }
