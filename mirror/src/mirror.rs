@@ -18,7 +18,7 @@ use crate::{Changed, Settings, SettingsError, Source};
 /// Marked keys that are taken from the source at once.
 const TAKE: usize = 1_024;
 /// How long changes gather where no answer waits for them: a key that is taken and left meanwhile is written once.
-const GATHER: Duration = Duration::from_millis(20);
+const GATHER: Duration = Duration::from_millis(50);
 /// How often the masters are looked for anew, and the gauges set.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long to wait before the masters are looked for again, at least.
