@@ -90,6 +90,29 @@ where
             };
         }
     }
+
+    /// The request as the handler gets it, and what keeps all others from the key.
+    async fn admit<B>(
+        &self,
+        key: &Key,
+        mut parts: Parts,
+        body: B,
+    ) -> Result<(Request<B>, OwnedMutexGuard<High>), Refused>
+    where
+        B: Body + From<Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let claim = headers::claim(&parts.headers, key)?;
+        let body = whole(body, self.0.most_bytes).await?;
+        let mut high = self.lock(key).await.map_err(Refused::fence_unknown)?;
+        match high.admit(claim) {
+            Admission::Stale { high } => Err(Refused::stale(high)),
+            Admission::Accepted => {
+                parts.extensions.insert(claim);
+                Ok((Request::from_parts(parts, body.into()), high))
+            }
+        }
+    }
 }
 
 impl<S, K, A> Layer<S> for GuardLayer<K, A> {
@@ -138,37 +161,6 @@ where
                 Err(refused) => Ok(refused.into_response()),
             }
         })
-    }
-}
-
-impl<K, A, F, E> GuardLayer<K, A>
-where
-    K: Fn(&Parts) -> Option<Key>,
-    A: Fn(Key) -> F,
-    F: Future<Output = Result<Token, E>>,
-    E: Display,
-{
-    /// The request as the handler gets it, and what keeps all others from the key.
-    async fn admit<B>(
-        &self,
-        key: &Key,
-        mut parts: Parts,
-        body: B,
-    ) -> Result<(Request<B>, OwnedMutexGuard<High>), Refused>
-    where
-        B: Body + From<Bytes>,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let claim = headers::claim(&parts.headers, key)?;
-        let body = whole(body, self.0.most_bytes).await?;
-        let mut high = self.lock(key).await.map_err(Refused::fence_unknown)?;
-        match high.admit(claim) {
-            Admission::Stale { high } => Err(Refused::stale(high)),
-            Admission::Accepted => {
-                parts.extensions.insert(claim);
-                Ok((Request::from_parts(parts, body.into()), high))
-            }
-        }
     }
 }
 
