@@ -69,7 +69,7 @@ impl Mirror {
                 Ok(masters) => masters,
                 Err(error) => {
                     self.shared.cannot_find(&error);
-                    // Nobody hands them on now: those who wait are told that they waited in vain.
+                    // Nobody hands them on now: those who wait hear no when their time is over.
                     self.shared.answers.forget_asked();
                     self.status().measure();
                     sleep(RETRY).await;

@@ -7,7 +7,8 @@
 //!      peer ◀─────────────────────── peer (network) ◀──▶ the other nodes
 //!                                      │
 //!   Handle::view ◀── applied ◀── state_machine (apply) ──▶ snapshots ──▶ disk
-//!   Handle::wait_for ◀── waits ◀──┘
+//!   Handle::wait_for ◀── waits ◀──┤
+//!   Handle::changes ◀── changes ◀─┘ for the mirror: which keys to look at
 //! ```
 //!
 //! What it guarantees, and where:
