@@ -205,6 +205,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_nobody_can_write_is_not_kept() {
+        let answers = Answers::default();
+        answers.open();
+        assert!(!answers.wait(&keys(), Revision(5), 2 * PATIENCE).await);
+        assert_eq!(answers.lock().asked.len(), 2);
+        answers.forget_asked();
+        assert!(answers.lock().asked.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn who_waits_when_publishing_ends_is_told() {
         let answers = Answers::default();
         answers.open();

@@ -131,6 +131,7 @@ mod tests {
         }
         assert_eq!(held().judge(&Standing::Absent, Revision(9)), Judgement::Behind);
         assert_eq!(held().judge(&Standing::WrongType, Revision(9)), Judgement::Behind);
+        assert_eq!(held().judge(&Standing::Unread, Revision(9)), Judgement::Right);
     }
 
     #[test]

@@ -61,3 +61,15 @@ async fn one_emptied_master_of_a_redis_cluster_gets_its_part_again() {
     }
     sampler.finish();
 }
+
+/// Once it was asked again and again without a pause.
+#[tokio::test]
+async fn a_redis_cluster_without_slots_yet_is_told_of_and_waited_for() {
+    let server = RedisServer::builder().line("cluster-enabled yes").start().await.unwrap();
+    let url = format!("redis+cluster://{}", server.address());
+    let world = World::start(unswept(url), &Redis::at([server.address()]), Table::new(1_000));
+    let status = world.state(State::Failing).await;
+    assert!(status.last_error.as_ref().is_some_and(|error| error.contains("no slots")), "{status:?}");
+    server.command(["cluster", "addslotsrange", "0", "16383"]).await.unwrap();
+    world.state(State::Published).await;
+}
