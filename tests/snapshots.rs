@@ -175,12 +175,13 @@ async fn with_disks() -> (Cluster, Vec<Disk>) {
     (cluster, disks)
 }
 
-/// Waits until this node writes a snapshot, or receives one: something is in the making then.
+/// Waits until this node writes a snapshot, or receives one: something is in the making then, or was just now.
 async fn is_at_it(node: &Node) {
-    let path = node.data().join("snapshots");
+    let (path, before) = (node.data().join("snapshots"), generations(node));
     let look = || async {
         let mut entries = fs::read_dir(&path).ok()?;
-        entries.any(|entry| entry.unwrap().file_name().to_string_lossy().starts_with("new-")).then_some(())
+        let begun = entries.any(|entry| entry.unwrap().file_name().to_string_lossy().starts_with("new-"));
+        (begun || generations(node).last() > before.last()).then_some(())
     };
     until(SOON, format!("node {} writes a snapshot", node.id()), look).await.unwrap();
 }

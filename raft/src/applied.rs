@@ -48,6 +48,13 @@ impl Applied {
         self.index.subscribe()
     }
 
+    /// Puts the table of a snapshot in place of this one, which is given back.
+    pub(crate) fn replace(&self, table: LeaseTable, meta: &SnapshotMeta) -> LeaseTable {
+        let replaced = self.lock().replace(table, meta);
+        self.announce();
+        replaced
+    }
+
     /// To be called after `last_applied` has changed and the lock is released.
     pub(crate) fn announce(&self) {
         let last_applied = self.lock().last_applied;
@@ -56,8 +63,7 @@ impl Applied {
 }
 
 impl Inner {
-    /// Puts the table of a snapshot in place of this one, which is given back.
-    pub(crate) fn replace(&mut self, table: LeaseTable, meta: &SnapshotMeta) -> LeaseTable {
+    fn replace(&mut self, table: LeaseTable, meta: &SnapshotMeta) -> LeaseTable {
         let replaced = std::mem::replace(&mut self.table, table);
         self.last_applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
@@ -80,4 +86,20 @@ impl Inner {
 
 fn count_commands(commands: &[Command]) {
     metrics::counter!("ringfence_commands_applied_total").increment(commands.len() as u64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consensus::log_id;
+
+    /// A follower that is started with a snapshot of all there is applies nothing before the next write.
+    #[test]
+    fn the_table_of_a_snapshot_counts_as_applied_at_once() {
+        let applied = Applied::new();
+        let index = log_id(3, 7);
+        let meta = SnapshotMeta { last_log_id: Some(index), last_membership: StoredMembership::default() };
+        applied.replace(LeaseTable::new(), &meta);
+        assert_eq!(*applied.progress().borrow(), Some(index));
+    }
 }

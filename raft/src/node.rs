@@ -254,7 +254,7 @@ async fn load(
             tracing::info!(index = id.index(), live_leases = table.live(), "snapshot read");
             log.start_from(id, tail_bytes);
         }
-        applied.lock().replace(table, &meta);
+        applied.replace(table, &meta);
     }
     Ok(generations)
 }

@@ -105,8 +105,7 @@ impl RaftStateMachine<Consensus> for StateMachine {
         self.generations.publish(data, false).await?;
         let index = meta.last_log_id.map(|id| id.index());
         tracing::info!(index, live_leases = table.live(), took = ?started.elapsed(), "snapshot installed");
-        let replaced = self.applied.lock().replace(table, meta);
-        self.applied.announce();
+        let replaced = self.applied.replace(table, meta);
         // Taking a million leases apart takes a while.
         tokio::spawn(aside(move || {
             drop(replaced);
