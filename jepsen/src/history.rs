@@ -1,0 +1,376 @@
+//! What was asked, what came of it, and when: all that checkers and reports know of a run.
+//!
+//! Times are microseconds of this process's monotonic clock since the run began. A [`Call`] took effect, if at all, at one
+//! instant from [`sent_us`](Call::sent_us) on, and no later than [`ended_us`](Call::ended_us) if its answer is definite.
+
+use std::collections::BTreeMap;
+
+use ringfence_wire::{
+    Claim, EndReason, Grant, Key, KeyView, LeaseId, Mode, ProblemKind, Revision, Token, Verdict,
+};
+use serde::{Deserialize, Serialize};
+
+/// A whole run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct History {
+    /// What was run.
+    pub about: About,
+    /// In the order they were sent.
+    pub calls: Vec<Call>,
+    /// In the order they began.
+    pub faults: Vec<Fault>,
+    /// How nodes saw the cluster, all the time.
+    pub sights: Vec<Sight>,
+    /// What a reader saw in Redis, all the time.
+    pub mirror: Vec<MirrorSight>,
+    /// What was there when all was over.
+    pub end: End,
+}
+
+/// What was run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct About {
+    /// The command that does it again.
+    pub command: String,
+    /// From which the schedule comes.
+    pub seed: u64,
+    /// The workload's name.
+    pub workload: String,
+    /// The nemeses' names.
+    pub nemeses: Vec<String>,
+    /// How many nodes.
+    pub nodes: u64,
+    /// How long faults and load went on.
+    pub time_s: u64,
+    /// The version of the program.
+    pub version: String,
+    /// When the run began, by the wall clock, for people: RFC 3339 or the like.
+    pub began: String,
+}
+
+/// One request of one client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Call {
+    /// Its place in [`History::calls`].
+    pub id: u64,
+    /// Who asked. One process has one call under way at a time.
+    pub process: u32,
+    /// Which node was asked; `None` for what is not the cluster's: a guarded resource.
+    pub node: Option<u64>,
+    /// When it was about to be sent.
+    pub sent_us: u64,
+    /// When its end was known; for what has no answer, when its client gave up.
+    pub ended_us: u64,
+    /// What was asked for.
+    pub asked: Asked,
+    /// What came of it.
+    pub came: Came,
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "f", rename_all = "kebab-case")]
+pub enum Asked {
+    /// `PUT /v1/leases/{lease}`
+    Acquire {
+        /// The client's handle.
+        lease: LeaseId,
+        /// All or nothing.
+        keys: Vec<Claim>,
+        /// The time-to-live.
+        ttl_ms: u32,
+        /// How long to wait; 0 tries once.
+        wait_ms: u32,
+        /// Whether the place in the queue is kept at the end of the wait.
+        keep_place: bool,
+    },
+    /// `POST /v1/leases/{lease}/renew`
+    Renew {
+        /// The lease.
+        lease: LeaseId,
+        /// A new time-to-live, if any.
+        ttl_ms: Option<u32>,
+    },
+    /// `DELETE /v1/leases/{lease}`
+    Release {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// `GET /v1/leases/{lease}`
+    Lease {
+        /// The lease.
+        lease: LeaseId,
+        /// Whether the node's own state was asked for, not the cluster's.
+        local: bool,
+    },
+    /// `GET /v1/keys/{key}`
+    Key {
+        /// The key.
+        key: Key,
+        /// Whether the node's own state was asked for, not the cluster's.
+        local: bool,
+    },
+    /// `POST /v1/validate`
+    Validate {
+        /// The key.
+        key: Key,
+        /// The token.
+        token: Token,
+        /// Whether the node's own state was asked for, not the cluster's.
+        local: bool,
+    },
+    /// `POST /v1/revoke`
+    Revoke {
+        /// The key.
+        key: Key,
+        /// The token of the lease.
+        token: Token,
+    },
+    /// `POST /v1/cluster/transfer`
+    Transfer {
+        /// Who is to lead.
+        to: u64,
+    },
+    /// Raises the guard of a register, and reads it.
+    Read {
+        /// The register, named by the key that guards it.
+        key: Key,
+        /// The writer's token.
+        token: Token,
+        /// The fence that the writer was told.
+        fence: Token,
+    },
+    /// Writes a register. In a run without fencing the guard is not asked.
+    Write {
+        /// The register, named by the key that guards it.
+        key: Key,
+        /// The writer's token.
+        token: Token,
+        /// The fence that the writer was told.
+        fence: Token,
+        /// What the writer had read: the id of the write before, or 0.
+        over: u64,
+        /// The id of this write, unique in the run and not 0.
+        value: u64,
+    },
+}
+
+/// What came of a call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "came", rename_all = "kebab-case")]
+pub enum Came {
+    /// 201 or 200 with a grant: of an acquire, a renewal, or a look at a lease.
+    Granted {
+        /// As it was answered.
+        grant: Grant,
+        /// Of an acquire: whether it had been granted before (200).
+        standing: bool,
+        /// Whether its fence stood in Redis when it was answered; `None` where the answer does not say.
+        mirrored: Option<bool>,
+    },
+    /// 202, or a look at a lease that waits.
+    Waiting {
+        /// How many were ahead.
+        ahead: u64,
+    },
+    /// Done, with nothing to tell: of a release, revoke or transfer.
+    Done,
+    /// A view of a key.
+    Key {
+        /// As it was answered.
+        view: KeyView,
+    },
+    /// What was said about a token.
+    Verdict {
+        /// As it was answered.
+        verdict: Verdict,
+    },
+    /// A register's content: the id of the last write, or 0. Of a read, and of a write that was accepted.
+    Register {
+        /// The id of the last write.
+        value: u64,
+    },
+    /// The guard rejected it: its token is stale.
+    Stale {
+        /// The guard's number.
+        high: Token,
+    },
+    /// A definite refusal of the cluster: nothing was done.
+    Refused {
+        /// Which.
+        problem: ProblemKind,
+        /// Of `lease-gone`: why.
+        reason: Option<EndReason>,
+    },
+    /// Certainly not done: nothing was sent, or 503 `unavailable`.
+    NotDone {
+        /// For people.
+        why: String,
+    },
+    /// May have been done, or be done later, or never.
+    Unknown {
+        /// For people.
+        why: String,
+    },
+    /// Answered against the contract. Always a finding.
+    Malformed {
+        /// For people.
+        why: String,
+    },
+}
+
+/// A fault, while it lasted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// The nemesis, by its name on the command line.
+    pub nemesis: String,
+    /// In plain words, as "node 2 is killed".
+    pub what: String,
+    /// The nodes that it was aimed at.
+    pub nodes: Vec<u64>,
+    /// When it was begun.
+    pub from_us: u64,
+    /// When it was over: the node was started again, the link healed.
+    pub to_us: u64,
+}
+
+/// How a node saw the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sight {
+    /// When it was asked.
+    pub sent_us: u64,
+    /// When it answered.
+    pub ended_us: u64,
+    /// The node.
+    pub node: u64,
+    /// Its role.
+    pub role: String,
+    /// Its term.
+    pub term: u64,
+    /// Who leads, as far as it knew.
+    pub leader: Option<u64>,
+    /// Up to where it had applied the log.
+    pub applied_index: Option<u64>,
+    /// The revision of its table.
+    pub revision: Revision,
+    /// The cluster time of its table, in milliseconds.
+    pub at_ms: u64,
+}
+
+/// What a reader saw of a key in Redis; `None` where there was no hash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MirrorSight {
+    /// When it was asked.
+    pub sent_us: u64,
+    /// When it had the answer.
+    pub ended_us: u64,
+    /// The key.
+    pub key: Key,
+    /// What stood there.
+    pub entry: Option<MirrorEntry>,
+}
+
+/// The hash of a key in Redis.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MirrorEntry {
+    /// The revision of the table it was read from.
+    pub rev: Revision,
+    /// The fence.
+    pub fence: Token,
+    /// The newest live token, 0 if there is none.
+    pub token: Token,
+    /// Whether it says `held`, not `free`.
+    pub held: bool,
+}
+
+/// What was there when all faults were over, the load had stopped, and the cluster was healed.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct End {
+    /// When the last fault was over.
+    pub healed_us: u64,
+    /// When the final reads were made.
+    pub read_us: u64,
+    /// Every key that anybody asked for, by a linearizable read.
+    pub keys: Vec<KeyView>,
+    /// The same keys in Redis, once mirror and table had had their time to agree.
+    pub mirror: BTreeMap<Key, Option<MirrorEntry>>,
+    /// Each node, in the end.
+    pub nodes: Vec<NodeEnd>,
+    /// All changes that a quorum has agreed on, read from the logs of the stopped nodes.
+    pub changes: Vec<Change>,
+    /// The revision before the first of `changes`: what was changed up to there is no longer in the logs.
+    pub changes_after: Revision,
+    /// What could not be found out, for people. Not empty: the run is unknown at best.
+    pub missing: Vec<String>,
+}
+
+/// A node, in the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeEnd {
+    /// Its id.
+    pub id: u64,
+    /// Whether it was ready and served a write through itself after all was healed.
+    pub serves: bool,
+    /// Lines of its log that tell of a panic.
+    pub panics: Vec<String>,
+    /// The checksum of its state after these entries, as `ringfence inspect state --index` tells it.
+    pub states: BTreeMap<u64, String>,
+}
+
+/// One change of the table, as `ringfence inspect events` tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The entry of the log that made it.
+    pub index: u64,
+    /// Cluster time, in milliseconds.
+    pub at_ms: u64,
+    /// Its number.
+    pub revision: Revision,
+    /// The lease that changed.
+    pub lease_id: LeaseId,
+    /// What happened to it.
+    pub change: ChangeName,
+    /// Why, where it ended or left; `None` where its wait ran out.
+    pub reason: Option<EndReason>,
+    /// Its token; `None` for a lease that waits or never was granted.
+    pub token: Option<Token>,
+    /// Its keys, in the order they were asked for.
+    pub keys: Vec<ChangedKey>,
+}
+
+/// What happened to a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeName {
+    /// It was granted, at once or from the queue.
+    Granted,
+    /// It took its place in the queue.
+    Queued,
+    /// It was live and ended.
+    Ended,
+    /// It waited and left the queue.
+    Left,
+}
+
+/// A key of a lease that changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangedKey {
+    /// The key.
+    pub key: Key,
+    /// How it is claimed.
+    pub mode: Mode,
+    /// Its fence after this change.
+    pub fence: Token,
+}
+
+impl Call {
+    /// Whether what it asked for may have been done, or was.
+    pub fn may_be_done(&self) -> bool {
+        !matches!(self.came, Came::NotDone { .. } | Came::Refused { .. } | Came::Stale { .. })
+    }
+
+    /// Whether its answer settles what was done.
+    pub fn is_definite(&self) -> bool {
+        !matches!(self.came, Came::Unknown { .. } | Came::Malformed { .. })
+    }
+}

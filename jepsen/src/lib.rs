@@ -1,0 +1,18 @@
+//! Shows that Ringfence holds, or finds where it does not.
+//!
+//! ```text
+//!  seed ──▶ plan ──▶ nemeses ───────▶ field   real nodes, disks, networks, Redis
+//!   │                    │              ▲
+//!   └─────▶ workload ────┼── clients ───┘     HTTP, like any client
+//!                        ▼
+//!                     History ──▶ checkers ──▶ verdict, report
+//! ```
+//! - **Same seed, same schedule**: faults, their targets and times, and what clients ask for, come from the seed alone.
+//!   What the cluster makes of it differs from run to run.
+//! - **Unknown stays unknown.** A call without a definite answer may take effect at any time after it was sent, or never;
+//!   checkers take both for possible, unless the nodes' own logs, read at the end, tell which.
+//! - **A run that exercised nothing is not valid**, it is unknown: every checker counts what it has seen.
+//! - **Checkers are tested**: by histories that break each law, and by the product itself, built wrong on purpose.
+
+pub mod check;
+pub mod history;
