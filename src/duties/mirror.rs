@@ -62,6 +62,10 @@ impl Source for Table {
         self.changes.any().await;
     }
 
+    fn count_changed(&self) -> usize {
+        self.changes.count()
+    }
+
     fn take_changed(&self, at_most: usize) -> Changed {
         let taken = self.changes.take(at_most);
         Changed { keys: taken.keys, overflowed: taken.overflowed }

@@ -70,6 +70,12 @@ async fn a_redis_cluster_without_slots_yet_is_told_of_and_waited_for() {
     let world = World::start(unswept(url), &Redis::at([server.address()]), Table::new(1_000));
     let status = world.state(State::Failing).await;
     assert!(status.last_error.as_ref().is_some_and(|error| error.contains("no slots")), "{status:?}");
+    // What waits for a master is told of as well, and since when.
+    world.table.grant_all(&keys(7));
+    world.status("7 keys wait", |status| status.lag_keys == 7).await;
+    world.status("they wait on", |status| status.lag_keys == 7 && status.lag_ms >= 500).await;
     server.command(["cluster", "addslotsrange", "0", "16383"]).await.unwrap();
     world.state(State::Published).await;
+    world.is_equal("there were slots").await;
+    world.status("nothing waits", |status| (status.lag_keys, status.lag_ms) == (0, 0)).await;
 }
