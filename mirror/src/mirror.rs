@@ -61,6 +61,10 @@ impl Mirror {
         self.shared.settings.mode
     }
 
+    pub(crate) fn settings(&self) -> &Checked {
+        &self.shared.settings
+    }
+
     /// Publishes from `source`: to be run for as long as this node leads, and dropped when it does not. It needs a tokio
     /// runtime with I/O and time, which may be another than the one that serves clients.
     pub async fn publish<S: Source>(&self, source: S) -> Infallible {
