@@ -57,8 +57,8 @@ impl Elders for Found {
             Some(format!(
                 "it would count from {first_revision}, and cluster {cluster}, whose marker stands in the Redis at \
                  {address}, came to {reached}: guards that know its tokens would reject those of this one. Start all \
-                 nodes with a --first-revision well above that; or, if nothing that it guarded is there any more, run \
-                 `ringfence mirror purge --cluster {cluster}`"
+                 nodes with a --first-revision well above that, and with another --mirror-prefix if that cluster still \
+                 runs; or, if nothing that it guarded is there any more, run `ringfence mirror purge --cluster {cluster}`"
             ))
         })
     }
