@@ -22,6 +22,8 @@ mod closed_loop;
 const ROUNDS: usize = 7;
 const TIME: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_secs(20);
+/// Clients of each cluster while Redis is not well.
+const CLIENTS: usize = 64;
 /// How many leases are live when Redis is emptied.
 const LIVE: usize = 100_000;
 
@@ -42,6 +44,7 @@ async fn measure(program: &std::path::Path) {
     let with = mirrored.clone().start().await.unwrap();
     published(with.leader().await.unwrap()).await;
     throughput(&without, &with).await;
+    unwell(&without, &with, &redis).await;
     emptied(&with, &redis).await;
     drop(with);
 
@@ -64,6 +67,40 @@ async fn throughput(without: &Cluster, with: &Cluster) {
         }
         row(&format!("{clients} clients: cycles/s without a mirror"), &mut plain);
         row("  with the mirror, async", &mut mirrored);
+        row("  ratio", &mut ratios);
+    }
+}
+
+/// The same load while Redis is well, stopped and gone.
+async fn unwell(without: &Cluster, with: &Cluster, redis: &RedisServer) {
+    let leader = with.leader().await.unwrap();
+    let without = without.leader().await.unwrap().http();
+    let (mut plain, mut rates) = (Vec::new(), [const { Vec::new() }; 3]);
+    let mut ratios = [const { Vec::new() }; 3];
+    for _ in 0..ROUNDS {
+        let one = cycles(without, CLIENTS, TIME).await.per_second();
+        plain.push(one);
+        for (number, (rates, ratios)) in rates.iter_mut().zip(&mut ratios).enumerate() {
+            match number {
+                0 => published(leader).await,
+                1 => redis.stop().await.unwrap(),
+                _ => redis.kill().unwrap(),
+            }
+            if number > 0 {
+                becomes(leader, "failing").await;
+            }
+            let other = cycles(leader.http(), CLIENTS, TIME).await.per_second();
+            rates.push(other);
+            ratios.push(other / one);
+        }
+        redis.start().await.unwrap();
+        published(leader).await;
+    }
+    row(&format!("{CLIENTS} clients: cycles/s without a mirror"), &mut plain);
+    for (what, (mut rates, mut ratios)) in
+        ["well", "stopped", "down"].into_iter().zip(rates.into_iter().zip(ratios))
+    {
+        row(&format!("  with the mirror, async, while Redis is {what}"), &mut rates);
         row("  ratio", &mut ratios);
     }
 }
@@ -120,12 +157,16 @@ async fn fill(http: SocketAddr) {
 }
 
 async fn published(leader: &Node) {
+    becomes(leader, "published").await;
+}
+
+async fn becomes(leader: &Node, state: &str) {
     let look = || async {
         let answer = leader.client().raw("GET", "/v1/cluster", "").await.ok()?;
         let view: serde_json::Value = serde_json::from_slice(&answer.body).ok()?;
-        (view["mirror"]["state"] == "published").then_some(())
+        (view["mirror"]["state"] == state).then_some(())
     };
-    until(SOON, "the mirror is published", look).await.unwrap();
+    until(SOON, format!("the mirror is {state}"), look).await.unwrap();
 }
 
 async fn round_trip_us(connection: &mut MultiplexedConnection) -> f64 {

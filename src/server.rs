@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use ringfence_mirror::{Mirror, MirrorMode};
-use ringfence_raft::{Node, Settings};
+use ringfence_raft::{Elders, Node, Settings};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -34,6 +34,11 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let peer = bind(config.peer, "--peer").await?;
     let mut stop = Stop::new()?;
     let url = config.url(listener.local_addr()?);
+    let before_answer = config
+        .mirror
+        .as_ref()
+        .and_then(|mirror| (mirror.mode == MirrorMode::BeforeAnswer).then_some(mirror.timeout));
+    let mirror = config.mirror.map(Mirror::new).transpose()?;
     let settings = Settings {
         id: config.id,
         data: config.data,
@@ -42,13 +47,9 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         join: config.join,
         url: url.clone(),
         first_revision: config.first_revision.map(Revision),
+        elders: mirror.clone().map(|mirror| Box::new(duties::mirror::Found(mirror)) as Box<dyn Elders>),
         snapshot_after_bytes: config.snapshot_after_bytes,
     };
-    let before_answer = config
-        .mirror
-        .as_ref()
-        .and_then(|mirror| (mirror.mode == MirrorMode::BeforeAnswer).then_some(mirror.timeout));
-    let mirror = config.mirror.map(Mirror::new).transpose()?;
     let (started, starting) = watch::channel(false);
     tokio::spawn(http::serve(Arc::clone(&listener), ringfence_api::starting_router(), starting, DRAIN));
     let node = tokio::select! {

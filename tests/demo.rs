@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::fs::{Permissions, set_permissions};
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -22,6 +24,8 @@ struct Demo {
 impl Demo {
     fn start() -> (Self, BufReader<ChildStdout>) {
         let temporary = tempfile::tempdir().unwrap();
+        // As /tmp: PostgreSQL, which does not run as root, is to get in.
+        set_permissions(temporary.path(), Permissions::from_mode(0o755)).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_ringfence"))
             .arg("demo")
             .env("TMPDIR", temporary.path())

@@ -71,7 +71,7 @@ async fn known(guard: &MemoryGuard, key: &Key, client: &Client) -> Result<Guarde
             Ok(known) => return Ok(known),
             Err(unknown) => {
                 let answer = client.key(key, Consistency::Linearizable).await?;
-                unknown.learn(Ok::<_, Failure>(answer).done().fence)
+                unknown.learn(Ok::<_, Failure>(answer).done().fence).unwrap()
             }
         };
     }

@@ -19,6 +19,10 @@ use tokio::task::JoinHandle;
 
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(20);
+/// How long Redis stands still.
+const STOPPED: Duration = Duration::from_secs(10);
+/// How soon after that it has all again, as is promised.
+const CONVERGED: Duration = Duration::from_secs(5);
 /// How many clients take and leave leases.
 const CLIENTS: usize = 8;
 const TTL: Duration = Duration::from_millis(600);
@@ -74,13 +78,17 @@ async fn held_in_table(client: &Client) -> BTreeMap<String, (u64, u64)> {
 
 /// Waits until Redis calls those keys held that are, and no others. Leases may run out meanwhile.
 async fn equal(cluster: &Cluster, redis: &RedisServer) {
+    equal_within(SOON, cluster, redis).await;
+}
+
+async fn equal_within(time: Duration, cluster: &Cluster, redis: &RedisServer) {
     let client = cluster.leader().await.unwrap().client();
     let look = || async {
         let mut reader = connect(redis).await;
         let mirror = held_in_redis(&mut reader).await.ok()?;
         (mirror == held_in_table(&client).await).then_some(())
     };
-    until(SOON, "Redis has what the table has", look).await.unwrap();
+    until(time, "Redis has what the table has", look).await.unwrap();
 }
 
 /// Clients that take and leave leases, some by letting them end, through all nodes; and look at each one's fence while
@@ -222,28 +230,28 @@ async fn whatever_redis_does_grants_go_on_and_it_has_all_again_when_it_is_well()
     redis.command(["flushall"]).await.unwrap();
     traffic.go_on(20).await;
     redis.stop().await.unwrap();
+    let stopped = Instant::now();
+    let mut meanwhile = 0;
     // Its clients wait for their reads; others do not.
-    for number in 0..50 {
-        acquire(&client, &format!("meanwhile/{number}")).await;
+    while stopped.elapsed() < STOPPED {
+        acquire(&client, &format!("meanwhile/{meanwhile}")).await;
+        meanwhile += 1;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     redis.resume().unwrap();
+    equal_within(CONVERGED, &cluster, &redis).await;
     traffic.go_on(20).await;
     traffic.stop().await;
     redis.restart_empty().await.unwrap();
     equal(&cluster, &redis).await;
     let held = held_in_redis(&mut connect(&redis).await).await.unwrap();
-    assert!(held.len() >= 100, "{held:?}");
+    assert!(held.len() >= 50 + meanwhile, "{meanwhile}, and {held:?}");
 }
 
 #[tokio::test]
 async fn a_node_tells_how_its_mirror_does() {
     let redis = RedisServer::builder().start().await.unwrap();
     let cluster = cluster(&redis).start().await.unwrap();
-    let state = async |node: &Node| {
-        let answer = node.client().raw("GET", "/v1/cluster", "").await.unwrap();
-        let view: Value = serde_json::from_slice(&answer.body).unwrap();
-        view["mirror"]["state"].as_str().unwrap().to_owned()
-    };
     let leader = cluster.leader().await.unwrap();
     let becomes = async |wanted: &str| {
         let look = || async { (state(leader).await == wanted).then_some(()) };
@@ -320,6 +328,92 @@ async fn an_answer_that_says_mirrored_came_after_redis_had_its_fence() {
     let again = || async { mirrored(&follower, "again", 0).await.mirrored.then_some(()) };
     until(SOON, "grants are mirrored again", again).await.unwrap();
     equal(&cluster, &redis).await;
+}
+
+async fn state(node: &Node) -> String {
+    let answer = node.client().raw("GET", "/v1/cluster", "").await.unwrap();
+    let view: Value = serde_json::from_slice(&answer.body).unwrap();
+    view["mirror"]["state"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn grants_of_a_batch_that_stand_already_are_mirrored_by_each_leader_anew() {
+    let redis = RedisServer::builder().start().await.unwrap();
+    // So long that the answers wait for Redis, and not for their time.
+    let cluster = cluster(&redis).argument("--mirror-mode=before-answer").argument("--mirror-timeout=20s");
+    let cluster = cluster.start().await.unwrap();
+    let operations: Vec<Value> = (0..1_000)
+        .map(
+            |number| json!({"acquire": {"lease_id": LeaseId::random(), "keys": [format!("batch/{number}")], "ttl_ms": 600_000}}),
+        )
+        .collect();
+    let body = json!({ "operations": operations }).to_string();
+    let mut reader = connect(&redis).await;
+    for (round, status) in [201, 200, 200].into_iter().enumerate() {
+        if round == 2 {
+            // What the first leader knew to stand, the next one does not know.
+            cluster.leader().await.unwrap().kill().unwrap();
+        }
+        let leader = cluster.leader().await.unwrap();
+        let published = || async { (state(leader).await == "published").then_some(()) };
+        until(SOON, "the mirror is published", published).await.unwrap();
+        let answer = leader.client().within(2 * SOON).raw("POST", "/v1/batch", body.clone()).await.unwrap();
+        let answer: BatchAnswer = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(answer.results.len(), 1_000);
+        for result in answer.results {
+            let Some(BatchBody::Mirrored(told)) = result.body else { panic!("{result:?}") };
+            assert!(told.mirrored && result.status == status, "round {round}: {told:?}");
+            let name = told.grant.keys[0].key.as_str();
+            assert!(number(&hash(&mut reader, name).await, "fence") >= told.grant.token.0, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_new_cluster_does_not_start_below_one_whose_marker_stands_in_redis() {
+    let redis = RedisServer::builder().start().await.unwrap();
+    let elder = cluster(&redis).first_revision(Some(5_000)).start().await.unwrap();
+    let client = elder.leader().await.unwrap().client();
+    for number in 0..50 {
+        acquire(&client, &format!("elder/{number}")).await;
+    }
+    let id = client.cluster().await.done().cluster_id;
+    let mut reader = connect(&redis).await;
+    let came_far = || {
+        let mut reader = reader.clone();
+        async move {
+            let ask = redis::cmd("HGET").arg("ringfence:marker:{0}").arg("revision").clone();
+            let revision: Option<u64> = ask.query_async(&mut reader).await.ok()?;
+            revision.filter(|revision| *revision >= 5_050)
+        }
+    };
+    until(SOON, "it has left word of how far it has come", came_far).await.unwrap();
+    elder.kill_all().unwrap();
+    drop(elder);
+
+    // It would start later than the other did, and with tokens that the other has given already.
+    let next = cluster(&redis).first_revision(Some(5_010)).lay_out().await.unwrap();
+    next.start_all().unwrap();
+    let refused = || async {
+        let log = next.nodes().iter().map(Node::log).find(|log| log.contains("does not start"))?;
+        Some(log)
+    };
+    let log = until(SOON, "it says that it does not start", refused).await.unwrap();
+    assert!(log.contains(&id) && log.contains("--first-revision") && log.contains("mirror purge"), "{log}");
+    let try_it = next.node(1).client().acquire(LeaseId::random(), &try_once("elder/1")).await;
+    assert!(!matches!(try_it, Ok(Reply::Done { .. })), "{try_it:?}");
+    assert!(number(&hash(&mut reader, "elder/1").await, "fence") > 5_000, "the other's fences stand");
+
+    // What was said helps.
+    let purged = Command::new(env!("CARGO_BIN_EXE_ringfence"))
+        .args(["mirror", "purge", "--redis", &redis.url(), "--cluster", &id])
+        .output()
+        .unwrap();
+    assert!(purged.status.success(), "{purged:?}");
+    next.ready().await.unwrap();
+    acquire(&next.leader().await.unwrap().client(), "next/1").await;
+    equal(&next, &redis).await;
+    assert!(number(&hash(&mut reader, "next/1").await, "token") > 5_010);
 }
 
 /// Acquires a key, waiting for up to `wait_ms`. A second time under the same name is another lease, of another key.

@@ -3,11 +3,10 @@
 //! On one core. A check is what a write costs before it is done: the key is found, locked, compared and raised.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
-use std::convert::Infallible;
 use std::hint::black_box;
 use std::time::Instant;
 
-use ringfence_guard::{Claim, High, MemoryGuard};
+use ringfence_guard::{Claim, ClaimError, High, MemoryGuard};
 use ringfence_wire::{Key, Token};
 
 const CHECKS: usize = 10_000_000;
@@ -34,7 +33,7 @@ fn a_guard(keys: usize) {
     let guard = MemoryGuard::new(4 * keys.len());
     let before = resident_bytes();
     for key in &keys {
-        guard.key_or_ask(key, |_| Ok::<_, Infallible>(Token(1))).unwrap();
+        guard.key_or_ask(key, |_| Ok::<_, ClaimError>(Token(1))).unwrap();
     }
     let bytes = resident_bytes().saturating_sub(before) / keys.len();
     assert_eq!(guard.known_keys(), keys.len());

@@ -100,20 +100,37 @@ async fn redis_writes_and_checks() {
         },
     )
     .await;
+    // Whoever checks has keys and tokens already.
+    let checks = |own: &Own<_>| vec![(own.key.clone(), Token(7)); MANY];
+    let mut own: Vec<_> = own.into_iter().map(|own| (checks(&own), own)).collect();
+    let of_checks = async |(checks, own): &mut (Vec<(Key, Token)>, Own<MultiplexedConnection>)| {
+        let verdicts = reader.check_many(&mut own.connection, checks).await.unwrap();
+        assert_eq!(verdicts.len(), MANY);
+    };
     compare(
         "mirror: a pipeline of 100 GETs, of 100 checks",
         &mut own,
-        async |own| {
+        async |(_, own)| {
             let (mut pipeline, name) = (redis::pipe(), text(own));
             for _ in 0..MANY {
                 pipeline.get(&name);
             }
             drop(pipeline.query_async::<Vec<String>>(&mut own.connection).await.unwrap());
         },
-        async |own| {
-            let checks = vec![(own.key.clone(), Token(7)); MANY];
-            drop(reader.check_many(&mut own.connection, &checks).await.unwrap());
+        of_checks,
+    )
+    .await;
+    compare(
+        "mirror: a pipeline of 100 HGETs, of 100 checks",
+        &mut own,
+        async |(_, own)| {
+            let (mut pipeline, name) = (redis::pipe(), format!("ringfence:{{{}}}", own.key));
+            for _ in 0..MANY {
+                pipeline.hget(&name, "fence");
+            }
+            drop(pipeline.query_async::<Vec<String>>(&mut own.connection).await.unwrap());
         },
+        of_checks,
     )
     .await;
 }
@@ -182,12 +199,7 @@ async fn in_a_transaction(own: &mut Own<Client>, claim: Option<Claim>, table: &s
 }
 
 /// Prints how many operations a second are done without and with.
-async fn compare<C>(
-    what: &str,
-    own: &mut [Own<C>],
-    without: impl AsyncFn(&mut Own<C>),
-    with: impl AsyncFn(&mut Own<C>),
-) {
+async fn compare<C>(what: &str, own: &mut [C], without: impl AsyncFn(&mut C), with: impl AsyncFn(&mut C)) {
     let mut rates = [Vec::new(), Vec::new()];
     for _ in 0..TURNS {
         rates[0].push(rate(own, &without).await);
@@ -201,7 +213,7 @@ async fn compare<C>(
 }
 
 /// One turn: all connections at once, each one operation after the other.
-async fn rate<C>(own: &mut [Own<C>], operation: &impl AsyncFn(&mut Own<C>)) -> f64 {
+async fn rate<C>(own: &mut [C], operation: &impl AsyncFn(&mut C)) -> f64 {
     let began = Instant::now();
     let done = join_all(own.iter_mut().map(async |own| {
         let mut done = 0;

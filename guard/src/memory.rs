@@ -59,8 +59,9 @@ impl MemoryGuard {
         })
     }
 
-    /// The key; if its number is unknown, `ask` gets the key's fence from the cluster.
-    pub fn key_or_ask<E>(
+    /// The key; if its number is unknown, `ask` gets the key's fence from the cluster. What it got is an error if no key can
+    /// have that fence.
+    pub fn key_or_ask<E: From<ClaimError>>(
         &self,
         key: &Key,
         mut ask: impl FnMut(&Key) -> Result<Token, E>,
@@ -71,7 +72,7 @@ impl MemoryGuard {
                 Ok(known) => return Ok(known),
                 Err(unknown) => {
                     let fence = ask(key)?;
-                    unknown.learn(fence)
+                    unknown.learn(fence)?
                 }
             };
         }
@@ -85,13 +86,15 @@ impl MemoryGuard {
 
 impl<'a> UnknownKey<'a> {
     /// Makes the key known by its fence, which was asked for since `self` was made, by a linearizable read. If very many
-    /// keys became known meanwhile, the answer is not believed: ask again.
-    pub fn learn(self, fence: Token) -> Result<GuardedKey, UnknownKey<'a>> {
+    /// keys became known meanwhile, the answer is not believed: the key is unknown again, to be asked for again. A number
+    /// that no fence can be, as 0 in place of an answer without one, makes nothing known.
+    pub fn learn(self, fence: Token) -> Result<Result<GuardedKey, UnknownKey<'a>>, ClaimError> {
         let Self { guard, key, since } = self;
-        match guard.known.learn(&key, since, Mutex::new(High::new(fence))) {
+        let high = High::reset(fence)?;
+        Ok(match guard.known.learn(&key, since, Mutex::new(high)) {
             Ok(high) => Ok(GuardedKey { high }),
             Err(since) => Err(Self { guard, key, since }),
-        }
+        })
     }
 }
 
@@ -128,6 +131,7 @@ impl GuardedKey {
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
@@ -141,7 +145,7 @@ mod tests {
     }
 
     fn known(guard: &MemoryGuard, text: &str, fence: u64) -> GuardedKey {
-        guard.key_or_ask(&key(text), |_| Ok::<_, ()>(Token(fence))).unwrap()
+        guard.key_or_ask(&key(text), |_| Ok::<_, ClaimError>(Token(fence))).unwrap()
     }
 
     #[test]
@@ -151,13 +155,19 @@ mod tests {
 
         let after = MemoryGuard::new(10);
         let unknown = after.key(&key("a")).unwrap_err();
-        let a = unknown.learn(Token(5)).unwrap();
+        for no_fence in [0, 1 << 53, u64::MAX] {
+            assert!(after.key(&key("a")).unwrap_err().learn(Token(no_fence)).is_err());
+            let asked = after.key_or_ask(&key("a"), |_| Ok::<_, ClaimError>(Token(no_fence)));
+            assert!(asked.is_err() && after.known_keys() == 0, "{no_fence} makes nothing known");
+        }
+        let a = unknown.learn(Token(5)).unwrap().unwrap();
         assert_eq!(
             a.write(exclusive(2), || panic!("a dead holder writes")),
             Admission::Stale { high: Token(5) }
         );
         assert!(a.write(exclusive(5), || ()).is_accepted());
-        assert_eq!(after.key_or_ask(&key("b"), |_| Err("no leader")).unwrap_err(), "no leader");
+        let unanswered = after.key_or_ask(&key("b"), |_| Err(Box::<dyn Error>::from("no leader")));
+        assert_eq!(unanswered.unwrap_err().to_string(), "no leader");
         assert!(after.key(&key("b")).is_err(), "a question without an answer makes nothing known");
     }
 
@@ -173,7 +183,7 @@ mod tests {
                 for other in 0..100 {
                     known(&guard, &format!("other/{other}"), 1);
                 }
-                return Ok::<_, ()>(Token(2));
+                return Ok::<_, ClaimError>(Token(2));
             }
             Ok(Token(5))
         });

@@ -5,7 +5,7 @@
 //! nothing about any token. A guard that must know asks the cluster.
 
 use redis::aio::ConnectionLike;
-use redis::{ErrorKind, RedisError, RedisResult, Value};
+use redis::{Cmd, RedisResult, Value};
 use ringfence_wire::{Key, Token};
 
 use crate::claim;
@@ -25,7 +25,8 @@ pub enum MirrorVerdict {
 /// Knows where the hashes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorReader {
-    prefix: String,
+    /// What the names of all hashes begin with, up to the key.
+    begin: String,
 }
 
 impl Default for MirrorReader {
@@ -38,7 +39,7 @@ impl Default for MirrorReader {
 impl MirrorReader {
     /// With the prefix that the mirror is configured with.
     pub fn new(prefix: impl Into<String>) -> Self {
-        Self { prefix: prefix.into() }
+        Self { begin: prefix.into() + ":{" }
     }
 
     /// One token. Where there is no answer at all, that is the error: nothing is known then either.
@@ -50,7 +51,7 @@ impl MirrorReader {
         key: &Key,
         token: Token,
     ) -> RedisResult<MirrorVerdict> {
-        let answer = redis::cmd("HGET").arg(self.hash(key)).arg("fence").query_async(connection).await;
+        let answer = self.ask(key, &mut String::new()).query_async(connection).await;
         verdict(answer, token)
     }
 
@@ -63,35 +64,44 @@ impl MirrorReader {
         if checks.is_empty() {
             return Ok(Vec::new());
         }
-        let mut pipeline = redis::Pipeline::with_capacity(checks.len());
+        let (mut pipeline, mut name) = (redis::Pipeline::with_capacity(checks.len()), String::new());
         for (key, _) in checks {
-            pipeline.cmd("HGET").arg(self.hash(key)).arg("fence");
+            pipeline.add_command(self.ask(key, &mut name));
         }
-        let answers: Vec<RedisResult<Value>> = pipeline.ignore_errors().query_async(connection).await?;
-        answers.into_iter().zip(checks).map(|(answer, &(_, token))| verdict(answer, token)).collect()
+        // As they came: each conversion goes through all of them once more.
+        let answers = match pipeline.ignore_errors().query_async(connection).await? {
+            Value::Array(answers) => answers,
+            one => vec![one],
+        };
+        answers.into_iter().zip(checks).map(|(answer, &(_, token))| verdict(Ok(answer), token)).collect()
     }
 
-    fn hash(&self, key: &Key) -> String {
-        format!("{}:{{{key}}}", self.prefix)
+    /// The command that asks for the fence. `name` is only memory to write in, and `command` has room for all of itself:
+    /// of many in a pipeline, what each takes from the allocator is what counts.
+    fn ask(&self, key: &Key, name: &mut String) -> Cmd {
+        const HGET: &str = "HGET";
+        const FENCE: &str = "fence";
+        name.clear();
+        name.extend([&self.begin, key.as_str(), "}"]);
+        let mut command = Cmd::with_capacity(3, HGET.len() + name.len() + FENCE.len());
+        command.arg(HGET).arg(name.as_str()).arg(FENCE);
+        command
     }
 }
 
 /// The verdict by the field `fence`. An error of the server other than about the value is one for the caller: rights that
 /// are missing would else look like a mirror that never knows anything.
 fn verdict(answer: RedisResult<Value>, token: Token) -> RedisResult<MirrorVerdict> {
-    let fence = match answer {
-        Ok(value) => redis::from_redis_value::<u64>(value).ok().map(Token),
-        Err(error) if is_about_the_value(&error) => None,
+    let fence = match answer.and_then(Value::extract_error) {
+        Ok(Value::BulkString(text)) => std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok()),
+        Ok(_) => None,
+        Err(error) if error.code() == Some("WRONGTYPE") => None,
         Err(error) => return Err(error),
     };
     // A number that no fence can be was written by a foreign hand.
-    let fence = fence.filter(|&fence| claim::check("fence", fence).is_ok());
+    let fence = fence.map(Token).filter(|&fence| claim::check("fence", fence).is_ok());
     Ok(match fence {
         Some(fence) if token < fence => MirrorVerdict::Stale { fence },
         _ => MirrorVerdict::Unknown,
     })
-}
-
-fn is_about_the_value(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::UnexpectedReturnType || error.code() == Some("WRONGTYPE")
 }

@@ -187,11 +187,16 @@ impl Connection {
         scan.query_async(&mut self.redis.clone()).await
     }
 
-    /// Claims the master for this cluster, if it is no later one's.
-    pub(crate) async fn claim(&self, marker: &str, identity: Identity) -> Result<Found, RedisError> {
+    /// Claims the master for this cluster, which has come to `revision`, if it is no later one's.
+    pub(crate) async fn claim(
+        &self,
+        marker: &str,
+        identity: Identity,
+        revision: Revision,
+    ) -> Result<Found, RedisError> {
         let mut claim = redis::cmd("EVALSHA");
         claim.arg(&self.marker).arg(1).arg(marker);
-        claim.arg(identity.cluster_id.to_string()).arg(identity.first_revision.0);
+        claim.arg(identity.cluster_id.to_string()).arg(identity.first_revision.0).arg(revision.0);
         let (found, cluster, first): (u8, String, u64) = claim.query_async(&mut self.redis.clone()).await?;
         Ok(match found {
             0 => Found::Own,

@@ -50,6 +50,7 @@
 mod answers;
 mod connection;
 mod due;
+mod elder;
 mod hash;
 mod master;
 mod mirror;
@@ -64,6 +65,7 @@ mod status;
 mod sweep;
 mod topology;
 
+pub use elder::Elder;
 pub use mirror::Mirror;
 pub use purge::{PurgeError, purge};
 pub use settings::{MirrorMode, Settings, SettingsError};

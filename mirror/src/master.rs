@@ -102,24 +102,24 @@ impl Master {
         let settings = &self.shared.settings;
         let client = settings.client(&self.at.host, self.at.port)?;
         let connection = Connection::open(&client, &settings.names, settings.retention).await?;
-        self.claim(&connection, source.identity()).await?;
+        self.claim(source, &connection).await?;
         *retry = RETRY;
         self.due.all();
         self.enter(State::Reconciling);
         let duties = tokio::try_join!(
             self.publish(source, &connection),
             self.sweep(source, &connection),
-            self.watch(&connection, source.identity()),
+            self.watch(source, &connection),
         );
         duties.map(|(never, ..)| never)
     }
 
     /// Looks from time to time whether this still is the Redis that it was.
-    async fn watch(&self, connection: &Connection, identity: Identity) -> Result<Infallible, Lost> {
+    async fn watch<S: Source>(&self, source: &S, connection: &Connection) -> Result<Infallible, Lost> {
         let mut evicted = connection.evicted().await?;
         loop {
             sleep(LOOK).await;
-            self.claim(connection, identity).await?;
+            self.claim(source, connection).await?;
             let now = connection.evicted().await?;
             // Fewer, where somebody has reset the counter.
             if now != evicted {
@@ -131,8 +131,9 @@ impl Master {
     }
 
     /// Sees to it that the marker names this cluster. If it did not, what stands there is to be compared with the table.
-    pub(crate) async fn claim(&self, connection: &Connection, identity: Identity) -> Result<(), Lost> {
-        match connection.claim(&self.marker, identity).await? {
+    pub(crate) async fn claim<S: Source>(&self, source: &S, connection: &Connection) -> Result<(), Lost> {
+        let revision = source.views(&[]).revision;
+        match connection.claim(&self.marker, source.identity(), revision).await? {
             Found::Own => {}
             Found::Later(later) => return Err(Lost::Later(later)),
             Found::Nothing | Found::Earlier => {
@@ -179,8 +180,7 @@ impl Master {
     }
 
     pub(crate) fn address(&self) -> String {
-        let Self { at: MasterAt { host, port, .. }, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        self.at.address()
     }
 
     fn enter(&self, state: State) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use ringfence_wire::{Key, Revision};
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::answers::Answers;
 use crate::master::Master;
@@ -40,6 +40,8 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Publication {
     masters: Vec<Arc<Master>>,
+    /// While no master is found: how many keys wait for one, and since when there have been any.
+    backlog: Option<(usize, Instant)>,
     last_error: Option<String>,
 }
 
@@ -59,6 +61,10 @@ impl Mirror {
         self.shared.settings.mode
     }
 
+    pub(crate) fn settings(&self) -> &Checked {
+        &self.shared.settings
+    }
+
     /// Publishes from `source`: to be run for as long as this node leads, and dropped when it does not. It needs a tokio
     /// runtime with I/O and time, which may be another than the one that serves clients.
     pub async fn publish<S: Source>(&self, source: S) -> Infallible {
@@ -68,7 +74,7 @@ impl Mirror {
             let masters = match discover(&self.shared.settings).await {
                 Ok(masters) => masters,
                 Err(error) => {
-                    self.shared.cannot_find(&error);
+                    self.shared.cannot_find(&error, source.count_changed());
                     // Nobody hands them on now: those who wait hear no when their time is over.
                     self.shared.answers.forget_asked();
                     self.status().measure();
@@ -78,7 +84,12 @@ impl Mirror {
             };
             let all: Vec<_> =
                 masters.iter().filter_map(|at| Master::new(at.clone(), &self.shared, &suspect)).collect();
-            self.shared.publication().get_or_insert_default().masters.clone_from(&all);
+            {
+                let mut publication = self.shared.publication();
+                let publication = publication.get_or_insert_default();
+                publication.masters.clone_from(&all);
+                publication.backlog = None;
+            }
             // All is compared with each master of the new list, so that nothing is lost with the old.
             tokio::select! {
                 never = self.dispatch(&source, &all) => return never,
@@ -99,7 +110,7 @@ impl Mirror {
     /// How it is.
     pub fn status(&self) -> Status {
         let publication = self.shared.publication();
-        let Some(Publication { masters, last_error }) = publication.as_ref() else {
+        let Some(Publication { masters, backlog, last_error }) = publication.as_ref() else {
             return Status {
                 state: State::Standby,
                 lag_keys: 0,
@@ -110,11 +121,14 @@ impl Mirror {
         };
         let masters: Vec<_> = masters.iter().map(|master| master.status()).collect();
         let nowhere = if last_error.is_some() { State::Failing } else { State::Connecting };
+        let (waiting, waited_ms) = backlog.map_or((0, 0), |(count, since)| {
+            (count, u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX))
+        });
         let of_masters = masters.iter().filter_map(|master| master.last_error.clone()).next_back();
         Status {
             state: masters.iter().map(|master| master.state).max().unwrap_or(nowhere),
-            lag_keys: masters.iter().map(|master| master.lag_keys).sum(),
-            lag_ms: masters.iter().map(|master| master.lag_ms).max().unwrap_or(0),
+            lag_keys: waiting + masters.iter().map(|master| master.lag_keys).sum::<usize>(),
+            lag_ms: masters.iter().map(|master| master.lag_ms).max().unwrap_or(waited_ms),
             last_error: of_masters.or_else(|| last_error.clone()),
             masters,
         }
@@ -170,7 +184,7 @@ impl Mirror {
 }
 
 impl Shared {
-    fn cannot_find(&self, error: &redis::RedisError) {
+    fn cannot_find(&self, error: &redis::RedisError, waiting: usize) {
         metrics::counter!("ringfence_mirror_errors_total").increment(1);
         let mut publication = self.publication();
         let publication = publication.get_or_insert_default();
@@ -178,7 +192,9 @@ impl Shared {
         if publication.last_error.as_ref() != Some(&error) {
             tracing::warn!(error, "cannot find Redis; grants go on without it");
         }
-        *publication = Publication { masters: Vec::new(), last_error: Some(error) };
+        let since = publication.backlog.map_or_else(Instant::now, |(_, since)| since);
+        let backlog = (waiting > 0).then_some((waiting, since));
+        *publication = Publication { masters: Vec::new(), backlog, last_error: Some(error) };
     }
 
     fn publication(&self) -> MutexGuard<'_, Option<Publication>> {

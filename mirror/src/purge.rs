@@ -45,8 +45,7 @@ pub async fn purge(settings: Settings, cluster_id: Uuid) -> Result<u64, PurgeErr
         if let Some(marker) = settings.names.marker(&at.slots) {
             match connection.marked_by(&marker).await? {
                 Some(cluster) if cluster != cluster_id.to_string() => {
-                    let address = format!("{}:{}", at.host, at.port);
-                    return Err(PurgeError::OtherCluster { address, cluster });
+                    return Err(PurgeError::OtherCluster { address: at.address(), cluster });
                 }
                 _ => masters.push((connection, marker)),
             }

@@ -13,6 +13,9 @@ pub trait Source: Clone + Send + Sync + 'static {
     /// Returns when there are marked keys, or more were marked than are kept.
     fn changed(&self) -> impl Future<Output = ()> + Send;
 
+    /// How many keys are marked.
+    fn count_changed(&self) -> usize;
+
     /// Takes up to `at_most` marked keys, each once, in about the order of their marks.
     fn take_changed(&self, at_most: usize) -> Changed;
 

@@ -153,7 +153,7 @@ impl Master {
         // Where it cannot be had, this node leads no longer, or the next round finds the same again.
         let Some(revision) = source.read_index().await else { return Ok(()) };
         // Hashes of a later cluster are ahead as well.
-        self.claim(connection, source.identity()).await?;
+        self.claim(source, connection).await?;
         let keys: Vec<Key> = ahead.iter().map(|(key, _)| key.clone()).collect();
         let view = source.views(&keys);
         if view.revision < revision {

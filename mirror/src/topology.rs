@@ -18,6 +18,13 @@ pub(crate) struct MasterAt {
     pub(crate) slots: Slots,
 }
 
+impl MasterAt {
+    pub(crate) fn address(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
 /// Asks for the masters, as they are now. Of several to ask the first that answers is believed.
 pub(crate) async fn discover(settings: &Checked) -> Result<Vec<MasterAt>, RedisError> {
     let hosts = &settings.url.hosts;

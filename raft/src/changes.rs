@@ -62,6 +62,11 @@ impl Changes {
         }
     }
 
+    /// How many keys there are to take.
+    pub fn count(&self) -> usize {
+        self.0.lock().order.len()
+    }
+
     /// Takes up to `at_most` keys.
     pub fn take(&self, at_most: usize) -> Changed {
         let mut marked = self.0.lock();
@@ -145,6 +150,7 @@ mod tests {
         assert!(changes.any().now_or_never().is_some());
         let taken =
             |keys: &[usize]| Changed { keys: keys.iter().copied().map(key).collect(), overflowed: false };
+        assert_eq!(changes.count(), 3);
         assert_eq!(changes.take(2), taken(&[3, 1]));
         marker.mark(&event(Change::Granted, &[3]));
         assert_eq!(changes.take(9), taken(&[2, 3]));

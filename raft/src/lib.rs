@@ -46,6 +46,7 @@ mod proposer;
 mod reads;
 mod record;
 mod snapshots;
+mod start;
 mod state_machine;
 mod status;
 #[cfg(test)]
@@ -63,5 +64,6 @@ pub use inspect::{
 };
 pub use members::MembersError;
 pub use node::{Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
+pub use start::Elders;
 pub use status::{MemberStatus, Role, Status};
 pub use waits::{LeaseWait, Settled};

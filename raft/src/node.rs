@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{Config, SnapshotPolicy};
-use ringfence_lease::Command;
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -27,6 +26,7 @@ use crate::peer::{Listener, Network, Peers, Served};
 use crate::proposer::Proposer;
 use crate::reads::{ReadIndex, Reads};
 use crate::snapshots::{Generations, LoadError};
+use crate::start::{Elders, Start};
 use crate::state_machine::{Raft, StateMachine};
 
 /// A leader counts time only if a quorum acknowledged it within this time: less than any follower waits before it may
@@ -36,7 +36,6 @@ const HEARTBEAT_MS: u64 = 100;
 const ELECTION_MS: std::ops::Range<u64> = 500..1_000;
 
 /// What a node needs to start.
-#[derive(Debug)]
 pub struct Settings {
     /// This node's id, from 1.
     pub id: NodeId,
@@ -52,6 +51,8 @@ pub struct Settings {
     pub url: String,
     /// What a new cluster counts its revisions from; `None`: unix milliseconds × 1,024.
     pub first_revision: Option<Revision>,
+    /// Who may know of an earlier cluster that was ahead of that: asked before a new cluster takes its first command.
+    pub elders: Option<Box<dyn Elders>>,
     /// After how many bytes of log a snapshot is taken: [`SNAPSHOT_AFTER_BYTES`] unless there is a reason.
     pub snapshot_after_bytes: u64,
 }
@@ -101,7 +102,7 @@ impl Node {
     /// Starts a node; returns once it belongs to a cluster, which for a new one takes all its members.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
         let Settings { id, data, peer_listener, peers: addresses, url, .. } = settings;
-        let Settings { join, first_revision, snapshot_after_bytes, .. } = settings;
+        let Settings { join, first_revision, elders, snapshot_after_bytes, .. } = settings;
         if id == 0 {
             return Err(StartError::Settings("a node's id is at least 1".to_owned()));
         }
@@ -167,7 +168,8 @@ impl Node {
         });
         let handle = Handle { shared: Arc::clone(&shared) };
         let _ = served.handle.set(handle.clone());
-        tasks.0.push(tokio::spawn(lead(Arc::clone(&shared), first_revision)));
+        let start = Arc::new(Start { first_revision, elders });
+        tasks.0.push(tokio::spawn(lead(Arc::clone(&shared), start)));
         let before = members.iter().filter(|member| **member < id).count() as u64;
         let compaction = Compaction {
             raft: raft.clone(),
@@ -347,7 +349,7 @@ fn config(cluster: uuid::Uuid) -> Result<Config, openraft::ConfigError> {
 
 /// Keeps [`Leading`] true, lets its clock tick, and proposes what only time demands: the first entry of a new cluster,
 /// and an entry that tells the time when something is due.
-async fn lead(shared: Arc<Shared>, first_revision: Option<Revision>) {
+async fn lead(shared: Arc<Shared>, start: Arc<Start>) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut metrics = shared.raft.server_metrics();
@@ -385,20 +387,18 @@ async fn lead(shared: Arc<Shared>, first_revision: Option<Revision>) {
         }
         let is_telling = telling.as_ref().is_some_and(|task| !task.is_finished());
         if (due || !started) && !is_telling {
-            let shared = Arc::clone(&shared);
-            let commands = if started { Vec::new() } else { vec![start(first_revision)] };
+            let (shared, start) = (Arc::clone(&shared), Arc::clone(&start));
             // Its fate shows in the table; if it was lost, a later tick tells again.
-            telling = Some(tokio::spawn(async move { drop(shared.proposer.propose(commands).await) }));
+            telling = Some(tokio::spawn(async move {
+                let commands = match started {
+                    true => Vec::new(),
+                    false => match start.command().await {
+                        Some(command) => vec![command],
+                        None => return,
+                    },
+                };
+                drop(shared.proposer.propose(commands).await);
+            }));
         }
     }
-}
-
-/// The first command of a new cluster. This is the only use of a wall clock: it puts the tokens of a cluster made anew
-/// above those of an earlier one.
-fn start(first_revision: Option<Revision>) -> Command {
-    let revision = first_revision.unwrap_or_else(|| {
-        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Revision(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX >> 12) << 10)
-    });
-    Command::Start { revision }
 }

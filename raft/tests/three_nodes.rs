@@ -40,6 +40,7 @@ impl Cluster {
                 url: format!("http://node-{id}"),
                 snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
                 first_revision: Some(Revision(FIRST)),
+                elders: None,
             };
             async move { (id, Node::start(settings).await.unwrap()) }
         });

@@ -64,6 +64,13 @@ impl Demo<'_> {
         let folders = newest_first(Path::new("/usr/lib/postgresql"));
         let programs = ["initdb", "postgres", "psql"].map(|name| found(name, &folders));
         match programs {
+            [Some(_), Some(_), Some(_)] if geteuid().is_root() && !lets_nobody_in(dir)? => {
+                self.screen.text(&format!(
+                    "\nPostgreSQL does not run as root, and the user `nobody` cannot enter\n{}.\n\
+                     As another user, or with another TMPDIR, this goes on: the same late write there.",
+                    dir.parent().unwrap_or(dir).display()
+                ))?;
+            }
             [Some(initdb), Some(postgres), Some(psql)] => {
                 number += 1;
                 self.screen.title(&format!("{number}. The same late write, at PostgreSQL"))?;
@@ -145,41 +152,47 @@ async fn at_postgres(
     let data = own.join("data");
     let mut made = mortal(initdb, is_root);
     made.args(["--username=postgres", "--auth=trust", "--no-locale", "--no-sync", "-D"]).arg(&data);
-    finished(made.output()?).context("initdb")?;
+    finished(ends(made).await?).context("initdb")?;
     let mut command = mortal(postgres, is_root);
     command.args(["-c", "listen_addresses=", "-c", "fsync=off", "-k"]).arg(&own).arg("-D").arg(&data);
     let mut server = start(command, &dir.join("postgres.log"))?;
-    let run = |sql: &str| {
+    let run = async |sql: &str| {
         let mut command = Command::new(psql);
         command.args(["-XqAt", "-U", "postgres", "-v", "ON_ERROR_STOP=1", "-h"]).arg(&own);
-        command.args(["-c", sql]).stdin(Stdio::null()).output()
+        command.args(["-c", sql]).stdin(Stdio::null());
+        ends(command).await
     };
-    let answers = async || run("SELECT 1").ok().filter(|output| output.status.success());
+    let answers = async || run("SELECT 1").await.ok().filter(|output| output.status.success());
     ready(&mut server, "PostgreSQL", answers).await?;
 
-    finished(run(SQL)?)?;
-    finished(run("CREATE TABLE guarded (balance int); CREATE TABLE plain (balance int);\
-                  INSERT INTO guarded VALUES (100); INSERT INTO plain VALUES (100)")?)?;
+    finished(run(SQL).await?)?;
+    finished(
+        run("CREATE TABLE guarded (balance int); CREATE TABLE plain (balance int);\
+                  INSERT INTO guarded VALUES (100); INSERT INTO plain VALUES (100)")
+        .await?,
+    )?;
     let key = late.key.as_str().replace('\'', "''");
     let mut said = None;
     for (token, balance) in [late.b, late.a] {
         let claimed = run(&format!(
             "BEGIN; SELECT ringfence.claim('{key}', {token}, {token}); UPDATE guarded SET balance = {balance}; COMMIT"
-        ))?;
+        ))
+        .await?;
         if let Err(error) = finished(claimed) {
             let error = error.to_string();
             let first = error.lines().next().unwrap_or_default();
             said = Some(format!("It says to A: {}", first.trim_start_matches("ERROR:").trim()));
         }
-        finished(run(&format!("UPDATE plain SET balance = {balance}"))?)?;
+        finished(run(&format!("UPDATE plain SET balance = {balance}")).await?)?;
     }
-    let get = |table: &str| -> anyhow::Result<u64> {
-        Ok(finished(run(&format!("SELECT balance FROM {table}"))?)?.trim().parse()?)
+    let get = async |table: &str| -> anyhow::Result<u64> {
+        Ok(finished(run(&format!("SELECT balance FROM {table}")).await?)?.trim().parse()?)
     };
-    let outcome = Outcome { said, guarded: get("guarded")?, plain: get("plain")? };
+    let outcome = Outcome { said, guarded: get("guarded").await?, plain: get("plain").await? };
     // In order: its processes would write into the folder a little longer.
     let mut stop = mortal(&postgres.with_file_name("pg_ctl"), is_root);
-    finished(stop.args(["stop", "-m", "immediate", "-D"]).arg(&data).output()?).context("pg_ctl")?;
+    stop.args(["stop", "-m", "immediate", "-D"]).arg(&data);
+    finished(ends(stop).await?).context("pg_ctl")?;
     Ok(outcome)
 }
 
@@ -201,6 +214,21 @@ fn start(mut command: Command, log: &Path) -> anyhow::Result<Child> {
     let log = std::fs::File::create(log)?;
     command.stdout(log.try_clone()?).stderr(log);
     Child::start(command).context("cannot run setpriv")
+}
+
+/// Runs it to its end, and kills it if that is not waited for.
+async fn ends(command: Command) -> std::io::Result<Output> {
+    tokio::process::Command::from(command).kill_on_drop(true).output().await
+}
+
+/// Whether the user without rights can get to what is in `dir`, which is made passable for it: all above it are.
+fn lets_nobody_in(dir: &Path) -> std::io::Result<bool> {
+    for above in dir.canonicalize()?.ancestors().skip(1) {
+        if above.metadata()?.permissions().mode() & 0o001 == 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Waits until `look` gives something.

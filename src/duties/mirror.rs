@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use ringfence_lease::Fence;
-use ringfence_mirror::{Changed, Identity, KeyState, Mirror, Source, View};
-use ringfence_raft::{Changes, Handle, Mirrored};
+use ringfence_mirror::{Changed, Elder, Identity, KeyState, Mirror, Source, View};
+use ringfence_raft::{Changes, Elders, Handle, Mirrored};
 use ringfence_wire::{Key, Revision, Token};
 
 /// Publishes whenever this node leads, until it stops.
@@ -43,6 +43,27 @@ impl Mirrored for Told {
     }
 }
 
+/// A mirror as a new cluster knows it: what it finds there of an earlier one.
+pub(crate) struct Found(pub(crate) Mirror);
+
+impl Elders for Found {
+    fn objection(
+        &self,
+        first_revision: Revision,
+    ) -> Pin<Box<dyn Future<Output = Option<String>> + Send + '_>> {
+        Box::pin(async move {
+            let Elder { address, cluster, reached } =
+                self.0.elder().await.filter(|elder| elder.reached >= first_revision)?;
+            Some(format!(
+                "it would count from {first_revision}, and cluster {cluster}, whose marker stands in the Redis at \
+                 {address}, came to {reached}: guards that know its tokens would reject those of this one. Start all \
+                 nodes with a --first-revision well above that, and with another --mirror-prefix if that cluster still \
+                 runs; or, if nothing that it guarded is there any more, run `ringfence mirror purge --cluster {cluster}`"
+            ))
+        })
+    }
+}
+
 /// The table of a node that leads.
 #[derive(Clone)]
 struct Table {
@@ -60,6 +81,10 @@ impl Source for Table {
 
     async fn changed(&self) {
         self.changes.any().await;
+    }
+
+    fn count_changed(&self) -> usize {
+        self.changes.count()
     }
 
     fn take_changed(&self, at_most: usize) -> Changed {

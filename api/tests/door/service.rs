@@ -92,6 +92,7 @@ impl Service {
             url: format!("http://{address}"),
             snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
             first_revision: Some(ringfence_wire::Revision(1_000)),
+            elders: None,
         };
         let node = Node::start(settings).await.unwrap();
         let handle = node.handle();

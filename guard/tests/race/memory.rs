@@ -1,7 +1,6 @@
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use ringfence_guard::{Admission, Claim, GuardedKey, MemoryGuard};
+use ringfence_guard::{Admission, Claim, ClaimError, GuardedKey, MemoryGuard};
 use ringfence_wire::Token;
 
 use crate::race::{ROUNDS, race};
@@ -51,7 +50,7 @@ impl Resource for Plain {
 #[test]
 fn memory_rejects_late_holders_and_nobody_else() {
     let guard = MemoryGuard::new(1);
-    let key = guard.key_or_ask(&"a".parse().unwrap(), |_| Ok::<_, Infallible>(Token(1))).unwrap();
+    let key = guard.key_or_ask(&"a".parse().unwrap(), |_| Ok::<_, ClaimError>(Token(1))).unwrap();
     race(ROUNDS, &Guarded { key, number: AtomicU64::new(0) }).assert_right();
 }
 

@@ -1,11 +1,14 @@
 //! Several servers: behind Sentinel, and a Redis Cluster.
 
-use ringfence_harness::{RedisCluster, RedisSentinel, RedisServer};
-use ringfence_mirror::State;
+use std::time::Duration;
+
+use ringfence_harness::{RedisCluster, RedisSentinel, RedisServer, until};
+use ringfence_mirror::{MirrorMode, Settings, State};
+use ringfence_wire::Revision;
 
 use crate::sampler::Sampler;
 use crate::table::Table;
-use crate::world::{Churn, Redis, World, keys, unswept};
+use crate::world::{Churn, Redis, WITHIN, World, keys, name, unswept};
 
 #[tokio::test]
 async fn a_failover_of_sentinel_is_followed() {
@@ -62,6 +65,84 @@ async fn one_emptied_master_of_a_redis_cluster_gets_its_part_again() {
     sampler.finish();
 }
 
+#[tokio::test]
+async fn what_stood_on_a_master_that_is_lost_is_not_said_to_stand_on_the_next() {
+    let group = RedisSentinel::start(&RedisServer::builder()).await.unwrap();
+    let [first, second] = group.servers() else { panic!("not two servers") };
+    let redis = Redis::at([second.address()]);
+    let timeout = Duration::from_millis(500);
+    let settings = Settings { mode: MirrorMode::BeforeAnswer, timeout, ..unswept(group.url()) };
+    let world = World::start(settings, &redis, Table::new(1_000));
+    world.state(State::Published).await;
+    let key = keys(1);
+    let (_, token) = world.table.grant(&key[0]).unwrap();
+    let stands = async || world.mirror.stands(&key, Revision(token.0)).await.then_some(());
+    until(WITHIN, "it stands", &stands).await.unwrap();
+    let hash = name(&key[0]);
+    // Sentinel ends the connections of a server that it makes the master.
+    let reads = async || until(WITHIN, "it is read", async || redis.fence(&hash).await.ok()).await.unwrap();
+    until(WITHIN, "it is replicated", async || reads().await).await.unwrap();
+    // The next master has lost it.
+    second.command(["config", "set", "replica-read-only", "no"]).await.unwrap();
+    second.command(["del", &hash]).await.unwrap();
+    first.stop().await.unwrap();
+    let next = second.address().to_string();
+    world
+        .status("the first master is given up", |status| {
+            let is_next = status.masters.first().is_some_and(|master| master.address == next);
+            is_next || status.state == State::Failing
+        })
+        .await;
+    for _ in 0..20 {
+        // As soon as it is said to stand, it does.
+        let says = stands().await.is_some();
+        assert!(!says || reads().await >= Some(token.0), "it does not stand");
+    }
+    group.fails_over(first.address()).await.unwrap();
+    until(WITHIN, "it stands again", &stands).await.unwrap();
+    assert!(reads().await >= Some(token.0));
+}
+
+#[tokio::test]
+async fn slots_that_move_between_masters_are_followed() {
+    let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
+    let redis = Redis::at(cluster.masters().iter().map(RedisServer::address));
+    let world = World::start(unswept(cluster.url()), &redis, Table::new(1_000));
+    let keys = keys(60);
+    let churn = Churn::start(&world.table, &keys);
+    world.state(State::Published).await;
+    churn.goes_on(60).await;
+    let [first, second, _] = cluster.masters() else { panic!("not three masters") };
+    let moved = first.command(["keys", "ringfence:{k/*"]).await.unwrap();
+    let moved: Vec<&str> = moved.lines().take(5).collect();
+    assert_eq!(moved.len(), 5);
+    let (from, to) = (id(first).await, id(second).await);
+    let at = second.address();
+    let (host, port) = (at.ip().to_string(), at.port().to_string());
+    for hash in &moved {
+        let slot = first.command(["cluster", "keyslot", hash]).await.unwrap();
+        second.command(["cluster", "setslot", &slot, "importing", &from]).await.unwrap();
+        first.command(["cluster", "setslot", &slot, "migrating", &to]).await.unwrap();
+        first.command(["migrate", &host, &port, "", "0", "5000", "keys", hash]).await.unwrap();
+        // Neither has the slot for certain now.
+        churn.goes_on(20).await;
+        for master in [second, first] {
+            master.command(["cluster", "setslot", &slot, "node", &to]).await.unwrap();
+        }
+        churn.goes_on(20).await;
+    }
+    churn.goes_on(60).await;
+    churn.stop().await;
+    world.is_equal("slots have moved").await;
+    world.state(State::Published).await;
+    let there = second.command(["keys", "ringfence:{k/*"]).await.unwrap();
+    assert!(moved.iter().all(|hash| there.lines().any(|line| line == *hash)), "{moved:?} in {there}");
+}
+
+async fn id(server: &RedisServer) -> String {
+    server.command(["cluster", "myid"]).await.unwrap()
+}
+
 /// Once it was asked again and again without a pause.
 #[tokio::test]
 async fn a_redis_cluster_without_slots_yet_is_told_of_and_waited_for() {
@@ -70,6 +151,12 @@ async fn a_redis_cluster_without_slots_yet_is_told_of_and_waited_for() {
     let world = World::start(unswept(url), &Redis::at([server.address()]), Table::new(1_000));
     let status = world.state(State::Failing).await;
     assert!(status.last_error.as_ref().is_some_and(|error| error.contains("no slots")), "{status:?}");
+    // What waits for a master is told of as well, and since when.
+    world.table.grant_all(&keys(7));
+    world.status("7 keys wait", |status| status.lag_keys == 7).await;
+    world.status("they wait on", |status| status.lag_keys == 7 && status.lag_ms >= 500).await;
     server.command(["cluster", "addslotsrange", "0", "16383"]).await.unwrap();
     world.state(State::Published).await;
+    world.is_equal("there were slots").await;
+    world.status("nothing waits", |status| (status.lag_keys, status.lag_ms) == (0, 0)).await;
 }

@@ -156,6 +156,10 @@ impl Source for Table {
         }
     }
 
+    fn count_changed(&self) -> usize {
+        self.lock().marked.len()
+    }
+
     fn take_changed(&self, at_most: usize) -> Changed {
         let mut inner = self.lock();
         let keys: Vec<Key> = (0..at_most).map_while(|_| inner.marked.pop_first()).collect();

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ringfence_harness::{RedisServer, until};
-use ringfence_mirror::{PurgeError, Settings, State, purge};
-use ringfence_wire::{Key, Token};
+use ringfence_mirror::{Identity, Mirror, PurgeError, Settings, State, purge};
+use ringfence_wire::{Key, Revision, Token};
 use tokio::time::sleep;
 
 use crate::proxy::Proxy;
@@ -193,6 +193,32 @@ async fn of_two_clusters_the_one_that_started_later_has_the_redis_until_it_is_pu
     earlier.state(State::Published).await;
     earlier.is_equal("the later cluster was purged").await;
     assert_eq!(server.command(["exists", "another program's"]).await.unwrap(), "1");
+}
+
+#[tokio::test]
+async fn a_cluster_leaves_word_of_how_far_it_has_come() {
+    let server = RedisServer::builder().start().await.unwrap();
+    let redis = Redis::at([server.address()]);
+    let mut world = World::start(unswept(server.url()), &redis, Table::new(1_000));
+    world.table.grant_all(&keys(50));
+    let next = Mirror::new(unswept(server.url())).unwrap();
+    let is_told = async || next.elder().await.filter(|elder| elder.reached == Revision(1_050));
+    let elder = until(WITHIN, "it has come to 1,050", is_told).await.unwrap();
+    let Identity { cluster_id, .. } = world.table.identity();
+    assert_eq!((elder.address, elder.cluster), (server.address().to_string(), cluster_id.to_string()));
+
+    // An earlier version's marker, what is none, and a Redis that is gone.
+    world.step_down().await;
+    let marker = "ringfence:marker:{0}";
+    server.command(["del", marker]).await.unwrap();
+    server.command(["hset", marker, "cluster", "c", "first_revision", "77"]).await.unwrap();
+    assert_eq!(next.elder().await.unwrap().reached, Revision(77));
+    server.command(["hset", marker, "first_revision", "no number"]).await.unwrap();
+    assert_eq!(next.elder().await, None);
+    server.command(["set", marker, "no hash"]).await.unwrap();
+    assert_eq!(next.elder().await, None);
+    server.kill().unwrap();
+    assert_eq!(next.elder().await, None);
 }
 
 #[tokio::test]
