@@ -3,13 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use ringfence_harness::{Acquired, Answered, Builder, Cluster, definite, try_once};
-use ringfence_wire::LeaseId;
-use serde_json::Value;
+use ringfence_harness::{
+    Acquired, Answered, Builder, Cluster, Consistency, churn, definite, key, try_once, until, wait_for,
+};
+use ringfence_wire::{Holder, LeaseId, Mode, Token};
+use serde_json::{Value, json};
 
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(30);
@@ -102,6 +105,123 @@ async fn nodes_are_in_the_same_state_after_the_same_entry() {
     cluster.ready().await.unwrap();
 }
 
+fn entries(log: &Value) -> Vec<u64> {
+    log["entries"].as_array().unwrap().iter().map(|entry| entry["index"].as_u64().unwrap()).collect()
+}
+
+/// Each change takes one revision: so none is missing in what is told, and none is told twice.
+fn revisions(view: &Value) -> Vec<u64> {
+    let told = view["events"].as_array().unwrap().iter().map(|event| event["revision"].as_u64().unwrap());
+    let told: Vec<u64> = told.collect();
+    assert!(told.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{told:?}");
+    told
+}
+
+#[tokio::test]
+async fn every_change_of_a_log_is_told_and_alike_on_all_nodes() {
+    let cluster = cluster().start().await.unwrap();
+    let client = cluster.node(1).client();
+    let [first, second, reader, vain] = [LeaseId::random(); 4].map(|_| LeaseId::random());
+    let granted = |reply| match Ok(reply).done() {
+        Acquired::Granted(grant) => grant.token.0,
+        other => panic!("not granted: {other:?}"),
+    };
+    let mut wish = try_once("told/a");
+    wish.holder = Holder::new("worker 1");
+    let token = granted(definite(SOON, || client.acquire(first, &wish)).await.unwrap());
+    let (a, b) = (key("told/a"), key("told/b"));
+    let other = cluster.node(2).client();
+    let waiter = tokio::spawn(async move {
+        let wish = wait_for("told/a", 30_000);
+        definite(SOON, || other.acquire(second, &wish)).await.unwrap()
+    });
+    let is_queued = || async {
+        let view = definite(SOON, || client.key(&a, Consistency::Linearizable)).await;
+        (Ok(view.unwrap()).done().waiters.len() == 1).then_some(())
+    };
+    until(SOON, "a waiter", is_queued).await.unwrap();
+    wish = wait_for("told/a", 1);
+    definite(SOON, || client.acquire(vain, &wish)).await.unwrap();
+    definite(SOON, || client.release(first)).await.unwrap();
+    let next = granted(waiter.await.unwrap());
+    wish = try_once("told/b");
+    wish.keys[0].mode = Mode::Shared { limit: NonZeroU32::new(2) };
+    let shared = granted(definite(SOON, || client.acquire(reader, &wish)).await.unwrap());
+    definite(SOON, || client.revoke(&b, Token(shared))).await.unwrap();
+    cluster.kill_all().unwrap();
+
+    let logs = cluster.nodes().iter().map(|node| entries(&inspect_json(&node.data(), &["log"])));
+    let last = logs.map(|log| *log.last().unwrap()).min().unwrap().to_string();
+    let views = cluster.nodes().iter().map(|node| inspect_json(&node.data(), &["events", "--index", &last]));
+    let views: Vec<Value> = views.collect();
+    for (id, view) in (1..).zip(&views) {
+        assert_eq!((&view["node_id"], &view["index"].to_string()), (&json!(id), &last));
+        assert_eq!((&view["events"], &view["after_revision"]), (&views[0]["events"], &json!(0)));
+    }
+    revisions(&views[0]);
+    let told = views[0]["events"].as_array().unwrap();
+    let told: Vec<_> = told
+        .iter()
+        .map(|event| json!([event["lease_id"], event["change"], event["reason"], event["token"]]))
+        .collect();
+    let expected = json!([
+        [first, "granted", null, token],
+        [second, "queued", null, null],
+        [vain, "queued", null, null],
+        [vain, "left", null, null],
+        [first, "ended", "released", token],
+        [second, "granted", null, next],
+        [reader, "granted", null, shared],
+        [reader, "ended", "revoked", shared],
+    ]);
+    assert_eq!(json!(told), expected);
+    let events = &views[0]["events"];
+    assert_eq!(events[0]["keys"], json!([{"key": "told/a", "mode": "Exclusive", "fence": token}]));
+    assert_eq!(events[0]["holder"], "worker 1");
+    let mode = json!({"Shared": {"limit": 2}});
+    assert_eq!(events[7]["keys"], json!([{"key": "told/b", "mode": mode, "fence": shared + 2}]));
+    assert!(events[3]["at_ms"].as_u64() > events[2]["at_ms"].as_u64(), "a wait takes time: {events}");
+
+    let text = inspect(&cluster.node(3).data(), &["events", "--index", &last]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    for line in [
+        format!("granted {first}, token {token}, \"worker 1\": told/a (fence {token})\n"),
+        format!("queued {second}: told/a (fence {token})\n"),
+        format!("left (its wait ran out) {vain}: told/a (fence {token})\n"),
+        format!(
+            "ended (revoked) {reader}, token {shared}: told/b shared by 2 at most (fence {})\n",
+            shared + 2
+        ),
+    ] {
+        assert!(text.contains(&line), "{line}is missing in:\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn changes_are_told_from_the_oldest_snapshot_that_the_log_goes_on_from() {
+    let cluster = cluster().nodes(1).argument("--snapshot-after-bytes=1048576").start().await.unwrap();
+    let node = cluster.node(1);
+    churn(&cluster, "told", 6 << 20).await;
+    node.kill().unwrap();
+    let log = inspect_json(&node.data(), &["log"]);
+    let snapshots = inspect_json(&node.data(), &["snapshot"]);
+    let oldest = snapshots["snapshots"].as_array().unwrap().last().unwrap();
+    let newest = &snapshots["snapshots"][0];
+    assert!(oldest["index"].as_u64() < newest["index"].as_u64(), "{snapshots}");
+    assert!(log["purged"]["index"].as_u64() <= oldest["index"].as_u64(), "{snapshots}");
+
+    let last = entries(&log).last().unwrap().to_string();
+    let view = inspect_json(&node.data(), &["events", "--index", &last]);
+    let told = revisions(&view);
+    let state = inspect_json(&node.data(), &["state", "--index", &last]);
+    assert_eq!(view["after_revision"], oldest["revision"]);
+    assert_eq!(json!([told[0] - 1, told.last()]), json!([oldest["revision"], state["revision"]]));
+
+    let newest_index = newest["index"].to_string();
+    let view = inspect_json(&node.data(), &["events", "--index", &newest_index]);
+    assert_eq!(json!(revisions(&view).last()), newest["revision"]);
+}
+
 #[tokio::test]
 async fn what_cannot_be_shown_is_refused_with_a_reason() {
     let cluster = cluster().nodes(1).start().await.unwrap();
@@ -110,7 +230,9 @@ async fn what_cannot_be_shown_is_refused_with_a_reason() {
     assert!(refusal(&node.data(), &["log"]).contains("in use by another process"));
     node.kill().unwrap();
     assert_eq!(inspect(&node.data(), &["snapshot"]).stdout, b"none\n");
-    assert!(refusal(&node.data(), &["state", "--index", "4711"]).contains("entry 4711 cannot be told"));
+    for what in ["state", "events"] {
+        assert!(refusal(&node.data(), &[what, "--index", "4711"]).contains("entry 4711 cannot be told"));
+    }
     assert!(refusal(Path::new("/"), &["state"]).contains("not the data directory of a node"));
 
     let (path, mut bytes) = files(&node.data())

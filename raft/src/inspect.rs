@@ -1,14 +1,15 @@
 //! Looking at the data of a stopped node, without changing it.
 //!
 //! Two nodes of a cluster that have applied the same entries are in the same state, and this says so: the checksum of
-//! [`StateView`] is equal if and only if the tables are.
+//! [`StateView`] is equal if and only if the tables are. What came to pass on the way is told by [`EventsView`], which
+//! goes back as far as the log does.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use openraft::EntryPayload;
-use ringfence_lease::{Command, LeaseTable};
+use ringfence_lease::{Command, Event, LeaseTable};
 use ringfence_wire::Revision;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -20,6 +21,10 @@ use crate::identity::{DataDir, DirError, Identity};
 use crate::log_store::LogContents;
 use crate::snapshots::generation::{Head, Reader};
 use crate::snapshots::{FOLDER, indexes, path_of};
+
+mod events;
+
+pub use events::{ChangeName, ChangedKey, EventView, EventsView};
 
 /// The data directory of a node that does not run; it cannot start while this is held.
 pub struct StoppedNode {
@@ -229,36 +234,27 @@ impl StoppedNode {
     /// Its state after entry `index`, committed or not; `None`: after the last entry that it knows to be committed.
     /// Made from the snapshot and the log, as a start of the node would.
     pub fn state(&self, index: Option<u64>) -> Result<StateView, InspectError> {
+        let replay = self.replay(index)?;
+        let base = Self::base(replay.generations.iter(), &replay)?;
+        let (position, table) = replay.run(base, |_, _, _| {})?;
+        Ok(self.state_of(&table, position))
+    }
+
+    /// All that it takes to tell what was up to entry `index`, or to the last that is known to be committed.
+    fn replay(&self, index: Option<u64>) -> Result<Replay, InspectError> {
         let contents = self.contents()?;
         let generations = self.generations()?;
         let newest = generations.first().map(|(_, index)| *index);
         let committed = contents.committed.map(|id| id.index()).max(newest);
         let asked = index.or(committed).ok_or(InspectError::NothingCommitted)?;
         let begins = contents.purged.map(|id| id.index());
-        let last = contents.entries.back().map(|(_, entry)| entry.log_id.index()).max(newest);
-        let (first, last) = (begins.unwrap_or(0), last.unwrap_or(0));
+        let last_entry = contents.entries.back().map(|(_, entry)| entry.log_id.index());
+        let (first, last) = (begins.unwrap_or(0), last_entry.max(newest).unwrap_or(0));
         if !(first..=last).contains(&asked) {
             return Err(InspectError::OutOfRange { asked, first, last });
         }
-        let base = Self::base(generations, begins, asked)?;
-        let mut position = base.as_ref().map(|(position, _)| *position);
-        let mut table = base.map(|(_, table)| table).unwrap_or_default();
-        for (_, entry) in contents.entries {
-            let at = Position::of(entry.log_id);
-            if at.index > asked {
-                break;
-            }
-            if position.is_some_and(|position| at.index <= position.index) {
-                continue;
-            }
-            if let EntryPayload::Normal(batch) = entry.payload {
-                let Batch { at_ms, commands } = Batch::decode(&batch).map_err(at_entry(at.index))?;
-                table.apply(at_ms, commands, &mut Vec::new());
-            }
-            position = Some(at);
-        }
-        let position = position.ok_or(InspectError::NothingCommitted)?;
-        Ok(self.state_of(&table, position))
+        let entries = contents.entries.into_iter().map(|(_, entry)| entry).collect();
+        Ok(Replay { asked, begins, generations, entries })
     }
 
     fn owner(&self) -> Owner {
@@ -290,29 +286,72 @@ impl StoppedNode {
         Ok(indexes.into_iter().map(|index| (path_of(&path, index), index)).collect())
     }
 
-    /// The newest usable snapshot of a state no later than after entry `asked`; `None`: the log, which `begins` after an
-    /// entry, has it all.
-    fn base(
-        generations: Vec<(PathBuf, u64)>,
-        begins: Option<u64>,
-        asked: u64,
+    /// The first usable of these snapshots that the replay can go on from; `None`: the log has it all.
+    fn base<'a>(
+        generations: impl Iterator<Item = &'a (PathBuf, u64)>,
+        replay: &Replay,
     ) -> Result<Option<(Position, LeaseTable)>, InspectError> {
         let mut reasons = String::new();
         for (path, index) in generations {
-            if index > asked || Some(index) < begins {
+            if *index > replay.asked || Some(*index) < replay.begins {
                 continue;
             }
-            match read(&path) {
-                Ok((head, table)) => return Ok(Some((Position { term: head.term(), index }, table))),
+            match read(path) {
+                Ok((head, table)) => return Ok(Some((Position { term: head.term(), index: *index }, table))),
                 Err(error) => reasons += &format!("; {}: {error}", path.display()),
             }
         }
-        match begins {
+        match replay.begins {
             None => Ok(None),
             Some(begins) => Err(InspectError::Snapshot(format!(
                 "there is none to go on from after entry {begins}, where the log begins{reasons}"
             ))),
         }
+    }
+}
+
+/// What a node has on disk, to be replayed up to an entry.
+struct Replay {
+    asked: u64,
+    /// The entry after which the log begins; `None`: it has all.
+    begins: Option<u64>,
+    /// The snapshots, the newest first.
+    generations: Vec<(PathBuf, u64)>,
+    entries: Vec<Entry>,
+}
+
+impl Replay {
+    /// Goes on from `base`, and tells `each` of the changes of each entry: where it stands, and the table after it.
+    fn run(
+        self,
+        base: Option<(Position, LeaseTable)>,
+        mut each: impl FnMut(Position, &LeaseTable, Vec<Event>),
+    ) -> Result<(Position, LeaseTable), InspectError> {
+        let mut position = base.as_ref().map(|(position, _)| *position);
+        let mut table = base.map(|(_, table)| table).unwrap_or_default();
+        for entry in self.entries {
+            let at = Position::of(entry.log_id);
+            if at.index > self.asked {
+                break;
+            }
+            if position.is_some_and(|position| at.index <= position.index) {
+                continue;
+            }
+            if let EntryPayload::Normal(batch) = entry.payload {
+                let Batch { at_ms, commands } = Batch::decode(&batch).map_err(at_entry(at.index))?;
+                let mut events = Vec::new();
+                table.apply(at_ms, commands, &mut events);
+                each(at, &table, events);
+            }
+            position = Some(at);
+        }
+        let position = position.ok_or(InspectError::NothingCommitted)?;
+        if position.index < self.asked {
+            // A snapshot was sent to this node, and it was stopped before its log began anew.
+            let (asked, last) = (self.asked, position.index);
+            return Err(InspectError::OutOfRange { asked, first: self.begins.unwrap_or(0), last });
+        }
+        Ok((position, table))
     }
 }
 

@@ -59,8 +59,8 @@ pub use founding::JoinError;
 pub use handle::{Handle, Mirrored, Unanswered};
 pub use identity::DirError;
 pub use inspect::{
-    EntryView, InspectError, LogView, Owner, Position, Says, SnapshotView, SnapshotsView, StateView,
-    StoppedNode, VoteView,
+    ChangeName, ChangedKey, EntryView, EventView, EventsView, InspectError, LogView, Owner, Position, Says,
+    SnapshotView, SnapshotsView, StateView, StoppedNode, VoteView,
 };
 pub use members::MembersError;
 pub use node::{Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};

@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use ringfence_raft::{
-    EntryView, LogView, Owner, Position, Says, SnapshotView, SnapshotsView, StateView, StoppedNode,
+    ChangeName, EntryView, EventView, EventsView, LogView, Owner, Position, Says, SnapshotView,
+    SnapshotsView, StateView, StoppedNode,
 };
+use ringfence_wire::{EndReason, Mode};
 use serde::Serialize;
 
 /// What is looked at, and how it is shown.
@@ -36,6 +38,12 @@ enum What {
         #[arg(long, value_name = "N")]
         index: Option<u64>,
     },
+    /// The changes of the lease table, as far back as the log goes
+    Events {
+        /// Up to this entry [default: the last that the node knows to be committed]
+        #[arg(long, value_name = "N")]
+        index: Option<u64>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -54,6 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         What::Log => arguments.output.show(&node.log()?, log),
         What::Snapshot => arguments.output.show(&node.snapshots()?, snapshots),
         What::State { index } => arguments.output.show(&node.state(index)?, state),
+        What::Events { index } => arguments.output.show(&node.events(index)?, events),
     }?;
     match std::io::stdout().write_all(text.as_bytes()) {
         // Whoever reads has seen enough.
@@ -134,6 +143,54 @@ fn state(view: &StateView) -> String {
     lines.add("remembered", view.remembered);
     lines.add("sha256", &view.sha256);
     lines.0
+}
+
+fn events(view: &EventsView) -> String {
+    let mut lines = Lines::of(&view.owner);
+    lines.add("up to entry", position(Some(view.position)));
+    lines.add("after rev.", view.after_revision.0);
+    let Lines(mut text) = lines;
+    text += "\n   index   term     clock   revision\n";
+    for event in &view.events {
+        let Position { term, index } = event.position;
+        let (at_ms, revision) = (event.at_ms, event.revision.0);
+        text += &format!("{index:>8} {term:>6} {at_ms:>9} {revision:>10}   {}\n", what_happened(event));
+    }
+    text
+}
+
+/// As `granted 0192…, token 7, "worker 3": a (fence 7), b shared (fence 5)`.
+fn what_happened(event: &EventView) -> String {
+    let what = match event.change {
+        ChangeName::Granted => "granted",
+        ChangeName::Queued => "queued",
+        ChangeName::Ended => "ended",
+        ChangeName::Left => "left",
+    };
+    let why = match (event.change, event.reason) {
+        (_, Some(EndReason::Released)) => " (released)",
+        (_, Some(EndReason::Expired)) => " (expired)",
+        (_, Some(EndReason::Revoked)) => " (revoked)",
+        (_, Some(EndReason::Abandoned)) => " (abandoned)",
+        (ChangeName::Left, None) => " (its wait ran out)",
+        (_, None) => "",
+    };
+    let mut text = format!("{what}{why} {}", event.lease_id);
+    if let Some(token) = event.token {
+        text += &format!(", token {token}");
+    }
+    if let Some(holder) = &event.holder {
+        text += &format!(", {:?}", holder.as_str());
+    }
+    let keys = event.keys.iter().map(|key| {
+        let mode = match key.mode {
+            Mode::Exclusive => String::new(),
+            Mode::Shared { limit: None } => " shared".to_owned(),
+            Mode::Shared { limit: Some(limit) } => format!(" shared by {limit} at most"),
+        };
+        format!("{}{mode} (fence {})", key.key, key.fence)
+    });
+    text + ": " + &keys.collect::<Vec<_>>().join(", ")
 }
 
 fn snapshots(view: &SnapshotsView) -> String {

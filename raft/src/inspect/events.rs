@@ -1,0 +1,115 @@
+//! All changes of the table that a log tells of: the log is replayed, by the rules that every node applies it by.
+
+use ringfence_lease::{Change, Event};
+use ringfence_wire::{EndReason, Holder, Key, LeaseId, Mode, Revision, Token};
+use serde::Serialize;
+
+use super::{InspectError, Owner, Position, StoppedNode};
+
+/// The changes of the table up to an entry.
+#[derive(Clone, Debug, Serialize)]
+pub struct EventsView {
+    /// Whose log it is.
+    #[serde(flatten)]
+    pub owner: Owner,
+    /// The entry up to which they are told.
+    #[serde(flatten)]
+    pub position: Position,
+    /// The revision that they begin after: earlier changes are no longer in the log.
+    pub after_revision: Revision,
+    /// In the order they were made.
+    pub events: Vec<EventView>,
+}
+
+/// A change of the table.
+#[derive(Clone, Debug, Serialize)]
+pub struct EventView {
+    /// The entry that made it.
+    #[serde(flatten)]
+    pub position: Position,
+    /// Milliseconds of the cluster's clock.
+    pub at_ms: u64,
+    /// Its number.
+    pub revision: Revision,
+    /// The lease that changed.
+    pub lease_id: LeaseId,
+    /// What happened to it.
+    pub change: ChangeName,
+    /// Why, where it ended or left; `None` where its wait ran out.
+    pub reason: Option<EndReason>,
+    /// Its token; `None` for a lease that waits or never was granted.
+    pub token: Option<Token>,
+    /// Its keys, in the order they were asked for.
+    pub keys: Vec<ChangedKey>,
+    /// The public label.
+    pub holder: Option<Holder>,
+}
+
+/// What happened to a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeName {
+    /// It was granted, at once or from the queue.
+    Granted,
+    /// It took its place in the queue.
+    Queued,
+    /// It was live and ended.
+    Ended,
+    /// It waited and left the queue.
+    Left,
+}
+
+/// A key of a lease that changed.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChangedKey {
+    /// The key.
+    pub key: Key,
+    /// How it is claimed.
+    pub mode: Mode,
+    /// Its fence after this change.
+    pub fence: Token,
+}
+
+impl StoppedNode {
+    /// All changes that it can tell of up to entry `index`, committed or not; `None`: up to the last entry that it knows
+    /// to be committed. They begin after the oldest usable snapshot that the log goes on from, or with the log.
+    pub fn events(&self, index: Option<u64>) -> Result<EventsView, InspectError> {
+        let replay = self.replay(index)?;
+        let log_reaches = replay.entries.last().is_some_and(|last| last.log_id.index() >= replay.asked);
+        let oldest = replay.generations.iter().rev();
+        let base = match replay.begins {
+            None if log_reaches => None,
+            // What a snapshot of a later entry holds, the log tells nothing of.
+            _ => Self::base(oldest.filter(|(_, index)| log_reaches || *index == replay.asked), &replay)?,
+        };
+        let after_revision = base.as_ref().map_or(Revision(0), |(_, table)| table.revision());
+        let mut events = Vec::new();
+        let (position, _) = replay.run(base, |position, table, changes| {
+            events.extend(changes.into_iter().map(|change| EventView::of(position, table.at_ms(), change)));
+        })?;
+        Ok(EventsView { owner: self.owner(), position, after_revision, events })
+    }
+}
+
+impl EventView {
+    fn of(position: Position, at_ms: u64, event: Event) -> Self {
+        let (change, reason) = match event.change {
+            Change::Granted => (ChangeName::Granted, None),
+            Change::Queued => (ChangeName::Queued, None),
+            Change::Ended(reason) => (ChangeName::Ended, Some(reason)),
+            Change::Left(reason) => (ChangeName::Left, reason),
+        };
+        let keys = event.keys.into_iter().map(|(key, mode, fence)| ChangedKey { key, mode, fence });
+        Self {
+            position,
+            at_ms,
+            revision: event.revision,
+            lease_id: event.lease_id,
+            change,
+            reason,
+            token: event.token,
+            keys: keys.collect(),
+            holder: event.holder,
+        }
+    }
+}
