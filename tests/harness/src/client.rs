@@ -11,8 +11,8 @@ use ringfence_wire::{
     AcquireRequest, BatchAnswer, BatchRequest, Grant, Key, KeyList, KeyView, LeaseId, Problem, ProblemKind,
     RenewManyRequest, RenewRequest, RevokeRequest, Token, Ttl, ValidateRequest, Verdict,
 };
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::answer::{Acquired, Called, ClusterView, Failure, Fate, LeaseView, Reply};
@@ -46,6 +46,11 @@ impl Client {
         Self { connections: Arc::new(Connections::new(address)), timeout: TIMEOUT }
     }
 
+    /// A client of the same node with connections of its own.
+    pub fn apart(&self) -> Self {
+        Self { connections: Arc::new(self.connections.apart()), timeout: self.timeout }
+    }
+
     /// The same, as seen from inside `namespace`.
     pub(crate) fn inside(namespace: &Arc<Namespace>, address: SocketAddr) -> Self {
         Self { connections: Arc::new(Connections::inside(namespace, address)), timeout: TIMEOUT }
@@ -58,15 +63,33 @@ impl Client {
 
     /// `PUT /v1/leases/{lease_id}`
     pub async fn acquire(&self, lease_id: LeaseId, wish: &AcquireRequest) -> Called<Acquired> {
+        Ok(match self.acquire_mirrored(lease_id, wish).await? {
+            Reply::Done { status, body: (acquired, _) } => Reply::Done { status, body: acquired },
+            Reply::Refused(problem) => Reply::Refused(problem),
+        })
+    }
+
+    /// The same, and whether the fence of a grant stood in the mirror; `None` where the answer does not say.
+    pub async fn acquire_mirrored(
+        &self,
+        lease_id: LeaseId,
+        wish: &AcquireRequest,
+    ) -> Called<(Acquired, Option<bool>)> {
+        #[derive(Deserialize)]
+        struct Told {
+            mirrored: Option<bool>,
+        }
         let waits = Duration::from_millis(wish.wait_ms.ms().into());
         let path = format!("/v1/leases/{lease_id}");
         let answer = self.send(Method::PUT, &path, json(wish), self.timeout + waits).await?;
         typed(answer, |answer| {
-            Ok(match answer.status {
+            let acquired = match answer.status {
                 201 => Acquired::Granted(serde_json::from_slice(&answer.body)?),
                 200 => Acquired::Standing(serde_json::from_slice(&answer.body)?),
                 _ => Acquired::Waiting(serde_json::from_slice(&answer.body)?),
-            })
+            };
+            let told: Told = serde_json::from_slice(&answer.body)?;
+            Ok((acquired, told.mirrored))
         })
     }
 

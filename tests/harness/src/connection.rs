@@ -56,6 +56,11 @@ impl Connections {
         Self { address, namespace: None, idle: Mutex::default() }
     }
 
+    /// Connections of their own to the same node.
+    pub(crate) fn apart(&self) -> Self {
+        Self { namespace: self.namespace.clone(), ..Self::new(self.address) }
+    }
+
     pub(crate) fn inside(namespace: &Arc<Namespace>, address: SocketAddr) -> Self {
         Self { namespace: Some(Arc::clone(namespace)), ..Self::new(address) }
     }

@@ -13,6 +13,7 @@ use crate::Error;
 const CLAIM: u16 = 7399;
 pub(crate) const HTTP: u16 = 7400;
 pub(crate) const PEER: u16 = 7500;
+pub(crate) const RELAY: u16 = 7600;
 /// The first Redis server; a Redis Cluster takes the same ports 10,000 higher as well.
 pub(crate) const REDIS: u16 = 6379;
 const ATTEMPTS: usize = 100;
@@ -53,5 +54,10 @@ impl Loopback {
     /// Where its peers reach node `id`.
     pub(crate) fn peer(&self, id: u16) -> SocketAddr {
         self.at(PEER + id)
+    }
+
+    /// Where its peers reach node `id` if something stands between them.
+    pub(crate) fn relay(&self, id: u16) -> SocketAddr {
+        self.at(RELAY + id)
     }
 }

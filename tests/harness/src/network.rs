@@ -24,9 +24,13 @@ use crate::{Client, Error};
 const RULES: &str = "
     table bridge faults {
         set cut { type ifname . ifname; }
+        set lossy { type ifname . ifname; }
+        set narrow { type ifname . ifname; }
         chain forward {
             type filter hook forward priority filter;
-            ether type ip iifname . oifname @cut drop
+            ether type ip iifname . oifname @cut counter drop
+            ether type ip iifname . oifname @lossy numgen random mod 100 < 25 counter drop
+            ether type ip iifname . oifname @narrow ip length > 300 counter drop
         }
     }";
 
@@ -57,15 +61,18 @@ impl Network {
 
     /// Drops what the first node of each pair sends to the second, from now on.
     pub fn cut(&self, pairs: &[(u64, u64)]) -> Result<(), Error> {
-        for (from, to) in pairs {
-            self.node(*from)?;
-            self.node(*to)?;
-        }
-        let elements: Vec<String> = pairs.iter().map(|(from, to)| format!("n{from} . n{to}")).collect();
-        match elements.is_empty() {
-            true => Ok(()),
-            false => self.nft(&format!("add element bridge faults cut {{ {} }}", elements.join(", "))),
-        }
+        self.add("cut", pairs)
+    }
+
+    /// Drops a quarter of all packets that the first node of each pair sends to the second, from now on.
+    pub fn lose(&self, pairs: &[(u64, u64)]) -> Result<(), Error> {
+        self.add("lossy", pairs)
+    }
+
+    /// Drops the packets of more than 300 bytes that the first node of each pair sends to the second, from now on:
+    /// connections are opened and stay open, and what they are for does not arrive.
+    pub fn narrow(&self, pairs: &[(u64, u64)]) -> Result<(), Error> {
+        self.add("narrow", pairs)
     }
 
     /// Drops what the nodes of either side send to those of the other, from now on.
@@ -81,7 +88,31 @@ impl Network {
 
     /// Drops nothing any more.
     pub fn heal(&self) -> Result<(), Error> {
+        self.mend()?;
+        self.nft("flush set bridge faults lossy; flush set bridge faults narrow")
+    }
+
+    /// Undoes [`Network::cut`] alone.
+    pub fn mend(&self) -> Result<(), Error> {
         self.nft("flush set bridge faults cut")
+    }
+
+    /// Undoes [`Network::lose`] alone.
+    pub fn lose_nothing(&self) -> Result<(), Error> {
+        self.nft("flush set bridge faults lossy")
+    }
+
+    /// Undoes [`Network::narrow`] alone.
+    pub fn widen(&self) -> Result<(), Error> {
+        self.nft("flush set bridge faults narrow")
+    }
+
+    /// How many packets were dropped so far.
+    pub fn dropped(&self) -> Result<u64, Error> {
+        let rules = self.bridge.run(Command::new("nft").args(["list", "ruleset"]), "");
+        let rules = rules.map_err(Error::io("cannot count what was dropped"))?;
+        let counts = rules.split("counter packets ").skip(1);
+        Ok(counts.filter_map(|rest| rest.split(' ').next()?.parse::<u64>().ok()).sum())
     }
 
     /// How many TCP connections with node `with` are open, as node `id` sees it.
@@ -133,6 +164,18 @@ impl Network {
             node.run(&mut batch(), &links).map_err(failed())?;
         }
         Ok(())
+    }
+
+    fn add(&self, set: &str, pairs: &[(u64, u64)]) -> Result<(), Error> {
+        for (from, to) in pairs {
+            self.node(*from)?;
+            self.node(*to)?;
+        }
+        let elements: Vec<String> = pairs.iter().map(|(from, to)| format!("n{from} . n{to}")).collect();
+        match elements.is_empty() {
+            true => Ok(()),
+            false => self.nft(&format!("add element bridge faults {set} {{ {} }}", elements.join(", "))),
+        }
     }
 
     fn nft(&self, command: &str) -> Result<(), Error> {

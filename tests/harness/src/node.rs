@@ -1,3 +1,4 @@
+use std::fs::DirEntry;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -23,6 +24,7 @@ pub struct Node {
     pub(crate) id: u64,
     pub(crate) http: SocketAddr,
     pub(crate) peer: SocketAddr,
+    pub(crate) advertised: SocketAddr,
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
     /// Whether it waits to be added, rather than being one of the first.
@@ -54,6 +56,11 @@ impl Node {
     /// Where its peers reach it.
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Where its peers are told that it is: its relay, if there is one.
+    pub fn advertised(&self) -> SocketAddr {
+        self.advertised
     }
 
     /// Its data directory.
@@ -91,14 +98,29 @@ impl Node {
         Ok(())
     }
 
+    /// Kills it and removes its data, but not the directory, on which a disk may be mounted.
+    pub fn wipe(&self) -> Result<(), Error> {
+        self.kill()?;
+        let remove = |entry: std::io::Result<DirEntry>| {
+            let path = entry?.path();
+            if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }
+        };
+        let removed = std::fs::read_dir(self.data()).and_then(|mut entries| entries.try_for_each(remove));
+        removed.map_err(self.failed("remove the data of"))
+    }
+
     /// Removes its data, and starts it to wait until it is added.
     pub fn start_anew(&self) -> Result<(), Error> {
-        self.kill()?;
-        std::fs::remove_dir_all(self.data()).map_err(self.failed("remove the data of"))?;
+        self.start_anew_with(|_| {})
+    }
+
+    /// The same, with a command that was changed before.
+    pub fn start_anew_with(&self, change: impl FnOnce(&mut Command)) -> Result<(), Error> {
+        self.wipe()?;
         self.start_with(|command| {
             command.args((!self.joins).then_some("--join"));
-        })?;
-        Ok(())
+            change(command);
+        })
     }
 
     /// Kills its process, if it has one, and starts it again.
@@ -126,15 +148,16 @@ impl Node {
         self.finish_kill()
     }
 
-    /// The first half of [`Node::kill`]: so that several can be killed at once.
-    pub(crate) fn begin_kill(&self) -> Result<(), Error> {
+    /// The first half of [`Node::kill`]: it has no more than to be reaped, so several can be killed at once.
+    pub fn begin_kill(&self) -> Result<(), Error> {
         match self.process().as_mut() {
             Some(process) => process.kill().map_err(self.failed("kill")),
             None => Ok(()),
         }
     }
 
-    pub(crate) fn finish_kill(&self) -> Result<(), Error> {
+    /// The second half of [`Node::kill`]: waits until it is gone.
+    pub fn finish_kill(&self) -> Result<(), Error> {
         match self.process().take() {
             Some(mut process) => process.reap().map(drop).map_err(self.failed("wait for")),
             None => Ok(()),
@@ -157,6 +180,17 @@ impl Node {
     /// Lets it go on after [`Node::stop`].
     pub fn resume(&self) -> Result<(), Error> {
         self.signal(Signal::CONT)
+    }
+
+    /// How it has ended by itself, if it has: then it has no process any more.
+    pub fn take_ended(&self) -> Result<Option<ExitStatus>, Error> {
+        let mut process = self.process();
+        let Some(running) = process.as_mut() else { return Ok(None) };
+        let ended = running.ended().map_err(self.failed("wait for"))?;
+        if ended.is_some() {
+            *process = None;
+        }
+        Ok(ended)
     }
 
     /// Asks it with SIGTERM to stop in order, and waits until it has.

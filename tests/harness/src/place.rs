@@ -31,6 +31,14 @@ impl Place {
         }
     }
 
+    /// Where its peers are told that node `id` is, if something stands between them.
+    pub(crate) fn relay(&self, id: u16) -> SocketAddr {
+        match self {
+            Self::Loopback(loopback) => loopback.relay(id),
+            Self::Network(network) => network.peer(id),
+        }
+    }
+
     pub(crate) fn client(&self, id: u16) -> Client {
         match self {
             Self::Loopback(_) => Client::new(self.http(id)),

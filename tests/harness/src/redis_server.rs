@@ -145,6 +145,11 @@ impl RedisServer {
         self.certificates.as_ref().map(|certificates| certificates.authority())
     }
 
+    /// Where it keeps its data.
+    pub fn data(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
     /// Starts its process, with the data that is on its disk, and waits until it answers.
     pub async fn start(&self) -> Result<(), Error> {
         {
@@ -183,7 +188,7 @@ impl RedisServer {
     /// Kills it and starts it again without any data; a member of a Redis Cluster remembers who it is.
     pub async fn restart_empty(&self) -> Result<(), Error> {
         self.kill()?;
-        let data = self.dir.join("data");
+        let data = self.data();
         for saved in ["dump.rdb", "appendonlydir"].map(|name| data.join(name)).iter().filter(|at| at.exists())
         {
             let removed = if saved.is_dir() { fs::remove_dir_all(saved) } else { fs::remove_file(saved) };
