@@ -23,6 +23,16 @@ use clap::Parser;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("RINGFENCE_MUTANT") {
+        if let Err(error) = ringfence_mutant::choose(&name) {
+            eprintln!("ringfence: {error}");
+            return ExitCode::FAILURE;
+        }
+        eprintln!(
+            "ringfence: THIS PROGRAM IS WRONG ON PURPOSE ({name}): nothing that it says can be relied on"
+        );
+    }
     let done = |()| ExitCode::SUCCESS;
     let result = match cli::Arguments::parse().command {
         cli::Command::Serve(arguments) => cli::serve::run(*arguments).map(done),

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
+use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{Mode, Revision, Token};
 
 use crate::slots::Slot;
@@ -67,6 +68,9 @@ impl Line {
                 let mut tally = Tally::default();
                 tally.add(holder.mode);
                 tally.admits(mode)
+            }
+            Self::Crowd(crowd) if is(Mutant::SharedOvertakes) && mode != Mode::Exclusive => {
+                crowd.fitting.admits(mode)
             }
             Self::Crowd(crowd) => crowd.fits(mode),
         }

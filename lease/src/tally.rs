@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
+use ringfence_mutant::{Mutant, is};
 use ringfence_wire::Mode;
 
 /// A set of claims on one key, counted: enough to tell whether one more is compatible with it.
@@ -19,6 +20,7 @@ impl Tally {
     /// Whether the set, if it is compatible, still is with this claim added.
     pub(crate) fn admits(&self, mode: Mode) -> bool {
         match mode {
+            Mode::Exclusive if is(Mutant::ExclusiveBesideShared) => self.exclusive == 0,
             Mode::Exclusive => self.exclusive == 0 && self.shared == 0,
             Mode::Shared { limit } => {
                 let smallest = self.limits.keys().copied().next().into_iter().chain(limit).min();

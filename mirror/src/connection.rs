@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
+use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{Key, Revision};
 use uuid::Uuid;
 
@@ -98,7 +99,12 @@ impl Connection {
         let mut redis = connect(client).await?;
         let mut load =
             async |script| redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut redis).await;
-        let (fence, marker) = (load(FENCE).await?, load(MARKER).await?);
+        let fence = if is(Mutant::MirrorsBlindly) {
+            &FENCE.replace("rev >= tonumber(ARGV[1])", "false")
+        } else {
+            FENCE
+        };
+        let (fence, marker) = (load(fence).await?, load(MARKER).await?);
         let retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
         Ok(Self { redis, fence, marker, names: names.clone(), retention_ms })
     }

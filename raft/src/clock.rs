@@ -14,7 +14,7 @@
 //! last. A new leader starts where the log has come to, so a change of leaders adds the time since the last entry, which
 //! is no more than the lease's time-to-live: the entry that granted or renewed it stands in the log.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The most that one tick counts.
 pub(crate) const MAX_TICK: Duration = Duration::from_millis(100);
@@ -38,6 +38,11 @@ impl ClusterClock {
     /// The time in milliseconds: what the next entry is stamped with.
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.now.as_millis()).expect("half a billion years are not over")
+    }
+
+    /// What this clock must never do.
+    pub(crate) fn follow_wall_clock(&mut self) {
+        self.now = self.now.max(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default());
     }
 
     /// Advances by the real time `elapsed` since the last tick, within the rules above.

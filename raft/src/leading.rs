@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
+use ringfence_mutant::{Mutant, is};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -52,7 +53,10 @@ impl Leading {
     }
 
     /// Starts to lead in `term`, with the clock at the last applied time. Commands wait for [`Leading::open`].
-    pub(crate) fn begin(&self, term: u64, at_ms: u64) {
+    pub(crate) fn begin(&self, term: u64, mut at_ms: u64) {
+        if is(Mutant::DeposedLeaderExpires) {
+            at_ms = at_ms.max(self.now_ms().unwrap_or(0));
+        }
         *self.lock() = Some(Lead {
             term,
             clock: ClusterClock::start(at_ms),
@@ -71,7 +75,9 @@ impl Leading {
     }
 
     pub(crate) fn end(&self) {
-        *self.lock() = None;
+        if !is(Mutant::DeposedLeaderExpires) {
+            *self.lock() = None;
+        }
         self.term.send_if_modified(|term| term.take().is_some());
     }
 
@@ -79,7 +85,7 @@ impl Leading {
     pub(crate) fn tick(&self, quorum_is_fresh: bool) -> Option<u64> {
         let mut lead = self.lock();
         let lead = lead.as_mut()?;
-        lead.quorum_is_fresh = quorum_is_fresh;
+        lead.quorum_is_fresh = quorum_is_fresh || is(Mutant::DeposedLeaderExpires);
         Some(lead.advance())
     }
 
@@ -113,6 +119,9 @@ impl Lead {
         let now = Instant::now();
         let elapsed = now - self.advanced;
         self.advanced = now;
+        if is(Mutant::ExpiresByWallClock) {
+            self.clock.follow_wall_clock();
+        }
         let oldest_uncommitted = self.in_flight.front().map(|(_, at_ms)| *at_ms);
         self.clock.tick(elapsed, self.quorum_is_fresh, oldest_uncommitted);
         self.clock.now_ms()

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{LogState, OptionalSend, RaftLogReader};
+use ringfence_mutant::{Mutant, is};
 use ringfence_wal::{OpenError, Record, Wal};
 use tokio::sync::oneshot;
 
@@ -292,6 +293,9 @@ impl RaftLogStorage<Consensus> for LogStore {
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
         self.lock().vote = Some(*vote);
+        if is(Mutant::ForgetsVotes) {
+            return Ok(());
+        }
         self.write(vec![vote_record(vote)]).await
     }
 
@@ -318,7 +322,13 @@ impl RaftLogStorage<Consensus> for LogStore {
         let records: Vec<Record> = entries.iter().map(entry_record).collect();
         // One lock over both: memory and log must agree on the order.
         let mut inner = self.lock();
-        let last = self.wal.append(records, Some(Box::new(move |result| callback.io_completed(result))));
+        let last = if is(Mutant::AcknowledgesBeforeFlush) {
+            let last = self.wal.append(records, None);
+            callback.io_completed(Ok(()));
+            last
+        } else {
+            self.wal.append(records, Some(Box::new(move |result| callback.io_completed(result))))
+        };
         let first = last + 1 - entries.len() as u64;
         inner.entries.extend((first..).zip(entries));
         Ok(())

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{Config, SnapshotPolicy};
+use ringfence_mutant::{Mutant, is};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -339,7 +340,7 @@ fn config(cluster: uuid::Uuid) -> Result<Config, openraft::ConfigError> {
         // By turns: a leader that has lost its quorum sends no heartbeats for so long, and then does. A node that hears
         // it does not vote for others, who may have a quorum with this node only.
         quorum_loss_probe_interval: Some(2 * ELECTION_MS.end),
-        allow_log_reversion: Some(false),
+        allow_log_reversion: Some(is(Mutant::LetsWipedNodeIn)),
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
         ..Config::default()
@@ -375,6 +376,13 @@ async fn lead(shared: Arc<Shared>, start: Arc<Start>) {
                 metrics::counter!("ringfence_raft_leader_changes_total").increment(1);
                 shared.leading.begin(term, state.table.at_ms());
                 leads = Some(term);
+                if is(Mutant::TokensStartAnew) {
+                    let (proposer, start) = (shared.proposer.clone(), Arc::clone(&start));
+                    tokio::spawn(async move {
+                        let commands = start.command().await.into_iter().collect();
+                        drop(proposer.propose(commands).await);
+                    });
+                }
             }
         }
         let Some(now_ms) = shared.leading.tick(shared.has_quorum(QUORUM_FRESH)) else { continue };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver;
+use ringfence_mutant::{Mutant, is};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -120,6 +121,10 @@ impl ReadIndex {
     }
 
     async fn confirm_here(&self) -> Option<ReadPoint> {
+        if is(Mutant::ReadsUnconfirmed) {
+            let log_id = self.applied.lock().last_applied?;
+            return Some(ReadPoint { log_id, now_ms: self.leading.now_ms()? });
+        }
         let (read, _) = self.raft.get_read_log_id(ReadPolicy::ReadIndex).await.ok()?;
         // Should the term have changed since, this is the clock that now ends leases: what it leaves them still holds.
         Some(ReadPoint { log_id: *read.log_id(), now_ms: self.leading.now_ms()? })

@@ -1,4 +1,5 @@
-use ringfence_wire::Blocker;
+use ringfence_mutant::{Mutant, is};
+use ringfence_wire::{Blocker, EndReason};
 
 use super::LeaseTable;
 use crate::claims::Claims;
@@ -18,12 +19,15 @@ impl LeaseTable {
         if let Some((slot, known)) = self.find(lease.id) {
             if !known.claims.same_keys(&lease.claims) {
                 Outcome::Refused(Refusal::Mismatch)
+            } else if known.wait.is_none() && is(Mutant::RepeatGrantsTwice) {
+                self.end(slot, EndReason::Released, events);
+                self.first_acquire(lease, tries_once, events)
             } else if known.wait.is_none() {
                 self.repeat_granted(slot, &lease)
             } else {
                 self.repeat_waiting(slot, &lease, tries_once, events)
             }
-        } else if let Some(end) = self.ended.get(lease.id) {
+        } else if let Some(end) = self.ended.get(lease.id).filter(|_| !is(Mutant::ForgetsEnds)) {
             Outcome::Refused(end.into())
         } else {
             self.first_acquire(lease, tries_once, events)

@@ -1,5 +1,6 @@
 //! The four changes that take a revision. Everything else in this room only decides which of them to make.
 
+use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{EndReason, Key, Mode, Revision, Token};
 
 use super::LeaseTable;
@@ -63,7 +64,7 @@ impl LeaseTable {
             let lease = self.leases.get_mut(slot);
             if let Some(wait) = &mut lease.wait {
                 wait.unfit -= 1;
-                if wait.unfit == 0 && !lease.is_past(self.at_ms) {
+                if wait.unfit == 0 && (!lease.is_past(self.at_ms) || is(Mutant::GrantsLateWaiters)) {
                     ready.push((lease.number, slot));
                 }
             }

@@ -1,3 +1,4 @@
+use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{EndReason, LeaseId};
 
 use super::LeaseTable;
@@ -7,7 +8,7 @@ impl LeaseTable {
     /// Nothing happens if a newer acquire or a renewal came: then somebody knows of the lease.
     pub(super) fn detach(&mut self, id: LeaseId, attachment: Attachment, events: &mut Vec<Event>) -> Outcome {
         if let Some((slot, lease)) = self.find(id)
-            && lease.attachment() == Some(attachment)
+            && (lease.attachment() == Some(attachment) || is(Mutant::DetachesNewer))
         {
             match lease.wait {
                 Some(_) => self.leave(slot, Some(EndReason::Abandoned), events),

@@ -1,3 +1,4 @@
+use ringfence_mutant::{Mutant, is};
 use ringfence_wire::EndReason;
 
 use super::LeaseTable;
@@ -15,7 +16,10 @@ impl LeaseTable {
     /// that no apply stalls the node. The rest stay what they are until the next.
     pub(super) fn end_what_is_due(&mut self, events: &mut Vec<Event>) {
         for _ in 0..self.limits.ends {
-            if let Some(slot) = self.waiting.first_past(self.at_ms) {
+            let late = if is(Mutant::GrantsLateWaiters) { self.live.first_past(self.at_ms) } else { None };
+            if let Some(slot) = late {
+                self.end(slot, EndReason::Expired, events);
+            } else if let Some(slot) = self.waiting.first_past(self.at_ms) {
                 self.leave(slot, None, events);
             } else if let Some(slot) = self.live.first_past(self.at_ms) {
                 self.end(slot, EndReason::Expired, events);

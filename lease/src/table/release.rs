@@ -1,3 +1,4 @@
+use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{EndReason, LeaseId};
 
 use super::LeaseTable;
@@ -11,6 +12,7 @@ impl LeaseTable {
             Some((slot, lease)) if lease.wait.is_some() => {
                 self.leave(slot, Some(EndReason::Released), events)
             }
+            Some(_) if is(Mutant::ReleasesNothing) => {}
             Some((slot, _)) => self.end(slot, EndReason::Released, events),
             None if self.ended.get(id).is_some() => {}
             None => {

@@ -1,3 +1,4 @@
+use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{LeaseId, Ttl};
 
 use super::LeaseTable;
@@ -16,9 +17,17 @@ impl LeaseTable {
         }
         self.live.remove(lease);
         lease.ttl = ttl.unwrap_or(lease.ttl);
+        let deadline_ms = lease.deadline_ms;
         lease.deadline_ms = lease.deadline_ms.max(self.at_ms.saturating_add(lease.ttl.ms().into()));
         lease.attach(None);
         self.live.insert(lease, slot);
-        Outcome::Standing(Box::new(self.grant_of(self.leases.get(slot), Some(self.at_ms))))
+        let grant = self.grant_of(self.leases.get(slot), Some(self.at_ms));
+        if is(Mutant::RenewsNothing) {
+            let lease = self.leases.get_mut(slot);
+            self.live.remove(lease);
+            lease.deadline_ms = deadline_ms;
+            self.live.insert(lease, slot);
+        }
+        Outcome::Standing(Box::new(grant))
     }
 }

@@ -1,6 +1,7 @@
 use std::borrow::Cow;
 use std::{io, mem};
 
+use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{Key, LeaseId, Mode, Revision};
 
 use super::LeaseTable;
@@ -58,6 +59,11 @@ impl LeaseTable {
         }
         if !records.is_at_end()? {
             return Err(Malformed("something follows its end"));
+        }
+        if is(Mutant::RevisionLeftOutOfSnapshot) {
+            let table = &mut restorer.table;
+            let newest = table.by_id.values().map(|slot| table.leases.get(*slot).number).max();
+            table.revision = newest.unwrap_or(table.first_revision);
         }
         Ok(restorer.table)
     }

@@ -112,6 +112,9 @@ impl Flusher {
         let started = Instant::now();
         let bytes = self.buffer.len();
         if bytes > 0 && self.failure.is_none() {
+            if ringfence_mutant::is(ringfence_mutant::Mutant::AcknowledgesBeforeFlush) {
+                thread::sleep(std::time::Duration::from_millis(300));
+            }
             match self.write() {
                 Ok(()) => self.shared.count_flush(started.elapsed(), bytes),
                 Err(error) => self.fail(&error),
