@@ -1,10 +1,35 @@
 //! Checkers: each looks at a whole [`History`](crate::history::History) for breaches of one law.
 
+mod bounds;
+pub mod clock;
+pub mod locked_set;
+pub mod mirror;
+pub mod nodes;
+pub mod reads;
+pub mod register;
+#[cfg(test)]
+mod scene;
+#[cfg(test)]
+mod search;
+mod states;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::history::{About, History};
+
+pub mod exclusion;
+pub mod grants;
+pub mod lifetimes;
+mod lives;
+pub mod queues;
+pub mod repeats;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod story;
+mod tally;
+pub mod tokens;
 
 /// One law: a name, as reports show it, and the function that looks for breaches.
 pub struct Checker {

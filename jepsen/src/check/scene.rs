@@ -1,0 +1,112 @@
+//! Small histories, made by hand, for the tests of checkers.
+
+use ringfence_wire::{
+    Claim, Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Metadata, Mode, ModeName,
+    Revision, Token, WaiterView,
+};
+
+use crate::history::{Asked, Call, Came, Change, ChangeName, ChangedKey, History};
+
+/// The only key of most scenes.
+pub(crate) fn key() -> Key {
+    Key::new("k").unwrap()
+}
+
+pub(crate) fn lease(n: u64) -> LeaseId {
+    LeaseId::from_u128(n.into()).unwrap()
+}
+
+/// A call; [`numbered`] gives it its id, and a process of its own.
+pub(crate) fn call(sent_us: u64, ended_us: u64, asked: Asked, came: Came) -> Call {
+    Call { id: 0, process: 0, node: Some(1), sent_us, ended_us, asked, came }
+}
+
+/// A history of `calls`, in the order they were sent, with their ids.
+pub(crate) fn numbered(calls: impl IntoIterator<Item = Call>) -> History {
+    let mut calls: Vec<Call> = calls.into_iter().collect();
+    calls.sort_by_key(|call| call.sent_us);
+    for (id, call) in (0..).zip(&mut calls) {
+        call.id = id;
+        call.process = u32::try_from(id).unwrap();
+    }
+    History { calls, ..History::default() }
+}
+
+pub(crate) fn acquire(n: u64) -> Asked {
+    let keys = vec![Claim { key: key(), mode: Mode::Exclusive }];
+    Asked::Acquire { lease: lease(n), keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false }
+}
+
+pub(crate) fn look(n: u64) -> Asked {
+    Asked::Lease { lease: lease(n), local: false }
+}
+
+pub(crate) fn granted(n: u64, token: u64, fence: u64) -> Came {
+    let keys = vec![GrantedKey { key: key(), mode: ModeName::Exclusive, limit: None, fence: Token(fence) }];
+    let grant = Grant {
+        lease_id: lease(n),
+        state: GrantState::Granted,
+        token: Token(token),
+        holder: None,
+        ttl_ms: 1_000,
+        expires_in_ms: Some(1_000),
+        keys,
+    };
+    Came::Granted { grant, standing: false, mirrored: None }
+}
+
+pub(crate) fn view(revision: u64, fence: u64, holders: &[u64], waiters: usize) -> KeyView {
+    let holder = |&token: &u64| HolderView {
+        token: Token(token),
+        holder: None,
+        mode: ModeName::Exclusive,
+        limit: None,
+        ttl_ms: 1_000,
+        expires_in_ms: Some(1_000),
+        metadata: Metadata::default(),
+    };
+    let waiter = WaiterView { holder: None, mode: ModeName::Exclusive, waited_ms: 0 };
+    KeyView {
+        key: key(),
+        fence: Token(fence),
+        revision: Revision(revision),
+        holders: holders.iter().map(holder).collect(),
+        waiters: vec![waiter; waiters],
+    }
+}
+
+/// A change of a lease on [`key`]; its token is `token`, or none.
+pub(crate) fn change(revision: u64, n: u64, change: ChangeName, token: Option<u64>, fence: u64) -> Change {
+    Change {
+        index: revision,
+        at_ms: 0,
+        revision: Revision(revision),
+        lease_id: lease(n),
+        change,
+        reason: None,
+        token: token.map(Token),
+        keys: vec![ChangedKey { key: key(), mode: Mode::Exclusive, fence: Token(fence) }],
+    }
+}
+
+/// An accepted read of the register of [`key`], with a fence that is the token.
+pub(crate) fn read(sent_us: u64, ended_us: u64, token: u64, value: u64) -> Call {
+    let asked = Asked::Read { key: key(), token: Token(token), fence: Token(token) };
+    call(sent_us, ended_us, asked, Came::Register { value })
+}
+
+/// An accepted write of the register of [`key`], with a fence that is the token.
+pub(crate) fn write(sent_us: u64, ended_us: u64, token: u64, over: u64, value: u64) -> Call {
+    let asked = Asked::Write { key: key(), token: Token(token), fence: Token(token), over, value };
+    call(sent_us, ended_us, asked, Came::Register { value })
+}
+
+/// The same call, rejected by a guard with the number `high`.
+pub(crate) fn rejected(call: Call, high: u64) -> Call {
+    Call { came: Came::Stale { high: Token(high) }, ..call }
+}
+
+/// The same call without an answer.
+pub(crate) fn unknown(call: Call) -> Call {
+    Call { came: Came::Unknown { why: "no answer".to_owned() }, ..call }
+}
