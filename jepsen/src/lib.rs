@@ -15,4 +15,24 @@
 //! - **Checkers are tested**: by histories that break each law, and by the product itself, built wrong on purpose.
 
 pub mod check;
+pub mod clock;
+pub mod edn;
+pub mod field;
 pub mod history;
+mod inspection;
+pub mod mutants;
+pub mod nemesis;
+pub mod pauses;
+pub mod plan;
+pub mod process;
+pub mod program;
+mod proxy;
+pub mod recorder;
+pub mod registers;
+pub mod report;
+pub mod run;
+pub mod sights;
+pub mod store;
+pub mod suite;
+mod wires;
+pub mod workload;

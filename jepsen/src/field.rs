@@ -1,0 +1,361 @@
+//! Where a run takes place: nodes as processes, each with a network, a disk and a clock that can go wrong, and a Redis
+//! beside them.
+//!
+//! ```text
+//!  clients ──HTTP──▶ node ══ wires ══ node        namespaces, or proxies on loopback
+//!                     │ │
+//!                  clock disk                     libfaketime; tmpfs, or ext4 that loses what was not synced
+//! ```
+//! What a node gets follows from the nemeses that were asked for. Nothing stays behind: processes, mounts and namespaces
+//! end with the field, and with this program, however that ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use ringfence_harness::{Client, Cluster, Disk, Node, RedisServer, Reply, definite};
+use ringfence_wire::LeaseId;
+use rustix::process::geteuid;
+
+use crate::history::{End, NodeEnd};
+use crate::inspection;
+use crate::nemesis::{Clocks, Nemesis, bring_back};
+use crate::wires::{Trouble, Wires};
+
+/// More than any log becomes in a run.
+const DISK_BYTES: u64 = 256 << 20;
+/// How long it may take until all nodes are ready again, once nothing is wrong any more.
+const HEALED_WITHIN: Duration = Duration::from_secs(60);
+/// How long a node may take to serve a write, once all are ready.
+const SERVES_WITHIN: Duration = Duration::from_secs(30);
+/// A look at a node takes no longer, and so often is looked for a leader.
+const LOOK: Duration = Duration::from_millis(500);
+const LOOKS: usize = 6;
+
+/// What a field is to be like.
+#[derive(Clone, Debug)]
+pub struct FieldOptions {
+    /// The program under test.
+    pub program: PathBuf,
+    /// How many nodes.
+    pub nodes: u64,
+    /// What is to go wrong: nodes get the disks and clocks for that.
+    pub nemeses: Vec<Nemesis>,
+    /// Whether there is a Redis, which the nodes publish their fences in.
+    pub redis: bool,
+    /// More arguments of `ringfence serve`.
+    pub arguments: Vec<String>,
+    /// More environment of `ringfence`.
+    pub environment: Vec<(String, String)>,
+    /// Whether each node is in a network namespace, which needs root; else all are on loopback, with proxies between.
+    pub root: bool,
+}
+
+impl FieldOptions {
+    /// Nodes of this program: with all that this user may have, and nothing special.
+    pub fn new(program: impl Into<PathBuf>, nodes: u64) -> Self {
+        Self {
+            program: program.into(),
+            nodes,
+            nemeses: Vec::new(),
+            redis: false,
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            root: geteuid().is_root(),
+        }
+    }
+}
+
+/// Nodes, and all that can go wrong with them.
+// Fields are dropped in this order: nodes end before what they stand on.
+#[derive(Debug)]
+pub struct Field {
+    cluster: Cluster,
+    redis: Option<RedisServer>,
+    disks: BTreeMap<u64, Disk>,
+    clocks: Option<Clocks>,
+    wires: Wires,
+    options: FieldOptions,
+    /// By node: taken by whatever hits its process or disk.
+    holds: Vec<tokio::sync::Mutex<()>>,
+    /// Taken by whatever takes data from nodes.
+    taking_data: tokio::sync::Mutex<()>,
+    known: Mutex<Known>,
+}
+
+/// What is known of the nodes.
+#[derive(Debug, Default)]
+struct Known {
+    /// Their data is gone, or as good as gone.
+    lost: BTreeSet<u64>,
+    /// What they did that they must not do.
+    findings: Vec<(u64, String)>,
+}
+
+impl Field {
+    /// Starts all, and waits until the nodes are ready.
+    pub async fn set_up(options: &FieldOptions) -> anyhow::Result<Self> {
+        let refused = options.nemeses.iter().map(|nemesis| nemesis.suits(options.redis));
+        let refused = refused.chain([Nemesis::suit_each_other(&options.nemeses)]).find_map(Result::err);
+        ensure!(refused.is_none(), "{}", refused.unwrap_or_default());
+        let has = |nemesis| options.nemeses.contains(&nemesis);
+        let nodes = u16::try_from(options.nodes).context("there cannot be so many nodes")?;
+        ensure!((1..=9).contains(&nodes), "there can be from 1 to 9 nodes, not {nodes}");
+
+        // It writes down every command: killed, it comes back with what it had.
+        let redis = match options.redis {
+            true => Some(RedisServer::builder().line("appendonly yes").start().await?),
+            false => None,
+        };
+        let mut wires = Wires::new(nodes, options.root)?;
+        let mut builder = Cluster::builder(&options.program).nodes(nodes).others_judge();
+        builder = match &wires {
+            Wires::Network(network) => builder.network(network),
+            Wires::Proxies(_) => builder.relayed(),
+        };
+        for argument in &options.arguments {
+            builder = builder.argument(argument);
+        }
+        if let Some(redis) = &redis {
+            builder = builder.argument(format!("--redis={}", redis.url()));
+        }
+        let cluster = builder.lay_out().await?;
+        wires.connect(&cluster).await?;
+        let disk = |node: &Node| match (has(Nemesis::PowerCut), has(Nemesis::FullDisk)) {
+            (true, _) => Disk::with_write_cache(node.data(), DISK_BYTES).map(Some),
+            (false, true) => Disk::memory(node.data(), DISK_BYTES).map(Some),
+            (false, false) => Ok(None),
+        };
+        let mut disks = BTreeMap::new();
+        for node in cluster.nodes() {
+            disks.extend(disk(node)?.map(|disk| (node.id(), disk)));
+        }
+        let clocks = match has(Nemesis::WallClock) || has(Nemesis::MonotonicClock) {
+            true => Some(Clocks::new(options.nodes, has(Nemesis::MonotonicClock))?),
+            false => None,
+        };
+        let holds = (0..nodes).map(|_| tokio::sync::Mutex::default()).collect();
+        let (options, taking_data, known) = (options.clone(), Default::default(), Mutex::default());
+        let field = Self { cluster, redis, disks, clocks, wires, options, holds, taking_data, known };
+        for id in 1..=field.nodes() {
+            field.start(id)?;
+        }
+        field.cluster.ready().await?;
+        Ok(field)
+    }
+
+    /// A client of a node with connections of its own, which no fault of the network touches.
+    pub fn client(&self, node: u64) -> Client {
+        self.cluster.node(node).client().apart()
+    }
+
+    /// How many nodes there are; they count from 1.
+    pub fn nodes(&self) -> u64 {
+        self.options.nodes
+    }
+
+    /// The nodes.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The Redis beside them.
+    pub fn redis(&self) -> Option<&RedisServer> {
+        self.redis.as_ref()
+    }
+
+    /// How many packets between nodes were dropped so far; without namespaces, how often bytes were held up.
+    pub fn dropped(&self) -> anyhow::Result<u64> {
+        self.wires.dropped()
+    }
+
+    /// Ends all faults, and waits until all nodes are ready and agree on a leader.
+    pub async fn heal(&self) -> anyhow::Result<()> {
+        for trouble in [Trouble::Cut, Trouble::Slow, Trouble::HalfOpen] {
+            self.wires.ease(trouble)?;
+        }
+        self.clocks.iter().try_for_each(Clocks::right)?;
+        if let Some(redis) = &self.redis {
+            // One of the two: it is stopped, or it has no process, or it runs.
+            let _ = redis.resume();
+            if redis.command(["ping"]).await.is_err() {
+                redis.restart().await?;
+            }
+        }
+        for node in self.cluster.nodes() {
+            if self.options.nemeses.contains(&Nemesis::FullDisk) {
+                self.disk(node.id())?.give_room()?;
+            }
+            if let Some(status) = node.take_ended()? {
+                let last = node.log().lines().last().unwrap_or_default().to_owned();
+                self.found(node.id(), format!("it ended by itself ({status}): {last}"));
+            }
+            match node.pid() {
+                None if !self.known().lost.contains(&node.id()) => self.start(node.id())?,
+                None => {}
+                Some(_) => node.resume()?,
+            }
+        }
+        let healed = async {
+            let lost: Vec<u64> = self.known().lost.iter().copied().collect();
+            for id in lost {
+                bring_back(self, id).await?;
+            }
+            self.cluster.ready().await?;
+            anyhow::Ok(())
+        };
+        match tokio::time::timeout(HEALED_WITHIN, healed).await {
+            Ok(healed) => healed.context("the cluster does not heal"),
+            Err(_) => bail!("the cluster does not heal within {HEALED_WITHIN:?}"),
+        }
+    }
+
+    /// Notes what each node is like, stops all, and reads what their logs say; copies what they printed to `store`.
+    pub async fn finish(self, end: &mut End, store: &Path) -> anyhow::Result<()> {
+        let mut ends = Vec::new();
+        for node in self.cluster.nodes() {
+            ends.push(NodeEnd { id: node.id(), serves: self.serves(node).await, ..NodeEnd::default() });
+        }
+        for node in self.cluster.nodes().iter().filter(|node| node.is_running()) {
+            if let Err(error) = node.terminate().await {
+                end.missing.push(format!("node {} did not stop in order: {error}", node.id()));
+            }
+        }
+        self.cluster.kill_all()?;
+        for (node, end) in self.cluster.nodes().iter().zip(&mut ends) {
+            let log = node.log();
+            end.panics.extend(log.lines().filter(|line| line.contains("panicked")).map(str::to_owned));
+            let findings = std::mem::take(&mut self.known().findings);
+            let (own, others) = findings.into_iter().partition(|(id, _)| *id == end.id);
+            self.known().findings = others;
+            let own: Vec<(u64, String)> = own;
+            end.panics.extend(own.into_iter().map(|(_, finding)| finding));
+            let name = format!("node-{}.log", end.id);
+            std::fs::write(store.join(&name), log).with_context(|| format!("cannot write {name}"))?;
+        }
+        end.nodes = ends;
+        let folders = self.cluster.nodes().iter().map(|node| (node.id(), node.data())).collect();
+        inspection::of(&self.options.program, &self.options.environment, &folders, end).await
+    }
+
+    /// Whether a write goes through this node: one that every table refuses, so nothing is changed.
+    async fn serves(&self, node: &Node) -> bool {
+        let (client, lease) = (node.client(), LeaseId::random());
+        let renewed = definite(SERVES_WITHIN, || client.renew(lease, None)).await;
+        client.within(LOOK).is_ready().await && matches!(renewed, Ok(Reply::Refused(_)))
+    }
+
+    /// Who leads, as far as anybody knows who is asked.
+    pub(crate) async fn leader(&self) -> Option<u64> {
+        for _ in 0..LOOKS {
+            let looks = self.cluster.running().map(async |node| match self.look(node).await {
+                Some((term, true)) => Some((term, node.id())),
+                _ => None,
+            });
+            let leaders = futures_util::future::join_all(looks).await;
+            if let Some((_, leader)) = leaders.into_iter().flatten().max() {
+                return Some(leader);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        None
+    }
+
+    /// Its term, and whether it leads.
+    async fn look(&self, node: &Node) -> Option<(u64, bool)> {
+        match node.client().within(LOOK).cluster().await {
+            Ok(Reply::Done { body, .. }) => Some((body.term, body.role == "leader")),
+            _ => None,
+        }
+    }
+
+    /// Waits until nothing else is done to these nodes, and keeps it so.
+    pub(crate) async fn hold(&self, nodes: &[u64]) -> Vec<tokio::sync::MutexGuard<'_, ()>> {
+        let mut held = Vec::new();
+        // In one order for all.
+        for (id, hold) in (1..).zip(&self.holds) {
+            if nodes.contains(&id) {
+                held.push(hold.lock().await);
+            }
+        }
+        held
+    }
+
+    /// Waits until all nodes have all their data, and keeps it so but for what the caller does.
+    pub(crate) async fn taking_data(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.taking_data.lock().await
+    }
+
+    /// Starts a node that has no process.
+    pub(crate) fn start(&self, id: u64) -> anyhow::Result<()> {
+        let node = self.cluster.node(id);
+        node.start_with(|command| self.prepare(id, command))?;
+        self.clocks.iter().for_each(|clocks| clocks.started(node.pid()));
+        Ok(())
+    }
+
+    /// Starts these nodes.
+    pub(crate) fn start_all(&self, nodes: &[u64]) -> anyhow::Result<()> {
+        nodes.iter().try_for_each(|id| self.start(*id))
+    }
+
+    /// Starts a node without data, to wait until it is added.
+    pub(crate) fn start_anew(&self, id: u64) -> anyhow::Result<()> {
+        let node = self.cluster.node(id);
+        node.start_anew_with(|command| self.prepare(id, command))?;
+        self.clocks.iter().for_each(|clocks| clocks.started(node.pid()));
+        Ok(())
+    }
+
+    /// Kills a node; one that has ended by itself is a finding.
+    pub(crate) fn kill(&self, id: u64) -> anyhow::Result<()> {
+        let node = self.cluster.node(id);
+        if let Some(status) = node.take_ended()? {
+            let last = node.log().lines().last().unwrap_or_default().to_owned();
+            self.found(id, format!("it ended by itself ({status}): {last}"));
+        }
+        Ok(node.kill()?)
+    }
+
+    fn prepare(&self, id: u64, command: &mut Command) {
+        command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
+        self.clocks.iter().for_each(|clocks| clocks.wind(id, command));
+    }
+
+    pub(crate) fn wires(&self) -> &Wires {
+        &self.wires
+    }
+
+    pub(crate) fn disk(&self, id: u64) -> anyhow::Result<&Disk> {
+        self.disks.get(&id).with_context(|| format!("node {id} has no disk of its own"))
+    }
+
+    pub(crate) fn clocks(&self) -> anyhow::Result<&Clocks> {
+        self.clocks.as_ref().context("the clocks of the nodes are those of this machine")
+    }
+
+    pub(crate) fn the_redis(&self) -> anyhow::Result<&RedisServer> {
+        self.redis.as_ref().context("there is no Redis")
+    }
+
+    /// The node has done what it must not do.
+    pub(crate) fn found(&self, id: u64, finding: String) {
+        self.known().findings.push((id, finding));
+    }
+
+    /// The data of the node is gone, or about to be.
+    pub(crate) fn lose(&self, id: u64) {
+        self.known().lost.insert(id);
+    }
+
+    pub(crate) fn has_data_again(&self, id: u64) {
+        self.known().lost.remove(&id);
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().expect("no panic while it is locked")
+    }
+}

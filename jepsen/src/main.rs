@@ -1,0 +1,234 @@
+//! The command line of the harness.
+
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand, ValueEnum};
+use ringfence_jepsen::check::{Results, Verdict};
+use ringfence_jepsen::mutants::{MutantsOptions, run_mutants};
+use ringfence_jepsen::nemesis::Nemesis;
+use ringfence_jepsen::run::{RunOptions, judge_and_store, run};
+use ringfence_jepsen::suite::{Suite, SuiteOptions, run_suite};
+use ringfence_jepsen::workload::Workload;
+use ringfence_jepsen::{mutants, program, store};
+
+/// Shows that Ringfence holds, or finds where it does not.
+///
+/// Exit: 0 valid, 1 invalid, 2 unknown (nothing exercised, or undecidable), 3 the run itself failed.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// One run: load and faults, then judged and stored
+    Test(Test),
+    /// Many runs, and a table of what came of them
+    Suite(Suites),
+    /// The product, built wrong on purpose in each known way: what is wrong has to be found
+    Mutants(Mutants),
+    /// Judge a stored run again
+    Check {
+        /// The folder of the run
+        folder: PathBuf,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// From which the schedule comes [default: drawn, and printed]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Calls in a second, over all processes
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    rate: u32,
+    /// The program under test [default: built from this workspace]
+    #[arg(long)]
+    program: Option<PathBuf>,
+    /// Where each run gets a folder
+    #[arg(long, default_value = "store")]
+    store: PathBuf,
+    /// Go without what only root may do
+    #[arg(long)]
+    no_root: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Test {
+    /// How many nodes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=9))]
+    nodes: u64,
+    /// The load
+    #[arg(long)]
+    workload: Workload,
+    /// The faults, all mixed
+    #[arg(long, value_delimiter = ',')]
+    nemesis: Vec<Nemesis>,
+    /// How long load and faults go on, in seconds
+    #[arg(long, default_value_t = 60)]
+    time: u64,
+    /// How many clients [default: what suits the load]
+    #[arg(long)]
+    concurrency: Option<u32>,
+    /// One more argument of `ringfence serve`; may be repeated
+    #[arg(long, allow_hyphen_values = true)]
+    argument: Vec<String>,
+    /// One more variable in the environment of `ringfence serve`, as NAME=VALUE; may be repeated
+    #[arg(long, value_parser = variable)]
+    environment: Vec<(String, String)>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct Suites {
+    /// Which runs
+    suite: Suite,
+    /// How many seconds: of `full`, each run; of `soak`, the whole
+    #[arg(long)]
+    time: Option<u64>,
+    /// Only runs with this in their names, as `lease-3`
+    #[arg(long)]
+    only: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct Mutants {
+    /// Only the mutants with this in their names
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+fn main() -> ExitCode {
+    match perform(Arguments::parse().command) {
+        Ok(code) => code.into(),
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "ringfence-jepsen: {error:#}");
+            3.into()
+        }
+    }
+}
+
+fn perform(command: Command) -> anyhow::Result<u8> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match command {
+        Command::Test(test) => {
+            let options = test.options()?;
+            let (_, results) = runtime.block_on(run(&options))?;
+            tell(&results, &options.folder)
+        }
+        Command::Suite(suites) => {
+            let options = SuiteOptions {
+                program: suites.common.program()?,
+                seed: suites.common.seed(),
+                rate: suites.common.rate,
+                time: suites.time.map(Duration::from_secs),
+                only: suites.only,
+                no_root: suites.common.no_root,
+                store: suites.common.store,
+            };
+            runtime.block_on(run_suite(suites.suite, &options, &mut stdout()))
+        }
+        Command::Mutants(mutants) => {
+            let Mutants { only, common } = mutants;
+            let seed = common.seed();
+            let program = match common.program {
+                Some(_) => common.program()?,
+                None => mutants::build()?,
+            };
+            let Common { rate, no_root, store, .. } = common;
+            let store = store.join("mutants");
+            let options = MutantsOptions { program, seed, rate, only, no_root, store };
+            runtime.block_on(run_mutants(&options, &mut stdout()))
+        }
+        Command::Check { folder } => {
+            let history = store::read(&folder)?;
+            let workload = Workload::from_str(&history.about.workload, false);
+            let workload = workload.map_err(anyhow::Error::msg).context("the run's workload is not known")?;
+            let (_, results) = runtime.block_on(judge_and_store(history, workload, &folder))?;
+            tell(&results, &folder)
+        }
+    }
+}
+
+impl Common {
+    fn seed(&self) -> u64 {
+        self.seed.unwrap_or_else(|| fastrand::u32(..).into())
+    }
+
+    fn program(&self) -> anyhow::Result<PathBuf> {
+        match &self.program {
+            // Nodes are started elsewhere.
+            Some(program) => {
+                program.canonicalize().with_context(|| format!("there is no {}", program.display()))
+            }
+            None => program::build(!cfg!(debug_assertions)),
+        }
+    }
+}
+
+impl Test {
+    fn options(self) -> anyhow::Result<RunOptions> {
+        let mut options = RunOptions {
+            program: self.common.program()?,
+            nodes: self.nodes,
+            workload: self.workload,
+            nemeses: self.nemesis,
+            time: Duration::from_secs(self.time),
+            seed: self.common.seed(),
+            rate: self.common.rate,
+            concurrency: self.concurrency,
+            no_root: self.common.no_root,
+            arguments: self.argument,
+            environment: self.environment,
+            folder: PathBuf::new(),
+        };
+        options.folder = self.common.store.join(options.name());
+        Ok(options)
+    }
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("it is not of the form NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Says what a run comes to, and gives the exit code.
+fn tell(results: &Results, folder: &Path) -> anyhow::Result<u8> {
+    let mut out = stdout();
+    for law in &results.laws {
+        let counts: Vec<String> =
+            law.found.counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        writeln!(out, "{:<8} {:<22} {}", name(law.verdict), law.name, counts.join(", "))?;
+        for breach in law.found.breaches.iter().take(5) {
+            writeln!(out, "         {} (calls {:?})", breach.what, breach.calls)?;
+        }
+        if let Some(why) = &law.found.undecided {
+            writeln!(out, "         {why}")?;
+        }
+    }
+    writeln!(out, "\n{}: {}\nagain: {}", name(results.verdict), folder.display(), results.about.command)?;
+    Ok(match results.verdict {
+        Verdict::Valid => 0,
+        Verdict::Invalid => 1,
+        Verdict::Unknown => 2,
+    })
+}
+
+fn name(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Valid => "valid",
+        Verdict::Unknown => "unknown",
+        Verdict::Invalid => "INVALID",
+    }
+}

@@ -1,0 +1,76 @@
+//! Redis, killed, emptied, stopped and thrown back; and clients that stand still.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::time::sleep;
+
+use super::{Nemesis, Scene};
+use crate::history::Fault;
+
+impl Scene<'_> {
+    /// It writes every command to its disk, so it comes back with what it had.
+    pub(super) async fn kill_redis(self, lasts: Duration) -> anyhow::Result<Vec<Fault>> {
+        let redis = self.field.the_redis()?;
+        let fault = self.begun(Nemesis::RedisKill, &[], "Redis killed");
+        redis.kill()?;
+        sleep(lasts).await;
+        redis.start().await?;
+        Ok(self.over(fault))
+    }
+
+    pub(super) async fn empty_redis(self) -> anyhow::Result<Vec<Fault>> {
+        let fault = self.begun(Nemesis::RedisEmpty, &[], "Redis emptied");
+        self.field.the_redis()?.command(["FLUSHALL"]).await?;
+        Ok(self.over(fault))
+    }
+
+    pub(super) async fn stop_redis(self, lasts: Duration) -> anyhow::Result<Vec<Fault>> {
+        let redis = self.field.the_redis()?;
+        let fault = self.begun(Nemesis::RedisStop, &[], "Redis stopped");
+        redis.stop().await?;
+        sleep(lasts).await;
+        redis.resume()?;
+        Ok(self.over(fault))
+    }
+
+    /// The fault begins when the old data comes back, not when it is set aside.
+    pub(super) async fn roll_back_redis(self, lasts: Duration) -> anyhow::Result<Vec<Fault>> {
+        let (redis, aside) = (self.field.the_redis()?, tempfile::tempdir()?);
+        copy(&redis.data(), aside.path()).context("cannot set Redis's data aside")?;
+        sleep(lasts).await;
+        let what = format!("Redis goes back to what it had {:.1} s ago", lasts.as_secs_f64());
+        let fault = self.begun(Nemesis::RedisRollback, &[], what);
+        redis.kill()?;
+        std::fs::remove_dir_all(redis.data())?;
+        copy(aside.path(), &redis.data()).context("cannot give Redis its old data")?;
+        redis.start().await?;
+        Ok(self.over(fault))
+    }
+
+    pub(super) async fn pause_clients(self, lasts: Duration) -> anyhow::Result<Vec<Fault>> {
+        let before = self.pauses.arrivals();
+        let fault = self.begun(Nemesis::ClientPause, &[], "");
+        self.pauses.hold();
+        sleep(lasts).await;
+        self.pauses.release();
+        let paused = (self.pauses.arrivals() - before).div_ceil(2);
+        Ok(self.over(Fault { what: format!("{paused} clients paused"), ..fault }))
+    }
+}
+
+/// A folder with all that is in it.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            std::fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}

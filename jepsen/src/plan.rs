@@ -1,0 +1,445 @@
+//! What is done to a cluster, and when: drawn from a seed, and from nothing else.
+//!
+//! Every nemesis has its own row of steps, so faults of different nemeses overlap as it comes; what must not is kept
+//! apart here:
+//! - a node has one fault of its process or its disk at a time;
+//! - faults that **take acknowledged data** from nodes hit a minority, and the next such one begins only after that
+//!   minority had time to be taken in again as new members. Raft promises nothing to a cluster that loses more. (That
+//!   they *were* taken in again, and not only had the time, is seen to where the plan is carried out.)
+//! - Redis has one fault at a time, and so have the clocks.
+//!
+//! Who leads is not known here: a step that is aimed at the leader finds out when its time has come.
+
+use std::fmt;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use crate::nemesis::Nemesis;
+
+/// Nothing is done so shortly before or after another thing that it must be apart from.
+const APART: Duration = Duration::from_secs(1);
+/// The same, after data was taken from nodes.
+const RECOVERY: Duration = Duration::from_secs(8);
+/// How often another place for a step is looked for.
+const ATTEMPTS: usize = 24;
+
+/// Steps, in the order of their beginnings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    seed: u64,
+    steps: Vec<Step>,
+}
+
+/// One thing that is done to the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// When it begins.
+    pub at: Duration,
+    /// How long it lasts, at least.
+    pub lasts: Duration,
+    /// What it is.
+    pub deed: Deed,
+    /// Whom it hits.
+    pub aim: Aim,
+}
+
+/// Whom a step hits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// These, in an order that means something to partitions.
+    Nodes(Vec<u64>),
+    /// Whoever leads then; the first of these if nobody does.
+    Leader(Vec<u64>),
+    /// Something that is no node.
+    Elsewhere,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are the nemeses, with what else is drawn")]
+pub enum Deed {
+    Kill,
+    Pause,
+    Partition(Shape),
+    SlowLinks,
+    HalfOpen,
+    /// Once, by so much, and back in the end.
+    JumpWallClock {
+        by_s: i64,
+    },
+    /// Back and forth all the time.
+    StrobeWallClock {
+        by_s: i64,
+    },
+    /// Forward, for good.
+    JumpMonotonicClock {
+        by_s: u64,
+    },
+    FillDisk,
+    FailFlush,
+    SlowFlush {
+        by_ms: u64,
+    },
+    CutPower,
+    TearTail {
+        draw: u64,
+    },
+    FlipBit {
+        draw: u64,
+    },
+    Wipe,
+    KillRedis,
+    EmptyRedis,
+    StopRedis,
+    RollBackRedis,
+    PauseClients,
+    Transfer,
+}
+
+/// Of nodes in a given order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// The first half hears nothing of the rest, nor they of it.
+    Halves,
+    /// Each node hears a majority, no two the same one.
+    Ring,
+    /// Two halves that only the node between them hears, and hears.
+    Bridge,
+    /// What the first sends is lost, what is sent to it is not.
+    Mute,
+    /// What is sent to the first is lost, what it sends is not.
+    Deaf,
+    /// The first alone.
+    Isolated,
+    /// The first alone, again and again.
+    Flapping,
+}
+
+impl Plan {
+    /// What `nemeses` do to a cluster of so many nodes in this time. The same for the same arguments.
+    pub fn new(seed: u64, nemeses: &[Nemesis], nodes: u64, time: Duration) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let pace = u32::try_from(nemeses.len()).unwrap_or(u32::MAX).div_ceil(2).max(1);
+        let mut rows: Vec<(Nemesis, Duration)> =
+            nemeses.iter().map(|nemesis| (*nemesis, between(&mut rng, time / 20, time / 4))).collect();
+        let mut steps: Vec<Step> = Vec::new();
+        while !rows.is_empty() {
+            rows.retain_mut(|(nemesis, from)| {
+                for _ in 0..ATTEMPTS {
+                    let step = draw(&mut rng, *nemesis, nodes, time, *from);
+                    if step.end() > time {
+                        return false;
+                    }
+                    if steps.iter().all(|other| step.may_be_beside(other)) {
+                        let gap = between(&mut rng, Duration::from_secs(1), Duration::from_secs(4));
+                        *from = step.end() + gap * pace;
+                        steps.push(step);
+                        return true;
+                    }
+                    *from += time / 20;
+                }
+                false
+            });
+        }
+        steps.sort_by_key(|step| step.at);
+        Self { seed, steps }
+    }
+
+    /// These steps, whatever they are.
+    pub fn of(steps: Vec<Step>) -> Self {
+        Self { seed: 0, steps }
+    }
+
+    /// In the order of their beginnings.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+}
+
+impl Step {
+    fn end(&self) -> Duration {
+        self.at + self.lasts
+    }
+
+    fn may_be_beside(&self, other: &Self) -> bool {
+        let (mine, theirs) = (self.deed.nemesis(), other.deed.nemesis());
+        let loses = mine.takes_data() && theirs.takes_data();
+        let apart = if loses { RECOVERY } else { APART };
+        let overlap = self.at < other.end() + apart && other.at < self.end() + apart;
+        let is_shared = mine.hits_processes() && theirs.hits_processes() && self.aim.meets(&other.aim);
+        let is_one =
+            (mine.hits_redis() && theirs.hits_redis()) || (mine.hits_clocks() && theirs.hits_clocks());
+        !(overlap && (mine == theirs || loses || is_shared || is_one))
+    }
+}
+
+impl Aim {
+    /// Whether they are known to hit the same node.
+    fn meets(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Nodes(mine), Self::Nodes(theirs)) => mine.iter().any(|id| theirs.contains(id)),
+            _ => false,
+        }
+    }
+}
+
+/// One step of a nemesis, at about this time.
+fn draw(rng: &mut Rng, nemesis: Nemesis, nodes: u64, time: Duration, at: Duration) -> Step {
+    let deed = nemesis.draw(rng);
+    let (least_ms, most_ms) = deed.lasts_ms();
+    let lasts = between(rng, Duration::from_millis(least_ms), Duration::from_millis(most_ms));
+    // In a short time every nemesis is to have its turn, and to be seen to be over.
+    let lasts = lasts.min(time / 2);
+    let aim = aim(rng, deed, nodes);
+    Step { at, lasts, deed, aim }
+}
+
+fn aim(rng: &mut Rng, deed: Deed, nodes: u64) -> Aim {
+    let mut order: Vec<u64> = (1..=nodes).collect();
+    rng.shuffle(&mut order);
+    let minority = (nodes.saturating_sub(1) / 2) as usize;
+    let sizes: &[usize] = match deed {
+        Deed::Partition(_) => {
+            let leader = rng.bool();
+            return if leader { Aim::Leader(order) } else { Aim::Nodes(order) };
+        }
+        Deed::KillRedis | Deed::EmptyRedis | Deed::StopRedis | Deed::RollBackRedis | Deed::PauseClients => {
+            return Aim::Elsewhere;
+        }
+        Deed::Transfer => return Aim::Nodes(order[..1].to_vec()),
+        Deed::FillDisk | Deed::FailFlush | Deed::TearTail { .. } | Deed::FlipBit { .. } | Deed::Wipe => {
+            &[1, minority]
+        }
+        Deed::CutPower => &[1, minority, nodes as usize, nodes as usize],
+        _ => &[1, minority, minority + 1, nodes as usize],
+    };
+    match rng.usize(..=sizes.len()) {
+        0 => Aim::Leader(order),
+        size => Aim::Nodes(order[..sizes[size - 1].max(1)].to_vec()),
+    }
+}
+
+fn between(rng: &mut Rng, least: Duration, most: Duration) -> Duration {
+    let (least, most) = (least.as_millis() as u64, most.as_millis() as u64);
+    Duration::from_millis(rng.u64(least..=most.max(least)))
+}
+
+impl Nemesis {
+    fn draw(self, rng: &mut Rng) -> Deed {
+        let hours = |rng: &mut Rng| 3_600 * rng.i64(1..=26) * if rng.bool() { 1 } else { -1 };
+        match self {
+            Self::Kill => Deed::Kill,
+            Self::Pause => Deed::Pause,
+            Self::Partition => Deed::Partition(Shape::ALL[rng.usize(..Shape::ALL.len())]),
+            Self::SlowLinks => Deed::SlowLinks,
+            Self::HalfOpen => Deed::HalfOpen,
+            Self::WallClock if rng.bool() => Deed::StrobeWallClock { by_s: hours(rng) },
+            Self::WallClock => Deed::JumpWallClock { by_s: hours(rng) },
+            Self::MonotonicClock => Deed::JumpMonotonicClock { by_s: rng.u64(1..=60) },
+            Self::FullDisk => Deed::FillDisk,
+            Self::FailingFlush => Deed::FailFlush,
+            Self::SlowFlush => Deed::SlowFlush { by_ms: rng.u64(50..=4_000) },
+            Self::PowerCut => Deed::CutPower,
+            Self::TornTail => Deed::TearTail { draw: rng.u64(..) },
+            Self::BitFlip => Deed::FlipBit { draw: rng.u64(..) },
+            Self::Wipe => Deed::Wipe,
+            Self::RedisKill => Deed::KillRedis,
+            Self::RedisEmpty => Deed::EmptyRedis,
+            Self::RedisStop => Deed::StopRedis,
+            Self::RedisRollback => Deed::RollBackRedis,
+            Self::ClientPause => Deed::PauseClients,
+            Self::Transfer => Deed::Transfer,
+        }
+    }
+}
+
+impl Deed {
+    /// Whose deed it is.
+    pub fn nemesis(self) -> Nemesis {
+        match self {
+            Self::Kill => Nemesis::Kill,
+            Self::Pause => Nemesis::Pause,
+            Self::Partition(_) => Nemesis::Partition,
+            Self::SlowLinks => Nemesis::SlowLinks,
+            Self::HalfOpen => Nemesis::HalfOpen,
+            Self::JumpWallClock { .. } | Self::StrobeWallClock { .. } => Nemesis::WallClock,
+            Self::JumpMonotonicClock { .. } => Nemesis::MonotonicClock,
+            Self::FillDisk => Nemesis::FullDisk,
+            Self::FailFlush => Nemesis::FailingFlush,
+            Self::SlowFlush { .. } => Nemesis::SlowFlush,
+            Self::CutPower => Nemesis::PowerCut,
+            Self::TearTail { .. } => Nemesis::TornTail,
+            Self::FlipBit { .. } => Nemesis::BitFlip,
+            Self::Wipe => Nemesis::Wipe,
+            Self::KillRedis => Nemesis::RedisKill,
+            Self::EmptyRedis => Nemesis::RedisEmpty,
+            Self::StopRedis => Nemesis::RedisStop,
+            Self::RollBackRedis => Nemesis::RedisRollback,
+            Self::PauseClients => Nemesis::ClientPause,
+            Self::Transfer => Nemesis::Transfer,
+        }
+    }
+
+    /// How long it lasts, at least and at most, in milliseconds. Pauses outlast the leases of the workloads.
+    fn lasts_ms(self) -> (u64, u64) {
+        match self {
+            Self::Kill | Self::KillRedis => (100, 4_000),
+            Self::Pause | Self::PauseClients => (3_500, 7_000),
+            Self::Partition(_) | Self::SlowLinks | Self::HalfOpen => (2_000, 8_000),
+            Self::JumpWallClock { .. } | Self::StrobeWallClock { .. } => (2_000, 6_000),
+            Self::FillDisk | Self::FailFlush | Self::SlowFlush { .. } => (3_000, 8_000),
+            Self::CutPower | Self::Wipe => (0, 2_000),
+            Self::TearTail { .. } | Self::FlipBit { .. } => (100, 2_000),
+            Self::StopRedis | Self::RollBackRedis => (1_500, 5_000),
+            Self::JumpMonotonicClock { .. } | Self::EmptyRedis | Self::Transfer => (0, 0),
+        }
+    }
+}
+
+impl Shape {
+    const ALL: [Self; 7] =
+        [Self::Halves, Self::Ring, Self::Bridge, Self::Mute, Self::Deaf, Self::Isolated, Self::Flapping];
+
+    /// Who sends, and who does not get it.
+    pub fn lost(self, order: &[u64]) -> Vec<(u64, u64)> {
+        let (half, first) = (order.len() / 2, order.get(..1).unwrap_or_default());
+        let rest = order.get(1..).unwrap_or_default();
+        let both = |left: &[u64], right: &[u64]| [pairs(left, right), pairs(right, left)].concat();
+        match self {
+            Self::Halves => both(&order[..half], &order[half..]),
+            Self::Bridge => both(&order[..half], order.get(half + 1..).unwrap_or_default()),
+            Self::Mute => pairs(first, rest),
+            Self::Deaf => pairs(rest, first),
+            Self::Isolated | Self::Flapping => both(first, rest),
+            // It hears those that follow it in the ring.
+            Self::Ring => (0..order.len())
+                .flat_map(|at| (half + 1..order.len()).map(move |by| (at + by, at)))
+                .map(|(from, to)| (order[from % order.len()], order[to]))
+                .collect(),
+        }
+    }
+}
+
+/// All pairs of one of `from` and one of `to`.
+pub(crate) fn pairs(from: &[u64], to: &[u64]) -> Vec<(u64, u64)> {
+    from.iter().flat_map(|from| to.iter().map(|to| (*from, *to))).collect()
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}, {} steps", self.seed, self.steps.len())?;
+        self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (at, lasts) = (self.at.as_secs_f64(), self.lasts.as_secs_f64());
+        write!(f, "{at:7.2} s, for {lasts:5.2} s: {:?}", self.deed)?;
+        match &self.aim {
+            Aim::Nodes(nodes) => write!(f, ", nodes {nodes:?}"),
+            Aim::Leader(order) => write!(f, ", the leader (or first) of {order:?}"),
+            Aim::Elsewhere => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIME: Duration = Duration::from_secs(60);
+
+    fn plans() -> impl Iterator<Item = (u64, u64, Plan)> {
+        (0..1_000)
+            .flat_map(|seed| [3, 5].map(|nodes| (seed, nodes, Plan::new(seed, &Nemesis::ALL, nodes, TIME))))
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_steps_and_another_seed_others() {
+        for (seed, nodes, plan) in plans().take(100) {
+            assert_eq!(plan, Plan::new(seed, &Nemesis::ALL, nodes, TIME));
+            assert_ne!(plan.steps, Plan::new(seed + 1, &Nemesis::ALL, nodes, TIME).steps);
+        }
+    }
+
+    #[test]
+    fn every_nemesis_has_its_turn_and_all_is_over_in_time() {
+        for (seed, _, plan) in plans() {
+            for nemesis in Nemesis::ALL {
+                assert!(plan.steps.iter().any(|step| step.deed.nemesis() == nemesis), "{seed}: {nemesis}");
+            }
+            assert!(plan.steps.iter().all(|step| step.end() <= TIME), "{plan}");
+            assert!(plan.steps.is_sorted_by_key(|step| step.at), "{plan}");
+        }
+        for nemesis in Nemesis::ALL {
+            for seed in 0..100 {
+                assert!(
+                    !Plan::new(seed, &[nemesis], 3, Duration::from_secs(10)).steps.is_empty(),
+                    "{nemesis}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn data_is_taken_from_a_minority_at_a_time_and_from_no_other_before_that_is_back() {
+        let mut seen = 0;
+        for (_, nodes, plan) in plans() {
+            let takers: Vec<&Step> =
+                plan.steps.iter().filter(|step| step.deed.nemesis().takes_data()).collect();
+            for step in &takers {
+                let hit = match &step.aim {
+                    Aim::Nodes(hit) => hit.len(),
+                    Aim::Leader(_) => 1,
+                    Aim::Elsewhere => 0,
+                };
+                assert!((1..=(nodes as usize - 1) / 2).contains(&hit), "{step}");
+            }
+            for (one, next) in takers.iter().zip(takers.iter().skip(1)) {
+                assert!(one.end() + RECOVERY <= next.at, "{one}\n{next}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 1_000, "{seen}");
+    }
+
+    #[test]
+    fn a_node_has_one_fault_of_its_process_at_a_time() {
+        let mut beside = 0;
+        for (_, _, plan) in plans() {
+            for (at, one) in plan.steps.iter().enumerate() {
+                for other in plan.steps[at + 1..].iter().filter(|other| other.at < one.end()) {
+                    let both =
+                        |does: fn(Nemesis) -> bool| does(one.deed.nemesis()) && does(other.deed.nemesis());
+                    let same = matches!((&one.aim, &other.aim),
+                        (Aim::Nodes(some), Aim::Nodes(others)) if some.iter().any(|id| others.contains(id)));
+                    assert!(!(both(Nemesis::hits_processes) && same), "{one}\n{other}");
+                    assert!(!both(Nemesis::hits_redis) && !both(Nemesis::hits_clocks), "{one}\n{other}");
+                    beside += 1;
+                }
+            }
+        }
+        assert!(beside > 10_000, "nothing overlaps: {beside}");
+    }
+
+    #[test]
+    fn in_a_ring_each_node_hears_a_majority_and_no_two_the_same() {
+        for nodes in [3_u64, 5] {
+            let order: Vec<u64> = (1..=nodes).collect();
+            let lost = Shape::Ring.lost(&order);
+            let heard = |to: u64| -> Vec<u64> {
+                order.iter().copied().filter(|from| !lost.contains(&(*from, to))).collect()
+            };
+            let all: Vec<Vec<u64>> = order.iter().map(|to| heard(*to)).collect();
+            for (at, one) in all.iter().enumerate() {
+                assert_eq!(one.len() as u64, nodes / 2 + 1);
+                assert!(!all[at + 1..].contains(one));
+            }
+        }
+        assert_eq!(Shape::Bridge.lost(&[1, 2, 3]), [(1, 3), (3, 1)]);
+        assert_eq!(Shape::Halves.lost(&[3, 1, 2]), [(3, 1), (3, 2), (1, 3), (2, 3)]);
+        assert_eq!(Shape::Mute.lost(&[3, 1, 2]), [(3, 1), (3, 2)]);
+    }
+}

@@ -1,0 +1,205 @@
+//! Without root: a proxy before each node's peer address, which knows from a caller's first words who calls, and so holds
+//! up bytes of either direction of a link alone.
+//!
+//! ```text
+//!  node 1 ──▶ proxy of node 2 ──▶ node 2        1 ▶ 2: what a caller says, if it is node 1
+//!         ◀──                 ◀──               2 ▶ 1: what it is answered
+//! ```
+//! A link that is cut holds bytes, and the ends of connections, until it is whole again: that is what TCP comes to where
+//! packets are lost. Unlike there, connections can still be made; nothing comes over them.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ringfence_harness::Cluster;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::wires::Trouble;
+
+/// How long bytes take on a slow link, at most.
+const SLOW_MS: std::ops::RangeInclusive<u64> = 20..=400;
+/// How many bytes come through a connection while its link is half open: enough for the first words.
+const FIRST_BYTES: usize = 600;
+/// The first words: a preface, a frame's head and kind, the group, the channel, the cluster if there is one, the caller.
+const PREFACE: usize = 10;
+const FRAME_HEAD: usize = 9;
+const UUID: usize = 17;
+/// The most bytes of first words that are looked into.
+const MAX_HELLO: usize = 1 << 10;
+
+/// Whatever is wrong, with the links that have it.
+type Troubles = HashSet<(Trouble, (u64, u64))>;
+
+/// The proxies of one cluster; they end with this.
+#[derive(Debug)]
+pub(crate) struct Proxies {
+    troubles: watch::Sender<Troubles>,
+    held: Arc<AtomicU64>,
+    listening: JoinSet<()>,
+}
+
+impl Default for Proxies {
+    fn default() -> Self {
+        Self {
+            troubles: watch::Sender::new(Troubles::new()),
+            held: Arc::default(),
+            listening: JoinSet::new(),
+        }
+    }
+}
+
+impl Proxies {
+    /// One before each node.
+    pub(crate) async fn listen(&mut self, cluster: &Cluster) -> anyhow::Result<()> {
+        for node in cluster.nodes() {
+            let listener = TcpListener::bind(node.advertised()).await?;
+            let wrong = Wrong { troubles: self.troubles.subscribe(), held: Arc::clone(&self.held) };
+            self.listening.spawn(serve(listener, node.id(), node.peer(), wrong));
+        }
+        Ok(())
+    }
+
+    /// How often bytes were held up so far.
+    pub(crate) fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn trouble(&self, trouble: Trouble, links: &[(u64, u64)]) {
+        self.troubles.send_modify(|troubles| troubles.extend(links.iter().map(|link| (trouble, *link))));
+    }
+
+    pub(crate) fn ease(&self, trouble: Trouble) {
+        self.troubles.send_modify(|troubles| troubles.retain(|(other, _)| *other != trouble));
+    }
+}
+
+/// Until the task is aborted, and with it all connections.
+async fn serve(listener: TcpListener, to: u64, node: SocketAddr, wrong: Wrong) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => if let Ok((caller, _)) = accepted {
+                connections.spawn(relay(caller, to, node, wrong.clone()));
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// An end of a connection, or an error, is told to the other side by closing.
+async fn relay(mut caller: TcpStream, to: u64, node: SocketAddr, wrong: Wrong) -> io::Result<()> {
+    let mut first = Vec::new();
+    let from = loop {
+        if let Some(from) = who_calls(&first) {
+            break from;
+        }
+        if first.len() > MAX_HELLO || caller.read_buf(&mut first).await? == 0 {
+            return Ok(());
+        }
+    };
+    let way = |from, to| Way { link: (from, to), wrong: wrong.clone(), passed: 0 };
+    let (mut there, mut back) = (way(from, to), way(to, from));
+    there.lets_pass(first.len()).await;
+    let mut callee = TcpStream::connect(node).await?;
+    callee.write_all(&first).await?;
+    caller.set_nodelay(true)?;
+    callee.set_nodelay(true)?;
+    let (caller_reads, caller_writes) = caller.into_split();
+    let (callee_reads, callee_writes) = callee.into_split();
+    tokio::try_join!(there.pump(caller_reads, callee_writes), back.pump(callee_reads, caller_writes))?;
+    Ok(())
+}
+
+/// What connections know of what is wrong.
+#[derive(Clone)]
+struct Wrong {
+    troubles: watch::Receiver<Troubles>,
+    /// How often bytes were held up.
+    held: Arc<AtomicU64>,
+}
+
+/// One direction of a connection.
+struct Way {
+    link: (u64, u64),
+    wrong: Wrong,
+    passed: usize,
+}
+
+impl Way {
+    async fn pump(&mut self, mut source: OwnedReadHalf, mut sink: OwnedWriteHalf) -> io::Result<()> {
+        let mut bytes = vec![0; 64 << 10];
+        loop {
+            // That a side is gone is learnt by the other no sooner than anything else.
+            let read = source.read(&mut bytes).await;
+            self.lets_pass(*read.as_ref().unwrap_or(&0)).await;
+            match read? {
+                0 => return sink.shutdown().await,
+                length => sink.write_all(&bytes[..length]).await?,
+            }
+        }
+    }
+
+    /// Waits as long as its link lets nothing pass, or takes.
+    async fn lets_pass(&mut self, bytes: usize) {
+        let link = self.link;
+        self.passed = self.passed.saturating_add(bytes);
+        let is_late = self.passed > FIRST_BYTES;
+        let Wrong { troubles, held } = &mut self.wrong;
+        let is_slow = troubles.borrow().contains(&(Trouble::Slow, link));
+        if is_slow {
+            held.fetch_add(1, Ordering::Relaxed);
+            sleep(Duration::from_millis(fastrand::u64(SLOW_MS))).await;
+        }
+        let passes = |troubles: &Troubles| {
+            let has = |trouble| troubles.contains(&(trouble, link));
+            !(has(Trouble::Cut) || is_late && has(Trouble::HalfOpen))
+        };
+        if !passes(&troubles.borrow()) {
+            held.fetch_add(1, Ordering::Relaxed);
+        }
+        // Without the sender all is over.
+        let _ = troubles.wait_for(passes).await;
+    }
+}
+
+/// The caller's id, once enough of the first words is there.
+fn who_calls(first: &[u8]) -> Option<u64> {
+    let body = first.get(PREFACE + FRAME_HEAD..)?;
+    // The group and the channel take a byte each.
+    let cluster = if *body.get(2)? == 0 { 1 } else { 1 + UUID };
+    varint(body.get(2 + cluster..)?)
+}
+
+fn varint(bytes: &[u8]) -> Option<u64> {
+    let length = 1 + bytes.iter().position(|byte| byte & 0x80 == 0)?;
+    Some(bytes[..length].iter().rev().fold(0, |all, byte| all << 7 | u64::from(byte & 0x7f)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes that the peers' own test fixes.
+    #[test]
+    fn the_first_words_tell_who_calls() {
+        let mut first = vec![b'x'; PREFACE + FRAME_HEAD];
+        first.extend([0, 3, 1, 16]);
+        first.extend([7; 16]);
+        for (id, bytes) in [(1, &[1][..]), (300, &[0xac, 2])] {
+            let with = [&first[..], bytes, &[16]].concat();
+            assert_eq!(who_calls(&with), Some(id));
+            assert_eq!(who_calls(&with[..first.len()]), None);
+        }
+        let founding = [&[b'x'; PREFACE + FRAME_HEAD][..], &[0, 0, 0, 2, 16]].concat();
+        assert_eq!(who_calls(&founding), Some(2));
+    }
+}

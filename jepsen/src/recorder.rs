@@ -1,0 +1,220 @@
+//! Writes down every call while it happens: as under way before anything is sent, and what came of it once that is known.
+//!
+//! So a history that is taken in the middle of a run is whole as well: what is still under way stands in it as unknown.
+
+use std::sync::{Mutex, MutexGuard};
+
+use ringfence_harness::{Acquired, Called, Failure, Fate, LeaseView, Reply};
+use ringfence_wire::{Grant, KeyView, Problem, ProblemKind, Verdict, Waiting};
+
+use crate::clock::Clock;
+use crate::history::{Asked, Call, Came};
+
+/// Where all processes of a run write down their calls.
+#[derive(Debug)]
+pub struct Recorder {
+    clock: Clock,
+    calls: Mutex<Vec<Call>>,
+}
+
+impl Recorder {
+    /// Nothing has been asked for yet.
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, calls: Mutex::default() }
+    }
+
+    /// A call is about to be sent. Gives its id.
+    pub fn begin(&self, process: u32, node: Option<u64>, asked: Asked) -> u64 {
+        let mut calls = self.calls();
+        let id = calls.len() as u64;
+        // The time is taken under the lock, so that calls stand in the order of their times.
+        let sent_us = self.clock.now_us();
+        let came = Came::Unknown { why: "it was under way when the history was taken".into() };
+        calls.push(Call { id, process, node, sent_us, ended_us: sent_us, asked, came });
+        id
+    }
+
+    /// The end of a call is known.
+    pub fn end(&self, id: u64, came: Came) {
+        let mut calls = self.calls();
+        let ended_us = self.clock.now_us();
+        let place = usize::try_from(id).expect("an id is a place in the list");
+        let call = calls.get_mut(place).expect("an id was given by this recorder");
+        (call.ended_us, call.came) = (ended_us, came);
+    }
+
+    /// All calls so far, in the order they were sent. What is under way ends now, as unknown.
+    pub fn take(&self) -> Vec<Call> {
+        let now_us = self.clock.now_us();
+        let mut calls = std::mem::take(&mut *self.calls());
+        for call in calls.iter_mut().filter(|call| is_under_way(call)) {
+            call.ended_us = now_us;
+        }
+        calls
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Vec<Call>> {
+        self.calls.lock().expect("no panic while the calls are locked")
+    }
+}
+
+fn is_under_way(call: &Call) -> bool {
+    call.ended_us == call.sent_us && matches!(call.came, Came::Unknown { .. })
+}
+
+/// What came of an acquire; with whether the answer says that the mirror has its fence.
+pub(crate) fn acquired(called: Called<(Acquired, Option<bool>)>) -> Came {
+    came(called, |(acquired, mirrored)| match acquired {
+        Acquired::Granted(grant) => Came::Granted { grant, standing: false, mirrored },
+        Acquired::Standing(grant) => Came::Granted { grant, standing: true, mirrored },
+        Acquired::Waiting(waiting) => waits(waiting),
+    })
+}
+
+/// What came of a renewal.
+pub(crate) fn renewed(called: Called<Grant>) -> Came {
+    came(called, granted)
+}
+
+/// What came of a look at a lease.
+pub(crate) fn lease(called: Called<LeaseView>) -> Came {
+    came(called, |view| match view {
+        LeaseView::Granted(grant) => granted(*grant),
+        LeaseView::Waiting(waiting) => waits(waiting),
+    })
+}
+
+/// What came of a look at a key.
+pub(crate) fn key(called: Called<KeyView>) -> Came {
+    came(called, |view| Came::Key { view })
+}
+
+/// What came of a validation.
+pub(crate) fn verdict(called: Called<Verdict>) -> Came {
+    came(called, |verdict| Came::Verdict { verdict })
+}
+
+/// What came of a call whose success says nothing more.
+pub(crate) fn done(called: Called<()>) -> Came {
+    came(called, |()| Came::Done)
+}
+
+fn granted(grant: Grant) -> Came {
+    Came::Granted { grant, standing: true, mirrored: None }
+}
+
+fn waits(waiting: Waiting) -> Came {
+    Came::Waiting { ahead: waiting.ahead }
+}
+
+fn came<T>(called: Called<T>, body: impl FnOnce(T) -> Came) -> Came {
+    match called {
+        Ok(Reply::Done { body: answer, .. }) => body(answer),
+        Ok(Reply::Refused(problem)) => refused(*problem),
+        Err(Failure { fate, why, .. }) => match fate {
+            Fate::NotDone => Came::NotDone { why },
+            Fate::Unknown => Came::Unknown { why },
+            Fate::Malformed => Came::Malformed { why },
+        },
+    }
+}
+
+/// A 4xx. What only a wrong request, or a guard, is answered is against the contract: no workload asks for that.
+fn refused(problem: Problem) -> Came {
+    let Problem { kind, status, detail, reason, .. } = problem;
+    match kind {
+        ProblemKind::InvalidRequest
+        | ProblemKind::Forbidden
+        | ProblemKind::NotFound
+        | ProblemKind::MethodNotAllowed
+        | ProblemKind::StaleToken
+        | ProblemKind::TooLarge
+        | ProblemKind::TokenRequired
+        | ProblemKind::Unavailable
+        | ProblemKind::Indeterminate => Came::Malformed { why: format!("{status} {kind:?}: {detail}") },
+        problem => Came::Refused { problem, reason },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use ringfence_wire::{EndReason, GrantState, Key, LeaseId, Token};
+
+    use super::*;
+
+    fn asked() -> Asked {
+        Asked::Release { lease: LeaseId::from_u128(1).unwrap() }
+    }
+
+    fn failed(fate: Fate) -> Came {
+        done(Err(Failure { fate, problem: None, why: "why".into() }))
+    }
+
+    #[test]
+    fn a_call_that_is_under_way_when_the_history_is_taken_is_unknown_up_to_then() {
+        let recorder = Recorder::new(Clock::start());
+        let first = recorder.begin(1, Some(2), asked());
+        let second = recorder.begin(2, Some(1), asked());
+        recorder.end(second, Came::Done);
+        while recorder.clock.now_us() == recorder.calls()[1].ended_us {}
+        let calls = recorder.take();
+        assert_eq!((first, second), (0, 1));
+        assert!(matches!(calls[0].came, Came::Unknown { .. }));
+        assert!(calls[0].ended_us > calls[1].ended_us, "its end was not known before the history was taken");
+        assert_eq!(calls[1].came, Came::Done);
+        assert!(calls[0].sent_us <= calls[1].sent_us && calls[1].sent_us <= calls[1].ended_us);
+    }
+
+    #[test]
+    fn what_is_not_certain_is_neither_done_nor_refused() {
+        assert!(matches!(failed(Fate::NotDone), Came::NotDone { .. }));
+        assert!(matches!(failed(Fate::Unknown), Came::Unknown { .. }));
+        assert!(matches!(failed(Fate::Malformed), Came::Malformed { .. }));
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_reason_and_one_that_no_workload_can_get_is_malformed() {
+        let gone = Problem {
+            reason: Some(EndReason::Expired),
+            ..Problem::new(ProblemKind::LeaseGone, "it has ended")
+        };
+        assert_eq!(
+            done(Ok(Reply::Refused(Box::new(gone)))),
+            Came::Refused { problem: ProblemKind::LeaseGone, reason: Some(EndReason::Expired) }
+        );
+        let wrong = Problem::new(ProblemKind::InvalidRequest, "no such field");
+        assert!(matches!(done(Ok(Reply::Refused(Box::new(wrong)))), Came::Malformed { .. }));
+    }
+
+    #[test]
+    fn an_acquire_tells_new_grants_from_standing_ones_and_what_the_mirror_has() {
+        let grant = Grant {
+            lease_id: LeaseId::from_u128(7).unwrap(),
+            state: GrantState::Granted,
+            token: Token(4),
+            holder: None,
+            ttl_ms: 1_000,
+            expires_in_ms: Some(900),
+            keys: Vec::new(),
+        };
+        let done = |body| acquired(Ok(Reply::Done { status: 0, body }));
+        assert!(matches!(
+            done((Acquired::Granted(grant.clone()), Some(true))),
+            Came::Granted { standing: false, mirrored: Some(true), .. }
+        ));
+        assert!(matches!(
+            done((Acquired::Standing(grant), None)),
+            Came::Granted { standing: true, mirrored: None, .. }
+        ));
+        let view = KeyView {
+            key: Key::new("a").unwrap(),
+            fence: Token(4),
+            revision: ringfence_wire::Revision(9),
+            holders: Vec::new(),
+            waiters: Vec::new(),
+        };
+        assert_eq!(key(Ok(Reply::Done { status: 200, body: view.clone() })), Came::Key { view });
+    }
+}

@@ -1,0 +1,219 @@
+//! Calls as columns: a word of each call in one array, so that a hundred thousand of them stay a few megabytes.
+
+use std::collections::{BTreeMap, HashMap};
+
+use ringfence_wire::{Key, LeaseId, Token};
+use serde::Serialize;
+
+use crate::edn::{problem_name, reason_name};
+use crate::history::{Asked, Call, Came, History};
+
+/// The longest note on a call that the page shows.
+const NOTE_CHARS: usize = 300;
+
+/// Calls in the order they were sent; on the page, a call is its place here.
+pub(super) struct Order<'a> {
+    pub(super) calls: Vec<&'a Call>,
+    places: HashMap<u64, usize>,
+    /// The keys that each lease was asked for.
+    pub(super) leases: HashMap<LeaseId, Vec<&'a Key>>,
+}
+
+/// Keys, and the place of each in the page's list.
+pub(super) type Keys<'a> = BTreeMap<&'a str, usize>;
+
+/// One array per word; `0` in `node`, `note` and `token` is none.
+#[derive(Default, Serialize)]
+pub(super) struct Columns<'a> {
+    id: Vec<u64>,
+    sent: Vec<u64>,
+    took: Vec<u64>,
+    process: Vec<u32>,
+    node: Vec<u64>,
+    /// In `fs`.
+    f: Vec<usize>,
+    /// In `cames`.
+    came: Vec<usize>,
+    /// In `notes`, from 1.
+    note: Vec<usize>,
+    key: Vec<KeyPlaces>,
+    token: Vec<u64>,
+    fs: Vec<&'a str>,
+    cames: Vec<&'a str>,
+    notes: Vec<String>,
+}
+
+/// Where the keys of a call stand in the page's list.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum KeyPlaces {
+    One(usize),
+    /// None, or many.
+    Many(Vec<usize>),
+}
+
+impl<'a> Order<'a> {
+    pub(super) fn new(history: &'a History) -> Self {
+        let mut calls: Vec<&Call> = history.calls.iter().collect();
+        calls.sort_by_key(|call| call.sent_us);
+        let places = calls.iter().enumerate().map(|(place, call)| (call.id, place)).collect();
+        let mut leases = HashMap::new();
+        for call in &calls {
+            if let Asked::Acquire { lease, keys, .. } = &call.asked {
+                leases.entry(*lease).or_insert_with(|| keys.iter().map(|claim| &claim.key).collect());
+            }
+        }
+        Self { calls, places, leases }
+    }
+
+    /// The place of the call with this id.
+    pub(super) fn place(&self, id: u64) -> Option<usize> {
+        self.places.get(&id).copied()
+    }
+
+    fn keys(&self, call: &'a Call) -> Vec<&'a Key> {
+        match &call.asked {
+            Asked::Acquire { keys, .. } => keys.iter().map(|claim| &claim.key).collect(),
+            Asked::Renew { lease, .. } | Asked::Release { lease } | Asked::Lease { lease, .. } => {
+                self.leases.get(lease).cloned().unwrap_or_default()
+            }
+            Asked::Key { key, .. }
+            | Asked::Validate { key, .. }
+            | Asked::Revoke { key, .. }
+            | Asked::Read { key, .. }
+            | Asked::Write { key, .. } => vec![key],
+            Asked::Transfer { .. } => Vec::new(),
+        }
+    }
+}
+
+/// All keys that anybody asked for, or that changed.
+pub(super) fn keys(history: &History) -> Keys<'_> {
+    let asked = history.calls.iter().flat_map(|call| match &call.asked {
+        Asked::Acquire { keys, .. } => keys.iter().map(|claim| claim.key.as_str()).collect(),
+        Asked::Key { key, .. }
+        | Asked::Validate { key, .. }
+        | Asked::Revoke { key, .. }
+        | Asked::Read { key, .. }
+        | Asked::Write { key, .. } => vec![key.as_str()],
+        _ => Vec::new(),
+    });
+    let changed =
+        history.end.changes.iter().flat_map(|change| &change.keys).map(|changed| changed.key.as_str());
+    let mut keys: Keys<'_> = asked.chain(changed).map(|key| (key, 0)).collect();
+    for (place, (_, key)) in keys.iter_mut().enumerate() {
+        *key = place;
+    }
+    keys
+}
+
+/// The columns of all calls.
+pub(super) fn columns<'a>(order: &Order<'a>, keys: &Keys<'a>) -> Columns<'a> {
+    let mut columns = Columns::default();
+    let (mut fs, mut cames, mut notes) = (HashMap::new(), HashMap::new(), HashMap::new());
+    for &call in &order.calls {
+        columns.id.push(call.id);
+        columns.sent.push(call.sent_us);
+        columns.took.push(call.ended_us.saturating_sub(call.sent_us));
+        columns.process.push(call.process);
+        columns.node.push(call.node.unwrap_or(0));
+        columns.f.push(place_of(f(&call.asked), &mut fs, &mut columns.fs));
+        columns.came.push(place_of(came(&call.came), &mut cames, &mut columns.cames));
+        let note = note(call).map(|note| 1 + place_of(note, &mut notes, &mut columns.notes));
+        columns.note.push(note.unwrap_or(0));
+        let mut places: Vec<usize> =
+            order.keys(call).into_iter().filter_map(|key| keys.get(key.as_str()).copied()).collect();
+        columns.key.push(match places.len() {
+            1 => KeyPlaces::One(places.swap_remove(0)),
+            _ => KeyPlaces::Many(places),
+        });
+        columns.token.push(token(call).map_or(0, |token| token.0));
+    }
+    columns
+}
+
+/// The place of `word` in `words`, where it is put if it is new.
+fn place_of<T: Clone + Eq + std::hash::Hash>(
+    word: T,
+    places: &mut HashMap<T, usize>,
+    words: &mut Vec<T>,
+) -> usize {
+    *places.entry(word).or_insert_with_key(|word| {
+        words.push(word.clone());
+        words.len() - 1
+    })
+}
+
+/// A wait is named apart: how long it takes says nothing of how fast the cluster is.
+fn f(asked: &Asked) -> &'static str {
+    match asked {
+        Asked::Acquire { wait_ms: 0, .. } => "acquire",
+        Asked::Acquire { .. } => "wait",
+        Asked::Renew { .. } => "renew",
+        Asked::Release { .. } => "release",
+        Asked::Lease { .. } => "lease",
+        Asked::Key { .. } => "key",
+        Asked::Validate { .. } => "validate",
+        Asked::Revoke { .. } => "revoke",
+        Asked::Transfer { .. } => "transfer",
+        Asked::Read { .. } => "read",
+        Asked::Write { .. } => "write",
+    }
+}
+
+fn came(came: &Came) -> &'static str {
+    match came {
+        Came::Granted { .. }
+        | Came::Waiting { .. }
+        | Came::Done
+        | Came::Key { .. }
+        | Came::Verdict { .. }
+        | Came::Register { .. } => "done",
+        Came::Stale { .. } => "stale",
+        Came::Refused { .. } => "refused",
+        Came::NotDone { .. } => "not done",
+        Came::Unknown { .. } => "unknown",
+        Came::Malformed { .. } => "malformed",
+    }
+}
+
+/// What there is to say of a call beside its outcome.
+fn note(call: &Call) -> Option<String> {
+    let local = match &call.asked {
+        Asked::Lease { local, .. } | Asked::Key { local, .. } | Asked::Validate { local, .. } => *local,
+        _ => false,
+    };
+    let text = match &call.came {
+        Came::Refused { problem, reason: Some(reason) } => {
+            format!("{}: {}", problem_name(*problem), reason_name(*reason))
+        }
+        Came::Refused { problem, reason: None } => problem_name(*problem).to_owned(),
+        Came::NotDone { why } | Came::Unknown { why } | Came::Malformed { why } => {
+            why.chars().take(NOTE_CHARS).collect()
+        }
+        Came::Waiting { .. } => "still waits".to_owned(),
+        Came::Granted { standing: true, .. } => "had been granted before".to_owned(),
+        Came::Verdict { verdict } => format!("{:?}", verdict.verdict).to_lowercase(),
+        _ => String::new(),
+    };
+    match (text.is_empty(), local) {
+        (true, false) => None,
+        (true, true) => Some("local".to_owned()),
+        (false, false) => Some(text),
+        (false, true) => Some(format!("local; {text}")),
+    }
+}
+
+fn token(call: &Call) -> Option<Token> {
+    match (&call.asked, &call.came) {
+        (_, Came::Granted { grant, .. }) => Some(grant.token),
+        (
+            Asked::Validate { token, .. }
+            | Asked::Revoke { token, .. }
+            | Asked::Read { token, .. }
+            | Asked::Write { token, .. },
+            _,
+        ) => Some(*token),
+        _ => None,
+    }
+}

@@ -1,0 +1,215 @@
+//! Looks at every node, and at Redis, all the time while a run lasts.
+//!
+//! Whoever looks has connections of its own and never waits for long, so that a node that hangs hides nothing of the
+//! others. What could not be seen leaves no sight.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use futures_util::future::join_all;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client as RedisClient};
+use ringfence_harness::{Client, ClusterView, Reply};
+use ringfence_wire::{Key, Revision, Token};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::clock::Clock;
+use crate::history::{MirrorEntry, MirrorSight, Sight};
+
+/// How often each node is looked at, and Redis.
+const NODES_EVERY: Duration = Duration::from_millis(200);
+const REDIS_EVERY: Duration = Duration::from_millis(100);
+/// No look takes longer.
+const LOOK: Duration = Duration::from_millis(1_000);
+
+/// Who leads, by what the nodes said last.
+#[derive(Debug)]
+pub struct Leader {
+    /// In which term, and which node.
+    known: Mutex<(u64, u64)>,
+}
+
+/// What was seen so far.
+#[derive(Debug)]
+pub struct Sights<T> {
+    seen: Mutex<Vec<T>>,
+}
+
+/// Reads the hashes of keys in Redis.
+#[derive(Debug)]
+pub struct MirrorReader {
+    client: RedisClient,
+    connection: Option<MultiplexedConnection>,
+}
+
+impl Default for Leader {
+    /// Nobody has said: the first node is as good as any.
+    fn default() -> Self {
+        Self { known: Mutex::new((0, 1)) }
+    }
+}
+
+impl Leader {
+    /// The node that leads, as far as is known.
+    pub fn get(&self) -> u64 {
+        self.known().1
+    }
+
+    fn learn(&self, view: &ClusterView) {
+        let mut known = self.known();
+        if let Some(leader) = view.leader
+            && view.term >= known.0
+        {
+            *known = (view.term, leader);
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, (u64, u64)> {
+        self.known.lock().expect("no panic while the leader is locked")
+    }
+}
+
+impl<T> Default for Sights<T> {
+    fn default() -> Self {
+        Self { seen: Mutex::default() }
+    }
+}
+
+impl<T> Sights<T> {
+    /// All that was seen.
+    pub fn take(&self) -> Vec<T> {
+        std::mem::take(&mut *self.seen())
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Vec<T>> {
+        self.seen.lock().expect("no panic while the sights are locked")
+    }
+}
+
+/// Looks at the nodes, the first of which has the id 1, until it is dropped.
+pub async fn watch_nodes(clock: Clock, clients: &[Client], leader: &Arc<Leader>, sights: &Sights<Sight>) {
+    join_all(clients.iter().zip(1..).map(|(client, node)| watch_node(clock, client, node, leader, sights)))
+        .await;
+}
+
+async fn watch_node(clock: Clock, client: &Client, node: u64, leader: &Leader, sights: &Sights<Sight>) {
+    let client = client.within(LOOK);
+    let mut ticks = interval(NODES_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let sent_us = clock.now_us();
+        let Ok(Reply::Done { body: view, .. }) = client.cluster().await else { continue };
+        leader.learn(&view);
+        sights.seen().push(Sight {
+            sent_us,
+            ended_us: clock.now_us(),
+            node,
+            role: view.role,
+            term: view.term,
+            leader: view.leader,
+            applied_index: view.applied_index,
+            revision: view.revision,
+            at_ms: view.at_ms,
+        });
+    }
+}
+
+/// Looks at `keys` in the Redis at `url` until it is dropped, or finds what no mirror writes.
+pub async fn watch_mirror(
+    clock: Clock,
+    url: &str,
+    keys: &[Key],
+    sights: &Sights<MirrorSight>,
+) -> anyhow::Result<()> {
+    let mut reader = MirrorReader::new(url)?;
+    let mut ticks = interval(REDIS_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let sent_us = clock.now_us();
+        let Some(entries) = reader.read(keys).await? else { continue };
+        let ended_us = clock.now_us();
+        let sight = |(key, entry): (&Key, _)| MirrorSight { sent_us, ended_us, key: key.clone(), entry };
+        sights.seen().extend(keys.iter().zip(entries).map(sight));
+    }
+}
+
+impl MirrorReader {
+    /// Of the Redis at `url`.
+    pub fn new(url: &str) -> anyhow::Result<Self> {
+        let client = RedisClient::open(url).with_context(|| format!("{url} is no place of a Redis"))?;
+        Ok(Self { client, connection: None })
+    }
+
+    /// What stands in Redis for `keys`; `None` where it does not answer. A hash that no mirror writes is an error.
+    pub async fn read(&mut self, keys: &[Key]) -> anyhow::Result<Option<Vec<Option<MirrorEntry>>>> {
+        let Some(connection) = self.connected().await else { return Ok(None) };
+        let mut pipeline = redis::Pipeline::with_capacity(keys.len());
+        for key in keys {
+            pipeline
+                .cmd("HMGET")
+                .arg(format!("ringfence:{{{key}}}"))
+                .arg(&["rev", "fence", "token", "state"]);
+        }
+        let answers: Result<Vec<[Option<String>; 4]>, _> = pipeline.query_async(connection).await;
+        let Ok(answers) = answers else {
+            self.connection = None;
+            return Ok(None);
+        };
+        ensure!(answers.len() == keys.len(), "Redis gave {} answers for {} keys", answers.len(), keys.len());
+        let entries = answers.into_iter().zip(keys).map(|(fields, key)| {
+            entry(&fields)
+                .with_context(|| format!("what stands in Redis for {key} is no mirror's: {fields:?}"))
+        });
+        entries.collect::<anyhow::Result<_>>().map(Some)
+    }
+
+    async fn connected(&mut self) -> Option<&mut MultiplexedConnection> {
+        if self.connection.is_none() {
+            let config = AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(LOOK))
+                .set_response_timeout(Some(LOOK));
+            self.connection = self.client.get_multiplexed_async_connection_with_config(&config).await.ok();
+        }
+        self.connection.as_mut()
+    }
+}
+
+fn entry([rev, fence, token, state]: &[Option<String>; 4]) -> anyhow::Result<Option<MirrorEntry>> {
+    if [rev, fence, token, state].iter().all(|field| field.is_none()) {
+        return Ok(None);
+    }
+    let number = |field: &Option<String>| -> anyhow::Result<u64> {
+        Ok(field.as_deref().context("a field is missing")?.parse()?)
+    };
+    let held = match state.as_deref() {
+        Some("held") => true,
+        Some("free") => false,
+        _ => anyhow::bail!("its state is neither held nor free"),
+    };
+    let (rev, fence, token) = (Revision(number(rev)?), Token(number(fence)?), Token(number(token)?));
+    Ok(Some(MirrorEntry { rev, fence, token, held }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use super::*;
+
+    fn fields(texts: [&str; 4]) -> [Option<String>; 4] {
+        texts.map(|text| (!text.is_empty()).then(|| text.to_owned()))
+    }
+
+    #[test]
+    fn half_a_hash_is_not_taken_for_none() {
+        assert_eq!(entry(&fields(["", "", "", ""])).unwrap(), None);
+        let whole = entry(&fields(["9", "7", "8", "held"])).unwrap().unwrap();
+        assert_eq!(whole, MirrorEntry { rev: Revision(9), fence: Token(7), token: Token(8), held: true });
+        for wrong in [["9", "7", "", "free"], ["9", "x", "0", "free"], ["9", "7", "0", "busy"]] {
+            assert!(entry(&fields(wrong)).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! Many runs, one after the other, and a table of what came of them.
+//!
+//! - `quick`: every workload once, with faults that are cheap to make; a few minutes.
+//! - `full`: every workload with every nemesis that it makes sense with, on three nodes and on five; hours.
+//! - `soak`: all workloads in turn, each with several faults mixed anew, for an hour.
+//!
+//! The unfenced register is the control: a suite fails where the checker does not find its lost updates.
+
+use std::fmt::{self, Write as _};
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use fastrand::Rng;
+use tokio::time::Instant;
+
+use crate::check::register::FENCED_REGISTER;
+use crate::check::{Results, Verdict};
+use crate::history::{Came, History};
+use crate::nemesis::Nemesis;
+use crate::run::{RunOptions, run};
+use crate::workload::Workload;
+
+/// How long load and faults of a run of `full` go on, and of `soak`.
+const FULL: Duration = Duration::from_secs(60);
+const SOAK: Duration = Duration::from_secs(300);
+/// How long a soak takes if nothing is said.
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Which runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Suite {
+    /// Every workload once, with cheap faults
+    Quick,
+    /// Every workload with every fault that it makes sense with, on three nodes and on five
+    Full,
+    /// Mixed faults for an hour
+    Soak,
+}
+
+/// What all runs of a suite have in common.
+#[derive(Clone, Debug)]
+pub struct SuiteOptions {
+    /// The program under test.
+    pub program: PathBuf,
+    /// From which all schedules come.
+    pub seed: u64,
+    /// Calls in a second.
+    pub rate: u32,
+    /// How long: of `full`, each run; of `soak`, the whole.
+    pub time: Option<Duration>,
+    /// Only runs with this in their names.
+    pub only: Option<String>,
+    /// Goes without what only root may do.
+    pub no_root: bool,
+    /// Where each run gets a folder.
+    pub store: PathBuf,
+}
+
+/// One run of a suite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Case {
+    nodes: u64,
+    workload: Workload,
+    nemeses: Vec<Nemesis>,
+    time: Duration,
+    seed: u64,
+}
+
+/// How a run went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Went {
+    /// As it has to.
+    Well,
+    /// Not all could be told.
+    Unknown,
+    /// There is a breach, or the control shows none.
+    Wrong,
+    /// It could not be done.
+    Failed,
+}
+
+struct Row {
+    went: Went,
+    options: RunOptions,
+    text: String,
+}
+
+/// Does all runs of `suite`; tells of each on `out`, and of all in the end. Gives the exit code: 0 where all went as they have
+/// to, 1 where there is a breach, 2 where not all could be told, 3 where a run could not be done.
+pub async fn run_suite(suite: Suite, options: &SuiteOptions, out: &mut impl Write) -> anyhow::Result<u8> {
+    writeln!(out, "seed {}; each run is stored below {}", options.seed, options.store.display())?;
+    for (nemesis, why) in Nemesis::ALL.iter().filter_map(|nemesis| Some((nemesis, unsuited(*nemesis)?))) {
+        writeln!(out, "left out: {nemesis}, as {why}")?;
+    }
+    let began = Instant::now();
+    let mut rows = Vec::new();
+    let mut cases = suite.cases(options);
+    while let Some(case) =
+        cases.next().filter(|_| suite != Suite::Soak || began.elapsed() < options.time.unwrap_or(HOUR))
+    {
+        let run_options = case.options(options);
+        if options.only.as_ref().is_some_and(|only| !run_options.name().contains(only)) {
+            continue;
+        }
+        let row = row(run_options).await;
+        writeln!(out, "{}", row.text)?;
+        out.flush()?;
+        rows.push(row);
+    }
+    write!(out, "\n{}", table(&mut rows, began.elapsed()))?;
+    Ok(match rows.iter().map(|row| row.went).max() {
+        Some(Went::Well) => 0,
+        Some(Went::Wrong) => 1,
+        Some(Went::Unknown) | None => 2,
+        Some(Went::Failed) => 3,
+    })
+}
+
+/// Why a nemesis cannot be had here.
+fn unsuited(nemesis: Nemesis) -> Option<String> {
+    nemesis.suits(true).err()
+}
+
+async fn row(options: RunOptions) -> Row {
+    let began = Instant::now();
+    let done = run(&options).await;
+    let took = began.elapsed().as_secs();
+    let (went, told) = match done {
+        Ok((history, results)) => (went(options.workload, &results), tell(&history, &results)),
+        Err(error) => (Went::Failed, format!("{error:#}")),
+    };
+    let text = format!("{went:<8} {:<50} {took:>4} s  {told}", options.name());
+    Row { went, options, text }
+}
+
+/// The control has to fail, and by the law that it is the control of.
+fn went(workload: Workload, results: &Results) -> Went {
+    let lost =
+        results.laws.iter().any(|law| law.name == FENCED_REGISTER.name && law.verdict == Verdict::Invalid);
+    let others =
+        results.laws.iter().filter(|law| law.name != FENCED_REGISTER.name).map(|law| law.verdict).max();
+    let verdict = match (workload, lost) {
+        (Workload::UnfencedRegister, true) => others.unwrap_or(Verdict::Valid),
+        (Workload::UnfencedRegister, false) => Verdict::Invalid,
+        _ => results.verdict,
+    };
+    match verdict {
+        Verdict::Valid => Went::Well,
+        Verdict::Unknown => Went::Unknown,
+        Verdict::Invalid => Went::Wrong,
+    }
+}
+
+fn tell(history: &History, results: &Results) -> String {
+    let count = |is: fn(&Came) -> bool| history.calls.iter().filter(|call| is(&call.came)).count();
+    let mut told = format!(
+        "{} calls, {} grants, {} unknown, {} stale, {} faults",
+        history.calls.len(),
+        count(|came| matches!(came, Came::Granted { standing: false, .. })),
+        count(|came| matches!(came, Came::Unknown { .. })),
+        count(|came| matches!(came, Came::Stale { .. })),
+        history.faults.len()
+    );
+    for law in results.laws.iter().filter(|law| law.verdict != Verdict::Valid) {
+        let why = law.found.breaches.first().map(|breach| &breach.what).or(law.found.undecided.as_ref());
+        let _ = write!(told, "\n         {}: {}", law.name, why.map_or("", String::as_str));
+    }
+    for missing in &history.end.missing {
+        let _ = write!(told, "\n         missing: {missing}");
+    }
+    told
+}
+
+fn table(rows: &mut [Row], took: Duration) -> String {
+    rows.sort_by_key(|row| row.went);
+    let mut table = String::new();
+    for went in [Went::Well, Went::Unknown, Went::Wrong, Went::Failed] {
+        let count = rows.iter().filter(|row| row.went == went).count();
+        let _ = writeln!(table, "{went:<8} {count:>4} runs");
+    }
+    let _ = writeln!(table, "in {} s", took.as_secs());
+    for row in rows.iter().filter(|row| row.went != Went::Well) {
+        let (command, folder) = (row.options.command(), row.options.folder.display());
+        let _ = writeln!(table, "\n{}\n         again: {command}\n         stored: {folder}", row.text);
+    }
+    table
+}
+
+impl fmt::Display for Went {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Well => "well",
+            Self::Unknown => "UNKNOWN",
+            Self::Wrong => "WRONG",
+            Self::Failed => "FAILED",
+        })
+    }
+}
+
+impl Case {
+    fn options(&self, suite: &SuiteOptions) -> RunOptions {
+        let mut options = RunOptions {
+            program: suite.program.clone(),
+            nodes: self.nodes,
+            workload: self.workload,
+            nemeses: self.nemeses.clone(),
+            time: self.time,
+            seed: self.seed,
+            rate: suite.rate,
+            concurrency: None,
+            no_root: suite.no_root,
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            folder: PathBuf::new(),
+        };
+        options.folder = suite.store.join(options.name());
+        options
+    }
+}
+
+impl Suite {
+    fn cases(self, options: &SuiteOptions) -> Box<dyn Iterator<Item = Case> + Send> {
+        let suited: Vec<Nemesis> =
+            Nemesis::ALL.into_iter().filter(|nemesis| unsuited(*nemesis).is_none()).collect();
+        let mut rng = Rng::with_seed(options.seed);
+        // Seeds are typed by people.
+        let mut seed = move || u64::from(rng.u32(..));
+        match self {
+            Self::Quick => {
+                let cases = quick().into_iter().map(move |(workload, nemeses, time_s)| Case {
+                    nodes: 3,
+                    workload,
+                    nemeses: nemeses.iter().copied().filter(|nemesis| suited.contains(nemesis)).collect(),
+                    time: Duration::from_secs(time_s),
+                    seed: seed(),
+                });
+                Box::new(cases)
+            }
+            Self::Full => {
+                let time = options.time.unwrap_or(FULL);
+                let pairs: Vec<(u64, Workload, Option<Nemesis>)> = [3, 5]
+                    .into_iter()
+                    .flat_map(|nodes| Workload::ALL.map(|workload| (nodes, workload)))
+                    .flat_map(|(nodes, workload)| {
+                        let nemeses =
+                            suited.iter().copied().filter(move |nemesis| makes_sense(workload, *nemesis));
+                        [None]
+                            .into_iter()
+                            .chain(nemeses.map(Some))
+                            .map(move |nemesis| (nodes, workload, nemesis))
+                    })
+                    .collect();
+                Box::new(pairs.into_iter().map(move |(nodes, workload, nemesis)| Case {
+                    nodes,
+                    workload,
+                    nemeses: nemesis.into_iter().collect(),
+                    time,
+                    seed: seed(),
+                }))
+            }
+            Self::Soak => Box::new((0..).map(move |number: usize| {
+                let workload = Workload::ALL[number % Workload::ALL.len()];
+                let seed = seed();
+                let mut nemeses: Vec<Nemesis> =
+                    suited.iter().copied().filter(|nemesis| makes_sense(workload, *nemesis)).collect();
+                let mut rng = Rng::with_seed(seed);
+                rng.shuffle(&mut nemeses);
+                nemeses.truncate(rng.usize(3..=6));
+                while Nemesis::suit_each_other(&nemeses).is_err() {
+                    nemeses.pop();
+                }
+                let nodes = if (number / Workload::ALL.len()).is_multiple_of(2) { 3 } else { 5 };
+                Case { nodes, workload, nemeses, time: SOAK, seed }
+            })),
+        }
+    }
+}
+
+/// Workload, nemeses, seconds.
+fn quick() -> Vec<(Workload, &'static [Nemesis], u64)> {
+    vec![
+        (Workload::UnfencedRegister, &[Nemesis::ClientPause], 10),
+        (Workload::FencedRegister, &[Nemesis::ClientPause, Nemesis::Kill], 14),
+        (Workload::Lease, &[Nemesis::Partition, Nemesis::Pause], 14),
+        (Workload::LockedSet, &[Nemesis::Kill], 8),
+        (Workload::Queue, &[Nemesis::Transfer, Nemesis::Partition], 10),
+        (Workload::Mirror, &[Nemesis::RedisKill, Nemesis::RedisEmpty, Nemesis::Kill], 12),
+    ]
+}
+
+/// Whether a nemesis tells something with this workload.
+fn makes_sense(workload: Workload, nemesis: Nemesis) -> bool {
+    let is_of_redis = matches!(
+        nemesis,
+        Nemesis::RedisKill | Nemesis::RedisEmpty | Nemesis::RedisStop | Nemesis::RedisRollback
+    );
+    match workload {
+        Workload::Mirror => true,
+        // It shows that the checker sees lost updates: pauses are enough for that.
+        Workload::UnfencedRegister => matches!(nemesis, Nemesis::ClientPause | Nemesis::Pause),
+        _ => !is_of_redis,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{Breach, Found, Judged};
+
+    fn options(seed: u64) -> SuiteOptions {
+        SuiteOptions {
+            program: "ringfence".into(),
+            seed,
+            rate: 50,
+            time: None,
+            only: None,
+            no_root: true,
+            store: "store".into(),
+        }
+    }
+
+    fn results(laws: &[(&str, Verdict)]) -> Results {
+        let law = |&(name, verdict): &(&str, Verdict)| Judged {
+            name: name.into(),
+            law: String::new(),
+            verdict,
+            found: Found {
+                breaches: vec![Breach { what: "it is wrong".into(), calls: Vec::new() }],
+                ..Found::default()
+            },
+        };
+        let verdict = laws.iter().map(|law| law.1).max().unwrap_or(Verdict::Unknown);
+        Results { verdict, about: Default::default(), laws: laws.iter().map(law).collect() }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_runs() {
+        for suite in [Suite::Quick, Suite::Full, Suite::Soak] {
+            let cases = |seed| suite.cases(&options(seed)).take(50).collect::<Vec<_>>();
+            assert_eq!(cases(1), cases(1));
+            assert_ne!(cases(1), cases(2));
+        }
+    }
+
+    #[test]
+    fn every_suite_has_every_workload() {
+        for suite in [Suite::Quick, Suite::Full, Suite::Soak] {
+            let cases: Vec<Case> = suite.cases(&options(1)).take(1_000).collect();
+            for workload in Workload::ALL {
+                assert!(cases.iter().any(|case| case.workload == workload), "{suite:?} lacks {workload}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_control_has_to_lose_updates_and_nothing_else() {
+        let (control, law) = (Workload::UnfencedRegister, FENCED_REGISTER.name);
+        let (valid, invalid) = (Verdict::Valid, Verdict::Invalid);
+        assert_eq!(went(control, &results(&[(law, invalid), ("other", valid)])), Went::Well);
+        assert_eq!(went(control, &results(&[(law, valid), ("other", valid)])), Went::Wrong);
+        assert_eq!(went(control, &results(&[(law, invalid), ("other", invalid)])), Went::Wrong);
+        assert_eq!(went(control, &results(&[(law, Verdict::Unknown)])), Went::Wrong);
+        assert_eq!(went(Workload::FencedRegister, &results(&[(law, invalid)])), Went::Wrong);
+        assert_eq!(went(Workload::FencedRegister, &results(&[(law, valid)])), Went::Well);
+    }
+}

@@ -1,0 +1,213 @@
+//! What clients ask for, and by which laws it is judged.
+//!
+//! A process takes one turn after the other. A turn is drawn whole before it is taken: from the seed of the run and the
+//! number of the process alone, whatever the cluster answers. So the same seed gives the same wishes, in the same order;
+//! how many of them there is time for, and how each ends, is up to the cluster.
+
+mod draws;
+mod fenced_register;
+mod lease;
+mod locked_set;
+mod queue;
+
+use std::fmt;
+
+use clap::ValueEnum;
+use ringfence_wire::{Claim, Key, Mode, Token};
+
+use crate::check::Checker;
+use crate::check::clock::CLUSTER_TIME;
+use crate::check::exclusion::EXCLUSION;
+use crate::check::grants::NO_GRANT_LOST;
+use crate::check::lifetimes::{BOUNDED_END, NO_EARLY_END};
+use crate::check::locked_set::LOCKED_SET;
+use crate::check::mirror::{BEFORE_ANSWER, MIRROR_EQUAL_AT_END, MIRROR_NEVER_AHEAD, MIRROR_NEVER_FALLS};
+use crate::check::nodes::{ALL_SERVE, EQUAL_STATES, NO_PANIC, NOTHING_MALFORMED};
+use crate::check::queues::{NO_LATE_WAITER, QUEUE_ORDER};
+use crate::check::reads::LINEARIZABLE_READS;
+use crate::check::register::FENCED_REGISTER;
+use crate::check::repeats::ONE_GRANT_PER_LEASE;
+use crate::check::tokens::TOKENS;
+use crate::history::{About, Came};
+use crate::nemesis::Nemesis;
+use crate::process::Process;
+use crate::workload::draws::Draws;
+
+/// Laws about real time.
+const OF_TIME: [&str; 4] = [CLUSTER_TIME.name, NO_EARLY_END.name, BOUNDED_END.name, NO_LATE_WAITER.name];
+
+/// A kind of load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
+pub enum Workload {
+    /// Holders that pause write guarded registers
+    FencedRegister,
+    /// The same without asking the guard: this must fail
+    UnfencedRegister,
+    /// Every call there is, on many keys
+    Lease,
+    /// Elements are added to sets under a lock
+    LockedSet,
+    /// Many wait for few keys
+    Queue,
+    /// Leases of few keys, with Redis beside the cluster
+    Mirror,
+}
+
+impl Workload {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::FencedRegister,
+        Self::UnfencedRegister,
+        Self::Lease,
+        Self::LockedSet,
+        Self::Queue,
+        Self::Mirror,
+    ];
+
+    /// The keys that are asked for.
+    pub fn keys(self) -> Vec<Key> {
+        let (name, count) = match self {
+            Self::FencedRegister | Self::UnfencedRegister => ("register", 2),
+            Self::Lease => ("lease", 12),
+            Self::LockedSet => ("set", 2),
+            Self::Queue => ("queue", 2),
+            Self::Mirror => ("mirrored", 8),
+        };
+        let key = |number| Key::new(&format!("{name}/{number}")).expect("a name and a number are a key");
+        (0..count).map(key).collect()
+    }
+
+    /// Whether its keys guard registers.
+    pub fn has_registers(self) -> bool {
+        matches!(self, Self::FencedRegister | Self::UnfencedRegister | Self::LockedSet)
+    }
+
+    /// Whether these ask the guard.
+    pub fn is_fenced(self) -> bool {
+        self != Self::UnfencedRegister
+    }
+
+    /// Whether it is about the mirror.
+    pub fn has_mirror(self) -> bool {
+        self == Self::Mirror
+    }
+
+    /// Whether grants wait for the mirror, in the run with this seed.
+    pub fn is_before_answer(self, seed: u64) -> bool {
+        self.has_mirror() && seed % 2 == 1
+    }
+
+    /// How many processes there are, if nothing is said.
+    pub fn concurrency(self) -> u32 {
+        match self {
+            Self::Queue => 16,
+            _ => 12,
+        }
+    }
+
+    /// Whether its leases must have ended in bounded time, so that the final reads are made when that is over.
+    pub fn is_judged_by_its_end(self) -> bool {
+        self == Self::Lease
+    }
+
+    /// The laws by which this run of it is judged.
+    pub fn laws(self, about: &About) -> Vec<&'static Checker> {
+        let mut laws = vec![&EQUAL_STATES, &ALL_SERVE, &NO_PANIC, &NOTHING_MALFORMED, &CLUSTER_TIME];
+        laws.extend([&TOKENS, &NO_GRANT_LOST, &EXCLUSION, &NO_EARLY_END]);
+        laws.extend(match self {
+            Self::FencedRegister | Self::UnfencedRegister => vec![&FENCED_REGISTER],
+            Self::Lease => {
+                vec![&BOUNDED_END, &ONE_GRANT_PER_LEASE, &QUEUE_ORDER, &NO_LATE_WAITER, &LINEARIZABLE_READS]
+            }
+            Self::LockedSet => vec![&LOCKED_SET],
+            Self::Queue => vec![&QUEUE_ORDER, &NO_LATE_WAITER],
+            Self::Mirror => vec![&MIRROR_NEVER_AHEAD, &MIRROR_NEVER_FALLS, &MIRROR_EQUAL_AT_END],
+        });
+        laws.extend(self.is_before_answer(about.seed).then_some(&BEFORE_ANSWER));
+        let is_timed = about.nemeses.contains(&Nemesis::MonotonicClock.to_string());
+        // Where the clock lies by which they are kept, these cannot be kept.
+        laws.retain(|law| !(is_timed && OF_TIME.contains(&law.name)));
+        laws
+    }
+
+    /// Takes turns as `process` until the time is over.
+    pub async fn run(self, seed: u64, mut process: Process) {
+        let draws = &mut Draws::new(seed, process.number(), self.keys());
+        let process = &mut process;
+        match self {
+            Self::FencedRegister | Self::UnfencedRegister => {
+                turns::<fenced_register::Hold>(draws, process).await
+            }
+            Self::Lease | Self::Mirror => turns::<lease::Errand>(draws, process).await,
+            Self::LockedSet => turns::<locked_set::Add>(draws, process).await,
+            Self::Queue => turns::<queue::Stand>(draws, process).await,
+        }
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.to_possible_value().expect("none is skipped").get_name())
+    }
+}
+
+/// What a process does in one go.
+trait Turn: Sized {
+    /// Decides what it will be.
+    fn draw(draws: &mut Draws) -> Self;
+
+    /// Does it. `None` where the time was over before its end.
+    async fn take(self, process: &mut Process) -> Option<()>;
+}
+
+async fn turns<T: Turn>(draws: &mut Draws, process: &mut Process) {
+    while !process.is_over() {
+        T::draw(draws).take(process).await;
+    }
+}
+
+/// The wish for one key, alone.
+pub(crate) fn exclusive(key: &Key) -> Vec<Claim> {
+    vec![Claim { key: key.clone(), mode: Mode::Exclusive }]
+}
+
+/// The token and the fence of a lease on one key, if it was granted.
+pub(crate) fn held(came: Came) -> Option<(Token, Token)> {
+    match came {
+        Came::Granted { grant, .. } => Some((grant.token, grant.keys.first()?.fence)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+
+    use super::*;
+
+    fn drawn<T: Turn + Debug>(seed: u64, process: u32) -> Vec<String> {
+        let mut draws = Draws::new(seed, process, Workload::Lease.keys());
+        (0..50).map(|_| format!("{:?}", T::draw(&mut draws))).collect()
+    }
+
+    fn check<T: Turn + Debug>() {
+        assert_eq!(drawn::<T>(7, 3), drawn::<T>(7, 3));
+        assert_ne!(drawn::<T>(7, 3), drawn::<T>(7, 4), "processes do not do the same");
+        assert_ne!(drawn::<T>(7, 3), drawn::<T>(8, 3), "seeds do not do the same");
+        assert_ne!(drawn::<T>(7, 3), drawn::<T>(8, 2), "nor do neighbours of neighbours");
+    }
+
+    #[test]
+    fn what_a_process_asks_for_comes_from_the_seed_and_its_number_alone() {
+        check::<fenced_register::Hold>();
+        check::<lease::Errand>();
+        check::<locked_set::Add>();
+        check::<queue::Stand>();
+    }
+
+    #[test]
+    fn a_workload_is_called_as_on_the_command_line() {
+        let names = Workload::ALL.map(|workload| workload.to_string());
+        assert_eq!(names, ["fenced-register", "unfenced-register", "lease", "locked-set", "queue", "mirror"]);
+    }
+}

@@ -1,0 +1,353 @@
+//! Each nemesis is let loose on a real cluster once, and must have bitten; then the cluster heals, and its logs agree.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use ringfence_harness::{Answered, Client, Fate, Load, Node, definite, try_once, until};
+use ringfence_jepsen::clock::Clock;
+use ringfence_jepsen::field::{Field, FieldOptions};
+use ringfence_jepsen::history::{End, Fault};
+use ringfence_jepsen::nemesis::{Nemesis, carry_out};
+use ringfence_jepsen::pauses::Pauses;
+use ringfence_jepsen::plan::{Aim, Deed, Plan, Shape, Step};
+use ringfence_wire::{LeaseId, Token};
+
+/// Bounds what should take far less.
+const SOON: Duration = Duration::from_secs(60);
+/// How long a fault lasts that something is asked of meanwhile.
+const LONG: Duration = Duration::from_secs(2);
+
+fn program() -> PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let given = || std::env::var_os("RINGFENCE_UNDER_TEST").map(PathBuf::from);
+    PROGRAM
+        .get_or_init(|| given().unwrap_or_else(|| ringfence_jepsen::program::build(false).unwrap()))
+        .clone()
+}
+
+/// A field for these, where they can be had.
+async fn field(nemeses: &[Nemesis], change: impl FnOnce(&mut FieldOptions)) -> Option<Field> {
+    let mut options = FieldOptions { nemeses: nemeses.to_vec(), ..FieldOptions::new(program(), 3) };
+    change(&mut options);
+    if let Some(why) = nemeses.iter().find_map(|nemesis| nemesis.suits(options.redis).err()) {
+        eprintln!("skipped: {why}");
+        return None;
+    }
+    Some(Field::set_up(&options).await.unwrap())
+}
+
+/// Carries out one thing, for at least so long; `meanwhile` it lasts.
+async fn during(
+    field: &Field,
+    deed: Deed,
+    aim: Aim,
+    lasts: Duration,
+    meanwhile: impl Future<Output = ()>,
+) -> Fault {
+    let plan = Plan::of(vec![Step { at: Duration::ZERO, lasts, deed, aim }]);
+    let (clock, pauses) = (Clock::start(), Pauses::new());
+    let (carried, ()) = tokio::join!(carry_out(&plan, field, clock, &pauses), meanwhile);
+    assert_eq!(carried.failed, Vec::<String>::new());
+    let [fault] = carried.faults.try_into().unwrap();
+    eprintln!("{:.1} s: {}", (fault.to_us - fault.from_us) as f64 / 1e6, fault.what);
+    fault
+}
+
+async fn once(field: &Field, deed: Deed, aim: Aim, lasts: Duration) -> Fault {
+    during(field, deed, aim, lasts, async {}).await
+}
+
+/// All heals, all serve, all are in the same states; nobody did what it must not do.
+async fn ends_well(field: Field) {
+    field.heal().await.unwrap();
+    let (store, mut end) = (tempfile::tempdir().unwrap(), End::default());
+    field.finish(&mut end, store.path()).await.unwrap();
+    for node in &end.nodes {
+        assert!(node.serves && node.panics.is_empty(), "{node:?}");
+        assert!(store.path().join(format!("node-{}.log", node.id)).exists());
+    }
+    let last = |node: usize| end.nodes[node].states.last_key_value().unwrap();
+    assert!(last(0) == last(1) && last(1) == last(2), "{:?}", end.nodes);
+    assert!(end.nodes[0].states.len() > 1, "{:?}", end.nodes);
+    // A program that cannot tell of changes says so.
+    let missing: Vec<&String> = end.missing.iter().filter(|what| !what.contains("unrecognized")).collect();
+    assert_eq!(missing, Vec::<&String>::new());
+    assert!(!end.changes.is_empty() || !end.missing.is_empty());
+}
+
+async fn leader(field: &Field) -> u64 {
+    field.cluster().leader().await.unwrap().id()
+}
+
+/// It grants at last.
+async fn grants(client: &Client) -> (LeaseId, Token) {
+    let lease = LeaseId::random();
+    (lease, token(client, lease).await)
+}
+
+/// The token under which the lease is granted, or was.
+async fn token(client: &Client, lease: LeaseId) -> Token {
+    let wish = try_once(&format!("asked/{lease}"));
+    let reply = definite(SOON, || client.acquire(lease, &wish)).await.unwrap();
+    Ok(reply).done().grant().unwrap().token
+}
+
+/// What was granted stands, as every node says.
+async fn stand(field: &Field, granted: &[(LeaseId, Token)]) {
+    for node in field.cluster().nodes() {
+        for (lease, granted) in granted {
+            assert_eq!(token(&node.client(), *lease).await, *granted);
+        }
+    }
+}
+
+/// Soon it does not grant, for as long as its client waits.
+async fn does_not_grant(client: &Client) {
+    // Too long for a link that is half open.
+    let name = format!("refused/{}", "x".repeat(400));
+    let client = client.within(Duration::from_secs(1));
+    let fails = async || {
+        let lease = LeaseId::random();
+        let came = client.acquire(lease, &try_once(&format!("{name}/{lease}"))).await;
+        came.err().map(|failure| assert_ne!(failure.fate, Fate::Malformed))
+    };
+    until(SOON, "it does not grant", fails).await.unwrap();
+}
+
+#[tokio::test]
+async fn nodes_are_killed_and_stopped_and_lead_where_they_are_sent() {
+    let Some(field) = field(&[Nemesis::Kill, Nemesis::Pause, Nemesis::Transfer], |_| {}).await else {
+        return;
+    };
+    let pids = || field.cluster().nodes().iter().map(Node::pid).collect::<Vec<_>>();
+    let before = pids();
+    let is_dead = || std::future::ready((field.cluster().node(2).pid().is_none()).then_some(()));
+    let meanwhile = async { until(SOON, "node 2 is dead", is_dead).await.unwrap() };
+    during(&field, Deed::Kill, Aim::Nodes(vec![2]), LONG / 3, meanwhile).await;
+    let after = pids();
+    assert!(after[0] == before[0] && after[1] != before[1] && after[1].is_some() && after[2] == before[2]);
+    field.heal().await.unwrap();
+
+    let first = leader(&field).await;
+    let meanwhile = async {
+        does_not_grant(&field.client(first)).await;
+        grants(&field.client(first % 3 + 1)).await;
+    };
+    let fault = during(&field, Deed::Pause, Aim::Leader(vec![first]), LONG, meanwhile).await;
+    assert_eq!(fault.nodes, [first]);
+    field.heal().await.unwrap();
+
+    let first = leader(&field).await;
+    let fault = once(&field, Deed::Transfer, Aim::Nodes(vec![first]), Duration::ZERO).await;
+    assert!(fault.what.ends_with("204"), "{fault:?}");
+    assert_eq!(fault.nodes, [leader(&field).await]);
+    assert_ne!(fault.nodes, [first]);
+    ends_well(field).await;
+}
+
+#[tokio::test]
+async fn nodes_that_lose_their_data_are_not_let_in_again_and_come_back_as_new_members() {
+    let Some(field) = field(&[Nemesis::Wipe, Nemesis::BitFlip], |_| {}).await else { return };
+    let load = Load::start(field.cluster(), "load");
+    load.more(50).await.unwrap();
+    let mut granted = vec![grants(&field.client(1)).await];
+    once(&field, Deed::Wipe, Aim::Nodes(vec![1]), 2 * LONG).await;
+    let log = field.cluster().node(1).log();
+    assert!(log.contains("was emptied or exchanged"), "{log}");
+    granted.push(grants(&field.client(1)).await);
+    let fault = once(&field, Deed::FlipBit { draw: 7 }, Aim::Nodes(vec![2]), Duration::ZERO).await;
+    let log = field.cluster().node(2).log();
+    assert!(log.lines().any(|line| line.starts_with("ringfence: ") && line.contains(" at byte ")), "{log}");
+    assert!(fault.what.contains("byte"), "{fault:?}");
+    granted.push(grants(&field.client(2)).await);
+    field.heal().await.unwrap();
+    drop(load.end().await);
+    stand(&field, &granted).await;
+    ends_well(field).await;
+}
+
+async fn links(root: bool) {
+    if root && !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    let nemeses = [Nemesis::Partition, Nemesis::SlowLinks, Nemesis::HalfOpen];
+    let Some(field) = field(&nemeses, |options| options.root = root).await else { return };
+    for shape in [Shape::Isolated, Shape::Deaf] {
+        let first = leader(&field).await;
+        let order = vec![first, first % 3 + 1, (first + 1) % 3 + 1];
+        let meanwhile = async {
+            does_not_grant(&field.client(first)).await;
+            grants(&field.client(first % 3 + 1)).await;
+        };
+        during(&field, Deed::Partition(shape), Aim::Leader(order), LONG, meanwhile).await;
+        field.heal().await.unwrap();
+    }
+    let (client, dropped) = (field.client(1), || field.dropped().unwrap());
+    let before = dropped();
+    let meanwhile = async {
+        for _ in 0..10 {
+            grants(&client).await;
+        }
+    };
+    during(&field, Deed::SlowLinks, Aim::Nodes(vec![1, 2, 3]), LONG, meanwhile).await;
+    assert!(dropped() > before);
+    field.heal().await.unwrap();
+    let first = leader(&field).await;
+    let meanwhile = async { does_not_grant(&field.client(first)).await };
+    during(&field, Deed::HalfOpen, Aim::Nodes(vec![first]), LONG, meanwhile).await;
+    ends_well(field).await;
+}
+
+#[tokio::test]
+async fn links_are_cut_and_slow_and_half_open_between_namespaces() {
+    links(true).await;
+}
+
+#[tokio::test]
+async fn links_are_cut_and_slow_and_half_open_on_loopback() {
+    links(false).await;
+}
+
+/// By how many seconds the clock was off that stamped this line.
+fn offset_s(line: &str) -> Option<i64> {
+    let at = Command::new("date").arg("+%s").arg("--date").arg(line.split(' ').next()?).output().unwrap();
+    let at: i64 = String::from_utf8(at.stdout).unwrap().trim().parse().ok()?;
+    Some(at - std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() as i64)
+}
+
+/// Has the node log a line, and waits until that shows a clock that is off by about so much.
+async fn sees(node: &Node, expected_s: i64) {
+    let look = || async {
+        let before = node.log().len();
+        // A caller that is no peer is worth a line. As root it is elsewhere: then the load of the node is.
+        if let Ok(mut stream) = TcpStream::connect(node.peer()) {
+            stream.write_all(b"no peer's words").unwrap();
+        }
+        let logged = || async { node.log().get(before..)?.lines().find_map(offset_s) };
+        let offset_s = until(SOON, "a line", logged).await.unwrap();
+        ((offset_s - expected_s).abs() < 1_800).then_some(())
+    };
+    until(SOON, format!("node {} logs with a clock that is off by {expected_s} s", node.id()), look)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn the_time_of_day_jumps_and_goes_back() {
+    let Some(field) = field(&[Nemesis::WallClock], |options| options.root = false).await else { return };
+    let node = field.cluster().node(1);
+    let jump = Deed::JumpWallClock { by_s: 36_000 };
+    during(&field, jump, Aim::Nodes(vec![1]), LONG, sees(node, 36_000)).await;
+    sees(node, 0).await;
+    let strobe = Deed::StrobeWallClock { by_s: -36_000 };
+    let both = async {
+        sees(node, -36_000).await;
+        sees(node, 0).await;
+        sees(node, -36_000).await;
+    };
+    during(&field, strobe, Aim::Nodes(vec![1]), LONG, both).await;
+    ends_well(field).await;
+}
+
+#[tokio::test]
+async fn the_monotonic_clock_of_a_leader_jumps_by_an_hour() {
+    let Some(field) = field(&[Nemesis::MonotonicClock], |_| {}).await else { return };
+    let first = leader(&field).await;
+    let jump = Deed::JumpMonotonicClock { by_s: 3_600 };
+    once(&field, jump, Aim::Leader(vec![first]), Duration::ZERO).await;
+    // Something has been late for an hour.
+    let is_late = async || {
+        let metrics = field.client(first).metrics().await.done();
+        let longest =
+            metrics.lines().find_map(|line| line.strip_prefix("ringfence_loop_delay_longest_seconds "));
+        (longest?.trim().parse::<f64>().unwrap() > 3_000.0).then_some(())
+    };
+    until(SOON, "the node measures a delay of an hour", is_late).await.unwrap();
+    grants(&field.client(first)).await;
+    ends_well(field).await;
+}
+
+#[tokio::test]
+async fn disks_are_full_and_fail_and_take_long_and_crashes_take_what_was_not_synced() {
+    let nemeses =
+        [Nemesis::FullDisk, Nemesis::FailingFlush, Nemesis::SlowFlush, Nemesis::PowerCut, Nemesis::TornTail];
+    let Some(field) = field(&nemeses, |_| {}).await else { return };
+    let mut granted = vec![grants(&field.client(1)).await];
+    let fault = once(&field, Deed::FillDisk, Aim::Nodes(vec![1]), LONG).await;
+    assert!(fault.what.ends_with("node 1 stopped of itself"), "{fault:?}");
+    let log = field.cluster().node(1).log();
+    assert!(log.contains("No space left on device"), "{log}");
+    field.heal().await.unwrap();
+
+    let load = Load::start(field.cluster(), "load");
+    load.more(50).await.unwrap();
+    let fault = once(&field, Deed::FailFlush, Aim::Leader(vec![2]), SOON / 4).await;
+    let log = field.cluster().node(fault.nodes[0]).log();
+    assert!(log.contains("Input/output error"), "{log}");
+    field.heal().await.unwrap();
+
+    let fault = once(&field, Deed::SlowFlush { by_ms: 200 }, Aim::Nodes(vec![3]), LONG / 2).await;
+    assert!(!fault.what.ends_with(": 0 of them"), "{fault:?}");
+
+    let unsynced = field.cluster().node(2).data().join("unsynced");
+    granted.push(grants(&field.client(2)).await);
+    std::fs::write(&unsynced, "this was never synced").unwrap();
+    once(&field, Deed::CutPower, Aim::Nodes(vec![1, 2, 3]), Duration::ZERO).await;
+    assert!(!unsynced.exists());
+    field.heal().await.unwrap();
+
+    // One that takes all sectors of a flush leaves no trace.
+    for draw in 0.. {
+        granted.push(grants(&field.client(1)).await);
+        let fault = once(&field, Deed::TearTail { draw }, Aim::Nodes(vec![1]), Duration::ZERO).await;
+        field.heal().await.unwrap();
+        let words: Vec<&str> = fault.what.split(' ').collect();
+        let [gone, of] = [words[6], words[9]].map(|word| word.parse::<u64>().unwrap());
+        if gone < of {
+            let log = field.cluster().node(1).log();
+            assert!(log.contains("torn"), "{}\n{log}", fault.what);
+            break;
+        }
+    }
+    load.more(50).await.unwrap();
+    drop(load.end().await);
+    stand(&field, &granted).await;
+    ends_well(field).await;
+}
+
+#[tokio::test]
+async fn redis_is_killed_emptied_stopped_and_thrown_back() {
+    let nemeses = [Nemesis::RedisKill, Nemesis::RedisEmpty, Nemesis::RedisStop, Nemesis::RedisRollback];
+    let Some(field) = field(&nemeses, |options| options.redis = true).await else { return };
+    let redis = field.redis().unwrap();
+    let set = async |value: &str| drop(redis.command(["set", "mark", value]).await.unwrap());
+    let get = async || redis.command(["get", "mark"]).await.unwrap();
+    set("old").await;
+    let meanwhile = async {
+        until(SOON, "Redis is dead", async || redis.command(["ping"]).await.err()).await.map(drop).unwrap()
+    };
+    during(&field, Deed::KillRedis, Aim::Elsewhere, LONG / 3, meanwhile).await;
+    assert_eq!(get().await, "old");
+    let meanwhile = async {
+        // It is set aside at once.
+        tokio::time::sleep(LONG / 6).await;
+        set("new").await;
+    };
+    during(&field, Deed::RollBackRedis, Aim::Elsewhere, LONG / 3, meanwhile).await;
+    assert_eq!(get().await, "old");
+    let stopped = async {
+        let ping = async || tokio::time::timeout(LONG / 6, redis.command(["ping"])).await.err();
+        until(SOON, "Redis does not answer", ping).await.map(drop).unwrap();
+    };
+    during(&field, Deed::StopRedis, Aim::Elsewhere, LONG, stopped).await;
+    assert_eq!(get().await, "old");
+    once(&field, Deed::EmptyRedis, Aim::Elsewhere, Duration::ZERO).await;
+    assert_eq!(get().await, "");
+    ends_well(field).await;
+}
