@@ -126,6 +126,7 @@ function follow() {
   if (kind === 'finding' && findings[n - 1]) {
     current = n - 1;
     byId(`card-${n}`).classList.add('current');
+    if (current >= AT_ONCE) byId(`card-${n}`).parentElement.open = true;
     show(findings[current].calls);
   } else if (kind === 'call') {
     show([calls.id.indexOf(Number(n))].filter(i => i >= 0));

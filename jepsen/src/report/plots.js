@@ -152,7 +152,7 @@ function drawLatency(top, height, shown) {
   const each = end - begin <= CLOSE;
   plots.label('latency', top + 8, colours.ink);
   g.font = '11px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
-  if (each) plots.label('each call, without waits', top + 26, colours.soft);
+  if (each) plots.label('without waits', top + 26, colours.soft);
   else [['p50', .9], ['p95', .6], ['p99', .35]].forEach(([name, alpha], n) => {
     g.globalAlpha = alpha; g.fillStyle = colours.link; g.fillRect(12 + n * 44, top + 24, 10, 4); g.globalAlpha = 1;
     g.fillStyle = colours.soft; g.textAlign = 'left'; g.fillText(name, 25 + n * 44, top + 26);

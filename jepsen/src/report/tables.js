@@ -23,19 +23,24 @@ function writeHead() {
   byId('copy').onclick = () => navigator.clipboard?.writeText(about.command).then(() => { byId('copy').textContent = 'copied'; });
 }
 
+/** Findings that are shown without a click: the lanes are to stay in sight. */
+const AT_ONCE = 4;
+
 function writeFindings() {
   const place = byId('findings');
+  const rest = make('details', { className: 'rest' }, make('summary', {}, `${number(findings.length - AT_ONCE)} more findings`));
   findings.forEach((finding, n) => {
     const links = finding.calls.slice(0, 12).map(i =>
       make('a', { href: `#call-${calls.id[i]}`, title: tellCall(i).filter(Boolean).join('\n') }, `call ${calls.id[i]} (${nameOf(i)}, ${clock(sent[i])})`));
     if (finding.found > links.length) links.push(make('span', {}, `and ${number(finding.found - links.length)} more`));
     const known = finding.calls.filter(i => data.details[i]);
-    place.append(make('article', { className: 'finding', id: `card-${n + 1}` },
+    (n < AT_ONCE ? place : rest).append(make('article', { className: 'finding', id: `card-${n + 1}` },
       make('p', { className: 'law' }, make('b', {}, finding.law.name), ` · ${finding.law.law}`),
       make('p', { className: 'what' }, finding.what),
       finding.calls.length ? make('p', { className: 'calls' }, make('a', { className: 'show', href: `#finding-${n + 1}` }, 'Show it in the lanes'), ...links) : null,
       known.length ? inFull(known) : null));
   });
+  if (findings.length > AT_ONCE) place.append(rest);
   for (const law of data.laws.filter(law => law.found > law.breaches.length)) {
     place.append(make('p', { className: 'hint' }, `${law.name}: ${number(law.found - law.breaches.length)} more breaches stand in results.json.`));
   }
