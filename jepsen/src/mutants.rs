@@ -60,6 +60,8 @@ pub struct MutantsOptions {
 struct Hunt {
     workload: Workload,
     nemeses: &'static [Nemesis],
+    /// How many processes; `None` for what suits the load.
+    concurrency: Option<u32>,
     /// More arguments of `ringfence serve`.
     arguments: &'static [&'static str],
     /// Whether answers wait for the mirror, where there is one.
@@ -175,7 +177,7 @@ impl Hunt {
             time: TIME,
             seed,
             rate: options.rate,
-            concurrency: None,
+            concurrency: self.concurrency,
             no_root: options.no_root,
             arguments: self.arguments.iter().map(|&argument| argument.to_owned()).collect(),
             environment: mutant.map(|_| (VARIABLE.to_owned(), name.to_owned())).into_iter().collect(),
@@ -185,12 +187,12 @@ impl Hunt {
 }
 
 fn hunt_of(workload: Workload, nemeses: &'static [Nemesis]) -> Hunt {
-    Hunt { workload, nemeses, arguments: &[], before_answer: false, laws: Vec::new() }
+    Hunt { workload, nemeses, concurrency: None, arguments: &[], before_answer: false, laws: Vec::new() }
 }
 
 /// Where each mutant shows, and by which laws.
 fn hunt(mutant: Mutant) -> Hunt {
-    use Nemesis::{Kill, Partition, Pause, RedisStop, Transfer, WallClock, Wipe};
+    use Nemesis::{Kill, LoneLeader, Partition, Pause, RedisStop, Transfer, WallClock, Wipe};
     use Workload::{Lease, Mirror, Queue};
     let by = |workload, nemeses, laws| Hunt { laws, ..hunt_of(workload, nemeses) };
     match mutant {
@@ -212,11 +214,14 @@ fn hunt(mutant: Mutant) -> Hunt {
         Mutant::GrantsLateWaiters => by(Queue, &[Pause], vec![&NO_LATE_WAITER]),
         Mutant::SharedOvertakes => by(Lease, &[], vec![&QUEUE_ORDER]),
         Mutant::ExclusiveBesideShared => by(Lease, &[], vec![&EXCLUSION]),
-        Mutant::UnknownAsNotDone => by(Lease, &[Kill, Partition], vec![&NO_GRANT_LOST]),
+        // What a lone leader has taken waits with who asked for it: so there are many of them.
+        Mutant::UnknownAsNotDone => {
+            Hunt { concurrency: Some(48), ..by(Lease, &[LoneLeader], vec![&NO_GRANT_LOST, &NO_EARLY_END]) }
+        }
+        // A leader that was stopped over the election of another writes what it had in hand: nothing else is to come between.
         // The sweep would repair it before anybody looks.
         Mutant::MirrorsBlindly => {
-            let nemeses = &[Pause, RedisStop, Transfer];
-            Hunt { arguments: NO_SWEEP, ..by(Mirror, nemeses, vec![&MIRROR_NEVER_FALLS]) }
+            Hunt { arguments: NO_SWEEP, ..by(Mirror, &[Pause], vec![&MIRROR_NEVER_FALLS]) }
         }
         Mutant::MirrorsLaterFences => by(Mirror, &[], vec![&MIRROR_NEVER_AHEAD]),
         Mutant::MirroredUnseen => {

@@ -38,6 +38,8 @@ pub enum Nemesis {
     Kill,
     /// Nodes stand still for longer than leases live
     Pause,
+    /// All but the leader stand still: what it has taken is answered as unknown, and may be done later
+    LoneLeader,
     /// Nodes do not hear others: halves, rings, bridges, one way, one alone, coming and going
     Partition,
     /// A quarter of all packets is lost (as root), or all take long
@@ -78,9 +80,10 @@ pub enum Nemesis {
 
 impl Nemesis {
     /// All of them, as they are listed.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Kill,
         Self::Pause,
+        Self::LoneLeader,
         Self::Partition,
         Self::SlowLinks,
         Self::HalfOpen,
@@ -137,10 +140,20 @@ impl Nemesis {
 
     /// Whether the process or the disk of a node is hit, which two at a time cannot do.
     pub fn hits_processes(self) -> bool {
-        use Nemesis::{BitFlip, FailingFlush, FullDisk, Kill, Pause, PowerCut, SlowFlush, TornTail, Wipe};
+        use Nemesis::{
+            BitFlip, FailingFlush, FullDisk, Kill, LoneLeader, Pause, PowerCut, SlowFlush, TornTail, Wipe,
+        };
         matches!(
             self,
-            Kill | Pause | FullDisk | FailingFlush | SlowFlush | PowerCut | TornTail | BitFlip | Wipe
+            Kill | Pause
+                | LoneLeader
+                | FullDisk
+                | FailingFlush
+                | SlowFlush
+                | PowerCut
+                | TornTail
+                | BitFlip
+                | Wipe
         )
     }
 
@@ -201,12 +214,16 @@ impl Scene<'_> {
     async fn carry_out(self, step: &Step) -> anyhow::Result<Vec<Fault>> {
         let lasts = step.lasts;
         let mut nodes = self.nodes(&step.aim).await;
-        if matches!(step.aim, Aim::Leader(_)) && !matches!(step.deed, Deed::Partition(_)) {
-            nodes.truncate(1);
+        match (&step.aim, step.deed) {
+            (Aim::Leader(_), Deed::PauseFollowers) => drop(nodes.remove(0)),
+            (Aim::Leader(_), Deed::Partition(_)) => {}
+            (Aim::Leader(_), _) => nodes.truncate(1),
+            _ => {}
         }
         match step.deed {
             Deed::Kill => self.kill(&nodes, lasts).await,
-            Deed::Pause => self.pause(&nodes, lasts).await,
+            Deed::Pause => self.pause(Nemesis::Pause, &nodes, lasts).await,
+            Deed::PauseFollowers => self.pause(Nemesis::LoneLeader, &nodes, lasts).await,
             Deed::Partition(shape) => self.partition(shape, &nodes, lasts).await,
             Deed::SlowLinks => self.slow_links(&nodes, lasts).await,
             Deed::HalfOpen => self.half_open(&nodes, lasts).await,

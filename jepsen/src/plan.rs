@@ -61,6 +61,8 @@ pub enum Aim {
 pub enum Deed {
     Kill,
     Pause,
+    /// All but the leader.
+    PauseFollowers,
     Partition(Shape),
     SlowLinks,
     HalfOpen,
@@ -208,6 +210,7 @@ fn aim(rng: &mut Rng, deed: Deed, nodes: u64) -> Aim {
             return Aim::Elsewhere;
         }
         Deed::Transfer => return Aim::Nodes(order[..1].to_vec()),
+        Deed::PauseFollowers => return Aim::Leader(order),
         Deed::FillDisk | Deed::FailFlush | Deed::TearTail { .. } | Deed::FlipBit { .. } | Deed::Wipe => {
             &[1, minority]
         }
@@ -231,6 +234,7 @@ impl Nemesis {
         match self {
             Self::Kill => Deed::Kill,
             Self::Pause => Deed::Pause,
+            Self::LoneLeader => Deed::PauseFollowers,
             Self::Partition => Deed::Partition(Shape::ALL[rng.usize(..Shape::ALL.len())]),
             Self::SlowLinks => Deed::SlowLinks,
             Self::HalfOpen => Deed::HalfOpen,
@@ -260,6 +264,7 @@ impl Deed {
         match self {
             Self::Kill => Nemesis::Kill,
             Self::Pause => Nemesis::Pause,
+            Self::PauseFollowers => Nemesis::LoneLeader,
             Self::Partition(_) => Nemesis::Partition,
             Self::SlowLinks => Nemesis::SlowLinks,
             Self::HalfOpen => Nemesis::HalfOpen,
@@ -286,6 +291,8 @@ impl Deed {
         match self {
             Self::Kill | Self::KillRedis => (100, 4_000),
             Self::Pause | Self::PauseClients => (3_500, 7_000),
+            // For longer than a node waits for an outcome, which is 5 s.
+            Self::PauseFollowers => (5_300, 7_000),
             Self::Partition(_) | Self::SlowLinks | Self::HalfOpen => (2_000, 8_000),
             Self::JumpWallClock { .. } | Self::StrobeWallClock { .. } => (2_000, 6_000),
             Self::FillDisk | Self::FailFlush | Self::SlowFlush { .. } => (3_000, 8_000),

@@ -6,7 +6,9 @@
 //!   revision on a view lists exactly those whom the log has as holders then, local views as well.
 //! - Who was called dead is not called alive by a later call, whatever the log says.
 //! - A release or revoke that was answered as done has its end in the log.
-//! - A lease that was certainly never acquired, by all the answers to its acquires, was never granted and never waited.
+//! - What was certainly not done did nothing: a lease is granted, queued or found standing only after an acquire was sent that
+//!   may have been done, and ended as released only after such a release. When a change came is known from whoever was told
+//!   of its revision, or of a later one.
 //!
 //! An id is remembered for 60 s of cluster time after its end, which are 60 s of real time at least. So `unknown-lease` and
 //! what may follow it is only held against the cluster if that much cannot have passed, or if the log has no end at all.
@@ -16,7 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ringfence_wire::{EndReason, Key, KeyView, LeaseId, ProblemKind, Token, VerdictName};
 
 use super::lives::{
-    Life, Lives, Peaks, REMEMBERED_MS, at, did_nothing, fence_peaks, is_local, problem, views,
+    Life, Lives, Peaks, REMEMBERED_MS, at, did_nothing, fence_peaks, found_standing, is_local, problem,
+    revisions, views,
 };
 use super::{Checker, Found};
 use crate::history::{Asked, Call, Came, Change, ChangeName, History};
@@ -35,9 +38,11 @@ fn check(history: &History) -> Found {
     grants_are_in_the_log(history, &lives, &mut found);
     views_agree_with_the_log(history, &lives, &mut found);
     let peaks = fence_peaks(history);
+    let revisions = revisions(history);
     let signs = signs(history, &lives);
     for (&lease, life) in &lives.by_id {
         not_done_is_not_done(lease, life, &mut found);
+        nothing_comes_before_its_cause(lease, life, &revisions, &mut found);
         // Of a lease with two tokens the answers do not tell which they are about; that is another law's breach.
         let [token] = life.tokens()[..] else { continue };
         let one = One { lease, life, token, whole: lives.log_is_whole };
@@ -153,6 +158,45 @@ fn not_done_is_not_done(lease: LeaseId, life: &Life, found: &mut Found) {
             format!("no acquire of lease {lease} was done, by their answers, but it lives"),
             [first, told],
         );
+    }
+}
+
+/// Whoever is told "not done" asks again, and that is done: so it is looked at when a thing was done, too.
+fn nothing_comes_before_its_cause(lease: LeaseId, life: &Life, revisions: &Peaks, found: &mut Found) {
+    let all_acquires: Vec<&Call> = life.acquires().map(|acquire| acquire.call).collect();
+    let acquires: Vec<&Call> = all_acquires.iter().copied().filter(|call| !did_nothing(call)).collect();
+    let Some(first) = acquires.iter().min_by_key(|call| call.sent_us) else { return };
+    for call in life.calls.iter().filter(|call| found_standing(call)) {
+        if !acquires.iter().any(|acquire| acquire.id != call.id && acquire.sent_us <= call.ended_us) {
+            let what = format!(
+                "lease {lease} stood already at {}, but no acquire of it that was sent before was done, by their answers",
+                at(call.ended_us)
+            );
+            found.breach(what, all_acquires.iter().map(|acquire| acquire.id).chain([call.id]));
+        }
+    }
+    let releases = life.calls.iter().filter(|call| matches!(call.asked, Asked::Release { .. }));
+    let release = releases.filter(|call| call.may_be_done()).min_by_key(|call| call.sent_us);
+    for change in &life.changes {
+        let cause = match (change.change, change.reason) {
+            (ChangeName::Granted | ChangeName::Queued, _) => Some(first),
+            (ChangeName::Ended, Some(EndReason::Released)) => release,
+            _ => None,
+        };
+        let Some(cause) = cause else { continue };
+        found.saw("changes held against what caused them");
+        if let Some((revision, call)) = revisions.before(cause.sent_us)
+            && revision >= change.revision.0
+        {
+            let what = format!(
+                "lease {lease} is {:?} at revision {} of the log, which was over at {}, before anything was sent that \
+                 can have done it",
+                change.change,
+                change.revision,
+                at(cause.sent_us)
+            );
+            found.breach(what, [call, cause.id]);
+        }
     }
 }
 
@@ -517,5 +561,44 @@ mod tests {
         story.lease(4, "b");
         story.log(80, 4, ChangeName::Queued, None);
         story.end(100, 200).breaks(&NO_GRANT_LOST, "but it is Queued at revision 105");
+    }
+
+    #[test]
+    fn a_lease_that_stands_before_anybody_can_have_made_it_is_found() {
+        let mut story = fair();
+        story.call(80..81, acquire(5, "z"), not_done());
+        story.lease(5, "z");
+        story.log(80, 5, ChangeName::Granted, None);
+        let Came::Granted { grant, mirrored, .. } = story.granted(5) else { panic!() };
+        let repeat = story.call(83..84, acquire(5, "z"), Came::Granted { grant, standing: true, mirrored });
+        story.end(100, 200).breaks(&NO_GRANT_LOST, "stood already at 0.084 s");
+        // It was open, or another was still under way.
+        let before = story.history.calls[repeat as usize - 1].clone();
+        story.history.calls[repeat as usize - 1].came = unknown();
+        story.keeps(&NO_GRANT_LOST);
+        story.history.calls[repeat as usize - 1] = before;
+        story.call(84..85, acquire(5, "z"), unknown());
+        story.keeps(&NO_GRANT_LOST);
+    }
+
+    #[test]
+    fn a_change_that_was_known_before_its_cause_is_found() {
+        let mut story = fair();
+        story.call(80..81, release(3), not_done());
+        story.log(80, 3, ChangeName::Ended, Some(EndReason::Released));
+        let seen = story.looks("a", 82..84) as usize;
+        let again = story.call(85..86, release(3), Came::Done);
+        story.end(100, 200).breaks(&NO_GRANT_LOST, "which was over at 0.085 s");
+        // The look may have seen what this one did.
+        story.history.calls[seen].ended_us = story.history.calls[again as usize].sent_us;
+        story.keeps(&NO_GRANT_LOST);
+        let mut story = fair();
+        story.call(80..81, acquire(5, "z"), not_done());
+        story.lease(5, "z");
+        story.log(80, 5, ChangeName::Granted, None);
+        story.looks("a", 82..84);
+        let granted = story.granted(5);
+        story.call(85..86, acquire(5, "z"), granted);
+        story.end(100, 200).breaks(&NO_GRANT_LOST, "which was over at 0.085 s");
     }
 }

@@ -3,8 +3,10 @@
 //! **Not early.** A client that was told `expires_in_ms` counts from when it sent the request. Until then only four things
 //! may end the lease: a release, a revoke, a time-to-live that ran out of what a *later* look was told (which is never
 //! less), and, for an acquire without a known answer, its connection: the node that served it takes the lease back 2 s
-//! later, unless a newer acquire or a renewal came. Since such an acquire may be done late, even after a renewal, it
-//! excuses an `abandoned` end at any time. Where answer or log name the reason, only calls that fit it excuse.
+//! later, unless a newer acquire or a renewal came. Since such an acquire may be done late, even after a renewal (a stopped
+//! node has it, or the network), it excuses an `abandoned` end at any time. Not so if it is known to be the older: a repeat
+//! or a renewal was answered with a lease that no other acquire can have made. Where answer or log name the reason, only
+//! calls that fit it excuse.
 //!
 //! What shows that a lease is over, by a call that *ended* before the time: `lease-gone`, `unknown-lease`, a fence above
 //! its token on one of its keys, a verdict `stale`, a view that has come as far as its token and does not list it. That a
@@ -24,7 +26,9 @@ use std::collections::BTreeMap;
 
 use ringfence_wire::{EndReason, Key, LeaseId, ProblemKind, Token, VerdictName};
 
-use super::lives::{Life, Lives, Peaks, at, did_nothing, fence_peaks, is_local, problem};
+use super::lives::{
+    Acquire, Life, Lives, Peaks, at, did_nothing, fence_peaks, found_standing, is_local, problem,
+};
 use super::{Checker, Found};
 use crate::history::{Asked, Call, Came, ChangeName, History};
 
@@ -92,7 +96,9 @@ struct Excuses {
 
 impl Excuses {
     fn of(life: &Life, revokes: Option<&Vec<&Call>>) -> Self {
-        let unanswered = |call: &&&Call| matches!(call.asked, Asked::Acquire { .. }) && !call.is_definite();
+        let unanswered = |call: &&&Call| {
+            matches!(call.asked, Asked::Acquire { .. }) && !call.is_definite() && !is_older(life, call)
+        };
         let releases = |call: &&&Call| matches!(call.asked, Asked::Release { .. }) && call.may_be_done();
         Self {
             released_us: first_us(life.calls.iter().filter(releases)),
@@ -111,6 +117,23 @@ impl Excuses {
             None => self.released_us.min(self.revoked_us).min(self.abandoned_us),
         }
     }
+}
+
+/// Whether `unanswered` was done before another acquire or a renewal: that was answered with a lease which stood already,
+/// and nothing else can have made it stand. What becomes of its connection means nothing from then on.
+fn is_older(life: &Life, unanswered: &Call) -> bool {
+    life.calls.iter().any(|&newer| {
+        let made_by_another = |acquire: Acquire| {
+            let call = acquire.call;
+            call.id != unanswered.id
+                && call.id != newer.id
+                && !did_nothing(call)
+                && call.sent_us <= newer.ended_us
+        };
+        found_standing(newer)
+            && !matches!(newer.asked, Asked::Lease { .. })
+            && !life.acquires().any(made_by_another)
+    })
 }
 
 /// When the first of these calls was sent.
@@ -518,6 +541,66 @@ mod tests {
             story.call(50_000..50_001, story::renew(5), gone(reason));
             story.breaks(&NO_EARLY_END, "which no call asked for");
         }
+    }
+
+    /// A client hung up, and then came `newer`; the lease ends as abandoned.
+    fn hung_up(newer: impl FnOnce(&mut Story)) -> Story {
+        let mut story = fair();
+        story.lease(5, "x");
+        story.log(30_000, 5, ChangeName::Granted, None);
+        story.call(30_000..30_010, acquire(5, "x"), unknown());
+        newer(&mut story);
+        story.log(32_010, 5, ChangeName::Ended, Some(EndReason::Abandoned));
+        story
+    }
+
+    fn standing(story: &Story) -> Came {
+        let Came::Granted { grant, mirrored, .. } = story.granted(5) else { panic!() };
+        Came::Granted { grant, standing: true, mirrored }
+    }
+
+    #[test]
+    fn a_connection_that_closed_means_nothing_after_a_repeat_or_a_renewal() {
+        for newer in [acquire(5, "x"), story::renew(5)] {
+            hung_up(|story| {
+                story.call(30_020..30_030, newer.clone(), standing(story));
+            })
+            .breaks(&NO_EARLY_END, "ended as Abandoned, which no call asked for");
+            // Who hung up again, even at the same time, may have been the last.
+            hung_up(|story| {
+                story.call(30_020..30_030, newer.clone(), standing(story));
+                story.call(30_025..30_040, acquire(5, "x"), unknown());
+            })
+            .keeps(&NO_EARLY_END);
+        }
+        // Only to look at it does not keep it.
+        let looks = Asked::Lease { lease: story::id(5), local: false };
+        hung_up(|story| {
+            story.call(30_020..30_030, looks, standing(story));
+        })
+        .keeps(&NO_EARLY_END);
+    }
+
+    #[test]
+    fn a_repeat_that_may_have_overtaken_what_it_repeats_proves_nothing() {
+        // It made the grant itself: the other may still be on its way.
+        hung_up(|story| {
+            let granted = story.granted(5);
+            story.call(30_020..30_030, acquire(5, "x"), granted);
+        })
+        .keeps(&NO_EARLY_END);
+        // One of two that nobody answered made it, and the other came late.
+        hung_up(|story| {
+            story.call(30_011..30_019, acquire(5, "x"), unknown());
+            story.call(30_020..30_030, acquire(5, "x"), standing(story));
+        })
+        .keeps(&NO_EARLY_END);
+        // What was certainly not done has made nothing.
+        hung_up(|story| {
+            story.call(30_011..30_019, acquire(5, "x"), not_done());
+            story.call(30_020..30_030, acquire(5, "x"), standing(story));
+        })
+        .breaks(&NO_EARLY_END, "ended as Abandoned, which no call asked for");
     }
 
     #[test]

@@ -191,6 +191,17 @@ pub(super) fn did_nothing(call: &Call) -> bool {
         })
 }
 
+/// Whether it found the lease standing, or waiting: another call had made it. A renewal and a look always do; an acquire
+/// that is told to wait may have taken the place itself.
+pub(super) fn found_standing(call: &Call) -> bool {
+    match (&call.asked, &call.came) {
+        (Asked::Acquire { .. }, Came::Granted { standing, .. }) => *standing,
+        (Asked::Renew { .. }, Came::Granted { .. }) => true,
+        (Asked::Lease { .. }, Came::Granted { .. } | Came::Waiting { .. }) => true,
+        _ => false,
+    }
+}
+
 /// The fences that a call was answered with.
 pub(super) fn fences(call: &Call) -> Vec<(&Key, Token)> {
     match (&call.came, &call.asked) {

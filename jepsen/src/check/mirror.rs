@@ -7,7 +7,11 @@
 //! - **Equal in the end**: token, state and fence of a held key are those of a linearizable read. A free key keeps the fence
 //!   that it was freed at. It may have no hash, as an absent hash says nothing: one that was held for less than the mirror
 //!   takes may never have been written, if the leader changed or Redis was away. Only a run without any fault must have one.
-//! - **Before the answer**: a grant that was answered as mirrored stands there for whoever reads afterwards.
+//! - **Before the answer**: a grant that was answered as mirrored stood in Redis before that, and is seen by whoever reads
+//!   afterwards. When it stood there depends on the answer: a grant made by this very call stood there while that was under
+//!   way; one that a repeat found may have done so at any time since its lease was first asked for, for what is known to
+//!   stand is remembered for a while after Redis has lost it. What stood is the state as of the grant: a fence that rose later,
+//!   as an answer to a repeat or after a wait may tell it, may be on its way.
 //!
 //! A Redis that lost its data says nothing false by that. So the last two of these, and the first of the rest, are asked only
 //! between what was seen after the last fault that can lose data, and before the next. Such are all faults of Redis
@@ -15,7 +19,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use ringfence_wire::{Key, VerdictName};
+use ringfence_wire::{Key, LeaseId, VerdictName};
 
 use super::bounds::Bounds;
 use super::states::States;
@@ -170,20 +174,24 @@ fn never_falls(history: &History) -> Found {
 fn before_answer(history: &History) -> Found {
     let mut found = Found::default();
     let losses = Losses::of(history);
+    let mut first_sent_us: HashMap<LeaseId, u64> = HashMap::new();
     let mut answered: HashMap<&Key, Vec<Stood>> = HashMap::new();
     for call in &history.calls {
-        let Came::Granted { grant, mirrored: Some(mirrored), .. } = &call.came else { continue };
+        let Asked::Acquire { lease, wait_ms, .. } = call.asked else { continue };
+        let first_sent_us = *first_sent_us.entry(lease).or_insert(call.sent_us);
+        let Came::Granted { grant, standing, mirrored: Some(mirrored) } = &call.came else { continue };
         if !mirrored {
             found.saw("grants answered before they were mirrored");
             continue;
         }
         found.saw("grants answered as mirrored");
+        let is_as_granted = !standing && wait_ms == 0;
         for granted in &grant.keys {
             answered.entry(&granted.key).or_default().push(Stood {
-                sent_us: call.sent_us,
+                sent_us: if *standing { first_sent_us } else { call.sent_us },
                 ended_us: call.ended_us,
                 rev: grant.token.0,
-                fence: granted.fence.0,
+                fence: if is_as_granted { granted.fence.0 } else { 0 },
                 call: Some(call.id),
             });
         }
@@ -200,8 +208,18 @@ struct Stood {
     sent_us: u64,
     ended_us: u64,
     rev: u64,
+    /// At least; 0 where that is not known.
     fence: u64,
     call: Option<u64>,
+}
+
+impl Stood {
+    fn words(&self) -> String {
+        match (self.rev, self.fence) {
+            (rev, 0) => format!("revision {rev}"),
+            (rev, fence) => format!("revision {rev} with fence {fence}"),
+        }
+    }
 }
 
 /// Looks for sights that show less than what stood there before them.
@@ -231,9 +249,8 @@ fn falls(key: &Key, sights: &[MirrorSight], mut stood: Vec<Stood>, losses: &Loss
             continue;
         };
         let what = format!(
-            "{key}: revision {} with fence {} stood in Redis at {}, and at {} {}.",
-            fell.rev,
-            fell.fence,
+            "{key}: {} stood in Redis at {}, and at {} {}.",
+            fell.words(),
             at(fell.ended_us),
             at(sight.ended_us),
             shown.map_or("nothing".to_owned(), words)
@@ -544,5 +561,41 @@ mod tests {
             assert_eq!(before_answer(&with(true, sight(9, shown.clone()))).verdict(), Verdict::Unknown);
             assert_eq!(before_answer(&with(false, sight(10, shown))).verdict(), Verdict::Unknown);
         }
+    }
+
+    #[test]
+    fn a_repeat_may_be_told_of_what_redis_has_lost_since_its_lease_was_first_asked_for() {
+        let answered = |when: (u64, u64), now: bool| {
+            let Came::Granted { grant, .. } = granted(2, 8, 8) else { unreachable!() };
+            call(when.0, when.1, acquire(2), Came::Granted { grant, standing: !now, mirrored: Some(true) })
+        };
+        let told = |first, again| numbered([answered((5, 9), first), answered((30, 35), again)]);
+        let lost = |history: History, from, to| History {
+            mirror: vec![sight(40, entry(5, 6, 0))],
+            faults: vec![fault("redis-rollback", from, to)],
+            ..history
+        };
+        // It stood there while the first call was under way, was lost, and is remembered.
+        assert_eq!(before_answer(&lost(told(true, false), 20, 25)).breaches, []);
+        // Had it been granted only by the second, it could not be remembered from before.
+        assert_eq!(before_answer(&lost(told(false, true), 20, 25)).breaches[0].calls, [1]);
+        // Nor had it been lost before anybody asked.
+        assert_eq!(before_answer(&lost(told(true, false), 2, 4)).breaches.len(), 1);
+    }
+
+    #[test]
+    fn a_fence_that_rose_after_the_grant_may_be_on_its_way() {
+        let shown = |standing, wait_ms| {
+            let Came::Granted { grant, .. } = granted(2, 8, 8) else { unreachable!() };
+            let came = Came::Granted { grant, standing, mirrored: Some(true) };
+            let mut history = numbered([call(5, 9, acquire(2), came)]);
+            let Asked::Acquire { wait_ms: waits, .. } = &mut history.calls[0].asked else { unreachable!() };
+            *waits = wait_ms;
+            history.mirror = vec![sight(10, entry(8, 6, 8))];
+            before_answer(&history)
+        };
+        only(shown(false, 0));
+        assert_eq!(shown(true, 0).verdict(), Verdict::Valid);
+        assert_eq!(shown(false, 100).verdict(), Verdict::Valid);
     }
 }

@@ -19,9 +19,14 @@ impl Scene<'_> {
         Ok(self.over(fault))
     }
 
-    pub(super) async fn pause(self, nodes: &[u64], lasts: Duration) -> anyhow::Result<Vec<Fault>> {
+    pub(super) async fn pause(
+        self,
+        nemesis: Nemesis,
+        nodes: &[u64],
+        lasts: Duration,
+    ) -> anyhow::Result<Vec<Fault>> {
         let _held = self.field.hold(nodes).await;
-        let fault = self.begun(Nemesis::Pause, nodes, format!("{} stopped", named(nodes)));
+        let fault = self.begun(nemesis, nodes, format!("{} stopped", named(nodes)));
         for id in nodes {
             self.field.cluster().node(*id).stop()?;
         }

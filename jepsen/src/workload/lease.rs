@@ -109,14 +109,17 @@ impl Hold {
         let count = draws.one_of(&[1, 1, 1, 1, 2, 3]);
         let keys = if count == 1 { vec![draws.key()] } else { draws.keys(count) };
         let wait_ms = if draws.percent(50) { draws.within(100..=3_000) } else { 0 };
+        let hangs_up_ms = draws.percent(12).then(|| draws.within(1..=wait_ms.max(20)));
+        // Who hung up and asked again is to have its lease for longer than it takes a node to take it back.
+        let shortest_ms = if hangs_up_ms.is_some() { 2_300 } else { 300 };
         let deeds = draws.within(0..=4);
         Self {
             lease: draws.lease(),
             keys: keys.into_iter().map(|key| Claim { key, mode: mode(draws) }).collect(),
-            ttl_ms: draws.within(300..=3_000),
+            ttl_ms: draws.within(shortest_ms..=3_000),
             wait_ms,
             keep_place: draws.percent(50),
-            hangs_up_ms: draws.percent(8).then(|| draws.within(1..=wait_ms.max(20))),
+            hangs_up_ms,
             repeats_after_ms: draws.percent(75).then(|| draws.one_of(&[0, 0, 100, 1_900, 2_100])),
             stays: draws.within(0..=3),
             deeds: (0..deeds).map(|_| (draws.within(0..=400), deed(draws))).collect(),
