@@ -3,7 +3,8 @@
 //! A hold is *sure* from the answer that told of the grant to the end that its client counts: the latest
 //! `sent + expires_in` of a grant or renewal, or when it, or an operator, sent the request to end it. From there to the first
 //! sign of its end (an answer, or the nodes' logs and the first sight of their revision) it may have been held or not. Without
-//! a sign that is the time-to-live after the last answer. Two sure holds of one key side by side, both exclusive, are a breach.
+//! a sign that is the time-to-live after the last answer. A grant that no client was told of is never sure: it is shown from the
+//! first sight of its revision. Two sure holds of one key side by side, both exclusive, are a breach.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -65,12 +66,13 @@ pub(super) fn holds<'a>(history: &'a History, order: &Order<'a>, keys: &Keys<'a>
             told.ends(call, "revoked");
         }
     }
-    note_changes(history, &mut leases, &mut tokens);
+    let seen = revisions_seen(history);
+    note_changes(history, &seen, &mut leases, &mut tokens);
     let holds = tokens.into_iter().filter_map(|(token, lease)| {
         let told = leases.get(&lease)?;
         let asked_for = order.leases.get(&lease)?;
         let places = asked_for.iter().filter_map(|key| keys.get(key.as_str()).copied());
-        let from = told.granted_us.or(told.asked_us)?;
+        let from = told.granted_us.or_else(|| first_seen(&seen, token.0)).or(told.asked_us)?;
         let sure = if told.granted_us.is_some() { told.sure_us } else { from };
         let sure = told.ending_us.map_or(sure, |ending| sure.min(ending)).max(from);
         let (sign, end) = told.sign.unwrap_or((told.nominal_us, "unknown"));
@@ -127,10 +129,10 @@ fn note<'a>(call: &'a Call, place: usize, leases: &mut HashMap<LeaseId, Told<'a>
 /// What the nodes' logs tell: grants that no client was told of, and ends.
 fn note_changes(
     history: &History,
+    seen: &[(u64, u64)],
     leases: &mut HashMap<LeaseId, Told<'_>>,
     tokens: &mut BTreeMap<Token, LeaseId>,
 ) {
-    let seen = revisions_seen(history);
     for change in &history.end.changes {
         let (Some(token), Some(told)) = (change.token, leases.get_mut(&change.lease_id)) else { continue };
         match change.change {
@@ -139,9 +141,8 @@ fn note_changes(
                 tokens.entry(token).or_insert(change.lease_id);
             }
             ChangeName::Ended => {
-                let first = seen.partition_point(|(revision, _)| *revision < change.revision.0);
-                if let Some((_, seen_us)) = seen.get(first) {
-                    told.sign(*seen_us, reason_name(change.reason.unwrap_or(EndReason::Expired)));
+                if let Some(seen_us) = first_seen(seen, change.revision.0) {
+                    told.sign(seen_us, reason_name(change.reason.unwrap_or(EndReason::Expired)));
                 }
             }
             ChangeName::Queued | ChangeName::Left => {}
@@ -160,6 +161,11 @@ fn revisions_seen(history: &History) -> Vec<(u64, u64)> {
         }
     }
     seen
+}
+
+/// When some node was first seen to have come to `revision`.
+fn first_seen(seen: &[(u64, u64)], revision: u64) -> Option<u64> {
+    seen.get(seen.partition_point(|(earlier, _)| *earlier < revision)).map(|(_, seen_us)| *seen_us)
 }
 
 impl Told<'_> {

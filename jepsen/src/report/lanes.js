@@ -61,7 +61,7 @@ function drawLane(lane, y) {
 }
 
 function drawHolds(lane, top) {
-  const g = lanesSheet.g, drawn = [];
+  const g = lanesSheet.g, drawn = [], written = [];
   g.font = '11px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
   lane.seen(view.from, view.to, ({ hold, row }) => {
     const [x, mid, end] = [lanesSheet.x(hold.from), lanesSheet.x(hold.sure), lanesSheet.x(hold.to)], y = top + row * 16;
@@ -77,12 +77,14 @@ function drawHolds(lane, top) {
       g.strokeRect(x - 1, y - 1, Math.max(4, Math.max(mid, end) - x + 1), 15);
     }
     const begins = Math.max(x, GUTTER), room = Math.max(mid, end) - begins - 8;
-    if (room > 26) {
-      g.fillStyle = mid - begins > room * .6 ? colours.sheet : colours.ink; g.textAlign = 'left';
+    if (room > 20 && begins > (written[row] ?? 0)) {
       const who = hold.process == null ? '' : ` · process ${hold.process}`;
-      const text = [`token ${hold.token}${who}`, `${hold.token}`, hold.process == null ? '' : `${hold.process}`]
-        .find(text => g.measureText(text).width <= room);
-      if (text) g.fillText(text, begins + 4, y + 7);
+      const text = [`token ${hold.token}${who}`, `token ${hold.token}`, `${hold.token}`].find(text => g.measureText(text).width <= room);
+      if (text) {
+        written[row] = begins + g.measureText(text).width + 8;
+        g.fillStyle = mid >= written[row] - 4 ? colours.sheet : colours.ink; g.textAlign = 'left';
+        g.fillText(text, begins + 4, y + 7);
+      }
     }
     lanesSheet.hit(x, y, Math.max(2, end - x), 13, () => tellHold(hold));
   });
@@ -108,20 +110,28 @@ function drawBars(lane, top) {
 
 function drawMarks(lane, top) {
   const g = lanesSheet.g, marks = lane.marks;
-  let last = -9;
-  for (let n = firstWhere(marks.length, n => sent[marks[n]] + took[marks[n]] >= view.from - 1e6); n < marks.length && sent[marks[n]] <= view.to; n++) {
+  const begin = firstWhere(marks.length, n => sent[marks[n]] >= view.from - 5e6), end = firstWhere(marks.length, n => sent[marks[n]] > view.to);
+  const ticked = end - begin < (lanesSheet.width - GUTTER) / 12; // more would only be noise
+  for (let n = begin; n < end; n++) {
     const i = marks[n], x = lanesSheet.x(sent[i] + took[i]), outcome = outcomeOf(i), found = inFinding.has(i);
     if (outcome === 'done' && !found) {
-      if (x - last < 1) continue;
-      last = x;
+      if (!ticked) continue;
       g.fillStyle = colours.sheet; g.fillRect(x - .75, top + 8, 1.5, 5);
       g.fillStyle = colours.ink; g.fillRect(x - .75, top + 13, 1.5, 3);
       lanesSheet.hit(x - 2, top + 8, 4, 8, () => tellCall(i));
       continue;
     }
-    cross(g, x, top + 6.5, outcome === 'stale' && !found ? colours.ink : colours.bad);
-    if (found) { g.beginPath(); g.arc(x, top + 6.5, focusCalls.has(i) ? 11 : 9, 0, 7); g.lineWidth = 2; g.stroke(); }
+    if (outcome === 'stale' || outcome === 'malformed') cross(g, x, top + 6.5, outcome === 'stale' && !found ? colours.ink : colours.bad);
+    if (found) ring(g, x, top + 6.5, focusCalls.has(i));
     lanesSheet.hit(x - 5, top + 1, 10, 11, () => tellCall(i));
+  }
+}
+
+/** Around what broke a law; thicker while it is looked at. */
+function ring(g, x, y, looked) {
+  for (const [style, width] of [[colours.sheet, looked ? 6 : 4], [colours.bad, looked ? 3 : 2]]) {
+    g.strokeStyle = style; g.lineWidth = width;
+    g.beginPath(); g.arc(x, y, looked ? 7.5 : 6, 0, 7); g.stroke();
   }
 }
 

@@ -110,8 +110,9 @@ byId('filter').oninput = event => { shownKeys.text = event.target.value; scrolle
 /** Shows these calls: their time, their key's lane, and rings around them. */
 function show(places) {
   if (!places.length) return;
-  const from = Math.min(...places.map(i => sent[i])), to = Math.max(...places.map(i => sent[i] + took[i]));
-  const margin = Math.max((to - from) * .6, 600_000);
+  const begins = i => Math.min(sent[i], holdOf.get(i)?.from ?? Infinity), ends = i => Math.max(sent[i] + took[i], holdOf.get(i)?.sure ?? 0);
+  const from = Math.min(...places.map(begins)), to = Math.max(...places.map(ends));
+  const margin = Math.max((to - from) * .3, 400_000);
   focusCalls = new Set(places);
   shownKeys.focus = keysOf(places[0])[0] ?? null;
   shownKeys.text = byId('filter').value = '';
@@ -126,7 +127,7 @@ function follow() {
   if (kind === 'finding' && findings[n - 1]) {
     current = n - 1;
     byId(`card-${n}`).classList.add('current');
-    if (current >= AT_ONCE) byId(`card-${n}`).parentElement.open = true;
+    byId(`card-${n}`).closest('details')?.setAttribute('open', '');
     show(findings[current].calls);
   } else if (kind === 'call') {
     show([calls.id.indexOf(Number(n))].filter(i => i >= 0));

@@ -49,6 +49,11 @@ function pack(list, from, to, most) {
   return ends.length;
 }
 
+// A finding is a breach with the law it is of.
+const findings = data.laws.flatMap(law => law.breaches.map(breach => ({ law, ...breach })));
+const inFinding = new Set(findings.flatMap(finding => finding.calls));
+const holdOf = new Map(data.holds.filter(hold => hold.call != null).map(hold => [hold.call, hold]));
+
 // A lane per key. Those of findings come first, then those where most was done.
 const lanes = data.keys.map((name, key) => ({ name, key, holds: [], bars: [], marks: [], findings: 0, work: 0 }));
 for (const hold of data.holds) for (const key of hold.keys) lanes[key].holds.push({ hold, row: 0 });
@@ -59,6 +64,7 @@ for (let i = 0; i < COUNT; i++) {
     lane.work++;
     if (outcome === 'stale' || outcome === 'malformed' || name === 'write' && outcome === 'done') lane.marks.push(i);
     else if (name === 'wait' || outcome === 'unknown') lane.bars.push({ i, row: 0 });
+    else if (inFinding.has(i) && !holdOf.has(i)) lane.marks.push(i);
   }
 }
 for (const lane of lanes) {
@@ -69,9 +75,6 @@ for (const lane of lanes) {
   lane.barRows = pack(lane.bars, b => sent[b.i], b => sent[b.i] + took[b.i], 8);
 }
 
-// A finding is a breach with the law it is of.
-const findings = data.laws.flatMap(law => law.breaches.map(breach => ({ law, ...breach })));
-const inFinding = new Set(findings.flatMap(finding => finding.calls));
 for (const finding of findings) {
   for (const key of new Set(finding.calls.flatMap(keysOf))) lanes[key].findings++;
 }

@@ -64,7 +64,7 @@ function drawOverview() {
 const plots = new Sheet('plots');
 function drawPlots() {
   const faultTop = 26, leadTop = faultTop + Math.max(1, faultRows) * 18 + 10;
-  const roleTop = leadTop + Math.max(1, leadRows) * 18 + 4, latencyTop = roleTop + nodeIds.length * 9 + 16;
+  const roleTop = leadTop + Math.max(1, leadRows) * 18 + 4, latencyTop = roleTop + nodeIds.length * 11 + 16;
   const rateTop = latencyTop + 120, height = rateTop + 84;
   plots.begin(height);
   drawAxis(height);
@@ -81,10 +81,10 @@ function drawAxis(height) {
   g.fillStyle = colours.faint; g.fillRect(0, 0, plots.width, 22);
   plots.label('time since the run began', 11, colours.soft);
   plots.clip(() => {
-    g.textAlign = 'center';
     for (let t = Math.ceil(view.from / step) * step; t <= view.to; t += step) {
-      const x = Math.round(plots.x(t)) + .5;
-      g.fillStyle = colours.soft; g.fillText(clock(t, step), x, 11);
+      const x = Math.round(plots.x(t)) + .5, first = x < GUTTER + 20;
+      g.textAlign = first ? 'left' : 'center';
+      g.fillStyle = colours.soft; g.fillText(clock(Math.abs(t), step), first ? x + 3 : x, 11);
       g.fillStyle = colours.line; g.fillRect(x - .5, 22, 1, height - 22);
     }
   });
@@ -97,11 +97,13 @@ function drawFaults(top) {
     for (const fault of faults) {
       if (fault.to_us < view.from || fault.from_us > view.to) continue;
       const x = plots.x(fault.from_us), w = Math.max(2, plots.x(fault.to_us) - x), y = top + fault.row * 18;
-      g.fillStyle = faultColour(fault); g.globalAlpha = .85;
+      g.fillStyle = faultColour(fault); g.globalAlpha = .5;
       g.beginPath(); g.roundRect(x, y, w, 15, 3); g.fill(); g.globalAlpha = 1;
-      const begins = Math.max(x, GUTTER), text = shorten(g, fault.nemesis, x + w - begins - 10);
-      g.fillStyle = colours.sheet; g.textAlign = 'left';
-      g.fillText(shorten(g, `${fault.nemesis}: ${fault.what}`, x + w - begins - 10) || text, begins + 5, y + 8);
+      // Its name may run on to where the next one begins.
+      const begins = Math.max(x, GUTTER), next = faults.find(other => other.row === fault.row && other.from_us > fault.from_us);
+      const room = (next ? plots.x(next.from_us) : plots.width) - begins - 10, whole = `${fault.nemesis}: ${fault.what}`;
+      g.fillStyle = colours.ink; g.textAlign = 'left';
+      g.fillText([whole, fault.nemesis].find(text => g.measureText(text).width <= room) ?? shorten(g, fault.nemesis, room), begins + 5, y + 8);
       plots.hit(x, y, w, 15, () => [fault.nemesis, fault.what,
         `${clock(fault.from_us)} to ${clock(fault.to_us)} (${duration(fault.to_us - fault.from_us)})`]);
     }
@@ -127,12 +129,12 @@ function drawLeaders(top, roleTop) {
   });
   g.font = '10px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
   nodeIds.forEach((node, at) => {
-    g.fillStyle = colours.soft; g.textAlign = 'right'; g.fillText(`node ${node}`, GUTTER - 8, roleTop + at * 9 + 4);
+    g.fillStyle = colours.soft; g.textAlign = 'right'; g.fillText(`node ${node}`, GUTTER - 8, roleTop + at * 11 + 5);
   });
   plots.clip(() => {
     for (const role of data.roles) {
       if (role.to < view.from || role.from > view.to) continue;
-      const x = plots.x(role.from), w = Math.max(1, plots.x(role.to) - x), y = roleTop + nodeIds.indexOf(role.node) * 9;
+      const x = plots.x(role.from), w = Math.max(1, plots.x(role.to) - x), y = roleTop + nodeIds.indexOf(role.node) * 11;
       const leads = role.role === 'leader';
       g.globalAlpha = leads ? 1 : .4; g.fillStyle = nodeColour(role.node);
       g.fillRect(x, y + (leads ? 1 : 2.5), w, leads ? 6 : 3);
@@ -152,10 +154,10 @@ function drawLatency(top, height, shown) {
   const each = end - begin <= CLOSE;
   plots.label('latency', top + 8, colours.ink);
   g.font = '11px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
-  if (each) plots.label('without waits', top + 26, colours.soft);
+  if (each) ['one dot a call,', 'waits apart'].forEach((text, n) => plots.label(text, top + 26 + n * 14, colours.soft));
   else [['p50', .9], ['p95', .6], ['p99', .35]].forEach(([name, alpha], n) => {
-    g.globalAlpha = alpha; g.fillStyle = colours.link; g.fillRect(12 + n * 44, top + 24, 10, 4); g.globalAlpha = 1;
-    g.fillStyle = colours.soft; g.textAlign = 'left'; g.fillText(name, 25 + n * 44, top + 26);
+    g.globalAlpha = alpha; g.fillStyle = colours.link; g.fillRect(12, top + 24 + n * 14, 10, 4); g.globalAlpha = 1;
+    g.fillStyle = colours.soft; g.textAlign = 'left'; g.fillText(name, 27, top + 26 + n * 14);
   });
   g.textAlign = 'right';
   for (let t = 1000; t < longest * 1.2; t *= 10) {

@@ -23,34 +23,41 @@ function writeHead() {
   byId('copy').onclick = () => navigator.clipboard?.writeText(about.command).then(() => { byId('copy').textContent = 'copied'; });
 }
 
-/** Findings that are shown without a click: the lanes are to stay in sight. */
-const AT_ONCE = 4;
-
+/** So many findings of one law are there at once. */
+const FIRST = 4;
 function writeFindings() {
   const place = byId('findings');
-  const rest = make('details', { className: 'rest' }, make('summary', {}, `${number(findings.length - AT_ONCE)} more findings`));
+  if (data.about.workload === 'unfenced-register') place.append(make('p', { className: 'hint' }, 'This is the control, in which nobody asks the guard: stale writes must be found here.'));
+  let law = null, rest = null;
   findings.forEach((finding, n) => {
+    if (finding.law !== law) {
+      law = finding.law;
+      rest = null;
+      place.append(make('p', { className: 'law' }, make('b', {}, law.name), ` · ${plural(law.found, 'breach').replace('breachs', 'breaches')} · ${law.law}`));
+    }
+    if (!rest && n - findings.findIndex(other => other.law === law) === FIRST) {
+      rest = make('details', { className: 'rest' }, make('summary', {}, `${plural(law.breaches.length - FIRST, 'more breach').replace('breachs', 'breaches')} of ${law.name}`));
+      place.append(rest);
+    }
     const links = finding.calls.slice(0, 12).map(i =>
       make('a', { href: `#call-${calls.id[i]}`, title: tellCall(i).filter(Boolean).join('\n') }, `call ${calls.id[i]} (${nameOf(i)}, ${clock(sent[i])})`));
     if (finding.found > links.length) links.push(make('span', {}, `and ${number(finding.found - links.length)} more`));
     const known = finding.calls.filter(i => data.details[i]);
-    (n < AT_ONCE ? place : rest).append(make('article', { className: 'finding', id: `card-${n + 1}` },
-      make('p', { className: 'law' }, make('b', {}, finding.law.name), ` · ${finding.law.law}`),
+    (rest ?? place).append(make('article', { className: 'finding', id: `card-${n + 1}` },
       make('p', { className: 'what' }, finding.what),
       finding.calls.length ? make('p', { className: 'calls' }, make('a', { className: 'show', href: `#finding-${n + 1}` }, 'Show it in the lanes'), ...links) : null,
       known.length ? inFull(known) : null));
   });
-  if (findings.length > AT_ONCE) place.append(rest);
   for (const law of data.laws.filter(law => law.found > law.breaches.length)) {
     place.append(make('p', { className: 'hint' }, `${law.name}: ${number(law.found - law.breaches.length)} more breaches stand in results.json.`));
   }
-  const doubts = data.laws.filter(law => law.undecided).map(law => [law.name, law.undecided])
+  const doubts = data.laws.filter(law => law.undecided && !law.found).map(law => [law.name, law.undecided])
     .concat(data.missing.map(missing => ['not found out', missing]));
   for (const [name, why] of doubts) {
     place.append(make('article', { className: 'finding doubt' }, make('p', { className: 'law' }, make('b', {}, name), ' · cannot be told'), make('p', { className: 'what' }, why)));
   }
   if (!findings.length && !doubts.length) {
-    place.append(make('article', { className: 'finding calm' }, make('p', { className: 'what' },
+    place.append(make('article', { className: `finding ${data.laws.length ? 'calm' : 'doubt'}` }, make('p', { className: 'what' },
       data.laws.length ? `No breach: ${plural(data.laws.length, 'law')} held over ${plural(COUNT, 'call')}.` : 'No law was judged.')));
   }
 }

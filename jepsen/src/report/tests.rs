@@ -3,7 +3,7 @@ use std::process::{Command, Stdio};
 
 use super::{data, invented, write};
 use crate::check::Results;
-use crate::history::{Came, History};
+use crate::history::{Asked, Call, Came, History};
 
 fn page(history: &History, results: &Results) -> String {
     let mut out = Vec::new();
@@ -85,6 +85,30 @@ fn a_hold_is_sure_as_long_as_its_client_counts() {
             assert!(sure(two[0]).1 <= sure(two[1]).0, "{} and {}", two[0], two[1]);
         }
     }
+}
+
+#[test]
+fn a_grant_that_nobody_was_told_of_is_never_sure_and_begins_when_it_was_first_seen() {
+    let mut history = invented::history(5, 500);
+    let told =
+        |call: &&mut Call| matches!((&call.asked, &call.came), (Asked::Acquire { .. }, Came::Granted { .. }));
+    let call = history.calls.iter_mut().find(told).unwrap();
+    let Came::Granted { grant, .. } = std::mem::replace(&mut call.came, Came::Unknown { why: String::new() })
+    else {
+        unreachable!("it was granted")
+    };
+    let (asked_us, lease) = (call.sent_us, grant.lease_id);
+    // Its renewals would tell of it as well.
+    history.calls.retain(|call| !matches!(call.asked, Asked::Renew { lease: of, .. } if of == lease));
+    let seen_us =
+        history.sights.iter().filter(|sight| sight.revision.0 >= grant.token.0).map(|sight| sight.ended_us);
+    let seen_us = seen_us.min().unwrap();
+    let results = invented::results(&history);
+    let data = serde_json::to_value(data(&history, &results)).unwrap();
+    let holds = data["holds"].as_array().unwrap();
+    let hold = holds.iter().find(|hold| hold["token"] == grant.token.0).unwrap();
+    assert_eq!((&hold["from"], &hold["sure"]), (&seen_us.into(), &seen_us.into()));
+    assert!(seen_us > asked_us && hold["call"].is_null(), "{hold}");
 }
 
 #[test]
