@@ -15,7 +15,7 @@ use crate::history::{
 };
 
 /// What tries to break out of a page, an EDN string, or a line.
-pub(crate) const EVIL: &str = "a </script>\"\\<img src=x onerror=alert(1)> ä\u{2028}&amp;";
+pub(crate) const EVIL: &str = "a </script>\"\\<img src=x onerror=gone(1)> ä\u{2028}&amp;";
 
 const S: u64 = 1_000_000;
 const SPAN: u64 = 60 * S;

@@ -24,7 +24,9 @@ fn open_in(browser: &str, folder: &Path, page: &str) -> String {
     let path = folder.join("index.html");
     std::fs::write(&path, page).unwrap();
     let profile: PathBuf = folder.join("profile");
-    let output = Command::new(browser)
+    // A page that hangs, as behind an alert, is a page that fails.
+    let output = Command::new("timeout")
+        .args(["120", browser])
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"])
         .arg(format!("--user-data-dir={}", profile.display()))
         .arg(format!("file://{}", path.display()))
