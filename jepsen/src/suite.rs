@@ -5,6 +5,8 @@
 //! - `soak`: all workloads in turn, each with several faults mixed anew, for an hour.
 //!
 //! The unfenced register is the control: a suite fails where the checker does not find its lost updates.
+//!
+//! A run that did not happen to exercise what it is for is done again, with other seeds: only what stays unknown counts.
 
 use std::fmt::{self, Write as _};
 use std::io::Write;
@@ -81,6 +83,9 @@ enum Went {
     Failed,
 }
 
+/// How often a run is done, until it can be told.
+const ATTEMPTS: u64 = 3;
+
 struct Row {
     went: Went,
     options: RunOptions,
@@ -104,10 +109,16 @@ pub async fn run_suite(suite: Suite, options: &SuiteOptions, out: &mut impl Writ
         if options.only.as_ref().is_some_and(|only| !run_options.name().contains(only)) {
             continue;
         }
-        let row = row(run_options).await;
-        writeln!(out, "{}", row.text)?;
-        out.flush()?;
-        rows.push(row);
+        for attempt in 1..=ATTEMPTS {
+            let run_options = Case { seed: case.seed + attempt - 1, ..case.clone() }.options(options);
+            let row = row(run_options).await;
+            writeln!(out, "{}", row.text)?;
+            out.flush()?;
+            if row.went != Went::Unknown || attempt == ATTEMPTS {
+                rows.push(row);
+                break;
+            }
+        }
     }
     write!(out, "\n{}", table(&mut rows, began.elapsed()))?;
     Ok(match rows.iter().map(|row| row.went).max() {
@@ -137,13 +148,16 @@ async fn row(options: RunOptions) -> Row {
 
 /// The control has to fail, and by the law that it is the control of.
 fn went(workload: Workload, results: &Results) -> Went {
-    let lost =
-        results.laws.iter().any(|law| law.name == FENCED_REGISTER.name && law.verdict == Verdict::Invalid);
+    let control = results.laws.iter().find(|law| law.name == FENCED_REGISTER.name);
     let others =
         results.laws.iter().filter(|law| law.name != FENCED_REGISTER.name).map(|law| law.verdict).max();
-    let verdict = match (workload, lost) {
-        (Workload::UnfencedRegister, true) => others.unwrap_or(Verdict::Valid),
-        (Workload::UnfencedRegister, false) => Verdict::Invalid,
+    let verdict = match (workload, control.map(|law| law.verdict)) {
+        (Workload::UnfencedRegister, Some(Verdict::Invalid)) => others.unwrap_or(Verdict::Valid),
+        // Nobody came too late.
+        (Workload::UnfencedRegister, Some(Verdict::Unknown)) => {
+            others.unwrap_or(Verdict::Unknown).max(Verdict::Unknown)
+        }
+        (Workload::UnfencedRegister, _) => Verdict::Invalid,
         _ => results.verdict,
     };
     match verdict {
@@ -361,7 +375,7 @@ mod tests {
         assert_eq!(went(control, &results(&[(law, invalid), ("other", valid)])), Went::Well);
         assert_eq!(went(control, &results(&[(law, valid), ("other", valid)])), Went::Wrong);
         assert_eq!(went(control, &results(&[(law, invalid), ("other", invalid)])), Went::Wrong);
-        assert_eq!(went(control, &results(&[(law, Verdict::Unknown)])), Went::Wrong);
+        assert_eq!(went(control, &results(&[(law, Verdict::Unknown)])), Went::Unknown);
         assert_eq!(went(Workload::FencedRegister, &results(&[(law, invalid)])), Went::Wrong);
         assert_eq!(went(Workload::FencedRegister, &results(&[(law, valid)])), Went::Well);
     }
