@@ -245,7 +245,7 @@ impl Field {
     async fn serves(&self, node: &Node) -> bool {
         let (client, lease) = (node.client(), LeaseId::random());
         let renewed = definite(SERVES_WITHIN, || client.renew(lease, None)).await;
-        client.within(LOOK).is_ready().await && matches!(renewed, Ok(Reply::Refused(_)))
+        matches!(renewed, Ok(Reply::Refused(_))) && node.ready().await.is_ok()
     }
 
     /// Who leads, as far as anybody knows who is asked.
