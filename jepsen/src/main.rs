@@ -110,7 +110,15 @@ struct Mutants {
 }
 
 fn main() -> ExitCode {
-    match perform(Arguments::parse().command) {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            // By itself clap says 2, which is taken for a run of which not all could be told.
+            return if error.use_stderr() { 3.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    match perform(arguments.command) {
         Ok(code) => code.into(),
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "ringfence-jepsen: {error:#}");

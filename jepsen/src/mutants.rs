@@ -100,6 +100,11 @@ pub fn build() -> anyhow::Result<PathBuf> {
 /// Runs all mutants; tells of each on `out`. Gives the exit code: 0 where each was caught and the run without any was valid,
 /// 1 else.
 pub async fn run_mutants(options: &MutantsOptions, out: &mut impl Write) -> anyhow::Result<u8> {
+    let is_wanted = |name: &str| options.only.as_ref().is_none_or(|only| name.contains(only));
+    ensure!(
+        Mutant::ALL.iter().any(|mutant| is_wanted(mutant.name())),
+        "--only: no mutant has this in its name"
+    );
     writeln!(out, "seed {}; each run is stored below {}", options.seed, options.store.display())?;
     let mut all_well = true;
     if options.only.is_none() {
@@ -107,10 +112,9 @@ pub async fn run_mutants(options: &MutantsOptions, out: &mut impl Write) -> anyh
             let hunt = hunt_of(workload, &[Nemesis::Kill, Nemesis::Partition]);
             let (_, results) = run(&hunt.run(options, None, options.seed)).await?;
             writeln!(out, "no mutant, {workload}: {:?}", results.verdict)?;
-            all_well &= results.verdict != Verdict::Invalid;
+            all_well &= results.verdict == Verdict::Valid;
         }
     }
-    let is_wanted = |name: &str| options.only.as_ref().is_none_or(|only| name.contains(only));
     writeln!(out, "\n{:<30} {:<10} {:>5} {:>6}  by", "mutant", "", "runs", "after")?;
     for mutant in Mutant::ALL.iter().copied().filter(|mutant| is_wanted(mutant.name())) {
         let hunt = hunt(mutant);
