@@ -3,7 +3,7 @@ use std::num::NonZeroU32;
 
 use ringfence_wire::Mode;
 
-/// A set of claims on one key, counted.
+/// A set of claims on one key, counted: what is judged must not be its own judge, so this is not the product's count.
 ///
 /// By the contract a set is *compatible* if it has one member, or if all are shared and they are no more than the smallest
 /// limit among them. What is incompatible stays so whatever is added: a set of which only a part is known, after the

@@ -1,0 +1,267 @@
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use super::super::story::{
+    self, Story, acquire, gone, not_done, refused, release, unknown, validate, verdict, wait, waiter,
+};
+use super::*;
+
+const MS: u64 = 1_000;
+
+/// One is released, one revoked, one abandoned, and one expires.
+fn fair() -> Story {
+    let mut story = Story::new();
+    story.acquires(1, "a", 0..10);
+    story.looks("a", 11..12);
+    story.releases(1, 20..30);
+    story.acquires(2, "a", 40..50);
+    let token = story.token(2);
+    story.log(60, 2, ChangeName::Ended, Some(EndReason::Revoked));
+    story.call(60..70, Asked::Revoke { key: story::key("a"), token }, Came::Done);
+    story.acquires(3, "a", 80..90);
+    story.expires(3, 10_081);
+    story.call(10_100..10_101, release(3), gone(EndReason::Expired));
+    story.lease(4, "b");
+    story.log(100, 4, ChangeName::Granted, None);
+    story.call(100..200, acquire(4, "b"), unknown());
+    story.log(2_300, 4, ChangeName::Ended, Some(EndReason::Abandoned));
+    story.end(20_000, 60_000);
+    story
+}
+
+#[test]
+fn ends_in_their_time_are_right() {
+    fair().keeps(&NO_EARLY_END);
+    fair().keeps(&BOUNDED_END);
+}
+
+#[test]
+fn without_an_end_nothing_is_shown() {
+    let mut story = Story::new();
+    story.acquires(1, "a", 0..10);
+    story.end(1, 2).cannot_tell(&NO_EARLY_END);
+    story.cannot_tell(&BOUNDED_END);
+}
+
+#[test]
+fn an_answer_that_a_lease_is_gone_too_early_is_found() {
+    for came in [gone(EndReason::Expired), refused(ProblemKind::UnknownLease)] {
+        let mut story = fair();
+        story.acquires(5, "x", 30_000..30_010);
+        // Its client counts from when it sent the request.
+        let told = story.call(39_990..40_000, story::renew(5), came);
+        story.keeps(&NO_EARLY_END);
+        story.history.calls[told as usize].ended_us -= 1;
+        story.breaks(&NO_EARLY_END, "ended before 40.000 s");
+    }
+}
+
+#[test]
+fn a_renewal_moves_the_time() {
+    let mut story = fair();
+    story.acquires(5, "x", 30_000..30_010);
+    let granted = story.granted(5);
+    story.call(34_000..34_010, story::renew(5), granted);
+    story.call(43_000..43_010, story::renew(5), gone(EndReason::Expired));
+    story.breaks(&NO_EARLY_END, "ended before 44.000 s");
+}
+
+#[test]
+fn a_fence_above_a_lease_that_is_counted_on_is_found() {
+    let mut story = fair();
+    story.acquires(5, "x y", 30_000..30_010);
+    let token = story.token(5).0;
+    let told = story.call(39_000..40_000, validate("y", Token(1)), verdict(VerdictName::Stale, token + 1));
+    story.keeps(&NO_EARLY_END);
+    story.history.calls[told as usize].ended_us -= 1;
+    story.breaks(&NO_EARLY_END, "the fence of y is");
+}
+
+#[test]
+fn a_verdict_against_a_lease_that_is_counted_on_is_found() {
+    let mut story = fair();
+    story.acquires(5, "x:s", 30_000..30_010);
+    let token = story.token(5);
+    // Asked before anybody knew of the grant: it may not have been given yet.
+    story.call(30_001..30_005, validate("x", token), verdict(VerdictName::Stale, 1));
+    story.keeps(&NO_EARLY_END);
+    story.call(35_000..35_001, validate("x", token), verdict(VerdictName::Stale, 1));
+    story.breaks(&NO_EARLY_END, "its token was called stale");
+}
+
+#[test]
+fn a_view_without_a_lease_that_is_counted_on_is_found() {
+    let mut story = fair();
+    story.acquires(5, "x:s", 30_000..30_010);
+    let mut view = story.view("x");
+    view.holders.clear();
+    // One node alone may not have come so far.
+    view.revision.0 -= 1;
+    let asked = Asked::Key { key: view.key.clone(), local: true };
+    story.call(35_000..35_001, asked.clone(), Came::Key { view: view.clone() });
+    story.keeps(&NO_EARLY_END);
+    view.revision.0 += 1;
+    let seen = story.call(35_000..40_000, asked, Came::Key { view: view.clone() });
+    view.fence = story.token(5);
+    story.history.calls[seen as usize].came = Came::Key { view };
+    story.keeps(&NO_EARLY_END);
+    story.history.calls[seen as usize].ended_us -= 1;
+    story.breaks(&NO_EARLY_END, "does not list token");
+}
+
+#[test]
+fn who_asked_for_the_end_excuses_it_from_then_on() {
+    let token = |story: &Story| story.token(5);
+    let excuses: [fn(Token) -> Asked; 3] =
+        [|_| release(5), |token| Asked::Revoke { key: story::key("x"), token }, |_| acquire(5, "x")];
+    for excuse in excuses {
+        let mut story = fair();
+        story.acquires(5, "x", 30_000..30_010);
+        let shown = validate("x", Token(1));
+        let fence = story.token(5).0 + 1;
+        story.call(35_000..35_010, shown, verdict(VerdictName::Stale, fence));
+        story.breaks(&NO_EARLY_END, "the fence of x is");
+        let asked = excuse(token(&story));
+        let by = story.call(35_005..36_000, asked, unknown()) as usize;
+        story.keeps(&NO_EARLY_END);
+        // Sent too late, or certainly not done, it does not.
+        story.history.calls[by].sent_us = 35_010 * MS + 1;
+        story.breaks(&NO_EARLY_END, "the fence of x is");
+        story.history.calls[by].sent_us = 35_005 * MS;
+        story.history.calls[by].came = not_done();
+        story.breaks(&NO_EARLY_END, "the fence of x is");
+        story.history.calls[by].came = unknown();
+        // Nor if the log says that its time ran out.
+        story.expires(5, 99_000);
+        story.breaks(&NO_EARLY_END, "the fence of x is");
+    }
+}
+
+#[test]
+fn an_end_that_nobody_asked_for_is_found() {
+    for reason in [EndReason::Released, EndReason::Revoked, EndReason::Abandoned] {
+        let mut story = fair();
+        story.acquires(5, "x", 30_000..30_010);
+        story.log(50_000, 5, ChangeName::Ended, Some(reason));
+        story.call(30_020..30_030, release(5), not_done());
+        story.breaks(&NO_EARLY_END, "which no call asked for");
+        story.history.end.changes.pop();
+        story.keeps(&NO_EARLY_END);
+        story.call(50_000..50_001, story::renew(5), gone(reason));
+        story.breaks(&NO_EARLY_END, "which no call asked for");
+    }
+}
+
+/// A client hung up, and then came `newer`; the lease ends as abandoned.
+fn hung_up(newer: impl FnOnce(&mut Story)) -> Story {
+    let mut story = fair();
+    story.lease(5, "x");
+    story.log(30_000, 5, ChangeName::Granted, None);
+    story.call(30_000..30_010, acquire(5, "x"), unknown());
+    newer(&mut story);
+    story.log(32_010, 5, ChangeName::Ended, Some(EndReason::Abandoned));
+    story
+}
+
+fn standing(story: &Story) -> Came {
+    let Came::Granted { grant, mirrored, .. } = story.granted(5) else { panic!() };
+    Came::Granted { grant, standing: true, mirrored }
+}
+
+#[test]
+fn a_connection_that_closed_means_nothing_after_a_repeat_or_a_renewal() {
+    for newer in [acquire(5, "x"), story::renew(5)] {
+        hung_up(|story| {
+            story.call(30_020..30_030, newer.clone(), standing(story));
+        })
+        .breaks(&NO_EARLY_END, "ended as Abandoned, which no call asked for");
+        // Who hung up again, even at the same time, may have been the last.
+        hung_up(|story| {
+            story.call(30_020..30_030, newer.clone(), standing(story));
+            story.call(30_025..30_040, acquire(5, "x"), unknown());
+        })
+        .keeps(&NO_EARLY_END);
+    }
+    // Only to look at it does not keep it.
+    let looks = Asked::Lease { lease: story::id(5), local: false };
+    hung_up(|story| {
+        story.call(30_020..30_030, looks, standing(story));
+    })
+    .keeps(&NO_EARLY_END);
+}
+
+#[test]
+fn a_repeat_that_may_have_overtaken_what_it_repeats_proves_nothing() {
+    // It made the grant itself: the other may still be on its way.
+    hung_up(|story| {
+        let granted = story.granted(5);
+        story.call(30_020..30_030, acquire(5, "x"), granted);
+    })
+    .keeps(&NO_EARLY_END);
+    // One of two that nobody answered made it, and the other came late.
+    hung_up(|story| {
+        story.call(30_011..30_019, acquire(5, "x"), unknown());
+        story.call(30_020..30_030, acquire(5, "x"), standing(story));
+    })
+    .keeps(&NO_EARLY_END);
+    // What was certainly not done has made nothing.
+    hung_up(|story| {
+        story.call(30_011..30_019, acquire(5, "x"), not_done());
+        story.call(30_020..30_030, acquire(5, "x"), standing(story));
+    })
+    .breaks(&NO_EARLY_END, "ended as Abandoned, which no call asked for");
+}
+
+#[test]
+fn an_expiry_within_the_time_to_live_is_found_in_the_log() {
+    let mut story = fair();
+    story.acquires(5, "x", 30_000..30_010);
+    story.expires(5, 40_000);
+    story.history.calls.last_mut().unwrap().came = unknown();
+    story.breaks(&NO_EARLY_END, "expired at 40000 ms");
+    story.history.end.changes.last_mut().unwrap().at_ms += 1;
+    story.keeps(&NO_EARLY_END);
+    let mut story = fair();
+    story.acquires(5, "x", 30_000..30_010);
+    story.expires(5, 35_000);
+    story.history.calls.last_mut().unwrap().came = unknown();
+    story.breaks(&NO_EARLY_END, "expired at 35000 ms");
+    story.call(30_020..30_030, Asked::Renew { lease: story::id(5), ttl_ms: Some(100) }, unknown());
+    story.keeps(&NO_EARLY_END);
+}
+
+#[test]
+fn a_lease_that_outlives_everybody_s_wish_is_found() {
+    let mut story = fair();
+    story.acquires(5, "x", 3_000..3_010);
+    // Healed at 20 s, 10 s to live, 10 s of grace.
+    story.end(20_000, 40_000).cannot_tell(&BOUNDED_END);
+    story.end(20_000, 40_001).breaks(&BOUNDED_END, "and had to end by 40.000 s");
+    // Somebody may have renewed it until 25 s.
+    let renewed = story.call(24_000..25_000, story::renew(5), unknown()) as usize;
+    story.end(20_000, 45_000).keeps(&BOUNDED_END);
+    story.end(20_000, 45_001).breaks(&BOUNDED_END, "and had to end by 45.000 s");
+    story.history.calls[renewed].came = not_done();
+    story.end(20_000, 45_000).breaks(&BOUNDED_END, "and had to end by 40.000 s");
+    // Or it was granted at the end of a wait that nobody knows of.
+    story.call(24_000..25_000, wait(5, "x", 3_000), unknown());
+    story.end(20_000, 48_000).keeps(&BOUNDED_END);
+}
+
+#[test]
+fn a_waiter_that_never_leaves_is_found() {
+    let mut story = fair();
+    story.waits(5, "x", 3_000..4_000);
+    story.end(20_000, 31_000);
+    story.history.end.keys.iter_mut().for_each(|view| view.waiters.push(waiter()));
+    assert!(check_bounded(&story.history).breaches.is_empty());
+    story.history.end.read_us += 1;
+    story.breaks(&BOUNDED_END, "and had to leave by 31.000 s");
+}
+
+#[test]
+fn a_lease_held_at_the_end_by_nobody_known_is_not_judged() {
+    let mut story = fair();
+    story.lease(9, "z");
+    story.log(100, 9, ChangeName::Granted, None);
+    story.end(20_000, 60_000).keeps(&BOUNDED_END);
+}

@@ -1,0 +1,225 @@
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use super::super::story::{Story, acquire, not_done, refused, unknown, wait};
+use super::*;
+use crate::history::Fault;
+
+/// One holds, two wait, one tries in vain; then each in turn.
+fn fair() -> Story {
+    let mut story = Story::new();
+    story.acquires(1, "a", 0..10);
+    story.waits(2, "a", 20..1_000);
+    story.waits(3, "a b", 1_001..2_000);
+    story.call(2_001..2_002, acquire(4, "b"), refused(ProblemKind::Held));
+    story.releases(1, 900..910);
+    story.log(900, 2, ChangeName::Granted, None);
+    story.together();
+    story.releases(2, 1_500..1_510);
+    story.log(1_500, 3, ChangeName::Granted, None);
+    story.together();
+    story.waits(5, "a", 2_100..2_200);
+    story.log(2_201, 5, ChangeName::Left, None);
+    story.end(3_000, 4_000);
+    story
+}
+
+#[test]
+fn a_queue_that_is_served_in_order_is_right() {
+    fair().keeps(&QUEUE_ORDER);
+    fair().keeps(&NO_LATE_WAITER);
+}
+
+#[test]
+fn without_a_queue_nothing_is_shown() {
+    let mut story = Story::new();
+    story.acquires(1, "a", 0..10);
+    story.releases(1, 20..30);
+    story.acquires(2, "a", 40..50);
+    story.end(100, 200).cannot_tell(&QUEUE_ORDER);
+    story.cannot_tell(&NO_LATE_WAITER);
+}
+
+#[test]
+fn a_waiter_that_overtakes_is_found_in_the_log() {
+    let mut story = Story::new();
+    story.acquires(1, "a", 0..10);
+    story.waits(2, "a", 20..100);
+    story.waits(3, "a", 30..100);
+    story.releases(1, 50..60);
+    story.log(50, 3, ChangeName::Granted, None);
+    story.together();
+    story.history.calls.clear();
+    story.breaks(&QUEUE_ORDER, "who waited before it");
+}
+
+#[test]
+fn a_try_that_overtakes_a_waiter_for_two_keys_is_found() {
+    let mut story = Story::new();
+    story.acquires(1, "a", 0..10);
+    story.waits(2, "a b", 20..100);
+    story.acquires(3, "b", 30..40);
+    story.history.calls.clear();
+    story.breaks(&QUEUE_ORDER, "against who waited before it");
+}
+
+#[test]
+fn waiters_and_holders_are_counted_together_against_the_limit() {
+    let mut story = Story::new();
+    story.acquires(1, "a:3", 0..10);
+    story.acquires(9, "b", 0..10);
+    // It waits for b, and its place on a counts.
+    story.waits(2, "a:3 b", 20..100);
+    story.acquires(3, "a:3", 30..40);
+    story.log(50, 9, ChangeName::Ended, Some(ringfence_wire::EndReason::Expired));
+    story.log(50, 2, ChangeName::Granted, None);
+    story.together();
+    story.keeps(&QUEUE_ORDER);
+    story.acquires(4, "a:3", 60..70);
+    story.breaks(&QUEUE_ORDER, "held it");
+
+    let mut story = Story::new();
+    story.acquires(1, "a:2", 0..10);
+    story.acquires(9, "b", 0..10);
+    story.waits(2, "a:2 b", 20..100);
+    story.acquires(3, "a:2", 30..40);
+    story.breaks(&QUEUE_ORDER, "who waited before it");
+}
+
+#[test]
+fn a_waiter_that_is_passed_over_is_found() {
+    let mut story = Story::new();
+    story.acquires(1, "a", 0..10);
+    story.waits(2, "a", 20..100);
+    story.releases(1, 50..60);
+    story.breaks(&QUEUE_ORDER, "was passed over");
+    // Who waits for another key as well is not.
+    let mut story = Story::new();
+    story.acquires(1, "a", 0..10);
+    story.acquires(9, "b", 0..10);
+    story.waits(2, "a b", 20..100);
+    story.releases(1, 50..60);
+    story.log(70, 9, ChangeName::Ended, Some(ringfence_wire::EndReason::Expired));
+    story.log(70, 2, ChangeName::Granted, None);
+    story.together();
+    story.keeps(&QUEUE_ORDER);
+}
+
+#[test]
+fn who_may_stand_there_from_before_the_log_excuses() {
+    let mut story = fair();
+    // The grants of 1 and 2 and the place of 3 are cut off: 3 may be older than anybody.
+    story.history.end.changes.drain(..2);
+    story.history.end.changes_after = Revision(102);
+    story.waits(6, "a", 2_100..2_200);
+    story.releases(3, 2_300..2_310);
+    story.log(2_300, 6, ChangeName::Granted, None);
+    story.together();
+    story.keeps(&QUEUE_ORDER);
+    // Nothing is known of z before the log; whoever is first there may stand against somebody unknown.
+    story.waits(7, "z", 2_400..2_500);
+    story.waits(8, "z", 2_400..2_500);
+    story.log(2_450, 7, ChangeName::Left, None);
+    story.keeps(&QUEUE_ORDER);
+    story.history.end.changes_after = Revision(0);
+    story.breaks(&QUEUE_ORDER, "was passed over");
+}
+
+#[test]
+fn a_waiter_from_before_the_log_is_held_against_nobody_who_came_later() {
+    let mut story = Story::new();
+    story.acquires(1, "a", 0..10);
+    story.waits(2, "a", 20..100);
+    story.waits(3, "a", 30..100);
+    story.releases(1, 50..60);
+    story.log(50, 2, ChangeName::Granted, None);
+    story.together();
+    story.releases(2, 70..80);
+    story.log(70, 3, ChangeName::Granted, None);
+    story.together();
+    story.history.end.changes.drain(..2);
+    story.history.end.changes_after = Revision(102);
+    story.keeps(&QUEUE_ORDER);
+}
+
+#[test]
+fn an_overtaking_is_found_without_a_log() {
+    for (first, second, wrong) in
+        [("a", "a", true), ("a:s", "a", true), ("a", "a:s", true), ("a:s", "a:s", false), ("a", "b", false)]
+    {
+        let mut story = Story::new();
+        story.waits(1, first, 0..50);
+        story.acquires(2, second, 51..60);
+        story.log(70, 1, ChangeName::Granted, None);
+        let granted = story.granted(1);
+        story.call(52..80, wait(1, first, 28), granted);
+        story.history.end.changes.clear();
+        if wrong {
+            story.breaks(&QUEUE_ORDER, "overtook");
+        } else {
+            assert!(story.history.calls.len() == 3 && check_order(&story.history).breaches.is_empty());
+        }
+        // It was asked for before anybody knew of the other's place.
+        story.history.calls[1].sent_us = 50_000;
+        assert!(check_order(&story.history).breaches.is_empty());
+    }
+}
+
+#[test]
+fn a_grant_after_a_wait_that_ran_out_is_found() {
+    let mut story = fair();
+    story.call(2_201..2_202, acquire(5, "a"), refused(ProblemKind::WaitTimeout));
+    story.keeps(&NO_LATE_WAITER);
+    let mut story = fair();
+    story.call(2_201..2_202, acquire(3, "a b"), refused(ProblemKind::WaitTimeout));
+    story.breaks(&NO_LATE_WAITER, "was told wait-timeout");
+    // By then the id may have been forgotten.
+    story.call(61_999..62_000, acquire(3, "a b"), refused(ProblemKind::WaitTimeout));
+    story.keeps(&NO_LATE_WAITER);
+}
+
+#[test]
+fn a_grant_later_than_all_waits_is_found_in_the_log() {
+    let mut story = fair();
+    story.lease(6, "z");
+    story.log(5_000, 6, ChangeName::Queued, None);
+    story.call(5_000..5_100, wait(6, "z", 100), unknown());
+    story.log(5_100, 6, ChangeName::Granted, None);
+    story.keeps(&NO_LATE_WAITER);
+    story.history.end.changes.last_mut().unwrap().at_ms += 1;
+    story.breaks(&NO_LATE_WAITER, "could wait 100 ms in all");
+    // A repeat may have prolonged the wait, if it may have come.
+    story.call(5_050..5_100, wait(6, "z", 100), not_done());
+    story.breaks(&NO_LATE_WAITER, "could wait 100 ms in all");
+    story.call(5_050..5_100, wait(6, "z", 100), unknown());
+    story.keeps(&NO_LATE_WAITER);
+}
+
+#[test]
+fn a_place_that_is_kept_may_be_granted_for_5_s_more() {
+    let mut story = fair();
+    story.lease(6, "z");
+    story.log(5_000, 6, ChangeName::Queued, None);
+    let mut asked = wait(6, "z", 100);
+    if let Asked::Acquire { keep_place, .. } = &mut asked {
+        *keep_place = true;
+    }
+    story.call(5_000..5_100, asked, Came::Waiting { ahead: 0 });
+    story.log(10_100, 6, ChangeName::Granted, None);
+    story.keeps(&NO_LATE_WAITER);
+    story.history.end.changes.last_mut().unwrap().at_ms += 1;
+    story.breaks(&NO_LATE_WAITER, "could wait 5100 ms in all");
+}
+
+#[test]
+fn a_late_answer_is_found_where_no_fault_is_near() {
+    let mut story = fair();
+    story.lease(6, "z");
+    story.log(5_000, 6, ChangeName::Granted, None);
+    let granted = story.granted(6);
+    story.call(5_000..25_101, wait(6, "z", 100), granted);
+    story.breaks(&NO_LATE_WAITER, "to wait 100 ms, granted at 25.101 s");
+    let (from_us, to_us) = (5_000_000, 6_000_000);
+    let (nemesis, what) = ("pause".to_owned(), "node 1 is stopped".to_owned());
+    story.history.faults.push(Fault { nemesis, what, nodes: vec![1], from_us, to_us });
+    story.keeps(&NO_LATE_WAITER);
+}
