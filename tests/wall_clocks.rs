@@ -1,19 +1,13 @@
 //! The wall clocks of the nodes jump by hours, each in its own way: nothing in a decision reads them.
-//!
-//! The nodes run with a library that answers for the clock (libfaketime), and reads from a file how far it is off.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::io::Write;
-use std::net::TcpStream;
-use std::path::PathBuf;
-use std::process::Command;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use ringfence_harness::{
-    Answered, Client, Cluster, Consistency, Load, Node, Reply, definite, try_once, until,
+    Answered, Client, Clocks, Cluster, Consistency, Error, Load, Node, Reply, clock_is_off, definite,
+    try_once, until,
 };
 use ringfence_wire::{AcquireRequest, LeaseId, Problem, ProblemKind, Ttl};
 use tokio::task::JoinHandle;
@@ -27,48 +21,36 @@ const TTL: Duration = Duration::from_secs(4);
 const STROBE: Duration = Duration::from_millis(100);
 
 /// A cluster whose nodes have clocks of their own.
-struct Clocks {
+struct Clocked {
     cluster: Cluster,
-    library: PathBuf,
-    dir: tempfile::TempDir,
-    started: Mutex<Vec<u32>>,
+    clocks: Clocks,
 }
 
-impl Clocks {
-    /// `None`, said why, where there is no such library.
+impl Clocked {
+    /// `None`, said why, where there is no library for it.
     async fn start() -> Option<Self> {
-        let Some(library) = library() else {
-            eprintln!("skipped: needs libfaketime, of the package faketime");
-            return None;
+        let clocks = match Clocks::new(3, false) {
+            Err(Error::Unavailable(why)) => {
+                eprintln!("skipped: {why}");
+                return None;
+            }
+            clocks => clocks.unwrap(),
         };
         let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).lay_out().await.unwrap();
-        let clocks = Self { cluster, library, dir: tempfile::tempdir().unwrap(), started: Mutex::default() };
-        clocks.throw([0; 3]);
-        clocks.cluster.nodes().iter().for_each(|node| clocks.start_node(node));
-        clocks.cluster.ready().await.unwrap();
-        Some(clocks)
+        let clocked = Self { cluster, clocks };
+        clocked.cluster.nodes().iter().for_each(|node| clocked.start_node(node));
+        clocked.cluster.ready().await.unwrap();
+        Some(clocked)
     }
 
     fn start_node(&self, node: &Node) {
-        let change = |command: &mut Command| {
-            command.env("LD_PRELOAD", &self.library).env("DONT_FAKE_MONOTONIC", "1");
-            command.env("FAKETIME_TIMESTAMP_FILE", self.file(node.id())).env("FAKETIME_NO_CACHE", "1");
-        };
-        node.start_with(change).unwrap();
-        self.started.lock().unwrap().extend(node.pid());
+        node.start_with(|command| self.clocks.wind(node.id(), command)).unwrap();
+        self.clocks.started(node.pid());
     }
 
     /// From now on the clocks are off by so many seconds.
     fn throw(&self, offsets_s: [i64; 3]) {
-        for (id, offset_s) in (1..).zip(offsets_s) {
-            let new = self.dir.path().join("new");
-            std::fs::write(&new, format!("{offset_s:+}")).unwrap();
-            std::fs::rename(new, self.file(id)).unwrap();
-        }
-    }
-
-    fn file(&self, id: u64) -> PathBuf {
-        self.dir.path().join(format!("clock-{id}"))
+        (1..).zip(offsets_s).for_each(|(id, offset_s)| self.clocks.throw(id, offset_s).unwrap());
     }
 
     /// Kills the leader, waits until the others go on, and starts it again.
@@ -81,42 +63,8 @@ impl Clocks {
     }
 }
 
-impl Drop for Clocks {
-    /// A process that is killed leaves behind what the library shares between processes.
-    fn drop(&mut self) {
-        for pid in self.started.lock().unwrap().iter() {
-            for name in ["faketime_shm", "sem.faketime_sem"] {
-                let _ = std::fs::remove_file(format!("/dev/shm/{name}_{pid}"));
-            }
-        }
-    }
-}
-
-fn library() -> Option<PathBuf> {
-    let places = std::fs::read_dir("/usr/lib").ok()?.flatten();
-    places.map(|place| place.path().join("faketime/libfaketimeMT.so.1")).find(|library| library.exists())
-}
-
-/// By how many seconds the clock was off that stamped this line.
-fn offset_s(line: &str) -> Option<i64> {
-    let at = Command::new("date").arg("+%s").arg("--date").arg(line.split(' ').next()?).output().unwrap();
-    let at: i64 = String::from_utf8(at.stdout).unwrap().trim().parse().ok()?;
-    Some(at - std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() as i64)
-}
-
-/// Has the node log a line, and waits until that shows a clock that is off by about so much.
-async fn sees(node: &Node, expected_s: i64) {
-    let look = || async {
-        let before = node.log().len();
-        // A caller that is no peer is worth a line.
-        TcpStream::connect(node.peer()).unwrap().write_all(b"no peer's words").unwrap();
-        let logged = || async { node.log()[before..].lines().find_map(offset_s) };
-        let offset_s = until(SOON, "a line", logged).await.unwrap();
-        ((offset_s - expected_s).abs() < HOUR_S / 2).then_some(())
-    };
-    until(SOON, format!("node {} logs with a clock that is off by {expected_s} s", node.id()), look)
-        .await
-        .unwrap();
+async fn sees(node: &Node, by_s: i64) {
+    clock_is_off(node, by_s, SOON).await.unwrap();
 }
 
 /// Takes leases that nobody renews, through all nodes. What it gives fails if one of them ends early or late.
@@ -151,7 +99,7 @@ async fn ends_in_time(clients: Vec<Client>, lease: LeaseId, asked: Instant) {
 
 #[tokio::test]
 async fn no_lease_ends_early_or_late_though_wall_clocks_jump_by_hours() {
-    let Some(clocks) = Clocks::start().await else { return };
+    let Some(clocks) = Clocked::start().await else { return };
     let cluster = &clocks.cluster;
     let load = Load::start(cluster, "load");
     // Whoever leads, its clock jumps both ways.
@@ -175,7 +123,7 @@ async fn no_lease_ends_early_or_late_though_wall_clocks_jump_by_hours() {
 
 #[tokio::test]
 async fn no_lease_ends_early_or_late_though_wall_clocks_jump_back_and_forth() {
-    let Some(clocks) = Clocks::start().await else { return };
+    let Some(clocks) = Clocked::start().await else { return };
     let cluster = &clocks.cluster;
     let load = Load::start(cluster, "load");
     let strobes = async {

@@ -16,13 +16,13 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use ringfence_harness::{Client, Cluster, Disk, Node, RedisServer, Reply, definite};
+use ringfence_harness::{Client, Clocks, Cluster, Disk, Node, RedisServer, Reply, definite};
 use ringfence_wire::LeaseId;
 use rustix::process::geteuid;
 
 use crate::history::{End, NodeEnd};
 use crate::inspection;
-use crate::nemesis::{Clocks, Nemesis, bring_back};
+use crate::nemesis::{Nemesis, bring_back};
 use crate::wires::{Trouble, Wires};
 
 /// More than any log becomes in a run.

@@ -19,7 +19,7 @@ use std::fmt;
 use anyhow::Context;
 use clap::ValueEnum;
 use futures_util::future::join_all;
-use ringfence_harness::{may_inject, may_mount};
+use ringfence_harness::{Clocks, may_inject, may_mount};
 use tokio::time::{Instant, sleep_until};
 
 use crate::clock::Clock;
@@ -28,7 +28,6 @@ use crate::history::Fault;
 use crate::pauses::Pauses;
 use crate::plan::{Aim, Deed, Plan, Step};
 
-pub(crate) use clocks::Clocks;
 pub(crate) use members::bring_back;
 
 /// A kind of faults.

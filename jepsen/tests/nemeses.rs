@@ -2,14 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::io::Write;
-use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use ringfence_harness::{Answered, Client, Fate, Load, Node, definite, try_once, until};
+use ringfence_harness::{Answered, Client, Fate, Load, Node, clock_is_off, definite, try_once, until};
 use ringfence_jepsen::clock::Clock;
 use ringfence_jepsen::field::{Field, FieldOptions};
 use ringfence_jepsen::history::{End, Fault};
@@ -215,28 +212,8 @@ async fn links_are_cut_and_slow_and_half_open_on_loopback() {
     links(false).await;
 }
 
-/// By how many seconds the clock was off that stamped this line.
-fn offset_s(line: &str) -> Option<i64> {
-    let at = Command::new("date").arg("+%s").arg("--date").arg(line.split(' ').next()?).output().unwrap();
-    let at: i64 = String::from_utf8(at.stdout).unwrap().trim().parse().ok()?;
-    Some(at - std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() as i64)
-}
-
-/// Has the node log a line, and waits until that shows a clock that is off by about so much.
-async fn sees(node: &Node, expected_s: i64) {
-    let look = || async {
-        let before = node.log().len();
-        // A caller that is no peer is worth a line. As root it is elsewhere: then the load of the node is.
-        if let Ok(mut stream) = TcpStream::connect(node.peer()) {
-            stream.write_all(b"no peer's words").unwrap();
-        }
-        let logged = || async { node.log().get(before..)?.lines().find_map(offset_s) };
-        let offset_s = until(SOON, "a line", logged).await.unwrap();
-        ((offset_s - expected_s).abs() < 1_800).then_some(())
-    };
-    until(SOON, format!("node {} logs with a clock that is off by {expected_s} s", node.id()), look)
-        .await
-        .unwrap();
+async fn sees(node: &Node, by_s: i64) {
+    clock_is_off(node, by_s, SOON).await.unwrap();
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@
 //!                └────▶ Client ──▶ connection ──HTTP──▶   typed calls
 //!  Load ──▶ Client, many of them          remembers what it was answered; Known::check: is it still true?
 //!  Disk, Injection                        full disks, power cuts, system calls that fail or take long
+//!  Clocks                                 clocks that are off, and jump
 //!  RedisServer, RedisSentinel, RedisCluster   real Redis: killed, emptied, stopped, failed over
 //!  PostgresServer, PgBouncer              the real ones, from the system's packages
 //! ```
@@ -23,6 +24,7 @@
 mod answer;
 mod churn;
 mod client;
+mod clocks;
 mod cluster;
 mod connection;
 mod disk;
@@ -51,6 +53,7 @@ mod wish;
 pub use answer::{Acquired, Answered, Called, ClusterView, Failure, Fate, LeaseView, MemberView, Reply};
 pub use churn::{Kept, churn};
 pub use client::{Client, Consistency};
+pub use clocks::{Clocks, clock_is_off};
 pub use cluster::{Builder, Cluster};
 pub use connection::RawAnswer;
 pub use disk::{Disk, cut_power, may_mount};
