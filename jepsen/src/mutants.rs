@@ -60,8 +60,10 @@ pub struct MutantsOptions {
 struct Hunt {
     workload: Workload,
     nemeses: &'static [Nemesis],
-    /// How many processes; `None` for what suits the load.
+    /// How many processes, and how many calls in a second over all of them; `None` for what suits the load, and for what
+    /// was asked for.
     concurrency: Option<u32>,
+    rate: Option<u32>,
     /// More arguments of `ringfence serve`.
     arguments: &'static [&'static str],
     /// Whether answers wait for the mirror, where there is one.
@@ -180,7 +182,7 @@ impl Hunt {
             nemeses: self.nemeses.to_vec(),
             time: TIME,
             seed,
-            rate: options.rate,
+            rate: self.rate.unwrap_or(options.rate),
             concurrency: self.concurrency,
             no_root: options.no_root,
             arguments: self.arguments.iter().map(|&argument| argument.to_owned()).collect(),
@@ -191,7 +193,15 @@ impl Hunt {
 }
 
 fn hunt_of(workload: Workload, nemeses: &'static [Nemesis]) -> Hunt {
-    Hunt { workload, nemeses, concurrency: None, arguments: &[], before_answer: false, laws: Vec::new() }
+    Hunt {
+        workload,
+        nemeses,
+        concurrency: None,
+        rate: None,
+        arguments: &[],
+        before_answer: false,
+        laws: Vec::new(),
+    }
 }
 
 /// Where each mutant shows, and by which laws.
@@ -223,10 +233,13 @@ fn hunt(mutant: Mutant) -> Hunt {
             Hunt { concurrency: Some(48), ..by(Lease, &[LoneLeader], vec![&NO_GRANT_LOST, &NO_EARLY_END]) }
         }
         // A leader that was stopped over the election of another writes what it had in hand: nothing else is to come between.
-        // The sweep would repair it before anybody looks.
-        Mutant::MirrorsBlindly => {
-            Hunt { arguments: NO_SWEEP, ..by(Mirror, &[Pause], vec![&MIRROR_NEVER_FALLS]) }
-        }
+        // The sweep would repair it before anybody looks. And there has to be something in hand.
+        Mutant::MirrorsBlindly => Hunt {
+            arguments: NO_SWEEP,
+            concurrency: Some(24),
+            rate: Some(400),
+            ..by(Mirror, &[Pause], vec![&MIRROR_NEVER_FALLS])
+        },
         Mutant::MirrorsLaterFences => by(Mirror, &[], vec![&MIRROR_NEVER_AHEAD]),
         Mutant::MirroredUnseen => {
             Hunt { before_answer: true, ..by(Mirror, &[RedisStop], vec![&BEFORE_ANSWER]) }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -136,6 +137,16 @@ async fn nodes_are_killed_and_stopped_and_lead_where_they_are_sent() {
     };
     let fault = during(&field, Deed::Pause, Aim::Leader(vec![first]), LONG, meanwhile).await;
     assert_eq!(fault.nodes, [first]);
+    field.heal().await.unwrap();
+
+    let first = leader(&field).await;
+    let order = vec![first, first % 3 + 1, (first + 1) % 3 + 1];
+    let meanwhile = async {
+        does_not_grant(&field.client(first)).await;
+        field.client(first).cluster().await.unwrap();
+    };
+    let fault = during(&field, Deed::PauseFollowers, Aim::Leader(order.clone()), LONG, meanwhile).await;
+    assert_eq!(fault.nodes, order[1..]);
     field.heal().await.unwrap();
 
     let first = leader(&field).await;
@@ -304,20 +315,24 @@ async fn redis_is_killed_emptied_stopped_and_thrown_back() {
     let nemeses = [Nemesis::RedisKill, Nemesis::RedisEmpty, Nemesis::RedisStop, Nemesis::RedisRollback];
     let Some(field) = field(&nemeses, |options| options.redis = true).await else { return };
     let redis = field.redis().unwrap();
-    let set = async |value: &str| drop(redis.command(["set", "mark", value]).await.unwrap());
     let get = async || redis.command(["get", "mark"]).await.unwrap();
-    set("old").await;
+    redis.command(["set", "mark", "old"]).await.unwrap();
     let meanwhile = async {
         until(SOON, "Redis is dead", async || redis.command(["ping"]).await.err()).await.map(drop).unwrap()
     };
     during(&field, Deed::KillRedis, Aim::Elsewhere, LONG / 3, meanwhile).await;
     assert_eq!(get().await, "old");
-    let meanwhile = async {
-        // It is set aside at once.
-        tokio::time::sleep(LONG / 6).await;
-        set("new").await;
+    // It is counted until Redis is thrown back to an earlier count.
+    let counted = Cell::new(0);
+    let is_back = async || {
+        let count = redis.command(["incr", "count"]).await.ok().and_then(|count| count.parse::<u64>().ok());
+        counted.set(counted.get() + 1);
+        (count != Some(counted.get())).then_some(())
     };
+    let meanwhile = async { until(SOON, "Redis is thrown back", is_back).await.map(drop).unwrap() };
     during(&field, Deed::RollBackRedis, Aim::Elsewhere, LONG / 3, meanwhile).await;
+    let count: u64 = redis.command(["incr", "count"]).await.unwrap().parse().unwrap();
+    assert!(count < counted.get(), "{count} is not before {}", counted.get());
     assert_eq!(get().await, "old");
     let stopped = async {
         let ping = async || tokio::time::timeout(LONG / 6, redis.command(["ping"])).await.err();
