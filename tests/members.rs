@@ -134,6 +134,35 @@ async fn a_wiped_node_is_removed_and_added_again_under_its_old_id() {
     }
 }
 
+/// It refused the leader as the member that had been wiped, learned of nothing any more, and could help to elect nobody else.
+#[tokio::test]
+async fn a_node_that_was_away_follows_a_leader_that_was_taken_in_anew() {
+    let cluster = cluster().nodes(5).start().await.unwrap();
+    let (away, anew) = (cluster.node(5), cluster.node(2));
+    away.kill().unwrap();
+    anew.start_anew().unwrap();
+    remove(cluster.node(1), 2).await;
+    let peer = anew.peer().to_string();
+    let add_it = || async { (add(cluster.node(1), 2, &peer).await.status == 204).then_some(()) };
+    until(SOON, "node 2 is added", add_it).await.unwrap();
+    votes(cluster.node(1), 2).await;
+    let leads = || async {
+        let transfer =
+            cluster.node(1).client().raw("POST", "/v1/cluster/transfer", r#"{"to":2}"#).await.unwrap();
+        (transfer.status == 204).then_some(())
+    };
+    until(SOON, "node 2 leads", leads).await.unwrap();
+
+    away.start().unwrap();
+    away.ready().await.unwrap();
+    assert_eq!(cluster.leader().await.unwrap().id(), 2);
+    // It is one of the three that are needed now.
+    cluster.node(3).kill().unwrap();
+    cluster.node(4).kill().unwrap();
+    let held = Held::new(cluster.node(1), "after").await;
+    held.is_known_to(away).await;
+}
+
 #[tokio::test]
 async fn the_leadership_goes_where_it_is_sent() {
     let cluster = cluster().start().await.unwrap();

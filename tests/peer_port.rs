@@ -100,10 +100,20 @@ async fn a_hello_of_another_cluster_node_or_directory_is_refused() {
             hello(Hello { cluster: Some(own.cluster ^ 1), ..honest.clone() }),
             "belongs to cluster",
         ),
-        case("of no cluster", hello(Hello { cluster: None, ..honest.clone() }), "belongs to cluster"),
         case(
             "of a wiped member",
             hello(Hello { incarnation: caller.incarnation ^ 1, ..honest.clone() }),
+            "node 2 comes with another data directory",
+        ),
+        // The same reason twice in a row is logged once.
+        case("of no cluster", hello(Hello { cluster: None, ..honest.clone() }), "belongs to cluster"),
+        case(
+            "of a wiped member that knows nothing newer",
+            hello(Hello {
+                incarnation: caller.incarnation ^ 2,
+                member_as_of: Some((0, 0)),
+                ..honest.clone()
+            }),
             "node 2 comes with another data directory",
         ),
         case("on a channel that is none", hello(Hello { channel: 9, ..honest.clone() }), "malformed"),
@@ -255,6 +265,7 @@ struct Hello {
     incarnation: u128,
     to: u64,
     to_incarnation: Option<u128>,
+    member_as_of: Option<(u8, u8)>,
     url: String,
 }
 
@@ -268,6 +279,7 @@ impl Hello {
             incarnation: from.incarnation,
             to: to.node,
             to_incarnation: Some(to.incarnation),
+            member_as_of: None,
             url: from.url.clone(),
         }
     }
@@ -290,6 +302,8 @@ impl Hello {
         uuid(&mut out, self.incarnation);
         out.push(self.to as u8);
         option(&mut out, self.to_incarnation);
+        out.push(self.member_as_of.is_some().into());
+        out.extend(self.member_as_of.map(|(term, index)| [term, index]).into_iter().flatten());
         out.push(self.url.len() as u8);
         out.extend(self.url.as_bytes());
         out

@@ -19,6 +19,7 @@ mod server;
 mod snapshot;
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use openraft::async_runtime::watch::WatchReceiver;
@@ -56,6 +57,8 @@ struct Known {
     url: Option<String>,
     /// Whether the last attempt to reach it failed: the log tells changes only.
     failing: bool,
+    /// Why it was refused last, until it is welcome.
+    refused: Option<String>,
 }
 
 impl Peers {
@@ -97,6 +100,19 @@ impl Peers {
         metrics.membership_config.membership().get_node(&id).cloned()
     }
 
+    /// The term and index of the newest membership that is known here.
+    fn membership_as_of(&self) -> Option<(u64, u64)> {
+        let metrics = self.raft.get()?.metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.membership_config.log_id().map(|log_id| (log_id.leader_id.term, log_id.index))
+    }
+
+    /// The same, if this node is in it as it is now.
+    fn member_as_of(&self) -> Option<(u64, u64)> {
+        let own = self.member(self.identity.node_id)?;
+        if own.incarnation == self.identity.incarnation { self.membership_as_of() } else { None }
+    }
+
     fn address(&self, id: NodeId) -> Option<String> {
         let listed = self.addresses.get(&id).cloned();
         let recorded = || self.member(id).map(|member| member.peer);
@@ -127,12 +143,16 @@ impl Peers {
         self.known().get(&id)?.url.clone()
     }
 
+    /// It is welcome, and has this URL.
     fn learn_url(&self, id: NodeId, url: &str) {
-        self.known().entry(id).or_default().url = Some(url.to_owned());
+        let mut known = self.known();
+        let known = known.entry(id).or_default();
+        known.url = Some(url.to_owned());
+        known.refused = None;
     }
 
     /// Logs that `id` cannot be reached, or can be again, once.
-    fn note_reachable(&self, id: NodeId, result: Result<(), &std::io::Error>) {
+    fn note_reachable(&self, id: NodeId, result: Result<(), &io::Error>) {
         let mut known = self.known();
         let known = known.entry(id).or_default();
         match result {
@@ -141,6 +161,17 @@ impl Peers {
             _ => {}
         }
         known.failing = result.is_err();
+    }
+
+    /// The error that `id` is refused with, of a kind of its own where it has been refused for that before: the log tells
+    /// changes only.
+    fn note_refused(&self, id: NodeId, error: io::Error) -> io::Error {
+        let mut known = self.known();
+        let Some(known) = known.get_mut(&id) else { return error };
+        let reason = error.to_string();
+        let again = known.refused.as_ref() == Some(&reason);
+        known.refused = Some(reason.clone());
+        if again { io::Error::new(io::ErrorKind::AlreadyExists, reason) } else { error }
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<NodeId, Known>> {

@@ -17,7 +17,7 @@ use openraft::errors::{NetworkError, RPCError, Unreachable};
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
 use tokio::io::AsyncWriteExt;
 use tokio::task::yield_now;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Peers;
 use super::frame::{invalid, put_frame};
@@ -30,6 +30,9 @@ use crate::consensus::{Consensus, LogId, NodeId};
 const MAX_IN_FLIGHT: usize = 64;
 /// The most bytes of an answer.
 const MAX_APPENDED: usize = 1 << 10;
+/// After a connection could not be made, none is tried for so long: openraft, which may wait by itself only once there is
+/// one, would try again at once.
+const AGAIN: Duration = Duration::from_millis(50);
 /// A connection that owes an answer for so long is given up.
 const STALLED: Duration = Duration::from_secs(5);
 
@@ -41,6 +44,8 @@ pub(super) struct AppendLink {
     to: NodeId,
     channel: Channel,
     open: Option<Open>,
+    /// Before then no connection is tried.
+    not_before: Option<Instant>,
 }
 
 struct Open {
@@ -55,7 +60,7 @@ struct Open {
 
 impl AppendLink {
     pub(super) fn new(peers: Arc<Peers>, to: NodeId, channel: Channel) -> Self {
-        Self { peers, to, channel, open: None }
+        Self { peers, to, channel, open: None, not_before: None }
     }
 
     async fn ready(&mut self) -> Result<&mut Open, RPCError<Consensus>> {
@@ -68,7 +73,11 @@ impl AppendLink {
                 open
             }
             None => {
+                if let Some(not_before) = self.not_before {
+                    sleep_until(not_before).await;
+                }
                 let link = self.peers.connect(self.to, self.channel, MAX_APPENDED).await;
+                self.not_before = link.is_err().then(|| Instant::now() + AGAIN);
                 let link = link.map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?;
                 Open { link, owed: 0, stale: 0, writing: false }
             }

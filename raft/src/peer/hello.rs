@@ -4,6 +4,10 @@
 //! preface and a welcome or a refusal. Both sides check that they talk to whom they mean: the same cluster, the node
 //! with that id, and the data directory that the membership knows. Without the last, a node whose disk was emptied
 //! could vote a second time in a term, and acknowledged grants could be lost.
+//!
+//! Whoever was away may know an old membership, in which a node that was removed and taken in anew still has its old data
+//! directory. So the caller tells of the newest membership that has it as it is now: a newer one than the other side knows is
+//! believed. An emptied node knows of none, until it is taken in.
 
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -49,6 +53,8 @@ pub(crate) struct Hello {
     pub(crate) to: NodeId,
     /// Which data directory the caller expects there.
     pub(crate) to_incarnation: Option<Uuid>,
+    /// The term and index of the newest membership that the caller knows, if that has it with its incarnation.
+    pub(crate) member_as_of: Option<(u64, u64)>,
     /// The caller's HTTP URL.
     pub(crate) url: String,
 }
@@ -95,6 +101,7 @@ mod tests {
             incarnation: Uuid::from_u128(2),
             to: 300,
             to_incarnation: None,
+            member_as_of: Some((4, 200)),
             url: "http://a".to_owned(),
         };
         let mut out = BytesMut::new();
@@ -103,7 +110,7 @@ mod tests {
             HELLO
         });
         let mut golden = vec![HELLO, 0, 3, 1, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1];
-        golden.extend([16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0xac, 2, 0, 8]);
+        golden.extend([16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0xac, 2, 0, 1, 4, 0xc8, 1, 8]);
         golden.extend(b"http://a");
         assert_eq!(out[8..], golden);
         assert_eq!(get::<Hello>(&Bytes::copy_from_slice(&out[9..])).unwrap(), hello);

@@ -63,6 +63,7 @@ impl Peers {
             incarnation: self.identity.incarnation,
             to,
             to_incarnation: self.member(to).map(|member| member.incarnation),
+            member_as_of: self.member_as_of(),
             url: self.own_url.clone(),
         };
         put_frame(&mut first, |out| {

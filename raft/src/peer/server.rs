@@ -79,8 +79,12 @@ impl Listener {
 impl Served {
     async fn serve(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
         // A node that stops or restarts closes its connections, and is called before it can answer: nobody's fault.
-        let expected =
-            [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe, io::ErrorKind::NotConnected];
+        let expected = [
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::BrokenPipe,
+            io::ErrorKind::NotConnected,
+            io::ErrorKind::AlreadyExists,
+        ];
         match self.talk(stream).await {
             Ok(()) => {}
             Err(error) if expected.contains(&error.kind()) => {
@@ -99,7 +103,10 @@ impl Served {
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it said nothing in time")),
         };
         let mut first = BytesMut::from(&PREFACE[..]);
-        let verdict = hello.and_then(|hello| self.check(&hello).map(|()| hello));
+        let verdict = hello.and_then(|hello| match self.check(&hello) {
+            Ok(()) => Ok(hello),
+            Err(error) => Err(self.peers.note_refused(hello.from, error)),
+        });
         match &verdict {
             Ok(_) => put_frame(&mut first, |out| {
                 put(
@@ -162,8 +169,11 @@ impl Served {
         if hello.cluster != Some(cluster) {
             return refuse(format!("node {} belongs to cluster {cluster}, the caller does not", own.node_id));
         }
+        // `None`, which is less than all others, is what an emptied node knows.
+        let knows_better = hello.member_as_of > self.peers.membership_as_of();
         if let Some(member) = self.peers.member(hello.from)
             && member.incarnation != hello.incarnation
+            && !knows_better
             && !is(Mutant::LetsWipedNodeIn)
         {
             return refuse(format!(
