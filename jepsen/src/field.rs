@@ -284,9 +284,13 @@ impl Field {
         held
     }
 
-    /// Waits until all nodes have all their data, and keeps it so but for what the caller does.
-    pub(crate) async fn taking_data(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.taking_data.lock().await
+    /// Waits until nobody else takes data from nodes, and keeps it so. An error if one has not got all its data again: more
+    /// than a minority could be without then, and with that what they had agreed on.
+    pub(crate) async fn taking_data(&self) -> anyhow::Result<tokio::sync::MutexGuard<'_, ()>> {
+        let alone = self.taking_data.lock().await;
+        let lost: Vec<u64> = self.known().lost.iter().copied().collect();
+        ensure!(lost.is_empty(), "nodes {lost:?} are still without their data");
+        Ok(alone)
     }
 
     /// Starts a node that has no process.

@@ -39,6 +39,8 @@ pub enum Nemesis {
     Pause,
     /// All but the leader stand still: what it has taken is answered as unknown, and may be done later
     LoneLeader,
+    /// The leader stands still for as long as it takes to elect another, and goes on as if it led
+    LeaderPause,
     /// Nodes do not hear others: halves, rings, bridges, one way, one alone, coming and going
     Partition,
     /// A quarter of all packets is lost (as root), or all take long
@@ -79,10 +81,11 @@ pub enum Nemesis {
 
 impl Nemesis {
     /// All of them, as they are listed.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Kill,
         Self::Pause,
         Self::LoneLeader,
+        Self::LeaderPause,
         Self::Partition,
         Self::SlowLinks,
         Self::HalfOpen,
@@ -140,12 +143,14 @@ impl Nemesis {
     /// Whether the process or the disk of a node is hit, which two at a time cannot do.
     pub fn hits_processes(self) -> bool {
         use Nemesis::{
-            BitFlip, FailingFlush, FullDisk, Kill, LoneLeader, Pause, PowerCut, SlowFlush, TornTail, Wipe,
+            BitFlip, FailingFlush, FullDisk, Kill, LeaderPause, LoneLeader, Pause, PowerCut, SlowFlush,
+            TornTail, Wipe,
         };
         matches!(
             self,
             Kill | Pause
                 | LoneLeader
+                | LeaderPause
                 | FullDisk
                 | FailingFlush
                 | SlowFlush
@@ -222,6 +227,7 @@ impl Scene<'_> {
         match step.deed {
             Deed::Kill => self.kill(&nodes, lasts).await,
             Deed::Pause => self.pause(Nemesis::Pause, &nodes, lasts).await,
+            Deed::PauseLeader => self.pause(Nemesis::LeaderPause, &nodes, lasts).await,
             Deed::PauseFollowers => self.pause(Nemesis::LoneLeader, &nodes, lasts).await,
             Deed::Partition(shape) => self.partition(shape, &nodes, lasts).await,
             Deed::SlowLinks => self.slow_links(&nodes, lasts).await,

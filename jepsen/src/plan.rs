@@ -61,6 +61,7 @@ pub enum Aim {
 pub enum Deed {
     Kill,
     Pause,
+    PauseLeader,
     /// All but the leader.
     PauseFollowers,
     Partition(Shape),
@@ -210,7 +211,7 @@ fn aim(rng: &mut Rng, deed: Deed, nodes: u64) -> Aim {
             return Aim::Elsewhere;
         }
         Deed::Transfer => return Aim::Nodes(order[..1].to_vec()),
-        Deed::PauseFollowers => return Aim::Leader(order),
+        Deed::PauseFollowers | Deed::PauseLeader => return Aim::Leader(order),
         Deed::FillDisk | Deed::FailFlush | Deed::TearTail { .. } | Deed::FlipBit { .. } | Deed::Wipe => {
             &[1, minority]
         }
@@ -235,6 +236,7 @@ impl Nemesis {
             Self::Kill => Deed::Kill,
             Self::Pause => Deed::Pause,
             Self::LoneLeader => Deed::PauseFollowers,
+            Self::LeaderPause => Deed::PauseLeader,
             Self::Partition => Deed::Partition(Shape::ALL[rng.usize(..Shape::ALL.len())]),
             Self::SlowLinks => Deed::SlowLinks,
             Self::HalfOpen => Deed::HalfOpen,
@@ -265,6 +267,7 @@ impl Deed {
             Self::Kill => Nemesis::Kill,
             Self::Pause => Nemesis::Pause,
             Self::PauseFollowers => Nemesis::LoneLeader,
+            Self::PauseLeader => Nemesis::LeaderPause,
             Self::Partition(_) => Nemesis::Partition,
             Self::SlowLinks => Nemesis::SlowLinks,
             Self::HalfOpen => Nemesis::HalfOpen,
@@ -291,6 +294,8 @@ impl Deed {
         match self {
             Self::Kill | Self::KillRedis => (100, 4_000),
             Self::Pause | Self::PauseClients => (3_500, 7_000),
+            // An election takes up to 2 s.
+            Self::PauseLeader => (1_500, 3_000),
             // For longer than a node waits for an outcome, which is 5 s.
             Self::PauseFollowers => (5_300, 7_000),
             Self::Partition(_) | Self::SlowLinks | Self::HalfOpen => (2_000, 8_000),

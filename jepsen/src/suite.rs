@@ -139,7 +139,9 @@ async fn row(options: RunOptions) -> Row {
     let done = run(&options).await;
     let took = began.elapsed().as_secs();
     let (went, told) = match done {
-        Ok((history, results)) => (went(options.workload, &results), tell(&history, &results)),
+        Ok((history, results)) => {
+            (went(options.workload, &results), tell(options.workload, &history, &results))
+        }
         Err(error) => (Went::Failed, format!("{error:#}")),
     };
     let text = format!("{went:<8} {:<50} {took:>4} s  {told}", options.name());
@@ -167,7 +169,7 @@ fn went(workload: Workload, results: &Results) -> Went {
     }
 }
 
-fn tell(history: &History, results: &Results) -> String {
+fn tell(workload: Workload, history: &History, results: &Results) -> String {
     let count = |is: fn(&Came) -> bool| history.calls.iter().filter(|call| is(&call.came)).count();
     let mut told = format!(
         "{} calls, {} grants, {} unknown, {} stale, {} faults",
@@ -178,8 +180,10 @@ fn tell(history: &History, results: &Results) -> String {
         history.faults.len()
     );
     for law in results.laws.iter().filter(|law| law.verdict != Verdict::Valid) {
+        let must = workload == Workload::UnfencedRegister && law.name == FENCED_REGISTER.name;
+        let must = if must && law.verdict == Verdict::Invalid { "as it must without a guard, " } else { "" };
         let why = law.found.breaches.first().map(|breach| &breach.what).or(law.found.undecided.as_ref());
-        let _ = write!(told, "\n         {}: {}", law.name, why.map_or("", String::as_str));
+        let _ = write!(told, "\n         {must}{}: {}", law.name, why.map_or("", String::as_str));
     }
     for missing in &history.end.missing {
         let _ = write!(told, "\n         missing: {missing}");

@@ -140,6 +140,14 @@ async fn nodes_are_killed_and_stopped_and_lead_where_they_are_sent() {
     field.heal().await.unwrap();
 
     let first = leader(&field).await;
+    let meanwhile = async { grants(&field.client(first % 3 + 1)).await };
+    let fault =
+        during(&field, Deed::PauseLeader, Aim::Leader(vec![first]), LONG, async { drop(meanwhile.await) });
+    assert_eq!(fault.await.nodes, [first]);
+    assert_ne!(leader(&field).await, first);
+    field.heal().await.unwrap();
+
+    let first = leader(&field).await;
     let order = vec![first, first % 3 + 1, (first + 1) % 3 + 1];
     let meanwhile = async {
         does_not_grant(&field.client(first)).await;

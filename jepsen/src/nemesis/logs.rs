@@ -97,7 +97,7 @@ impl Scene<'_> {
 
     /// Its node refuses to start with it, or that is a finding; then it is taken in anew.
     pub(super) async fn flip_bit(self, nodes: &[u64], draw: u64) -> anyhow::Result<Vec<Fault>> {
-        let _alone = self.field.taking_data().await;
+        let _alone = self.field.taking_data().await?;
         let _held = self.field.hold(nodes).await;
         let mut fault = self.begun(Nemesis::BitFlip, nodes, "");
         let mut places = Vec::new();

@@ -22,7 +22,7 @@ const LAG_ENTRIES: u64 = 100;
 impl Scene<'_> {
     /// Those that are hit are started as if nothing had happened, first: the others must not let them in.
     pub(super) async fn wipe(self, nodes: &[u64], lasts: Duration) -> anyhow::Result<Vec<Fault>> {
-        let _alone = self.field.taking_data().await;
+        let _alone = self.field.taking_data().await?;
         let _held = self.field.hold(nodes).await;
         let fault = self.begun(Nemesis::Wipe, nodes, format!("{} lost all data", named(nodes)));
         for id in nodes {
