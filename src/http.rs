@@ -1,9 +1,12 @@
 //! Serving HTTP/1.1: accepting, bounds on slow clients, and an end in order.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use axum::response::Response;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -11,18 +14,22 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+use tower_service::Service;
 
 /// How long a connection may be silent between requests, and a request's head may take.
 const SILENCE: Duration = Duration::from_secs(75);
 
 /// Serves until `draining` turns true; then waits, no longer than `within`, for open requests to end.
-pub(crate) async fn serve(
+pub(crate) async fn serve<S>(
     listener: Arc<TcpListener>,
-    router: Router,
+    routes: S,
     mut draining: watch::Receiver<bool>,
     within: Duration,
-) {
-    let service = TowerToHyperService::new(router);
+) where
+    S: Service<Request<Incoming>, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    let service = TowerToHyperService::new(routes);
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(SILENCE);
     let connections = GracefulShutdown::new();

@@ -76,8 +76,8 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         ringfence_api::Mirror { before_answer, status: Arc::new(move || serde_json::json!(own.status())) }
     });
     let options = ringfence_api::Options { metrics, draining: drain.clone(), mirror: told };
-    let router = ringfence_api::router(node.handle(), options);
-    let mut serving = tokio::spawn(http::serve(listener, router, drain, DRAIN));
+    let routes = ringfence_api::routes(node.handle(), options);
+    let mut serving = tokio::spawn(http::serve(listener, routes, drain, DRAIN));
 
     let failure = tokio::select! {
         _ = stop.requested() => None,

@@ -13,9 +13,10 @@ use ringfence_wire::{Grant, Revision, Token};
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::measure::Requests;
 use crate::problems::Failed;
 use crate::query::Consistency;
-use crate::{Options, measure, origin};
+use crate::{Options, origin};
 
 /// The header that names the leader's URL.
 const LEADER: HeaderName = HeaderName::from_static("ringfence-leader");
@@ -28,13 +29,14 @@ pub(crate) struct Door {
     pub(crate) handle: Handle,
     pub(crate) options: Options,
     attachments: AtomicU64,
+    requests: Requests,
 }
 
 impl Door {
     pub(crate) fn new(handle: Handle, options: Options) -> Self {
         // Attachments are told apart only among the requests for one lease: from a random start, counting is enough.
         let (start, _) = Uuid::new_v4().as_u64_pair();
-        Self { handle, options, attachments: AtomicU64::new(start) }
+        Self { handle, options, attachments: AtomicU64::new(start), requests: Requests::default() }
     }
 
     /// A number for one request to acquire.
@@ -90,7 +92,7 @@ impl Door {
         if let Some(url) = self.handle.leader_url().and_then(|url| HeaderValue::try_from(url).ok()) {
             response.headers_mut().insert(LEADER, url);
         }
-        measure::answered(route, response.status(), started.elapsed());
+        self.requests.answered(route, response.status(), started.elapsed());
         response
     }
 }

@@ -44,12 +44,12 @@ mod validate;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use metrics_exporter_prometheus::PrometheusHandle;
 use ringfence_raft::Handle;
 use tokio::sync::watch;
 
 pub use measure::metrics_builder;
+pub use routes::Routes;
 pub use starting::starting_router;
 
 /// What the door needs besides the table.
@@ -76,6 +76,6 @@ pub struct Mirror {
 
 /// The routes of the API, without the dashboard, over the table behind `handle`. To be polled inside a tokio runtime
 /// with timers, over HTTP/1.1.
-pub fn router(handle: Handle, options: Options) -> Router {
-    routes::router(Arc::new(door::Door::new(handle, options)))
+pub fn routes(handle: Handle, options: Options) -> Routes {
+    Routes::new(Arc::new(door::Door::new(handle, options)))
 }

@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use axum::ServiceExt;
+use axum::extract::Request;
 use metrics_exporter_prometheus::PrometheusHandle;
-use ringfence_api::{Options, metrics_builder, router};
+use ringfence_api::{Options, metrics_builder, routes};
 use ringfence_raft::{Handle, Node, Role, Settings};
 use ringfence_wire::{Grant, LeaseId, Waiting};
 use serde_json::{Value, json};
@@ -97,9 +99,10 @@ impl Service {
         let node = Node::start(settings).await.unwrap();
         let handle = node.handle();
         let (draining, is_draining) = watch::channel(false);
-        let router =
-            router(handle.clone(), Options { metrics: measurements(), draining: is_draining, mirror: None });
-        tokio::spawn(async move { axum::serve(listener, router).await });
+        let routes =
+            routes(handle.clone(), Options { metrics: measurements(), draining: is_draining, mirror: None });
+        let routes = ServiceExt::<Request>::into_make_service(routes);
+        tokio::spawn(async move { axum::serve(listener, routes).await });
         let service = Self { address, handle, draining, _node: node, _data: data, runtime: None };
         eventually("the table is started", || service.handle.view(|table| table.started())).await;
         assert!(service.handle.is_ready().await, "a node that leads with a quorum is ready");
