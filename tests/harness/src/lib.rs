@@ -8,6 +8,7 @@
 //!  Clocks                                 clocks that are off, and jump
 //!  RedisServer, RedisSentinel, RedisCluster   real Redis: killed, emptied, stopped, failed over
 //!  PostgresServer, PgBouncer              the real ones, from the system's packages
+//!  EtcdCluster, ZooKeeperCluster          to be measured beside
 //! ```
 //! What a test may rely on:
 //!
@@ -29,6 +30,7 @@ mod cluster;
 mod connection;
 mod disk;
 mod error;
+mod etcd_cluster;
 mod holder;
 mod known;
 mod load;
@@ -49,6 +51,7 @@ mod strace;
 mod tls;
 mod until;
 mod wish;
+mod zookeeper_cluster;
 
 pub use answer::{Acquired, Answered, Called, ClusterView, Failure, Fate, LeaseView, MemberView, Reply};
 pub use churn::{Kept, churn};
@@ -58,6 +61,7 @@ pub use cluster::{Builder, Cluster};
 pub use connection::RawAnswer;
 pub use disk::{Disk, cut_power, may_mount};
 pub use error::Error;
+pub use etcd_cluster::EtcdCluster;
 pub use holder::Holder;
 pub use known::Known;
 pub use load::Load;
@@ -72,3 +76,4 @@ pub use redis_server::{RedisBuilder, RedisServer};
 pub use strace::{Injection, may_inject};
 pub use until::{definite, until};
 pub use wish::{key, try_once, wait_for};
+pub use zookeeper_cluster::ZooKeeperCluster;

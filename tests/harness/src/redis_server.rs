@@ -145,6 +145,11 @@ impl RedisServer {
         self.certificates.as_ref().map(|certificates| certificates.authority())
     }
 
+    /// Its process, if it has one.
+    pub fn pid(&self) -> Option<u32> {
+        self.process().as_ref().map(Process::pid)
+    }
+
     /// Where it keeps its data.
     pub fn data(&self) -> PathBuf {
         self.dir.join("data")

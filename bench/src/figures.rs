@@ -1,0 +1,109 @@
+//! Figures of several rounds: medians, and how far they lie apart.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+/// One figure, measured some times.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Figure(Vec<f64>);
+
+impl Figure {
+    pub(crate) fn push(&mut self, value: f64) {
+        self.0.push(value);
+        self.0.sort_by(f64::total_cmp);
+    }
+
+    /// Nothing where it was never measured.
+    pub(crate) fn median(&self) -> Option<f64> {
+        self.0.get(self.0.len() / 2).copied()
+    }
+
+    pub(crate) fn least(&self) -> Option<f64> {
+        self.0.first().copied()
+    }
+
+    pub(crate) fn most(&self) -> Option<f64> {
+        self.0.last().copied()
+    }
+
+    /// The median, with three digits.
+    pub(crate) fn text(&self) -> String {
+        self.median().map_or_else(|| "-".to_owned(), digits)
+    }
+
+    /// The median; and the least and the most, where it was measured more than once.
+    pub(crate) fn spread(&self) -> String {
+        match (self.least(), self.most()) {
+            (Some(least), Some(most)) if self.0.len() > 1 => {
+                format!("{} ({} to {})", self.text(), digits(least), digits(most))
+            }
+            _ => self.text(),
+        }
+    }
+}
+
+/// With three digits that tell something.
+pub(crate) fn digits(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 || size == 0.0 => {
+            let whole = format!("{value:.0}");
+            let mut text = String::new();
+            for (place, digit) in whole.chars().enumerate() {
+                if place > 0 && (whole.len() - place).is_multiple_of(3) && digit.is_ascii_digit() {
+                    text.push(',');
+                }
+                text.push(digit);
+            }
+            text.replace("-,", "-")
+        }
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// Rows under their headings: the first column to the left, the others to the right.
+pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([headings[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..headings.len()).map(width).collect();
+    let mut text = String::new();
+    let headings: Vec<String> = headings.iter().map(|&heading| heading.to_owned()).collect();
+    for row in [&headings].into_iter().chain(rows) {
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let _ = match column {
+                0 => write!(text, "{cell:<width$}"),
+                _ => write!(text, "  {cell:>width$}"),
+            };
+        }
+        text.truncate(text.trim_end_matches(' ').len());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_medians_with_three_digits() {
+        let mut figure = Figure::default();
+        assert_eq!(figure.text(), "-");
+        for value in [30.0, 10.0, 20.0] {
+            figure.push(value);
+        }
+        assert_eq!(figure.spread(), "20.0 (10.0 to 30.0)");
+        let texts = [0.0, 0.0123, 1.234, 12.34, 999.6, 1_234.5, 1_234_567.0, -123_456.0].map(digits);
+        assert_eq!(texts, ["0", "0.012", "1.23", "12.3", "1,000", "1,234", "1,234,567", "-123,456"]);
+    }
+
+    #[test]
+    fn columns_stand_below_their_headings() {
+        let rows = [vec!["a".to_owned(), "12".to_owned()], vec!["long".to_owned(), "3".to_owned()]];
+        assert_eq!(table(&["", "rate"], &rows), "      rate\na       12\nlong     3\n");
+    }
+}

@@ -1,0 +1,170 @@
+//! What live leases cost: the same figures with ever more of them, each time on a fresh cluster of three nodes.
+//!
+//! All that time the leases are renewed as their holders would: each at a third of its ttl. One follower is down while
+//! they are taken, and catches up; all nodes are killed in the end, and must have kept every lease.
+
+mod batches;
+mod expiry;
+mod node;
+mod renewals;
+mod report;
+mod snapshots;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ringfence_harness::{Cluster, Node, until};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::load::{closed, cycles};
+use crate::service::{Ringfence, Service};
+use crate::usage;
+
+use batches::fill;
+use expiry::{Expiry, expire};
+use node::live_leases;
+use renewals::{Renewals, Renewed};
+use snapshots::{Snapshots, snapshots};
+
+/// For how long each lease is taken.
+const TTL: Duration = Duration::from_secs(600);
+/// Bounds what should take far less.
+const SOON: Duration = Duration::from_secs(120);
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// How many live leases there are.
+    pub(crate) leases: Vec<u64>,
+    pub(crate) clients: usize,
+    /// How long cycles are measured.
+    pub(crate) time: Duration,
+    /// After how much log nodes take snapshots.
+    pub(crate) snapshot_after_bytes: u64,
+}
+
+/// The figures of all numbers of leases.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Scale {
+    clients: usize,
+    rows: Vec<Row>,
+}
+
+/// The figures of one number of live leases.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    leases: u64,
+    fill_s: f64,
+    /// How long a follower needed that was down meanwhile.
+    catch_up_s: f64,
+    cycles_per_s: f64,
+    acquire_p50_ms: f64,
+    acquire_p99_ms: f64,
+    acquire_p99_9_ms: f64,
+    snapshots: Snapshots,
+    /// Of each node, when no more than these leases were live.
+    resident_bytes: Vec<u64>,
+    /// Of each node, in the end.
+    peak_bytes: Vec<u64>,
+    expiry: Expiry,
+    renewed: Renewed,
+    /// The longest, while leases expired.
+    renewal_at_expiry_ms: f64,
+    /// Of all nodes at once.
+    restart_s: f64,
+}
+
+pub(crate) async fn scale(program: &Path, plan: &Plan) -> Result<Scale> {
+    let mut rows = Vec::new();
+    for &leases in &plan.leases {
+        rows.push(measure(program, plan, leases).await.with_context(|| format!("with {leases} leases"))?);
+    }
+    Ok(Scale { clients: plan.clients, rows })
+}
+
+async fn measure(program: &Path, plan: &Plan, leases: u64) -> Result<Row> {
+    let cluster = Cluster::builder(program)
+        .argument(format!("--snapshot-after-bytes={}", plan.snapshot_after_bytes))
+        .start()
+        .await?;
+    let service = Ringfence::of(cluster).await?;
+    let (cluster, address) = (service.cluster(), service.leader());
+    let leader = cluster.leader().await?;
+
+    eprintln!("{leases} leases: taken, while a follower is down");
+    let behind = cluster.others(leader.id()).next().context("there is no follower")?;
+    behind.kill()?;
+    let begun = Instant::now();
+    let ids = fill(address, "live", leases, || TTL).await?;
+    let fill_s = begun.elapsed().as_secs_f64();
+    has_live(leader, leases).await?;
+    let renewals = Renewals::start(address, ids, begun);
+    behind.start()?;
+    let catch_up_s = seconds(cluster.caught_up(SOON)).await?;
+
+    eprintln!("{leases} leases: cycles");
+    let mut workers = cycles(&service, plan.clients, |client| format!("own/{client}")).await?;
+    closed(&mut workers, plan.time / 4).await?;
+    let load = closed(&mut workers, plan.time).await?;
+    eprintln!("{leases} leases: snapshots");
+    let snapshots = snapshots(cluster, leader, workers).await?;
+    has_live(leader, leases).await?;
+    let resident_bytes = of_each(&service, usage::resident_bytes)?;
+
+    eprintln!("{leases} leases: a tenth as many expire");
+    let expiry = expire(leader, leases, fill_s / leases as f64).await?;
+    has_live(leader, leases).await?;
+    let peak_bytes = of_each(&service, usage::peak_bytes)?;
+
+    eprintln!("{leases} leases: all nodes are killed");
+    let leads = cluster.leader().await?.id();
+    ensure!(
+        leads == leader.id(),
+        "node {leads} leads in place of node {}: what was measured tells nothing",
+        leader.id()
+    );
+    let renewed = renewals.stop().await?;
+    cluster.kill_all()?;
+    cluster.start_all()?;
+    let restart_s = seconds(cluster.ready()).await?;
+    has_live(cluster.leader().await?, leases).await?;
+
+    Ok(Row {
+        leases,
+        fill_s,
+        catch_up_s,
+        cycles_per_s: load.per_second(),
+        acquire_p50_ms: load.quantile_ms(0.5),
+        acquire_p99_ms: load.quantile_ms(0.99),
+        acquire_p99_9_ms: load.quantile_ms(0.999),
+        snapshots,
+        resident_bytes,
+        peak_bytes,
+        renewal_at_expiry_ms: renewed.longest_ms(expiry.begun, expiry.over),
+        expiry,
+        renewed,
+        restart_s,
+    })
+}
+
+async fn seconds<T, E>(done: impl Future<Output = Result<T, E>>) -> Result<f64, E> {
+    let begun = Instant::now();
+    done.await?;
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+/// Fails unless all these leases are live, and no other is.
+async fn has_live(node: &Node, leases: u64) -> Result<()> {
+    let look = || async { (live_leases(node).await.ok()? == leases).then_some(()) };
+    let live = until(Duration::from_secs(5), format!("{leases} leases are live"), look).await;
+    match live {
+        Ok(()) => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("node {}", node.id())),
+    }
+}
+
+fn of_each(service: &Ringfence, used: fn(&[u32]) -> Result<u64>) -> Result<Vec<u64>> {
+    service.pids().into_iter().map(|pid| used(&[pid])).collect()
+}
