@@ -254,7 +254,8 @@ impl Shared {
     /// A moment, or until `deadline`, when it is an error.
     pub(crate) async fn wait_for_another_try(&self, deadline: Instant) -> Result<(), Unanswered> {
         let next = Instant::now() + RETRY;
-        if next > deadline {
+        // What the deadline interrupts may have been done: a try that begins right before it could end in nothing better.
+        if next + RETRY > deadline {
             return Err(Unanswered::Unavailable);
         }
         sleep_until(next).await;
