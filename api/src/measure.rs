@@ -53,23 +53,30 @@ fn set_gauges(status: &Status) {
 
 /// What requests are counted and timed by. To look that up by its labels costs more than to count.
 #[derive(Default)]
-pub(crate) struct Requests(RwLock<HashMap<(&'static str, StatusCode), (Counter, Histogram)>>);
+pub(crate) struct Requests(RwLock<HashMap<(&'static str, StatusCode), Answered>>);
+
+/// Where the requests of one route with one status are counted and timed.
+#[derive(Clone)]
+struct Answered {
+    requests: Counter,
+    seconds: Histogram,
+}
 
 impl Requests {
     /// A request was answered on this route.
     pub(crate) fn answered(&self, route: &'static str, status: StatusCode, took: Duration) {
         let known = self.0.read().expect("nobody panics with these").get(&(route, status)).cloned();
-        let (requests, seconds) = known.unwrap_or_else(|| {
-            let status_label = status.as_str().to_owned();
-            let new = (
-                counter!("ringfence_http_requests_total", "route" => route, "status" => status_label),
-                histogram!("ringfence_http_request_seconds", "route" => route),
-            );
+        let answered = known.unwrap_or_else(|| {
+            let label = status.as_str().to_owned();
+            let new = Answered {
+                requests: counter!("ringfence_http_requests_total", "route" => route, "status" => label),
+                seconds: histogram!("ringfence_http_request_seconds", "route" => route),
+            };
             self.0.write().expect("nobody panics with these").insert((route, status), new.clone());
             new
         });
-        requests.increment(1);
-        seconds.record(took);
+        answered.requests.increment(1);
+        answered.seconds.record(took);
     }
 }
 

@@ -140,10 +140,11 @@ async fn nodes_are_killed_and_stopped_and_lead_where_they_are_sent() {
     field.heal().await.unwrap();
 
     let first = leader(&field).await;
-    let meanwhile = async { grants(&field.client(first % 3 + 1)).await };
-    let fault =
-        during(&field, Deed::PauseLeader, Aim::Leader(vec![first]), LONG, async { drop(meanwhile.await) });
-    assert_eq!(fault.await.nodes, [first]);
+    let meanwhile = async {
+        grants(&field.client(first % 3 + 1)).await;
+    };
+    let fault = during(&field, Deed::PauseLeader, Aim::Leader(vec![first]), LONG, meanwhile).await;
+    assert_eq!(fault.nodes, [first]);
     assert_ne!(leader(&field).await, first);
     field.heal().await.unwrap();
 

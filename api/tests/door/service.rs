@@ -76,9 +76,12 @@ impl Service {
         self
     }
 
-    /// Ends a member of three as if its process were killed.
+    /// Ends a member of three as if its process were killed: when this returns, its sockets are closed.
     pub(crate) fn kill(&mut self) {
-        self.runtime.take().expect("it has not been killed yet").shutdown_background();
+        let runtime = self.runtime.take().expect("it has not been killed yet");
+        // Where a test runs nothing may block.
+        let ended = std::thread::spawn(|| runtime.shutdown_timeout(PATIENCE)).join();
+        ended.expect("a runtime ends without a panic");
     }
 
     async fn start_member(id: u64, peer_listener: TcpListener, peers: BTreeMap<u64, String>) -> Self {
