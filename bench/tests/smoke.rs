@@ -1,0 +1,66 @@
+//! Each command measures something real and ends well. How fast is nothing that this build could tell.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The program under test: the one that is named, or the one that is built beside this.
+fn program() -> PathBuf {
+    let beside = || Path::new(env!("CARGO_BIN_EXE_ringfence-bench")).with_file_name("ringfence");
+    std::env::var_os("RINGFENCE_UNDER_TEST").map_or_else(beside, PathBuf::from)
+}
+
+/// What it prints, where `rows` stand.
+fn bench(arguments: &str, rows: &[&str]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfence-bench"));
+    command.args(arguments.split(' ')).arg("--seconds=1").arg("--program").arg(program());
+    let output = command.output().unwrap();
+    let (told, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{arguments}: {told}{errors}");
+    for row in rows {
+        assert!(
+            told.lines().any(|line| line.starts_with(row)),
+            "{arguments}: {row} is missing: {told}{errors}"
+        );
+    }
+}
+
+#[test]
+fn all_services_that_are_installed_are_compared() {
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let svg = tempfile::NamedTempFile::new().unwrap();
+    let files = format!("--json={} --svg={}", json.path().display(), svg.path().display());
+    let rows = ["1 clients", "8 clients", "ringfence", "etcd", "redis fsync", "redlock of 5", "(http echo)"];
+    bench(&format!("compare --clients=1,8 --rounds=1 {files}"), &rows);
+    let figures: serde_json::Value = serde_json::from_reader(json.as_file()).unwrap();
+    assert_eq!(figures["rows"][0]["service"], "ringfence");
+    assert!(figures["rows"][0]["per_s"][0].as_f64().unwrap() > 0.0);
+    assert!(std::fs::read_to_string(svg.path()).unwrap().contains("ringfence"));
+    bench("compare --clients=4 --rounds=1 --rate=20 --only=ringfence", &["4 clients", "ringfence"]);
+}
+
+#[test]
+fn one_key_is_contended_for() {
+    bench("contended --clients=8 --rounds=1 --only=ringfence,etcd", &["8 clients", "ringfence", "etcd"]);
+}
+
+#[test]
+fn batches_and_reads_are_measured() {
+    bench(
+        "batch --clients=4 --rounds=1 --only=ringfence",
+        &["4 clients acquire and release 128 keys", "ringfence"],
+    );
+    let rows = ["4 clients read, linearizably", "4 clients write a value, guarded", "mirror reader"];
+    bench("reads --clients=4 --rounds=1 --only=ringfence,redis,mirror", &rows);
+}
+
+#[test]
+fn the_market_opens() {
+    bench("market --rounds=1", &["5 sellers, 5 buyers", "WATCH", "fine ringfence lease + guard"]);
+}
+
+#[test]
+fn a_thousand_leases_are_scaled_to() {
+    bench("scale --leases=1000 --snapshot-after-bytes=262144", &["1,000"]);
+}
