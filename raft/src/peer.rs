@@ -20,7 +20,7 @@ mod snapshot;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use openraft::async_runtime::watch::WatchReceiver;
 use uuid::Uuid;
@@ -33,7 +33,7 @@ pub(crate) use self::network::Network;
 pub(crate) use self::server::{Listener, Served};
 
 use self::call::CallLink;
-use crate::consensus::{Member, NodeId};
+use crate::consensus::{Member, NodeId, StoredMembership};
 use crate::identity::Identity;
 use crate::state_machine::Raft;
 
@@ -93,24 +93,21 @@ impl Peers {
         self.raft.get_or_init(|| raft);
     }
 
-    /// What the membership records of `id`.
+    /// The newest membership that is known here, committed or not.
+    fn membership(&self) -> Option<Arc<StoredMembership>> {
+        Some(Arc::clone(&self.raft.get()?.metrics().borrow_watched().membership_config))
+    }
+
+    /// What it records of `id`.
     fn member(&self, id: NodeId) -> Option<Member> {
-        let metrics = self.raft.get()?.metrics();
-        let metrics = metrics.borrow_watched();
-        metrics.membership_config.membership().get_node(&id).cloned()
+        self.membership()?.membership().get_node(&id).cloned()
     }
 
-    /// The term and index of the newest membership that is known here.
-    fn membership_as_of(&self) -> Option<(u64, u64)> {
-        let metrics = self.raft.get()?.metrics();
-        let metrics = metrics.borrow_watched();
-        metrics.membership_config.log_id().map(|log_id| (log_id.leader_id.term, log_id.index))
-    }
-
-    /// The same, if this node is in it as it is now.
+    /// Since when it stands, if this node is in it as it is now.
     fn member_as_of(&self) -> Option<(u64, u64)> {
-        let own = self.member(self.identity.node_id)?;
-        if own.incarnation == self.identity.incarnation { self.membership_as_of() } else { None }
+        let known = self.membership()?;
+        let own = known.membership().get_node(&self.identity.node_id)?;
+        if own.incarnation == self.identity.incarnation { as_of(&known) } else { None }
     }
 
     fn address(&self, id: NodeId) -> Option<String> {
@@ -143,12 +140,13 @@ impl Peers {
         self.known().get(&id)?.url.clone()
     }
 
-    /// It is welcome, and has this URL.
     fn learn_url(&self, id: NodeId, url: &str) {
-        let mut known = self.known();
-        let known = known.entry(id).or_default();
-        known.url = Some(url.to_owned());
-        known.refused = None;
+        self.known().entry(id).or_default().url = Some(url.to_owned());
+    }
+
+    /// Its call is taken.
+    fn note_welcome(&self, id: NodeId) {
+        self.known().entry(id).or_default().refused = None;
     }
 
     /// Logs that `id` cannot be reached, or can be again, once.
@@ -177,4 +175,9 @@ impl Peers {
     fn known(&self) -> MutexGuard<'_, HashMap<NodeId, Known>> {
         self.known.lock().expect("no panic while the peers are locked")
     }
+}
+
+/// The term and index at which a membership stands.
+fn as_of(membership: &StoredMembership) -> Option<(u64, u64)> {
+    membership.log_id().map(|log_id| (log_id.leader_id.term, log_id.index))
 }

@@ -17,7 +17,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::Peers;
 use super::frame::{FrameReader, invalid, put_frame};
 use super::hello::{Channel, HELLO, Hello, MAX_HELLO, PREFACE, REFUSAL, Refusal, WELCOME, Welcome, get, put};
 use super::link::{check_preface, tune};
@@ -26,6 +25,7 @@ use super::message::{
     get_numbered, put_appended, put_numbered, read_append,
 };
 use super::snapshot::{Begin, CHUNK};
+use super::{Peers, as_of};
 use crate::consensus::{Consensus, NodeId};
 use crate::founding::Founding;
 use crate::handle::{Handle, TIMEOUT, Unanswered};
@@ -169,11 +169,11 @@ impl Served {
         if hello.cluster != Some(cluster) {
             return refuse(format!("node {} belongs to cluster {cluster}, the caller does not", own.node_id));
         }
-        // `None`, which is less than all others, is what an emptied node knows.
-        let knows_better = hello.member_as_of > self.peers.membership_as_of();
-        if let Some(member) = self.peers.member(hello.from)
+        if let Some(known) = self.peers.membership()
+            && let Some(member) = known.membership().get_node(&hello.from)
             && member.incarnation != hello.incarnation
-            && !knows_better
+            // `None`, which is less than all others, is what an emptied node knows.
+            && hello.member_as_of <= as_of(&known)
             && !is(Mutant::LetsWipedNodeIn)
         {
             return refuse(format!(
@@ -183,6 +183,7 @@ impl Served {
             ));
         }
         self.peers.learn_url(hello.from, &hello.url);
+        self.peers.note_welcome(hello.from);
         Ok(())
     }
 
