@@ -65,14 +65,18 @@ struct Answered {
 impl Requests {
     /// A request was answered on this route.
     pub(crate) fn answered(&self, route: &'static str, status: StatusCode, took: Duration) {
-        let known = self.0.read().expect("nobody panics with these").get(&(route, status)).cloned();
+        let known =
+            self.0.read().expect("no panic while the requests are locked").get(&(route, status)).cloned();
         let answered = known.unwrap_or_else(|| {
             let label = status.as_str().to_owned();
             let new = Answered {
                 requests: counter!("ringfence_http_requests_total", "route" => route, "status" => label),
                 seconds: histogram!("ringfence_http_request_seconds", "route" => route),
             };
-            self.0.write().expect("nobody panics with these").insert((route, status), new.clone());
+            self.0
+                .write()
+                .expect("no panic while the requests are locked")
+                .insert((route, status), new.clone());
             new
         });
         answered.requests.increment(1);

@@ -18,8 +18,8 @@ use crate::{cluster, health, keys, leases, many, measure, openapi, validate};
 /// The label of what is measured where no route takes a request.
 const NO_ROUTE: &str = "none";
 
-/// All routes. Those that clients take all the time are found without the router, whose own work (captures that the
-/// handlers do not use, and layers of boxed services) was a tenth of what a grant costs the leader.
+/// All routes. Those that clients take all the time are found without the router and its own work: captures that the
+/// handlers do not use, and layers of boxed services.
 #[derive(Clone)]
 pub struct Routes {
     door: Arc<Door>,

@@ -5,6 +5,7 @@
 mod figures;
 mod floor;
 mod http;
+mod job;
 mod load;
 mod market;
 mod measure;
@@ -21,7 +22,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 use tokio::runtime;
 
-use load::Job;
+use job::Job;
 use market::market;
 use measure::{Plan, compare};
 use scale::scale;

@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use crate::figures::{Figure, digits, table};
 use crate::floor;
-use crate::load::{Job, Queue, closed, open, workers};
+use crate::job::{Job, Queue, workers};
+use crate::load::{closed, open};
 use crate::plot::{self, Line, Panel};
 use crate::service::{Contender, Service};
 use crate::usage;

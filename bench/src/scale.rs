@@ -18,7 +18,8 @@ use ringfence_harness::{Cluster, Node, until};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::load::{closed, cycles};
+use crate::job::cycles;
+use crate::load::closed;
 use crate::service::{Ringfence, Service};
 use crate::usage;
 

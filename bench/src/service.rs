@@ -15,7 +15,8 @@ use anyhow::{Context, Result};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use crate::load::{Job, Work};
+use crate::job::Job;
+use crate::load::Work;
 
 pub(crate) use echo::serve_echo;
 pub(crate) use ringfence::Ringfence;

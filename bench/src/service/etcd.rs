@@ -12,7 +12,8 @@ use futures_util::future::BoxFuture;
 use ringfence_harness::EtcdCluster;
 use tokio::time::Instant;
 
-use crate::load::{Job, Work};
+use crate::job::Job;
+use crate::load::Work;
 use crate::service::{Locker, Service, printed};
 use calls::Client;
 

@@ -12,7 +12,8 @@ use ringfence_wire::{Key, LeaseId, Token};
 use tokio::time::{Duration, Instant};
 
 use crate::http::Connection;
-use crate::load::{Job, Work};
+use crate::job::Job;
+use crate::load::Work;
 use crate::service::{Locker, Service, ringfence};
 
 /// How long a fence may take to stand in Redis.

@@ -12,7 +12,8 @@ use ringfence_wire::{Key, Token};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use crate::load::{Job, Work};
+use crate::job::Job;
+use crate::load::Work;
 use crate::service::{Locker, Service};
 
 /// For how long a lock is taken, ms.

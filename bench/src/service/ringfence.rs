@@ -11,7 +11,8 @@ use ringfence_wire::{LeaseId, Token};
 use tokio::time::Instant;
 
 use crate::http::Connection;
-use crate::load::{Job, Work};
+use crate::job::Job;
+use crate::load::Work;
 use crate::service::{Locker, Service};
 
 /// For how long a lease is taken, and how long it may be waited for.
