@@ -7,7 +7,6 @@ mod config;
 mod demo;
 mod duties;
 mod exchange;
-mod http;
 mod logging;
 mod loop_delay;
 mod nodes;

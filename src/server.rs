@@ -16,7 +16,6 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::duties;
-use crate::http;
 use crate::loop_delay;
 use crate::stop::Stop;
 
@@ -51,7 +50,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         snapshot_after_bytes: config.snapshot_after_bytes,
     };
     let (started, starting) = watch::channel(false);
-    tokio::spawn(http::serve(Arc::clone(&listener), ringfence_api::starting_router(), starting, DRAIN));
+    tokio::spawn(ringfence_api::serve(Arc::clone(&listener), ringfence_api::starting, starting, DRAIN));
     let node = tokio::select! {
         node = Node::start(settings) => node?,
         _ = stop.requested() => return Ok(()),
@@ -77,7 +76,8 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     });
     let options = ringfence_api::Options { metrics, draining: drain.clone(), mirror: told };
     let routes = ringfence_api::routes(node.handle(), options);
-    let mut serving = tokio::spawn(http::serve(listener, routes, drain, DRAIN));
+    let answer = move |request| routes.clone().answer(request);
+    let mut serving = tokio::spawn(ringfence_api::serve(listener, answer, drain, DRAIN));
 
     let failure = tokio::select! {
         _ = stop.requested() => None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use ringfence_lease::{Acquire, Command, LeaseState, Outcome, Refusal};
-use ringfence_raft::{LeaseWait, Settled, Unanswered};
+use ringfence_raft::{Settled, Unanswered};
 use ringfence_wire::{AcquireRequest, Grant, LeaseId, ProblemKind, Waiting};
 use tokio::time::{Instant, sleep_until};
 
@@ -77,15 +77,11 @@ pub(crate) async fn acquire(
         attachment,
     }));
     let unless_answered = TakeBack::unless_answered(&door.handle, vec![(lease_id, attachment)]);
-    // Before the proposal: no change of the lease may slip through between its outcome and the waiting.
-    let lease_wait = (!wait.is_zero()).then(|| door.handle.wait_for(lease_id));
     let acquired = match door.propose(command).await {
         Ok(Outcome::Granted(grant)) => Ok(Acquired::Granted(grant)),
         Ok(Outcome::Standing(grant)) => Ok(Acquired::Standing(grant)),
-        Ok(Outcome::Waiting(place)) => match lease_wait {
-            None => Ok(Acquired::Waiting(place)),
-            Some(lease_wait) => Waiter { door, place, wait, keep_place, began }.wait_out(lease_wait).await,
-        },
+        Ok(Outcome::Waiting(place)) if wait.is_zero() => Ok(Acquired::Waiting(place)),
+        Ok(Outcome::Waiting(place)) => Waiter { door, place, wait, keep_place, began }.wait_out().await,
         Ok(Outcome::Refused(refusal)) => Err(refusal.into()),
         // No table answers an acquire so.
         Ok(Outcome::Done) => Err(Unanswered::Indeterminate.into()),
@@ -112,7 +108,8 @@ struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
-    async fn wait_out(self, mut lease_wait: LeaseWait) -> Result<Acquired, Failed> {
+    async fn wait_out(self) -> Result<Acquired, Failed> {
+        let mut lease_wait = self.door.handle.wait_for(self.place.lease_id);
         let give_up_at =
             if self.keep_place { self.began + self.wait } else { Instant::now() + self.wait + PATIENCE };
         let mut draining = self.door.options.draining.clone();

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody};
+use axum::BoxError;
+use axum::body::HttpBody;
 use axum::extract::Request;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -18,9 +19,14 @@ const MAX_BYTES: usize = 1 << 20;
 /// connection, and a client that still writes would see the reset in place of the answer.
 const MAX_DISCARDED: u64 = 16 << 20;
 
+/// The body of a request, of whichever server.
+pub(crate) trait Sent: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin {}
+
+impl<B> Sent for B where B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin {}
+
 /// The body of `request`, read as JSON whatever its content type says, and checked.
 pub(crate) async fn read<T: DeserializeOwned>(
-    request: Request,
+    request: Request<impl Sent>,
     check: impl FnOnce(&T) -> Result<(), FieldError>,
 ) -> Result<T, Failed> {
     let body = timeout(WITHIN, bytes(request.into_body())).await.map_err(|_| {
@@ -32,7 +38,7 @@ pub(crate) async fn read<T: DeserializeOwned>(
     Ok(wish)
 }
 
-async fn bytes(mut body: Body) -> Result<Bytes, Failed> {
+async fn bytes(mut body: impl Sent) -> Result<Bytes, Failed> {
     if body.size_hint().lower() > MAX_DISCARDED {
         return Err(too_large());
     }
@@ -56,12 +62,12 @@ async fn bytes(mut body: Body) -> Result<Bytes, Failed> {
 }
 
 /// The next piece of the body; trailers are empty pieces.
-async fn frame(body: &mut Body) -> Result<Option<Bytes>, Failed> {
+async fn frame(body: &mut impl Sent) -> Result<Option<Bytes>, Failed> {
     match body.frame().await {
         None => Ok(None),
         Some(Ok(frame)) => Ok(Some(frame.into_data().unwrap_or_default())),
         Some(Err(error)) => {
-            let detail = format!("the body could not be read: {error}");
+            let detail = format!("the body could not be read: {}", error.into());
             Err(Failed::from(FieldError { field: None, detail }))
         }
     }

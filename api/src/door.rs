@@ -73,14 +73,14 @@ impl Door {
     }
 
     /// Does what every route does around its own `work`. `route` is the label of what is measured.
-    pub(crate) async fn answer<W, F>(
+    pub(crate) async fn answer<B, W, F>(
         self: Arc<Self>,
         route: &'static str,
-        request: Request,
+        request: Request<B>,
         work: W,
     ) -> Response
     where
-        W: Fn(Arc<Self>, Request) -> F,
+        W: Fn(Arc<Self>, Request<B>) -> F,
         F: Future<Output = Answer>,
     {
         let started = Instant::now();

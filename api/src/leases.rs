@@ -9,24 +9,25 @@ use ringfence_wire::{AcquireRequest, Grant, LeaseId, MirroredGrant, RenewRequest
 use tokio::time::Instant;
 
 use crate::acquire::{Acquired, Acquisition, acquire};
+use crate::body::Sent;
 use crate::door::{Answer, Door, json};
 use crate::problems::Failed;
 use crate::query::Query;
 use crate::{body, measure, path};
 
 /// `PUT /v1/leases/{lease_id}`
-pub(crate) async fn put(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn put(door: Arc<Door>, request: Request<impl Sent>) -> Answer {
     let lease_id = path::lease_id(request.uri())?;
     answer_acquire(&door, lease_id, request).await.map_err(|failed| failed.of_lease(lease_id))
 }
 
 /// `POST /v1/leases`
-pub(crate) async fn post(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn post(door: Arc<Door>, request: Request<impl Sent>) -> Answer {
     let lease_id = LeaseId::random();
     answer_acquire(&door, lease_id, request).await.map_err(|failed| failed.of_lease(lease_id))
 }
 
-async fn answer_acquire(door: &Door, lease_id: LeaseId, request: Request) -> Answer {
+async fn answer_acquire(door: &Door, lease_id: LeaseId, request: Request<impl Sent>) -> Answer {
     let began = Instant::now();
     Query::none(request.uri())?;
     let wish = body::read(request, AcquireRequest::check).await?;
@@ -44,7 +45,7 @@ async fn answer_acquire(door: &Door, lease_id: LeaseId, request: Request) -> Ans
 }
 
 /// `POST /v1/leases/{lease_id}/renew`
-pub(crate) async fn renew(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn renew(door: Arc<Door>, request: Request<impl Sent>) -> Answer {
     let lease_id = path::lease_id(request.uri())?;
     Query::none(request.uri())?;
     let wish: RenewRequest = body::read(request, |_| Ok(())).await?;
@@ -78,7 +79,7 @@ pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
 }
 
 /// `DELETE /v1/leases/{lease_id}`
-pub(crate) async fn delete(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn delete(door: Arc<Door>, request: Request<impl Sent>) -> Answer {
     let lease_id = path::lease_id(request.uri())?;
     Query::none(request.uri())?;
     door.propose(Command::Release { lease_id }).await?;

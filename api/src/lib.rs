@@ -37,6 +37,7 @@ mod path;
 mod problems;
 mod query;
 mod routes;
+mod serve;
 mod starting;
 mod take_back;
 mod validate;
@@ -50,7 +51,8 @@ use tokio::sync::watch;
 
 pub use measure::metrics_builder;
 pub use routes::Routes;
-pub use starting::starting_router;
+pub use serve::serve;
+pub use starting::starting;
 
 /// What the door needs besides the table.
 #[derive(Clone)]
@@ -74,8 +76,7 @@ pub struct Mirror {
     pub status: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
 }
 
-/// The routes of the API, without the dashboard, over the table behind `handle`. To be polled inside a tokio runtime
-/// with timers, over HTTP/1.1.
+/// The routes of the API, without the dashboard, over the table behind `handle`.
 pub fn routes(handle: Handle, options: Options) -> Routes {
     Routes::new(Arc::new(door::Door::new(handle, options)))
 }

@@ -7,7 +7,7 @@ use crate::problems::Failed;
 
 /// Refuses what a page of another site makes a browser send: any request that may change something, from an `Origin`
 /// whose host and port are not those that the request itself was sent to.
-pub(crate) fn check(request: &Request) -> Result<(), Failed> {
+pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Failed> {
     let headers = request.headers();
     if !headers.contains_key(ORIGIN) || matches!(*request.method(), Method::GET | Method::HEAD) {
         return Ok(());

@@ -1,7 +1,4 @@
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
@@ -19,7 +16,7 @@ use crate::{cluster, health, keys, leases, many, measure, openapi, validate};
 const NO_ROUTE: &str = "none";
 
 /// All routes. Those that clients take all the time are found without the router and its own work: captures that the
-/// handlers do not use, and layers of boxed services.
+/// handlers do not use, and layers of boxed services, futures and bodies.
 #[derive(Clone)]
 pub struct Routes {
     door: Arc<Door>,
@@ -30,31 +27,22 @@ impl Routes {
     pub(crate) fn new(door: Arc<Door>) -> Self {
         Self { router: router(Arc::clone(&door)), door }
     }
-}
 
-impl<B> Service<Request<B>> for Routes
-where
-    B: HttpBody<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    type Response = Response;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (door, request) = (Arc::clone(&self.door), request.map(Body::new));
+    /// Answers one request. To be polled inside a tokio runtime with timers.
+    pub async fn answer<B>(self, request: Request<B>) -> Response
+    where
+        B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+    {
+        let Self { door, mut router } = self;
         match Busy::of(request.method(), request.uri().path()) {
-            Some(Busy::Put) => Box::pin(async { Ok(door.answer(LEASE, request, leases::put).await) }),
-            Some(Busy::Delete) => Box::pin(async { Ok(door.answer(LEASE, request, leases::delete).await) }),
-            Some(Busy::Renew) => Box::pin(async { Ok(door.answer(RENEW, request, leases::renew).await) }),
-            Some(Busy::Validate) => {
-                Box::pin(async { Ok(door.answer(VALIDATE, request, validate::post).await) })
+            Some(Busy::Put) => door.answer(LEASE, request, leases::put).await,
+            Some(Busy::Delete) => door.answer(LEASE, request, leases::delete).await,
+            Some(Busy::Renew) => door.answer(RENEW, request, leases::renew).await,
+            Some(Busy::Validate) => door.answer(VALIDATE, request, validate::post).await,
+            None => {
+                let Ok(response) = router.call(request.map(Body::new)).await;
+                response
             }
-            None => Box::pin(self.router.call(request)),
         }
     }
 }

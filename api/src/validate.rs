@@ -5,12 +5,12 @@ use axum::http::StatusCode;
 use ringfence_lease::LeaseTable;
 use ringfence_wire::{Check, ValidateRequest, Verdict, VerdictName, VerdictsAnswer};
 
-use crate::body;
+use crate::body::{self, Sent};
 use crate::door::{Answer, Door, json};
 use crate::query::{Consistency, Query};
 
 /// `POST /v1/validate`
-pub(crate) async fn post(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn post(door: Arc<Door>, request: Request<impl Sent>) -> Answer {
     let consistency = Query::consistency_only(request.uri())?;
     let wish: ValidateRequest = body::read(request, |_| Ok(())).await?;
     let (checks, single) = wish.checks()?;

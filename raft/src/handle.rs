@@ -114,7 +114,7 @@ impl Handle {
         }
     }
 
-    /// To be told when `lease_id` is granted or ends, from now on. To be called *before* the acquire is proposed.
+    /// To be told when `lease_id`, whose acquire waits, is granted or ends.
     pub fn wait_for(&self, lease_id: LeaseId) -> LeaseWait {
         LeaseWait::start(&self.shared.applied, lease_id)
     }

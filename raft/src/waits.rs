@@ -1,8 +1,9 @@
 //! Who waits for a lease to be granted or to end.
 //!
-//! A request that may have to wait is registered here *before* its command is proposed, on the node that serves it,
-//! and is told from inside apply on that node. So no change can slip through between the answer "you wait" and the
-//! waiting, none can be lost to a slow reader, and the wait goes on through a change of the leader.
+//! A request that was told to wait is registered here, on the node that serves it, and is told from inside apply on that
+//! node. Under the same lock it looks at the table, which may have gone on since its outcome, or, on a follower, not have
+//! come so far. So no change can slip through between the answer "you wait" and the waiting, none can be lost to a slow
+//! reader, and the wait goes on through a change of the leader.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,13 +64,7 @@ impl Waits {
     /// Tells everybody whose lease has changed: to be called when `table` was replaced, by changes that nobody told of.
     pub(crate) fn tell_all(&mut self, table: &LeaseTable) {
         self.by_lease.retain(|lease_id, senders| {
-            let settled = match table.lease(*lease_id, Some(table.at_ms())) {
-                Ok(LeaseState::Granted(grant)) => Settled::Granted(Box::new(grant)),
-                Err(Refusal::WaitTimeout) => Settled::TimedOut,
-                Err(Refusal::Gone(reason)) => Settled::Ended(reason),
-                // It waits, or its acquire is still to come.
-                _ => return true,
-            };
+            let Some(settled) = settled(table, *lease_id) else { return true };
             for (_, sender) in senders.drain(..) {
                 let _ = sender.send(settled.clone());
             }
@@ -87,13 +82,28 @@ impl Waits {
     }
 }
 
+/// What `table` says of a wait; `None`: the lease waits, or its acquire is still to come.
+fn settled(table: &LeaseTable, lease_id: LeaseId) -> Option<Settled> {
+    match table.lease(lease_id, Some(table.at_ms())) {
+        Ok(LeaseState::Granted(grant)) => Some(Settled::Granted(Box::new(grant))),
+        Err(Refusal::WaitTimeout) => Some(Settled::TimedOut),
+        Err(Refusal::Gone(reason)) => Some(Settled::Ended(reason)),
+        _ => None,
+    }
+}
+
 impl LeaseWait {
     pub(crate) fn start(applied: &Applied, lease_id: LeaseId) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let (sender, settled) = oneshot::channel();
-        applied.lock().waits.by_lease.entry(lease_id).or_default().push((number, sender));
-        Self { applied: applied.clone(), lease_id, number, settled }
+        let (sender, receiver) = oneshot::channel();
+        let mut state = applied.lock();
+        match settled(&state.table, lease_id) {
+            // It is received below.
+            Some(settled) => drop(sender.send(settled)),
+            None => state.waits.by_lease.entry(lease_id).or_default().push((number, sender)),
+        }
+        Self { applied: applied.clone(), lease_id, number, settled: receiver }
     }
 
     /// Waits until this node has applied a grant or the end of the lease. `None`: nobody is left to tell.

@@ -6,14 +6,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ringfence_lease::{Acquire, Attachment, Command, Outcome};
+use ringfence_lease::{Acquire, Attachment, Command, Outcome, Refusal};
 use ringfence_raft::{Handle, Node, NodeId, Settings, Settled};
-use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
+use ringfence_wire::{EndReason, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
 /// What a cluster here counts from.
 const FIRST: u64 = 1_000;
+/// Far more than anything here takes that goes well.
+const SOON: Duration = Duration::from_secs(10);
 
 struct Cluster {
     _dir: TempDir,
@@ -98,20 +100,27 @@ async fn a_waiter_on_any_node_is_told_of_its_grant() {
     let mut waits = Vec::new();
     for node in 1..=3u64 {
         let handle = cluster.handle(node);
-        let mut wait = handle.wait_for(id(10 + u128::from(node)));
-        assert!(matches!(
-            one(&handle, acquire(10 + u128::from(node), "a", 60_000)).await,
-            Outcome::Waiting(_)
-        ));
+        let lease = 10 + u128::from(node);
+        assert!(matches!(one(&handle, acquire(lease, "a", 60_000)).await, Outcome::Waiting(_)));
+        let mut wait = handle.wait_for(id(lease));
         waits.push(tokio::spawn(async move { wait.settled().await }));
     }
     let mut held = id(1);
     for (wait, node) in waits.into_iter().zip(1u64..) {
         assert_eq!(one(&cluster.handle(2), Command::Release { lease_id: held }).await, Outcome::Done);
-        let settled = tokio::time::timeout(Duration::from_secs(10), wait).await.unwrap().unwrap();
+        let settled = tokio::time::timeout(SOON, wait).await.unwrap().unwrap();
         let Some(Settled::Granted(grant)) = settled else { panic!("{settled:?}") };
         held = id(10 + u128::from(node));
         assert_eq!(grant.lease_id, held);
+    }
+    // Whoever comes to wait only now is told what has become of the lease.
+    for node in 1..=3 {
+        let handle = cluster.handle(node);
+        handle.linearize().await.unwrap();
+        let settled =
+            async |lease| tokio::time::timeout(SOON, handle.wait_for(lease).settled()).await.unwrap();
+        assert!(matches!(settled(held).await, Some(Settled::Granted(grant)) if grant.lease_id == held));
+        assert_eq!(settled(id(1)).await, Some(Settled::Ended(EndReason::Released)));
     }
 }
 
@@ -123,9 +132,10 @@ async fn a_lease_ends_by_itself_when_nothing_else_happens() {
     let Command::Acquire(mut short) = acquire(1, "a", 0) else { unreachable!() };
     short.ttl = Ttl::from_ms(1_000).unwrap();
     assert!(matches!(one(&handle, Command::Acquire(short)).await, Outcome::Granted(_)));
-    let mut wait = handle.wait_for(id(1));
-    let settled = tokio::time::timeout(Duration::from_secs(10), wait.settled()).await.unwrap();
-    assert_eq!(settled, Some(Settled::Ended(ringfence_wire::EndReason::Expired)));
+    assert!(matches!(one(&handle, acquire(2, "a", 60_000)).await, Outcome::Waiting(_)));
+    let settled = tokio::time::timeout(SOON, handle.wait_for(id(2)).settled()).await.unwrap();
+    assert!(matches!(settled, Some(Settled::Granted(_))), "{settled:?}");
+    assert_eq!(handle.view(|table| table.lease(id(1), None)), Err(Refusal::Gone(EndReason::Expired)));
 }
 
 /// Commands that waited for the first leader of a new cluster once came before what starts its numbering.

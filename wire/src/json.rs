@@ -21,6 +21,11 @@ impl FieldError {
 /// Reads `body` as a `T`. An empty body is `{}`.
 pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
     let body = if body.trim_ascii().is_empty() { b"{}".as_slice() } else { body };
+    // To keep track of the path costs about as much as to read: only who is wrong is read so.
+    serde_json::from_slice(body).or_else(|_| with_path(body))
+}
+
+fn with_path<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let value: T = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let known = error.path().iter().any(|segment| !matches!(segment, Segment::Unknown));

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::ServiceExt;
-use axum::extract::Request;
 use metrics_exporter_prometheus::PrometheusHandle;
-use ringfence_api::{Options, metrics_builder, routes};
+use ringfence_api::{Options, metrics_builder, routes, serve};
 use ringfence_raft::{Handle, Node, Role, Settings};
 use ringfence_wire::{Grant, LeaseId, Waiting};
 use serde_json::{Value, json};
@@ -29,6 +27,8 @@ pub(crate) struct Service {
     pub(crate) address: SocketAddr,
     pub(crate) handle: Handle,
     pub(crate) draining: watch::Sender<bool>,
+    /// Only the handlers are told of draining here: the tests go on with the same connections.
+    _serving: watch::Sender<bool>,
     _node: Node,
     _data: TempDir,
     /// Of a member of three: its own, as in a process of its own.
@@ -86,7 +86,7 @@ impl Service {
 
     async fn start_member(id: u64, peer_listener: TcpListener, peers: BTreeMap<u64, String>) -> Self {
         let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
         let address = listener.local_addr().unwrap();
         let settings = Settings {
             id,
@@ -104,9 +104,11 @@ impl Service {
         let (draining, is_draining) = watch::channel(false);
         let routes =
             routes(handle.clone(), Options { metrics: measurements(), draining: is_draining, mirror: None });
-        let routes = ServiceExt::<Request>::into_make_service(routes);
-        tokio::spawn(async move { axum::serve(listener, routes).await });
-        let service = Self { address, handle, draining, _node: node, _data: data, runtime: None };
+        let answer = move |request| routes.clone().answer(request);
+        let (serving, ending) = watch::channel(false);
+        tokio::spawn(serve(listener, answer, ending, PATIENCE));
+        let service =
+            Self { address, handle, draining, _serving: serving, _node: node, _data: data, runtime: None };
         eventually("the table is started", || service.handle.view(|table| table.started())).await;
         assert!(service.handle.is_ready().await, "a node that leads with a quorum is ready");
         service

@@ -4,41 +4,46 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::Request;
 use axum::response::Response;
-use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use tower_service::Service;
 
 /// How long a connection may be silent between requests, and a request's head may take.
 const SILENCE: Duration = Duration::from_secs(75);
 
-/// Serves until `draining` turns true; then waits, no longer than `within`, for open requests to end.
-pub(crate) async fn serve<S>(
+/// Answers requests with `answer` until `draining` turns true; then waits, no longer than `within`, for open requests to
+/// end.
+pub async fn serve<A, F>(
     listener: Arc<TcpListener>,
-    routes: S,
+    answer: A,
     mut draining: watch::Receiver<bool>,
     within: Duration,
 ) where
-    S: Service<Request<Incoming>, Response = Response, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
+    A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Response> + Send + 'static,
 {
-    let service = TowerToHyperService::new(routes);
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(SILENCE);
+    // Answers are small: to copy one behind its head costs less than to write two pieces.
+    builder.writev(false).timer(TokioTimer::new()).header_read_timeout(SILENCE);
     let connections = GracefulShutdown::new();
     loop {
         let stream = tokio::select! {
             stream = accept(&listener) => stream,
             _ = draining.wait_for(|draining| *draining) => break,
         };
-        let connection = connections.watch(builder.serve_connection(TokioIo::new(stream), service.clone()));
+        let answer = answer.clone();
+        let service = service_fn(move |request| {
+            let answering = answer(request);
+            async { Ok::<_, Infallible>(answering.await) }
+        });
+        let connection = connections.watch(builder.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "HTTP connection ended");
