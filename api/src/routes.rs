@@ -1,3 +1,4 @@
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes, HttpBody};
@@ -29,21 +30,18 @@ impl Routes {
     }
 
     /// Answers one request. To be polled inside a tokio runtime with timers.
-    pub async fn answer<B>(self, request: Request<B>) -> Response
+    pub async fn answer<B>(self, request: Request<B>) -> Result<Response, Infallible>
     where
         B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
     {
         let Self { door, mut router } = self;
-        match Busy::of(request.method(), request.uri().path()) {
+        Ok(match Busy::of(request.method(), request.uri().path()) {
             Some(Busy::Put) => door.answer(LEASE, request, leases::put).await,
             Some(Busy::Delete) => door.answer(LEASE, request, leases::delete).await,
             Some(Busy::Renew) => door.answer(RENEW, request, leases::renew).await,
             Some(Busy::Validate) => door.answer(VALIDATE, request, validate::post).await,
-            None => {
-                let Ok(response) = router.call(request.map(Body::new)).await;
-                response
-            }
-        }
+            None => return router.call(request.map(Body::new)).await,
+        })
     }
 }
 

@@ -27,7 +27,7 @@ pub async fn serve<A, F>(
     within: Duration,
 ) where
     A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Response> + Send + 'static,
+    F: Future<Output = Result<Response, Infallible>> + Send + 'static,
 {
     let mut builder = http1::Builder::new();
     // Answers are small: to copy one behind its head costs less than to write two pieces.
@@ -38,11 +38,7 @@ pub async fn serve<A, F>(
             stream = accept(&listener) => stream,
             _ = draining.wait_for(|draining| *draining) => break,
         };
-        let answer = answer.clone();
-        let service = service_fn(move |request| {
-            let answering = answer(request);
-            async { Ok::<_, Infallible>(answering.await) }
-        });
+        let service = service_fn(answer.clone());
         let connection = connections.watch(builder.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
             if let Err(error) = connection.await {

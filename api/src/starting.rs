@@ -1,5 +1,7 @@
 //! What a node answers before it belongs to a cluster.
 
+use std::convert::Infallible;
+
 use axum::extract::Request;
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderValue, Method};
@@ -11,7 +13,7 @@ use crate::problems::Failed;
 
 /// The answer of a node that waits for the other members of a new cluster: it lives, and everything else is certainly
 /// not done. Each answer ends its connection: the next one finds the routes of the API.
-pub async fn starting<B>(request: Request<B>) -> Response {
+pub async fn starting<B>(request: Request<B>) -> Result<Response, Infallible> {
     let mut response = match (request.method(), request.uri().path()) {
         (&(Method::GET | Method::HEAD), "/livez") => is_live(),
         _ => {
@@ -20,5 +22,5 @@ pub async fn starting<B>(request: Request<B>) -> Response {
         }
     };
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    response
+    Ok(response)
 }
