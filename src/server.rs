@@ -76,7 +76,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     });
     let options = ringfence_api::Options { metrics, draining: drain.clone(), mirror: told };
     let routes = ringfence_api::routes(node.handle(), options);
-    let answer = move |request| routes.clone().answer(request);
+    let answer = move |request, open| routes.clone().answer(request, open);
     let mut serving = tokio::spawn(ringfence_api::serve(listener, answer, drain, DRAIN));
 
     let failure = tokio::select! {

@@ -51,7 +51,7 @@ use tokio::sync::watch;
 
 pub use measure::metrics_builder;
 pub use routes::Routes;
-pub use serve::serve;
+pub use serve::{Open, serve};
 pub use starting::starting;
 
 /// What the door needs besides the table.

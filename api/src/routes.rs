@@ -11,6 +11,7 @@ use tower_service::Service;
 
 use crate::door::{Answer, Door};
 use crate::problems::{method_not_allowed, not_found};
+use crate::serve::Open;
 use crate::{cluster, health, keys, leases, many, measure, openapi, validate};
 
 /// The label of what is measured where no route takes a request.
@@ -29,8 +30,8 @@ impl Routes {
         Self { router: router(Arc::clone(&door)), door }
     }
 
-    /// Answers one request. To be polled inside a tokio runtime with timers.
-    pub async fn answer<B>(self, request: Request<B>) -> Result<Response, Infallible>
+    /// Answers one request, which is open until then. To be polled inside a tokio runtime with timers.
+    pub async fn answer<B>(self, request: Request<B>, _open: Open) -> Result<Response, Infallible>
     where
         B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
     {

@@ -1,7 +1,7 @@
 //! Serving HTTP/1.1: accepting, bounds on slow clients, and an end in order.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -9,11 +9,11 @@ use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// How long a connection may be silent between requests, and a request's head may take.
 const SILENCE: Duration = Duration::from_secs(75);
@@ -26,29 +26,80 @@ pub async fn serve<A, F>(
     mut draining: watch::Receiver<bool>,
     within: Duration,
 ) where
-    A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    A: Fn(Request<Incoming>, Open) -> F + Clone + Send + 'static,
     F: Future<Output = Result<Response, Infallible>> + Send + 'static,
 {
     let mut builder = http1::Builder::new();
     // Answers are small: to copy one behind its head costs less than to write two pieces.
-    builder.writev(false).timer(TokioTimer::new()).header_read_timeout(SILENCE);
+    builder.writev(false);
     let connections = GracefulShutdown::new();
     loop {
         let stream = tokio::select! {
             stream = accept(&listener) => stream,
             _ = draining.wait_for(|draining| *draining) => break,
         };
-        let service = service_fn(answer.clone());
+        let (answer, idle) = (answer.clone(), Idle::default());
+        let of_service = idle.clone();
+        let service = service_fn(move |request| answer(request, of_service.open()));
         let connection = connections.watch(builder.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "HTTP connection ended");
+            tokio::select! {
+                biased;
+                result = connection => {
+                    if let Err(error) = result {
+                        tracing::debug!(%error, "HTTP connection ended");
+                    }
+                }
+                () = idle.too_long() => tracing::debug!("a silent HTTP connection was closed"),
             }
         });
     }
     drop(listener);
     if timeout(within, connections.shutdown()).await.is_err() {
         tracing::warn!("some requests were still open");
+    }
+}
+
+/// Since when a connection owes no answer: `None` while it owes one. hyper's own bound starts and ends a timer for each
+/// request; this is one for each connection.
+#[derive(Clone)]
+struct Idle(Arc<Mutex<Option<Instant>>>);
+
+impl Default for Idle {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Some(Instant::now()))))
+    }
+}
+
+impl Idle {
+    fn since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().expect("nothing that panics is done while it is locked")
+    }
+
+    /// A request has come.
+    fn open(&self) -> Open {
+        *self.since() = None;
+        Open(self.clone())
+    }
+
+    /// Returns when the connection has been silent for [`SILENCE`].
+    async fn too_long(&self) {
+        loop {
+            let until = self.since().unwrap_or_else(Instant::now) + SILENCE;
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until).await;
+        }
+    }
+}
+
+/// A request that is not answered yet: its connection is not silent until this is dropped.
+pub struct Open(Idle);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        *self.0.since() = Some(Instant::now());
     }
 }
 
@@ -68,5 +119,40 @@ async fn accept(listener: &TcpListener) -> TcpStream {
                 sleep(Duration::from_millis(100)).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::response::IntoResponse;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// Longer than a connection may be silent.
+    const LONG: Duration = Duration::from_secs(200);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_closed_that_asks_nothing_but_not_one_that_waits_for_its_answer() {
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let address = listener.local_addr().unwrap();
+        let answer = async |_: Request<Incoming>, _open: Open| {
+            sleep(LONG).await;
+            Ok(().into_response())
+        };
+        let (_serving, ending) = watch::channel(false);
+        tokio::spawn(serve(listener, answer, ending, SILENCE));
+        let asked = async |text: &str| {
+            let (mut client, mut answer) = (TcpStream::connect(address).await.unwrap(), String::new());
+            let begun = Instant::now();
+            client.write_all(text.as_bytes()).await.unwrap();
+            client.read_to_string(&mut answer).await.unwrap();
+            (answer.lines().next().map(str::to_owned), begun.elapsed().as_secs())
+        };
+        assert_eq!(asked("").await, (None, SILENCE.as_secs()));
+        assert_eq!(asked("GET / HTTP/1.1\r\nhost: h").await, (None, SILENCE.as_secs()));
+        let (answer, seconds) = asked("GET / HTTP/1.1\r\nhost: h\r\n\r\n").await;
+        assert_eq!(answer.as_deref(), Some("HTTP/1.1 200 OK"));
+        assert_eq!(seconds, (LONG + SILENCE).as_secs());
     }
 }

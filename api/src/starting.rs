@@ -10,10 +10,11 @@ use ringfence_wire::ProblemKind;
 
 use crate::health::is_live;
 use crate::problems::Failed;
+use crate::serve::Open;
 
 /// The answer of a node that waits for the other members of a new cluster: it lives, and everything else is certainly
 /// not done. Each answer ends its connection: the next one finds the routes of the API.
-pub async fn starting<B>(request: Request<B>) -> Result<Response, Infallible> {
+pub async fn starting<B>(request: Request<B>, _open: Open) -> Result<Response, Infallible> {
     let mut response = match (request.method(), request.uri().path()) {
         (&(Method::GET | Method::HEAD), "/livez") => is_live(),
         _ => {

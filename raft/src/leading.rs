@@ -47,6 +47,11 @@ impl Leading {
         self.term.subscribe()
     }
 
+    /// Whether this node leads and takes commands.
+    pub(crate) fn is_open(&self) -> bool {
+        self.term.borrow().is_some()
+    }
+
     /// The leader's clock in milliseconds; `None` while this node does not lead.
     pub(crate) fn now_ms(&self) -> Option<u64> {
         Some(self.lock().as_mut()?.advance())
@@ -137,9 +142,10 @@ mod tests {
         let leading = Leading::new();
         assert!(leading.stamp().is_none());
         leading.begin(3, 50);
-        assert_eq!(*leading.term().borrow(), None);
+        assert!(!leading.is_open());
         assert_eq!(leading.stamp().map(|stamp| (stamp.term, stamp.at_ms)), Some((3, 50)));
         leading.open();
+        assert!(leading.is_open());
         assert_eq!(*leading.term().borrow(), Some(3));
         leading.end();
         leading.open();

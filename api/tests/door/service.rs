@@ -104,7 +104,7 @@ impl Service {
         let (draining, is_draining) = watch::channel(false);
         let routes =
             routes(handle.clone(), Options { metrics: measurements(), draining: is_draining, mirror: None });
-        let answer = move |request| routes.clone().answer(request);
+        let answer = move |request, open| routes.clone().answer(request, open);
         let (serving, ending) = watch::channel(false);
         tokio::spawn(serve(listener, answer, ending, PATIENCE));
         let service =
