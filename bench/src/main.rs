@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "figures are what this prints")]
 
+mod calls;
 mod figures;
 mod floor;
 mod http;

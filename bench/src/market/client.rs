@@ -13,10 +13,11 @@ use redis::aio::MultiplexedConnection;
 use redis::{Arg, AsyncConnectionConfig, FromRedisValue, Pipeline, Script, Value};
 use ringfence_guard::Claim;
 use ringfence_guard::redis::RedisGuard;
-use ringfence_wire::{Grant, Key, LeaseId};
+use ringfence_wire::{Key, LeaseId};
 use tokio::time::sleep;
 use uuid::Uuid;
 
+use crate::calls::{self, Wish};
 use crate::http::Connection;
 use crate::market::books::{Item, User, inventory, member, users};
 use crate::service::redis as redis_lock;
@@ -193,12 +194,9 @@ impl Client {
 
     async fn lease(&mut self, key: &str, ttl_ms: u32) -> Result<Held> {
         let lease = LeaseId::random();
-        let wish = format!(r#"{{"keys":["{key}"],"ttl_ms":{ttl_ms},"wait_ms":{TTL_MS}}}"#);
         let leases = self.leases.as_mut().context("there is no cluster")?;
-        let answer = leases.call("PUT", &format!("/v1/leases/{lease}"), &wish).await?;
-        let told = String::from_utf8_lossy(answer.body);
-        ensure!(answer.status == 201, "acquire: {}: {told}", answer.status);
-        let token = serde_json::from_str::<Grant>(&told)?.token;
+        let wish = Wish { ttl_ms: ttl_ms.into(), wait_ms: TTL_MS.into() };
+        let token = calls::acquire(leases, lease, &[key], wish).await?;
         let guard = RedisGuard::new(&key.parse::<Key>()?);
         Ok(Held::Leased { lease, guard, claim: Claim::exclusive(token)? })
     }
@@ -216,8 +214,7 @@ impl Client {
             }
             Held::Leased { lease, .. } => {
                 let leases = self.leases.as_mut().context("there is no cluster")?;
-                let answer = leases.call("DELETE", &format!("/v1/leases/{lease}"), "").await?;
-                ensure!(answer.status == 204, "release: {}", answer.status);
+                calls::release(leases, lease).await?;
             }
         }
         Ok(())

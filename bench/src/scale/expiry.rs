@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::SOON;
 use super::batches::{fill, key, release};
 use super::node::{Counted, view};
+use crate::calls::{self, Wish};
 use crate::http::Connection;
 
 /// What the keys of those that expire begin with.
@@ -99,10 +100,6 @@ pub(super) async fn expire(leader: &Node, live: u64, each_s: f64) -> Result<Expi
 /// Waits for all these keys; gives the lease, and when it was granted.
 async fn wait(address: SocketAddr, keys: Vec<String>) -> Result<(LeaseId, Instant)> {
     let (mut connection, lease) = (Connection::open(address).await?, LeaseId::random());
-    let keys = serde_json::to_string(&keys)?;
-    let wish = format!(r#"{{"keys":{keys},"ttl_ms":600000,"wait_ms":60000}}"#);
-    let answer = connection.call("PUT", &format!("/v1/leases/{lease}"), &wish).await?;
-    let told = String::from_utf8_lossy(answer.body);
-    ensure!(answer.status == 201, "a waiter was answered {}: {told}", answer.status);
+    calls::acquire(&mut connection, lease, &keys, Wish { ttl_ms: 600_000, wait_ms: 60_000 }).await?;
     Ok((lease, Instant::now()))
 }

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::TTL;
-use super::batches::statuses;
+use crate::calls::statuses;
 use crate::http::Connection;
 
 /// How often each lease is renewed.

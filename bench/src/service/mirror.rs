@@ -11,10 +11,12 @@ use ringfence_harness::{Cluster, RedisServer, until};
 use ringfence_wire::{Key, LeaseId, Token};
 use tokio::time::{Duration, Instant};
 
+use crate::calls;
 use crate::http::Connection;
 use crate::job::Job;
 use crate::load::Work;
-use crate::service::{Locker, Service, ringfence};
+use crate::service::ringfence::WISH;
+use crate::service::{Locker, Service};
 
 /// How long a fence may take to stand in Redis.
 const SOON: Duration = Duration::from_secs(20);
@@ -47,7 +49,7 @@ impl Service for Mirror {
         async move {
             let mut leader = Connection::open(self.cluster.leader().await?.http()).await?;
             let key: Key = format!("read/{number}/{}", LeaseId::random()).parse()?;
-            let token = ringfence::acquire(&mut leader, LeaseId::random(), key.as_str()).await?;
+            let token = calls::acquire(&mut leader, LeaseId::random(), &[key.as_str()], WISH).await?;
             let connection =
                 redis::Client::open(self.redis.url())?.get_multiplexed_async_connection().await?;
             let reader = MirrorReader::default();

@@ -7,16 +7,17 @@ use anyhow::{Context, Result, ensure};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use ringfence_harness::{Client, Cluster, Node, Reply};
-use ringfence_wire::{LeaseId, Token};
+use ringfence_wire::LeaseId;
 use tokio::time::Instant;
 
+use crate::calls::{self, Wish};
 use crate::http::Connection;
 use crate::job::Job;
 use crate::load::Work;
 use crate::service::{Locker, Service};
 
 /// For how long a lease is taken, and how long it may be waited for.
-const WISH: &str = r#""ttl_ms":60000,"wait_ms":60000"#;
+pub(super) const WISH: Wish = Wish { ttl_ms: 60_000, wait_ms: 60_000 };
 
 pub(crate) struct Ringfence {
     cluster: Cluster,
@@ -74,7 +75,7 @@ impl Service for Ringfence {
             Ok(Some(match job {
                 Job::Read | Job::ReadLocally => {
                     let key = format!("read/{job:?}/{number}");
-                    let token = acquire(&mut connection, LeaseId::random(), &key).await?;
+                    let token = calls::acquire(&mut connection, LeaseId::random(), &[&key], WISH).await?;
                     let path = match job {
                         Job::Read => "/v1/validate",
                         _ => "/v1/validate?consistency=local",
@@ -91,17 +92,6 @@ impl Service for Ringfence {
         }
         .boxed()
     }
-}
-
-/// Acquires a lease of the key; its token.
-pub(super) async fn acquire(connection: &mut Connection, lease: LeaseId, key: &str) -> Result<Token> {
-    let wish = format!(r#"{{"keys":["{key}"],{WISH}}}"#);
-    let answer = connection.call("PUT", &format!("/v1/leases/{lease}"), &wish).await?;
-    let told = String::from_utf8_lossy(answer.body);
-    ensure!(answer.status == 201, "acquire: {}: {told}", answer.status);
-    let token =
-        told.split_once(r#""token":"#).and_then(|(_, rest)| rest.split([',', '}']).next()?.parse().ok());
-    token.map(Token).with_context(|| format!("a grant has a token: {told}"))
 }
 
 async fn metric(client: &Client, name: &str) -> Option<u64> {
@@ -133,29 +123,14 @@ struct Batch {
     keys: Vec<String>,
 }
 
-impl Batch {
-    async fn call(&mut self, operations: &[String], each: u16) -> Result<()> {
-        let wish = format!(r#"{{"operations":[{}]}}"#, operations.join(","));
-        let answer = self.connection.call("POST", "/v1/batch", &wish).await?;
-        let told = String::from_utf8_lossy(answer.body);
-        let done = told.matches(&format!(r#"{{"status":{each}"#)).count();
-        ensure!(answer.status == 200 && done == operations.len(), "batch: {}: {told}", answer.status);
-        Ok(())
-    }
-}
-
 impl Work for Batch {
     fn turn(&mut self) -> BoxFuture<'_, Result<Instant>> {
         async move {
-            let leases: Vec<LeaseId> = self.keys.iter().map(|_| LeaseId::random()).collect();
-            let acquire = |(lease, key): (&LeaseId, &String)| {
-                format!(r#"{{"acquire":{{"lease_id":"{lease}","keys":["{key}"],"ttl_ms":60000}}}}"#)
-            };
-            let acquires: Vec<String> = leases.iter().zip(&self.keys).map(acquire).collect();
-            self.call(&acquires, 201).await?;
+            let leases: Vec<_> = self.keys.iter().map(|key| (LeaseId::random(), key)).collect();
+            calls::acquire_many(&mut self.connection, &leases, WISH.ttl_ms).await?;
             let over = Instant::now();
-            let release = |lease: &LeaseId| format!(r#"{{"release":{{"lease_id":"{lease}"}}}}"#);
-            self.call(&leases.iter().map(release).collect::<Vec<_>>(), 204).await?;
+            let leases: Vec<_> = leases.into_iter().map(|(lease, _)| lease).collect();
+            calls::release_many(&mut self.connection, &leases).await?;
             Ok(over)
         }
         .boxed()
@@ -171,7 +146,7 @@ impl Locker for Leases {
     fn acquire<'a>(&'a mut self, key: &'a str) -> BoxFuture<'a, Result<()>> {
         async move {
             let lease = LeaseId::random();
-            acquire(&mut self.connection, lease, key).await?;
+            calls::acquire(&mut self.connection, lease, &[key], WISH).await?;
             self.held = Some(lease);
             Ok(())
         }
@@ -181,9 +156,7 @@ impl Locker for Leases {
     fn release(&mut self) -> BoxFuture<'_, Result<()>> {
         async move {
             let lease = self.held.take().context("nothing is held")?;
-            let answer = self.connection.call("DELETE", &format!("/v1/leases/{lease}"), "").await?;
-            ensure!(answer.status == 204, "release: {}", answer.status);
-            Ok(())
+            calls::release(&mut self.connection, lease).await
         }
         .boxed()
     }
