@@ -13,10 +13,9 @@ use ringfence_wire::{Grant, Revision, Token};
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::measure::Requests;
 use crate::problems::Failed;
 use crate::query::Consistency;
-use crate::{Options, origin};
+use crate::{Options, measure, origin};
 
 /// The header that names the leader's URL.
 const LEADER: HeaderName = HeaderName::from_static("ringfence-leader");
@@ -29,14 +28,13 @@ pub(crate) struct Door {
     pub(crate) handle: Handle,
     pub(crate) options: Options,
     attachments: AtomicU64,
-    requests: Requests,
 }
 
 impl Door {
     pub(crate) fn new(handle: Handle, options: Options) -> Self {
         // Attachments are told apart only among the requests for one lease: from a random start, counting is enough.
         let (start, _) = Uuid::new_v4().as_u64_pair();
-        Self { handle, options, attachments: AtomicU64::new(start), requests: Requests::default() }
+        Self { handle, options, attachments: AtomicU64::new(start) }
     }
 
     /// A number for one request to acquire.
@@ -92,7 +90,7 @@ impl Door {
         if let Some(url) = self.handle.leader_url().and_then(|url| HeaderValue::try_from(url).ok()) {
             response.headers_mut().insert(LEADER, url);
         }
-        self.requests.answered(route, response.status(), started.elapsed());
+        measure::answered(route, response.status(), started.elapsed());
         response
     }
 }

@@ -1,7 +1,8 @@
 //! What the door measures, and `/metrics`. Labels are routes, statuses and outcomes: never what a client chose.
 
 use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::hash::Hash;
+use std::sync::{Arc, LazyLock, RwLock};
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -22,7 +23,8 @@ const SECONDS: &[f64] = &[
     60.0, 120.0,
 ];
 
-/// A recorder that knows the buckets of what this program measures, to be installed once by the process.
+/// A recorder that knows the buckets of what this program measures, to be installed once by the process, before anything is
+/// measured.
 pub fn metrics_builder() -> PrometheusBuilder {
     PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)
@@ -51,9 +53,29 @@ fn set_gauges(status: &Status) {
     set("ringfence_waiters", status.waiters as u64);
 }
 
-/// What requests are counted and timed by. To look that up by its labels costs more than to count.
-#[derive(Default)]
-pub(crate) struct Requests(RwLock<HashMap<(&'static str, StatusCode), Answered>>);
+/// Where something is measured, by its labels. To look that up among all measurements costs more than to measure.
+struct ByLabel<L, M>(RwLock<HashMap<L, M>>);
+
+impl<L, M> Default for ByLabel<L, M> {
+    fn default() -> Self {
+        Self(RwLock::default())
+    }
+}
+
+impl<L: Copy + Eq + Hash, M: Clone> ByLabel<L, M> {
+    fn get(&self, label: L, new: impl FnOnce() -> M) -> M {
+        let known =
+            self.0.read().expect("nothing that panics is done while it is locked").get(&label).cloned();
+        known.unwrap_or_else(|| {
+            let new = new();
+            self.0
+                .write()
+                .expect("nothing that panics is done while it is locked")
+                .insert(label, new.clone());
+            new
+        })
+    }
+}
 
 /// Where the requests of one route with one status are counted and timed.
 #[derive(Clone)]
@@ -62,37 +84,31 @@ struct Answered {
     seconds: Histogram,
 }
 
-impl Requests {
-    /// A request was answered on this route.
-    pub(crate) fn answered(&self, route: &'static str, status: StatusCode, took: Duration) {
-        let known =
-            self.0.read().expect("no panic while the requests are locked").get(&(route, status)).cloned();
-        let answered = known.unwrap_or_else(|| {
-            let label = status.as_str().to_owned();
-            let new = Answered {
-                requests: counter!("ringfence_http_requests_total", "route" => route, "status" => label),
-                seconds: histogram!("ringfence_http_request_seconds", "route" => route),
-            };
-            self.0
-                .write()
-                .expect("no panic while the requests are locked")
-                .insert((route, status), new.clone());
-            new
-        });
-        answered.requests.increment(1);
-        answered.seconds.record(took);
-    }
+/// A request was answered on this route.
+pub(crate) fn answered(route: &'static str, status: StatusCode, took: Duration) {
+    static ANSWERED: LazyLock<ByLabel<(&str, StatusCode), Answered>> = LazyLock::new(ByLabel::default);
+    let answered = ANSWERED.get((route, status), || {
+        let label = status.as_str().to_owned();
+        Answered {
+            requests: counter!("ringfence_http_requests_total", "route" => route, "status" => label),
+            seconds: histogram!("ringfence_http_request_seconds", "route" => route),
+        }
+    });
+    answered.requests.increment(1);
+    answered.seconds.record(took);
 }
 
 /// An acquire was answered: with 201, 200 or 202, or with a problem.
 pub(crate) fn acquired(result: Result<StatusCode, &Failed>) {
+    static ACQUIRED: LazyLock<ByLabel<&str, Counter>> = LazyLock::new(ByLabel::default);
     let outcome = match result {
         Ok(StatusCode::CREATED) => "granted",
         Ok(StatusCode::OK) => "standing",
         Ok(_) => "waiting",
         Err(failed) => failed.name(),
     };
-    counter!("ringfence_acquire_total", "outcome" => outcome).increment(1);
+    let new = || counter!("ringfence_acquire_total", "outcome" => outcome);
+    ACQUIRED.get(outcome, new).increment(1);
 }
 
 /// An acquire was granted after it had waited in the queue.
@@ -102,10 +118,13 @@ pub(crate) fn waited(took: Duration) {
 
 /// A renewal was answered.
 pub(crate) fn renewed(failed: Option<&Failed>) {
-    counter!("ringfence_renew_total", "outcome" => failed.map_or("renewed", Failed::name)).increment(1);
+    static RENEWED: LazyLock<ByLabel<&str, Counter>> = LazyLock::new(ByLabel::default);
+    let outcome = failed.map_or("renewed", Failed::name);
+    RENEWED.get(outcome, || counter!("ringfence_renew_total", "outcome" => outcome)).increment(1);
 }
 
 /// A release was answered.
 pub(crate) fn released() {
-    counter!("ringfence_release_total").increment(1);
+    static RELEASED: LazyLock<Counter> = LazyLock::new(|| counter!("ringfence_release_total"));
+    RELEASED.increment(1);
 }
