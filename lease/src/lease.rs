@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use ringfence_wire::{Holder, LeaseId, Metadata, Revision, Token, Ttl};
+use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl};
 
 use crate::Attachment;
 use crate::claims::Claims;
@@ -72,6 +72,11 @@ impl Lease {
     /// The token of a live lease.
     pub(crate) fn token(&self) -> Option<Token> {
         self.wait.is_none().then(|| self.number.into())
+    }
+
+    /// How it claims `key`; `None` if it does not.
+    pub(crate) fn mode_on(&self, key: &Key) -> Option<Mode> {
+        self.claims.iter().find(|(claimed, _)| claimed == key).map(|&(_, mode)| mode)
     }
 
     /// How long it lives on unless renewed, in milliseconds.

@@ -50,6 +50,7 @@ mod deadlines;
 mod ended;
 mod event;
 mod fifo;
+mod ids;
 #[cfg(test)]
 mod laws;
 mod lease;
@@ -58,6 +59,7 @@ mod line;
 mod lines;
 mod outcome;
 mod slots;
+mod sorted;
 mod table;
 mod tally;
 
