@@ -19,10 +19,10 @@ impl LeaseTable {
         if let Some((slot, known)) = self.find(lease.id) {
             if !known.claims.same_keys(&lease.claims) {
                 Outcome::Refused(Refusal::Mismatch)
-            } else if known.wait.is_none() && is(Mutant::RepeatGrantsTwice) {
+            } else if !known.waits() && is(Mutant::RepeatGrantsTwice) {
                 self.end(slot, EndReason::Released, events);
                 self.first_acquire(lease, tries_once, events)
-            } else if known.wait.is_none() {
+            } else if !known.waits() {
                 self.repeat_granted(slot, &lease)
             } else {
                 self.repeat_waiting(slot, &lease, tries_once, events)

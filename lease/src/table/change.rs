@@ -5,7 +5,7 @@ use ringfence_wire::{EndReason, Key, Mode, Revision, Token};
 
 use super::LeaseTable;
 use crate::ended::End;
-use crate::lease::{Lease, WaitState};
+use crate::lease::Lease;
 use crate::line::Claim;
 use crate::slots::Slot;
 use crate::{Change, Event};
@@ -23,7 +23,7 @@ impl LeaseTable {
     /// Gives a lease a place at the tail of the queues of all its keys. Its deadline is that of its wait.
     pub(super) fn queue(&mut self, mut lease: Lease, events: &mut Vec<Event>) -> Slot {
         lease.number = self.next_revision();
-        lease.wait = Some(Box::new(WaitState { since_ms: self.at_ms, unfit: 0 }));
+        lease.begin_wait(self.at_ms);
         let slot = self.enter_waiting(lease);
         events.push(self.event(self.leases.get(slot), Change::Queued));
         slot
@@ -62,7 +62,7 @@ impl LeaseTable {
         let mut ready = Vec::new();
         for &slot in fitting {
             let lease = self.leases.get_mut(slot);
-            if let Some(wait) = &mut lease.wait {
+            if let Some(wait) = lease.wait_mut() {
                 wait.unfit -= 1;
                 if wait.unfit == 0 && (!lease.is_past(self.at_ms) || is(Mutant::GrantsLateWaiters)) {
                     ready.push((lease.number, slot));
@@ -82,7 +82,7 @@ impl LeaseTable {
         for (key, _) in lease.claims.iter() {
             self.lines.promote(key, lease.number, token);
         }
-        lease.wait = None;
+        lease.end_wait();
         lease.number = token;
         lease.deadline_ms = self.at_ms.saturating_add(lease.ttl.ms().into());
         self.live.insert(slot, &self.leases);
@@ -119,7 +119,7 @@ impl LeaseTable {
             let claim = Claim { number: lease.number, mode, slot };
             unfit += usize::from(!self.lines.queue(key, claim, &self.leases));
         }
-        if let Some(wait) = &mut self.leases.get_mut(slot).wait {
+        if let Some(wait) = self.leases.get_mut(slot).wait_mut() {
             wait.unfit = unfit;
         }
     }

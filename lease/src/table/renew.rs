@@ -11,7 +11,7 @@ impl LeaseTable {
         let Some((slot, lease)) = self.find(id) else {
             return Outcome::Refused(self.refusal(id));
         };
-        if lease.wait.is_some() {
+        if lease.waits() {
             return Outcome::Refused(Refusal::NotGranted);
         }
         self.live.remove(slot, &self.leases);

@@ -12,7 +12,7 @@ use crate::deadlines::Deadlines;
 use crate::ended::{End, Ended, EndedLease};
 use crate::fifo::Fifo;
 use crate::ids::Ids;
-use crate::lease::{Lease, WaitState};
+use crate::lease::Lease;
 use crate::limits::REVISION_END;
 use crate::line::Claim;
 use crate::slots::Slot;
@@ -126,7 +126,7 @@ impl Restorer {
             return Err(Inconsistent("a lease has a key twice"));
         }
         let table = &mut self.table;
-        let is_live = lease.wait.is_none();
+        let is_live = !lease.waits();
         for &mut (ref mut key, mode) in lease.claims.iter_mut().filter(|_| is_live) {
             if mode != Mode::Exclusive && !table.lines.fits(key, mode, &table.leases) {
                 return Err(Inconsistent(CONFLICT));
@@ -182,7 +182,7 @@ impl Restorer {
         if !numbers.is_sorted_by(|one, next| one < next) {
             return Err(Inconsistent("two leases were made by one change"));
         }
-        table.live = Deadlines::of(table.leases.iter().filter(|(_, lease)| lease.wait.is_none()));
+        table.live = Deadlines::of(table.leases.iter().filter(|(_, lease)| !lease.waits()));
         Ok(())
     }
 
@@ -200,7 +200,7 @@ impl Restorer {
     /// Each is put at the tail of its queues, as it was at first.
     fn waiters_line_up(&mut self) -> Result<(), RestoreError> {
         let table = &mut self.table;
-        let waiters = table.leases.iter().filter(|(_, lease)| lease.wait.is_some());
+        let waiters = table.leases.iter().filter(|(_, lease)| lease.waits());
         let mut waiters: Vec<(Revision, Slot)> =
             waiters.map(|(slot, waiter)| (waiter.number, slot)).collect();
         waiters.sort_unstable_by_key(|&(place, _)| place);
@@ -210,7 +210,7 @@ impl Restorer {
             }
             table.line_up(slot);
             let waiter = table.leases.get(slot);
-            if waiter.wait.as_ref().is_some_and(|wait| wait.unfit == 0) && !waiter.is_past(table.at_ms) {
+            if waiter.wait().is_some_and(|wait| wait.unfit == 0) && !waiter.is_past(table.at_ms) {
                 return Err(Inconsistent("a lease waits though nothing is in its way"));
             }
         }
@@ -228,7 +228,9 @@ impl From<LeaseRecord<'_>> for Lease {
         lease.attach(record.attachment);
         lease.number = record.number;
         lease.deadline_ms = record.deadline_ms;
-        lease.wait = record.waits_since_ms.map(|since_ms| Box::new(WaitState { since_ms, unfit: 0 }));
+        if let Some(since_ms) = record.waits_since_ms {
+            lease.begin_wait(since_ms);
+        }
         lease
     }
 }

@@ -25,9 +25,10 @@ impl LeaseTable {
     /// The lease as its owner sees it, or [`Refusal::WaitTimeout`], [`Refusal::Gone`] or [`Refusal::Unknown`].
     pub fn lease(&self, id: LeaseId, now_ms: Option<u64>) -> Result<LeaseState, Refusal> {
         let (_, lease) = self.find(id).ok_or_else(|| self.refusal(id))?;
-        Ok(match lease.wait {
-            Some(_) => LeaseState::Waiting(Self::waiting_of(lease, self.ahead_of(lease))),
-            None => LeaseState::Granted(self.grant_of(lease, self.clock(now_ms))),
+        Ok(if lease.waits() {
+            LeaseState::Waiting(Self::waiting_of(lease, self.ahead_of(lease)))
+        } else {
+            LeaseState::Granted(self.grant_of(lease, self.clock(now_ms)))
         })
     }
 
@@ -124,11 +125,11 @@ impl LeaseTable {
             limit: mode.limit(),
             ttl_ms: lease.ttl.ms(),
             expires_in_ms: clock.map(|now_ms| lease.expires_in_ms(now_ms)),
-            metadata: lease.metadata.as_deref().cloned().unwrap_or_default(),
+            metadata: lease.metadata().cloned().unwrap_or_default(),
         };
         let waiters = line.into_iter().flat_map(Line::waiters).map(|claim| {
             let lease = self.leases.get(claim.slot);
-            let since_ms = lease.wait.as_ref().map_or(self.at_ms, |wait| wait.since_ms);
+            let since_ms = lease.wait().map_or(self.at_ms, |wait| wait.since_ms);
             WaiterView {
                 holder: lease.holder.clone(),
                 mode: claim.mode.name(),
