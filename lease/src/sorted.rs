@@ -31,7 +31,7 @@ pub(crate) struct At {
     place: usize,
 }
 
-/// The most values in a leaf. To make room for one, half of them are moved: two hundred nanoseconds, no more.
+/// The most values in a leaf. To make room for one, half of them are moved.
 const LEAF: usize = 256;
 /// By so many values a leaf grows. Of 8 bytes or 16 they make sizes that allocators have.
 const STEP: usize = 32;
