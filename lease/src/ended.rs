@@ -1,10 +1,9 @@
-use std::collections::BTreeMap;
-
 use ringfence_wire::{EndReason, LeaseId};
 use serde::{Deserialize, Serialize};
 
 use crate::Refusal;
 use crate::fifo::Fifo;
+use crate::ids::Ids;
 use crate::limits::REMEMBER_MS;
 
 /// How a lease ended that is remembered.
@@ -37,20 +36,22 @@ pub(crate) struct EndedLease {
 /// the lease ended cannot leave an orphan.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
-    by_id: BTreeMap<LeaseId, End>,
     /// Oldest first.
     order: Fifo<EndedLease>,
+    /// Their numbers in there.
+    by_id: Ids<u32>,
 }
 
 impl Ended {
     /// These leases, oldest first; `None` if one is among them twice.
     pub(crate) fn restore(order: Fifo<EndedLease>) -> Option<Self> {
-        let by_id: BTreeMap<LeaseId, End> = order.iter().map(|ended| (ended.id, ended.end)).collect();
-        (by_id.len() == order.len()).then_some(Self { by_id, order })
+        let by_id = Ids::of(order.numbered().map(|(number, ended)| (ended.id, number)))?;
+        Some(Self { order, by_id })
     }
 
     pub(crate) fn get(&self, id: LeaseId) -> Option<End> {
-        self.by_id.get(&id).copied()
+        let number = self.by_id.get(id, id_in(&self.order))?;
+        self.order.get(number).map(|ended| ended.end)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -59,8 +60,8 @@ impl Ended {
 
     /// Remembers an id that is not remembered yet; of more than `most` the oldest are forgotten.
     pub(crate) fn remember(&mut self, id: LeaseId, end: End, now_ms: u64, most: usize) {
-        self.by_id.insert(id, end);
-        self.order.push_back(EndedLease { ended_ms: now_ms, id, end });
+        let number = self.order.push_back(EndedLease { ended_ms: now_ms, id, end });
+        self.by_id.insert(id, number, id_in(&self.order));
         while self.order.len() > most {
             self.forget_oldest();
         }
@@ -81,16 +82,16 @@ impl Ended {
         self.order.clone()
     }
 
-    /// The ids that are remembered, in their own order.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = &LeaseId> {
-        self.by_id.keys()
-    }
-
     fn forget_oldest(&mut self) {
-        if let Some(oldest) = self.order.pop_front() {
-            self.by_id.remove(&oldest.id);
+        if let Some(oldest) = self.order.front() {
+            self.by_id.remove(oldest.id, id_in(&self.order));
+            self.order.pop_front();
         }
     }
+}
+
+fn id_in(order: &Fifo<EndedLease>) -> impl Fn(u32) -> LeaseId {
+    |number| order.get(number).expect("an id is forgotten before its number is").id
 }
 
 #[cfg(test)]
@@ -123,7 +124,7 @@ mod tests {
         }
         assert_eq!((ended.get(id(9_499)), ended.get(id(9_500))), (None, Some(End::TimedOut)));
         assert_eq!(ended.get(id(10_008)), Some(End::Gone(EndReason::Released)));
-        assert_eq!((ended.len(), ended.ids().count()), (509, 509));
+        assert_eq!((ended.len(), ended.order.len()), (509, 509));
         assert_eq!(listed(&first), (500..10_000).collect::<Vec<_>>());
         for (remembered, view) in views {
             assert_eq!(listed(&view), remembered.collect::<Vec<_>>());

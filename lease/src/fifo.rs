@@ -11,13 +11,15 @@ pub(crate) struct Fifo<T> {
     /// How many of the first chunk were taken.
     taken: usize,
     len: usize,
+    /// The number of the one at the front. They are numbered as they come; after the largest number comes 0.
+    first: u32,
 }
 
 const CHUNK: usize = 4_096;
 
 impl<T> Default for Fifo<T> {
     fn default() -> Self {
-        Self { chunks: VecDeque::new(), taken: 0, len: 0 }
+        Self { chunks: VecDeque::new(), taken: 0, len: 0, first: 0 }
     }
 }
 
@@ -26,17 +28,25 @@ impl<T: Copy> Fifo<T> {
         self.len
     }
 
-    pub(crate) fn push_back(&mut self, value: T) {
+    /// Tells the number of what was put in.
+    pub(crate) fn push_back(&mut self, value: T) -> u32 {
         if self.chunks.back().is_none_or(|last| last.len() == CHUNK) {
             self.chunks.push_back(Arc::default());
         }
         let last = self.chunks.back_mut().expect("a chunk with room was pushed where there was none");
         Arc::make_mut(last).push(value);
         self.len += 1;
+        self.first.wrapping_add(self.len as u32 - 1)
     }
 
     pub(crate) fn front(&self) -> Option<T> {
         self.chunks.front()?.get(self.taken).copied()
+    }
+
+    /// The one with this number; `None` if it was taken.
+    pub(crate) fn get(&self, number: u32) -> Option<T> {
+        let index = self.taken + number.wrapping_sub(self.first) as usize;
+        self.chunks.get(index / CHUNK)?.get(index % CHUNK).copied()
     }
 
     pub(crate) fn back(&self) -> Option<T> {
@@ -47,11 +57,17 @@ impl<T: Copy> Fifo<T> {
         let value = self.front()?;
         self.taken += 1;
         self.len -= 1;
+        self.first = self.first.wrapping_add(1);
         if self.taken == CHUNK {
             self.chunks.pop_front();
             self.taken = 0;
         }
         Some(value)
+    }
+
+    /// From the front to the back, each with its number.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (u32, T)> {
+        self.iter().enumerate().map(|(ahead, value)| (self.first.wrapping_add(ahead as u32), value))
     }
 
     /// From the front to the back.
@@ -99,6 +115,22 @@ mod tests {
     }
 
     #[test]
+    fn each_is_found_by_its_number_as_long_as_it_is_in() {
+        let mut fifo = Fifo { first: u32::MAX - 5_000, ..Fifo::default() };
+        let mut numbers = std::collections::VecDeque::new();
+        for n in 0..3 * CHUNK + 500 {
+            numbers.push_back((fifo.push_back(n), n));
+            if n % 3 == 0 {
+                fifo.pop_front();
+                let (gone, _) = numbers.pop_front().unwrap();
+                assert_eq!(fifo.get(gone), None);
+            }
+        }
+        assert!(numbers.iter().any(|&(number, _)| number == 0) && numbers.len() == fifo.len());
+        assert!(numbers.iter().all(|&(number, n)| fifo.get(number) == Some(n)));
+    }
+
+    #[test]
     fn a_clone_stays_what_it_was_while_chunks_come_and_go() {
         let mut fifo = Fifo::default();
         let mut clones = Vec::new();
@@ -126,7 +158,7 @@ mod tests {
     #[test]
     fn a_push_copies_the_last_chunk_at_most_and_a_pop_none() {
         let mut fifo = Fifo::default();
-        (0..2 * CHUNK + 9).for_each(|n| fifo.push_back(n));
+        (0..2 * CHUNK + 9).for_each(|n| _ = fifo.push_back(n));
         let clone = fifo.clone();
         fifo.pop_front();
         fifo.push_back(0);

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use ringfence_wire::{Holder, LeaseId, Metadata, Revision, Token, Ttl};
+use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl};
 
 use crate::Attachment;
 use crate::claims::Claims;
@@ -12,8 +12,6 @@ pub(crate) struct Lease {
     pub(crate) claims: Claims,
     pub(crate) ttl: Ttl,
     pub(crate) holder: Option<Holder>,
-    /// Behind a pointer because most leases have none.
-    pub(crate) metadata: Option<Arc<Metadata>>,
     /// The latest acquire.
     attachment: Attachment,
     /// Whether that still counts: a renewal ends it. (An `Option` would take eight bytes more in every lease.)
@@ -22,8 +20,14 @@ pub(crate) struct Lease {
     pub(crate) number: Revision,
     /// The last instant at which it may not yet be ended: of its time-to-live or, while it waits, of its wait.
     pub(crate) deadline_ms: u64,
-    /// What only a waiter has.
-    pub(crate) wait: Option<Box<WaitState>>,
+    /// Behind one pointer because most leases have none of it.
+    rare: Option<Box<Rare>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Rare {
+    metadata: Option<Arc<Metadata>>,
+    wait: Option<WaitState>,
 }
 
 /// What a lease has only while it waits.
@@ -49,13 +53,42 @@ impl Lease {
             claims,
             ttl,
             holder,
-            metadata: (!metadata.is_empty()).then(|| Arc::new(metadata)),
             attachment: Attachment(0),
             attached: false,
             number: Revision(0),
             deadline_ms: 0,
-            wait: None,
+            rare: (!metadata.is_empty())
+                .then(|| Box::new(Rare { metadata: Some(Arc::new(metadata)), wait: None })),
         }
+    }
+
+    /// What its holder wishes others to know.
+    pub(crate) fn metadata(&self) -> Option<&Metadata> {
+        self.rare.as_ref()?.metadata.as_deref()
+    }
+
+    /// Whether it waits.
+    pub(crate) fn waits(&self) -> bool {
+        self.wait().is_some()
+    }
+
+    /// What only a waiter has.
+    pub(crate) fn wait(&self) -> Option<&WaitState> {
+        self.rare.as_ref()?.wait.as_ref()
+    }
+
+    pub(crate) fn wait_mut(&mut self) -> Option<&mut WaitState> {
+        self.rare.as_mut()?.wait.as_mut()
+    }
+
+    /// It waits from then on, and until its grant.
+    pub(crate) fn begin_wait(&mut self, since_ms: u64) {
+        self.rare.get_or_insert_default().wait = Some(WaitState { since_ms, unfit: 0 });
+    }
+
+    pub(crate) fn end_wait(&mut self) {
+        let metadata = self.rare.take().and_then(|rare| rare.metadata);
+        self.rare = metadata.map(|metadata| Box::new(Rare { metadata: Some(metadata), wait: None }));
     }
 
     /// The latest acquire, until a renewal comes.
@@ -71,7 +104,12 @@ impl Lease {
 
     /// The token of a live lease.
     pub(crate) fn token(&self) -> Option<Token> {
-        self.wait.is_none().then(|| self.number.into())
+        (!self.waits()).then(|| self.number.into())
+    }
+
+    /// How it claims `key`; `None` if it does not.
+    pub(crate) fn mode_on(&self, key: &Key) -> Option<Mode> {
+        self.claims.iter().find(|(claimed, _)| claimed == key).map(|&(_, mode)| mode)
     }
 
     /// How long it lives on unless renewed, in milliseconds.
@@ -91,6 +129,6 @@ mod tests {
 
     #[test]
     fn a_lease_is_small() {
-        assert!(size_of::<Option<Lease>>() <= 88, "{}", size_of::<Option<Lease>>());
+        assert!(size_of::<Option<Lease>>() <= 80, "{}", size_of::<Option<Lease>>());
     }
 }

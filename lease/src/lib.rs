@@ -37,6 +37,10 @@
 //! **Safety does not rest on time.** Deadlines only decide when an entry of the log ends a lease; until one does,
 //! the lease is live, for reads as well. It is the token that keeps a late writer out.
 //!
+//! **Memory.** A lease says everything about itself, once: what finds it by id, by key or by deadline keeps only where
+//! it lies, and a few bytes that spare most looks there (`Sorted`, `Ids`, `Deadlines`, `Lines`). A key that one lease
+//! holds alone has no line of its own.
+//!
 //! **A snapshot** is written from a view of an instant ([`LeaseTable::freeze`]), on any thread, while entries are
 //! applied. View and table have their memory in common; a change copies the few leases beside the one it is made to
 //! (`Slots`), and of the ended ids only the latest (`Fifo`). [`LeaseTable::restore`] reads a snapshot from a
@@ -50,6 +54,7 @@ mod deadlines;
 mod ended;
 mod event;
 mod fifo;
+mod ids;
 #[cfg(test)]
 mod laws;
 mod lease;
@@ -58,6 +63,7 @@ mod line;
 mod lines;
 mod outcome;
 mod slots;
+mod sorted;
 mod table;
 mod tally;
 

@@ -34,12 +34,12 @@ pub(crate) struct Claim {
 /// frontier only moves towards the tail, each waiter is passed once, and when it has been passed on all its keys it
 /// can be granted. Granting it moves it from one part of the counted set to the other: nothing changes for the
 /// rest. Only an end moves the frontier.
-#[derive(Debug)]
-pub(crate) enum Line {
-    /// One holder and no waiter, as most keys have: it needs no memory of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Line<'a> {
+    /// One holder and no waiter, as most keys have. No line is kept for it: all that it says stands in the lease.
     Sole(Claim),
     /// Any other.
-    Crowd(Box<Crowd>),
+    Crowd(&'a Crowd),
 }
 
 /// A line of more than one lease.
@@ -55,14 +55,9 @@ pub(crate) struct Crowd {
     frontier: Revision,
 }
 
-impl Line {
-    /// A line for a first waiter to join.
-    pub(crate) fn nobody() -> Self {
-        Self::Crowd(Box::default())
-    }
-
+impl<'a> Line<'a> {
     /// Whether a newcomer fits.
-    pub(crate) fn fits(&self, mode: Mode) -> bool {
+    pub(crate) fn fits(self, mode: Mode) -> bool {
         match self {
             Self::Sole(holder) => {
                 let mut tally = Tally::default();
@@ -77,14 +72,14 @@ impl Line {
     }
 
     /// The smallest token among the holders.
-    pub(crate) fn oldest_token(&self) -> Option<Token> {
+    pub(crate) fn oldest_token(self) -> Option<Token> {
         self.holders().next().map(|holder| holder.number.into())
     }
 
     /// The holder with the largest token.
-    pub(crate) fn newest(&self) -> Option<Claim> {
+    pub(crate) fn newest(self) -> Option<Claim> {
         match self {
-            Self::Sole(holder) => Some(*holder),
+            Self::Sole(holder) => Some(holder),
             Self::Crowd(crowd) => {
                 let (&number, &(mode, slot)) = crowd.holders.last_key_value()?;
                 Some(Claim { number, mode, slot })
@@ -93,7 +88,7 @@ impl Line {
     }
 
     /// The holder with this token.
-    pub(crate) fn holder(&self, token: Token) -> Option<Slot> {
+    pub(crate) fn holder(self, token: Token) -> Option<Slot> {
         let number = Revision(token.0);
         match self {
             Self::Sole(holder) => (holder.number == number).then_some(holder.slot),
@@ -102,108 +97,86 @@ impl Line {
     }
 
     /// The holders by token.
-    pub(crate) fn holders(&self) -> impl Iterator<Item = Claim> {
+    pub(crate) fn holders(self) -> impl Iterator<Item = Claim> + use<'a> {
         let (sole, crowd) = match self {
-            Self::Sole(holder) => (Some(*holder), None),
+            Self::Sole(holder) => (Some(holder), None),
             Self::Crowd(crowd) => (None, Some(claims(&crowd.holders))),
         };
         sole.into_iter().chain(crowd.into_iter().flatten())
     }
 
     /// The queue, first come first.
-    pub(crate) fn waiters(&self) -> impl Iterator<Item = Claim> {
+    pub(crate) fn waiters(self) -> impl Iterator<Item = Claim> + use<'a> {
         self.crowd().into_iter().flat_map(|crowd| claims(&crowd.queue))
     }
 
     /// How many wait.
-    pub(crate) fn queue_len(&self) -> usize {
+    pub(crate) fn queue_len(self) -> usize {
         self.crowd().map_or(0, |crowd| crowd.queue.len())
     }
 
     /// How many waiters stand before `place`. It walks over them.
-    pub(crate) fn ahead_of(&self, place: Revision) -> usize {
+    pub(crate) fn ahead_of(self, place: Revision) -> usize {
         self.crowd().map_or(0, |crowd| crowd.queue.range(..place).count())
     }
 
-    /// A newcomer that fits holds the key.
-    pub(crate) fn hold(&mut self, claim: Claim) {
-        let crowd = self.make_crowd();
-        crowd.fitting.add(claim.mode);
-        crowd.holders.insert(claim.number, (claim.mode, claim.slot));
-    }
-
-    /// A newcomer joins the tail; tells whether it fits.
-    pub(crate) fn queue(&mut self, claim: Claim) -> bool {
-        let crowd = self.make_crowd();
-        let fits = crowd.fits(claim.mode);
-        if fits {
-            crowd.fitting.add(claim.mode);
-            crowd.frontier = claim.number;
-        }
-        crowd.queue.insert(claim.number, (claim.mode, claim.slot));
-        fits
-    }
-
-    /// The waiter at `place`, which fits, now holds the key with `token`.
-    pub(crate) fn promote(&mut self, place: Revision, token: Revision) {
-        if let Self::Crowd(crowd) = self
-            && let Some(waiter) = crowd.queue.remove(&place)
-        {
-            crowd.holders.insert(token, waiter);
-        }
-        self.settle();
-    }
-
-    /// Takes the holder with this token or the waiter at this place out. The waiters that come to fit are added to
-    /// `fitting`. Tells whether anybody is left.
-    pub(crate) fn remove(&mut self, number: Revision, fitting: &mut Vec<Slot>) -> bool {
-        let crowd = match self {
-            Self::Sole(holder) => return holder.number != number,
-            Self::Crowd(crowd) => crowd,
-        };
-        if let Some((mode, _)) = crowd.holders.remove(&number) {
-            crowd.fitting.remove(mode);
-        } else if let Some((mode, _)) = crowd.queue.remove(&number)
-            && number <= crowd.frontier
-        {
-            crowd.fitting.remove(mode);
-        }
-        crowd.advance(fitting);
-        let anybody = !crowd.holders.is_empty() || !crowd.queue.is_empty();
-        self.settle();
-        anybody
-    }
-
-    fn crowd(&self) -> Option<&Crowd> {
+    fn crowd(self) -> Option<&'a Crowd> {
         match self {
             Self::Sole(_) => None,
             Self::Crowd(crowd) => Some(crowd),
         }
     }
-
-    fn make_crowd(&mut self) -> &mut Crowd {
-        if let Self::Sole(holder) = *self {
-            let mut crowd = Box::<Crowd>::default();
-            crowd.fitting.add(holder.mode);
-            crowd.holders.insert(holder.number, (holder.mode, holder.slot));
-            *self = Self::Crowd(crowd);
-        }
-        match self {
-            Self::Crowd(crowd) => crowd,
-            Self::Sole(_) => unreachable!("it was made a crowd just now"),
-        }
-    }
-
-    /// A crowd of one holder needs its memory no more.
-    fn settle(&mut self) {
-        let sole = self.crowd().filter(|crowd| crowd.queue.is_empty() && crowd.holders.len() == 1);
-        if let Some(holder) = sole.and_then(|crowd| claims(&crowd.holders).next()) {
-            *self = Self::Sole(holder);
-        }
-    }
 }
 
 impl Crowd {
+    /// A newcomer that fits holds the key.
+    pub(crate) fn hold(&mut self, claim: Claim) {
+        self.fitting.add(claim.mode);
+        self.holders.insert(claim.number, (claim.mode, claim.slot));
+    }
+
+    /// A newcomer joins the tail; tells whether it fits.
+    pub(crate) fn queue(&mut self, claim: Claim) -> bool {
+        let fits = self.fits(claim.mode);
+        if fits {
+            self.fitting.add(claim.mode);
+            self.frontier = claim.number;
+        }
+        self.queue.insert(claim.number, (claim.mode, claim.slot));
+        fits
+    }
+
+    /// The waiter at `place`, which fits, now holds the key with `token`.
+    pub(crate) fn promote(&mut self, place: Revision, token: Revision) {
+        if let Some(waiter) = self.queue.remove(&place) {
+            self.holders.insert(token, waiter);
+        }
+    }
+
+    /// Takes the holder with this token or the waiter at this place out. The waiters that come to fit are added to
+    /// `fitting`.
+    pub(crate) fn remove(&mut self, number: Revision, fitting: &mut Vec<Slot>) {
+        if let Some((mode, _)) = self.holders.remove(&number) {
+            self.fitting.remove(mode);
+        } else if let Some((mode, _)) = self.queue.remove(&number)
+            && number <= self.frontier
+        {
+            self.fitting.remove(mode);
+        }
+        self.advance(fitting);
+    }
+
+    /// Whether nobody is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.holders.is_empty() && self.queue.is_empty()
+    }
+
+    /// The one holder of a line that needs no crowd any more.
+    pub(crate) fn sole(&self) -> Option<Slot> {
+        let is_sole = self.queue.is_empty() && self.holders.len() == 1;
+        claims(&self.holders).next().filter(|_| is_sole).map(|holder| holder.slot)
+    }
+
     /// Whether a newcomer at the tail fits: only if all waiters do.
     fn fits(&self, mode: Mode) -> bool {
         self.first_beyond().is_none() && self.fitting.admits(mode)
@@ -229,14 +202,4 @@ impl Crowd {
 
 fn claims(line: &BTreeMap<Revision, (Mode, Slot)>) -> impl Iterator<Item = Claim> {
     line.iter().map(|(&number, &(mode, slot))| Claim { number, mode, slot })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_line_of_a_common_key_is_small() {
-        assert!(size_of::<Line>() <= 24, "{}", size_of::<Line>());
-    }
 }

@@ -11,11 +11,11 @@ pub(crate) struct Slot(u32);
 /// They lie in small chunks that are copied when they are written to, if a frozen view has them too:
 ///
 /// ```text
-///   root      [ branch branch branch … ]                copied by freeze(): a pointer for each 512 values
+///   root      [ branch branch branch … ]                copied by freeze(): a pointer for each 360 values
 ///                 |      '----------------.
-///   branch    [ leaf leaf … 32 in all ]  [ … ]          copied with the first change below it: 32 pointers
+///   branch    [ leaf leaf … 30 in all ]  [ … ]          copied with the first change below it: 30 pointers
 ///                 |
-///   leaf      [ value free value … 16 in all ]          copied with the first change in it: 16 values
+///   leaf      [ value free value … 12 in all ]          copied with the first change in it: 12 values
 /// ```
 ///
 /// So a view is cheap however many values there are, and a change costs little more while there is one: some four
@@ -34,8 +34,9 @@ pub(crate) struct Chunks<T>(Vec<Arc<Branch<T>>>);
 type Branch<T> = [Arc<Leaf<T>>; BRANCH];
 type Leaf<T> = [Option<T>; LEAF];
 
-const BRANCH: usize = 32;
-const LEAF: usize = 16;
+// With the counts of an `Arc`, so many pointers take 256 bytes and so many leases 976, of 1,024: sizes that allocators have.
+const BRANCH: usize = 30;
+const LEAF: usize = 12;
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
@@ -67,6 +68,11 @@ impl<T: Clone> Slots<T> {
     /// The value at `slot`, to change it.
     pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut T {
         self.place(slot).as_mut().expect("a slot is kept only while its value is in")
+    }
+
+    /// All values and where they lie, in no order that means anything.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Slot, &T)> {
+        self.chunks.iter()
     }
 
     /// Takes the value at `slot` out; the slot is used again.

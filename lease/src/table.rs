@@ -1,12 +1,12 @@
-use std::collections::BTreeMap;
-
 use ringfence_mutant::{Mutant, is};
-use ringfence_wire::{LeaseId, Revision};
+use ringfence_wire::{Key, LeaseId, Revision};
 
 use crate::deadlines::Deadlines;
 use crate::ended::Ended;
+use crate::ids::Ids;
 use crate::lease::Lease;
 use crate::limits::{Limits, REVISION_END};
+use crate::line::Line;
 use crate::lines::Lines;
 use crate::slots::{Slot, Slots};
 use crate::{Command, Event, Outcome, Refusal};
@@ -43,7 +43,7 @@ pub struct LeaseTable {
     revision: Revision,
     /// Every lease that is live or waits.
     leases: Slots<Lease>,
-    by_id: BTreeMap<LeaseId, Slot>,
+    by_id: Ids<Slot>,
     /// The live ones by the end of their time-to-live.
     live: Deadlines,
     /// The others by the end of their wait.
@@ -137,8 +137,12 @@ impl LeaseTable {
 
     /// The slot and the lease with this id, live or waiting.
     fn find(&self, id: LeaseId) -> Option<(Slot, &Lease)> {
-        let slot = *self.by_id.get(&id)?;
+        let slot = self.by_id.get(id, |slot| self.leases.get(slot).id)?;
         Some((slot, self.leases.get(slot)))
+    }
+
+    fn line(&self, key: &Key) -> Option<Line<'_>> {
+        self.lines.get(key, &self.leases)
     }
 
     /// What to say of an id that is neither live nor waits.

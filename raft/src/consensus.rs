@@ -71,6 +71,14 @@ pub(crate) fn log_id(term: u64, index: u64) -> LogId {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct EncodedBatch(pub(crate) Bytes);
 
+impl EncodedBatch {
+    /// The same bytes in memory of just their size. What was encoded lately has room to spare, and what came from a peer
+    /// keeps the whole buffer that it was received in.
+    pub(crate) fn packed(&self) -> Self {
+        Self(Bytes::copy_from_slice(&self.0))
+    }
+}
+
 impl fmt::Debug for EncodedBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -90,5 +98,20 @@ pub(crate) struct Completion<T>(pub(crate) Box<dyn FnOnce(T) + Send>);
 impl<T: OptionalSend + 'static> Responder<Consensus, T> for Completion<T> {
     fn on_complete(self, result: T) {
         (self.0)(result);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_keeps_no_buffer() {
+        let buffer = Bytes::from(vec![7; 1_000]);
+        let received = EncodedBatch(buffer.slice(100..110));
+        let packed = received.packed();
+        assert!(packed == received);
+        drop(received);
+        assert!(buffer.is_unique());
     }
 }

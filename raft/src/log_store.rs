@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use openraft::storage::{IOFlushed, RaftLogStorage};
-use openraft::{LogState, OptionalSend, RaftLogReader};
+use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader};
 use ringfence_mutant::{Mutant, is};
 use ringfence_wal::{OpenError, Record, Wal};
 use tokio::sync::oneshot;
@@ -256,6 +256,14 @@ impl LogContents {
     }
 }
 
+/// Entries stay in memory until well after the next snapshot.
+fn packed(mut entry: Entry) -> Entry {
+    if let EntryPayload::Normal(batch) = &mut entry.payload {
+        *batch = batch.packed();
+    }
+    entry
+}
+
 impl RaftLogReader<Consensus> for LogStore {
     async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
@@ -318,7 +326,7 @@ impl RaftLogStorage<Consensus> for LogStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let entries: Vec<Entry> = entries.into_iter().collect();
+        let entries: Vec<Entry> = entries.into_iter().map(packed).collect();
         let records: Vec<Record> = entries.iter().map(entry_record).collect();
         // One lock over both: memory and log must agree on the order.
         let mut inner = self.lock();

@@ -24,6 +24,11 @@ impl LeaseId {
     pub fn from_u128(bits: u128) -> Option<Self> {
         (bits != 0).then_some(Self(Uuid::from_u128(bits)))
     }
+
+    /// Its 128 bits.
+    pub fn to_u128(self) -> u128 {
+        self.0.as_u128()
+    }
 }
 
 impl FromStr for LeaseId {

@@ -19,10 +19,10 @@ impl LeaseTable {
         if let Some((slot, known)) = self.find(lease.id) {
             if !known.claims.same_keys(&lease.claims) {
                 Outcome::Refused(Refusal::Mismatch)
-            } else if known.wait.is_none() && is(Mutant::RepeatGrantsTwice) {
+            } else if !known.waits() && is(Mutant::RepeatGrantsTwice) {
                 self.end(slot, EndReason::Released, events);
                 self.first_acquire(lease, tries_once, events)
-            } else if known.wait.is_none() {
+            } else if !known.waits() {
                 self.repeat_granted(slot, &lease)
             } else {
                 self.repeat_waiting(slot, &lease, tries_once, events)
@@ -37,7 +37,7 @@ impl LeaseTable {
     fn first_acquire(&mut self, mut lease: Lease, tries_once: bool, events: &mut Vec<Event>) -> Outcome {
         let mut fits = true;
         for (key, mode) in lease.claims.iter_mut() {
-            fits &= self.lines.fits(key, *mode);
+            fits &= self.lines.fits(key, *mode, &self.leases);
         }
         if fits {
             let slot = self.grant(lease, events);
@@ -73,11 +73,11 @@ impl LeaseTable {
             self.leave(slot, None, events);
             return Outcome::Refused(Refusal::WaitTimeout);
         }
+        self.waiting.remove(slot, &self.leases);
         let lease = self.leases.get_mut(slot);
-        self.waiting.remove(lease);
         lease.attach(repeat.attachment());
         lease.deadline_ms = repeat.deadline_ms;
-        self.waiting.insert(lease, slot);
+        self.waiting.insert(slot, &self.leases);
         let lease = self.leases.get(slot);
         Outcome::Waiting(Self::waiting_of(lease, self.ahead_of(lease)))
     }
@@ -86,7 +86,7 @@ impl LeaseTable {
     fn held(&self, lease: &Lease, longest: usize) -> Refusal {
         let mut holders = Vec::new();
         for &(ref key, mode) in lease.claims.iter() {
-            if self.lines.get(key).is_some_and(|line| !line.fits(mode)) {
+            if self.line(key).is_some_and(|line| !line.fits(mode)) {
                 let room = MAX_BLOCKERS - holders.len();
                 holders.extend(self.holders(key).take(room).map(|(holder, mode)| Blocker {
                     key: key.clone(),
@@ -102,7 +102,7 @@ impl LeaseTable {
     }
 
     fn longest_queue(&self, lease: &Lease) -> usize {
-        let queue_len = |key| self.lines.get(key).map_or(0, |line| line.queue_len());
+        let queue_len = |key| self.line(key).map_or(0, |line| line.queue_len());
         lease.claims.iter().map(|(key, _)| queue_len(key)).max().unwrap_or(0)
     }
 }

@@ -5,7 +5,7 @@ use ringfence_wire::{EndReason, Key, Mode, Revision, Token};
 
 use super::LeaseTable;
 use crate::ended::End;
-use crate::lease::{Lease, WaitState};
+use crate::lease::Lease;
 use crate::line::Claim;
 use crate::slots::Slot;
 use crate::{Change, Event};
@@ -23,7 +23,7 @@ impl LeaseTable {
     /// Gives a lease a place at the tail of the queues of all its keys. Its deadline is that of its wait.
     pub(super) fn queue(&mut self, mut lease: Lease, events: &mut Vec<Event>) -> Slot {
         lease.number = self.next_revision();
-        lease.wait = Some(Box::new(WaitState { since_ms: self.at_ms, unfit: 0 }));
+        lease.begin_wait(self.at_ms);
         let slot = self.enter_waiting(lease);
         events.push(self.event(self.leases.get(slot), Change::Queued));
         slot
@@ -31,25 +31,25 @@ impl LeaseTable {
 
     /// Ends a live lease and grants the waiters that this lets in.
     pub(super) fn end(&mut self, slot: Slot, reason: EndReason, events: &mut Vec<Event>) {
-        let lease = self.leases.take(slot);
-        self.live.remove(&lease);
-        self.forget_lease(lease, End::Gone(reason), Change::Ended(reason), events);
+        self.live.remove(slot, &self.leases);
+        self.forget_lease(slot, End::Gone(reason), Change::Ended(reason), events);
     }
 
     /// Takes a waiter out of its queues (`None`: its wait ran out) and grants the waiters that this lets in.
     pub(super) fn leave(&mut self, slot: Slot, reason: Option<EndReason>, events: &mut Vec<Event>) {
-        let lease = self.leases.take(slot);
-        self.waiting.remove(&lease);
+        self.waiting.remove(slot, &self.leases);
         let end = reason.map_or(End::TimedOut, End::Gone);
-        self.forget_lease(lease, end, Change::Left(reason), events);
+        self.forget_lease(slot, end, Change::Left(reason), events);
     }
 
-    fn forget_lease(&mut self, lease: Lease, end: End, change: Change, events: &mut Vec<Event>) {
+    /// Ends a lease that has no deadline any more.
+    fn forget_lease(&mut self, slot: Slot, end: End, change: Change, events: &mut Vec<Event>) {
         self.next_revision();
-        self.by_id.remove(&lease.id);
+        self.by_id.remove(self.leases.get(slot).id, |slot| self.leases.get(slot).id);
+        let lease = self.leases.take(slot);
         let mut fitting = Vec::new();
         for (key, _) in lease.claims.iter() {
-            self.lines.remove(key, lease.number, &mut fitting);
+            self.lines.remove(key, slot, lease.number, &mut fitting);
         }
         self.ended.remember(lease.id, end, self.at_ms, self.limits.remembered);
         events.push(self.event(&lease, change));
@@ -62,7 +62,7 @@ impl LeaseTable {
         let mut ready = Vec::new();
         for &slot in fitting {
             let lease = self.leases.get_mut(slot);
-            if let Some(wait) = &mut lease.wait {
+            if let Some(wait) = lease.wait_mut() {
                 wait.unfit -= 1;
                 if wait.unfit == 0 && (!lease.is_past(self.at_ms) || is(Mutant::GrantsLateWaiters)) {
                     ready.push((lease.number, slot));
@@ -77,15 +77,15 @@ impl LeaseTable {
 
     fn grant_waiter(&mut self, slot: Slot, events: &mut Vec<Event>) {
         let token = self.next_revision();
+        self.waiting.remove(slot, &self.leases);
         let lease = self.leases.get_mut(slot);
-        self.waiting.remove(lease);
         for (key, _) in lease.claims.iter() {
             self.lines.promote(key, lease.number, token);
         }
-        lease.wait = None;
+        lease.end_wait();
         lease.number = token;
         lease.deadline_ms = self.at_ms.saturating_add(lease.ttl.ms().into());
-        self.live.insert(lease, slot);
+        self.live.insert(slot, &self.leases);
         events.push(self.event(self.leases.get(slot), Change::Granted));
     }
 
@@ -93,11 +93,10 @@ impl LeaseTable {
     pub(super) fn enter_live(&mut self, lease: Lease) -> Slot {
         let (id, number) = (lease.id, lease.number);
         let slot = self.leases.insert(lease);
-        let lease = self.leases.get(slot);
-        self.by_id.insert(id, slot);
-        self.live.insert(lease, slot);
-        for &(ref key, mode) in lease.claims.iter() {
-            self.lines.hold(key, Claim { number, mode, slot });
+        self.by_id.insert(id, slot, |slot| self.leases.get(slot).id);
+        self.live.insert(slot, &self.leases);
+        for &(ref key, mode) in self.leases.get(slot).claims.iter() {
+            self.lines.hold(key, Claim { number, mode, slot }, &self.leases);
         }
         slot
     }
@@ -106,20 +105,21 @@ impl LeaseTable {
     pub(super) fn enter_waiting(&mut self, lease: Lease) -> Slot {
         let id = lease.id;
         let slot = self.leases.insert(lease);
-        self.by_id.insert(id, slot);
+        self.by_id.insert(id, slot, |slot| self.leases.get(slot).id);
         self.line_up(slot);
         slot
     }
 
     /// A waiter joins the tail of its queues.
     pub(super) fn line_up(&mut self, slot: Slot) {
-        let lease = self.leases.get_mut(slot);
-        self.waiting.insert(lease, slot);
+        self.waiting.insert(slot, &self.leases);
+        let lease = self.leases.get(slot);
         let mut unfit = 0;
         for &(ref key, mode) in lease.claims.iter() {
-            unfit += usize::from(!self.lines.queue(key, Claim { number: lease.number, mode, slot }));
+            let claim = Claim { number: lease.number, mode, slot };
+            unfit += usize::from(!self.lines.queue(key, claim, &self.leases));
         }
-        if let Some(wait) = &mut lease.wait {
+        if let Some(wait) = self.leases.get_mut(slot).wait_mut() {
             wait.unfit = unfit;
         }
     }

@@ -10,9 +10,10 @@ impl LeaseTable {
         if let Some((slot, lease)) = self.find(id)
             && (lease.attachment() == Some(attachment) || is(Mutant::DetachesNewer))
         {
-            match lease.wait {
-                Some(_) => self.leave(slot, Some(EndReason::Abandoned), events),
-                None => self.end(slot, EndReason::Abandoned, events),
+            if lease.waits() {
+                self.leave(slot, Some(EndReason::Abandoned), events);
+            } else {
+                self.end(slot, EndReason::Abandoned, events);
             }
         }
         Outcome::Done

@@ -9,19 +9,23 @@ impl LeaseTable {
     /// nothing can end by itself. Not later than [`Self::at_ms`] while ends are left over from an entry that had too
     /// many of them.
     pub fn next_due_ms(&self) -> Option<u64> {
-        self.waiting.next_due_ms().into_iter().chain(self.live.next_due_ms()).min()
+        self.waiting.next_due_ms(&self.leases).into_iter().chain(self.live.next_due_ms(&self.leases)).min()
     }
 
     /// Waiters whose wait is over leave, then leases whose time-to-live is over end; only so many in one entry, so
     /// that no apply stalls the node. The rest stay what they are until the next.
     pub(super) fn end_what_is_due(&mut self, events: &mut Vec<Event>) {
         for _ in 0..self.limits.ends {
-            let late = if is(Mutant::GrantsLateWaiters) { self.live.first_past(self.at_ms) } else { None };
+            let late = if is(Mutant::GrantsLateWaiters) {
+                self.live.first_past(self.at_ms, &self.leases)
+            } else {
+                None
+            };
             if let Some(slot) = late {
                 self.end(slot, EndReason::Expired, events);
-            } else if let Some(slot) = self.waiting.first_past(self.at_ms) {
+            } else if let Some(slot) = self.waiting.first_past(self.at_ms, &self.leases) {
                 self.leave(slot, None, events);
-            } else if let Some(slot) = self.live.first_past(self.at_ms) {
+            } else if let Some(slot) = self.live.first_past(self.at_ms, &self.leases) {
                 self.end(slot, EndReason::Expired, events);
             } else {
                 break;

@@ -17,20 +17,20 @@ pub struct Fence {
 impl LeaseTable {
     /// The fence of `key`, and who holds it.
     pub fn fence_on(&self, key: &Key) -> Fence {
-        self.fence_of_line(key, self.lines.get(key))
+        self.fence_of_line(key, self.line(key))
     }
 
     /// The fences of the first `at_most` keys that are held or waited for and come after `after`, in the order of their
     /// bytes; none after the last.
     pub fn fences(&self, after: Option<&str>, at_most: usize) -> Vec<Fence> {
         self.lines
-            .range("", after)
+            .range("", after, &self.leases)
             .take(at_most)
             .map(|(key, line)| self.fence_of_line(key, Some(line)))
             .collect()
     }
 
-    fn fence_of_line(&self, key: &Key, line: Option<&Line>) -> Fence {
+    fn fence_of_line(&self, key: &Key, line: Option<Line<'_>>) -> Fence {
         let newest = line.and_then(Line::newest).map(|claim| {
             let lease = self.leases.get(claim.slot);
             (claim.number.into(), claim.mode, lease.holder.clone())

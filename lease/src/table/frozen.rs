@@ -20,6 +20,7 @@ pub struct FrozenTable {
     first_revision: Revision,
     revision: Revision,
     live: usize,
+    waiters: usize,
     leases: Chunks<Lease>,
     ended: Fifo<EndedLease>,
 }
@@ -32,6 +33,7 @@ impl LeaseTable {
             first_revision: self.first_revision,
             revision: self.revision,
             live: self.live(),
+            waiters: self.waiters(),
             leases: self.leases.freeze(),
             ended: self.ended.freeze(),
         }
@@ -62,15 +64,13 @@ impl FrozenTable {
     }
 
     /// Writes the bytes for [`LeaseTable::restore`]; equal tables give equal bytes. In pieces of some 64 KiB. While
-    /// it does, it takes 20 bytes of memory for each lease.
+    /// it does, it takes 12 bytes of memory for each lease.
     pub fn write_to(&self, out: &mut impl io::Write) -> io::Result<()> {
         write_records(self.records(), out)
     }
 
     fn records(&self) -> impl Iterator<Item = Record<'_>> {
-        let mut by_id: Vec<(LeaseId, Slot)> =
-            self.leases.iter().map(|(slot, lease)| (lease.id, slot)).collect();
-        by_id.sort_unstable_by_key(|&(id, _)| id);
+        let by_id = self.by_id();
         let head =
             Record::Head { at_ms: self.at_ms, first_revision: self.first_revision, revision: self.revision };
         let tail = Record::Tail { leases: by_id.len() as u64, ended: self.ended.len() as u64 };
@@ -81,5 +81,17 @@ impl FrozenTable {
             end,
         });
         iter::once(head).chain(leases).chain(ended).chain([tail])
+    }
+
+    /// The leases by id. The first half of each id is kept at hand: the leases are looked at only where it is the same.
+    fn by_id(&self) -> Vec<([u32; 2], Slot)> {
+        let first_half = |id: LeaseId| [(id.to_u128() >> 96) as u32, (id.to_u128() >> 64) as u32];
+        let mut by_id = Vec::with_capacity(self.live + self.waiters);
+        by_id.extend(self.leases.iter().map(|(slot, lease)| (first_half(lease.id), slot)));
+        let id = |slot| self.leases.get(slot).id;
+        by_id.sort_unstable_by(|&(half, slot), &(other_half, other)| {
+            half.cmp(&other_half).then_with(|| id(slot).cmp(&id(other)))
+        });
+        by_id
     }
 }

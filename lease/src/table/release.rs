@@ -9,9 +9,7 @@ impl LeaseTable {
     /// An id never seen is remembered as released: the acquire that is still under way then grants nothing.
     pub(super) fn release(&mut self, id: LeaseId, events: &mut Vec<Event>) -> Outcome {
         match self.find(id) {
-            Some((slot, lease)) if lease.wait.is_some() => {
-                self.leave(slot, Some(EndReason::Released), events)
-            }
+            Some((slot, lease)) if lease.waits() => self.leave(slot, Some(EndReason::Released), events),
             Some(_) if is(Mutant::ReleasesNothing) => {}
             Some((slot, _)) => self.end(slot, EndReason::Released, events),
             None if self.ended.get(id).is_some() => {}

@@ -11,7 +11,8 @@ use crate::claims::Claims;
 use crate::deadlines::Deadlines;
 use crate::ended::{End, Ended, EndedLease};
 use crate::fifo::Fifo;
-use crate::lease::{Lease, WaitState};
+use crate::ids::Ids;
+use crate::lease::Lease;
 use crate::limits::REVISION_END;
 use crate::line::Claim;
 use crate::slots::Slot;
@@ -62,7 +63,7 @@ impl LeaseTable {
         }
         if is(Mutant::RevisionLeftOutOfSnapshot) {
             let table = &mut restorer.table;
-            let newest = table.by_id.values().map(|slot| table.leases.get(*slot).number).max();
+            let newest = table.leases.iter().map(|(_, lease)| lease.number).max();
             table.revision = newest.unwrap_or(table.first_revision);
         }
         Ok(restorer.table)
@@ -79,7 +80,7 @@ struct Restorer {
     by_id: Vec<(LeaseId, Slot)>,
     /// The holders that bear nobody beside them. The others are in their lines already: then keys that many hold have
     /// their text in common from the start.
-    alone: Vec<(Key, Claim)>,
+    alone: Vec<(Key, Slot)>,
     ended: Fifo<EndedLease>,
 }
 
@@ -120,24 +121,24 @@ impl Restorer {
             return Err(Inconsistent("the leases are not in the order of their ids"));
         }
         let named = record.claims.len();
-        let lease = Lease::from(record);
+        let mut lease = Lease::from(record);
         if lease.claims.len() != named {
             return Err(Inconsistent("a lease has a key twice"));
         }
-        let slot = self.table.leases.insert(lease);
-        self.by_id.push((id, slot));
-        let lease = self.table.leases.get_mut(slot);
-        if lease.wait.is_some() {
-            return Ok(());
-        }
-        for &mut (ref mut key, mode) in lease.claims.iter_mut() {
-            let claim = Claim { number, mode, slot };
-            if mode == Mode::Exclusive {
-                self.alone.push((key.clone(), claim));
-            } else if self.table.lines.fits(key, mode) {
-                self.table.lines.hold(key, claim);
-            } else {
+        let table = &mut self.table;
+        let is_live = !lease.waits();
+        for &mut (ref mut key, mode) in lease.claims.iter_mut().filter(|_| is_live) {
+            if mode != Mode::Exclusive && !table.lines.fits(key, mode, &table.leases) {
                 return Err(Inconsistent(CONFLICT));
+            }
+        }
+        let slot = table.leases.insert(lease);
+        self.by_id.push((id, slot));
+        for &(ref key, mode) in table.leases.get(slot).claims.iter().filter(|_| is_live) {
+            if mode == Mode::Exclusive {
+                self.alone.push((key.clone(), slot));
+            } else {
+                table.lines.hold(key, Claim { number, mode, slot }, &table.leases);
             }
         }
         Ok(())
@@ -155,12 +156,12 @@ impl Restorer {
     }
 
     fn tail(&mut self, leases: u64, ended: u64) -> Result<(), RestoreError> {
+        if self.has_a_lease_that_ended() {
+            return Err(Inconsistent("a lease ended and has not ended"));
+        }
         self.make_maps()?;
         if self.table.by_id.len() as u64 != leases || self.table.ended.len() as u64 != ended {
             return Err(Malformed("records are missing"));
-        }
-        if self.has_a_lease_that_ended() {
-            return Err(Inconsistent("a lease ended and has not ended"));
         }
         self.waiters_line_up()?;
         self.complete = true;
@@ -172,23 +173,25 @@ impl Restorer {
         if !table.lines.hold_alone(mem::take(&mut self.alone)) {
             return Err(Inconsistent(CONFLICT));
         }
-        table.by_id = mem::take(&mut self.by_id).into_iter().collect();
+        table.by_id =
+            Ids::of(mem::take(&mut self.by_id).into_iter()).ok_or(Inconsistent("two leases have one id"))?;
         table.ended =
             Ended::restore(mem::take(&mut self.ended)).ok_or(Inconsistent("a lease ended twice"))?;
-        let leases = table.by_id.values().map(|&slot| (table.leases.get(slot), slot));
-        let mut numbers: Vec<Revision> = leases.clone().map(|(lease, _)| lease.number).collect();
+        let mut numbers: Vec<Revision> = table.leases.iter().map(|(_, lease)| lease.number).collect();
         numbers.sort_unstable();
         if !numbers.is_sorted_by(|one, next| one < next) {
             return Err(Inconsistent("two leases were made by one change"));
         }
-        table.live = Deadlines::of(leases.filter(|(lease, _)| lease.wait.is_none()));
+        table.live = Deadlines::of(table.leases.iter().filter(|(_, lease)| !lease.waits()));
         Ok(())
     }
 
-    /// It goes through both maps in order: a search for each id takes longer than all the rest.
+    /// It goes through both lists in order: a search for each id takes longer than all the rest.
     fn has_a_lease_that_ended(&self) -> bool {
-        let mut ended = self.table.ended.ids().peekable();
-        self.table.by_id.keys().any(|id| {
+        let mut ended: Vec<LeaseId> = self.ended.iter().map(|ended| ended.id).collect();
+        ended.sort_unstable();
+        let mut ended = ended.into_iter().peekable();
+        self.by_id.iter().any(|&(id, _)| {
             while ended.next_if(|ended| *ended < id).is_some() {}
             ended.peek() == Some(&id)
         })
@@ -197,11 +200,9 @@ impl Restorer {
     /// Each is put at the tail of its queues, as it was at first.
     fn waiters_line_up(&mut self) -> Result<(), RestoreError> {
         let table = &mut self.table;
-        let places = table.by_id.values().map(|&slot| (table.leases.get(slot), slot));
-        let mut waiters: Vec<(Revision, Slot)> = places
-            .filter(|(lease, _)| lease.wait.is_some())
-            .map(|(waiter, slot)| (waiter.number, slot))
-            .collect();
+        let waiters = table.leases.iter().filter(|(_, lease)| lease.waits());
+        let mut waiters: Vec<(Revision, Slot)> =
+            waiters.map(|(slot, waiter)| (waiter.number, slot)).collect();
         waiters.sort_unstable_by_key(|&(place, _)| place);
         for (_, slot) in waiters {
             for (key, _) in table.leases.get_mut(slot).claims.iter_mut() {
@@ -209,7 +210,7 @@ impl Restorer {
             }
             table.line_up(slot);
             let waiter = table.leases.get(slot);
-            if waiter.wait.as_ref().is_some_and(|wait| wait.unfit == 0) && !waiter.is_past(table.at_ms) {
+            if waiter.wait().is_some_and(|wait| wait.unfit == 0) && !waiter.is_past(table.at_ms) {
                 return Err(Inconsistent("a lease waits though nothing is in its way"));
             }
         }
@@ -227,7 +228,9 @@ impl From<LeaseRecord<'_>> for Lease {
         lease.attach(record.attachment);
         lease.number = record.number;
         lease.deadline_ms = record.deadline_ms;
-        lease.wait = record.waits_since_ms.map(|since_ms| Box::new(WaitState { since_ms, unfit: 0 }));
+        if let Some(since_ms) = record.waits_since_ms {
+            lease.begin_wait(since_ms);
+        }
         lease
     }
 }

@@ -78,11 +78,11 @@ impl<'a> From<&'a Lease> for LeaseRecord<'a> {
             claims: Cow::Borrowed(&lease.claims),
             ttl: lease.ttl,
             holder: lease.holder.as_ref().map(Cow::Borrowed),
-            metadata: lease.metadata.as_deref().map(Cow::Borrowed).unwrap_or_default(),
+            metadata: lease.metadata().map(Cow::Borrowed).unwrap_or_default(),
             attachment: lease.attachment(),
             number: lease.number,
             deadline_ms: lease.deadline_ms,
-            waits_since_ms: lease.wait.as_ref().map(|wait| wait.since_ms),
+            waits_since_ms: lease.wait().map(|wait| wait.since_ms),
         }
     }
 }

@@ -25,15 +25,16 @@ impl LeaseTable {
     /// The lease as its owner sees it, or [`Refusal::WaitTimeout`], [`Refusal::Gone`] or [`Refusal::Unknown`].
     pub fn lease(&self, id: LeaseId, now_ms: Option<u64>) -> Result<LeaseState, Refusal> {
         let (_, lease) = self.find(id).ok_or_else(|| self.refusal(id))?;
-        Ok(match lease.wait {
-            Some(_) => LeaseState::Waiting(Self::waiting_of(lease, self.ahead_of(lease))),
-            None => LeaseState::Granted(self.grant_of(lease, self.clock(now_ms))),
+        Ok(if lease.waits() {
+            LeaseState::Waiting(Self::waiting_of(lease, self.ahead_of(lease)))
+        } else {
+            LeaseState::Granted(self.grant_of(lease, self.clock(now_ms)))
         })
     }
 
     /// What everybody may see of `key`.
     pub fn key(&self, key: &Key, now_ms: Option<u64>) -> KeyView {
-        self.key_view(key, self.lines.get(key), now_ms)
+        self.key_view(key, self.line(key), now_ms)
     }
 
     /// Up to `limit` keys that are held or waited for, start with `prefix` and come after `after`, in the order of
@@ -46,7 +47,7 @@ impl LeaseTable {
         limit: usize,
         now_ms: Option<u64>,
     ) -> (Vec<KeyView>, Option<Key>) {
-        let mut lines = self.lines.range(prefix, after);
+        let mut lines = self.lines.range(prefix, after, &self.leases);
         let mut page = Vec::new();
         let mut shown = 0;
         while page.len() < limit
@@ -64,12 +65,12 @@ impl LeaseTable {
     /// The lowest token that may still be alive on `key`: that of its oldest live lease or, where there is none, the
     /// token that the next grant would have. It never goes down.
     pub fn fence(&self, key: &Key) -> Token {
-        self.lines.get(key).and_then(Line::oldest_token).unwrap_or_else(|| self.next_token())
+        self.line(key).and_then(Line::oldest_token).unwrap_or_else(|| self.next_token())
     }
 
     /// Whether a live lease holds `key` with this token.
     pub fn is_live(&self, key: &Key, token: Token) -> bool {
-        self.lines.get(key).and_then(|line| line.holder(token)).is_some()
+        self.line(key).and_then(|line| line.holder(token)).is_some()
     }
 
     /// The fence of a key of a live lease. Nobody else holds what a lease holds alone: its own token needs no
@@ -83,13 +84,13 @@ impl LeaseTable {
 
     /// The live leases on `key` by token, and how each holds it.
     pub(super) fn holders(&self, key: &Key) -> impl Iterator<Item = (&Lease, Mode)> {
-        let line = self.lines.get(key);
+        let line = self.line(key);
         line.into_iter().flat_map(Line::holders).map(|claim| (self.leases.get(claim.slot), claim.mode))
     }
 
     /// How many earlier waiters stand before a waiter in the longest of its queues.
     pub(super) fn ahead_of(&self, waiter: &Lease) -> usize {
-        let ahead = |key| self.lines.get(key).map_or(0, |line| line.ahead_of(waiter.number));
+        let ahead = |key| self.line(key).map_or(0, |line| line.ahead_of(waiter.number));
         waiter.claims.iter().map(|(key, _)| ahead(key)).max().unwrap_or(0)
     }
 
@@ -115,7 +116,7 @@ impl LeaseTable {
         }
     }
 
-    fn key_view(&self, key: &Key, line: Option<&Line>, now_ms: Option<u64>) -> KeyView {
+    fn key_view(&self, key: &Key, line: Option<Line<'_>>, now_ms: Option<u64>) -> KeyView {
         let clock = self.clock(now_ms);
         let holder = |(lease, mode): (&Lease, Mode)| HolderView {
             token: lease.number.into(),
@@ -124,11 +125,11 @@ impl LeaseTable {
             limit: mode.limit(),
             ttl_ms: lease.ttl.ms(),
             expires_in_ms: clock.map(|now_ms| lease.expires_in_ms(now_ms)),
-            metadata: lease.metadata.as_deref().cloned().unwrap_or_default(),
+            metadata: lease.metadata().cloned().unwrap_or_default(),
         };
         let waiters = line.into_iter().flat_map(Line::waiters).map(|claim| {
             let lease = self.leases.get(claim.slot);
-            let since_ms = lease.wait.as_ref().map_or(self.at_ms, |wait| wait.since_ms);
+            let since_ms = lease.wait().map_or(self.at_ms, |wait| wait.since_ms);
             WaiterView {
                 holder: lease.holder.clone(),
                 mode: claim.mode.name(),

@@ -1,0 +1,260 @@
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::mem;
+
+/// Values in order, packed closely: a tree of two levels.
+///
+/// ```text
+///   directory   [ leaf leaf leaf … ]              24 bytes for each
+///                  |
+///   leaf        [ value value … up to 256 ]       with room for 32 more at most, 64 where values went
+/// ```
+///
+/// The order is not that of the values themselves: each search brings along a function that says how a value compares
+/// to what is sought. So a value can be as little as the place where to look, and a hint that spares most looks. Every
+/// search has to mean the same order.
+///
+/// The nodes of a `BTreeMap` have room for eleven, and are filled to two thirds, or half where values come in order;
+/// leaves grow in small steps and have hardly any room to spare. Nothing is copied at once but a leaf and the
+/// directory, which has some thousand leaves for a million values: no change takes long.
+#[derive(Debug)]
+pub(crate) struct Sorted<T> {
+    /// None is empty.
+    leaves: VecDeque<Vec<T>>,
+    len: usize,
+}
+
+/// Where a value is, or would be. Valid until the next change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct At {
+    leaf: usize,
+    place: usize,
+}
+
+/// The most values in a leaf. To make room for one, half of them are moved.
+const LEAF: usize = 256;
+/// By so many values a leaf grows. Of 8 bytes or 16 they make sizes that allocators have.
+const STEP: usize = 32;
+
+impl<T> Default for Sorted<T> {
+    fn default() -> Self {
+        Self { leaves: VecDeque::new(), len: 0 }
+    }
+}
+
+impl<T> Sorted<T> {
+    /// These values, which are in order.
+    pub(crate) fn of(values: impl IntoIterator<Item = T>) -> Self {
+        let mut values = values.into_iter();
+        let mut sorted = Self::default();
+        loop {
+            let leaf: Vec<T> = values.by_ref().take(LEAF - STEP).collect();
+            if leaf.is_empty() {
+                return sorted;
+            }
+            sorted.len += leaf.len();
+            sorted.leaves.push_back(leaf);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn first(&self) -> Option<&T> {
+        self.leaves.front()?.first()
+    }
+
+    /// Where the value is that is sought: the one that `order` calls equal. `Err` tells where it would be.
+    pub(crate) fn search(&self, mut order: impl FnMut(&T) -> Ordering) -> Result<At, At> {
+        let after = self.leaves.partition_point(|leaf| order(&leaf[0]) != Ordering::Greater);
+        let leaf = after.saturating_sub(1);
+        match self.leaves.get(leaf).map(|values| values.binary_search_by(order)) {
+            Some(Ok(place)) => Ok(At { leaf, place }),
+            Some(Err(place)) => Err(At { leaf, place }),
+            None => Err(At { leaf, place: 0 }),
+        }
+    }
+
+    pub(crate) fn get(&self, at: At) -> &T {
+        &self.leaves[at.leaf][at.place]
+    }
+
+    /// To change what its order does not depend on.
+    pub(crate) fn get_mut(&mut self, at: At) -> &mut T {
+        &mut self.leaves[at.leaf][at.place]
+    }
+
+    /// Puts a value in where a search says that it would be.
+    pub(crate) fn insert(&mut self, mut at: At, value: T) {
+        self.len += 1;
+        if self.leaves.is_empty() {
+            self.leaves.push_back(Vec::new());
+        }
+        if self.leaves[at.leaf].len() == LEAF {
+            at = self.split(at);
+        }
+        let leaf = &mut self.leaves[at.leaf];
+        if leaf.len() == leaf.capacity() {
+            leaf.reserve_exact(STEP);
+        }
+        leaf.insert(at.place, value);
+    }
+
+    pub(crate) fn remove(&mut self, at: At) -> T {
+        self.len -= 1;
+        let leaf = &mut self.leaves[at.leaf];
+        let value = leaf.remove(at.place);
+        if leaf.is_empty() {
+            self.leaves.remove(at.leaf);
+        } else if leaf.capacity() >= leaf.len() + 2 * STEP {
+            let capacity = leaf.len() + STEP;
+            *leaf = moved(mem::take(leaf), capacity);
+            self.join_with_next(at.leaf);
+            self.join_with_next(at.leaf.saturating_sub(1));
+        }
+        value
+    }
+
+    /// The values from there on.
+    pub(crate) fn iter_from(&self, at: At) -> impl Iterator<Item = &T> {
+        let mut leaves = self.leaves.range(at.leaf.min(self.leaves.len())..);
+        let first = leaves.next().map(|leaf| &leaf[at.place..]).unwrap_or_default();
+        first.iter().chain(leaves.flatten())
+    }
+
+    /// Makes room in a full leaf for a value there, and tells where that is then. Behind all others it begins a leaf of its
+    /// own: so leaves stay full where values come in order.
+    fn split(&mut self, At { leaf, place }: At) -> At {
+        let kept = if place == LEAF { LEAF } else { LEAF / 2 };
+        let upper = self.leaves[leaf].split_off(kept);
+        if kept < LEAF {
+            self.leaves[leaf] = moved(mem::take(&mut self.leaves[leaf]), kept);
+        }
+        self.leaves.insert(leaf + 1, upper);
+        if place > kept || kept == LEAF {
+            At { leaf: leaf + 1, place: place - kept }
+        } else {
+            At { leaf, place }
+        }
+    }
+
+    /// Makes one of two leaves that are small, so that no few values keep many leaves.
+    fn join_with_next(&mut self, leaf: usize) {
+        let len = |leaf| self.leaves.get(leaf).map(Vec::len);
+        if let (Some(len), Some(next_len)) = (len(leaf), len(leaf + 1))
+            && len + next_len <= LEAF / 2
+            && let Some(next) = self.leaves.remove(leaf + 1)
+        {
+            let first = mem::take(&mut self.leaves[leaf]);
+            self.leaves[leaf] = moved(first.into_iter().chain(next), len + next_len);
+        }
+    }
+}
+
+/// These values where there is room for no more than `capacity`. In their old place the rest of it would be lost: what
+/// shrinks by less than a half, an allocator may leave as it is.
+fn moved<T>(values: impl IntoIterator<Item = T>, capacity: usize) -> Vec<T> {
+    let mut leaf = Vec::with_capacity(capacity);
+    leaf.extend(values);
+    leaf
+}
+
+impl<T> IntoIterator for Sorted<T> {
+    type Item = T;
+    type IntoIter = std::iter::Flatten<std::collections::vec_deque::IntoIter<Vec<T>>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.leaves.into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn put(sorted: &mut Sorted<u32>, value: u32) -> bool {
+        let found = sorted.search(|other| other.cmp(&value));
+        found.map_err(|at| sorted.insert(at, value)).is_err()
+    }
+
+    fn take(sorted: &mut Sorted<u32>, value: u32) -> Option<u32> {
+        let at = sorted.search(|other| other.cmp(&value)).ok()?;
+        Some(sorted.remove(at))
+    }
+
+    fn from(sorted: &Sorted<u32>, value: u32) -> impl Iterator<Item = u32> {
+        let at = sorted.search(|other| other.cmp(&value)).unwrap_or_else(|at| at);
+        sorted.iter_from(at).copied()
+    }
+
+    fn assert_is_sound(sorted: &Sorted<u32>) {
+        assert!(sorted.leaves.iter().all(|leaf| (1..=LEAF).contains(&leaf.len())));
+        assert!(sorted.leaves.iter().all(|leaf| leaf.capacity() <= leaf.len() + 2 * STEP));
+        assert_eq!(sorted.leaves.iter().map(Vec::len).sum::<usize>(), sorted.len());
+    }
+
+    /// What is done to many values that follow each other, each so many after the one before.
+    #[derive(Clone, Debug)]
+    struct Run {
+        puts: bool,
+        first: u32,
+        step: u32,
+        len: u32,
+    }
+
+    fn runs() -> impl Strategy<Value = Vec<Run>> {
+        let run = (any::<bool>(), 0..4_000_u32, 1..40_u32, 0..1_500_u32);
+        prop::collection::vec(run.prop_map(|(puts, first, step, len)| Run { puts, first, step, len }), 1..12)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
+
+        #[test]
+        fn it_holds_what_a_set_would(runs in runs()) {
+            let (mut sorted, mut set) = (Sorted::default(), BTreeSet::new());
+            for Run { puts, first, step, len } in runs {
+                for n in 0..len {
+                    let value = (first + n * step) % 6_000;
+                    if puts {
+                        prop_assert_eq!(put(&mut sorted, value), set.insert(value));
+                    } else {
+                        prop_assert_eq!(take(&mut sorted, value), set.take(&value));
+                    }
+                }
+                assert_is_sound(&sorted);
+                prop_assert_eq!(sorted.first(), set.first());
+                for start in [0, first, first + 1, 6_000] {
+                    prop_assert!(from(&sorted, start).eq(set.range(start..).copied()));
+                }
+            }
+            let again = Sorted::of(set.iter().copied());
+            assert_is_sound(&again);
+            prop_assert_eq!(again.len(), set.len());
+            prop_assert!(again.into_iter().eq(set));
+        }
+    }
+
+    #[test]
+    fn hardly_any_room_is_left_over_and_few_values_keep_few_leaves() {
+        const MANY: u32 = 100_000;
+        let mut sorted = Sorted::default();
+        // All of them, each once, far from the one before.
+        for n in 0..MANY {
+            put(&mut sorted, (n * 7_919) % MANY);
+        }
+        let room = |sorted: &Sorted<u32>| sorted.leaves.iter().map(Vec::capacity).sum::<usize>();
+        assert!(room(&sorted) < MANY as usize * 113 / 100, "{}", room(&sorted));
+        for n in (0..MANY).filter(|n| n % 100 != 0) {
+            take(&mut sorted, (n * 7_919) % MANY);
+        }
+        assert_is_sound(&sorted);
+        assert_eq!(sorted.len(), 1_000);
+        assert!(sorted.leaves.len() <= 40, "{}", sorted.leaves.len());
+    }
+}
