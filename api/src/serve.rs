@@ -15,7 +15,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// How long a connection may be silent between requests, and a request's head may take.
+/// How long a connection may be silent: from an answer, which has to be read meanwhile, to the whole head of the next
+/// request.
 const SILENCE: Duration = Duration::from_secs(75);
 
 /// Answers requests with `answer` until `draining` turns true; then waits, no longer than `within`, for open requests to
