@@ -1,10 +1,10 @@
 //! The door of Ringfence: HTTP JSON.
 //!
 //! ```text
-//!  request ─▶ routes ─▶ door ───────────▶ a handler ────────▶ Handle (raft) ─▶ outcome ─▶ answer or problem
-//!                       Origin,           parses path,
-//!                       ringfence-leader, query and body
-//!                       measurements      into wire types
+//!  request ─▶ serve ───▶ routes ─▶ door ───────────▶ a handler ────▶ Handle (raft) ─▶ outcome ─▶ answer or problem
+//!             silence,             Origin,           parses path,
+//!             draining             ringfence-leader, query and body
+//!                                  measurements      into wire types
 //! ```
 //! A handler is a function from a request to `Result<Response, Failed>`. It parses what it was sent into wire types,
 //! asks the [`Handle`] of the replicated table, and puts the outcome into JSON. It holds no state of its own: whatever
