@@ -40,14 +40,17 @@ fn status_bytes(pid: u32, name: &str) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
     fn a_process_that_works_has_used_time_and_memory() {
         let own = [std::process::id()];
         let before = cpu(&own).unwrap();
-        let mut sum = 0_u64;
+        let (begun, mut sum) = (Instant::now(), 0_u64);
         while cpu(&own).unwrap() < before + Duration::from_millis(50) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "no time was used");
             sum = std::hint::black_box((0..1_000_000).fold(sum, u64::wrapping_add));
         }
         assert!(peak_bytes(&own).unwrap() >= resident_bytes(&own).unwrap() / 2);
