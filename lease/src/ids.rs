@@ -2,7 +2,7 @@ use std::cmp::Ordering;
 
 use ringfence_wire::LeaseId;
 
-use crate::sorted::Sorted;
+use crate::sorted::{At, Sorted};
 
 /// Finds what has an id. It keeps eight bytes for each: the place where that lies, of which whoever asks can tell the id,
 /// and a hint, so that hardly any place is looked at in vain.
@@ -29,22 +29,31 @@ impl<P: Copy> Ids<P> {
     }
 
     pub(crate) fn get(&self, id: LeaseId, id_at: impl Fn(P) -> LeaseId) -> Option<P> {
-        let at = self.0.search(order(id, id_at)).ok()?;
+        let at = self.search(id, id_at).ok()?;
         Some(self.0.get(at).1)
     }
 
     /// Puts in where an id lies that is not in yet.
     pub(crate) fn insert(&mut self, id: LeaseId, place: P, id_at: impl Fn(P) -> LeaseId) {
-        if let Err(at) = self.0.search(order(id, id_at)) {
+        if let Err(at) = self.search(id, id_at) {
             self.0.insert(at, (hint(id), place));
         }
     }
 
     /// Takes an id out, while it still lies at its place.
     pub(crate) fn remove(&mut self, id: LeaseId, id_at: impl Fn(P) -> LeaseId) {
-        if let Ok(at) = self.0.search(order(id, id_at)) {
+        if let Ok(at) = self.search(id, id_at) {
             self.0.remove(at);
         }
+    }
+
+    /// Hints are spread evenly, so that its own tells about where in its leaf an id is.
+    fn search(&self, id: LeaseId, id_at: impl Fn(P) -> LeaseId) -> Result<At, At> {
+        let sought = hint(id);
+        self.0.search_near(order(id, id_at), |&(first, _), next| {
+            let next = next.map_or(u32::MAX, |&(next, _)| next);
+            sought.saturating_sub(first) as f32 / (next.saturating_sub(first).max(1)) as f32
+        })
     }
 }
 

@@ -5,9 +5,10 @@ use std::mem;
 /// Values in order, packed closely: a tree of two levels.
 ///
 /// ```text
-///   directory   [ leaf leaf leaf … ]              24 bytes for each
-///                  |
-///   leaf        [ value value … up to 256 ]       with room for 32 more at most, 64 where values went
+///   firsts   [ value value value … ]              the first of each leaf once more: a search begins here
+///   leaves   [ leaf  leaf  leaf  … ]              24 bytes for each
+///                |
+///   leaf     [ value value … up to 256 ]          with room for 32 more at most, 64 where values went
 /// ```
 ///
 /// The order is not that of the values themselves: each search brings along a function that says how a value compares
@@ -19,6 +20,7 @@ use std::mem;
 /// directory, which has some thousand leaves for a million values: no change takes long.
 #[derive(Debug)]
 pub(crate) struct Sorted<T> {
+    firsts: VecDeque<T>,
     /// None is empty.
     leaves: VecDeque<Vec<T>>,
     len: usize,
@@ -38,21 +40,20 @@ const STEP: usize = 32;
 
 impl<T> Default for Sorted<T> {
     fn default() -> Self {
-        Self { leaves: VecDeque::new(), len: 0 }
+        Self { firsts: VecDeque::new(), leaves: VecDeque::new(), len: 0 }
     }
 }
 
-impl<T> Sorted<T> {
+impl<T: Clone> Sorted<T> {
     /// These values, which are in order.
     pub(crate) fn of(values: impl IntoIterator<Item = T>) -> Self {
         let mut values = values.into_iter();
         let mut sorted = Self::default();
         loop {
             let leaf: Vec<T> = values.by_ref().take(LEAF - STEP).collect();
-            if leaf.is_empty() {
-                return sorted;
-            }
+            let Some(first) = leaf.first() else { return sorted };
             sorted.len += leaf.len();
+            sorted.firsts.push_back(first.clone());
             sorted.leaves.push_back(leaf);
         }
     }
@@ -62,25 +63,57 @@ impl<T> Sorted<T> {
     }
 
     pub(crate) fn first(&self) -> Option<&T> {
-        self.leaves.front()?.first()
+        self.firsts.front()
     }
 
     /// Where the value is that is sought: the one that `order` calls equal. `Err` tells where it would be.
     pub(crate) fn search(&self, mut order: impl FnMut(&T) -> Ordering) -> Result<At, At> {
-        let after = self.leaves.partition_point(|leaf| order(&leaf[0]) != Ordering::Greater);
-        let leaf = after.saturating_sub(1);
-        match self.leaves.get(leaf).map(|values| values.binary_search_by(order)) {
-            Some(Ok(place)) => Ok(At { leaf, place }),
-            Some(Err(place)) => Err(At { leaf, place }),
-            None => Err(At { leaf, place: 0 }),
+        let leaf = self.leaf_of(&mut order);
+        let Some(values) = self.leaves.get(leaf) else { return Err(At { leaf, place: 0 }) };
+        let at = |place| At { leaf, place };
+        values.binary_search_by(order).map(at).map_err(at)
+    }
+
+    /// The same, with fewer looks where it is known about how far from the first value of its leaf to the first of the next
+    /// (`None` behind the last leaf) the value is: from 0 to 1. A bad guess costs looks, no more.
+    pub(crate) fn search_near(
+        &self,
+        mut order: impl FnMut(&T) -> Ordering,
+        guess: impl FnOnce(&T, Option<&T>) -> f32,
+    ) -> Result<At, At> {
+        let leaf = self.leaf_of(&mut order);
+        let Some(values) = self.leaves.get(leaf) else { return Err(At { leaf, place: 0 }) };
+        let at = |place| At { leaf, place };
+        // All before `from` are less than what is sought, all from `to` on are greater.
+        let (mut from, mut to) = (0, values.len());
+        let mut next =
+            ((guess(&self.firsts[leaf], self.firsts.get(leaf + 1)) * to as f32) as usize).min(to - 1);
+        let mut stride = 4;
+        while (from..to).contains(&next) {
+            match order(&values[next]) {
+                Ordering::Equal => return Ok(at(next)),
+                Ordering::Less => {
+                    from = next + 1;
+                    next += stride;
+                }
+                Ordering::Greater => {
+                    to = next;
+                    next = next.saturating_sub(stride);
+                }
+            }
+            stride *= 2;
         }
+        values[from..to]
+            .binary_search_by(order)
+            .map(|place| at(from + place))
+            .map_err(|place| at(from + place))
     }
 
     pub(crate) fn get(&self, at: At) -> &T {
         &self.leaves[at.leaf][at.place]
     }
 
-    /// To change what its order does not depend on.
+    /// To change what no order depends on.
     pub(crate) fn get_mut(&mut self, at: At) -> &mut T {
         &mut self.leaves[at.leaf][at.place]
     }
@@ -90,9 +123,13 @@ impl<T> Sorted<T> {
         self.len += 1;
         if self.leaves.is_empty() {
             self.leaves.push_back(Vec::new());
+            self.firsts.push_back(value.clone());
         }
         if self.leaves[at.leaf].len() == LEAF {
-            at = self.split(at);
+            at = self.split(at, &value);
+        }
+        if at.place == 0 {
+            self.firsts[at.leaf] = value.clone();
         }
         let leaf = &mut self.leaves[at.leaf];
         if leaf.len() == leaf.capacity() {
@@ -105,9 +142,15 @@ impl<T> Sorted<T> {
         self.len -= 1;
         let leaf = &mut self.leaves[at.leaf];
         let value = leaf.remove(at.place);
-        if leaf.is_empty() {
+        let Some(first) = leaf.first() else {
             self.leaves.remove(at.leaf);
-        } else if leaf.capacity() >= leaf.len() + 2 * STEP {
+            self.firsts.remove(at.leaf);
+            return value;
+        };
+        if at.place == 0 {
+            self.firsts[at.leaf] = first.clone();
+        }
+        if leaf.capacity() >= leaf.len() + 2 * STEP {
             let capacity = leaf.len() + STEP;
             *leaf = moved(mem::take(leaf), capacity);
             self.join_with_next(at.leaf);
@@ -123,14 +166,20 @@ impl<T> Sorted<T> {
         first.iter().chain(leaves.flatten())
     }
 
-    /// Makes room in a full leaf for a value there, and tells where that is then. Behind all others it begins a leaf of its
+    /// The leaf that has the value that is sought, or would have it: the last that begins with it or less, else the first.
+    fn leaf_of(&self, order: &mut impl FnMut(&T) -> Ordering) -> usize {
+        self.firsts.partition_point(|first| order(first) != Ordering::Greater).saturating_sub(1)
+    }
+
+    /// Makes room in a full leaf for `value` there, and tells where that is then. Behind all others it begins a leaf of its
     /// own: so leaves stay full where values come in order.
-    fn split(&mut self, At { leaf, place }: At) -> At {
+    fn split(&mut self, At { leaf, place }: At, value: &T) -> At {
         let kept = if place == LEAF { LEAF } else { LEAF / 2 };
         let upper = self.leaves[leaf].split_off(kept);
         if kept < LEAF {
             self.leaves[leaf] = moved(mem::take(&mut self.leaves[leaf]), kept);
         }
+        self.firsts.insert(leaf + 1, upper.first().unwrap_or(value).clone());
         self.leaves.insert(leaf + 1, upper);
         if place > kept || kept == LEAF {
             At { leaf: leaf + 1, place: place - kept }
@@ -146,6 +195,7 @@ impl<T> Sorted<T> {
             && len + next_len <= LEAF / 2
             && let Some(next) = self.leaves.remove(leaf + 1)
         {
+            self.firsts.remove(leaf + 1);
             let first = mem::take(&mut self.leaves[leaf]);
             self.leaves[leaf] = moved(first.into_iter().chain(next), len + next_len);
         }
@@ -187,6 +237,14 @@ mod tests {
         Some(sorted.remove(at))
     }
 
+    /// Whether a search from each of some guesses finds what the plain one finds.
+    fn is_found_from_any_guess(sorted: &Sorted<u32>, value: u32) -> bool {
+        let plain = sorted.search(|other| other.cmp(&value));
+        [0.0, 0.1, 0.5, 0.9, 1.0]
+            .iter()
+            .all(|&guess| sorted.search_near(|other| other.cmp(&value), |_, _| guess) == plain)
+    }
+
     fn from(sorted: &Sorted<u32>, value: u32) -> impl Iterator<Item = u32> {
         let at = sorted.search(|other| other.cmp(&value)).unwrap_or_else(|at| at);
         sorted.iter_from(at).copied()
@@ -195,6 +253,7 @@ mod tests {
     fn assert_is_sound(sorted: &Sorted<u32>) {
         assert!(sorted.leaves.iter().all(|leaf| (1..=LEAF).contains(&leaf.len())));
         assert!(sorted.leaves.iter().all(|leaf| leaf.capacity() <= leaf.len() + 2 * STEP));
+        assert!(sorted.leaves.iter().map(|leaf| &leaf[0]).eq(&sorted.firsts));
         assert_eq!(sorted.leaves.iter().map(Vec::len).sum::<usize>(), sorted.len());
     }
 
@@ -230,6 +289,7 @@ mod tests {
                 assert_is_sound(&sorted);
                 prop_assert_eq!(sorted.first(), set.first());
                 for start in [0, first, first + 1, 6_000] {
+                    prop_assert!(is_found_from_any_guess(&sorted, start));
                     prop_assert!(from(&sorted, start).eq(set.range(start..).copied()));
                 }
             }
