@@ -69,6 +69,13 @@ impl Borrow<str> for Key {
     }
 }
 
+/// Whatever takes text that may be a key takes keys too.
+impl AsRef<str> for Key {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
