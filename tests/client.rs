@@ -2,47 +2,55 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod client {
+    mod faults;
+    mod holding;
+    mod operating;
+    mod swallow;
+    mod taking;
+}
+
 use std::time::Duration;
 
-use ringfence_client::{Client, Consistency, Error, LeaseView, State};
-use ringfence_harness::Cluster;
+use ringfence_client::{Client, Consistency, KeyView};
+use ringfence_harness::{Answered, Cluster, until};
 
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(30);
+/// A time-to-live that does not end within a test.
+const LONG: Duration = Duration::from_secs(86_400);
 
 async fn cluster() -> (Cluster, Client) {
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
-    let client = Client::connect(cluster.nodes().iter().map(|node| node.url())).unwrap();
+    let client = client_of(&cluster);
     (cluster, client)
 }
 
-#[tokio::test]
-async fn a_key_is_held_by_one_and_handed_over_when_it_is_released() {
-    let (_cluster, client) = cluster().await;
-    let first = client.lock("accounts/42").holder("first").acquire().await.unwrap();
-    assert_eq!(first.state(), State::Held);
-    assert_eq!(first.fence("accounts/42"), Some(first.token()));
-    let held = client.lock("accounts/42").try_acquire().await.unwrap_err();
-    let Error::Held { holders, .. } = held else { panic!("{held:?}") };
-    assert_eq!(holders[0].token, first.token());
-    let waited = Duration::from_millis(200);
-    let timed_out = client.lock("accounts/42").wait(waited).acquire().await.unwrap_err();
-    assert_eq!(timed_out, Error::TimedOut { waited });
+fn client_of(cluster: &Cluster) -> Client {
+    Client::connect(cluster.nodes().iter().map(|node| node.url())).unwrap()
+}
 
-    let second = tokio::spawn(client.lock("accounts/42").acquire());
-    let waits = async || {
-        let view = client.key("accounts/42", Consistency::Linearizable).await.unwrap();
-        (view.waiters.len() == 1).then_some(())
-    };
-    ringfence_harness::until(SOON, "the second waits", waits).await.unwrap();
-    first.renew().await.unwrap();
-    let (token, lease_id) = (first.token(), first.lease_id());
-    first.release().await.unwrap();
-    let second = second.await.unwrap().unwrap();
-    assert!(second.token() > token);
-    assert!(second.remaining() > Duration::from_secs(10));
-    assert!(matches!(client.lease(lease_id, Consistency::Linearizable).await, Err(Error::Lost(_))));
-    let view = client.lease(second.lease_id(), Consistency::Linearizable).await.unwrap();
-    assert!(matches!(view, LeaseView::Granted(grant) if grant.token == second.token()));
-    second.release().await.unwrap();
+/// Waits until the key looks as it should.
+async fn seen(client: &Client, key: &str, what: &str, looks: impl Fn(&KeyView) -> bool) -> KeyView {
+    let look = async || client.key(key, Consistency::Linearizable).await.ok().filter(&looks);
+    until(SOON, what, look).await.unwrap()
+}
+
+async fn is_free(client: &Client, key: &str) {
+    seen(client, key, "the key is free", |view| view.holders.is_empty() && view.waiters.is_empty()).await;
+}
+
+/// The sum over all running nodes of what they measured under this name, with these labels.
+async fn measured(cluster: &Cluster, name: &str, labels: &[&str]) -> u64 {
+    let mut sum = 0.0;
+    for node in cluster.running() {
+        let text = node.client().metrics().await.done();
+        let lines = text.lines().filter(|line| {
+            let rest = line.strip_prefix(name).unwrap_or_default();
+            (rest.starts_with('{') || rest.starts_with(' '))
+                && labels.iter().all(|label| rest.contains(label))
+        });
+        sum += lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum::<f64>();
+    }
+    sum as u64
 }

@@ -35,6 +35,8 @@ pub struct Watch {
     after: Option<u64>,
     stream: Option<Stream>,
     was_connected: bool,
+    /// How many nodes in a row do not keep so old events.
+    gone: usize,
     backoff: Backoff,
     events: VecDeque<Event>,
 }
@@ -61,6 +63,7 @@ impl Watch {
             after: None,
             stream: None,
             was_connected: false,
+            gone: 0,
             backoff: Backoff::default(),
             events: VecDeque::new(),
         }
@@ -140,7 +143,7 @@ impl Watch {
             Ok(opened) if opened.response.status() == StatusCode::OK => {
                 let parser = Parser::after(self.after);
                 self.stream = Some(Stream { node, opened, parser });
-                self.was_connected = true;
+                (self.was_connected, self.gone) = (true, 0);
                 Ok(())
             }
             opened => {
@@ -149,7 +152,13 @@ impl Watch {
                     Err(failure) => Err(failure),
                 };
                 match fate(answer, |_| Ok(())) {
+                    // Another node may keep more.
                     Fate::Refused(problem) if problem.status == 410 => {
+                        endpoints.failed(&node);
+                        self.gone += 1;
+                        if self.gone < endpoints.count() {
+                            return Err(NoStream::Again(problem.detail));
+                        }
                         let after = self.after.unwrap_or_default();
                         Err(NoStream::Failed(Error::HistoryGone { after, detail: problem.detail }))
                     }
