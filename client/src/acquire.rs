@@ -246,3 +246,61 @@ impl Drop for Pending {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ringfence_wire::{Blocker, EndReason, Problem};
+
+    use super::*;
+    use crate::Client;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_wait_is_cut_into_slices_that_keep_the_place_all_but_the_last() {
+        assert_eq!(slice(None, false), (SLICE, true), "for ever");
+        assert_eq!(slice(Some(SLICE * 3), false), (SLICE, true));
+        assert_eq!(slice(Some(SLICE), false), (SLICE, false));
+        assert_eq!(slice(Some(7 * MS), false), (7 * MS, false));
+        assert_eq!(slice(Some(Duration::ZERO), false), (Duration::ZERO, false), "a try");
+        assert_eq!(slice(None, true), (PROBE, true), "in doubt");
+        assert_eq!(slice(Some(SLICE), true), (PROBE, true));
+        assert_eq!(slice(Some(7 * MS), true), (7 * MS, false));
+    }
+
+    fn refused(wait: Option<Duration>, kind: ProblemKind, reason: Option<EndReason>) -> Refused {
+        let client = Client::connect(["http://a:1"]).unwrap();
+        let wish = client.lock("a").wish().unwrap();
+        let problem = Problem { reason, ..Problem::new(kind, "why") };
+        let lease_id = LeaseId::random();
+        One { shared: &client.shared, wish: &wish, begun: Instant::now(), wait, lease_id }.refused(problem)
+    }
+
+    #[tokio::test]
+    async fn a_refusal_ends_an_acquire_or_only_its_id() {
+        use EndReason::{Abandoned, Expired, Released, Revoked};
+        use ProblemKind::{Held, LeaseGone, LeaseMismatch, Overloaded, WaitTimeout};
+        let (a_try, a_while, for_ever) = (Some(Duration::ZERO), Some(Duration::from_secs(600)), None);
+        let lost = |reason| Refused::Fails(Error::Lost(Loss::Ended(reason)));
+        let held = Error::Held { holders: Vec::<Blocker>::new(), waiters: 0 };
+        assert_eq!(refused(a_try, Held, None), Refused::Fails(held));
+        for wait in [a_while, for_ever] {
+            // The place was lost, but not the time.
+            assert_eq!(refused(wait, WaitTimeout, None), Refused::Ended);
+            assert_eq!(refused(wait, LeaseGone, Some(Abandoned)), Refused::Ended);
+            assert_eq!(refused(wait, LeaseGone, Some(Expired)), Refused::Ended);
+        }
+        let over = Some(Duration::from_nanos(1));
+        assert_eq!(refused(over, WaitTimeout, None), Refused::TimedOut);
+        assert_eq!(refused(over, LeaseGone, Some(Expired)), Refused::TimedOut);
+        assert_eq!(refused(over, Held, None), Refused::TimedOut);
+        for wait in [a_try, a_while, for_ever] {
+            assert_eq!(refused(wait, LeaseGone, Some(Revoked)), lost(Revoked));
+            assert_eq!(refused(wait, LeaseGone, Some(Released)), lost(Released));
+            for kind in [LeaseMismatch, Overloaded] {
+                let rejected = refused(wait, kind, None);
+                assert!(matches!(rejected, Refused::Fails(Error::Rejected(problem)) if problem.kind == kind));
+            }
+        }
+    }
+}

@@ -101,3 +101,92 @@ impl Known {
         failed_at.is_none_or(|at| at.elapsed() > PASSED_OVER).then_some(place)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+    use crate::exchange::nodes;
+
+    const URLS: [&str; 3] = ["http://a:1", "http://b:2", "http://c:3"];
+
+    fn named(url: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([("ringfence-leader".parse().unwrap(), HeaderValue::from_static(url))])
+    }
+
+    fn best(endpoints: &Endpoints) -> String {
+        endpoints.best().to_string()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_answered_last_is_asked_again_unless_it_names_the_leader() {
+        let endpoints = Endpoints::new(nodes(URLS).unwrap());
+        assert_eq!(best(&endpoints), URLS[0]);
+        endpoints.answered(&endpoints.best(), &HeaderMap::new());
+        assert_eq!(best(&endpoints), URLS[0]);
+        endpoints.answered(&endpoints.best(), &named("http://c:3/"));
+        assert_eq!(best(&endpoints), URLS[2]);
+        endpoints.answered(&endpoints.best(), &named("http://elsewhere:9"));
+        assert_eq!(best(&endpoints), "http://elsewhere:9", "one that was not given");
+        endpoints.answered(&endpoints.best(), &named("ftp://nonsense"));
+        assert_eq!(best(&endpoints), "http://elsewhere:9");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_failed_is_passed_over_for_a_while_however_often_it_is_named() {
+        let endpoints = Endpoints::new(nodes(URLS).unwrap());
+        let fails = || endpoints.failed(&endpoints.best());
+        fails();
+        assert_eq!(best(&endpoints), URLS[1]);
+        fails();
+        assert_eq!(best(&endpoints), URLS[2]);
+        endpoints.answered(&endpoints.best(), &named("http://a:1"));
+        assert_eq!(best(&endpoints), URLS[2], "the leader that is named has just failed");
+        tokio::time::advance(PASSED_OVER + Duration::from_millis(1)).await;
+        endpoints.answered(&endpoints.best(), &named("http://a:1"));
+        assert_eq!(best(&endpoints), URLS[0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_all_fail_each_has_its_turn() {
+        let endpoints = Endpoints::new(nodes(URLS).unwrap());
+        let mut asked = Vec::new();
+        for _ in 0..6 {
+            asked.push(best(&endpoints));
+            endpoints.failed(&endpoints.best());
+            tokio::time::advance(Duration::from_millis(10)).await;
+        }
+        assert_eq!(asked, [URLS, URLS].concat());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_out_of_reach_is_not_among_those_that_have_their_turn() {
+        let endpoints = Endpoints::new(nodes(&URLS[..1]).unwrap());
+        endpoints.answered(&endpoints.best(), &named("http://inside:9"));
+        assert_eq!(best(&endpoints), "http://inside:9");
+        endpoints.failed(&endpoints.best());
+        assert_eq!(best(&endpoints), URLS[0]);
+        endpoints.failed(&endpoints.best());
+        assert_eq!(best(&endpoints), URLS[0]);
+    }
+
+    #[test]
+    fn only_urls_of_nodes_are_taken() {
+        for (url, word) in [
+            ("https://a:1", "plain HTTP"),
+            ("a:1", "http://"),
+            ("http://", "no URL"),
+            ("http://a:1/path", "no path"),
+            ("http://a:1?x", "no path"),
+            ("http://user@a:1", "form"),
+            ("ftp://a", "http://"),
+        ] {
+            let error = nodes(["http://b:2", url]).unwrap_err();
+            assert_eq!(error.field.as_deref(), Some("urls[1]"));
+            assert!(error.detail.contains(word), "{url}: {}", error.detail);
+        }
+        assert_eq!(nodes([""; 0]).unwrap_err().field.as_deref(), Some("urls"));
+        assert_eq!(nodes(["http://a:1", "http://a:1/", "http://[::1]:7400"]).unwrap().len(), 2, "none twice");
+    }
+}

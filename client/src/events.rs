@@ -166,3 +166,61 @@ impl Frame {
         Ok(Some(Event { kind, revision, keys, token, holder, reason }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(event: &str, data: &str) -> Frame {
+        Frame { event: event.to_owned(), data: data.to_owned() }
+    }
+
+    /// What is read of `text`, which comes in pieces of so many bytes, and the last id.
+    fn read(text: &str, piece: usize) -> (Vec<Frame>, Option<u64>) {
+        let (mut parser, mut frames) = (Parser::after(Some(1)), Vec::new());
+        for piece in text.as_bytes().chunks(piece) {
+            parser.read(piece, |frame| frames.push(frame)).unwrap();
+        }
+        (frames, parser.last_id)
+    }
+
+    #[test]
+    fn a_stream_is_read_as_browsers_read_it_however_it_is_cut() {
+        let text = "\u{feff}retry: 500\nid: 4\n\n: a comment\nid: 5\nevent: granted\ndata: ä\ndata:  b\n\n\
+                    data\r\n\r\ndata:x\rid\r\revent: lost\n\nid: no number\ndata: last\n\nid: 9\ndata: cut off";
+        let expected = vec![frame("granted", "ä\n b"), frame("", ""), frame("", "x"), frame("", "last")];
+        for piece in 1..=text.len() {
+            assert_eq!(read(text, piece), (expected.clone(), Some(5)), "in pieces of {piece} bytes");
+        }
+        assert_eq!(read("id: 7\n\n", 1), (vec![], Some(7)), "an id without data is no event, and counts");
+        assert_eq!(read("id: 7\ndata: x\n", 1), (vec![], Some(1)), "only the empty line ends a frame");
+    }
+
+    #[test]
+    fn a_stream_without_an_end_is_not_kept() {
+        let long = vec![b'x'; LONGEST + 1];
+        assert_eq!(Parser::default().read(&long, |_| ()), Err(TooLong));
+        let mut parser = Parser::default();
+        let line = format!("data: {}\n", "x".repeat(1_000));
+        let read = (0..2_000).try_for_each(|_| parser.read(line.as_bytes(), |_| ()));
+        assert_eq!(read, Err(TooLong));
+    }
+
+    #[test]
+    fn a_change_tells_its_keys_and_one_of_an_unknown_kind_is_passed_over() {
+        let data = r#"{"revision":7,"keys":[{"key":"a/b","mode":"shared","limit":3,"fence":5}],
+            "token":6,"holder":"me","reason":"abandoned","more":1}"#;
+        let event = frame("released", data).event().unwrap().unwrap();
+        assert_eq!(
+            (event.kind, event.revision, event.token),
+            (EventKind::Released, Revision(7), Some(Token(6)))
+        );
+        assert_eq!((event.keys[0].key.as_str(), event.keys[0].fence), ("a/b", Token(5)));
+        assert_eq!(event.reason, Some(EndReason::Abandoned));
+        let waits = r#"{"revision":8,"keys":[{"key":"a","mode":"exclusive","limit":null,"fence":5}],
+            "token":null,"holder":null,"reason":null}"#;
+        assert_eq!(frame("queued", waits).event().unwrap().unwrap().token, None);
+        assert_eq!(frame("cut-off", "{}").event().unwrap(), None);
+        assert!(frame("granted", "{}").event().is_err());
+    }
+}

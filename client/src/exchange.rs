@@ -237,3 +237,77 @@ pub(crate) fn nodes<S: AsRef<str>>(urls: impl IntoIterator<Item = S>) -> Result<
     }
     Ok(nodes)
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    async fn get(node: &Node, within: Duration) -> Result<u16, Failure> {
+        node.exchange(&Call::get("/"), within).await.map(|answer| answer.status.as_u16())
+    }
+
+    fn node(listener: &TcpListener) -> Node {
+        Node::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap()
+    }
+
+    /// Takes `count` connections, one after the other; reads a request on each, answers `answer`, and closes it.
+    async fn server(answer: &'static str, count: usize) -> Node {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let node = node(&listener);
+        tokio::spawn(async move {
+            for _ in 0..count {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        node
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_certainly_not_done() {
+        let closed = node(&TcpListener::bind("127.0.0.1:0").await.unwrap());
+        assert!(matches!(get(&closed, SOON).await, Err(Failure::NotSent(_))));
+    }
+
+    #[tokio::test]
+    async fn a_request_without_a_whole_answer_may_have_been_done() {
+        let closes = server("", 1).await;
+        assert!(matches!(get(&closes, SOON).await, Err(Failure::Broken(_))));
+        let breaks_off = server("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", 1).await;
+        assert!(matches!(get(&breaks_off, SOON).await, Err(Failure::Broken(_))));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        assert!(matches!(get(&node(&listener), Duration::from_millis(50)).await, Err(Failure::Broken(_))));
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_used_again_and_made_anew_where_it_was_closed_meanwhile() {
+        let node = server("HTTP/1.1 204 No Content\r\n\r\n", 2).await;
+        for _ in 0..2 {
+            assert_eq!(get(&node, SOON).await.unwrap(), 204);
+            assert_eq!(node.idle().len(), 1);
+            // Until its driver has seen the end.
+            while node.idle().iter().any(|idle| !idle.driver.is_finished()) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_given_up_closes_its_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let node = node(&listener);
+        let asking = tokio::spawn(async move { get(&node, SOON).await });
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut bytes = [0; 1024];
+        assert!(stream.read(&mut bytes).await.unwrap() > 0);
+        asking.abort();
+        let closed = timeout(SOON / 2, stream.read(&mut bytes)).await.unwrap();
+        assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+    }
+}

@@ -92,3 +92,98 @@ impl Doubt {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hyper::{HeaderMap, StatusCode};
+    use ringfence_wire::{EndReason, ProblemKind};
+
+    use super::*;
+    use crate::Loss;
+    use crate::lifetime::Moment;
+
+    fn came(status: u16, body: &str) -> Fate<u64> {
+        let answer = Answer {
+            sent: Moment::now(),
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: HeaderMap::new(),
+            body: body.to_owned().into(),
+        };
+        fate(Ok(answer), |answer| serde_json::from_slice(&answer.body))
+    }
+
+    fn ours(kind: ProblemKind) -> Fate<u64> {
+        came(kind.status(), &serde_json::to_string(&Problem::new(kind, "why")).unwrap())
+    }
+
+    #[test]
+    fn each_problem_of_ours_has_its_fate() {
+        for &kind in ProblemKind::ALL {
+            let fate = ours(kind);
+            let expected = match kind {
+                ProblemKind::Unavailable => matches!(fate, Fate::NotDone(_)),
+                ProblemKind::Indeterminate => matches!(fate, Fate::Unknown(_)),
+                _ => matches!(&fate, Fate::Refused(problem) if problem.kind == kind),
+            };
+            assert!(expected, "{kind:?}: {fate:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_is_unknown_whatever_it_says() {
+        let unavailable = serde_json::to_string(&Problem::new(ProblemKind::Unavailable, "why")).unwrap();
+        assert!(matches!(came(200, "7"), Fate::Done(7)));
+        for (status, body) in [
+            (200, "<html>"),
+            (200, ""),
+            (302, ""),
+            (404, "no such page"),
+            (407, r#"{"type":"about:blank"}"#),
+            (500, ""),
+            (502, "bad gateway"),
+            (503, "no server is available"),
+            (503, r#"{"type":"urn:somebody:else","status":503}"#),
+            (504, "gateway timeout"),
+            // Something in between has put another status on it.
+            (502, unavailable.as_str()),
+        ] {
+            assert!(matches!(came(status, body), Fate::Unknown(_)), "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn only_what_was_not_sent_is_not_done() {
+        let read = |_: &Answer| Ok(());
+        assert!(matches!(fate(Err(Failure::NotSent("why".into())), read), Fate::NotDone(_)));
+        assert!(matches!(fate(Err(Failure::Broken("why".into())), read), Fate::Unknown(_)));
+    }
+
+    #[test]
+    fn no_leader_does_not_end_a_doubt() {
+        let mut doubt = Doubt::default();
+        doubt.not_done("no leader".into());
+        assert!(!doubt.maybe_done());
+        doubt.unknown("no answer".into());
+        doubt.not_done("no leader".into());
+        assert!(doubt.maybe_done());
+        let lease_id = LeaseId::from_u128(7);
+        assert_eq!(doubt.into_error(lease_id), Error::Unknown { lease_id, why: "no leader".into() });
+        let mut sure = Doubt::default();
+        sure.not_done("no leader".into());
+        assert_eq!(sure.into_error(lease_id), Error::Unavailable { why: "no leader".into() });
+    }
+
+    #[test]
+    fn a_refusal_says_that_a_lease_is_lost_only_where_it_is() {
+        for &kind in ProblemKind::ALL {
+            let mut problem = Problem::new(kind, "why");
+            problem.reason = (kind == ProblemKind::LeaseGone).then_some(EndReason::Expired);
+            let expected = match kind {
+                ProblemKind::LeaseGone => Some(Loss::Ended(EndReason::Expired)),
+                ProblemKind::UnknownLease => Some(Loss::Forgotten),
+                _ => None,
+            };
+            assert_eq!(Loss::of(&problem), expected, "{kind:?}");
+        }
+    }
+}

@@ -150,3 +150,95 @@ impl Lifetime {
 fn surely_until(sent: Moment, expires_in: Duration) -> Moment {
     sent.after(expires_in.saturating_sub(expires_in / DRIFT + LATE))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_millis(9_000);
+    /// 9 s less 0.2 % and 5 ms.
+    const SURE_MS: u64 = 9_000 - 18 - 5;
+
+    fn at(ms: u64) -> Moment {
+        Moment(Duration::from_millis(1_000_000 + ms))
+    }
+
+    fn sent_at(ms: u64) -> Lifetime {
+        Lifetime::new(TTL, at(ms), TTL)
+    }
+
+    #[test]
+    fn time_is_counted_from_when_the_request_was_sent_less_what_clocks_differ_by() {
+        let lifetime = sent_at(0);
+        assert_eq!(lifetime.remaining(at(0)), Duration::from_millis(SURE_MS));
+        assert_eq!(lifetime.remaining(at(7_000)), Duration::from_millis(SURE_MS - 7_000));
+        assert_eq!(lifetime.remaining(at(SURE_MS + 1)), Duration::ZERO);
+        // What is left of a grant that stood already is less than its time-to-live.
+        let standing = Lifetime::new(TTL, at(0), Duration::from_millis(1_000));
+        assert_eq!(standing.remaining(at(0)), Duration::from_millis(1_000 - 2 - 5));
+        assert_eq!(Lifetime::new(TTL, at(0), Duration::from_millis(3)).remaining(at(0)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_lease_is_held_then_doubtful_then_over() {
+        let lifetime = sent_at(0);
+        assert_eq!(lifetime.renew_at(), Some(at(SURE_MS - 6_000)));
+        assert_eq!(lifetime.renew_along_at(), Some(at(SURE_MS - 7_500)));
+        for (ms, standing) in [
+            (0, Standing::Held),
+            (SURE_MS - 3_001, Standing::Held),
+            (SURE_MS - 3_000, Standing::Doubtful),
+            (SURE_MS - 1, Standing::Doubtful),
+            (SURE_MS, Standing::Over),
+            (1_000_000, Standing::Over),
+        ] {
+            assert_eq!(lifetime.standing(at(ms)), standing, "after {ms} ms");
+        }
+    }
+
+    #[test]
+    fn a_confirmation_counts_from_its_own_request_and_the_latest_wins() {
+        let mut lifetime = sent_at(0);
+        assert!(lifetime.confirm(at(7_000), TTL, at(8_000)));
+        assert_eq!(lifetime.standing(at(8_000)), Standing::Held);
+        assert_eq!(lifetime.remaining(at(8_000)), Duration::from_millis(SURE_MS - 1_000));
+        assert!(lifetime.confirm(at(3_000), TTL, at(8_001)), "an older one that comes late");
+        assert_eq!(lifetime.remaining(at(8_000)), Duration::from_millis(SURE_MS - 1_000));
+    }
+
+    #[test]
+    fn a_confirmation_that_comes_too_late_brings_nothing_back() {
+        let mut lifetime = sent_at(0);
+        assert!(!lifetime.confirm(at(SURE_MS - 10), TTL, at(SURE_MS)));
+        assert_eq!(lifetime.standing(at(SURE_MS)), Standing::Over);
+        let mut in_time = sent_at(0);
+        assert!(in_time.confirm(at(SURE_MS - 10), TTL, at(SURE_MS - 1)));
+        assert_eq!(in_time.standing(at(SURE_MS)), Standing::Held);
+    }
+
+    #[test]
+    fn what_nobody_renews_is_in_no_doubt() {
+        let lifetime = sent_at(0).without_renewals();
+        assert_eq!((lifetime.renew_at(), lifetime.renew_along_at()), (None, None));
+        assert_eq!(lifetime.standing(at(SURE_MS - 1)), Standing::Held);
+        assert_eq!(lifetime.standing(at(SURE_MS)), Standing::Over);
+    }
+
+    #[test]
+    fn what_is_given_up_anyway_is_renewed_only_as_far_as_that() {
+        let mut lifetime = sent_at(0).at_most_until(at(12_000));
+        assert!(lifetime.renew_at().is_some() && !lifetime.ends_by_choice());
+        assert!(lifetime.confirm(at(4_000), TTL, at(4_010)));
+        assert_eq!(lifetime.renew_at(), None);
+        assert_eq!(lifetime.standing(at(11_999)), Standing::Held, "it needs no other renewal");
+        assert_eq!(lifetime.standing(at(12_000)), Standing::Over);
+        assert!(lifetime.ends_by_choice());
+    }
+
+    #[test]
+    fn only_what_lives_for_long_enough_is_fresh() {
+        assert!(sent_at(0).is_fresh(at(100)));
+        assert!(!sent_at(0).is_fresh(at(5_000)));
+        assert!(!sent_at(0).is_fresh(at(60_000)));
+    }
+}

@@ -140,7 +140,7 @@ impl Lock {
         self.wait(Duration::ZERO).acquire().await
     }
 
-    fn wish(&self) -> Result<AcquireRequest, Error> {
+    pub(crate) fn wish(&self) -> Result<AcquireRequest, Error> {
         if let Some(wrong) = &self.wrong {
             return Err(wrong.clone());
         }

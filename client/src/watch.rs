@@ -12,13 +12,14 @@ use http_body_util::BodyExt;
 use hyper::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_wire::Revision;
+use serde::Deserialize;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::Backoff;
 use crate::call::ATTEMPT;
 use crate::client::Shared;
 use crate::events::Parser;
-use crate::exchange::{Call, Node, Opened};
+use crate::exchange::{Answer, Call, Failure, Node, Opened};
 use crate::fate::{Fate, PATIENCE, fate};
 use crate::{Error, Event};
 
@@ -39,6 +40,8 @@ pub struct Watch {
     gone: usize,
     backoff: Backoff,
     events: VecDeque<Event>,
+    /// What to say when these are given out.
+    trouble: Option<Error>,
 }
 
 #[derive(Debug)]
@@ -66,6 +69,7 @@ impl Watch {
             gone: 0,
             backoff: Backoff::default(),
             events: VecDeque::new(),
+            trouble: None,
         }
     }
 
@@ -91,8 +95,11 @@ impl Watch {
             if let Some(event) = self.events.pop_front() {
                 return Ok(event);
             }
+            if let Some(error) = self.trouble.take() {
+                return Err(error);
+            }
             if self.stream.is_some() {
-                self.read().await?;
+                self.read().await;
                 continue;
             }
             match self.open().await {
@@ -107,16 +114,16 @@ impl Watch {
     }
 
     /// Reads a piece of the stream. One that has ended is given up, and the next is that of another node.
-    async fn read(&mut self) -> Result<(), Error> {
-        let Some(stream) = &mut self.stream else { return Ok(()) };
+    async fn read(&mut self) {
+        let Some(stream) = &mut self.stream else { return };
         let piece = timeout(SILENCE, stream.opened.response.body_mut().frame()).await;
         let Ok(Some(Ok(piece))) = piece else {
             self.shared.endpoints.failed(&stream.node);
             self.stream = None;
             sleep(self.backoff.next()).await;
-            return Ok(());
+            return;
         };
-        let Some(bytes) = piece.data_ref() else { return Ok(()) };
+        let Some(bytes) = piece.data_ref() else { return };
         let mut wrong = None;
         let events = &mut self.events;
         let read = stream.parser.read(bytes, |frame| match frame.event() {
@@ -127,13 +134,13 @@ impl Watch {
         if let Some(why) = wrong.or_else(|| read.err().map(|_| "an event without an end".to_owned())) {
             self.stream = None;
             self.after = self.events.back().map(|event| event.revision.0).or(self.after);
-            return Err(Error::Unavailable { why: format!("a stream that cannot be read: {why}") });
+            self.trouble = Some(Error::Unavailable { why: format!("a stream that cannot be read: {why}") });
+            return;
         }
         self.after = stream.parser.last_id;
         if !self.events.is_empty() {
             self.backoff.reset();
         }
-        Ok(())
     }
 
     async fn open(&mut self) -> Result<(), NoStream> {
@@ -146,30 +153,35 @@ impl Watch {
                 (self.was_connected, self.gone) = (true, 0);
                 Ok(())
             }
-            opened => {
-                let answer = match opened {
-                    Ok(opened) => node.finish(opened, ATTEMPT).await,
-                    Err(failure) => Err(failure),
-                };
-                match fate(answer, |_| Ok(())) {
-                    // Another node may keep more.
-                    Fate::Refused(problem) if problem.status == 410 => {
-                        endpoints.failed(&node);
-                        self.gone += 1;
-                        if self.gone < endpoints.count() {
-                            return Err(NoStream::Again(problem.detail));
-                        }
-                        let after = self.after.unwrap_or_default();
-                        Err(NoStream::Failed(Error::HistoryGone { after, detail: problem.detail }))
-                    }
-                    Fate::Refused(problem) => Err(NoStream::Failed(Error::Rejected(problem))),
-                    Fate::NotDone(why) | Fate::Unknown(why) => {
-                        endpoints.failed(&node);
-                        Err(NoStream::Again(why))
-                    }
-                    Fate::Done(()) => Err(NoStream::Again("a success that is no stream".to_owned())),
-                }
+            Ok(opened) => {
+                let answer = node.finish(opened, ATTEMPT).await;
+                Err(self.refused(&node, answer))
             }
+            Err(failure) => Err(self.refused(&node, Err(failure))),
+        }
+    }
+
+    /// What an answer means that is no stream.
+    fn refused(&mut self, node: &Arc<Node>, answer: Result<Answer, Failure>) -> NoStream {
+        let endpoints = &self.shared.endpoints;
+        if let Some(detail) = answer.as_ref().ok().and_then(history_gone) {
+            endpoints.failed(node);
+            self.gone += 1;
+            // Another node may keep more.
+            return match self.after {
+                Some(after) if self.gone >= endpoints.count() => {
+                    NoStream::Failed(Error::HistoryGone { after, detail })
+                }
+                _ => NoStream::Again(detail),
+            };
+        }
+        match fate(answer, |_| Ok(())) {
+            Fate::Refused(problem) => NoStream::Failed(Error::Rejected(problem)),
+            Fate::NotDone(why) | Fate::Unknown(why) => {
+                endpoints.failed(node);
+                NoStream::Again(why)
+            }
+            Fate::Done(()) => NoStream::Again("a success that is no stream".to_owned()),
         }
     }
 
@@ -179,4 +191,15 @@ impl Watch {
         let after = self.after.map(|after| format!("&after={after}")).unwrap_or_default();
         Call::get(format!("/v1/watch?prefix={prefix}{after}"))
     }
+}
+
+/// What a node says that does not keep the events that were asked for.
+fn history_gone(answer: &Answer) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Gone {
+        r#type: String,
+        detail: String,
+    }
+    let gone: Gone = serde_json::from_slice(&answer.body).ok()?;
+    (gone.r#type == "urn:ringfence:problem:history-gone").then_some(gone.detail)
 }
