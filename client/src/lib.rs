@@ -1,17 +1,29 @@
 //! The holder of Ringfence: takes leases, keeps them alive, and knows in time that one is lost.
 //!
-//! ```no_run
-//! # async fn holder() -> Result<(), ringfence_client::Error> {
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # // As the tests of the workspace name it.
+//! # let Some(program) = std::env::var_os("RINGFENCE_UNDER_TEST") else { return Ok(()) };
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! # let cluster = ringfence_harness::Cluster::builder(program).start().await?;
+//! # let urls = cluster.nodes().iter().map(|node| node.url());
+//! # // What a storage would do with the token.
+//! # async fn write(_: ringfence_client::Token) {}
 //! use std::time::Duration;
-//! use ringfence_client::Client;
+//! use ringfence_client::{Client, Error, State};
 //!
-//! let client = Client::connect(["http://10.0.0.1:7400", "http://10.0.0.2:7400", "http://10.0.0.3:7400"])?;
+//! let client = Client::connect(urls)?; // ["http://10.0.0.1:7400", "http://10.0.0.2:7400", …]
 //! let lease = client.lock("accounts/42").ttl(Duration::from_secs(15)).holder("worker-7").acquire().await?;
-//! let fence = lease.fence("accounts/42");
-//! let work = async { /* shows lease.token() and fence with every write */ };
-//! lease.run(work).await?;
+//! assert_eq!(lease.state(), State::Held);
+//!
+//! // Another one tries, and may as well wait: `.wait(…).acquire()`, or without `wait` for ever.
+//! let other = client.lock("accounts/42").try_acquire().await;
+//! assert!(matches!(other, Err(Error::Held { .. })));
+//!
+//! // The work is dropped before the lease can end; every write shows the token.
+//! lease.run(async { write(lease.token()).await }).await?;
 //! lease.release().await?;
-//! # Ok(()) }
+//! # Ok(()) })}
 //! ```
 //!
 //! # How a lease stands
@@ -76,3 +88,8 @@ pub use ringfence_wire::{
     Check, Claim, Grant, Key, KeyList, KeyView, LeaseId, Operation, Revision, Token, Verdict, VerdictName,
 };
 pub use watch::Watch;
+
+/// The example there compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
