@@ -1,4 +1,5 @@
-//! Waits between attempts: longer each time, and different for everybody.
+//! Waits between attempts: longer each time, and different for everybody. The second that `Retry-After` asks for with
+//! every 503 is where they end, not where they begin: most elections are over sooner.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;

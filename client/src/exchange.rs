@@ -162,7 +162,7 @@ impl Node {
     pub(crate) async fn open(&self, call: &Call, within: Duration) -> Result<Opened, Failure> {
         let request = call.request(&self.authority)?;
         loop {
-            let mut connection = self.connection().await?;
+            let mut connection = self.connection(within.min(CONNECT)).await?;
             let (sent, deadline) = (Moment::now(), Instant::now() + within);
             match timeout_at(deadline, connection.sender.try_send_request(request.clone())).await {
                 Ok(Ok(response)) => return Ok(Opened { sent, response, connection }),
@@ -177,7 +177,7 @@ impl Node {
         }
     }
 
-    async fn connection(&self) -> Result<Connection, Failure> {
+    async fn connection(&self, within: Duration) -> Result<Connection, Failure> {
         while let Some(connection) = self.pop() {
             if !connection.driver.is_finished() && connection.sender.is_ready() {
                 return Ok(connection);
@@ -189,7 +189,7 @@ impl Node {
             let handshake = handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
             std::io::Result::Ok(handshake)
         };
-        match timeout(CONNECT, connect).await {
+        match timeout(within, connect).await {
             Ok(Ok((sender, connection))) => {
                 // Its end shows in the request that it carries.
                 let driver = tokio::spawn(async move { drop(connection.await) });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use ringfence_wire::{Grant, Key, LeaseId, Token};
+use ringfence_wire::{EndReason, Grant, Key, LeaseId, Token};
 use tokio::runtime::Handle;
 
 use crate::client::Shared;
@@ -143,11 +143,13 @@ impl Lease {
         }
     }
 
-    /// Gives the keys back. [`Error::Lost`] says that the lease was lost before: what was done under it may have met
-    /// another holder. After [`Error::Unknown`] and [`Error::Unavailable`] the release is repeated in the background.
+    /// Gives the keys back. From now on the lease is lost for all who [wait](Self::lost) for that.
+    ///
+    /// [`Error::Lost`] says that it was lost before: what was done under it may have met another holder. After
+    /// [`Error::Unknown`] and [`Error::Unavailable`] the release is repeated in the background.
     pub async fn release(mut self) -> Result<(), Error> {
         let state = self.state();
-        self.stop_renewing();
+        self.give_up();
         // If this is dropped half-way, the release goes on in the background.
         let released = self.shared.release(self.lease_id()).await;
         self.releases = released.is_err();
@@ -161,19 +163,20 @@ impl Lease {
     /// somebody else renews or releases it by this id.
     pub fn into_id(mut self) -> LeaseId {
         self.releases = false;
+        self.shared.keeper.let_go(self.lease_id());
         self.lease_id()
     }
 
-    fn stop_renewing(&self) {
+    fn give_up(&self) {
         self.shared.keeper.let_go(self.lease_id());
+        self.held.lose(Loss::Ended(EndReason::Released));
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.stop_renewing();
-        let has_ended = matches!(self.state(), State::Lost(Loss::Ended(_) | Loss::Forgotten));
-        if self.releases && !has_ended {
+        if self.releases {
+            self.give_up();
             self.shared.release_later(self.lease_id(), &self.runtime);
         }
     }

@@ -145,6 +145,9 @@ async fn a_lease_that_nobody_renews_ends_by_itself_and_one_that_is_renewed_does_
     renewed(&kept, || ()).await;
     client.lease(kept_id, Consistency::Linearizable).await.unwrap();
     assert_eq!(kept.run(async { 7 }).await, Ok(7));
+    let lost = kept.lost();
+    kept.release().await.unwrap();
+    assert_eq!(lost.await, Loss::Ended(EndReason::Released), "whoever waits for it learns of the release");
 }
 
 #[test]
