@@ -86,19 +86,17 @@ impl Known {
         self.nodes.iter().position(|place| place.node.is_at(node))
     }
 
-    /// Where the leader at `url` stands, if it is worth a try.
+    /// Where the leader at `url` stands.
     fn followed(&mut self, url: &str) -> Option<usize> {
         let leader = Node::parse(url).ok()?;
-        let place = match self.place_of(&leader) {
-            Some(place) => place,
-            None if self.nodes.len() < self.given + LEARNT => {
-                self.nodes.push(Place { node: Arc::new(leader), failed_at: None });
-                self.nodes.len() - 1
-            }
-            None => return None,
-        };
-        let failed_at = self.nodes[place].failed_at;
-        failed_at.is_none_or(|at| at.elapsed() > PASSED_OVER).then_some(place)
+        if let Some(place) = self.place_of(&leader) {
+            return Some(place);
+        }
+        let is_room = self.nodes.len() < self.given + LEARNT;
+        is_room.then(|| {
+            self.nodes.push(Place { node: Arc::new(leader), failed_at: None });
+            self.nodes.len() - 1
+        })
     }
 }
 
