@@ -164,6 +164,7 @@ mod tests {
         endpoints.answered(&endpoints.best(), &named("http://inside:9"));
         assert_eq!(best(&endpoints), "http://inside:9");
         endpoints.failed(&endpoints.best());
+        tokio::time::advance(Duration::from_millis(10)).await;
         assert_eq!(best(&endpoints), URLS[0]);
         endpoints.failed(&endpoints.best());
         assert_eq!(best(&endpoints), URLS[0]);

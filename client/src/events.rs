@@ -187,8 +187,8 @@ mod tests {
     #[test]
     fn a_stream_is_read_as_browsers_read_it_however_it_is_cut() {
         let text = "\u{feff}retry: 500\nid: 4\n\n: a comment\nid: 5\nevent: granted\ndata: ä\ndata:  b\n\n\
-                    data\r\n\r\ndata:x\rid\r\revent: lost\n\nid: no number\ndata: last\n\nid: 9\ndata: cut off";
-        let expected = vec![frame("granted", "ä\n b"), frame("", ""), frame("", "x"), frame("", "last")];
+                    event:crlf\r\ndata\r\n\r\ndata:x\rid\r\revent: lost\n\nid: no number\ndata: last\n\nid: 9\ndata: cut off";
+        let expected = vec![frame("granted", "ä\n b"), frame("crlf", ""), frame("", "x"), frame("", "last")];
         for piece in 1..=text.len() {
             assert_eq!(read(text, piece), (expected.clone(), Some(5)), "in pieces of {piece} bytes");
         }

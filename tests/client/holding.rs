@@ -7,6 +7,7 @@ use futures_util::future::try_join_all;
 use ringfence_client::wire::EndReason;
 use ringfence_client::{Consistency, Error, Lease, Loss, State};
 use ringfence_harness::until;
+use tokio::time::timeout;
 
 use crate::{LONG, SOON, cluster, is_free, measured};
 
@@ -85,7 +86,7 @@ async fn work_ends_before_a_lease_that_nobody_confirms_and_it_stays_lost() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let ran: Result<(), Error> = lease.run(work).await;
+    let ran: Result<(), Error> = timeout(SOON, lease.run(work)).await.unwrap();
     assert_eq!(ran, Err(Error::Lost(Loss::Unconfirmed)));
     assert!(*last_step.lock().unwrap() < latest_end, "nothing was done after the lease may have ended");
     assert_eq!(states, [State::Held, State::Unknown], "as the work saw it");
@@ -106,7 +107,7 @@ async fn a_lease_is_lost_when_an_operator_revokes_it() {
     let (_cluster, client) = cluster().await;
     let lease = client.lock("a").ttl(Duration::from_secs(3)).acquire().await.unwrap();
     client.revoke("a", lease.token()).await.unwrap();
-    let lost = tokio::time::timeout(SOON, lease.lost()).await.unwrap();
+    let lost = timeout(SOON, lease.lost()).await.unwrap();
     assert_eq!(lost, Loss::Ended(EndReason::Revoked));
     assert_eq!(lease.run(async {}).await, Err(Error::Lost(lost)));
     assert_eq!(lease.remaining(), Duration::ZERO);
@@ -120,7 +121,7 @@ async fn a_lease_is_held_no_longer_than_it_may_be() {
     let begun = Instant::now();
     let lease = lock.acquire().await.unwrap();
     assert_eq!(lease.state(), State::Held);
-    let ran: Result<(), Error> = lease.run(std::future::pending()).await;
+    let ran: Result<(), Error> = timeout(SOON, lease.run(std::future::pending())).await.unwrap();
     assert!(begun.elapsed() >= Duration::from_secs(2));
     assert_eq!(ran, Err(Error::Lost(Loss::MaxHold)));
     assert_eq!(lease.release().await, Err(Error::Lost(Loss::MaxHold)));

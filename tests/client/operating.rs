@@ -47,6 +47,8 @@ async fn tokens_are_validated_one_by_one_and_many_at_once() {
         assert_eq!(verdicts.len(), 1_500);
         assert!(verdicts.iter().all(|verdict| verdict.verdict == live));
     }
+    let view = client.key("ä/ö ü", Consistency::Linearizable).await.unwrap();
+    assert_eq!(view.holders[0].token, lease.token(), "a path has to carry the key, too");
     let verdict = client.validate("ä/ö ü", dead, Consistency::Linearizable).await.unwrap();
     assert_eq!((verdict.verdict, verdict.fence), (VerdictName::Stale, lease.token()));
 }
