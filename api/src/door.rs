@@ -32,6 +32,7 @@ pub(crate) struct Door {
 
 impl Door {
     pub(crate) fn new(handle: Handle, options: Options) -> Self {
+        measure::begin();
         // Attachments are told apart only among the requests for one lease: from a random start, counting is enough.
         let (start, _) = Uuid::new_v4().as_u64_pair();
         Self { handle, options, attachments: AtomicU64::new(start) }
@@ -82,6 +83,7 @@ impl Door {
         F: Future<Output = Answer>,
     {
         let started = Instant::now();
+        let method = measure::method(request.method());
         let answer = match origin::check(&request) {
             Ok(()) => work(Arc::clone(&self), request).await,
             Err(foreign) => Err(foreign),
@@ -90,7 +92,7 @@ impl Door {
         if let Some(url) = self.handle.leader_url().and_then(|url| HeaderValue::try_from(url).ok()) {
             response.headers_mut().insert(LEADER, url);
         }
-        measure::answered(route, response.status(), started.elapsed());
+        measure::answered(method, route, response.status(), started.elapsed());
         response
     }
 }

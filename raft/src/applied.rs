@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ringfence_lease::{Command, Event, LeaseTable, Outcome};
+use ringfence_lease::{Event, LeaseTable, Outcome};
 use tokio::sync::watch;
 
 use crate::batch::Batch;
 use crate::changes::Marker;
 use crate::consensus::{LogId, SnapshotMeta, StoredMembership};
+use crate::tally::Tally;
 use crate::waits::Waits;
 
 /// The applied state. Clones share it.
@@ -24,6 +25,7 @@ pub(crate) struct Inner {
     pub(crate) waits: Waits,
     pub(crate) marker: Marker,
     events: Vec<Event>,
+    tally: Tally,
 }
 
 impl Applied {
@@ -35,6 +37,7 @@ impl Applied {
             waits: Waits::default(),
             marker: Marker::default(),
             events: Vec::new(),
+            tally: Tally::new(),
         };
         Self { inner: Arc::new(Mutex::new(inner)), index: Arc::new(watch::Sender::new(None)) }
     }
@@ -71,21 +74,21 @@ impl Inner {
         replaced
     }
 
-    /// Applies one batch and tells those who wait for the leases that changed, or mirror the keys.
-    pub(crate) fn apply(&mut self, batch: Batch) -> Vec<Outcome> {
+    /// Applies one batch and tells those who wait for the leases that changed, or mirror the keys. `is_own`: this node
+    /// proposed it, and is not reading its log again.
+    pub(crate) fn apply(&mut self, batch: Batch, is_own: bool) -> Vec<Outcome> {
         let Batch { at_ms, commands } = batch;
-        count_commands(&commands);
+        self.tally.applied(commands.len());
         let outcomes = self.table.apply(at_ms, commands, &mut self.events);
         for event in self.events.drain(..) {
             self.waits.tell(&event, &self.table);
             self.marker.mark(&event);
+            if is_own {
+                self.tally.changed(&event);
+            }
         }
         outcomes
     }
-}
-
-fn count_commands(commands: &[Command]) {
-    metrics::counter!("ringfence_commands_applied_total").increment(commands.len() as u64);
 }
 
 #[cfg(test)]

@@ -51,6 +51,7 @@ mod state_machine;
 mod status;
 #[cfg(test)]
 mod suite;
+mod tally;
 mod waits;
 
 pub use changes::{Changed, Changes};
