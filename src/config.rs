@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use ringfence_mirror::Settings;
@@ -12,6 +13,9 @@ use crate::cli::serve::{MirrorMode, MirrorOptions, Options};
 
 /// Revisions stay below this, so that every JSON reader keeps them exact.
 const MAX_REVISION: u64 = 1 << 53;
+
+/// How long a request takes that is logged for it.
+const SLOW_REQUEST: Duration = Duration::from_secs(1);
 
 /// A checked configuration of a node.
 #[derive(Debug)]
@@ -34,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) first_revision: Option<u64>,
     /// After how much log a snapshot is taken.
     pub(crate) snapshot_after_bytes: u64,
+    /// How long a request takes that is logged for it.
+    pub(crate) slow_request: Duration,
     /// The mirror, if there is to be one.
     pub(crate) mirror: Option<Settings>,
 }
@@ -63,6 +69,7 @@ pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result
         advertise_peer: options.advertise_peer.or(file.advertise_peer),
         first_revision: options.first_revision.or(file.first_revision),
         snapshot_after_bytes: options.snapshot_after_bytes.or(file.snapshot_after_bytes),
+        slow_request: options.slow_request.or(file.slow_request),
         redis: options.redis.or(file.redis),
         mirror: MirrorOptions {
             mode: options.mirror.mode.or(file.mirror.mode),
@@ -114,6 +121,7 @@ impl Config {
             advertise_http,
             first_revision: options.first_revision,
             snapshot_after_bytes: options.snapshot_after_bytes.unwrap_or(SNAPSHOT_AFTER_BYTES),
+            slow_request: options.slow_request.map_or(SLOW_REQUEST, Into::into),
             mirror: mirror(options.redis, options.mirror)?,
         })
     }
@@ -174,8 +182,6 @@ fn check_address(address: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn options() -> Options {

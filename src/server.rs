@@ -80,7 +80,12 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         let own = mirror.clone();
         ringfence_api::Mirror { before_answer, status: Arc::new(move || serde_json::json!(own.status())) }
     });
-    let options = ringfence_api::Options { metrics: recorder, draining: drain.clone(), mirror: told };
+    let options = ringfence_api::Options {
+        metrics: recorder,
+        draining: drain.clone(),
+        slow_request: config.slow_request,
+        mirror: told,
+    };
     let routes = ringfence_api::routes(node.handle(), options);
     let answer = move |request, open| routes.clone().answer(request, open);
     let mut serving = tokio::spawn(ringfence_api::serve(listener, answer, drain, DRAIN));

@@ -8,6 +8,8 @@ use ringfence_wire::{AddMemberRequest, FieldError, ProblemKind, TransferRequest}
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::asker::Asker;
+use crate::audit::{Act, Wish};
 use crate::door::{Answer, Door, json};
 use crate::problems::Failed;
 use crate::query::Query;
@@ -32,22 +34,27 @@ pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
 /// `POST /v1/cluster/members`
 pub(crate) async fn add(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
+    let asker = Asker::of(&request);
     let AddMemberRequest { id, peer } = body::read(request, AddMemberRequest::check).await?;
-    done(door.handle.add_member(id, peer).await)
+    let act = Act::begin(asker, Wish::AddMember { id, peer: peer.clone() });
+    act.ended(done(door.handle.add_member(id, peer).await))
 }
 
 /// `DELETE /v1/cluster/members/{id}`
 pub(crate) async fn remove(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
     let id = path::member(request.uri())?;
-    done(door.handle.remove_member(id).await)
+    let act = Act::begin(Asker::of(&request), Wish::RemoveMember { id });
+    act.ended(done(door.handle.remove_member(id).await))
 }
 
 /// `POST /v1/cluster/transfer`
 pub(crate) async fn transfer(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
+    let asker = Asker::of(&request);
     let TransferRequest { to } = body::read(request, |_| Ok::<_, FieldError>(())).await?;
-    done(door.handle.transfer_leadership(to).await)
+    let act = Act::begin(asker, Wish::Transfer { to });
+    act.ended(done(door.handle.transfer_leadership(to).await))
 }
 
 fn done(result: Result<(), MembersError>) -> Answer {

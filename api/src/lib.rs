@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!  request ─▶ serve ───▶ routes ─▶ door ───────────▶ a handler ────▶ Handle (raft) ─▶ outcome ─▶ answer or problem
-//!             silence,             Origin,           parses path,
+//!             silence,   asker     Origin,           parses path,
 //!             draining             ringfence-leader, query and body
-//!                                  measurements      into wire types
+//!                                  measurements,     into wire types
+//!                                  request_log
 //! ```
 //! A handler is a function from a request to `Result<Response, Failed>`. It parses what it was sent into wire types,
 //! asks the [`Handle`] of the replicated table, and puts the outcome into JSON. It holds no state of its own: whatever
@@ -18,10 +19,13 @@
 //! - No handler starts a task. When a connection closes, hyper drops the handler, and dropping it stops its retries:
 //!   a command then either has gone its way already or never will.
 //! - Nothing that a client chose (a key, a lease id, a path) ever becomes the label of a measurement.
+//! - A lease id is its owner's secret: no line of the log has one.
 //!
 //! `GET /openapi.json` describes every route; tests hold the document, the router and the wire types together.
 
 mod acquire;
+mod asker;
+mod audit;
 mod body;
 mod cluster;
 mod cursor;
@@ -36,10 +40,12 @@ mod origin;
 mod path;
 mod problems;
 mod query;
+mod request_log;
 mod routes;
 mod serve;
 mod starting;
 mod take_back;
+mod trace_context;
 mod validate;
 
 use std::sync::Arc;
@@ -63,6 +69,8 @@ pub struct Options {
     /// 202 where they keep their place, else 504. Both tell the client to repeat its PUT, which finds the place in the
     /// queue on any other node.
     pub draining: watch::Receiver<bool>,
+    /// A request that takes so long, beyond what it asked to wait, is logged.
+    pub slow_request: Duration,
     /// The mirror, where there is one.
     pub mirror: Option<Mirror>,
 }

@@ -9,6 +9,7 @@ use axum::routing::{MethodFilter, MethodRouter};
 use axum::{BoxError, Router};
 use tower_service::Service;
 
+use crate::asker::Asker;
 use crate::door::{Answer, Door};
 use crate::problems::{method_not_allowed, not_found};
 use crate::serve::Open;
@@ -31,17 +32,21 @@ impl Routes {
     }
 
     /// Answers one request, which is open until then. To be polled inside a tokio runtime with timers.
-    pub async fn answer<B>(self, request: Request<B>, _open: Open) -> Result<Response, Infallible>
+    pub async fn answer<B>(self, mut request: Request<B>, open: Open) -> Result<Response, Infallible>
     where
         B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
     {
         let Self { door, mut router } = self;
+        let asker = door.asker(&request, open.from());
         Ok(match Busy::of(request.method(), request.uri().path()) {
-            Some(Busy::Put) => door.answer(LEASE, request, leases::put).await,
-            Some(Busy::Delete) => door.answer(LEASE, request, leases::delete).await,
-            Some(Busy::Renew) => door.answer(RENEW, request, leases::renew).await,
-            Some(Busy::Validate) => door.answer(VALIDATE, request, validate::post).await,
-            None => return router.call(request.map(Body::new)).await,
+            Some(Busy::Put) => door.answer(LEASE, asker, request, leases::put).await,
+            Some(Busy::Delete) => door.answer(LEASE, asker, request, leases::delete).await,
+            Some(Busy::Renew) => door.answer(RENEW, asker, request, leases::renew).await,
+            Some(Busy::Validate) => door.answer(VALIDATE, asker, request, validate::post).await,
+            None => {
+                request.extensions_mut().insert(asker);
+                return router.call(request.map(Body::new)).await;
+            }
         })
     }
 }
@@ -78,7 +83,9 @@ impl Busy {
 
 fn router(door: Arc<Door>) -> Router {
     let add = |router: Router<_>, route: Route| router.route(route.path, route.methods);
-    let nowhere = |State(door): State<Arc<Door>>, request: Request| door.answer(NO_ROUTE, request, not_found);
+    let nowhere = |State(door): State<Arc<Door>>, request: Request| {
+        door.answer(NO_ROUTE, Asker::of(&request), request, not_found)
+    };
     table().into_iter().fold(Router::new(), add).fallback(nowhere).with_state(door)
 }
 
@@ -124,7 +131,7 @@ struct Route {
 impl Route {
     fn new(name: &'static str, path: &'static str) -> Self {
         let others = move |State(door): State<Arc<Door>>, request: Request| {
-            door.answer(name, request, method_not_allowed)
+            door.answer(name, Asker::of(&request), request, method_not_allowed)
         };
         Self { name, path, methods: MethodRouter::new().fallback(others) }
     }
@@ -135,7 +142,9 @@ impl Route {
         F: Future<Output = Answer> + Send + 'static,
     {
         let name = self.name;
-        let handler = move |State(door): State<Arc<Door>>, request: Request| door.answer(name, request, work);
+        let handler = move |State(door): State<Arc<Door>>, request: Request| {
+            door.answer(name, Asker::of(&request), request, work)
+        };
         self.methods = self.methods.on(method, handler);
         self
     }

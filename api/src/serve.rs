@@ -1,6 +1,7 @@
 //! Serving HTTP/1.1: accepting, bounds on slow clients, and an end in order.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -35,13 +36,13 @@ pub async fn serve<A, F>(
     builder.writev(false);
     let connections = GracefulShutdown::new();
     loop {
-        let stream = tokio::select! {
-            stream = accept(&listener) => stream,
+        let (stream, from) = tokio::select! {
+            accepted = accept(&listener) => accepted,
             _ = draining.wait_for(|draining| *draining) => break,
         };
         let (answer, idle) = (answer.clone(), Idle::default());
         let of_service = idle.clone();
-        let service = service_fn(move |request| answer(request, of_service.open()));
+        let service = service_fn(move |request| answer(request, of_service.open(from)));
         let connection = connections.watch(builder.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
             tokio::select! {
@@ -77,10 +78,10 @@ impl Idle {
         self.0.lock().expect("nothing that panics is done while it is locked")
     }
 
-    /// A request has come.
-    fn open(&self) -> Open {
+    /// A request has come from there.
+    fn open(&self, from: SocketAddr) -> Open {
         *self.since() = None;
-        Open(self.clone())
+        Open { idle: self.clone(), from }
     }
 
     /// Returns when the connection has been silent for [`SILENCE`].
@@ -96,23 +97,33 @@ impl Idle {
 }
 
 /// A request that is not answered yet: its connection is not silent until this is dropped.
-pub struct Open(Idle);
+pub struct Open {
+    idle: Idle,
+    from: SocketAddr,
+}
 
-impl Drop for Open {
-    fn drop(&mut self) {
-        *self.0.since() = Some(Instant::now());
+impl Open {
+    /// The other end of its connection.
+    pub(crate) fn from(&self) -> SocketAddr {
+        self.from
     }
 }
 
-async fn accept(listener: &TcpListener) -> TcpStream {
+impl Drop for Open {
+    fn drop(&mut self) {
+        *self.idle.since() = Some(Instant::now());
+    }
+}
+
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, from)) => {
                 // Small answers must not wait for the acknowledgement of earlier ones.
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "TCP_NODELAY could not be set");
                 }
-                return stream;
+                return (stream, from);
             }
             // Most likely too many open files: others may close theirs.
             Err(error) => {

@@ -58,6 +58,10 @@ pub(crate) struct Options {
     /// After how many bytes of log a snapshot is taken and the log cut [default: 33554432, 32 MiB]
     #[arg(long, env = "RINGFENCE_SNAPSHOT_AFTER_BYTES", value_name = "N")]
     pub(crate) snapshot_after_bytes: Option<u64>,
+    /// A request that takes so long, not counting what it asked to wait, is logged [default: 1s]
+    #[arg(long, env = "RINGFENCE_SLOW_REQUEST", value_name = "TIME")]
+    #[serde(deserialize_with = "time")]
+    pub(crate) slow_request: Option<humantime::Duration>,
     /// Publish fences in this Redis: redis://HOST:PORT, redis+cluster://HOST:PORT,…, redis+sentinel://HOST:PORT,…/NAME, or
     /// rediss… for TLS, with USER:PASSWORD@ before the hosts
     #[arg(long, env = "RINGFENCE_REDIS", value_name = "URL", hide_env_values = true)]

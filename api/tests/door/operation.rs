@@ -16,6 +16,21 @@ async fn every_answer_names_the_leader() {
 }
 
 #[tokio::test]
+async fn an_answer_repeats_the_request_id_that_was_sent_and_makes_none() {
+    let service = Service::start().await;
+    let id_of = async |method: &str, target: &str, headers: &[(&str, &str)]| {
+        let response = service.send(method, target, headers, b"").await;
+        response.header("x-request-id").map(str::to_owned)
+    };
+    for (method, target) in [("GET", "/livez"), ("PUT", "/v1/leases/x"), ("PATCH", "/nowhere")] {
+        let sent = id_of(method, target, &[("X-Request-Id", "a-1/b:2")]).await;
+        assert_eq!(sent.as_deref(), Some("a-1/b:2"), "{method} {target}");
+        assert_eq!(id_of(method, target, &[]).await, None, "{method} {target}");
+        assert_eq!(id_of(method, target, &[("x-request-id", "two words")]).await, None, "{method} {target}");
+    }
+}
+
+#[tokio::test]
 async fn the_cluster_tells_its_members_and_how_far_they_are() {
     let service = Service::start().await;
     service.hold("a").await;
