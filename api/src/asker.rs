@@ -80,11 +80,9 @@ mod tests {
     use super::*;
 
     fn asker(headers: &[(HeaderName, &str)]) -> Asker {
-        let headers =
-            headers.iter().map(|(name, value)| (name.clone(), HeaderValue::try_from(*value).unwrap()));
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            map.append(name, value);
+            map.append(name, HeaderValue::try_from(*value).unwrap());
         }
         Asker::new(&map, "127.0.0.1:9".parse().unwrap(), 0x2a)
     }
