@@ -52,7 +52,7 @@ const GAUGES: &[(&str, &str)] = &[
     ),
     (
         "ringfence_raft_has_leader",
-        "1 where this node knows a leader; of itself only while a quorum follows it.",
+        "1 where this node hears a leader, or leads with a quorum behind it. There is one if a majority says so.",
     ),
     ("ringfence_raft_is_leader", "1 where this node leads."),
     ("ringfence_raft_term", "This node's Raft term."),

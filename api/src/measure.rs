@@ -69,15 +69,15 @@ fn renew_total(outcome: &'static str) -> Counter {
 /// `GET /metrics`
 pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
-    set_gauges(&door.handle.status());
+    set_gauges(&door.handle.status(), door.handle.has_leader());
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(([(CONTENT_TYPE, content_type)], door.options.metrics.render()).into_response())
 }
 
 /// Read when asked for, not kept up to date.
-fn set_gauges(status: &Status) {
+fn set_gauges(status: &Status, has_leader: bool) {
     let set = |name: &'static str, value: u64| gauge!(name).set(value as f64);
-    set("ringfence_raft_has_leader", status.leader.is_some().into());
+    set("ringfence_raft_has_leader", has_leader.into());
     set("ringfence_raft_is_leader", (status.role == Role::Leader).into());
     set("ringfence_raft_term", status.term);
     set("ringfence_raft_last_log_index", status.last_log_index.unwrap_or(0));

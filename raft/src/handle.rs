@@ -1,7 +1,7 @@
 //! What the rest of the program may do with the replicated table.
 
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use openraft::Instant as _;
@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) reads: Reads,
     pub(crate) peers: Arc<Peers>,
     pub(crate) mirror: OnceLock<Box<dyn Mirrored>>,
+    /// When a leader was last followed here: its entries, or a heartbeat.
+    pub(crate) followed_at: Mutex<Option<Instant>>,
 }
 
 /// What publishes this node's fences while it leads, as far as the nodes need to know it.
@@ -198,6 +200,17 @@ impl Handle {
         matches!(timeout(READY_WITHIN, self.linearize()).await, Ok(Ok(_)))
     }
 
+    /// Whether this node leads, with a quorum behind it, or hears whoever does. Who leads it may know for longer: a
+    /// follower does not forget its leader before there is another.
+    pub fn has_leader(&self) -> bool {
+        let shared = &self.shared;
+        match shared.leader() {
+            None => false,
+            Some(leader) if leader == shared.id => true,
+            Some(_) => shared.followed_at().is_some_and(|at| at.elapsed() < QUORUM_LOST),
+        }
+    }
+
     /// How this node sees itself and the cluster.
     pub fn status(&self) -> Status {
         Status::of(&self.shared)
@@ -225,6 +238,10 @@ impl Shared {
     fn is_acknowledged(&self, within: Duration) -> bool {
         let acknowledged = self.raft.as_leader().ok().and_then(|leader| leader.last_quorum_acked());
         acknowledged.is_some_and(|at| at.elapsed() < within)
+    }
+
+    pub(crate) fn followed_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.followed_at.lock().expect("nothing that panics is done while it is locked")
     }
 
     /// The outcomes of `commands` from `leader`, unless another leads: an answer may never come then, from a node that

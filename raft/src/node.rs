@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
@@ -166,6 +166,7 @@ impl Node {
             reads: Reads::start(read_index),
             peers: Arc::clone(&peers),
             mirror: OnceLock::new(),
+            followed_at: Mutex::default(),
         });
         let handle = Handle { shared: Arc::clone(&shared) };
         let _ = served.handle.set(handle.clone());
