@@ -8,6 +8,7 @@
 //!  Clocks                                 clocks that are off, and jump
 //!  RedisServer, RedisSentinel, RedisCluster   real Redis: killed, emptied, stopped, failed over
 //!  PostgresServer, PgBouncer              the real ones, from the system's packages
+//!  PrometheusServer                       a real one, to scrape and to alert
 //!  EtcdCluster, ZooKeeperCluster          to be measured beside
 //! ```
 //! What a test may rely on:
@@ -42,6 +43,7 @@ mod place;
 mod postgres_server;
 mod process;
 mod program;
+mod prometheus_server;
 mod record;
 mod redis_cluster;
 mod redis_sentinel;
@@ -69,6 +71,7 @@ pub use network::Network;
 pub use node::Node;
 pub use postgres_server::{PgBouncer, PostgresServer};
 pub use program::{Ended, run};
+pub use prometheus_server::PrometheusServer;
 pub use record::{Askers, Record, Told};
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
