@@ -43,10 +43,9 @@ impl RequestLog {
         }
         let Answered { asker, method, route, response, took } = *answered;
         let waited = response.extensions().get().map_or(Duration::ZERO, |Waited(waited)| *waited);
-        // Whoever asks whether this node is ready has no other way to be told that it is not.
-        let failed = status.is_server_error() && route != "/readyz";
-        let is_slow = took.saturating_sub(waited) >= self.slow;
-        if !failed && !is_slow {
+        let failed = status.is_server_error();
+        // To wait for a leader, and to say that there is none, is what a probe is for.
+        if route == "/readyz" || !failed && took.saturating_sub(waited) < self.slow {
             return;
         }
         let mut budget = self.budget.lock().expect("nothing that panics is done while it is locked");
