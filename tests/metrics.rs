@@ -44,6 +44,12 @@ async fn measurements_explain_themselves_and_name_nobody() {
             measured.insert(family.to_owned());
         }
     }
+    let room = async || {
+        let (size, available) = ("ringfence_disk_size_bytes", "ringfence_disk_available_bytes");
+        let (size, available) = (value(cluster.node(1), size).await, value(cluster.node(1), available).await);
+        (0.0 < available && available <= size).then_some(())
+    };
+    until(SOON, "the room on the disk is known", room).await.unwrap();
     // What is explained is measured, and what pages for people name is.
     for text in [
         include_str!("../src/measured.rs"),
@@ -88,6 +94,31 @@ async fn every_end_of_a_lease_is_counted_by_one_node_and_not_again_after_a_resta
     let applied = value(led, "ringfence_raft_commands_applied_total").await;
     assert!(applied > 10.0, "it has read its log again: {applied}");
     assert_eq!(ends(led).await.values().sum::<f64>(), 0.0);
+}
+
+#[tokio::test]
+async fn a_change_of_the_leader_is_seen_by_every_node() {
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
+    let mut before = BTreeMap::new();
+    for node in cluster.nodes() {
+        let seen = value(node, "ringfence_raft_leader_changes_total").await;
+        assert!(seen >= 1.0, "node {} has seen the first", node.id());
+        before.insert(node.id(), seen);
+    }
+    let leader = cluster.leader().await.unwrap();
+    let to = json!({ "to": cluster.others(leader.id()).next().unwrap().id() }).to_string();
+    let handed = async || {
+        let answer = leader.client().raw("POST", "/v1/cluster/transfer", to.clone()).await.ok()?;
+        (answer.status == 204).then_some(())
+    };
+    until(SOON, "the leadership is handed over", handed).await.unwrap();
+    for node in cluster.nodes() {
+        let sees = async || {
+            let seen = value(node, "ringfence_raft_leader_changes_total").await;
+            (seen > before[&node.id()]).then_some(())
+        };
+        until(SOON, format!("node {} sees the change", node.id()), sees).await.unwrap();
+    }
 }
 
 #[test]

@@ -160,15 +160,16 @@ async fn every_act_of_an_operator_is_told_of_with_who_asked_and_what_came_of_it(
 async fn an_act_is_told_of_though_its_connection_closed_before_the_answer() {
     let cluster = cluster(3, "1h").await;
     let node = alone(&cluster).await;
-    let stream =
-        request(node, "POST", "/v1/revoke", &[("x-request-id", "gone")], &json!({ "key": "a", "token": 1 }))
-            .await;
-    // It is there once it waits for what it asks, which cannot come: a later one is answered meanwhile.
-    assert_eq!(send(node, "GET", "/livez", &[], &Value::Null).await, 200);
-    drop(stream);
-    let told = async || (!lines(node, "ringfence::audit").is_empty()).then_some(());
-    until(SOON, "the act is told of", told).await.unwrap();
-    let line = one(node, "ringfence::audit", "gone");
+    let body = json!({ "key": "a", "token": 1 });
+    let told = async || {
+        let stream = request(node, "POST", "/v1/revoke", &[("x-request-id", "gone")], &body).await;
+        // What it asks cannot be done now. By the time that a later request is answered the node has read it.
+        assert_eq!(send(node, "GET", "/livez", &[], &Value::Null).await, 200);
+        drop(stream);
+        lines(node, "ringfence::audit").pop()
+    };
+    let line = until(SOON, "the act is told of", told).await.unwrap();
+    assert_eq!(line["request_id"], "gone");
     assert_eq!((&line["act"], &line["outcome"]), (&json!("revoke"), &json!("indeterminate")));
 }
 
