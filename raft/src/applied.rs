@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use crate::batch::Batch;
 use crate::changes::Marker;
 use crate::consensus::{LogId, SnapshotMeta, StoredMembership};
+use crate::history::History;
 use crate::waits::Waits;
 
 /// The applied state. Clones share it.
@@ -23,6 +24,7 @@ pub(crate) struct Inner {
     pub(crate) membership: StoredMembership,
     pub(crate) waits: Waits,
     pub(crate) marker: Marker,
+    pub(crate) history: History,
     events: Vec<Event>,
 }
 
@@ -34,6 +36,7 @@ impl Applied {
             membership: StoredMembership::default(),
             waits: Waits::default(),
             marker: Marker::default(),
+            history: History::default(),
             events: Vec::new(),
         };
         Self { inner: Arc::new(Mutex::new(inner)), index: Arc::new(watch::Sender::new(None)) }
@@ -62,16 +65,31 @@ impl Applied {
     }
 }
 
+/// Tells that more of the log was applied.
+pub struct Progress(pub(crate) watch::Receiver<Option<LogId>>);
+
+impl Progress {
+    /// Waits until more is applied than when this returned last, or this was made.
+    pub async fn any(&mut self) {
+        if self.0.changed().await.is_err() {
+            // The node is gone, and so is whoever waits.
+            std::future::pending().await
+        }
+    }
+}
+
 impl Inner {
     fn replace(&mut self, table: LeaseTable, meta: &SnapshotMeta) -> LeaseTable {
         let replaced = std::mem::replace(&mut self.table, table);
         self.last_applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         self.waits.tell_all(&self.table);
+        self.history.start_after(self.table.revision());
         replaced
     }
 
-    /// Applies one batch and tells those who wait for the leases that changed, or mirror the keys.
+    /// Applies one batch and tells those who wait for the leases that changed, or mirror the keys; the changes
+    /// are kept for those who watch.
     pub(crate) fn apply(&mut self, batch: Batch) -> Vec<Outcome> {
         let Batch { at_ms, commands } = batch;
         count_commands(&commands);
@@ -79,6 +97,11 @@ impl Inner {
         for event in self.events.drain(..) {
             self.waits.tell(&event, &self.table);
             self.marker.mark(&event);
+            self.history.keep(event);
+        }
+        // A numbering that was started made no change.
+        if self.history.last() != self.table.revision() {
+            self.history.start_after(self.table.revision());
         }
         outcomes
     }

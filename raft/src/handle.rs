@@ -13,9 +13,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use uuid::Uuid;
 
-use crate::applied::Applied;
+use crate::applied::{Applied, Progress};
 use crate::changes::Changes;
 use crate::consensus::NodeId;
+use crate::history::History;
 use crate::leading::Leading;
 use crate::peer::{ForwardError, Peers};
 use crate::proposer::{Failure, Proposer};
@@ -146,6 +147,16 @@ impl Handle {
     /// Looks at this node's applied table.
     pub fn view<R>(&self, look: impl FnOnce(&LeaseTable) -> R) -> R {
         look(&self.shared.applied.lock().table)
+    }
+
+    /// Looks at the latest changes of this node's table.
+    pub fn history<R>(&self, look: impl FnOnce(&History) -> R) -> R {
+        look(&self.shared.applied.lock().history)
+    }
+
+    /// To be told when there may be new ones.
+    pub fn progress(&self) -> Progress {
+        Progress(self.shared.applied.progress())
     }
 
     /// The term in which this node leads and takes commands, `None` while it does not, and every change of that.
