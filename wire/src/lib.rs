@@ -19,6 +19,7 @@ mod requests;
 mod text;
 mod time;
 mod token;
+mod watch;
 
 pub use answers::{
     BatchAnswer, BatchBody, BatchResult, Blocker, Grant, GrantState, GrantedKey, HolderView, KeyList,
@@ -38,3 +39,4 @@ pub use requests::{
 pub use text::{Holder, Metadata};
 pub use time::{MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, Ttl, Wait};
 pub use token::{Revision, Token};
+pub use watch::{CutOff, CutOffReason, WatchEvent, WatchEventName, WatchedKey};
