@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::problems::Failed;
 use crate::query::Consistency;
+use crate::watch::Watchers;
 use crate::{Options, measure, origin};
 
 /// The header that names the leader's URL.
@@ -27,6 +28,7 @@ pub(crate) type Answer = Result<Response, Failed>;
 pub(crate) struct Door {
     pub(crate) handle: Handle,
     pub(crate) options: Options,
+    pub(crate) watchers: Arc<Watchers>,
     attachments: AtomicU64,
 }
 
@@ -34,7 +36,8 @@ impl Door {
     pub(crate) fn new(handle: Handle, options: Options) -> Self {
         // Attachments are told apart only among the requests for one lease: from a random start, counting is enough.
         let (start, _) = Uuid::new_v4().as_u64_pair();
-        Self { handle, options, attachments: AtomicU64::new(start) }
+        let watchers = Watchers::new(handle.clone(), options.draining.clone());
+        Self { handle, options, watchers, attachments: AtomicU64::new(start) }
     }
 
     /// A number for one request to acquire.

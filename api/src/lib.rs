@@ -15,7 +15,7 @@
 //! - *Certainly not done* (503) is kept apart from *maybe done* (504). `problems` alone turns refusals into statuses.
 //! - An acquire whose connection closed before its answer is taken back (`take_back`); any answer, a 504 too, ends
 //!   that duty.
-//! - No handler starts a task. When a connection closes, hyper drops the handler, and dropping it stops its retries:
+//! - No handler starts a task of its own (all watches have one together). When a connection closes, hyper drops the handler, and dropping it stops its retries:
 //!   a command then either has gone its way already or never will.
 //! - Nothing that a client chose (a key, a lease id, a path) ever becomes the label of a measurement.
 //!
@@ -41,13 +41,14 @@ mod serve;
 mod starting;
 mod take_back;
 mod validate;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use ringfence_raft::Handle;
-use tokio::sync::watch;
+use tokio::sync::watch::Receiver;
 
 pub use measure::metrics_builder;
 pub use routes::Routes;
@@ -62,7 +63,7 @@ pub struct Options {
     /// Turns `true` when the process is to stop. From then on `/readyz` says 503 and requests that wait are answered:
     /// 202 where they keep their place, else 504. Both tell the client to repeat its PUT, which finds the place in the
     /// queue on any other node.
-    pub draining: watch::Receiver<bool>,
+    pub draining: Receiver<bool>,
     /// The mirror, where there is one.
     pub mirror: Option<Mirror>,
 }

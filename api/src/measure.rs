@@ -34,13 +34,13 @@ pub fn metrics_builder() -> PrometheusBuilder {
 /// `GET /metrics`
 pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
-    set_gauges(&door.handle.status());
+    set_gauges(&door.handle.status(), door.watchers.count());
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(([(CONTENT_TYPE, content_type)], door.options.metrics.render()).into_response())
 }
 
 /// Read when asked for, not kept up to date.
-fn set_gauges(status: &Status) {
+fn set_gauges(status: &Status, watchers: usize) {
     let set = |name: &'static str, value: u64| gauge!(name).set(value as f64);
     set("ringfence_raft_has_leader", status.leader.is_some().into());
     set("ringfence_raft_is_leader", (status.role == Role::Leader).into());
@@ -51,6 +51,7 @@ fn set_gauges(status: &Status) {
     set("ringfence_revision", status.revision);
     set("ringfence_leases_live", status.live_leases as u64);
     set("ringfence_waiters", status.waiters as u64);
+    set("ringfence_watchers", watchers as u64);
 }
 
 /// Where something is measured, by its labels. To look that up among all measurements costs more than to measure.

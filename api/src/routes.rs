@@ -12,7 +12,7 @@ use tower_service::Service;
 use crate::door::{Answer, Door};
 use crate::problems::{method_not_allowed, not_found};
 use crate::serve::Open;
-use crate::{cluster, health, keys, leases, many, measure, openapi, validate};
+use crate::{cluster, health, keys, leases, many, measure, openapi, validate, watch};
 
 /// The label of what is measured where no route takes a request.
 const NO_ROUTE: &str = "none";
@@ -101,6 +101,7 @@ fn table() -> Vec<Route> {
         Route::new("/v1/keys/{key}", "/v1/keys/").on(Method::GET, keys::get),
         at("/v1/revoke").on(Method::POST, keys::revoke),
         at(VALIDATE).on(Method::POST, validate::post),
+        at("/v1/watch").on(Method::GET, watch::get),
         at("/v1/cluster").on(Method::GET, cluster::get),
         at("/v1/cluster/members").on(Method::POST, cluster::add),
         at("/v1/cluster/members/{id}").on(Method::DELETE, cluster::remove),

@@ -16,3 +16,4 @@ mod service;
 mod unanswered;
 mod validate;
 mod waiting;
+mod watch;
