@@ -181,3 +181,138 @@ impl Queue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ringfence_lease::{Change, Event};
+    use ringfence_wire::{Key, LeaseId, Mode, Token};
+
+    use super::*;
+
+    /// Of changes 1 to `last`, each of `key`.
+    fn history(last: u64, key: &str) -> History {
+        let mut history = History::default();
+        for revision in 1..=last {
+            history.keep(Event {
+                revision: Revision(revision),
+                lease_id: LeaseId::from_u128(1).unwrap(),
+                change: Change::Granted,
+                token: Some(Token(revision)),
+                keys: vec![(Key::new(key).unwrap(), Mode::Exclusive, Token(revision))],
+                holder: None,
+            });
+        }
+        history
+    }
+
+    fn next(queue: &mut Queue, given: u64, history: &History) -> Next {
+        queue.next(&Context::from_waker(Waker::noop()), Revision(given), history)
+    }
+
+    /// All that it has to send now, and whether that is the end.
+    fn sent(queue: &mut Queue, given: u64, history: &History) -> (String, bool) {
+        let mut all = String::new();
+        loop {
+            match next(queue, given, history) {
+                Next::Text(text) => all += std::str::from_utf8(&text).unwrap(),
+                Next::Again => {}
+                Next::Nothing => return (all, false),
+                Next::End => return (all, true),
+            }
+        }
+    }
+
+    fn ids(text: &str) -> Vec<u64> {
+        text.lines().filter_map(|line| line.strip_prefix("id: ")).map(|id| id.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn one_that_is_behind_reads_by_itself_as_far_as_the_rounds_have_come() {
+        let history = history(1_000, "a");
+        let mut queue = Queue::new("a".to_owned(), Revision(100));
+        let (text, ended) = sent(&mut queue, 900, &history);
+        assert_eq!(ids(&text), (100..=900).collect::<Vec<_>>());
+        assert!(!ended && queue.phase == Phase::Live);
+        assert_eq!(queue.told, Revision(900));
+    }
+
+    #[test]
+    fn one_step_of_reading_is_short_whether_it_finds_something_or_not() {
+        let history = history(1_000, &"k".repeat(512));
+        let mut finds = Queue::new(String::new(), Revision(0));
+        let mut in_vain = Queue::new("x".to_owned(), Revision(0));
+        assert!(matches!(next(&mut finds, 1_000, &history), Next::Text(_)));
+        assert!(matches!(next(&mut in_vain, 1_000, &history), Next::Text(_)));
+        assert!(matches!(next(&mut finds, 1_000, &history), Next::Text(text) if text.len() < 2 * STEP_BYTES));
+        assert!(matches!(next(&mut in_vain, 1_000, &history), Next::Again));
+        assert_eq!(in_vain.phase, Phase::Behind(Revision(STEP as u64)));
+    }
+
+    #[test]
+    fn a_queue_holds_so_many_bytes_and_what_does_not_fit_is_read_later() {
+        let history = history(1_000, "a");
+        let mut queue = Queue::new("a".to_owned(), Revision(0));
+        sent(&mut queue, 10, &history);
+        // The rounds give three pieces for four changes each, of which the second does not fit.
+        let piece = Bytes::from(vec![b'.'; MOST_BYTES - 100]);
+        for before in [10, 14, 18] {
+            queue.give(&piece, Revision(before), Revision(before + 4));
+        }
+        assert_eq!((queue.bytes, queue.phase), (piece.len(), Phase::Behind(Revision(14))));
+        let (text, _) = sent(&mut queue, 22, &history);
+        assert_eq!(ids(&text[piece.len()..]), (15..=22).collect::<Vec<_>>());
+        assert_eq!((queue.bytes, queue.phase), (0, Phase::Live));
+    }
+
+    #[test]
+    fn one_that_the_history_has_gone_past_is_cut_off_when_it_reads_or_is_looked_for() {
+        for reads in [true, false] {
+            let mut queue = Queue::new("a".to_owned(), Revision(0));
+            sent(&mut queue, 10, &history(10, "a"));
+            queue.give(&Bytes::from_static(b"for 11"), Revision(10), Revision(11));
+            queue.give(&vec![b'.'; MOST_BYTES].into(), Revision(11), Revision(12));
+            let mut history = history(20, "a");
+            history.start_after(Revision(20));
+            if !reads {
+                queue.remind(Instant::now(), Revision(20), &history);
+            }
+            let (text, ended) = sent(&mut queue, 20, &history);
+            let told = if reads { ("for 11", 11) } else { ("", 10) };
+            let end = format!(
+                "{}event: cut-off\ndata: {{\"revision\":{},\"reason\":\"too-slow\"}}\n\n",
+                told.0, told.1
+            );
+            assert_eq!((text, ended), (end, true));
+            // It stays ended, and only once.
+            queue.cut_off(CutOffReason::StateReplaced);
+            queue.give(&Bytes::from_static(b"more"), Revision(20), Revision(21));
+            assert_eq!(sent(&mut queue, 21, &history), (String::new(), true));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_told_nothing_for_long_or_while_much_happens_is_told_where_to_go_on_from() {
+        let history = history(1, "a");
+        let mut queue = Queue::new("x".to_owned(), Revision(1));
+        sent(&mut queue, 1, &history);
+        let mut reminded = |seconds, given| {
+            queue.remind(Instant::now() + Duration::from_secs(seconds), Revision(given), &history);
+            sent(&mut queue, given, &history).0
+        };
+        assert_eq!(reminded(14, FAR), "");
+        assert_eq!(reminded(15, 7), "id: 7\n\n");
+        assert_eq!(reminded(14, FAR + 6), "");
+        assert_eq!(reminded(0, FAR + 7), format!("id: {}\n\n", FAR + 7));
+        assert_eq!(reminded(0, FAR + 8), "");
+    }
+
+    #[test]
+    fn one_that_has_something_to_send_is_not_reminded() {
+        let history = history(1, "a");
+        let mut queue = Queue::new("a".to_owned(), Revision(1));
+        sent(&mut queue, 1, &history);
+        queue.give(&Bytes::from_static(b"piece"), Revision(1), Revision(2));
+        queue.remind(Instant::now() + 2 * QUIET, Revision(2), &history);
+        assert_eq!(sent(&mut queue, 2, &history).0, "piece");
+    }
+}

@@ -263,3 +263,102 @@ fn gone(after: Revision, history: &History) -> Failed {
     };
     Failed::new(ProblemKind::HistoryGone, detail)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use ringfence_lease::Change;
+    use ringfence_wire::{Key, LeaseId, Mode, Token};
+
+    use super::*;
+
+    fn event(revision: u64, keys: &[&str]) -> Event {
+        Event {
+            revision: Revision(revision),
+            lease_id: LeaseId::from_u128(1).unwrap(),
+            change: Change::Granted,
+            token: Some(Token(revision)),
+            keys: keys.iter().map(|key| (Key::new(key).unwrap(), Mode::Exclusive, Token(1))).collect(),
+            holder: None,
+        }
+    }
+
+    /// What watch `number` has to send.
+    fn sent(state: &mut State, number: u64, history: &History) -> String {
+        let (mut all, given) = (String::new(), state.given);
+        let queue = state.queues.get_mut(&number).unwrap();
+        while let Next::Text(text) = queue.next(&Context::from_waker(Waker::noop()), given, history) {
+            all += std::str::from_utf8(&text).unwrap();
+        }
+        all
+    }
+
+    #[test]
+    fn a_change_is_found_once_for_each_prefix_of_any_of_its_keys() {
+        let (mut state, mut history) = (State::default(), History::default());
+        let prefixes = ["", "a", "a/", "a/\u{e4}", "a/\u{e4}b", "b", "a", "a/x"];
+        let numbers: Vec<u64> =
+            prefixes.iter().map(|prefix| state.enter((*prefix).to_owned(), Revision(0))).collect();
+        for number in &numbers {
+            sent(&mut state, *number, &history);
+        }
+        history.keep(event(1, &["a/\u{e4}", "a/\u{e4}b", "a"]));
+        history.keep(event(2, &["c"]));
+        history.keep(event(3, &["b/a"]));
+        let round = state.round(&history);
+        assert_eq!((round, state.given), (Round { woken: 7, goes_on: false }, Revision(3)));
+        let ids = |text: String| {
+            let ids = text.lines().filter_map(|line| line.strip_prefix("id: ").map(str::to_owned));
+            ids.collect::<Vec<_>>().join(" ")
+        };
+        let told: Vec<_> = numbers.iter().map(|number| ids(sent(&mut state, *number, &history))).collect();
+        assert_eq!(told, ["1 2 3", "1", "1", "1", "1", "3", "1", ""]);
+    }
+
+    #[test]
+    fn a_round_is_a_short_step_and_says_whether_there_is_more() {
+        let (mut state, mut history) = (State::default(), History::default());
+        state.enter(String::new(), Revision(0));
+        let steps = STEP as u64 + 1;
+        (1..=steps).for_each(|revision| history.keep(event(revision, &["a"])));
+        assert_eq!((state.round(&history).goes_on, state.given), (true, Revision(steps - 1)));
+        assert_eq!((state.round(&history).goes_on, state.given), (false, Revision(steps)));
+        // Long ones are given out in smaller steps.
+        let long = "k".repeat(Key::MAX_BYTES);
+        (1..=200).for_each(|n| history.keep(event(steps + n, &[&long])));
+        assert!(state.round(&history).goes_on);
+        assert!(state.given < Revision(steps + 130), "{:?}", state.given);
+    }
+
+    #[test]
+    fn nothing_is_left_of_watches_that_have_gone() {
+        let mut state = State::default();
+        let numbers = ["a", "b", "a", "abc"].map(|prefix| state.enter(prefix.to_owned(), Revision(0)));
+        assert_eq!(state.lengths, BTreeMap::from([(1, 2), (3, 1)]));
+        state.leave(numbers[0]);
+        assert_eq!((state.lengths[&1], state.by_prefix.len()), (2, 3));
+        for number in numbers {
+            state.leave(number);
+        }
+        assert!(state.queues.is_empty() && state.by_prefix.is_empty() && state.lengths.is_empty());
+    }
+
+    #[test]
+    fn where_a_snapshot_takes_the_place_of_changes_every_watch_is_cut_off() {
+        let (mut state, mut history) = (State::default(), History::default());
+        let number = state.enter(String::new(), Revision(0));
+        sent(&mut state, number, &history);
+        history.start_after(Revision(7));
+        state.round(&history);
+        assert_eq!(state.given, Revision(7));
+        let text = sent(&mut state, number, &history);
+        assert!(text.ends_with("data: {\"revision\":0,\"reason\":\"state-replaced\"}\n\n"), "{text}");
+        // Who comes now is told what follows.
+        let number = state.enter(String::new(), Revision(7));
+        sent(&mut state, number, &history);
+        history.keep(event(8, &["a"]));
+        state.round(&history);
+        assert!(sent(&mut state, number, &history).contains("id: 8\n"));
+    }
+}
