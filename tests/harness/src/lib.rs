@@ -50,6 +50,7 @@ mod spawner;
 mod strace;
 mod tls;
 mod until;
+mod watch;
 mod wish;
 mod zookeeper_cluster;
 
@@ -75,5 +76,6 @@ pub use redis_sentinel::RedisSentinel;
 pub use redis_server::{RedisBuilder, RedisServer};
 pub use strace::{Injection, may_inject};
 pub use until::{definite, until};
+pub use watch::{Watch, Watched};
 pub use wish::{key, try_once, wait_for};
 pub use zookeeper_cluster::ZooKeeperCluster;
