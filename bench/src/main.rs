@@ -14,6 +14,7 @@ mod plot;
 mod scale;
 mod service;
 mod usage;
+mod watches;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ use market::market;
 use measure::{Plan, compare};
 use scale::scale;
 use service::{installed, serve_echo};
+use watches::watches;
 
 /// Measures Ringfence beside its peers, on one machine, in one run
 #[derive(Parser)]
@@ -58,6 +60,8 @@ enum Command {
     Market(Market),
     /// Ever more live leases, each time on a fresh cluster: what they cost
     Scale(Scale),
+    /// Acquire and release keys of one's own while nobody watches them, and while many do
+    Watch(Watch),
     /// What a pair of HTTP requests costs: answers until its standard input ends
     #[command(hide = true)]
     Echo,
@@ -129,6 +133,27 @@ struct Scale {
 }
 
 #[derive(Args)]
+struct Watch {
+    #[command(flatten)]
+    ringfence: Ringfence,
+    /// How many watchers there are, each of the key of one client
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..))]
+    watchers: u16,
+    /// How many clients there are
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    clients: u16,
+    /// How often each is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// How many seconds each measurement takes
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    seconds: u16,
+    /// Where all figures go, as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+#[derive(Args)]
 struct Services {
     #[command(flatten)]
     ringfence: Ringfence,
@@ -185,6 +210,17 @@ async fn run(command: Command) -> Result<()> {
             println!("{}", figures.text());
             options.json.map_or(Ok(()), |path| figures.write_json(&path))?;
             figures.check()
+        }
+        Command::Watch(options) => {
+            let plan = watches::Plan {
+                watchers: options.watchers.into(),
+                clients: options.clients.into(),
+                rounds: options.rounds.into(),
+                time: Duration::from_secs(options.seconds.into()),
+            };
+            let figures = watches(&options.ringfence.program()?, &plan).await?;
+            println!("{}", figures.text());
+            options.json.map_or(Ok(()), |path| figures.write_json(&path))
         }
         Command::Echo => serve_echo().await,
     }
