@@ -19,10 +19,10 @@ use super::stream::Stream;
 use crate::problems::Failed;
 
 /// How long a round waits after the one before, so that changes gather; and for each watcher that that one woke, which
-/// costs a system call and more, here and at the client. So a thousand of them, told all the time, take a tenth of a
-/// processor's time at most.
+/// costs a system call and more, here and at its client. So few watchers are told at once, and a thousand that are told
+/// all the time are told five times a second, and slow down who acquires by little.
 const GATHER: Duration = Duration::from_millis(20);
-const GATHER_FOR_EACH: Duration = Duration::from_micros(100);
+const GATHER_FOR_EACH: Duration = Duration::from_micros(200);
 /// How often quiet and slow watchers are looked for.
 const REMIND: Duration = Duration::from_secs(1);
 
