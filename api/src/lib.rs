@@ -15,8 +15,9 @@
 //! - *Certainly not done* (503) is kept apart from *maybe done* (504). `problems` alone turns refusals into statuses.
 //! - An acquire whose connection closed before its answer is taken back (`take_back`); any answer, a 504 too, ends
 //!   that duty.
-//! - No handler starts a task of its own (all watches have one together). When a connection closes, hyper drops the handler, and dropping it stops its retries:
-//!   a command then either has gone its way already or never will.
+//! - No handler starts a task of its own (all watches have one together). When a connection closes, hyper drops the
+//!   handler, and dropping it stops its retries: a command then either has gone its way already or never will.
+//! - A watch is told every change once and in order, or that it is cut off (`watch`).
 //! - Nothing that a client chose (a key, a lease id, a path) ever becomes the label of a measurement.
 //!
 //! `GET /openapi.json` describes every route; tests hold the document, the router and the wire types together.

@@ -113,6 +113,8 @@ fn count_commands(commands: &[Command]) {
 
 #[cfg(test)]
 mod tests {
+    use ringfence_wire::Revision;
+
     use super::*;
     use crate::consensus::log_id;
 
@@ -124,5 +126,22 @@ mod tests {
         let meta = SnapshotMeta { last_log_id: Some(index), last_membership: StoredMembership::default() };
         applied.replace(LeaseTable::new(), &meta);
         assert_eq!(*applied.progress().borrow(), Some(index));
+    }
+
+    /// Else nobody could watch such a node from where it is before that.
+    #[test]
+    fn the_history_goes_on_from_a_snapshot_and_from_the_start_of_a_numbering_at_once() {
+        let started = |at_ms, revision| {
+            let commands = vec![Command::Start { revision: Revision(revision) }];
+            Batch { at_ms, commands }
+        };
+        let applied = Applied::new();
+        applied.lock().apply(started(1, 7));
+        assert_eq!(applied.lock().history.last(), Revision(7));
+        let mut table = LeaseTable::new();
+        table.apply(1, started(1, 9).commands, &mut Vec::new());
+        let meta = SnapshotMeta { last_log_id: None, last_membership: StoredMembership::default() };
+        applied.replace(table, &meta);
+        assert_eq!(applied.lock().history.last(), Revision(9));
     }
 }

@@ -66,6 +66,7 @@ async fn what_is_measured_has_routes_and_outcomes_but_nothing_a_client_chose() {
         "ringfence_raft_applied_index ",
         "ringfence_leases_live ",
         "ringfence_waiters ",
+        "ringfence_watchers ",
         "ringfence_revision ",
     ] {
         assert!(text.lines().any(|it| it.starts_with(line)), "lacks {line}: {text}");

@@ -273,8 +273,10 @@ async fn a_quiet_watch_is_told_how_far_the_rest_has_come() {
         let operations: Vec<_> = (0..1_000).map(acquire).collect();
         service.post("/v1/batch", json!({ "operations": operations })).await;
     }
+    let deadline = Instant::now() + PATIENCE;
     while watch.id.parse::<u64>().unwrap() < begun + 10_000 {
         assert_eq!(watch.block().await, Some(None), "it is no event");
+        assert!(Instant::now() < deadline, "it stays at {}", watch.id);
     }
     service.hold("quiet/a").await;
     assert_eq!(watch.change().await.1.keys[0].key.as_str(), "quiet/a");
