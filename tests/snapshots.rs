@@ -59,7 +59,7 @@ fn usable(node: &Node) -> Vec<u64> {
 /// Flips a bit in the checksum that a usable snapshot has of its table: most of what is in sled's file is left behind.
 fn damage(node: &Node, index: u64) {
     let state = inspect(node, &["state", "--index", &index.to_string()]);
-    let hex = state["sha256"].as_str().unwrap().as_bytes();
+    let hex = state["blake3"].as_str().unwrap().as_bytes();
     let byte = |digits| u8::from_str_radix(str::from_utf8(digits).unwrap(), 16).unwrap();
     let checksum: Vec<u8> = hex.chunks(2).map(byte).collect();
     let path = node.data().join(format!("snapshots/{index:020}/db"));
@@ -87,7 +87,7 @@ async fn the_log_stays_short_under_load_and_a_restart_goes_on_from_a_snapshot() 
     let states = |index: u64| {
         let state = move |node: &Node| {
             let index = index.to_string();
-            inspect(node, &["state", "--index", &index])["sha256"].to_string()
+            inspect(node, &["state", "--index", &index])["blake3"].to_string()
         };
         cluster.nodes().iter().map(state).collect::<Vec<_>>()
     };

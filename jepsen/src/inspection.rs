@@ -30,7 +30,7 @@ struct Events {
 #[derive(Debug, Deserialize)]
 struct State {
     index: u64,
-    sha256: String,
+    blake3: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -98,7 +98,7 @@ impl Inspector<'_> {
             let Some(data) = nodes.get(&node.id) else { continue };
             for index in &indexes {
                 match self.ask::<State>(data, &["state", "--index", &index.to_string()]).await {
-                    Ok(state) => drop(node.states.insert(*index, state.sha256)),
+                    Ok(state) => drop(node.states.insert(*index, state.blake3)),
                     Err(error) if error.to_string().contains(OUT_OF_RANGE) => {}
                     Err(error) => {
                         end.missing

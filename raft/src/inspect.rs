@@ -12,7 +12,6 @@ use openraft::EntryPayload;
 use ringfence_lease::{Command, Event, LeaseTable};
 use ringfence_wire::Revision;
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::batch::{Batch, DecodeError};
@@ -166,8 +165,8 @@ pub struct StateView {
     pub waiters: usize,
     /// Ended leases that are still remembered.
     pub remembered: usize,
-    /// SHA-256 of the table's snapshot, in hexadecimal: equal where the tables are.
-    pub sha256: String,
+    /// BLAKE3 of the table's snapshot, in hexadecimal: equal where the tables are.
+    pub blake3: String,
 }
 
 /// A snapshot on disk.
@@ -263,7 +262,6 @@ impl StoppedNode {
     }
 
     fn state_of(&self, table: &LeaseTable, position: Position) -> StateView {
-        let digest = Sha256::digest(table.snapshot());
         StateView {
             owner: self.owner(),
             position,
@@ -272,7 +270,7 @@ impl StoppedNode {
             live_leases: table.live(),
             waiters: table.waiters(),
             remembered: table.remembered(),
-            sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            blake3: blake3::hash(&table.snapshot()).to_hex().to_string(),
         }
     }
 

@@ -141,7 +141,7 @@ fn state(view: &StateView) -> String {
     lines.add("live leases", view.live_leases);
     lines.add("waiters", view.waiters);
     lines.add("remembered", view.remembered);
-    lines.add("sha256", &view.sha256);
+    lines.add("blake3", &view.blake3);
     lines.0
 }
 

@@ -1,7 +1,7 @@
 //! One snapshot on disk: a sled database of its own, written once and never changed.
 //!
 //! ```text
-//! key "head"          format, length and SHA-256 of the table's bytes, last log id, membership, checksum of all this
+//! key "head"          format, length and BLAKE3 of the table's bytes, last log id, membership, checksum of all this
 //! key 0, 1, 2 …       the table's bytes in chunks of 4 KiB
 //! ```
 //! sled leaves it to the system when its files reach the disk, so every file and folder is synced here before the
@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use sha2::{Digest, Sha256};
 
 use crate::consensus::SnapshotMeta;
 use crate::record::{RecordError, put_meta, read_meta};
@@ -22,7 +21,7 @@ use crate::record::{RecordError, put_meta, read_meta};
 pub(super) const NEW: &str = "new-";
 pub(super) const READING: &str = "reading-";
 
-const FORMAT: u16 = 1;
+const FORMAT: u16 = 2;
 const HEAD: &[u8] = b"head";
 /// The size of a chunk in bytes: sled keeps larger values in files of their own.
 const CHUNK: usize = 4 << 10;
@@ -38,7 +37,7 @@ pub(crate) struct Head {
     /// The length of the table in bytes.
     pub(crate) bytes: u64,
     /// Of the table's bytes.
-    pub(crate) sha256: [u8; 32],
+    pub(crate) hash: [u8; 32],
 }
 
 /// A whole snapshot on disk. One that is dropped before it was published is removed.
@@ -121,7 +120,7 @@ pub(crate) struct Writer {
     chunks: u32,
     batch: sled::Batch,
     bytes: u64,
-    hash: Sha256,
+    hash: blake3::Hasher,
 }
 
 impl Writer {
@@ -130,7 +129,7 @@ impl Writer {
         let folder = Scratch::new(parent, NEW);
         let db = open(&folder.0, true)?;
         let chunk = Vec::with_capacity(CHUNK);
-        let (batch, hash) = (sled::Batch::default(), Sha256::new());
+        let (batch, hash) = (sled::Batch::default(), blake3::Hasher::new());
         Ok(Self { db, folder, chunk, chunks: 0, batch, bytes: 0, hash })
     }
 
@@ -142,7 +141,7 @@ impl Writer {
     /// When this returns, everything is on disk, and was read back.
     pub(crate) fn finish(mut self, meta: SnapshotMeta) -> io::Result<Generation> {
         self.put_chunk();
-        let head = Head { meta, bytes: self.bytes, sha256: self.hash.finalize().into() };
+        let head = Head { meta, bytes: self.bytes, hash: self.hash.finalize().into() };
         self.batch.insert(HEAD, head.encode());
         self.db.apply_batch(self.batch)?;
         self.db.flush()?;
@@ -161,6 +160,8 @@ impl Writer {
 
     fn put_chunk(&mut self) {
         if !self.chunk.is_empty() {
+            // Small pieces would not be hashed several at a time.
+            self.hash.update(&self.chunk);
             self.batch.insert(&self.chunks.to_be_bytes(), self.chunk.as_slice());
             self.chunks += 1;
             self.chunk.clear();
@@ -172,7 +173,6 @@ impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let taken = bytes.len().min(CHUNK - self.chunk.len());
         self.chunk.extend_from_slice(&bytes[..taken]);
-        self.hash.update(&bytes[..taken]);
         self.bytes += taken as u64;
         if self.chunk.len() == CHUNK {
             self.put_chunk();
@@ -197,7 +197,7 @@ pub(crate) struct Reader {
     chunk: Bytes,
     chunks: u32,
     bytes: u64,
-    hash: Sha256,
+    hash: blake3::Hasher,
 }
 
 impl Reader {
@@ -208,7 +208,15 @@ impl Reader {
         let db = open(&folder.0, false)?;
         let head = db.get(HEAD)?.ok_or_else(|| damaged("it has no head"))?;
         let head = Head::decode(&head)?;
-        Ok(Self { db, _folder: folder, head, chunk: Bytes::new(), chunks: 0, bytes: 0, hash: Sha256::new() })
+        Ok(Self {
+            db,
+            _folder: folder,
+            head,
+            chunk: Bytes::new(),
+            chunks: 0,
+            bytes: 0,
+            hash: blake3::Hasher::new(),
+        })
     }
 
     pub(crate) fn head(&self) -> &Head {
@@ -217,7 +225,7 @@ impl Reader {
 
     fn next_chunk(&mut self) -> io::Result<()> {
         if self.bytes == self.head.bytes {
-            let is_right = self.hash.clone().finalize()[..] == self.head.sha256;
+            let is_right = self.hash.finalize() == self.head.hash;
             return if is_right { Ok(()) } else { Err(damaged("its checksum is wrong")) };
         }
         let chunk = self.db.get(self.chunks.to_be_bytes())?;
@@ -254,7 +262,7 @@ impl Head {
         let mut out = BytesMut::new();
         out.put_u16_le(FORMAT);
         out.put_u64_le(self.bytes);
-        out.extend_from_slice(&self.sha256);
+        out.extend_from_slice(&self.hash);
         put_meta(&mut out, &self.meta);
         out.put_u32_le(crc32c::crc32c(&out));
         out.to_vec()
@@ -276,11 +284,11 @@ impl Head {
             )));
         }
         let len = bytes.try_get_u64_le().map_err(short)?;
-        let mut sha256 = [0; 32];
-        bytes.try_copy_to_slice(&mut sha256).map_err(short)?;
+        let mut hash = [0; 32];
+        bytes.try_copy_to_slice(&mut hash).map_err(short)?;
         let meta =
             read_meta(&mut bytes).map_err(|error: RecordError| damaged(&format!("its head: {error}")))?;
-        Ok(Self { meta, bytes: len, sha256 })
+        Ok(Self { meta, bytes: len, hash })
     }
 }
 
