@@ -1,4 +1,4 @@
-//! The door of Ringfence: HTTP JSON.
+//! The door of Ringfence: HTTP JSON, and the dashboard.
 //!
 //! ```text
 //!  request ─▶ serve ───▶ routes ─▶ door ───────────▶ a handler ────▶ Handle (raft) ─▶ outcome ─▶ answer or problem
@@ -19,12 +19,14 @@
 //!   a command then either has gone its way already or never will.
 //! - Nothing that a client chose (a key, a lease id, a path) ever becomes the label of a measurement.
 //!
-//! `GET /openapi.json` describes every route; tests hold the document, the router and the wire types together.
+//! `GET /openapi.json` describes every route; tests hold the document, the router and the wire types together. `/` is
+//! the `dashboard`: files in the program, scripts of which use these routes and no others.
 
 mod acquire;
 mod body;
 mod cluster;
 mod cursor;
+mod dashboard;
 mod door;
 mod health;
 mod keys;
@@ -76,7 +78,7 @@ pub struct Mirror {
     pub status: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
 }
 
-/// The routes of the API, without the dashboard, over the table behind `handle`.
+/// The routes of the API and the dashboard, over the table behind `handle`.
 pub fn routes(handle: Handle, options: Options) -> Routes {
     Routes::new(Arc::new(door::Door::new(handle, options)))
 }

@@ -12,7 +12,7 @@ use tower_service::Service;
 use crate::door::{Answer, Door};
 use crate::problems::{method_not_allowed, not_found};
 use crate::serve::Open;
-use crate::{cluster, health, keys, leases, many, measure, openapi, validate};
+use crate::{cluster, dashboard, health, keys, leases, many, measure, openapi, validate};
 
 /// The label of what is measured where no route takes a request.
 const NO_ROUTE: &str = "none";
@@ -79,10 +79,18 @@ impl Busy {
 fn router(door: Arc<Door>) -> Router {
     let add = |router: Router<_>, route: Route| router.route(route.path, route.methods);
     let nowhere = |State(door): State<Arc<Door>>, request: Request| door.answer(NO_ROUTE, request, not_found);
-    table().into_iter().fold(Router::new(), add).fallback(nowhere).with_state(door)
+    table().into_iter().chain(pages()).fold(Router::new(), add).fallback(nowhere).with_state(door)
 }
 
-/// Every route there is. A GET answers HEAD too.
+/// The files of the dashboard, which are no part of the API.
+fn pages() -> impl Iterator<Item = Route> {
+    dashboard::FILES.iter().map(|&file| {
+        Route::new(dashboard::ROUTE, file.path)
+            .on(MethodFilter::GET, move |_, request| dashboard::get(file, request))
+    })
+}
+
+/// Every route of the API. A GET answers HEAD too.
 fn table() -> Vec<Route> {
     use MethodFilter as Method;
     let at = |path| Route::new(path, path);

@@ -5,6 +5,7 @@
 mod acquire;
 mod client;
 mod connection;
+mod dashboard;
 mod document;
 mod ended;
 mod keys;
