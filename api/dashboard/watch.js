@@ -70,11 +70,9 @@ async function listen(prefix, at, { changed, live, signal }) {
           continue;
         }
         if (event.event === "cut-off") return "gone";
-        const change = event.data && read(event);
-        if (change) {
-          at.revision = change.revision;
-          batch.add(change);
-        }
+        if (event.data) batch.add(read(event));
+        // What keeps a quiet connection alive has an id and no data: everything up to there was told.
+        if (event.id) at.revision = Number(event.id);
         event = {};
       }
     }
@@ -125,10 +123,6 @@ function field(event, line) {
 }
 
 function read(event) {
-  try {
-    const change = JSON.parse(event.data);
-    return { ...change, name: event.event, keys: change.keys ?? [], revision: change.revision ?? Number(event.id) };
-  } catch {
-    return null;
-  }
+  const change = JSON.parse(event.data);
+  return { ...change, name: event.event, keys: change.keys ?? [], revision: change.revision ?? Number(event.id) };
 }
