@@ -7,7 +7,7 @@ import { time } from "./text.js";
 export function bar() {
   const fill = el("span", { class: "fill" });
   const number = el("span", { class: "left" });
-  return { element: el("span", { class: "time" }, el("span", { class: "bar", "aria-hidden": "true" }, fill), number), fill, number };
+  return { element: el("span", { class: "time-left" }, el("span", { class: "bar", "aria-hidden": "true" }, fill), number), fill, number };
 }
 
 /** Draws what `holder` has left at `now_ms`, on the clock of this page. */

@@ -90,7 +90,7 @@ export class ClusterView {
     const lag = of("ringfence_raft_apply_lag_entries") ??
       (view.committed_index === null ? null : view.committed_index - (view.applied_index ?? 0));
     const longest = of("ringfence_loop_lag_longest_seconds", "ringfence_loop_delay_longest_seconds");
-    return facts(
+    const figures = facts(
       ["Role", view.role],
       ["Disk flush, median", p(0.5, ...flush), "Writing and syncing the log"],
       ["Disk flush, p99", p(0.99, ...flush)],
@@ -103,6 +103,8 @@ export class ClusterView {
       ["Acquires here", rate("ringfence_acquire_total")],
       ["Requests here", rate("ringfence_http_requests_total")],
     );
+    figures.classList.add("figures");
+    return figures;
   }
 }
 

@@ -9,8 +9,10 @@ import { count, span, several, time, visible } from "./text.js";
 import { follow } from "./watch.js";
 
 const EVERY_MS = 2000;
-/** Changes of the whole cluster that are looked through for this key, at first: where so many are not kept, for half. */
+/** Changes of the whole cluster that are looked through for this key, at first: where so many are not kept, a quarter. */
 const LOOK_BACK = 16_384;
+/** Changes up to here are known not to be kept. */
+let gone_revision = 0;
 /** Changes that are shown. */
 const MOST = 100;
 
@@ -59,8 +61,10 @@ export class KeyView {
   async #load(gone) {
     if (!await this.#read()) return null;
     this.history = [];
-    const back = Math.floor(LOOK_BACK / 2 ** gone);
-    return Math.max(0, this.view.revision - back);
+    if (gone > 0) gone_revision = this.after;
+    // No cluster counts from less than 1.
+    this.after = Math.max(1, gone_revision + 1, this.view.revision - Math.floor(LOOK_BACK / 4 ** gone));
+    return this.after;
   }
 
   async #read() {

@@ -32,7 +32,7 @@ export class KeyList {
       ...COLUMNS.map(([name, title]) => el("span", { class: name, role: "columnheader", text: title })));
     this.body = el("div", { class: "rows", role: "presentation" }, this.#spacer);
     this.element = el("div", {
-      class: "list", role: "grid", tabindex: "0", "aria-label": "Keys", "aria-colcount": COLUMNS.length,
+      class: "list", role: "grid", tabindex: "0", "aria-label": "Keys that are held or waited for", "aria-colcount": COLUMNS.length,
       onkeydown: (event) => this.#pressed(event),
     }, head, this.body);
     this.body.addEventListener("scroll", () => { this.render(); this.scrolled(); }, { passive: true });

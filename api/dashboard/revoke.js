@@ -9,6 +9,7 @@ import { visible } from "./text.js";
 /** Asks, and ends the lease of `holder` on `key` if that is wanted. `done` is called when something may have changed. */
 export function revoke(key, holder, done) {
   const left = bar();
+  const title = el("h2", { id: "revoke-title", text: "Revoke this lease?" });
   const input = el("input", {
     id: "typed", type: "text", autocomplete: "off", spellcheck: "false", autocapitalize: "none", "aria-describedby": "consequence",
     autofocus: true, oninput: () => { button.disabled = !isKey(input.value, key); },
@@ -20,7 +21,7 @@ export function revoke(key, holder, done) {
     el("label", { for: "typed", text: "Type the key again" }), input,
     el("div", { class: "buttons" }, cancel, button));
   const dialog = el("dialog", { class: "revoke", "aria-labelledby": "revoke-title", onclose: () => { clearInterval(timer); dialog.remove(); } },
-    el("h2", { id: "revoke-title", text: "Revoke this lease?" }),
+    title,
     facts(
       ["Key", el("code", { class: "key-name", text: visible(key) })],
       ["Holder", el("span", { class: holder.holder ? "label" : "label unnamed", text: label(holder.holder) })],
@@ -49,8 +50,10 @@ export function revoke(key, holder, done) {
     result.textContent = text;
     button.disabled = isFinal;
     if (isFinal) {
+      title.textContent = answer.status === 204 ? "The lease is revoked" : "Nothing was revoked";
       form.hidden = true;
       clearInterval(timer);
+      left.element.closest("div").hidden = true;
       cancel.textContent = "Close";
       result.after(el("div", { class: "buttons" }, cancel));
       cancel.focus();

@@ -8,9 +8,8 @@ import { pause } from "./api.js";
 
 /** Nodes send something every 15 s or so; after this the connection is dead. */
 const SILENCE_MS = 45_000;
-/** Pauses before the next try: where the node has no watch, or nobody leads, and after a connection that was cut. */
-const REFUSED_MS = 5000;
-const DROPPED_MS = 500;
+/** Pauses before the next try: after a connection that was cut, where nobody leads, and where the node has no watch. */
+const PAUSE_MS = { dropped: 500, refused: 5000, absent: 60_000 };
 
 /**
  * Loads and then follows what changes under `prefix`, until `signal` is aborted.
@@ -24,7 +23,7 @@ export async function follow({ prefix, load, changed, live, signal }) {
   for (;;) {
     after ??= await load(gone);
     if (after === null) {
-      await pause(REFUSED_MS, signal);
+      await pause(PAUSE_MS.refused, signal);
       continue;
     }
     const at = { revision: after };
@@ -38,11 +37,11 @@ export async function follow({ prefix, load, changed, live, signal }) {
       continue;
     }
     [after, gone] = [at.revision, 0];
-    await pause(ended === "dropped" ? DROPPED_MS : REFUSED_MS, signal);
+    await pause(PAUSE_MS[ended], signal);
   }
 }
 
-/** One connection. Gives how it ended: `gone`, `refused` or `dropped`. */
+/** One connection. Gives how it ended: `gone`, `absent`, `refused` or `dropped`. */
 async function listen(prefix, at, { changed, live, signal }) {
   const cut = new AbortController();
   const silent = () => cut.abort(new Error("nothing came"));
@@ -56,6 +55,7 @@ async function listen(prefix, at, { changed, live, signal }) {
       cache: "no-store",
     });
     if (response.status === 410) return "gone";
+    if (response.status === 404) return "absent";
     const type = response.headers.get("content-type") ?? "";
     if (!response.ok || !type.startsWith("text/event-stream")) return "refused";
     live(true);
