@@ -8,6 +8,7 @@
 //!  Clocks                                 clocks that are off, and jump
 //!  RedisServer, RedisSentinel, RedisCluster   real Redis: killed, emptied, stopped, failed over
 //!  PostgresServer, PgBouncer              the real ones, from the system's packages
+//!  Browser                                the system's Chromium
 //!  EtcdCluster, ZooKeeperCluster          to be measured beside
 //! ```
 //! What a test may rely on:
@@ -23,6 +24,7 @@
 //!   shows the ends of the logs.
 
 mod answer;
+mod browser;
 mod churn;
 mod client;
 mod clocks;
@@ -54,6 +56,7 @@ mod wish;
 mod zookeeper_cluster;
 
 pub use answer::{Acquired, Answered, Called, ClusterView, Failure, Fate, LeaseView, MemberView, Reply};
+pub use browser::Browser;
 pub use churn::{Kept, churn};
 pub use client::{Client, Consistency};
 pub use clocks::{Clocks, clock_is_off};
