@@ -323,6 +323,18 @@ async fn without_a_quorum_time_stands_still_and_the_page_recovers_by_itself() {
         .unwrap();
     assert_eq!(browser.evaluate(&format!("{SHARE} >= {share}")).await.unwrap(), true);
 
+    // What is opened only now shows what this node has.
+    browser.evaluate("location.hash = '#/key/orders%2F42'").await.unwrap();
+    browser
+        .until(SOON, "document.querySelector('.one-key td .label').textContent === 'billing-7'")
+        .await
+        .unwrap();
+    browser.evaluate("location.hash = '#/locks'").await.unwrap();
+    browser
+        .until(SOON, "document.querySelector('.spacer .row').innerText.includes('billing-7')")
+        .await
+        .unwrap();
+
     node.kill().unwrap();
     browser.until(SOON, &mode("no connection")).await.unwrap();
     browser.until(SOON, "document.querySelectorAll('#banner a').length === 2").await.unwrap();

@@ -91,7 +91,6 @@ export class ClusterView {
       (view.committed_index === null ? null : view.committed_index - (view.applied_index ?? 0));
     const longest = of("ringfence_loop_lag_longest_seconds", "ringfence_loop_delay_longest_seconds");
     const figures = facts(
-      ["Role", view.role],
       ["Disk flush, median", p(0.5, ...flush), "Writing and syncing the log"],
       ["Disk flush, p99", p(0.99, ...flush)],
       ["Proposal, p99", p(0.99, ...proposal), "From a command to its outcome, where this node leads"],

@@ -1,6 +1,6 @@
 // The view of one key: who holds it, who waits, what happened to it lately.
 
-import { call, keyPath, pause, reason, until } from "./api.js";
+import { keyPath, pause, reason, until } from "./api.js";
 import { bar, dated, draw } from "./bar.js";
 import { el, facts, put, table } from "./dom.js";
 import { label, mode } from "./key_list.js";
@@ -59,7 +59,7 @@ export class KeyView {
   }
 
   async #load(gone) {
-    if (!await this.#read()) return null;
+    if (!await this.#read(!this.view)) return null;
     this.history = [];
     if (gone > 0) gone_revision = this.after;
     // No cluster counts from less than 1.
@@ -67,9 +67,8 @@ export class KeyView {
     return this.after;
   }
 
-  async #read() {
-    const answer = await call("GET", keyPath(this.key), { signal: this.page.signal });
-    this.page.node.read(answer);
+  async #read(isFirst = false) {
+    const answer = await this.page.node.read(keyPath(this.key), isFirst, this.page.signal);
     if (answer.status !== 200) {
       if (!this.view) this.state.replaceChildren(el("p", { class: "failure", text: reason(answer) }));
       return false;
@@ -160,8 +159,8 @@ export class KeyView {
   #tell() {
     if (this.history.length === 0) {
       this.list.replaceChildren(el("p", { class: "none", text: this.isLive ?
-        "Nothing happened to this key as far back as this node remembers." :
-        "The history comes with the watch, which is not connected." }));
+        "Nothing happened to this key among the latest changes of the cluster." :
+        "It comes with the watch, which is not connected." }));
       return;
     }
     this.list.replaceChildren(table("Recent history", [

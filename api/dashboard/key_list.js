@@ -138,7 +138,9 @@ export class KeyList {
     element.classList.toggle("selected", this.#selected === entry.key);
     element.setAttribute("aria-selected", String(this.#selected === entry.key));
     const more = holders.length > 1 ? ` +${holders.length - 1}` : "";
-    put(cells.mode, entry.ended ? "" : mode(holders[0] ?? entry.waiters[0]));
+    const held = holders[0] ?? entry.waiters[0];
+    put(cells.mode, mode(held));
+    cells.mode.classList.toggle("usual", held?.mode === "exclusive");
     put(cells.holder, entry.ended ? entry.ended.how : holders.length ? label(holders[0].holder) + more : "nobody yet");
     cells.holder.classList.toggle("unnamed", holders.length > 0 && !holders[0].holder);
     put(cells.token, holders.length ? String(holders[0].token) + more : "");

@@ -3,7 +3,7 @@
 // The listing is read once; after that, changes come by the watch, and only the pages of what is on the screen are read
 // again: renewals are no changes, and without a watch nothing else tells.
 
-import { call, pause, reason, until } from "./api.js";
+import { pause, reason, until } from "./api.js";
 import { announce, el, put } from "./dom.js";
 import { KeyList } from "./key_list.js";
 import { KeyTable, order } from "./key_table.js";
@@ -90,7 +90,7 @@ export class Locks {
   async #load(signal) {
     let [mark, revision] = [{ last: "", cursor: null }, null];
     while (mark && this.table.keys.length < MOST) {
-      const answer = await this.#page(mark, signal);
+      const answer = await this.#page(mark, true, signal);
       if (!answer) return null;
       revision ??= answer.revision;
       mark = this.table.take(mark, answer, performance.now(), () => false);
@@ -113,7 +113,7 @@ export class Locks {
       const last = keys[Math.min(end, keys.length) - 1] ?? "";
       let mark = this.table.mark(keys[first] ?? "") ?? { last: "", cursor: null };
       for (let pages = 0; mark && pages < MOST_PAGES; pages++) {
-        const answer = await this.#page(mark, signal);
+        const answer = await this.#page(mark, false, signal);
         if (!answer) break;
         mark = this.table.take(mark, answer, performance.now(), (key) => this.list.isSeen(key));
         if (mark && order(mark.last, last) >= 0) break;
@@ -122,11 +122,10 @@ export class Locks {
     }
   }
 
-  async #page(mark, signal) {
+  async #page(mark, isFirst, signal) {
     const query = new URLSearchParams({ prefix: this.prefix, limit: PAGE });
     if (mark.cursor) query.set("after", mark.cursor);
-    const answer = await call("GET", `v1/keys?${query}`, { signal });
-    this.page.node.read(answer);
+    const answer = await this.page.node.read(`v1/keys?${query}`, isFirst, signal);
     this.failure = answer.status === 200 ? null : reason(answer);
     if (answer.status === 200) return answer.body;
     this.#draw();

@@ -27,17 +27,33 @@ export class Node extends EventTarget {
   async ask() {
     const answer = await call("GET", "v1/cluster", { within_ms: WITHIN_MS });
     if (answer.status === 200) {
+      // Another cluster has taken the place of the one that was: nothing that this page knows is of it.
+      if (this.view && this.view.cluster_id !== answer.body.cluster_id) location.reload();
       this.view = answer.body;
       this.answered_ms = performance.now();
     }
     this.answers = answer.status !== 0;
     // A node that has not joined a cluster yet refuses everything.
     if (answer.status !== 200 && this.answers) this.refusal = reason(answer);
+    else if (this.refusal && (await call("GET", "readyz", { within_ms: WITHIN_MS })).status === 200) this.refusal = null;
     this.dispatchEvent(new Event("change"));
   }
 
+  /**
+   * Reads what a path gives, at first as it stands in the cluster. While that cannot be read, `isFirst` takes what this
+   * node has itself, without times: old is better than nothing.
+   */
+  async read(path, isFirst, signal) {
+    if (!isFirst || this.goesOn) {
+      const answer = await call("GET", path, { signal });
+      this.#note(answer);
+      if (!isFirst || answer.status < 500) return answer;
+    }
+    return call("GET", `${path}${path.includes("?") ? "&" : "?"}consistency=local`, { signal });
+  }
+
   /** Takes note of how a read through the cluster went. */
-  read(answer) {
+  #note(answer) {
     const refusal = answer.status >= 500 ? reason(answer) : null;
     if (answer.status === 0 || refusal === this.refusal) return;
     this.refusal = refusal;

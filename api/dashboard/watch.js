@@ -26,6 +26,7 @@ export async function follow({ prefix, load, changed, live, signal }) {
       await pause(PAUSE_MS.refused, signal);
       continue;
     }
+    await seen(signal);
     const at = { revision: after };
     const ended = await listen(prefix, at, { changed, live, signal }).catch((error) => {
       signal.throwIfAborted();
@@ -46,6 +47,8 @@ async function listen(prefix, at, { changed, live, signal }) {
   const cut = new AbortController();
   const silent = () => cut.abort(new Error("nothing came"));
   let timer = setTimeout(silent, SILENCE_MS);
+  // Browsers have few connections to a node: one that nobody looks at would hold one of them.
+  document.addEventListener("visibilitychange", () => document.hidden && cut.abort(), { signal: cut.signal });
   const batch = new Batch(changed);
   try {
     const query = new URLSearchParams({ prefix, after: at.revision });
@@ -81,6 +84,20 @@ async function listen(prefix, at, { changed, live, signal }) {
     clearTimeout(timer);
     batch.flush();
     cut.abort();
+  }
+}
+
+/** Resolves when somebody looks. */
+async function seen(signal) {
+  while (document.hidden) {
+    const cut = new AbortController();
+    await new Promise((resolve) => {
+      const signals = { signal: cut.signal };
+      document.addEventListener("visibilitychange", resolve, signals);
+      signal.addEventListener("abort", resolve, signals);
+    });
+    cut.abort();
+    signal.throwIfAborted();
   }
 }
 

@@ -43,7 +43,8 @@ async fn every_file_of_the_dashboard_is_served_as_it_is() {
         let name = path.file_name().unwrap().to_str().unwrap();
         let target = if name == "index.html" { "/".to_owned() } else { format!("/dashboard/{name}") };
         let answer = file(&service, &target, &[]).await;
-        assert_eq!((answer.status, &answer.body), (200, &std::fs::read(&path).unwrap()), "{target}");
+        assert_eq!(answer.status, 200, "{target}");
+        assert!(answer.body == std::fs::read(&path).unwrap(), "{target} is another file");
     }
 }
 
