@@ -1,12 +1,25 @@
 //! The command line: one file a command.
 
+pub(crate) mod backup;
+pub(crate) mod calls;
+pub(crate) mod cluster;
+pub(crate) mod connection;
 pub(crate) mod demo;
 pub(crate) mod dev;
 pub(crate) mod inspect;
+pub(crate) mod keys;
+pub(crate) mod leases;
+pub(crate) mod lock;
+pub(crate) mod manual;
 pub(crate) mod mirror;
+pub(crate) mod output;
 pub(crate) mod serve;
+pub(crate) mod text;
+pub(crate) mod wish;
 
 use clap::{Parser, Subcommand};
+
+use crate::held;
 
 /// A Raft-replicated lease service with fencing tokens.
 #[derive(Debug, Parser)]
@@ -29,9 +42,43 @@ pub(crate) enum Command {
     /// One of the demo's writers
     #[command(hide = true)]
     DemoWriter(crate::demo::writer::Arguments),
+    /// Run a command while a lease is held
+    Lock(Box<lock::Arguments>),
+    /// Take a lease, and leave renewing it to others
+    Acquire(Box<leases::Acquire>),
+    /// Renew a lease
+    Renew(leases::Renew),
+    /// Give a lease back, or leave the queue
+    Release(leases::Release),
+    /// Show who holds a key and who waits for it
+    Get(keys::Get),
+    /// List the keys that are held or waited for
+    Ls(keys::List),
+    /// Show changes as they come
+    Watch(keys::Watch),
+    /// Tell whether a token is dead
+    Validate(keys::Validate),
+    /// End somebody's lease
+    Revoke(keys::Revoke),
+    /// Look after a cluster
+    #[command(subcommand)]
+    Cluster(cluster::Command),
+    /// Note how far a cluster has come, for one that is to take its place
+    #[command(subcommand)]
+    Backup(backup::Command),
+    /// Print what a shell needs to complete these commands
+    Completions(manual::Completions),
+    /// Print a manual page
+    Man(manual::Man),
     /// Look after the mirror in Redis
     #[command(subcommand)]
     Mirror(mirror::Command),
     /// Look at the data of a stopped node
     Inspect(inspect::Arguments),
+    /// The command of `lock`, before it is that
+    #[command(hide = true)]
+    Become(held::r#become::Arguments),
+    /// Kills the command of `lock` when that is gone
+    #[command(hide = true)]
+    WatchGroup(held::watch_group::Arguments),
 }

@@ -3,15 +3,21 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use ringfence_mirror::Settings;
 use ringfence_raft::SNAPSHOT_AFTER_BYTES;
+use ringfence_wire::Backup;
 
+use crate::backup;
 use crate::cli::serve::{MirrorMode, MirrorOptions, Options};
 
 /// Revisions stay below this, so that every JSON reader keeps them exact.
 const MAX_REVISION: u64 = 1 << 53;
+
+/// How long a request takes that is logged for it.
+const SLOW_REQUEST: Duration = Duration::from_secs(1);
 
 /// A checked configuration of a node.
 #[derive(Debug)]
@@ -32,26 +38,35 @@ pub(crate) struct Config {
     pub(crate) advertise_http: Option<String>,
     /// What a new cluster counts from.
     pub(crate) first_revision: Option<u64>,
+    /// What a new cluster takes the place of, and the file that says so.
+    pub(crate) restored: Option<(Backup, PathBuf)>,
     /// After how much log a snapshot is taken.
     pub(crate) snapshot_after_bytes: u64,
+    /// How long a request takes that is logged for it.
+    pub(crate) slow_request: Duration,
     /// The mirror, if there is to be one.
     pub(crate) mirror: Option<Settings>,
 }
 
-/// `options`, and where they say nothing, what the file says: the one at `path`, or `./ringfence.toml` if there is one.
-pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result<Options> {
+/// What the file says: the one at `path`, or `./ringfence.toml` if there is one.
+pub(crate) fn file(path: Option<&Path>) -> anyhow::Result<Options> {
     let default = Path::new("ringfence.toml");
     let path = match path {
         Some(path) => path,
         None if default.exists() => default,
-        None => return Ok(options),
+        None => return Ok(Options::default()),
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     // Without the line itself, in which a password may stand.
-    let file: Options = toml::from_str(&text).map_err(|error| {
+    toml::from_str(&text).map_err(|error| {
         let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
         anyhow!("{} is not valid: line {line}: {}", path.display(), error.message())
-    })?;
+    })
+}
+
+/// `options`, and where they say nothing, what the [file] says.
+pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result<Options> {
+    let file = file(path)?;
     Ok(Options {
         id: options.id.or(file.id),
         data: options.data.or(file.data),
@@ -62,7 +77,9 @@ pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result
         advertise_http: options.advertise_http.or(file.advertise_http),
         advertise_peer: options.advertise_peer.or(file.advertise_peer),
         first_revision: options.first_revision.or(file.first_revision),
+        restore: options.restore.or(file.restore),
         snapshot_after_bytes: options.snapshot_after_bytes.or(file.snapshot_after_bytes),
+        slow_request: options.slow_request.or(file.slow_request),
         redis: options.redis.or(file.redis),
         mirror: MirrorOptions {
             mode: options.mirror.mode.or(file.mirror.mode),
@@ -74,6 +91,7 @@ pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result
         },
         log: options.log.or(file.log),
         log_format: options.log_format.or(file.log_format),
+        urls: file.urls,
     })
 }
 
@@ -103,6 +121,7 @@ impl Config {
         if let Some(revision) = options.first_revision {
             ensure!((1..MAX_REVISION).contains(&revision), "--first-revision is at least 1, and below 2^53");
         }
+        let restored = options.restore.map(|path| Ok::<_, anyhow::Error>((backup::read(&path)?, path)));
         let advertise_http = options.advertise_http.map(|url| url.trim_end_matches('/').to_owned());
         Ok(Self {
             id,
@@ -113,7 +132,9 @@ impl Config {
             join: options.join.unwrap_or(false),
             advertise_http,
             first_revision: options.first_revision,
+            restored: restored.transpose().context("--restore")?,
             snapshot_after_bytes: options.snapshot_after_bytes.unwrap_or(SNAPSHOT_AFTER_BYTES),
+            slow_request: options.slow_request.map_or(SLOW_REQUEST, Into::into),
             mirror: mirror(options.redis, options.mirror)?,
         })
     }
@@ -174,8 +195,6 @@ fn check_address(address: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn options() -> Options {

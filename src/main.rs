@@ -1,14 +1,18 @@
 //! Ringfence: a Raft-replicated lease service with fencing tokens. The program: its commands, and what wires the rooms
 //! together.
 
+mod backup;
 mod child;
 mod cli;
 mod config;
 mod demo;
+mod disk_space;
 mod duties;
 mod exchange;
+mod held;
 mod logging;
-mod loop_delay;
+mod loop_lag;
+mod measured;
 mod nodes;
 mod server;
 mod stop;
@@ -34,6 +38,21 @@ fn main() -> ExitCode {
     }
     let done = |()| ExitCode::SUCCESS;
     let result = match cli::Arguments::parse().command {
+        cli::Command::Lock(arguments) => Ok(cli::lock::run(&arguments)),
+        cli::Command::Acquire(arguments) => cli::leases::acquire(&arguments),
+        cli::Command::Renew(arguments) => cli::leases::renew(&arguments),
+        cli::Command::Release(arguments) => cli::leases::release(&arguments),
+        cli::Command::Get(arguments) => cli::keys::get(&arguments),
+        cli::Command::Ls(arguments) => cli::keys::list(&arguments),
+        cli::Command::Watch(arguments) => cli::keys::watch(&arguments),
+        cli::Command::Validate(arguments) => cli::keys::validate(&arguments),
+        cli::Command::Revoke(arguments) => cli::keys::revoke(&arguments),
+        cli::Command::Cluster(command) => cli::cluster::run(&command),
+        cli::Command::Backup(command) => cli::backup::run(&command),
+        cli::Command::Completions(arguments) => cli::manual::completions(&arguments).map(done),
+        cli::Command::Man(arguments) => cli::manual::man(&arguments).map(done),
+        cli::Command::Become(arguments) => held::r#become::run(&arguments),
+        cli::Command::WatchGroup(arguments) => held::watch_group::run(&arguments).map(done),
         cli::Command::Serve(arguments) => cli::serve::run(*arguments).map(done),
         cli::Command::Dev(arguments) => cli::dev::run(&arguments).map(done),
         cli::Command::Demo => cli::demo::run(),

@@ -9,14 +9,17 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use ringfence_mirror::{Mirror, MirrorMode};
-use ringfence_raft::{Elders, Node, Settings};
+use ringfence_raft::{Node, Settings};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::backup::Earlier;
 use crate::config::Config;
+use crate::disk_space;
 use crate::duties;
-use crate::loop_delay;
+use crate::loop_lag;
+use crate::measured;
 use crate::stop::Stop;
 
 /// How long the leadership may take to be handed over, and open requests to end, at a stop.
@@ -26,9 +29,11 @@ const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Runs a node until it is told to stop, or cannot go on.
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
-    let metrics =
+    let recorder =
         ringfence_api::metrics_builder().install_recorder().context("metrics were started before")?;
-    tokio::spawn(loop_delay::measure());
+    measured::describe();
+    metrics::gauge!("ringfence_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    tokio::spawn(loop_lag::measure());
     let listener = Arc::new(bind(config.http, "--http").await?);
     let peer = bind(config.peer, "--peer").await?;
     let mut stop = Stop::new()?;
@@ -38,6 +43,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         .as_ref()
         .and_then(|mirror| (mirror.mode == MirrorMode::BeforeAnswer).then_some(mirror.timeout));
     let mirror = config.mirror.map(Mirror::new).transpose()?;
+    let data = config.data.clone();
     let settings = Settings {
         id: config.id,
         data: config.data,
@@ -46,7 +52,10 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         join: config.join,
         url: url.clone(),
         first_revision: config.first_revision.map(Revision),
-        elders: mirror.clone().map(|mirror| Box::new(duties::mirror::Found(mirror)) as Box<dyn Elders>),
+        elders: Some(Box::new(Earlier {
+            restored: config.restored,
+            mirror: mirror.clone().map(duties::mirror::Found),
+        })),
         snapshot_after_bytes: config.snapshot_after_bytes,
     };
     let (started, starting) = watch::channel(false);
@@ -59,7 +68,8 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     tracing::info!(id = config.id, url, version = env!("CARGO_PKG_VERSION"), "node started");
 
     let (draining, drain) = watch::channel(false);
-    let upkeep = metrics.clone();
+    tokio::spawn(disk_space::measure(data));
+    let upkeep = recorder.clone();
     tokio::spawn(async move {
         loop {
             // Samples of histograms pile up until this is called, or the metrics are asked for.
@@ -74,7 +84,12 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         let own = mirror.clone();
         ringfence_api::Mirror { before_answer, status: Arc::new(move || serde_json::json!(own.status())) }
     });
-    let options = ringfence_api::Options { metrics, draining: drain.clone(), mirror: told };
+    let options = ringfence_api::Options {
+        metrics: recorder,
+        draining: drain.clone(),
+        slow_request: config.slow_request,
+        mirror: told,
+    };
     let routes = ringfence_api::routes(node.handle(), options);
     let answer = move |request, open| routes.clone().answer(request, open);
     let mut serving = tokio::spawn(ringfence_api::serve(listener, answer, drain, DRAIN));

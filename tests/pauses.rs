@@ -163,7 +163,7 @@ async fn a_pause_of_the_process_shows_in_its_longest_delay() {
     let node = cluster.node(1);
     let longest = || async {
         let text = node.client().metrics().await.done();
-        let value = text.lines().find_map(|line| line.strip_prefix("ringfence_loop_delay_longest_seconds "));
+        let value = text.lines().find_map(|line| line.strip_prefix("ringfence_loop_lag_longest_seconds "));
         value.and_then(|value| value.parse::<f64>().ok())
     };
     let pause = Duration::from_millis(1_500);

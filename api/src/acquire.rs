@@ -56,12 +56,14 @@ impl Acquired {
     }
 }
 
-/// Acquires for `PUT /v1/leases/{lease_id}` and `POST /v1/leases`. `began` is when the request came.
+/// Acquires for `PUT /v1/leases/{lease_id}` and `POST /v1/leases`. `began` is when the request came; `waited` becomes how
+/// long it stood in the queue.
 pub(crate) async fn acquire(
     door: &Door,
     lease_id: LeaseId,
     wish: AcquireRequest,
     began: Instant,
+    waited: &mut Duration,
 ) -> Result<Acquisition, Failed> {
     let attachment = door.attachment();
     let wait = Duration::from_millis(wish.wait_ms.ms().into());
@@ -81,7 +83,12 @@ pub(crate) async fn acquire(
         Ok(Outcome::Granted(grant)) => Ok(Acquired::Granted(grant)),
         Ok(Outcome::Standing(grant)) => Ok(Acquired::Standing(grant)),
         Ok(Outcome::Waiting(place)) if wait.is_zero() => Ok(Acquired::Waiting(place)),
-        Ok(Outcome::Waiting(place)) => Waiter { door, place, wait, keep_place, began }.wait_out().await,
+        Ok(Outcome::Waiting(place)) => {
+            let queued = Instant::now();
+            let acquired = Waiter { door, place, wait, keep_place, began }.wait_out().await;
+            *waited = queued.elapsed().min(wait);
+            acquired
+        }
         Ok(Outcome::Refused(refusal)) => Err(refusal.into()),
         // No table answers an acquire so.
         Ok(Outcome::Done) => Err(Unanswered::Indeterminate.into()),

@@ -4,10 +4,12 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use ringfence_raft::{MembersError, Status};
-use ringfence_wire::{AddMemberRequest, FieldError, ProblemKind, TransferRequest};
+use ringfence_wire::{AddMemberRequest, Backup, FieldError, ProblemKind, TransferRequest};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::asker::Asker;
+use crate::audit::{Act, Wish};
 use crate::door::{Answer, Door, json};
 use crate::problems::Failed;
 use crate::query::Query;
@@ -29,25 +31,39 @@ pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
     Ok(json(StatusCode::OK, &Cluster { status: door.handle.status(), mirror }))
 }
 
+/// `GET /v1/cluster/backup`
+pub(crate) async fn backup(door: Arc<Door>, request: Request) -> Answer {
+    Query::none(request.uri())?;
+    door.handle.linearize().await?;
+    let (first_revision, revision) = door.handle.view(|table| (table.first_revision(), table.revision()));
+    let cluster_id = door.handle.cluster_id();
+    Ok(json(StatusCode::OK, &Backup { format: Backup::FORMAT, cluster_id, first_revision, revision }))
+}
+
 /// `POST /v1/cluster/members`
 pub(crate) async fn add(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
+    let asker = Asker::of(&request);
     let AddMemberRequest { id, peer } = body::read(request, AddMemberRequest::check).await?;
-    done(door.handle.add_member(id, peer).await)
+    let act = Act::begin(asker, Wish::AddMember { id, peer: peer.clone() });
+    act.ended(done(door.handle.add_member(id, peer).await))
 }
 
 /// `DELETE /v1/cluster/members/{id}`
 pub(crate) async fn remove(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
     let id = path::member(request.uri())?;
-    done(door.handle.remove_member(id).await)
+    let act = Act::begin(Asker::of(&request), Wish::RemoveMember { id });
+    act.ended(done(door.handle.remove_member(id).await))
 }
 
 /// `POST /v1/cluster/transfer`
 pub(crate) async fn transfer(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
+    let asker = Asker::of(&request);
     let TransferRequest { to } = body::read(request, |_| Ok::<_, FieldError>(())).await?;
-    done(door.handle.transfer_leadership(to).await)
+    let act = Act::begin(asker, Wish::Transfer { to });
+    act.ended(done(door.handle.transfer_leadership(to).await))
 }
 
 fn done(result: Result<(), MembersError>) -> Answer {

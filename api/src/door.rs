@@ -1,3 +1,4 @@
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -13,8 +14,11 @@ use ringfence_wire::{Grant, Revision, Token};
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::asker::{Asker, REQUEST_ID};
 use crate::problems::Failed;
 use crate::query::Consistency;
+use crate::request_log::{Answered, RequestLog};
+use crate::watch::Watchers;
 use crate::{Options, measure, origin};
 
 /// The header that names the leader's URL.
@@ -27,19 +31,31 @@ pub(crate) type Answer = Result<Response, Failed>;
 pub(crate) struct Door {
     pub(crate) handle: Handle,
     pub(crate) options: Options,
+    log: RequestLog,
+    pub(crate) watchers: Arc<Watchers>,
     attachments: AtomicU64,
+    requests: AtomicU64,
 }
 
 impl Door {
     pub(crate) fn new(handle: Handle, options: Options) -> Self {
+        measure::begin();
         // Attachments are told apart only among the requests for one lease: from a random start, counting is enough.
-        let (start, _) = Uuid::new_v4().as_u64_pair();
-        Self { handle, options, attachments: AtomicU64::new(start) }
+        let (attachments, requests) = Uuid::new_v4().as_u64_pair();
+        let log = RequestLog::new(options.slow_request);
+        let (attachments, requests) = (AtomicU64::new(attachments), AtomicU64::new(requests));
+        let watchers = Watchers::new(handle.clone(), options.draining.clone());
+        Self { handle, options, log, watchers, attachments, requests }
     }
 
     /// A number for one request to acquire.
     pub(crate) fn attachment(&self) -> Attachment {
         Attachment(self.attachments.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Who sent this request, which came from there.
+    pub(crate) fn asker<B>(&self, request: &Request<B>, from: SocketAddr) -> Asker {
+        Asker::new(request.headers(), from, self.requests.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The outcome of a single command.
@@ -74,6 +90,7 @@ impl Door {
     pub(crate) async fn answer<B, W, F>(
         self: Arc<Self>,
         route: &'static str,
+        asker: Asker,
         request: Request<B>,
         work: W,
     ) -> Response
@@ -82,6 +99,7 @@ impl Door {
         F: Future<Output = Answer>,
     {
         let started = Instant::now();
+        let method = measure::method(request.method());
         let answer = match origin::check(&request) {
             Ok(()) => work(Arc::clone(&self), request).await,
             Err(foreign) => Err(foreign),
@@ -90,7 +108,12 @@ impl Door {
         if let Some(url) = self.handle.leader_url().and_then(|url| HeaderValue::try_from(url).ok()) {
             response.headers_mut().insert(LEADER, url);
         }
-        measure::answered(route, response.status(), started.elapsed());
+        if let Some(id) = asker.sent_id() {
+            response.headers_mut().insert(REQUEST_ID, id.clone());
+        }
+        let took = started.elapsed();
+        measure::answered(method, route, response.status(), took);
+        self.log.answered(&Answered { asker: &asker, method, route, response: &response, took });
         response
     }
 }

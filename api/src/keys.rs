@@ -6,6 +6,8 @@ use axum::response::IntoResponse;
 use ringfence_lease::{Command, Outcome};
 use ringfence_wire::{FieldError, Key, KeyList, RevokeRequest};
 
+use crate::asker::Asker;
+use crate::audit::{Act, Wish};
 use crate::cursor::Cursor;
 use crate::door::{Answer, Door, json};
 use crate::query::Query;
@@ -54,9 +56,12 @@ pub(crate) async fn list(door: Arc<Door>, request: Request) -> Answer {
 /// `POST /v1/revoke`
 pub(crate) async fn revoke(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
+    let asker = Asker::of(&request);
     let RevokeRequest { key, token } = body::read(request, |_| Ok(())).await?;
-    match door.propose(Command::Revoke { key, token }).await? {
-        Outcome::Refused(refusal) => Err(refusal.into()),
-        _ => Ok(StatusCode::NO_CONTENT.into_response()),
-    }
+    let act = Act::begin(asker, Wish::Revoke { key: key.clone(), token });
+    act.ended(match door.propose(Command::Revoke { key, token }).await {
+        Ok(Outcome::Refused(refusal)) => Err(refusal.into()),
+        Ok(_) => Ok(StatusCode::NO_CONTENT.into_response()),
+        Err(unanswered) => Err(unanswered.into()),
+    })
 }

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::StatusCode;
@@ -13,25 +14,45 @@ use crate::body::Sent;
 use crate::door::{Answer, Door, json};
 use crate::problems::Failed;
 use crate::query::Query;
+use crate::request_log::Waited;
 use crate::{body, measure, path};
 
 /// `PUT /v1/leases/{lease_id}`
 pub(crate) async fn put(door: Arc<Door>, request: Request<impl Sent>) -> Answer {
     let lease_id = path::lease_id(request.uri())?;
-    answer_acquire(&door, lease_id, request).await.map_err(|failed| failed.of_lease(lease_id))
+    let mut waited = Duration::ZERO;
+    let answer = answer_acquire(&door, lease_id, request, &mut waited).await;
+    having_waited(waited, answer.map_err(|failed| failed.of_lease(lease_id)))
 }
 
 /// `POST /v1/leases`
 pub(crate) async fn post(door: Arc<Door>, request: Request<impl Sent>) -> Answer {
     let lease_id = LeaseId::random();
-    answer_acquire(&door, lease_id, request).await.map_err(|failed| failed.of_lease(lease_id))
+    let mut waited = Duration::ZERO;
+    let answer = answer_acquire(&door, lease_id, request, &mut waited).await;
+    having_waited(waited, answer.map_err(|failed| failed.of_lease(lease_id)))
 }
 
-async fn answer_acquire(door: &Door, lease_id: LeaseId, request: Request<impl Sent>) -> Answer {
+/// The answer of an acquire, with how long it waited.
+fn having_waited(waited: Duration, answer: Answer) -> Answer {
+    if waited.is_zero() {
+        return answer;
+    }
+    let mut response = answer.unwrap_or_else(IntoResponse::into_response);
+    response.extensions_mut().insert(Waited(waited));
+    Ok(response)
+}
+
+async fn answer_acquire(
+    door: &Door,
+    lease_id: LeaseId,
+    request: Request<impl Sent>,
+    waited: &mut Duration,
+) -> Answer {
     let began = Instant::now();
     Query::none(request.uri())?;
     let wish = body::read(request, AcquireRequest::check).await?;
-    let acquired = acquire(door, lease_id, wish, began).await;
+    let acquired = acquire(door, lease_id, wish, began, waited).await;
     measure::acquired(acquired.as_ref().map(|acquisition| acquisition.acquired.status()));
     let Acquisition { acquired, mirrored } = acquired?;
     let status = acquired.status();

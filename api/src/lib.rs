@@ -1,10 +1,11 @@
-//! The door of Ringfence: HTTP JSON.
+//! The door of Ringfence: HTTP JSON, and the dashboard.
 //!
 //! ```text
 //!  request ─▶ serve ───▶ routes ─▶ door ───────────▶ a handler ────▶ Handle (raft) ─▶ outcome ─▶ answer or problem
-//!             silence,             Origin,           parses path,
+//!             silence,   asker     Origin,           parses path,
 //!             draining             ringfence-leader, query and body
-//!                                  measurements      into wire types
+//!                                  measurements,     into wire types
+//!                                  request_log
 //! ```
 //! A handler is a function from a request to `Result<Response, Failed>`. It parses what it was sent into wire types,
 //! asks the [`Handle`] of the replicated table, and puts the outcome into JSON. It holds no state of its own: whatever
@@ -15,16 +16,22 @@
 //! - *Certainly not done* (503) is kept apart from *maybe done* (504). `problems` alone turns refusals into statuses.
 //! - An acquire whose connection closed before its answer is taken back (`take_back`); any answer, a 504 too, ends
 //!   that duty.
-//! - No handler starts a task. When a connection closes, hyper drops the handler, and dropping it stops its retries:
-//!   a command then either has gone its way already or never will.
+//! - No handler starts a task of its own (all watches have one together). When a connection closes, hyper drops the
+//!   handler, and dropping it stops its retries: a command then either has gone its way already or never will.
+//! - A watch is told every change once and in order, or that it is cut off (`watch`).
 //! - Nothing that a client chose (a key, a lease id, a path) ever becomes the label of a measurement.
+//! - A lease id is its owner's secret: no line of the log has one.
 //!
-//! `GET /openapi.json` describes every route; tests hold the document, the router and the wire types together.
+//! `GET /openapi.json` describes every route; tests hold the document, the router and the wire types together. `/` is
+//! the `dashboard`: files in the program, scripts of which use these routes and no others.
 
 mod acquire;
+mod asker;
+mod audit;
 mod body;
 mod cluster;
 mod cursor;
+mod dashboard;
 mod door;
 mod health;
 mod keys;
@@ -36,18 +43,21 @@ mod origin;
 mod path;
 mod problems;
 mod query;
+mod request_log;
 mod routes;
 mod serve;
 mod starting;
 mod take_back;
+mod trace_context;
 mod validate;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use ringfence_raft::Handle;
-use tokio::sync::watch;
+use tokio::sync::watch::Receiver;
 
 pub use measure::metrics_builder;
 pub use routes::Routes;
@@ -62,7 +72,9 @@ pub struct Options {
     /// Turns `true` when the process is to stop. From then on `/readyz` says 503 and requests that wait are answered:
     /// 202 where they keep their place, else 504. Both tell the client to repeat its PUT, which finds the place in the
     /// queue on any other node.
-    pub draining: watch::Receiver<bool>,
+    pub draining: Receiver<bool>,
+    /// A request that takes so long, beyond what it asked to wait, is logged.
+    pub slow_request: Duration,
     /// The mirror, where there is one.
     pub mirror: Option<Mirror>,
 }
@@ -76,7 +88,7 @@ pub struct Mirror {
     pub status: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
 }
 
-/// The routes of the API, without the dashboard, over the table behind `handle`.
+/// The routes of the API and the dashboard, over the table behind `handle`.
 pub fn routes(handle: Handle, options: Options) -> Routes {
     Routes::new(Arc::new(door::Door::new(handle, options)))
 }

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::IntoResponse;
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use ringfence_raft::{Role, Status};
+use ringfence_wire::CutOffReason;
 
 use crate::door::{Answer, Door};
 use crate::problems::Failed;
@@ -23,6 +24,22 @@ const SECONDS: &[f64] = &[
     60.0, 120.0,
 ];
 
+/// The outcomes of acquires and renewals that there are, for dashboards to find them before the first of each.
+const ACQUIRE_OUTCOMES: &[&str] = &[
+    "granted",
+    "standing",
+    "waiting",
+    "held",
+    "wait-timeout",
+    "lease-mismatch",
+    "lease-gone",
+    "overloaded",
+    "unavailable",
+    "indeterminate",
+];
+const RENEW_OUTCOMES: &[&str] =
+    &["renewed", "not-granted", "lease-gone", "unknown-lease", "unavailable", "indeterminate"];
+
 /// A recorder that knows the buckets of what this program measures, to be installed once by the process, before anything is
 /// measured.
 pub fn metrics_builder() -> PrometheusBuilder {
@@ -31,26 +48,60 @@ pub fn metrics_builder() -> PrometheusBuilder {
         .expect("there is at least one bucket")
 }
 
+/// Shows what is counted from the start, as 0: a rate sees no first count of what was not there before.
+pub(crate) fn begin() {
+    ACQUIRE_OUTCOMES.iter().for_each(|outcome| drop(acquire_total(outcome)));
+    RENEW_OUTCOMES.iter().for_each(|outcome| drop(renew_total(outcome)));
+    LazyLock::force(&RELEASED);
+    LazyLock::force(&WAITED);
+    CUT_OFF_REASONS.iter().for_each(|reason| drop(watches_cut_off_total(*reason)));
+}
+
+static RELEASED: LazyLock<Counter> = LazyLock::new(|| counter!("ringfence_release_total"));
+static WAITED: LazyLock<Histogram> = LazyLock::new(|| histogram!("ringfence_acquire_wait_seconds"));
+
+const CUT_OFF_REASONS: [CutOffReason; 2] = [CutOffReason::TooSlow, CutOffReason::StateReplaced];
+
+/// Watches that this node ended.
+pub(crate) fn watches_cut_off_total(reason: CutOffReason) -> Counter {
+    let reason = match reason {
+        CutOffReason::TooSlow => "too-slow",
+        CutOffReason::StateReplaced => "state-replaced",
+    };
+    counter!("ringfence_watches_cut_off_total", "reason" => reason)
+}
+
+fn acquire_total(outcome: &'static str) -> Counter {
+    counter!("ringfence_acquire_total", "outcome" => outcome)
+}
+
+fn renew_total(outcome: &'static str) -> Counter {
+    counter!("ringfence_renew_total", "outcome" => outcome)
+}
+
 /// `GET /metrics`
 pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
-    set_gauges(&door.handle.status());
+    set_gauges(&door.handle.status(), door.handle.has_leader(), door.watchers.count());
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(([(CONTENT_TYPE, content_type)], door.options.metrics.render()).into_response())
 }
 
 /// Read when asked for, not kept up to date.
-fn set_gauges(status: &Status) {
+fn set_gauges(status: &Status, has_leader: bool, watchers: usize) {
     let set = |name: &'static str, value: u64| gauge!(name).set(value as f64);
-    set("ringfence_raft_has_leader", status.leader.is_some().into());
+    set("ringfence_raft_has_leader", has_leader.into());
     set("ringfence_raft_is_leader", (status.role == Role::Leader).into());
     set("ringfence_raft_term", status.term);
     set("ringfence_raft_last_log_index", status.last_log_index.unwrap_or(0));
     set("ringfence_raft_committed_index", status.committed_index.unwrap_or(0));
     set("ringfence_raft_applied_index", status.applied_index.unwrap_or(0));
+    let lag = status.committed_index.unwrap_or(0).saturating_sub(status.applied_index.unwrap_or(0));
+    set("ringfence_raft_apply_lag_entries", lag);
     set("ringfence_revision", status.revision);
     set("ringfence_leases_live", status.live_leases as u64);
     set("ringfence_waiters", status.waiters as u64);
+    set("ringfence_watchers", watchers as u64);
 }
 
 /// Where something is measured, by its labels. To look that up among all measurements costs more than to measure.
@@ -77,25 +128,41 @@ impl<L: Copy + Eq + Hash, M: Clone> ByLabel<L, M> {
     }
 }
 
-/// Where the requests of one route with one status are counted and timed.
+/// Where the requests of one method, route and status are counted and timed.
 #[derive(Clone)]
 struct Answered {
     requests: Counter,
     seconds: Histogram,
 }
 
-/// A request was answered on this route.
-pub(crate) fn answered(route: &'static str, status: StatusCode, took: Duration) {
-    static ANSWERED: LazyLock<ByLabel<(&str, StatusCode), Answered>> = LazyLock::new(ByLabel::default);
-    let answered = ANSWERED.get((route, status), || {
+/// A request was answered on this route. `method` is one of [`method`]'s.
+pub(crate) fn answered(method: &'static str, route: &'static str, status: StatusCode, took: Duration) {
+    static ANSWERED: LazyLock<ByLabel<(&str, &str, StatusCode), Answered>> = LazyLock::new(ByLabel::default);
+    let answered = ANSWERED.get((method, route, status), || {
         let label = status.as_str().to_owned();
         Answered {
-            requests: counter!("ringfence_http_requests_total", "route" => route, "status" => label),
-            seconds: histogram!("ringfence_http_request_seconds", "route" => route),
+            requests: counter!(
+                "ringfence_http_requests_total", "method" => method, "route" => route, "status" => label
+            ),
+            seconds: histogram!(
+                "ringfence_http_request_duration_seconds", "method" => method, "route" => route
+            ),
         }
     });
     answered.requests.increment(1);
     answered.seconds.record(took);
+}
+
+/// A method as a label: those of the API by name, as a client may send any word for one.
+pub(crate) fn method(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::PUT => "PUT",
+        Method::POST => "POST",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    }
 }
 
 /// An acquire was answered: with 201, 200 or 202, or with a problem.
@@ -107,24 +174,22 @@ pub(crate) fn acquired(result: Result<StatusCode, &Failed>) {
         Ok(_) => "waiting",
         Err(failed) => failed.name(),
     };
-    let new = || counter!("ringfence_acquire_total", "outcome" => outcome);
-    ACQUIRED.get(outcome, new).increment(1);
+    ACQUIRED.get(outcome, || acquire_total(outcome)).increment(1);
 }
 
 /// An acquire was granted after it had waited in the queue.
 pub(crate) fn waited(took: Duration) {
-    histogram!("ringfence_acquire_wait_seconds").record(took);
+    WAITED.record(took);
 }
 
 /// A renewal was answered.
 pub(crate) fn renewed(failed: Option<&Failed>) {
     static RENEWED: LazyLock<ByLabel<&str, Counter>> = LazyLock::new(ByLabel::default);
     let outcome = failed.map_or("renewed", Failed::name);
-    RENEWED.get(outcome, || counter!("ringfence_renew_total", "outcome" => outcome)).increment(1);
+    RENEWED.get(outcome, || renew_total(outcome)).increment(1);
 }
 
 /// A release was answered.
 pub(crate) fn released() {
-    static RELEASED: LazyLock<Counter> = LazyLock::new(|| counter!("ringfence_release_total"));
     RELEASED.increment(1);
 }

@@ -34,6 +34,11 @@ impl Failed {
         urn.rsplit_once(':').map_or(urn, |(_, name)| name)
     }
 
+    /// What happened this time, for a person.
+    pub(crate) fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
     pub(crate) fn into_problem(self) -> Box<Problem> {
         self.0
     }

@@ -9,10 +9,11 @@ use axum::routing::{MethodFilter, MethodRouter};
 use axum::{BoxError, Router};
 use tower_service::Service;
 
+use crate::asker::Asker;
 use crate::door::{Answer, Door};
 use crate::problems::{method_not_allowed, not_found};
 use crate::serve::Open;
-use crate::{cluster, health, keys, leases, many, measure, openapi, validate};
+use crate::{cluster, dashboard, health, keys, leases, many, measure, openapi, validate, watch};
 
 /// The label of what is measured where no route takes a request.
 const NO_ROUTE: &str = "none";
@@ -31,17 +32,21 @@ impl Routes {
     }
 
     /// Answers one request, which is open until then. To be polled inside a tokio runtime with timers.
-    pub async fn answer<B>(self, request: Request<B>, _open: Open) -> Result<Response, Infallible>
+    pub async fn answer<B>(self, mut request: Request<B>, open: Open) -> Result<Response, Infallible>
     where
         B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
     {
         let Self { door, mut router } = self;
+        let asker = door.asker(&request, open.from());
         Ok(match Busy::of(request.method(), request.uri().path()) {
-            Some(Busy::Put) => door.answer(LEASE, request, leases::put).await,
-            Some(Busy::Delete) => door.answer(LEASE, request, leases::delete).await,
-            Some(Busy::Renew) => door.answer(RENEW, request, leases::renew).await,
-            Some(Busy::Validate) => door.answer(VALIDATE, request, validate::post).await,
-            None => return router.call(request.map(Body::new)).await,
+            Some(Busy::Put) => door.answer(LEASE, asker, request, leases::put).await,
+            Some(Busy::Delete) => door.answer(LEASE, asker, request, leases::delete).await,
+            Some(Busy::Renew) => door.answer(RENEW, asker, request, leases::renew).await,
+            Some(Busy::Validate) => door.answer(VALIDATE, asker, request, validate::post).await,
+            None => {
+                request.extensions_mut().insert(asker);
+                return router.call(request.map(Body::new)).await;
+            }
         })
     }
 }
@@ -78,11 +83,21 @@ impl Busy {
 
 fn router(door: Arc<Door>) -> Router {
     let add = |router: Router<_>, route: Route| router.route(route.path, route.methods);
-    let nowhere = |State(door): State<Arc<Door>>, request: Request| door.answer(NO_ROUTE, request, not_found);
-    table().into_iter().fold(Router::new(), add).fallback(nowhere).with_state(door)
+    let nowhere = |State(door): State<Arc<Door>>, request: Request| {
+        door.answer(NO_ROUTE, Asker::of(&request), request, not_found)
+    };
+    table().into_iter().chain(pages()).fold(Router::new(), add).fallback(nowhere).with_state(door)
 }
 
-/// Every route there is. A GET answers HEAD too.
+/// The files of the dashboard, which are no part of the API.
+fn pages() -> impl Iterator<Item = Route> {
+    dashboard::FILES.iter().map(|&file| {
+        Route::new(dashboard::ROUTE, file.path)
+            .on(MethodFilter::GET, move |_, request| dashboard::get(file, request))
+    })
+}
+
+/// Every route of the API. A GET answers HEAD too.
 fn table() -> Vec<Route> {
     use MethodFilter as Method;
     let at = |path| Route::new(path, path);
@@ -101,7 +116,9 @@ fn table() -> Vec<Route> {
         Route::new("/v1/keys/{key}", "/v1/keys/").on(Method::GET, keys::get),
         at("/v1/revoke").on(Method::POST, keys::revoke),
         at(VALIDATE).on(Method::POST, validate::post),
+        at("/v1/watch").on(Method::GET, watch::get),
         at("/v1/cluster").on(Method::GET, cluster::get),
+        at("/v1/cluster/backup").on(Method::GET, cluster::backup),
         at("/v1/cluster/members").on(Method::POST, cluster::add),
         at("/v1/cluster/members/{id}").on(Method::DELETE, cluster::remove),
         at("/v1/cluster/transfer").on(Method::POST, cluster::transfer),
@@ -124,7 +141,7 @@ struct Route {
 impl Route {
     fn new(name: &'static str, path: &'static str) -> Self {
         let others = move |State(door): State<Arc<Door>>, request: Request| {
-            door.answer(name, request, method_not_allowed)
+            door.answer(name, Asker::of(&request), request, method_not_allowed)
         };
         Self { name, path, methods: MethodRouter::new().fallback(others) }
     }
@@ -135,7 +152,9 @@ impl Route {
         F: Future<Output = Answer> + Send + 'static,
     {
         let name = self.name;
-        let handler = move |State(door): State<Arc<Door>>, request: Request| door.answer(name, request, work);
+        let handler = move |State(door): State<Arc<Door>>, request: Request| {
+            door.answer(name, Asker::of(&request), request, work)
+        };
         self.methods = self.methods.on(method, handler);
         self
     }

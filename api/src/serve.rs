@@ -1,7 +1,11 @@
 //! Serving HTTP/1.1: accepting, bounds on slow clients, and an end in order.
 
 use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -11,12 +15,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulShutdown;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// How long a connection may be silent: from an answer, which has to be read meanwhile, to the whole head of the next
-/// request.
+/// How long a connection may be silent: nothing of an answer could be sent, as its client does not read, and no whole
+/// head of a next request came.
 const SILENCE: Duration = Duration::from_secs(75);
 
 /// Answers requests with `answer` until `draining` turns true; then waits, no longer than `within`, for open requests to
@@ -35,14 +40,15 @@ pub async fn serve<A, F>(
     builder.writev(false);
     let connections = GracefulShutdown::new();
     loop {
-        let stream = tokio::select! {
-            stream = accept(&listener) => stream,
+        let (stream, from) = tokio::select! {
+            accepted = accept(&listener) => accepted,
             _ = draining.wait_for(|draining| *draining) => break,
         };
         let (answer, idle) = (answer.clone(), Idle::default());
         let of_service = idle.clone();
-        let service = service_fn(move |request| answer(request, of_service.open()));
-        let connection = connections.watch(builder.serve_connection(TokioIo::new(stream), service));
+        let service = service_fn(move |request| answer(request, of_service.open(from)));
+        let io = TokioIo::new(Noticed { stream, idle: idle.clone() });
+        let connection = connections.watch(builder.serve_connection(io, service));
         tokio::spawn(async move {
             tokio::select! {
                 biased;
@@ -61,7 +67,7 @@ pub async fn serve<A, F>(
     }
 }
 
-/// Since when a connection owes no answer: `None` while it owes one. hyper's own bound starts and ends a timer for each
+/// Since when a connection owes no answer and sends nothing: `None` while it owes one. hyper's own bound starts and ends a timer for each
 /// request; this is one for each connection.
 #[derive(Clone)]
 struct Idle(Arc<Mutex<Option<Instant>>>);
@@ -77,10 +83,17 @@ impl Idle {
         self.0.lock().expect("nothing that panics is done while it is locked")
     }
 
-    /// A request has come.
-    fn open(&self) -> Open {
+    /// A request has come from there.
+    fn open(&self, from: SocketAddr) -> Open {
         *self.since() = None;
-        Open(self.clone())
+        Open { idle: self.clone(), from }
+    }
+
+    /// Something was sent.
+    fn sent(&self) {
+        if let Some(since) = &mut *self.since() {
+            *since = Instant::now();
+        }
     }
 
     /// Returns when the connection has been silent for [`SILENCE`].
@@ -96,23 +109,65 @@ impl Idle {
 }
 
 /// A request that is not answered yet: its connection is not silent until this is dropped.
-pub struct Open(Idle);
+pub struct Open {
+    idle: Idle,
+    from: SocketAddr,
+}
 
-impl Drop for Open {
-    fn drop(&mut self) {
-        *self.0.since() = Some(Instant::now());
+impl Open {
+    /// The other end of its connection.
+    pub(crate) fn from(&self) -> SocketAddr {
+        self.from
     }
 }
 
-async fn accept(listener: &TcpListener) -> TcpStream {
+impl Drop for Open {
+    fn drop(&mut self) {
+        *self.idle.since() = Some(Instant::now());
+    }
+}
+
+/// A connection that notices when something of an answer goes out: one that takes long, or never ends, is not silent as
+/// long as its client reads it.
+struct Noticed {
+    stream: TcpStream,
+    idle: Idle,
+}
+
+impl AsyncRead for Noticed {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context, buffer: &mut ReadBuf) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Noticed {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
+        if matches!(written, Poll::Ready(Ok(1..))) {
+            this.idle.sent();
+        }
+        written
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, from)) => {
                 // Small answers must not wait for the acknowledgement of earlier ones.
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "TCP_NODELAY could not be set");
                 }
-                return stream;
+                return (stream, from);
             }
             // Most likely too many open files: others may close theirs.
             Err(error) => {
@@ -125,7 +180,11 @@ async fn accept(listener: &TcpListener) -> TcpStream {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use axum::body::{Body, Bytes};
     use axum::response::IntoResponse;
+    use futures_util::{StreamExt, stream};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -133,16 +192,27 @@ mod tests {
     /// Longer than a connection may be silent.
     const LONG: Duration = Duration::from_secs(200);
 
-    #[tokio::test(start_paused = true)]
-    async fn a_connection_is_closed_that_asks_nothing_but_not_one_that_waits_for_its_answer() {
+    /// Serves `answer` on a new address.
+    async fn served<F>(answer: impl Fn(Request<Incoming>, Open) -> F + Clone + Send + 'static) -> SocketAddr
+    where
+        F: Future<Output = Result<Response, Infallible>> + Send + 'static,
+    {
         let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
         let address = listener.local_addr().unwrap();
-        let answer = async |_: Request<Incoming>, _open: Open| {
+        tokio::spawn(async move {
+            let (_serving, ending) = watch::channel(false);
+            serve(listener, answer, ending, SILENCE).await;
+        });
+        address
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_closed_that_asks_nothing_but_not_one_that_waits_for_its_answer() {
+        let address = served(async |_, _open| {
             sleep(LONG).await;
             Ok(().into_response())
-        };
-        let (_serving, ending) = watch::channel(false);
-        tokio::spawn(serve(listener, answer, ending, SILENCE));
+        })
+        .await;
         let asked = async |text: &str| {
             let (mut client, mut answer) = (TcpStream::connect(address).await.unwrap(), String::new());
             let begun = Instant::now();
@@ -155,5 +225,48 @@ mod tests {
         let (answer, seconds) = asked("GET / HTTP/1.1\r\nhost: h\r\n\r\n").await;
         assert_eq!(answer.as_deref(), Some("HTTP/1.1 200 OK"));
         assert_eq!(seconds, (LONG + SILENCE).as_secs());
+    }
+
+    /// An answer of many pieces, one after each `pause`.
+    fn pieces(count: usize, bytes: usize, pause: Duration) -> Body {
+        let piece = Bytes::from(vec![b'.'; bytes]);
+        Body::from_stream(stream::iter(0..count).then(move |_| {
+            let piece = piece.clone();
+            async move {
+                sleep(pause).await;
+                Ok::<_, Infallible>(piece)
+            }
+        }))
+    }
+
+    const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n";
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_may_take_any_time_while_something_of_it_goes_out() {
+        const PAUSE: Duration = Duration::from_secs(74);
+        assert!(PAUSE < SILENCE);
+        let address = served(async |_, _open| Ok(pieces(9, 1, PAUSE).into_response())).await;
+        let (mut client, mut answer) = (TcpStream::connect(address).await.unwrap(), String::new());
+        let begun = Instant::now();
+        client.write_all(GET).await.unwrap();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer.matches("1\r\n.\r\n").count(), 9);
+        assert!(answer.ends_with("\r\n0\r\n\r\n"), "{answer}");
+        assert_eq!(begun.elapsed().as_secs(), (9 * PAUSE + SILENCE).as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_not_read_ends_with_its_connection() {
+        let endless = async |_, _open| Ok(pieces(usize::MAX, 1 << 20, Duration::ZERO).into_response());
+        let address = served(endless).await;
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(GET).await.unwrap();
+        sleep(2 * SILENCE).await;
+        // What the system had taken of it still comes, and then the end.
+        let (mut read, mut buffer) = (0, vec![0; 1 << 20]);
+        while let Ok(bytes @ 1..) = client.read(&mut buffer).await {
+            read += bytes;
+            assert!(read < 1 << 30, "it goes on");
+        }
     }
 }

@@ -13,7 +13,9 @@ mod measure;
 mod plot;
 mod scale;
 mod service;
+mod shell;
 mod usage;
+mod watches;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,6 +30,7 @@ use market::market;
 use measure::{Plan, compare};
 use scale::scale;
 use service::{installed, serve_echo};
+use watches::watches;
 
 /// Measures Ringfence beside its peers, on one machine, in one run
 #[derive(Parser)]
@@ -58,6 +61,10 @@ enum Command {
     Market(Market),
     /// Ever more live leases, each time on a fresh cluster: what they cost
     Scale(Scale),
+    /// A command under a lock, beside etcdctl's; and what the program takes: size, memory, time to start
+    Shell(Shell),
+    /// Acquire and release keys of one's own while nobody watches them, and while many do
+    Watch(Watch),
     /// What a pair of HTTP requests costs: answers until its standard input ends
     #[command(hide = true)]
     Echo,
@@ -129,6 +136,42 @@ struct Scale {
 }
 
 #[derive(Args)]
+struct Shell {
+    #[command(flatten)]
+    ringfence: Ringfence,
+    /// etcd's server
+    #[arg(long, default_value = "etcd")]
+    etcd: PathBuf,
+    /// etcd's client program
+    #[arg(long, default_value = "etcdctl")]
+    etcdctl: PathBuf,
+    /// How often each command runs
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+}
+
+#[derive(Args)]
+struct Watch {
+    #[command(flatten)]
+    ringfence: Ringfence,
+    /// How many watchers there are, each of the key of one client
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..))]
+    watchers: u16,
+    /// How many clients there are
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    clients: u16,
+    /// How often each is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// How many seconds each measurement takes
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    seconds: u16,
+    /// Where all figures go, as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+#[derive(Args)]
 struct Services {
     #[command(flatten)]
     ringfence: Ringfence,
@@ -185,6 +228,22 @@ async fn run(command: Command) -> Result<()> {
             println!("{}", figures.text());
             options.json.map_or(Ok(()), |path| figures.write_json(&path))?;
             figures.check()
+        }
+        Command::Shell(Shell { ringfence, etcd, etcdctl, runs }) => {
+            let plan = shell::Plan { program: ringfence.program()?, etcd, etcdctl, runs };
+            println!("{}", shell::shell(&plan).await?);
+            Ok(())
+        }
+        Command::Watch(options) => {
+            let plan = watches::Plan {
+                watchers: options.watchers.into(),
+                clients: options.clients.into(),
+                rounds: options.rounds.into(),
+                time: Duration::from_secs(options.seconds.into()),
+            };
+            let figures = watches(&options.ringfence.program()?, &plan).await?;
+            println!("{}", figures.text());
+            options.json.map_or(Ok(()), |path| figures.write_json(&path))
         }
         Command::Echo => serve_echo().await,
     }

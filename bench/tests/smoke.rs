@@ -61,6 +61,18 @@ fn the_market_opens() {
 }
 
 #[test]
+fn watchers_are_told_of_what_is_measured() {
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let arguments = format!("watch --clients=4 --watchers=20 --rounds=1 --json={}", json.path().display());
+    bench(&arguments, &["4 clients", "0 watchers", "20 watchers", "ratio"]);
+    let figures: serde_json::Value = serde_json::from_reader(json.as_file()).unwrap();
+    // Each change of one of the four keys is told to five.
+    let of = |row: usize, name: &str| figures["rows"][row][name][0].as_f64().unwrap();
+    assert_eq!(of(0, "told_per_s"), 0.0);
+    assert!(of(1, "per_s") > 0.0 && of(1, "told_per_s") > 5.0 * of(1, "per_s"), "{figures}");
+}
+
+#[test]
 fn a_thousand_leases_are_scaled_to() {
     bench("scale --leases=1000 --snapshot-after-bytes=262144", &["1,000"]);
 }

@@ -263,7 +263,7 @@ async fn the_monotonic_clock_of_a_leader_jumps_by_an_hour() {
     let is_late = async || {
         let metrics = field.client(first).metrics().await.done();
         let longest =
-            metrics.lines().find_map(|line| line.strip_prefix("ringfence_loop_delay_longest_seconds "));
+            metrics.lines().find_map(|line| line.strip_prefix("ringfence_loop_lag_longest_seconds "));
         (longest?.trim().parse::<f64>().unwrap() > 3_000.0).then_some(())
     };
     until(SOON, "the node measures a delay of an hour", is_late).await.unwrap();

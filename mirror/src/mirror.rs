@@ -13,7 +13,7 @@ use crate::names::slot;
 use crate::settings::{Checked, MirrorMode};
 use crate::status::{State, Status};
 use crate::topology::{MasterAt, discover};
-use crate::{Changed, Settings, SettingsError, Source};
+use crate::{Changed, Settings, SettingsError, Source, status};
 
 /// Marked keys that are taken from the source at once.
 const TAKE: usize = 1_024;
@@ -53,6 +53,7 @@ impl Mirror {
             answers: Answers::default(),
             publication: Mutex::default(),
         };
+        status::begin();
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -111,13 +112,7 @@ impl Mirror {
     pub fn status(&self) -> Status {
         let publication = self.shared.publication();
         let Some(Publication { masters, backlog, last_error }) = publication.as_ref() else {
-            return Status {
-                state: State::Standby,
-                lag_keys: 0,
-                lag_ms: 0,
-                masters: Vec::new(),
-                last_error: None,
-            };
+            return Status::standby();
         };
         let masters: Vec<_> = masters.iter().map(|master| master.status()).collect();
         let nowhere = if last_error.is_some() { State::Failing } else { State::Connecting };
@@ -217,8 +212,6 @@ impl Drop for Publishing<'_> {
     fn drop(&mut self) {
         *self.0.publication() = None;
         self.0.answers.close();
-        let standby =
-            Status { state: State::Standby, lag_keys: 0, lag_ms: 0, masters: Vec::new(), last_error: None };
-        standby.measure();
+        Status::standby().measure();
     }
 }

@@ -76,7 +76,25 @@ impl State {
     }
 }
 
+/// Shows what is measured from the start: a rate sees no first count of what was not there before.
+pub(crate) fn begin() {
+    Status::standby().measure();
+    for name in [
+        "ringfence_mirror_published_total",
+        "ringfence_mirror_errors_total",
+        "ringfence_mirror_repaired_total",
+        "ringfence_mirror_foreign_total",
+    ] {
+        metrics::counter!(name).increment(0);
+    }
+}
+
 impl Status {
+    /// That of a node that does not publish.
+    pub(crate) fn standby() -> Self {
+        Self { state: State::Standby, lag_keys: 0, lag_ms: 0, masters: Vec::new(), last_error: None }
+    }
+
     /// Sets the gauges.
     pub(crate) fn measure(&self) {
         metrics::gauge!("ringfence_mirror_lag_keys").set(self.lag_keys as f64);

@@ -2,12 +2,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ringfence_lease::{Command, Event, LeaseTable, Outcome};
+use ringfence_lease::{Event, LeaseTable, Outcome};
 use tokio::sync::watch;
 
 use crate::batch::Batch;
 use crate::changes::Marker;
 use crate::consensus::{LogId, SnapshotMeta, StoredMembership};
+use crate::history::History;
+use crate::tally::Tally;
 use crate::waits::Waits;
 
 /// The applied state. Clones share it.
@@ -23,7 +25,9 @@ pub(crate) struct Inner {
     pub(crate) membership: StoredMembership,
     pub(crate) waits: Waits,
     pub(crate) marker: Marker,
+    pub(crate) history: History,
     events: Vec<Event>,
+    tally: Tally,
 }
 
 impl Applied {
@@ -34,7 +38,9 @@ impl Applied {
             membership: StoredMembership::default(),
             waits: Waits::default(),
             marker: Marker::default(),
+            history: History::default(),
             events: Vec::new(),
+            tally: Tally::new(),
         };
         Self { inner: Arc::new(Mutex::new(inner)), index: Arc::new(watch::Sender::new(None)) }
     }
@@ -62,34 +68,56 @@ impl Applied {
     }
 }
 
+/// Tells that more of the log was applied.
+pub struct Progress(pub(crate) watch::Receiver<Option<LogId>>);
+
+impl Progress {
+    /// Waits until more is applied than when this returned last, or this was made.
+    pub async fn any(&mut self) {
+        if self.0.changed().await.is_err() {
+            // The node is gone, and so is whoever waits.
+            std::future::pending().await
+        }
+    }
+}
+
 impl Inner {
     fn replace(&mut self, table: LeaseTable, meta: &SnapshotMeta) -> LeaseTable {
         let replaced = std::mem::replace(&mut self.table, table);
         self.last_applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         self.waits.tell_all(&self.table);
+        self.history.start_after(self.table.revision());
         replaced
     }
 
-    /// Applies one batch and tells those who wait for the leases that changed, or mirror the keys.
-    pub(crate) fn apply(&mut self, batch: Batch) -> Vec<Outcome> {
+    /// Applies one batch and tells those who wait for the leases that changed, or mirror the keys; the changes are kept for
+    /// those who watch. `is_own`: this node proposed it, and is not reading its log again.
+    pub(crate) fn apply(&mut self, batch: Batch, is_own: bool) -> Vec<Outcome> {
         let Batch { at_ms, commands } = batch;
-        count_commands(&commands);
+        self.tally.applied(commands.len());
         let outcomes = self.table.apply(at_ms, commands, &mut self.events);
         for event in self.events.drain(..) {
             self.waits.tell(&event, &self.table);
             self.marker.mark(&event);
+            if is_own {
+                self.tally.changed(&event);
+            }
+            self.history.keep(event);
+        }
+        // A numbering that was started made no change.
+        if self.history.last() != self.table.revision() {
+            self.history.start_after(self.table.revision());
         }
         outcomes
     }
 }
 
-fn count_commands(commands: &[Command]) {
-    metrics::counter!("ringfence_commands_applied_total").increment(commands.len() as u64);
-}
-
 #[cfg(test)]
 mod tests {
+    use ringfence_lease::Command;
+    use ringfence_wire::Revision;
+
     use super::*;
     use crate::consensus::log_id;
 
@@ -101,5 +129,22 @@ mod tests {
         let meta = SnapshotMeta { last_log_id: Some(index), last_membership: StoredMembership::default() };
         applied.replace(LeaseTable::new(), &meta);
         assert_eq!(*applied.progress().borrow(), Some(index));
+    }
+
+    /// Else nobody could watch such a node from where it is before that.
+    #[test]
+    fn the_history_goes_on_from_a_snapshot_and_from_the_start_of_a_numbering_at_once() {
+        let started = |at_ms, revision| {
+            let commands = vec![Command::Start { revision: Revision(revision) }];
+            Batch { at_ms, commands }
+        };
+        let applied = Applied::new();
+        applied.lock().apply(started(1, 7), false);
+        assert_eq!(applied.lock().history.last(), Revision(7));
+        let mut table = LeaseTable::new();
+        table.apply(1, started(1, 9).commands, &mut Vec::new());
+        let meta = SnapshotMeta { last_log_id: None, last_membership: StoredMembership::default() };
+        applied.replace(table, &meta);
+        assert_eq!(applied.lock().history.last(), Revision(9));
     }
 }

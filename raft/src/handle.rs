@@ -1,7 +1,7 @@
 //! What the rest of the program may do with the replicated table.
 
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use openraft::Instant as _;
@@ -13,9 +13,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use uuid::Uuid;
 
-use crate::applied::Applied;
+use crate::applied::{Applied, Progress};
 use crate::changes::Changes;
 use crate::consensus::NodeId;
+use crate::history::History;
 use crate::leading::Leading;
 use crate::peer::{ForwardError, Peers};
 use crate::proposer::{Failure, Proposer};
@@ -52,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) reads: Reads,
     pub(crate) peers: Arc<Peers>,
     pub(crate) mirror: OnceLock<Box<dyn Mirrored>>,
+    /// When a leader was last followed here: its entries, or a heartbeat.
+    pub(crate) followed_at: Mutex<Option<Instant>>,
 }
 
 /// What publishes this node's fences while it leads, as far as the nodes need to know it.
@@ -148,6 +151,16 @@ impl Handle {
         look(&self.shared.applied.lock().table)
     }
 
+    /// Looks at the latest changes of this node's table.
+    pub fn history<R>(&self, look: impl FnOnce(&History) -> R) -> R {
+        look(&self.shared.applied.lock().history)
+    }
+
+    /// To be told when there may be new ones.
+    pub fn progress(&self) -> Progress {
+        Progress(self.shared.applied.progress())
+    }
+
     /// The term in which this node leads and takes commands, `None` while it does not, and every change of that.
     pub fn leads(&self) -> watch::Receiver<Option<u64>> {
         self.shared.leading.term()
@@ -193,9 +206,21 @@ impl Handle {
         self.shared.peers.url(self.shared.leader()?)
     }
 
-    /// Whether this node can serve: a leader, confirmed by a quorum, answers it, and it has applied what was committed.
+    /// Whether this node can serve: a leader, confirmed by a quorum, answers it, it has applied what was committed, and the
+    /// cluster has started to count.
     pub async fn is_ready(&self) -> bool {
-        matches!(timeout(READY_WITHIN, self.linearize()).await, Ok(Ok(_)))
+        matches!(timeout(READY_WITHIN, self.linearize()).await, Ok(Ok(_))) && self.view(LeaseTable::started)
+    }
+
+    /// Whether this node leads, with a quorum behind it, or hears whoever does. Who leads it may know for longer: a
+    /// follower does not forget its leader before there is another.
+    pub fn has_leader(&self) -> bool {
+        let shared = &self.shared;
+        match shared.leader() {
+            None => false,
+            Some(leader) if leader == shared.id => true,
+            Some(_) => shared.followed_at().is_some_and(|at| at.elapsed() < QUORUM_LOST),
+        }
     }
 
     /// How this node sees itself and the cluster.
@@ -225,6 +250,10 @@ impl Shared {
     fn is_acknowledged(&self, within: Duration) -> bool {
         let acknowledged = self.raft.as_leader().ok().and_then(|leader| leader.last_quorum_acked());
         acknowledged.is_some_and(|at| at.elapsed() < within)
+    }
+
+    pub(crate) fn followed_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.followed_at.lock().expect("nothing that panics is done while it is locked")
     }
 
     /// The outcomes of `commands` from `leader`, unless another leads: an answer may never come then, from a node that

@@ -8,7 +8,8 @@
 //!                                      │
 //!   Handle::view ◀── applied ◀── state_machine (apply) ──▶ snapshots ──▶ disk
 //!   Handle::wait_for ◀── waits ◀──┤
-//!   Handle::changes ◀── changes ◀─┘ for the mirror: which keys to look at
+//!   Handle::changes ◀── changes ◀─┤ for the mirror: which keys to look at
+//!   Handle::history ◀── history ◀─┘ for those who watch: what has changed lately
 //! ```
 //!
 //! What it guarantees, and where:
@@ -35,6 +36,7 @@ mod compaction;
 mod consensus;
 mod founding;
 mod handle;
+mod history;
 mod identity;
 mod inspect;
 mod leading;
@@ -51,12 +53,15 @@ mod state_machine;
 mod status;
 #[cfg(test)]
 mod suite;
+mod tally;
 mod waits;
 
+pub use applied::Progress;
 pub use changes::{Changed, Changes};
 pub use consensus::{Member, NodeId};
 pub use founding::JoinError;
 pub use handle::{Handle, Mirrored, Unanswered};
+pub use history::History;
 pub use identity::DirError;
 pub use inspect::{
     ChangeName, ChangedKey, EntryView, EventView, EventsView, InspectError, LogView, Owner, Position, Says,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
@@ -166,6 +166,7 @@ impl Node {
             reads: Reads::start(read_index),
             peers: Arc::clone(&peers),
             mirror: OnceLock::new(),
+            followed_at: Mutex::default(),
         });
         let handle = Handle { shared: Arc::clone(&shared) };
         let _ = served.handle.set(handle.clone());
@@ -314,8 +315,8 @@ impl Shared {
 /// A segment goes as a whole, so none is larger than what is to be let go of at a time.
 fn wal_options(snapshot_after_bytes: u64) -> ringfence_wal::Options {
     let segment_bytes = snapshot_after_bytes.clamp(1 << 20, 64 << 20);
-    let seconds = metrics::histogram!("ringfence_log_flush_seconds");
-    let written = metrics::counter!("ringfence_log_written_bytes_total");
+    let seconds = metrics::histogram!("ringfence_raft_log_flush_seconds");
+    let written = metrics::counter!("ringfence_raft_log_written_bytes_total");
     ringfence_wal::Options {
         on_flush: Some(Arc::new(move |took, bytes| {
             seconds.record(took.as_secs_f64());
@@ -353,17 +354,23 @@ fn config(cluster: uuid::Uuid) -> Result<Config, openraft::ConfigError> {
 async fn lead(shared: Arc<Shared>, start: Arc<Start>) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut metrics = shared.raft.server_metrics();
+    let mut raft_metrics = shared.raft.server_metrics();
     let mut progress = shared.applied.progress();
     let term_opened = shared.leading.term();
-    let mut leads: Option<u64> = None;
+    let leader_changes = metrics::counter!("ringfence_raft_leader_changes_total");
+    let (mut leads, mut leader): (Option<u64>, Option<NodeId>) = (None, None);
     let mut telling: Option<JoinHandle<()>> = None;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
-            changed = metrics.changed() => if changed.is_err() { return },
+            changed = raft_metrics.changed() => if changed.is_err() { return },
             // While this node waits to have applied the first entry of its own term, and of a new cluster.
             _ = progress.changed(), if term_opened.borrow().is_none() && shared.raft.is_leader() => {}
+        }
+        let known = raft_metrics.borrow_watched().current_leader;
+        if known != leader {
+            leader_changes.increment(known.is_some().into());
+            leader = known;
         }
         let term = shared.raft.as_leader().ok().map(|leader| leader.term());
         if leads != term {
@@ -373,7 +380,6 @@ async fn lead(shared: Arc<Shared>, start: Arc<Start>) {
             let applied_term = state.last_applied.map(|id| id.committed_leader_id().term);
             if let Some(term) = term.filter(|term| applied_term == Some(*term)) {
                 tracing::info!(term, "this node leads");
-                metrics::counter!("ringfence_raft_leader_changes_total").increment(1);
                 shared.leading.begin(term, state.table.at_ms());
                 leads = Some(term);
                 if is(Mutant::TokensStartAnew) {

@@ -54,7 +54,7 @@ impl Proposer {
     pub(crate) fn start(raft: Raft, leading: Arc<Leading>) -> Self {
         let (queue, proposals) = mpsc::channel(MAX_QUEUED);
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
-        let seconds = metrics::histogram!("ringfence_proposal_duration_seconds");
+        let seconds = metrics::histogram!("ringfence_raft_proposal_duration_seconds");
         let packer = Packer { raft, leading, permits, proposals, next: None, seconds };
         tokio::spawn(packer.run());
         Self { queue }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::{Stream, StreamExt};
+use metrics::Histogram;
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use ringfence_lease::{FrozenTable, Outcome};
@@ -26,18 +27,22 @@ pub(crate) struct StateMachine {
     applied: Applied,
     log: LogStore,
     generations: Arc<Generations>,
+    /// How long snapshots take to be written.
+    snapshot_seconds: Histogram,
 }
 
 impl StateMachine {
     pub(crate) fn new(applied: Applied, log: LogStore, generations: Arc<Generations>) -> Self {
-        Self { applied, log, generations }
+        let snapshot_seconds = metrics::histogram!("ringfence_raft_snapshot_seconds");
+        Self { applied, log, generations, snapshot_seconds }
     }
 
-    /// The entry's outcome. An entry that cannot be read stops the node: skipping it would let replicas diverge.
+    /// The entry's outcome; `is_own`: this node proposed it. An entry that cannot be read stops the node: skipping it would let replicas diverge.
     fn apply_entry(
         &self,
         payload: EntryPayload<EncodedBatch, NodeId, Member>,
         log_id: LogId,
+        is_own: bool,
     ) -> io::Result<Vec<Outcome>> {
         let mut state = self.applied.lock();
         let outcomes = match payload {
@@ -49,7 +54,7 @@ impl StateMachine {
             EntryPayload::Normal(batch) => {
                 let batch = Batch::decode(&batch)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-                state.apply(batch)
+                state.apply(batch, is_own)
             }
         };
         state.last_applied = Some(log_id);
@@ -72,7 +77,7 @@ impl RaftStateMachine<Consensus> for StateMachine {
     {
         while let Some(item) = entries.next().await {
             let (entry, responder) = item?;
-            let outcomes = self.apply_entry(entry.payload, entry.log_id)?;
+            let outcomes = self.apply_entry(entry.payload, entry.log_id, responder.is_some())?;
             if let Some(responder) = responder {
                 responder.send(outcomes);
             }
@@ -89,6 +94,7 @@ impl RaftStateMachine<Consensus> for StateMachine {
             generations: Arc::clone(&self.generations),
             meta: SnapshotMeta { last_log_id: state.last_applied, last_membership: state.membership.clone() },
             table: Some(state.table.freeze()),
+            seconds: self.snapshot_seconds.clone(),
         }
     }
 
@@ -126,6 +132,7 @@ pub(crate) struct Builder {
     meta: SnapshotMeta,
     /// Taken out when it is written.
     table: Option<FrozenTable>,
+    seconds: Histogram,
 }
 
 impl RaftSnapshotBuilder<Consensus> for Builder {
@@ -137,7 +144,7 @@ impl RaftSnapshotBuilder<Consensus> for Builder {
         let made = Arc::new(self.generations.write(self.meta.clone(), table).await?);
         self.generations.publish(Arc::clone(&made), true).await?;
         let (bytes, took) = (made.head().bytes, started.elapsed());
-        metrics::histogram!("ringfence_snapshot_seconds").record(took.as_secs_f64());
+        self.seconds.record(took.as_secs_f64());
         tracing::info!(index = made.index(), bytes, ?took, "snapshot taken");
         Ok(Snapshot { meta: self.meta.clone(), snapshot: self.generations.newest().unwrap_or(made) })
     }

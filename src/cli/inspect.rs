@@ -1,17 +1,17 @@
 //! `ringfence inspect`: the data of a stopped node, for comparing nodes and for finding out what happened.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use ringfence_raft::{
     ChangeName, EntryView, EventView, EventsView, LogView, Owner, Position, Says, SnapshotView,
     SnapshotsView, StateView, StoppedNode,
 };
 use ringfence_wire::{EndReason, Mode};
-use serde::Serialize;
+
+use crate::cli::output::{self, Output};
 
 /// What is looked at, and how it is shown.
 #[derive(Debug, Args)]
@@ -46,14 +46,6 @@ enum What {
     },
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Output {
-    /// For people
-    Text,
-    /// One JSON object
-    Json,
-}
-
 /// Prints what is asked for.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let data = arguments.data.as_deref().context("which node's data? give --data DIR")?;
@@ -64,20 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         What::State { index } => arguments.output.show(&node.state(index)?, state),
         What::Events { index } => arguments.output.show(&node.events(index)?, events),
     }?;
-    match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
-    }
-}
-
-impl Output {
-    fn show<T: Serialize>(self, view: &T, as_text: fn(&T) -> String) -> anyhow::Result<String> {
-        match self {
-            Self::Text => Ok(as_text(view)),
-            Self::Json => Ok(serde_json::to_string(view)? + "\n"),
-        }
-    }
+    output::print(&text)
 }
 
 /// `name  value` lines.

@@ -55,9 +55,16 @@ pub(crate) struct Options {
     /// What a new cluster counts its revisions from [default: unix milliseconds × 1024]
     #[arg(long, env = "RINGFENCE_FIRST_REVISION", value_name = "N")]
     pub(crate) first_revision: Option<u64>,
+    /// Found a new cluster in place of the one of this backup: only beyond the revision that it had come to
+    #[arg(long, env = "RINGFENCE_RESTORE", value_name = "FILE")]
+    pub(crate) restore: Option<PathBuf>,
     /// After how many bytes of log a snapshot is taken and the log cut [default: 33554432, 32 MiB]
     #[arg(long, env = "RINGFENCE_SNAPSHOT_AFTER_BYTES", value_name = "N")]
     pub(crate) snapshot_after_bytes: Option<u64>,
+    /// A request that takes so long, not counting what it asked to wait, is logged [default: 1s]
+    #[arg(long, env = "RINGFENCE_SLOW_REQUEST", value_name = "TIME")]
+    #[serde(deserialize_with = "time")]
+    pub(crate) slow_request: Option<humantime::Duration>,
     /// Publish fences in this Redis: redis://HOST:PORT, redis+cluster://HOST:PORT,…, redis+sentinel://HOST:PORT,…/NAME, or
     /// rediss… for TLS, with USER:PASSWORD@ before the hosts
     #[arg(long, env = "RINGFENCE_REDIS", value_name = "URL", hide_env_values = true)]
@@ -70,6 +77,9 @@ pub(crate) struct Options {
     /// How to log [default: text]
     #[arg(long, env = "RINGFENCE_LOG_FORMAT", value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
+    /// The cluster's nodes, for the commands that call one; `serve` does not need it
+    #[arg(skip)]
+    pub(crate) urls: Vec<String>,
 }
 
 /// How the mirror in Redis is kept; the table `mirror` of the file.

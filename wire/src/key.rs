@@ -48,6 +48,20 @@ impl Key {
         Ok(Self(text.into()))
     }
 
+    /// Checks that keys may start with `prefix`: where none can, whoever asks for them is mistaken.
+    pub fn check_prefix(prefix: &str) -> Result<(), KeyError> {
+        let whole = match prefix.rsplit_once('/') {
+            _ if prefix.len() > Self::MAX_BYTES => return Err(KeyError::TooLong),
+            _ if prefix.chars().any(char::is_control) => return Err(KeyError::Control),
+            Some((whole, _)) => whole,
+            None => return Ok(()),
+        };
+        if whole.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
+            return Err(KeyError::Segment);
+        }
+        Ok(())
+    }
+
     /// The text of the key.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -65,6 +79,13 @@ impl FromStr for Key {
 /// Ordered maps of keys can be searched by text.
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Whatever takes text that may be a key takes keys too.
+impl AsRef<str> for Key {
+    fn as_ref(&self) -> &str {
         &self.0
     }
 }
@@ -127,6 +148,25 @@ mod tests {
             ("a/../b", KeyError::Segment),
         ] {
             assert_eq!(Key::new(bad), Err(why), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_what_a_key_can_start_with() {
+        let most = "x".repeat(512);
+        for good in ["", "a", "a/", "a/.", "a/..", "..", "a.b/..c", "ä/ö ü", &most] {
+            assert_eq!(Key::check_prefix(good), Ok(()), "{good:?}");
+        }
+        for (bad, why) in [
+            ("/", KeyError::Segment),
+            ("/a", KeyError::Segment),
+            ("a//", KeyError::Segment),
+            ("./", KeyError::Segment),
+            ("a/../b", KeyError::Segment),
+            ("a\n", KeyError::Control),
+            (format!("{most}x").as_str(), KeyError::TooLong),
+        ] {
+            assert_eq!(Key::check_prefix(bad), Err(why), "{bad:?}");
         }
     }
 }

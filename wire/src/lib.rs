@@ -9,6 +9,7 @@
 //! [`Token`], [`Mode`], [`Grant`] …) can also be encoded by position, for the log and for peers.
 
 mod answers;
+mod backup;
 mod event;
 mod json;
 mod key;
@@ -19,11 +20,13 @@ mod requests;
 mod text;
 mod time;
 mod token;
+mod watch;
 
 pub use answers::{
     BatchAnswer, BatchBody, BatchResult, Blocker, Grant, GrantState, GrantedKey, HolderView, KeyList,
     KeyView, MirroredGrant, Verdict, VerdictName, VerdictsAnswer, WaiterView, Waiting, WaitingState,
 };
+pub use backup::Backup;
 pub use event::EndReason;
 pub use json::{FieldError, from_json};
 pub use key::{Key, KeyError};
@@ -38,3 +41,4 @@ pub use requests::{
 pub use text::{Holder, Metadata};
 pub use time::{MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, Ttl, Wait};
 pub use token::{Revision, Token};
+pub use watch::{CutOff, CutOffReason, WatchEvent, WatchEventName, WatchedKey};

@@ -87,6 +87,8 @@ problems! {
     NotLive = "urn:ringfence:problem:not-live", 409, "The token is not live";
     /// The members of the cluster cannot be changed so, or not now: nothing has changed.
     MembersRefused = "urn:ringfence:problem:members-refused", 409, "The members stay as they are";
+    /// A watch that asks for changes that are not kept any more, or for some after the latest.
+    HistoryGone = "urn:ringfence:problem:history-gone", 410, "The changes cannot be told from there";
     /// The lease ended; see `reason`.
     LeaseGone = "urn:ringfence:problem:lease-gone", 410, "The lease has ended";
     /// A guard's: the token is below the fence, and nothing was done; see `fence`.

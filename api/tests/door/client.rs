@@ -40,6 +40,27 @@ impl Connection {
 
     /// The next answer. One to HEAD has no body whatever its length says.
     pub(crate) async fn receive(&mut self, to_head: bool) -> Response {
+        let mut response = self.receive_head().await;
+        if !to_head && response.status != 204 && response.status != 304 {
+            let length =
+                response.header("content-length").expect("every answer says its length").parse().unwrap();
+            response.body = vec![0; length];
+            self.0.read_exact(&mut response.body).await.unwrap();
+        }
+        response
+    }
+
+    /// The next piece of an answer that does not say its length; `None` at its end.
+    pub(crate) async fn receive_piece(&mut self) -> Option<Vec<u8>> {
+        let length = usize::from_str_radix(&self.line().await, 16).unwrap();
+        let mut piece = vec![0; length];
+        self.0.read_exact(&mut piece).await.unwrap();
+        assert_eq!(self.line().await, "");
+        (length > 0).then_some(piece)
+    }
+
+    /// The next answer without its body.
+    pub(crate) async fn receive_head(&mut self) -> Response {
         let first = self.line().await;
         let status = first.strip_prefix("HTTP/1.1 ").expect(&first)[..3].parse().unwrap();
         let mut headers = Vec::new();
@@ -51,14 +72,7 @@ impl Connection {
             let (name, value) = line.split_once(": ").expect(&line);
             headers.push((name.to_ascii_lowercase(), value.to_owned()));
         }
-        let mut response = Response { status, headers, body: Vec::new() };
-        if !to_head && status != 204 {
-            let length =
-                response.header("content-length").expect("every answer says its length").parse().unwrap();
-            response.body = vec![0; length];
-            self.0.read_exact(&mut response.body).await.unwrap();
-        }
-        response
+        Response { status, headers, body: Vec::new() }
     }
 
     async fn line(&mut self) -> String {

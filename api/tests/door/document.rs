@@ -5,10 +5,10 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use jsonschema::Validator;
 use ringfence_wire::{
-    AcquireRequest, AddMemberRequest, BatchAnswer, BatchRequest, FieldError, Grant, Holder, Key, KeyList,
-    KeyView, MAX_BATCH, MAX_KEYS, MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, MirroredGrant, Problem, ProblemKind,
-    RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest, Ttl, ValidateRequest, Verdict,
-    VerdictsAnswer, Waiting, from_json,
+    AcquireRequest, AddMemberRequest, Backup, BatchAnswer, BatchRequest, CutOff, FieldError, Grant, Holder,
+    Key, KeyList, KeyView, MAX_BATCH, MAX_KEYS, MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, MirroredGrant, Problem,
+    ProblemKind, RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest, Ttl, ValidateRequest,
+    Verdict, VerdictsAnswer, Waiting, WatchEvent, WatchEventName, from_json,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -49,6 +49,14 @@ pub(crate) fn check(method: &str, target: &str, response: &Response) {
         if let Err(error) = validator(&content["schema"]).validate(&body) {
             panic!("not as documented at {}: {error}: {told}", error.instance_path());
         }
+    }
+}
+
+/// Fails unless the document says that what a schema describes may look so.
+pub(crate) fn check_schema(name: &str, value: &Value) {
+    let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
+    if let Err(error) = validator(&schema).validate(value) {
+        panic!("no {name}, at {}: {error}: {value}", error.instance_path());
     }
 }
 
@@ -156,6 +164,7 @@ fn wire_types() -> BTreeMap<&'static str, Reads> {
         ("Verdict", answer::<Verdict>),
         ("VerdictsAnswer", answer::<VerdictsAnswer>),
         ("BatchAnswer", answer::<BatchAnswer>),
+        ("Backup", answer::<Backup>),
     ])
 }
 
@@ -243,6 +252,20 @@ fn every_problem_is_documented_with_its_status_and_title() {
     let names =
         DOCUMENT["components"]["schemas"]["Problem"]["properties"]["type"]["enum"].as_array().unwrap();
     assert_eq!(names.len(), kinds.len());
+}
+
+#[test]
+fn what_a_watch_tells_is_documented_as_the_wire_types_write_it() {
+    for (name, reads) in [("WatchEvent", answer::<WatchEvent> as Reads), ("CutOff", answer::<CutOff>)] {
+        let schema = &DOCUMENT["components"]["schemas"][name];
+        let example = &schema["examples"][0];
+        check_schema(name, example);
+        reads(example).unwrap_or_else(|error| panic!("{error}: {example}"));
+    }
+    let watch = DOCUMENT["paths"]["/v1/watch"]["get"]["description"].as_str().unwrap();
+    for name in WatchEventName::ALL.iter().map(|name| name.as_str()).chain([CutOff::NAME]) {
+        assert!(watch.contains(&format!("`{name}`")), "{name}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod acquire;
 mod client;
 mod connection;
+mod dashboard;
 mod document;
 mod ended;
 mod keys;
@@ -16,3 +17,4 @@ mod service;
 mod unanswered;
 mod validate;
 mod waiting;
+mod watch;

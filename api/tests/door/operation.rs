@@ -16,6 +16,21 @@ async fn every_answer_names_the_leader() {
 }
 
 #[tokio::test]
+async fn an_answer_repeats_the_request_id_that_was_sent_and_makes_none() {
+    let service = Service::start().await;
+    let id_of = async |method: &str, target: &str, headers: &[(&str, &str)]| {
+        let response = service.send(method, target, headers, b"").await;
+        response.header("x-request-id").map(str::to_owned)
+    };
+    for (method, target) in [("GET", "/livez"), ("PUT", "/v1/leases/x"), ("PATCH", "/nowhere")] {
+        let sent = id_of(method, target, &[("X-Request-Id", "a-1/b:2")]).await;
+        assert_eq!(sent.as_deref(), Some("a-1/b:2"), "{method} {target}");
+        assert_eq!(id_of(method, target, &[]).await, None, "{method} {target}");
+        assert_eq!(id_of(method, target, &[("x-request-id", "two words")]).await, None, "{method} {target}");
+    }
+}
+
+#[tokio::test]
 async fn the_cluster_tells_its_members_and_how_far_they_are() {
     let service = Service::start().await;
     service.hold("a").await;
@@ -54,10 +69,10 @@ async fn what_is_measured_has_routes_and_outcomes_but_nothing_a_client_chose() {
         r#"ringfence_renew_total{outcome="renewed"} "#,
         "ringfence_release_total ",
         r#"ringfence_acquire_wait_seconds_bucket{le="60"} "#,
-        r#"ringfence_http_requests_total{route="/v1/leases/{lease_id}",status="201"} "#,
-        r#"ringfence_http_requests_total{route="/v1/keys/{key}",status="200"} "#,
-        r#"ringfence_http_requests_total{route="none",status="404"} "#,
-        r#"ringfence_http_request_seconds_bucket{route="/v1/leases/{lease_id}",le="0.001"} "#,
+        r#"ringfence_http_requests_total{method="PUT",route="/v1/leases/{lease_id}",status="201"} "#,
+        r#"ringfence_http_requests_total{method="GET",route="/v1/keys/{key}",status="200"} "#,
+        r#"ringfence_http_requests_total{method="GET",route="none",status="404"} "#,
+        r#"ringfence_http_request_duration_seconds_bucket{method="PUT",route="/v1/leases/{lease_id}",le="0.001"} "#,
         "ringfence_raft_has_leader 1",
         "ringfence_raft_is_leader 1",
         "ringfence_raft_term ",
@@ -66,6 +81,7 @@ async fn what_is_measured_has_routes_and_outcomes_but_nothing_a_client_chose() {
         "ringfence_raft_applied_index ",
         "ringfence_leases_live ",
         "ringfence_waiters ",
+        "ringfence_watchers ",
         "ringfence_revision ",
     ] {
         assert!(text.lines().any(|it| it.starts_with(line)), "lacks {line}: {text}");

@@ -180,9 +180,17 @@ async fn a_foreign_origin_may_read_but_change_nothing() {
 #[tokio::test]
 async fn what_is_no_route_is_not_found() {
     let service = Service::start().await;
-    for target in
-        ["/", "/v1", "/v1/", "/v1/leases/", "/v2/keys", "/v1/keysx", "//v1/keys", "/v1/Keys", "/livez/"]
-    {
+    for target in [
+        "/dashboard",
+        "/v1",
+        "/v1/",
+        "/v1/leases/",
+        "/v2/keys",
+        "/v1/keysx",
+        "//v1/keys",
+        "/v1/Keys",
+        "/livez/",
+    ] {
         for method in ["GET", "POST", "PUT"] {
             service.send(method, target, &[], b"").await.problem("not-found");
         }

@@ -102,8 +102,10 @@ impl Service {
         let node = Node::start(settings).await.unwrap();
         let handle = node.handle();
         let (draining, is_draining) = watch::channel(false);
-        let routes =
-            routes(handle.clone(), Options { metrics: measurements(), draining: is_draining, mirror: None });
+        let routes = routes(
+            handle.clone(),
+            Options { metrics: measurements(), draining: is_draining, slow_request: PATIENCE, mirror: None },
+        );
         let answer = move |request, open| routes.clone().answer(request, open);
         let (serving, ending) = watch::channel(false);
         tokio::spawn(serve(listener, answer, ending, PATIENCE));

@@ -25,10 +25,10 @@ impl Counted {
             // What has not happened yet is not listed.
             value.unwrap_or(0.0)
         };
-        let delays = |end: &str| value(&format!("ringfence_loop_delay_seconds_bucket{{le=\"{end}\"}}"));
+        let delays = |end: &str| value(&format!("ringfence_loop_lag_seconds_bucket{{le=\"{end}\"}}"));
         Self {
-            snapshots: value("ringfence_snapshot_seconds_count") as u64,
-            snapshots_s: value("ringfence_snapshot_seconds_sum"),
+            snapshots: value("ringfence_raft_snapshot_seconds_count") as u64,
+            snapshots_s: value("ringfence_raft_snapshot_seconds_sum"),
             delays: (delays("+Inf") - delays("0.05")) as u64,
         }
     }
@@ -55,11 +55,11 @@ mod tests {
 
     #[test]
     fn a_node_is_read() {
-        let metrics = "# TYPE ringfence_snapshot_seconds histogram\n\
-            ringfence_snapshot_seconds_sum 0.25\n\
-            ringfence_snapshot_seconds_count 2\n\
-            ringfence_loop_delay_seconds_bucket{le=\"0.05\"} 97\n\
-            ringfence_loop_delay_seconds_bucket{le=\"+Inf\"} 100\n";
+        let metrics = "# TYPE ringfence_raft_snapshot_seconds histogram\n\
+            ringfence_raft_snapshot_seconds_sum 0.25\n\
+            ringfence_raft_snapshot_seconds_count 2\n\
+            ringfence_loop_lag_seconds_bucket{le=\"0.05\"} 97\n\
+            ringfence_loop_lag_seconds_bucket{le=\"+Inf\"} 100\n";
         assert_eq!(Counted::read(metrics), Counted { snapshots: 2, snapshots_s: 0.25, delays: 3 });
         assert_eq!(Counted::read(""), Counted::default());
     }

@@ -54,7 +54,7 @@ impl Service for Ringfence {
         async move {
             let mut all = 0;
             for client in clients {
-                all += metric(&client, "ringfence_log_flush_seconds_count").await?;
+                all += metric(&client, "ringfence_raft_log_flush_seconds_count").await?;
             }
             Some(all)
         }

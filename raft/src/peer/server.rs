@@ -273,7 +273,8 @@ impl Served {
                 queue,
                 |mut queue| async move { Some((queue.recv().await?, queue)) },
             );
-        let mut answers = Box::pin(self.handle()?.shared.raft.stream_append(input));
+        let shared = &self.handle()?.shared;
+        let mut answers = Box::pin(shared.raft.stream_append(input));
         // Of the appends that are not answered yet.
         let (kinds, mut kinds_asked) = mpsc::unbounded_channel();
         let read = async {
@@ -292,6 +293,9 @@ impl Served {
             let mut out = BytesMut::new();
             while let Some(answer) = answers.next().await {
                 let answer = answer.map_err(io::Error::other)?;
+                if answer.is_ok() {
+                    *shared.followed_at() = Some(Instant::now());
+                }
                 let kind = kinds_asked.try_recv().map_err(io::Error::other)?;
                 if kind == COMMITTED && answer.is_ok() {
                     continue;

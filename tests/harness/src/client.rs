@@ -9,7 +9,7 @@ use hyper::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_wire::{
     AcquireRequest, BatchAnswer, BatchRequest, Grant, Key, KeyList, KeyView, LeaseId, Problem, ProblemKind,
-    RenewManyRequest, RenewRequest, RevokeRequest, Token, Ttl, ValidateRequest, Verdict,
+    RenewManyRequest, RenewRequest, Revision, RevokeRequest, Token, Ttl, ValidateRequest, Verdict,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use crate::answer::{Acquired, Called, ClusterView, Failure, Fate, LeaseView, Reply};
 use crate::connection::{Connections, RawAnswer};
 use crate::namespace::Namespace;
+use crate::watch::Watch;
 
 /// How long a call may take beyond what it waits for: a node gives up by itself after 5 s, or 10 s past its wait.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -125,6 +126,16 @@ impl Client {
         let encode = |text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         let after = after.map(|after| format!("&after={}", encode(after))).unwrap_or_default();
         self.get(&format!("/v1/keys?prefix={}{after}&{}", encode(prefix), consistency.query())).await
+    }
+
+    /// `GET /v1/watch`: what changes after `after`, or from now on, on keys that start with `prefix`.
+    pub async fn watch(&self, prefix: &str, after: Option<Revision>) -> Called<Watch> {
+        let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
+        let path = format!("/v1/watch?prefix={}{after}", utf8_percent_encode(prefix, NON_ALPHANUMERIC));
+        match self.connections.stream_of(&path, Instant::now() + self.timeout).await? {
+            Ok((connection, body)) => Ok(Reply::Done { status: 200, body: Watch::new(connection, body) }),
+            Err(answer) => typed(answer, |_| Err(serde::de::Error::custom("no stream"))),
+        }
     }
 
     /// `POST /v1/validate` with a single check.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{HeaderMap, Method, Request};
 use hyper_util::rt::TokioIo;
@@ -39,7 +40,7 @@ pub(crate) struct Connections {
 }
 
 #[derive(Debug)]
-struct Connection {
+pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
 }
@@ -102,6 +103,33 @@ impl Connections {
         }
     }
 
+    /// Sends a GET, on a connection of its own, and gives the stream that it is answered with; or any other answer than
+    /// 200 as a whole.
+    pub(crate) async fn stream_of(
+        &self,
+        path: &str,
+        deadline: Instant,
+    ) -> Result<Result<(Connection, Incoming), RawAnswer>, Failure> {
+        let request = Request::builder().uri(path).header("host", self.address.to_string());
+        let request = request
+            .body(Full::default())
+            .map_err(|error| Failure::new(Fate::NotDone, format!("this is no request: {error}")))?;
+        let unknown = |error: hyper::Error| Failure::new(Fate::Unknown, error.to_string());
+        let mut connection = self.apart().connection(deadline).await?;
+        let answer = async {
+            let (head, body) = connection.sender.send_request(request).await.map_err(unknown)?.into_parts();
+            if head.status == 200 {
+                return Ok(Ok(body));
+            }
+            let body = body.collect().await.map_err(unknown)?.to_bytes();
+            Ok(Err(RawAnswer { status: head.status.as_u16(), headers: head.headers, body }))
+        };
+        match timeout_at(deadline, answer).await {
+            Ok(answer) => Ok(answer?.map(|body| (connection, body))),
+            Err(_) => Err(Failure::new(Fate::Unknown, "no answer in time")),
+        }
+    }
+
     async fn connection(&self, deadline: Instant) -> Result<Connection, Failure> {
         while let Some(connection) = self.pop() {
             if !connection.driver.is_finished() && connection.sender.is_ready() {
@@ -110,7 +138,7 @@ impl Connections {
         }
         let not_done = |error: &dyn std::error::Error| Failure::new(Fate::NotDone, error.to_string());
         let connect = async {
-            let stream = self.stream().await.map_err(|error| not_done(&error))?;
+            let stream = self.connect().await.map_err(|error| not_done(&error))?;
             stream.set_nodelay(true).map_err(|error| not_done(&error))?;
             let (sender, driver) = handshake(TokioIo::new(stream)).await.map_err(|error| not_done(&error))?;
             // Its end shows in the request that it carries.
@@ -122,7 +150,7 @@ impl Connections {
             .unwrap_or_else(|_| Err(Failure::new(Fate::NotDone, "no connection in time")))
     }
 
-    async fn stream(&self) -> io::Result<TcpStream> {
+    async fn connect(&self) -> io::Result<TcpStream> {
         match &self.namespace {
             None => TcpStream::connect(self.address).await,
             // A socket stays where it was made.

@@ -8,6 +8,8 @@
 //!  Clocks                                 clocks that are off, and jump
 //!  RedisServer, RedisSentinel, RedisCluster   real Redis: killed, emptied, stopped, failed over
 //!  PostgresServer, PgBouncer              the real ones, from the system's packages
+//!  PrometheusServer                       a real one, to scrape and to alert
+//!  Browser                                the system's Chromium
 //!  EtcdCluster, ZooKeeperCluster          to be measured beside
 //! ```
 //! What a test may rely on:
@@ -23,6 +25,7 @@
 //!   shows the ends of the logs.
 
 mod answer;
+mod browser;
 mod churn;
 mod client;
 mod clocks;
@@ -42,6 +45,7 @@ mod place;
 mod postgres_server;
 mod process;
 mod program;
+mod prometheus_server;
 mod record;
 mod redis_cluster;
 mod redis_sentinel;
@@ -50,10 +54,12 @@ mod spawner;
 mod strace;
 mod tls;
 mod until;
+mod watch;
 mod wish;
 mod zookeeper_cluster;
 
 pub use answer::{Acquired, Answered, Called, ClusterView, Failure, Fate, LeaseView, MemberView, Reply};
+pub use browser::Browser;
 pub use churn::{Kept, churn};
 pub use client::{Client, Consistency};
 pub use clocks::{Clocks, clock_is_off};
@@ -69,11 +75,13 @@ pub use network::Network;
 pub use node::Node;
 pub use postgres_server::{PgBouncer, PostgresServer};
 pub use program::{Ended, run};
+pub use prometheus_server::PrometheusServer;
 pub use record::{Askers, Record, Told};
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
 pub use redis_server::{RedisBuilder, RedisServer};
 pub use strace::{Injection, may_inject};
 pub use until::{definite, until};
+pub use watch::{Watch, Watched};
 pub use wish::{key, try_once, wait_for};
 pub use zookeeper_cluster::ZooKeeperCluster;

@@ -1,0 +1,126 @@
+// The view of the nodes: the members as this node sees them, and what it measured itself.
+
+import { call, pause, until } from "./api.js";
+import { el, facts, table } from "./dom.js";
+import { quantile, samples, value } from "./figures.js";
+import { web } from "./node.js";
+import { count, seconds, span } from "./text.js";
+
+const EVERY_MS = 2000;
+/** How far back what is called recent goes, in readings. */
+const WINDOW = 15;
+
+export class ClusterView {
+  title = "Cluster";
+
+  constructor(page) {
+    this.page = page;
+    this.heading = el("h1", { text: "Cluster", tabindex: "-1" });
+    this.members = el("div", { class: "members" });
+    this.own = el("div", { class: "own" });
+    this.element = el("section", { class: "cluster" }, this.heading, this.members, this.own);
+    this.readings = [];
+    page.node.addEventListener("change", () => this.#draw(), { signal: page.signal });
+    this.#draw();
+    until(page.signal, async () => {
+      for (;;) {
+        const { status, body } = await call("GET", "metrics", { signal: page.signal });
+        if (status === 200 && typeof body === "string") {
+          this.readings = [...this.readings, { at_ms: performance.now(), found: samples(body) }].slice(-WINDOW);
+        }
+        this.#draw();
+        await pause(EVERY_MS, page.signal);
+      }
+    });
+  }
+
+  focus() {
+    this.heading.focus({ preventScroll: true });
+  }
+
+  tick() {}
+
+  #draw() {
+    const { view } = this.page.node;
+    if (!view) {
+      this.members.replaceChildren(el("p", { text: this.page.node.refusal ?? "Asking this node …" }));
+      return;
+    }
+    const focused = this.members.contains(document.activeElement) ? document.activeElement.href : null;
+    const parts = [
+      facts(
+        ["Leader", view.leader === null ? el("strong", { class: "bad", text: "none" }) : `node ${view.leader}`],
+        ["Term", String(view.term), "How often a leader was looked for"],
+        ["Revision", String(view.revision), "How many changes the table has seen; tokens are revisions"],
+        ["Live leases", count(view.live_leases)],
+        ["Waiting", count(view.waiters)],
+        ["Cluster time", span(Math.floor(view.at_ms / 1000) * 1000) || "0 s", "Advanced by leaders only; stands still without one"],
+      ),
+      el("h2", { text: "Nodes" }),
+      table("Nodes", [
+        { name: "Node" }, { name: "Role" }, { name: "Page" }, { name: "Peer port" },
+        { name: "Lag", class: "number", title: "Log entries that it lacks, as the leader sees it" },
+      ], Object.entries(view.members).map(([id, member]) => row(view, Number(id), member))),
+      view.role === "leader" ? null : el("p", { class: "note" }, "Only the leader knows how far the others are",
+        ...leaderLink(view), "."),
+    ];
+    this.members.replaceChildren(...parts.filter(Boolean));
+    if (focused) [...this.members.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
+    this.own.replaceChildren(el("h2", { text: `Node ${view.node_id}, this one` }), this.#figures(view),
+      el("p", { class: "note", text: `Times are of the last ${Math.round(this.#window() / 1000)} s where something was measured ` +
+        `since, else since the start. Cluster ${view.cluster_id}, version ${view.version}.` }));
+  }
+
+  #window() {
+    return this.readings.length > 1 ? this.readings.at(-1).at_ms - this.readings[0].at_ms : 0;
+  }
+
+  #figures(view) {
+    const found = this.readings.at(-1)?.found ?? new Map();
+    const before = this.readings.length > 1 ? this.readings[0].found : null;
+    const of = (...names) => value(found, ...names);
+    const p = (share, ...names) => seconds(quantile(share, found, before, ...names) ?? NaN);
+    const rate = (name) => {
+      const [now, then] = [value(found, name), before && value(before, name)];
+      const ms = this.#window();
+      return now === null || then === null || !ms ? "–" : `${count(Math.round((now - then) * 10_000 / ms) / 10)} /s`;
+    };
+    const flush = ["ringfence_raft_log_flush_seconds", "ringfence_log_flush_seconds"];
+    const proposal = ["ringfence_raft_proposal_duration_seconds", "ringfence_proposal_duration_seconds"];
+    const lag = of("ringfence_raft_apply_lag_entries") ??
+      (view.committed_index === null ? null : view.committed_index - (view.applied_index ?? 0));
+    const longest = of("ringfence_loop_lag_longest_seconds", "ringfence_loop_delay_longest_seconds");
+    const figures = facts(
+      ["Disk flush, median", p(0.5, ...flush), "Writing and syncing the log"],
+      ["Disk flush, p99", p(0.99, ...flush)],
+      ["Proposal, p99", p(0.99, ...proposal), "From a command to its outcome, where this node leads"],
+      ["Loop lag, p99", p(0.99, "ringfence_loop_lag_seconds", "ringfence_loop_delay_seconds"), "How long what is due waits for the thread"],
+      ["Loop lag, longest", seconds(longest ?? NaN), "Of the last half minute or so"],
+      ["Leader changes", count(of("ringfence_raft_leader_changes_total") ?? NaN), "Since this node was started"],
+      ["Apply lag", `${count(lag ?? NaN)} entries`, "Committed and not applied yet"],
+      ["Log index", count(view.last_log_index)],
+      ["Acquires here", rate("ringfence_acquire_total")],
+      ["Requests here", rate("ringfence_http_requests_total")],
+    );
+    figures.classList.add("figures");
+    return figures;
+  }
+}
+
+function row(view, id, member) {
+  const isThis = id === view.node_id;
+  const url = web(member.url);
+  const role = id === view.leader ? "leader" : !member.voter ? "learner" : isThis ? view.role : "voter";
+  return [
+    `${id}${isThis ? " (this page)" : ""}`,
+    el("span", { class: role === "leader" ? "role leading" : "role", text: role }),
+    url ? el("a", { href: `${url}/#/cluster`, rel: "noreferrer", text: url.replace(/^https?:\/\//, "") }) : "not told yet",
+    member.peer,
+    id === view.leader ? "–" : count(member.lag_entries),
+  ];
+}
+
+function leaderLink(view) {
+  const url = web(view.members[view.leader]?.url);
+  return url ? [": ", el("a", { href: `${url}/#/cluster`, rel: "noreferrer", text: `the page of node ${view.leader}` })] : [];
+}

@@ -1,0 +1,178 @@
+// The keys that are held or waited for, in the order of the node, as they were read and changed since.
+//
+// A listing is read in pages. Where each page began is kept, so that just what stands on the screen can be read again:
+// what a page says replaces all that was known between its ends.
+
+import { dated } from "./bar.js";
+
+/** How long a key that became free stays in the list, where somebody looks at it. */
+const FAREWELL_MS = 3000;
+
+export class KeyTable {
+  /** All keys, sorted. */
+  keys = [];
+  /** Whether the end of the listing was read. */
+  complete = false;
+  #entries = new Map();
+  /** The places where pages begin: after `last`, by `cursor`. */
+  #marks = [{ last: "", cursor: null }];
+  #leaving = new Set();
+
+  at(index) {
+    return this.#entries.get(this.keys[index]);
+  }
+
+  /** Where `key` stands, or would. */
+  place(key) {
+    let [low, high] = [0, this.keys.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (order(this.keys[middle], key) < 0) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  has(key) {
+    return this.#entries.has(key);
+  }
+
+  /** The last place before `key` where a page can begin. */
+  mark(key) {
+    return this.#marks.findLast((mark) => mark.last === "" || order(mark.last, key) < 0);
+  }
+
+  /** The place where the next page begins. */
+  end() {
+    return this.#marks.at(-1);
+  }
+
+  /**
+   * Takes the page that began at `mark`. Gives the mark of the next, or `null`. `isSeen` tells of which keys the end is
+   * to be shown.
+   */
+  take(mark, page, now_ms, isSeen) {
+    const last = page.next === null ? null : page.keys.at(-1)?.key ?? null;
+    const [from, to] = [mark.last === "" ? 0 : this.#above(mark.last), last === null ? this.keys.length : this.#above(last)];
+    const named = new Set(page.keys.map((view) => view.key));
+    const kept = this.keys.slice(from, to).filter((key) => {
+      if (named.has(key)) return false;
+      const entry = this.#entries.get(key);
+      if (!entry.ended && isSeen(key)) this.#end(entry, "ended", now_ms);
+      if (!entry.ended) this.#entries.delete(key);
+      return Boolean(entry.ended);
+    });
+    for (const view of page.keys) this.#read(view, now_ms);
+    const keys = [...page.keys.map((view) => view.key), ...kept];
+    if (kept.length) keys.sort(order);
+    this.keys = [...this.keys.slice(0, from), ...keys, ...this.keys.slice(to)];
+
+    const between = (other) =>
+      other.last === "" || order(other.last, mark.last) <= 0 || (last !== null && order(other.last, last) > 0);
+    this.#marks = this.#marks.filter(between);
+    if (last === null) {
+      this.complete = true;
+      return null;
+    }
+    const next = { last, cursor: page.next };
+    this.#marks.splice(this.#marks.findLastIndex((other) => other.last === "" || order(other.last, last) < 0) + 1, 0, next);
+    return next;
+  }
+
+  /** Takes a change that a watch told. Gives whether it changed a key in the list. */
+  apply(change, now_ms, isSeen) {
+    let touched = false;
+    for (const { key, mode, limit = null, fence } of change.keys) {
+      let entry = this.#entries.get(key);
+      if (!entry) {
+        const isBeyond = !this.complete && order(key, this.end().last) > 0;
+        if (isBeyond || (change.name !== "granted" && change.name !== "queued")) continue;
+        entry = { key, fence, revision: 0, holders: [], waiters: [], born_ms: now_ms, ended: null };
+        this.#entries.set(key, entry);
+        this.keys.splice(this.place(key), 0, key);
+      }
+      if (change.revision <= entry.revision) continue;
+      touched = true;
+      Object.assign(entry, { revision: change.revision, fence: fence ?? entry.fence, ended: null });
+      this.#leaving.delete(entry);
+      const { token, holder = null } = change;
+      const leaves = entry.waiters.findIndex((waiter) => waiter.holder === holder);
+      switch (change.name) {
+        case "granted":
+          if (leaves >= 0) entry.waiters = entry.waiters.toSpliced(leaves, 1);
+          entry.holders = [...entry.holders, { token, holder, mode, limit, ttl_ms: null, ends_ms: null, metadata: {} }];
+          break;
+        case "queued":
+          entry.waiters = [...entry.waiters, { holder, mode, waited_ms: 0 }];
+          break;
+        case "left":
+          if (leaves >= 0) entry.waiters = entry.waiters.toSpliced(leaves, 1);
+          break;
+        default:
+          entry.holders = entry.holders.filter((other) => other.token !== token);
+      }
+      if (entry.holders.length + entry.waiters.length === 0) this.#leave(entry, change.name, now_ms, isSeen);
+    }
+    return touched;
+  }
+
+  /** Lets go of the keys that were free for long enough. Gives whether there were any. */
+  sweep(now_ms) {
+    let swept = false;
+    for (const entry of this.#leaving) {
+      if (now_ms - entry.ended.at_ms < FAREWELL_MS) continue;
+      this.#remove(entry);
+      swept = true;
+    }
+    return swept;
+  }
+
+  #above(key) {
+    const place = this.place(key);
+    return this.keys[place] === key ? place + 1 : place;
+  }
+
+  #read(view, now_ms) {
+    const known = this.#entries.get(view.key);
+    // What a watch told may be newer than a page that was under way.
+    if (known && known.revision > view.revision) return;
+    const entry = known ?? { born_ms: this.complete ? now_ms : -Infinity };
+    this.#leaving.delete(entry);
+    Object.assign(entry, view, { holders: dated(view.holders, now_ms), ended: null });
+    this.#entries.set(view.key, entry);
+  }
+
+  #leave(entry, how, now_ms, isSeen) {
+    if (isSeen(entry.key)) this.#end(entry, how, now_ms);
+    else this.#remove(entry);
+  }
+
+  #end(entry, how, at_ms) {
+    Object.assign(entry, { ended: { how, at_ms }, holders: [], waiters: [] });
+    this.#leaving.add(entry);
+  }
+
+  #remove(entry) {
+    this.#leaving.delete(entry);
+    this.#entries.delete(entry.key);
+    const place = this.place(entry.key);
+    if (this.keys[place] === entry.key) this.keys.splice(place, 1);
+  }
+}
+
+/**
+ * The order of the node, which is that of UTF-8: characters beyond the first 65,536 come after all others, and not, as
+ * the halves that JavaScript compares, before some.
+ */
+export function order(one, other) {
+  const length = Math.min(one.length, other.length);
+  for (let place = 0; place < length; place++) {
+    const [a, b] = [one.charCodeAt(place), other.charCodeAt(place)];
+    if (a !== b) return rank(a) - rank(b);
+  }
+  return one.length - other.length;
+}
+
+function rank(unit) {
+  return unit < 0xd800 ? unit : unit < 0xe000 ? unit + 0x2000 : unit - 0x800;
+}

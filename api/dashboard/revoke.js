@@ -1,0 +1,88 @@
+// An operator ends a lease. The dialog says what that does and what not, and wants the key typed again.
+
+import { call, keyPath, reason } from "./api.js";
+import { bar, draw } from "./bar.js";
+import { el, facts } from "./dom.js";
+import { label, mode } from "./key_list.js";
+import { visible } from "./text.js";
+
+/** Asks, and ends the lease of `holder` on `key` if that is wanted. `done` is called when something may have changed. */
+export function revoke(key, holder, done) {
+  const left = bar();
+  const title = el("h2", { id: "revoke-title", text: "Revoke this lease?" });
+  const input = el("input", {
+    id: "typed", type: "text", autocomplete: "off", spellcheck: "false", autocapitalize: "none", "aria-describedby": "consequence",
+    autofocus: true, oninput: () => { button.disabled = !isKey(input.value, key); },
+  });
+  const button = el("button", { class: "danger", disabled: true, text: "Revoke the lease" });
+  const cancel = el("button", { type: "button", text: "Cancel", onclick: () => dialog.close() });
+  const result = el("p", { class: "result", role: "status" });
+  const form = el("form", { onsubmit: (event) => { event.preventDefault(); submit(); } },
+    el("label", { for: "typed", text: "Type the key again" }), input,
+    el("div", { class: "buttons" }, cancel, button));
+  const dialog = el("dialog", { class: "revoke", "aria-labelledby": "revoke-title", onclose: () => { clearInterval(timer); dialog.remove(); } },
+    title,
+    facts(
+      ["Key", el("code", { class: "key-name", text: visible(key) })],
+      ["Holder", el("span", { class: holder.holder ? "label" : "label unnamed", text: label(holder.holder) })],
+      ["Token", el("span", { class: "number", text: String(holder.token) })],
+      ["Mode", mode(holder)],
+      ["Time left", left.element],
+    ),
+    el("p", { id: "consequence" },
+      "It ends the lease, on all of its keys, and the next in the queue is granted. ",
+      el("strong", { text: "It does not stop the writer" }),
+      ", who may not notice for a while: raise the guard too, so that storage rejects its token."),
+    form, result);
+  const timer = setInterval(() => draw(left, holder, performance.now()), 100);
+  draw(left, holder, performance.now());
+  document.body.append(dialog);
+  dialog.showModal();
+
+  async function submit() {
+    if (button.disabled) return;
+    button.disabled = true;
+    dialog.setAttribute("aria-busy", "true");
+    const answer = await call("POST", "v1/revoke", { body: { key, token: holder.token } });
+    dialog.removeAttribute("aria-busy");
+    const [text, isFinal] = await outcome(answer);
+    result.className = `result ${answer.status === 204 ? "good" : "bad"}`;
+    result.textContent = text;
+    button.disabled = isFinal;
+    if (isFinal) {
+      title.textContent = answer.status === 204 ? "The lease is revoked" : "Nothing was revoked";
+      form.hidden = true;
+      clearInterval(timer);
+      left.element.closest("div").hidden = true;
+      cancel.textContent = "Close";
+      result.after(el("div", { class: "buttons" }, cancel));
+      cancel.focus();
+    }
+    done();
+  }
+
+  /** What became of it, and whether that is the end. */
+  async function outcome(answer) {
+    switch (answer.status) {
+      case 204: {
+        const { status, body } = await call("GET", keyPath(key));
+        const fence = status === 200 ? ` The fence is ${body.fence} now: raise the guard to it.` : "";
+        return [`Revoked: token ${holder.token} is dead.${fence}`, true];
+      }
+      case 409:
+        return [`Nothing was done: token ${holder.token} was no longer live. The lease had ended by itself, or somebody was faster.`, true];
+      case 503:
+        return [`Certainly not done: ${reason(answer)} Try again.`, false];
+      case 0:
+      case 504:
+        return [`It may or may not have been done: ${reason(answer)} To repeat it is harmless.`, false];
+      default:
+        return [reason(answer), false];
+    }
+  }
+}
+
+/** As it is, or as it is written where it has characters that cannot be seen. */
+function isKey(typed, key) {
+  return typed === key || typed === visible(key);
+}

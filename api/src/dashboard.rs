@@ -1,0 +1,98 @@
+//! The dashboard: files of the program itself, which the browser may load nothing besides.
+//!
+//! It is a client like any other: what it shows and does goes through the routes of the API, so its paths are no part
+//! of that and stand in no document. The policy that comes with each file forbids scripts and styles that are not
+//! files of this node, and requests to anybody else: a key named like markup stays text.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use axum::extract::Request;
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::IntoResponse;
+use bytes::Bytes;
+
+use crate::door::Answer;
+
+/// The label of what is measured of all its files.
+pub(crate) const ROUTE: &str = "dashboard";
+
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+);
+
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// A file of the dashboard.
+#[derive(Clone, Copy)]
+pub(crate) struct File {
+    pub(crate) path: &'static str,
+    content_type: &'static str,
+    content: &'static str,
+}
+
+/// One row for each file of `api/dashboard/`.
+macro_rules! files {
+    ($($path:literal, $name:literal, $content_type:expr;)*) => {
+        pub(crate) const FILES: &[File] = &[$(File {
+            path: $path,
+            content_type: $content_type,
+            content: include_str!(concat!("../dashboard/", $name)),
+        },)*];
+    };
+}
+
+files! {
+    "/", "index.html", "text/html; charset=utf-8";
+    "/dashboard/icon.svg", "icon.svg", "image/svg+xml";
+    "/dashboard/dashboard.css", "dashboard.css", "text/css; charset=utf-8";
+    "/dashboard/api.js", "api.js", JAVASCRIPT;
+    "/dashboard/bar.js", "bar.js", JAVASCRIPT;
+    "/dashboard/cluster.js", "cluster.js", JAVASCRIPT;
+    "/dashboard/dom.js", "dom.js", JAVASCRIPT;
+    "/dashboard/figures.js", "figures.js", JAVASCRIPT;
+    "/dashboard/key.js", "key.js", JAVASCRIPT;
+    "/dashboard/key_list.js", "key_list.js", JAVASCRIPT;
+    "/dashboard/key_table.js", "key_table.js", JAVASCRIPT;
+    "/dashboard/locks.js", "locks.js", JAVASCRIPT;
+    "/dashboard/main.js", "main.js", JAVASCRIPT;
+    "/dashboard/mirror.js", "mirror.js", JAVASCRIPT;
+    "/dashboard/node.js", "node.js", JAVASCRIPT;
+    "/dashboard/revoke.js", "revoke.js", JAVASCRIPT;
+    "/dashboard/text.js", "text.js", JAVASCRIPT;
+    "/dashboard/watch.js", "watch.js", JAVASCRIPT;
+}
+
+/// Answers a request for `file`: with 304 where the browser has it as it is.
+pub(crate) async fn get(file: File, request: Request) -> Answer {
+    let tag = file.tag();
+    let known = request.headers().get_all(IF_NONE_MATCH).iter().filter_map(|known| known.to_str().ok());
+    let is_known = known.flat_map(|known| known.split(',')).any(|known| known.trim() == tag);
+    let (status, content) = match is_known {
+        true => (StatusCode::NOT_MODIFIED, Bytes::new()),
+        false => (StatusCode::OK, Bytes::from_static(file.content.as_bytes())),
+    };
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static(file.content_type)),
+        (ETAG, HeaderValue::try_from(tag).expect("a tag is of digits and quotes")),
+        // A node that was upgraded must not meet a page whose parts are of two versions.
+        (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    ];
+    Ok((status, headers, content).into_response())
+}
+
+impl File {
+    /// Differs where the content does.
+    fn tag(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.content.hash(&mut hasher);
+        format!("\"{:016x}\"", hasher.finish())
+    }
+}

@@ -1,0 +1,139 @@
+//! What a script pays: a command under a lock, each time with a program of its own; and what the program itself takes.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ringfence_harness::{Cluster, EtcdCluster};
+
+use crate::figures::{Figure, digits};
+use crate::usage;
+
+/// What is measured.
+pub(crate) struct Plan {
+    pub(crate) program: PathBuf,
+    /// etcd's server and its client program.
+    pub(crate) etcd: PathBuf,
+    pub(crate) etcdctl: PathBuf,
+    /// How often each command runs.
+    pub(crate) runs: u32,
+}
+
+/// The figures.
+pub(crate) struct Shell {
+    lock_ms: Figure,
+    /// `None` where etcd is not installed.
+    etcdctl_ms: Option<Figure>,
+    /// The same process, but that nothing is locked.
+    bare_ms: Figure,
+    founded_ms: Figure,
+    restarted_ms: Figure,
+    idle_bytes: u64,
+    program_bytes: u64,
+    stripped_bytes: Option<u64>,
+}
+
+/// Measures it all, the commands in turns.
+pub(crate) async fn shell(plan: &Plan) -> Result<Shell> {
+    let begun = Instant::now();
+    let cluster = Cluster::builder(&plan.program).start().await?;
+    let mut founded_ms = Figure::default();
+    founded_ms.push(ms(begun));
+    let mut restarted_ms = Figure::default();
+    for _ in 0..3 {
+        cluster.kill_all()?;
+        let begun = Instant::now();
+        cluster.start_all()?;
+        cluster.ready().await?;
+        restarted_ms.push(ms(begun));
+    }
+    let pids: Vec<u32> = cluster.nodes().iter().filter_map(|node| node.pid()).collect();
+    let idle_bytes = usage::resident_bytes(&pids)? / pids.len() as u64;
+
+    let urls: Vec<String> = cluster.nodes().iter().map(|node| node.url()).collect();
+    let mut lock = Command::new(&plan.program);
+    lock.env("RINGFENCE_URLS", urls.join(",")).args(["lock", "bench/shell", "--", "true"]);
+    let mut bare = Command::new(&plan.program);
+    bare.args(["completions", "bash"]);
+    let etcd = match EtcdCluster::start(&plan.etcd).await {
+        Ok(etcd) => Some(etcd),
+        Err(error) => {
+            eprintln!("left out: etcd: {error}");
+            None
+        }
+    };
+    let mut etcdctl = etcd.as_ref().map(|etcd| {
+        let endpoints = etcd.addresses().map(|address| address.to_string()).join(",");
+        let mut command = Command::new(&plan.etcdctl);
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &endpoints, "lock", "bench/shell", "true"]);
+        command
+    });
+    let (mut lock_ms, mut bare_ms, mut etcdctl_ms) =
+        (Figure::default(), Figure::default(), Figure::default());
+    for run in 0..=plan.runs {
+        let times = [Some(&mut lock), etcdctl.as_mut(), Some(&mut bare)].map(|command| command.map(timed));
+        // The first of each reads its program from the disk.
+        if run > 0 {
+            for (figure, time) in [&mut lock_ms, &mut etcdctl_ms, &mut bare_ms].into_iter().zip(times) {
+                time.transpose()?.into_iter().for_each(|time| figure.push(time));
+            }
+        }
+    }
+    Ok(Shell {
+        lock_ms,
+        etcdctl_ms: etcdctl.map(|_| etcdctl_ms),
+        bare_ms,
+        founded_ms,
+        restarted_ms,
+        idle_bytes,
+        program_bytes: plan.program.metadata()?.len(),
+        stripped_bytes: stripped_bytes(&plan.program),
+    })
+}
+
+/// How long a command takes that has to succeed, in milliseconds.
+fn timed(command: &mut Command) -> Result<f64> {
+    let begun = Instant::now();
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
+    let status = status.with_context(|| format!("{command:?}"))?;
+    ensure!(status.success(), "{command:?}: {status}");
+    Ok(ms(begun))
+}
+
+/// Without what only a debugger reads; `None` where binutils are not installed.
+fn stripped_bytes(program: &Path) -> Option<u64> {
+    let stripped = tempfile::NamedTempFile::new().ok()?;
+    let strip = Command::new("strip").arg("-o").arg(stripped.path()).arg(program).status().ok()?;
+    strip.success().then(|| stripped.path().metadata().ok()).flatten().map(|file| file.len())
+}
+
+fn ms(since: Instant) -> f64 {
+    since.elapsed().div_duration_f64(Duration::from_millis(1))
+}
+
+impl fmt::Display for Shell {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "A command under a lock, three nodes, one at a time: ms, median (least to most)")?;
+        writeln!(out, "ringfence lock KEY -- true   {}", self.lock_ms.spread())?;
+        if let Some(etcdctl_ms) = &self.etcdctl_ms {
+            writeln!(out, "etcdctl lock KEY true        {}", etcdctl_ms.spread())?;
+            if let (Some(ours), Some(theirs)) = (self.lock_ms.median(), etcdctl_ms.median()) {
+                writeln!(out, "ratio                        {}", digits(ours / theirs))?;
+            }
+        }
+        writeln!(out, "ringfence, without a cluster {}", self.bare_ms.spread())?;
+        let mib = |bytes: u64| digits(bytes as f64 / f64::from(1 << 20));
+        writeln!(out, "\nThree nodes, from their start until all are ready: ms")?;
+        writeln!(out, "a new cluster                {}", self.founded_ms.spread())?;
+        writeln!(out, "all killed, and started      {}", self.restarted_ms.spread())?;
+        writeln!(out, "\nMiB")?;
+        writeln!(out, "memory of an idle node       {}", mib(self.idle_bytes))?;
+        writeln!(out, "program                      {}", mib(self.program_bytes))?;
+        match self.stripped_bytes {
+            Some(bytes) => writeln!(out, "program, stripped            {}", mib(bytes)),
+            None => writeln!(out, "program, stripped            - (`strip` is not installed)"),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Waits between attempts: longer each time, and different for everybody. The second that `Retry-After` asks for with
+//! every 503 is where they end, not where they begin: most elections are over sooner.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(40);
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Draws the waits of one call.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    drawn: u32,
+}
+
+impl Backoff {
+    /// From half of to all of a time that doubles up to a second. Clients that failed together come back apart.
+    pub(crate) fn next(&mut self) -> Duration {
+        let most = (FIRST * 2_u32.pow(self.drawn.min(8))).min(LONGEST);
+        self.drawn += 1;
+        most.mul_f64(0.5 + random() / 2.0)
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.drawn = 0;
+    }
+}
+
+/// From 0 to 1. The standard library's only source of chance is good enough for that.
+fn random() -> f64 {
+    let bits = RandomState::new().hash_one(()) >> 11;
+    bits as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_up_to_a_second_and_differ() {
+        let mut waits: Vec<Duration> = Vec::new();
+        let mut backoff = Backoff::default();
+        for most_ms in [40, 80, 160, 320, 640, 1_000, 1_000] {
+            let wait = backoff.next();
+            let most = Duration::from_millis(most_ms);
+            assert!(wait >= most / 2 && wait <= most, "{wait:?} of {most:?}");
+            waits.push(wait);
+        }
+        assert_ne!(waits[5], waits[6]);
+        for _ in 0..100 {
+            assert!(backoff.next() <= LONGEST);
+        }
+        backoff.reset();
+        assert!(backoff.next() <= FIRST);
+    }
+}

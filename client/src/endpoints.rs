@@ -1,0 +1,191 @@
+//! Which node to ask next.
+//!
+//! Every node takes every request; the leader answers sooner, as others pass requests on to it. So the client asks whom
+//! the last answer named as the leader (`ringfence-leader`), whether or not that URL was given, and otherwise whom it
+//! asked last with success. A node that failed is passed over for a while, however often others still name it.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use hyper::HeaderMap;
+use tokio::time::Instant;
+
+use crate::exchange::Node;
+
+/// How long a node that failed is asked only if all others failed later. Others may name it as the leader for about a
+/// second after it died.
+const PASSED_OVER: Duration = Duration::from_secs(3);
+/// Nodes that were named and not given are kept up to so many: a cluster has no more.
+const LEARNT: usize = 16;
+
+/// The nodes that are known.
+#[derive(Debug)]
+pub(crate) struct Endpoints(Mutex<Known>);
+
+#[derive(Debug)]
+struct Known {
+    nodes: Vec<Place>,
+    given: usize,
+    /// Whom to ask first.
+    first: usize,
+}
+
+#[derive(Debug)]
+struct Place {
+    node: Arc<Node>,
+    failed_at: Option<Instant>,
+}
+
+impl Endpoints {
+    pub(crate) fn new(given: Vec<Arc<Node>>) -> Self {
+        let given_count = given.len();
+        let nodes = given.into_iter().map(|node| Place { node, failed_at: None }).collect();
+        Self(Mutex::new(Known { nodes, given: given_count, first: 0 }))
+    }
+
+    /// How many there are to be asked in turn.
+    pub(crate) fn count(&self) -> usize {
+        self.known().given
+    }
+
+    /// Whom to ask: the first choice unless it failed lately; else the one that was given and failed longest ago.
+    pub(crate) fn best(&self) -> Arc<Node> {
+        let known = self.known();
+        let first = &known.nodes[known.first];
+        if first.failed_at.is_none_or(|at| at.elapsed() > PASSED_OVER) {
+            return Arc::clone(&first.node);
+        }
+        let given = known.nodes[..known.given].iter().min_by_key(|place| place.failed_at);
+        Arc::clone(&given.expect("at least one is given").node)
+    }
+
+    /// It gave an answer that is ours: it is asked again, unless the answer names the leader.
+    pub(crate) fn answered(&self, node: &Arc<Node>, headers: &HeaderMap) {
+        let leader = headers.get("ringfence-leader").and_then(|value| value.to_str().ok());
+        let mut known = self.known();
+        let Some(asked) = known.place_of(node) else { return };
+        known.nodes[asked].failed_at = None;
+        known.first = leader.and_then(|url| known.followed(url)).unwrap_or(asked);
+    }
+
+    /// It gave none, or is of no use now.
+    pub(crate) fn failed(&self, node: &Arc<Node>) {
+        let mut known = self.known();
+        if let Some(place) = known.place_of(node) {
+            known.nodes[place].failed_at = Some(Instant::now());
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().expect("nothing that panics is done while it is locked")
+    }
+}
+
+impl Known {
+    fn place_of(&self, node: &Node) -> Option<usize> {
+        self.nodes.iter().position(|place| place.node.is_at(node))
+    }
+
+    /// Where the leader at `url` stands.
+    fn followed(&mut self, url: &str) -> Option<usize> {
+        let leader = Node::parse(url).ok()?;
+        if let Some(place) = self.place_of(&leader) {
+            return Some(place);
+        }
+        let is_room = self.nodes.len() < self.given + LEARNT;
+        is_room.then(|| {
+            self.nodes.push(Place { node: Arc::new(leader), failed_at: None });
+            self.nodes.len() - 1
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+    use crate::exchange::nodes;
+
+    const URLS: [&str; 3] = ["http://a:1", "http://b:2", "http://c:3"];
+
+    fn named(url: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([("ringfence-leader".parse().unwrap(), HeaderValue::from_static(url))])
+    }
+
+    fn best(endpoints: &Endpoints) -> String {
+        endpoints.best().to_string()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_answered_last_is_asked_again_unless_it_names_the_leader() {
+        let endpoints = Endpoints::new(nodes(URLS).unwrap());
+        assert_eq!(best(&endpoints), URLS[0]);
+        endpoints.answered(&endpoints.best(), &HeaderMap::new());
+        assert_eq!(best(&endpoints), URLS[0]);
+        endpoints.answered(&endpoints.best(), &named("http://c:3/"));
+        assert_eq!(best(&endpoints), URLS[2]);
+        endpoints.answered(&endpoints.best(), &named("http://elsewhere:9"));
+        assert_eq!(best(&endpoints), "http://elsewhere:9", "one that was not given");
+        endpoints.answered(&endpoints.best(), &named("ftp://nonsense"));
+        assert_eq!(best(&endpoints), "http://elsewhere:9");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_failed_is_passed_over_for_a_while_however_often_it_is_named() {
+        let endpoints = Endpoints::new(nodes(URLS).unwrap());
+        let fails = || endpoints.failed(&endpoints.best());
+        fails();
+        assert_eq!(best(&endpoints), URLS[1]);
+        fails();
+        assert_eq!(best(&endpoints), URLS[2]);
+        endpoints.answered(&endpoints.best(), &named("http://a:1"));
+        assert_eq!(best(&endpoints), URLS[2], "the leader that is named has just failed");
+        tokio::time::advance(PASSED_OVER + Duration::from_millis(1)).await;
+        endpoints.answered(&endpoints.best(), &named("http://a:1"));
+        assert_eq!(best(&endpoints), URLS[0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_all_fail_each_has_its_turn() {
+        let endpoints = Endpoints::new(nodes(URLS).unwrap());
+        let mut asked = Vec::new();
+        for _ in 0..6 {
+            asked.push(best(&endpoints));
+            endpoints.failed(&endpoints.best());
+            tokio::time::advance(Duration::from_millis(10)).await;
+        }
+        assert_eq!(asked, [URLS, URLS].concat());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_out_of_reach_is_not_among_those_that_have_their_turn() {
+        let endpoints = Endpoints::new(nodes(&URLS[..1]).unwrap());
+        endpoints.answered(&endpoints.best(), &named("http://inside:9"));
+        assert_eq!(best(&endpoints), "http://inside:9");
+        endpoints.failed(&endpoints.best());
+        tokio::time::advance(Duration::from_millis(10)).await;
+        assert_eq!(best(&endpoints), URLS[0]);
+        endpoints.failed(&endpoints.best());
+        assert_eq!(best(&endpoints), URLS[0]);
+    }
+
+    #[test]
+    fn only_urls_of_nodes_are_taken() {
+        for (url, word) in [
+            ("https://a:1", "plain HTTP"),
+            ("a:1", "http://"),
+            ("http://", "no URL"),
+            ("http://a:1/path", "no path"),
+            ("http://a:1?x", "no path"),
+            ("http://user@a:1", "form"),
+            ("ftp://a", "http://"),
+        ] {
+            let error = nodes(["http://b:2", url]).unwrap_err();
+            assert_eq!(error.field.as_deref(), Some("urls[1]"));
+            assert!(error.detail.contains(word), "{url}: {}", error.detail);
+        }
+        assert_eq!(nodes([""; 0]).unwrap_err().field.as_deref(), Some("urls"));
+        assert_eq!(nodes(["http://a:1", "http://a:1/", "http://[::1]:7400"]).unwrap().len(), 2, "none twice");
+    }
+}

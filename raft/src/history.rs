@@ -1,0 +1,154 @@
+//! The latest changes of the table, for those who watch it.
+//!
+//! Kept from inside apply, so on every node the same: they are what the log makes of the table. They are numbered without
+//! a gap, so where one begins is found by its number. How far back they go differs: to where a node's log or snapshot
+//! began when it was started, and never further than the bounds below.
+
+use std::collections::VecDeque;
+
+use ringfence_lease::Event;
+use ringfence_wire::{Key, Mode, Revision, Token};
+
+/// The most changes that are kept.
+const MOST: usize = 65_536;
+/// The most bytes that they take, roughly.
+const MOST_BYTES: usize = 8 << 20;
+/// What a change takes besides its texts, and each of its keys besides its own, allocations included.
+const BYTES_OF_ONE: usize = size_of::<Event>() + 16;
+const BYTES_OF_KEY: usize = size_of::<(Key, Mode, Token)>() + 16;
+
+/// The latest changes of the table, one number after the other.
+#[derive(Debug)]
+pub struct History {
+    /// The number of the change before the first.
+    before: Revision,
+    events: VecDeque<Event>,
+    bytes: usize,
+    most: usize,
+    most_bytes: usize,
+}
+
+/// Of an empty table: nothing has changed yet.
+impl Default for History {
+    fn default() -> Self {
+        Self::with_bounds(MOST, MOST_BYTES)
+    }
+}
+
+impl History {
+    fn with_bounds(most: usize, most_bytes: usize) -> Self {
+        Self { before: Revision(0), events: VecDeque::new(), bytes: 0, most, most_bytes }
+    }
+
+    /// The number of the change before the oldest that is kept.
+    pub fn before(&self) -> Revision {
+        self.before
+    }
+
+    /// The number of the latest change, as the table tells it too.
+    pub fn last(&self) -> Revision {
+        self.events.back().map_or(self.before, |event| event.revision)
+    }
+
+    /// The changes after number `revision`; `None` where some of them are not kept any more, or it is none's number yet.
+    pub fn after(&self, revision: Revision) -> Option<impl Iterator<Item = &Event>> {
+        let known = usize::try_from(revision.0.checked_sub(self.before.0)?).ok()?;
+        (known <= self.events.len()).then(|| self.events.range(known..))
+    }
+
+    /// Forgets everything: what comes next follows on `revision`.
+    pub fn start_after(&mut self, revision: Revision) {
+        self.events.clear();
+        (self.before, self.bytes) = (revision, 0);
+    }
+
+    /// Keeps `event`, and lets go of the oldest for it.
+    pub fn keep(&mut self, event: Event) {
+        // The numbering of a new cluster does not go on from 0.
+        if event.revision != self.last().next() {
+            self.start_after(Revision(event.revision.0.saturating_sub(1)));
+        }
+        self.bytes += bytes_of(&event);
+        self.events.push_back(event);
+        while (self.events.len() > self.most || self.bytes > self.most_bytes)
+            && let Some(oldest) = self.events.pop_front()
+        {
+            self.before = oldest.revision;
+            self.bytes -= bytes_of(&oldest);
+        }
+    }
+}
+
+fn bytes_of(event: &Event) -> usize {
+    let keys = event.keys.iter().map(|(key, ..)| key.as_str().len() + BYTES_OF_KEY);
+    BYTES_OF_ONE + keys.sum::<usize>() + event.holder.as_ref().map_or(0, |holder| holder.as_str().len())
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_lease::Change;
+    use ringfence_wire::{Holder, LeaseId};
+
+    use super::*;
+
+    fn event(revision: u64, key: &str) -> Event {
+        Event {
+            revision: Revision(revision),
+            lease_id: LeaseId::from_u128(1).unwrap(),
+            change: Change::Queued,
+            token: None,
+            keys: vec![(Key::new(key).unwrap(), Mode::Exclusive, Token(1))],
+            holder: None,
+        }
+    }
+
+    fn numbers_after(history: &History, revision: u64) -> Option<Vec<u64>> {
+        Some(history.after(Revision(revision))?.map(|event| event.revision.0).collect())
+    }
+
+    #[test]
+    fn changes_are_found_by_number_and_what_is_not_kept_or_not_yet_made_is_told_from_none() {
+        let mut history = History::with_bounds(3, usize::MAX);
+        assert_eq!((numbers_after(&history, 0), numbers_after(&history, 1)), (Some(vec![]), None));
+        (1..=5).for_each(|revision| history.keep(event(revision, "a")));
+        assert_eq!((history.before(), history.last()), (Revision(2), Revision(5)));
+        assert_eq!(numbers_after(&history, 1), None);
+        assert_eq!(numbers_after(&history, 2), Some(vec![3, 4, 5]));
+        assert_eq!(numbers_after(&history, 4), Some(vec![5]));
+        assert_eq!(numbers_after(&history, 5), Some(vec![]));
+        assert_eq!(numbers_after(&history, 6), None);
+        assert_eq!(numbers_after(&history, u64::MAX), None);
+    }
+
+    #[test]
+    fn after_a_snapshot_or_the_start_of_a_numbering_nothing_earlier_is_known() {
+        let mut history = History::default();
+        history.start_after(Revision(1_000));
+        history.keep(event(1_001, "a"));
+        assert_eq!(numbers_after(&history, 1_000), Some(vec![1_001]));
+        assert_eq!(numbers_after(&history, 999), None);
+        history.keep(event(2_001, "a"));
+        assert_eq!(
+            (numbers_after(&history, 1_001), numbers_after(&history, 2_000)),
+            (None, Some(vec![2_001]))
+        );
+        history.start_after(Revision(9_000));
+        assert_eq!((numbers_after(&history, 2_001), numbers_after(&history, 9_000)), (None, Some(vec![])));
+        assert_eq!(history.bytes, 0);
+    }
+
+    #[test]
+    fn long_keys_and_holders_make_the_history_shorter() {
+        let long = event(1, &"k".repeat(Key::MAX_BYTES));
+        let mut history = History::with_bounds(MOST, 10 * bytes_of(&long));
+        (1..=100).for_each(|revision| history.keep(event(revision, &"k".repeat(Key::MAX_BYTES))));
+        assert_eq!((history.events.len(), history.last()), (10, Revision(100)));
+        let labelled = Event { holder: Holder::new(&"h".repeat(256)), ..event(101, &"k".repeat(512)) };
+        history.keep(labelled);
+        assert_eq!(history.events.len(), 9);
+        // One that alone is more than all may be is not kept either.
+        let mut history = History::with_bounds(MOST, 1);
+        history.keep(event(1, "a"));
+        assert_eq!((history.before(), history.last(), history.bytes), (Revision(1), Revision(1), 0));
+    }
+}

@@ -1,0 +1,90 @@
+//! `ringfence acquire`, `renew` and `release`: leases by hand, or in scripts that cannot run under `lock`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use ringfence_client::{Error, Grant, LeaseId};
+
+use crate::cli::calls::{Caller, NOT_ACQUIRED};
+use crate::cli::output;
+use crate::cli::text::{Table, mode, seconds};
+use crate::cli::wish::Wish;
+
+/// What to acquire. Nobody renews the lease then.
+#[derive(Debug, Args)]
+pub(crate) struct Acquire {
+    /// Keys to hold, all or none
+    #[arg(required = true, value_name = "KEY")]
+    keys: Vec<String>,
+    #[command(flatten)]
+    wish: Wish,
+    #[command(flatten)]
+    caller: Caller,
+}
+
+/// Which lease to renew.
+#[derive(Debug, Args)]
+pub(crate) struct Renew {
+    /// As acquire has told it
+    lease_id: LeaseId,
+    /// A new time-to-live [default: the one it has]
+    #[arg(long, value_name = "TIME")]
+    ttl: Option<humantime::Duration>,
+    #[command(flatten)]
+    caller: Caller,
+}
+
+/// Which lease to release.
+#[derive(Debug, Args)]
+pub(crate) struct Release {
+    /// As acquire has told it
+    lease_id: LeaseId,
+    #[command(flatten)]
+    caller: Caller,
+}
+
+/// Acquires, and leaves the lease as it is.
+pub(crate) fn acquire(arguments: &Acquire) -> anyhow::Result<ExitCode> {
+    let Acquire { keys, wish, caller } = arguments;
+    caller.run(async |client, output| match wish.of(&client, keys).no_renew().acquire().await {
+        Ok(lease) => {
+            let shown = output.show(&lease.grant(), text)?;
+            lease.into_id();
+            output::print(&shown)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error @ (Error::Held { .. } | Error::TimedOut { .. })) => {
+            eprintln!("ringfence: {error}");
+            Ok(ExitCode::from(NOT_ACQUIRED))
+        }
+        Err(error) => Err(error.into()),
+    })
+}
+
+/// Renews, and shows the grant.
+pub(crate) fn renew(arguments: &Renew) -> anyhow::Result<ExitCode> {
+    let Renew { lease_id, ttl, caller } = arguments;
+    caller.run(async |client, output| {
+        let grant = client.renew(*lease_id, ttl.map(Into::into)).await?;
+        output::print(&output.show(&grant, text)?)?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Releases, and says nothing.
+pub(crate) fn release(arguments: &Release) -> anyhow::Result<ExitCode> {
+    arguments.caller.run(async |client, _| {
+        client.release(arguments.lease_id).await?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn text(grant: &Grant) -> String {
+    let mut text = format!("lease_id  {}\ntoken     {}\n", grant.lease_id, grant.token);
+    text += &format!("lives     {} unless renewed\n\n", seconds(grant.expires_in_ms));
+    let mut table = Table::new(["KEY", "MODE", "FENCE"]);
+    for granted in &grant.keys {
+        table.add([granted.key.to_string(), mode(granted.mode, granted.limit), granted.fence.to_string()]);
+    }
+    text + &table.text()
+}

@@ -1,0 +1,269 @@
+//! `ringfence lock`: runs a command while a lease is held.
+
+use std::ffi::OsString;
+use std::future::{pending, poll_fn};
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::pin::pin;
+use std::process::{ExitCode, ExitStatus};
+use std::str::FromStr;
+use std::task::Poll;
+use std::time::Duration;
+
+use clap::Args;
+use ringfence_client::{Error, Lease, State};
+use rustix::process::{Signal, getpid, kill_process};
+use tokio::signal::unix::{self, SignalKind, signal};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::cli::connection::Connection;
+use crate::cli::wish::Wish;
+use crate::held::{Change, Held};
+
+/// Not acquired: as flock has 1, but no command of ours should be taken for that.
+const NOT_ACQUIRED: u8 = 75;
+const LOST: u8 = 76;
+const OWN_ERROR: u8 = 125;
+/// An end by signal n, as shells show it.
+const SIGNALLED: i32 = 128;
+/// How long the process may take to die of SIGKILL, and this one to send it.
+const TO_DIE: Duration = Duration::from_millis(200);
+/// How long a place in the queue may take to be given back at the end.
+const TO_LEAVE: Duration = Duration::from_secs(2);
+
+/// What to hold, and what to run meanwhile.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+COMMAND finds in its environment: RINGFENCE_KEYS, a key a line; RINGFENCE_TOKEN; RINGFENCE_FENCE, one a line as the keys are.
+Hand the token on with every write, to a resource that checks it: nothing else stops a writer that was paused together with
+this program.
+
+Exit status: that of COMMAND; 128+N if signal N ended it; 75 if the lease was not acquired (see -E); 76 if it was lost, and
+COMMAND ended for it; 125 if something else went wrong here; 126 if COMMAND cannot be run; 127 if it is not found.")]
+pub(crate) struct Arguments {
+    /// Keys to hold, all or none
+    #[arg(required = true, value_name = "KEY")]
+    keys: Vec<String>,
+    #[command(flatten)]
+    wish: Wish,
+    /// End COMMAND when it was held for so long: by --signal, then by SIGKILL
+    #[arg(long, value_name = "TIME")]
+    max: Option<humantime::Duration>,
+    /// How long COMMAND has between --signal and SIGKILL; never more than a third of --ttl
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    kill_after: humantime::Duration,
+    /// The signal that asks COMMAND to end
+    #[arg(long, value_name = "NAME", default_value = "TERM", value_parser = signal_of)]
+    signal: Signal,
+    /// Exit status where the lease was not acquired
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = NOT_ACQUIRED)]
+    conflict_exit_code: u8,
+    #[command(flatten)]
+    connection: Connection,
+    /// What to run, without a shell
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Runs it. All errors are told here: their exit status differs from those of other commands.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let done = async {
+        // From here on no signal ends this process by itself.
+        let mut signals = Signals::new()?;
+        hold_and_run(arguments, &mut signals).await
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(done)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("ringfence: {error:#}");
+            ExitCode::from(OWN_ERROR)
+        }
+    }
+}
+
+async fn hold_and_run(arguments: &Arguments, signals: &mut Signals) -> anyhow::Result<ExitCode> {
+    let client = arguments.connection.client()?;
+    let acquired = {
+        let mut acquired = pin!(arguments.wish.of(&client, &arguments.keys).acquire());
+        loop {
+            tokio::select! {
+                acquired = &mut acquired => break Ok(acquired),
+                signal = signals.next() => match signal {
+                    Signal::TSTP => kill_process(getpid(), Signal::STOP)?,
+                    _ => break Err(signal),
+                }
+            }
+        }
+    };
+    let acquired = match acquired {
+        Ok(acquired) => acquired,
+        Err(signal) => {
+            // The place in the queue is being given back. Where that takes too long it is lost by itself.
+            let _ = timeout(TO_LEAVE, client.settle()).await;
+            return Ok(code_of_signal(signal));
+        }
+    };
+    let lease = match acquired {
+        Ok(lease) => lease,
+        Err(error @ (Error::Held { .. } | Error::TimedOut { .. })) => {
+            eprintln!("ringfence: {error}");
+            return Ok(ExitCode::from(arguments.conflict_exit_code));
+        }
+        Err(error) => {
+            let _ = timeout(TO_LEAVE, client.settle()).await;
+            return Err(error.into());
+        }
+    };
+    let ended = run_held(arguments, &lease, signals).await;
+    match timeout(TO_LEAVE, lease.release()).await {
+        Ok(Ok(()) | Err(Error::Lost(_))) => {}
+        Ok(Err(error)) => eprintln!("ringfence: the lease could not be released: {error}"),
+        Err(_) => eprintln!("ringfence: the lease could not be released in time; it ends by itself"),
+    }
+    Ok(match ended? {
+        Ended::ByItself(status) => code_of(status),
+        Ended::ForTheLease => ExitCode::from(LOST),
+    })
+}
+
+/// How the command ended.
+enum Ended {
+    /// Or by a signal that was passed on to it, or by --max.
+    ByItself(ExitStatus),
+    /// Because the lease could not be confirmed.
+    ForTheLease,
+}
+
+/// Runs the command until it has ended, one way or another.
+async fn run_held(arguments: &Arguments, lease: &Lease, signals: &mut Signals) -> anyhow::Result<Ended> {
+    let mut held = Held::start(&arguments.command, &variables(lease))?;
+    let kill_after = Duration::from(arguments.kill_after).min(arguments.wish.ttl() / 3);
+    let mut max = Timer::after(arguments.max.map(Duration::from));
+    let mut kill = Timer::after(None);
+    let mut is_doubtful = false;
+    let status = loop {
+        tokio::select! {
+            // The lease comes first, whatever else there is to do.
+            biased;
+            () = lease.nearly_lost(TO_DIE) => {
+                eprintln!("ringfence: {}: the command is killed", doubt(lease));
+                held.kill().await?;
+                return Ok(Ended::ForTheLease);
+            }
+            () = lease.nearly_lost(kill_after + TO_DIE), if !is_doubtful => {
+                eprintln!("ringfence: {}: the command is told to end", doubt(lease));
+                is_doubtful = true;
+                held.signal(arguments.signal);
+            }
+            () = kill.over() => break held.kill().await?,
+            () = max.over() => {
+                eprintln!("ringfence: the command has run for as long as --max allows: it is told to end");
+                max = Timer::after(None);
+                kill = Timer::after(Some(kill_after));
+                held.signal(arguments.signal);
+            }
+            signal = signals.next() => held.signal(signal),
+            change = held.changed() => match change? {
+                Change::Ended(status) => break status,
+                Change::Stopped => stop_likewise(&held, lease)?,
+            },
+        }
+    };
+    held.let_go();
+    Ok(if is_doubtful { Ended::ForTheLease } else { Ended::ByItself(status) })
+}
+
+/// Who has stopped the command in a terminal (Ctrl-Z) expects the shell to come back; to it, this process is the job. The lease
+/// is not renewed meanwhile.
+fn stop_likewise(held: &Held, lease: &Lease) -> io::Result<()> {
+    if !held.has_terminal() {
+        return Ok(());
+    }
+    held.take_terminal();
+    kill_process(getpid(), Signal::STOP)?;
+    if lease.remaining() > TO_DIE {
+        held.go_on();
+    }
+    Ok(())
+}
+
+/// Why the command must end.
+fn doubt(lease: &Lease) -> String {
+    match lease.state() {
+        State::Lost(loss) => format!("the lease is lost: {loss}"),
+        State::Held | State::Unknown => {
+            format!("the lease could not be renewed and may end in {:.1} s", lease.remaining().as_secs_f64())
+        }
+    }
+}
+
+/// What the command is told of the lease. The lease_id is not for others.
+fn variables(lease: &Lease) -> [(&'static str, String); 3] {
+    let keys = lease.keys();
+    let fences: Vec<String> =
+        keys.iter().filter_map(|key| lease.fence(key.as_str())).map(|fence| fence.to_string()).collect();
+    let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
+    [
+        ("RINGFENCE_KEYS", keys.join("\n")),
+        ("RINGFENCE_TOKEN", lease.token().to_string()),
+        ("RINGFENCE_FENCE", fences.join("\n")),
+    ]
+}
+
+fn code_of(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| SIGNALLED + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(OWN_ERROR))
+}
+
+fn code_of_signal(signal: Signal) -> ExitCode {
+    code_of(ExitStatus::from_raw(signal.as_raw()))
+}
+
+/// A point in time, or none.
+struct Timer(Option<Instant>);
+
+impl Timer {
+    fn after(time: Option<Duration>) -> Self {
+        Self(time.and_then(|time| Instant::now().checked_add(time)))
+    }
+
+    async fn over(&self) {
+        match self.0 {
+            Some(at) => sleep_until(at).await,
+            None => pending().await,
+        }
+    }
+}
+
+/// The signals that are passed on.
+struct Signals(Vec<(Signal, unix::Signal)>);
+
+impl Signals {
+    /// From when it is made, they do nothing else.
+    fn new() -> io::Result<Self> {
+        let passed_on =
+            [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::TSTP];
+        let listen = |passed: Signal| Ok((passed, signal(SignalKind::from_raw(passed.as_raw()))?));
+        passed_on.into_iter().map(listen).collect::<io::Result<_>>().map(Self)
+    }
+
+    async fn next(&mut self) -> Signal {
+        poll_fn(|context| {
+            let come = |(signal, stream): &mut (Signal, unix::Signal)| {
+                stream.poll_recv(context).is_ready().then_some(*signal)
+            };
+            self.0.iter_mut().find_map(come).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+/// By name, with SIG before it or without, or by number.
+fn signal_of(text: &str) -> Result<Signal, String> {
+    let upper = text.to_ascii_uppercase();
+    let named = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
+    let named = nix::sys::signal::Signal::from_str(&named).ok().map(|signal| signal as i32);
+    let raw = named.or_else(|| text.parse().ok());
+    raw.and_then(Signal::from_named_raw).ok_or_else(|| "it is no signal".to_owned())
+}

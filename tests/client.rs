@@ -1,0 +1,57 @@
+//! The Rust client against a real cluster.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod client {
+    mod faults;
+    mod holding;
+    mod operating;
+    mod swallow;
+    mod taking;
+    mod watching;
+}
+
+use std::time::Duration;
+
+use ringfence_client::{Client, Consistency, KeyView};
+use ringfence_harness::{Answered, Cluster, until};
+
+/// Bounds what should take far less.
+const SOON: Duration = Duration::from_secs(30);
+/// A time-to-live that does not end within a test.
+const LONG: Duration = Duration::from_secs(86_400);
+
+async fn cluster() -> (Cluster, Client) {
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
+    let client = client_of(&cluster);
+    (cluster, client)
+}
+
+fn client_of(cluster: &Cluster) -> Client {
+    Client::connect(cluster.nodes().iter().map(|node| node.url())).unwrap()
+}
+
+/// Waits until the key looks as it should.
+async fn seen(client: &Client, key: &str, what: &str, looks: impl Fn(&KeyView) -> bool) -> KeyView {
+    let look = async || client.key(key, Consistency::Linearizable).await.ok().filter(&looks);
+    until(SOON, what, look).await.unwrap()
+}
+
+async fn is_free(client: &Client, key: &str) {
+    seen(client, key, "the key is free", |view| view.holders.is_empty() && view.waiters.is_empty()).await;
+}
+
+/// The sum over all running nodes of what they measured under this name, with these labels.
+async fn measured(cluster: &Cluster, name: &str, labels: &[&str]) -> u64 {
+    let mut sum = 0.0;
+    for node in cluster.running() {
+        let text = node.client().metrics().await.done();
+        let lines = text.lines().filter(|line| {
+            let rest = line.strip_prefix(name).unwrap_or_default();
+            (rest.starts_with('{') || rest.starts_with(' '))
+                && labels.iter().all(|label| rest.contains(label))
+        });
+        sum += lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum::<f64>();
+    }
+    sum as u64
+}

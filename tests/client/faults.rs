@@ -1,0 +1,95 @@
+//! Answers that never come, nodes that hang, and clusters that are gone.
+
+use std::time::Duration;
+
+use ringfence_client::{Client, Error, State};
+use ringfence_harness::until;
+
+use crate::client::swallow::{Swallower, When};
+use crate::{LONG, SOON, client_of, cluster, is_free, measured, seen};
+
+#[tokio::test]
+async fn a_grant_whose_answer_was_lost_is_found_by_the_repeat() {
+    let (cluster, _) = cluster().await;
+    let swallower = Swallower::start(cluster.node(1).http(), 1, When::Answered).await;
+    let client = Client::connect([swallower.url()]).unwrap();
+    let lease = client.lock("a").ttl(LONG).try_acquire().await.unwrap();
+    assert_eq!(swallower.left(), 0);
+    assert_eq!(measured(&cluster, "ringfence_acquire_total", &["granted"]).await, 1);
+    assert_eq!(measured(&cluster, "ringfence_acquire_total", &["standing"]).await, 1);
+    let view = seen(&client, "a", "it is held", |view| view.holders.len() == 1).await;
+    assert_eq!(view.holders[0].token, lease.token());
+}
+
+#[tokio::test]
+async fn a_waiter_whose_connection_broke_keeps_its_place() {
+    let (cluster, client) = cluster().await;
+    let first = client.lock("a").ttl(LONG).acquire().await.unwrap();
+    let swallower = Swallower::start(cluster.node(1).http(), 1, When::Sent).await;
+    let through = Client::connect([swallower.url()]).unwrap();
+    let second = tokio::spawn(through.lock("a").holder("second").acquire());
+    let is_second = |view: &ringfence_client::KeyView| {
+        view.waiters
+            .first()
+            .is_some_and(|waiter| waiter.holder.as_ref().is_some_and(|h| h.as_str() == "second"))
+    };
+    seen(&client, "a", "the second waits", is_second).await;
+    let third = tokio::spawn(client.lock("a").holder("third").acquire());
+    seen(&client, "a", "the third waits", |view| view.waiters.len() == 2).await;
+    // A waiter whose connection closed is taken out after 2 s, unless it came again.
+    let long = |view: &ringfence_client::KeyView| {
+        is_second(view) && view.waiters.len() == 2 && view.waiters[0].waited_ms > 4_000
+    };
+    seen(&client, "a", "the second still stands first", long).await;
+    assert_eq!(swallower.left(), 0);
+    first.release().await.unwrap();
+    let second = second.await.unwrap().unwrap();
+    let token = second.token();
+    second.release().await.unwrap();
+    assert!(third.await.unwrap().unwrap().token() > token);
+}
+
+#[tokio::test]
+async fn what_is_not_known_in_the_end_is_said_and_taken_back() {
+    let (cluster, client) = cluster().await;
+    let swallower = Swallower::start(cluster.node(1).http(), 1_000, When::Answered).await;
+    let blind = Client::connect([swallower.url()]).unwrap();
+    let unknown = blind.lock("a").ttl(LONG).try_acquire().await.unwrap_err();
+    assert!(matches!(unknown, Error::Unknown { lease_id: Some(_), .. }), "{unknown:?}");
+    // Its release is as blind, and is done all the same.
+    is_free(&client, "a").await;
+    assert_eq!(measured(&cluster, "ringfence_acquire_total", &["granted"]).await, 1);
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_not_there_is_certainly_not_asked() {
+    let client = Client::connect(["http://127.0.0.1:1", "http://127.0.0.1:2"]).unwrap();
+    let (acquired, read, removed) =
+        tokio::join!(client.lock("a").acquire(), client.cluster(), client.remove_member(1));
+    for error in [acquired.unwrap_err(), read.unwrap_err(), removed.unwrap_err()] {
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_hangs_is_passed_over() {
+    let (cluster, client) = cluster().await;
+    let leader = cluster.leader().await.unwrap();
+    // This one has learnt who leads, and has a connection to it.
+    client.lock("a").acquire().await.unwrap().release().await.unwrap();
+    let held = client.lock("held").ttl(Duration::from_secs(30)).acquire().await.unwrap();
+    leader.stop().unwrap();
+    let acquired = async || match client.lock("a").ttl(LONG).try_acquire().await {
+        Ok(lease) => Some(lease),
+        // The others may take as long as a client is patient.
+        Err(Error::Unknown { .. } | Error::Unavailable { .. }) => None,
+        Err(Error::Held { .. }) => None,
+        Err(error) => panic!("{error:?}"),
+    };
+    let lease = until(SOON, "another node grants", acquired).await.unwrap();
+    held.renew().await.unwrap();
+    assert_eq!(held.state(), State::Held);
+    leader.resume().unwrap();
+    lease.release().await.unwrap();
+    is_free(&client_of(&cluster), "a").await;
+}

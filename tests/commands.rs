@@ -1,0 +1,190 @@
+//! The commands that call a cluster, but for `lock`.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+
+use ringfence_harness::Cluster;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
+
+fn urls(cluster: &Cluster) -> String {
+    cluster.nodes().iter().map(|node| node.url()).collect::<Vec<_>>().join(",")
+}
+
+/// `ringfence` with these words, a space between two.
+fn run(cluster: &Cluster, words: &str) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.env("RINGFENCE_URLS", urls(cluster)).args(words.split(' ')).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// What it prints as JSON, if it succeeds.
+fn json_of(cluster: &Cluster, words: &str) -> Value {
+    let output = run(cluster, &format!("{words} -o json"));
+    assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Its exit status, and what it says to standard error.
+fn failed(cluster: &Cluster, words: &str) -> (i32, String) {
+    let output = run(cluster, words);
+    assert_eq!(text(&output), "", "{words}");
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_taken_shown_renewed_validated_and_released_by_hand() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let grant = json_of(&cluster, "acquire orders/1 orders/2 --ttl 60s --holder me");
+    assert_eq!(
+        (&grant["state"], &grant["holder"], &grant["ttl_ms"]),
+        (&json!("granted"), &json!("me"), &json!(60_000))
+    );
+    assert!(grant["expires_in_ms"].as_u64().unwrap() > 50_000);
+    let (id, token) = (grant["lease_id"].as_str().unwrap(), &grant["token"]);
+
+    let view = json_of(&cluster, "get orders/1");
+    assert_eq!(
+        (&view["fence"], &view["holders"][0]["token"], &view["holders"][0]["holder"]),
+        (token, token, &json!("me"))
+    );
+    let list = json_of(&cluster, "ls orders/");
+    let keys: Vec<&Value> = list["keys"].as_array().unwrap().iter().map(|view| &view["key"]).collect();
+    assert_eq!(keys, [&json!("orders/1"), &json!("orders/2")]);
+    assert_eq!(json_of(&cluster, "ls other/")["keys"], json!([]));
+
+    assert_eq!(json_of(&cluster, &format!("renew {id} --ttl 90s"))["ttl_ms"], json!(90_000));
+    assert_eq!(json_of(&cluster, &format!("validate orders/2 {token}"))["verdict"], "live");
+    let (code, said) = failed(&cluster, "acquire orders/2 --try");
+    assert!(code == 75 && said.contains("held by me"), "{code}: {said}");
+
+    let released = run(&cluster, &format!("release {id}"));
+    assert_eq!((released.status.code(), text(&released).as_str()), (Some(0), ""));
+    let (code, said) = failed(&cluster, &format!("renew {id}"));
+    assert!(code == 1 && said.contains("released"), "{code}: {said}");
+    let verdict = run(&cluster, &format!("validate orders/2 {token}"));
+    assert!(verdict.status.code() == Some(1) && text(&verdict).starts_with("stale"), "{}", text(&verdict));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_are_shown_who_holds_and_who_waits_in_lines_that_no_holder_can_forge() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let forged = Command::new(PROGRAM)
+        .env("RINGFENCE_URLS", urls(&cluster))
+        .args([
+            "acquire",
+            "a",
+            "--ttl",
+            "60s",
+            "--shared",
+            "--limit",
+            "3",
+            "--holder",
+            "one\n99  exclusive\x1b[2J",
+        ])
+        .output()
+        .unwrap();
+    assert!(forged.status.success());
+    assert!(text(&forged).starts_with("lease_id  "), "{}", text(&forged));
+    for words in ["get a", "ls", "ls a"] {
+        let shown = text(&run(&cluster, words));
+        let line = shown.lines().find(|line| line.contains("shared(3)")).unwrap();
+        assert!(line.ends_with(r"one\n99  exclusive\u{1b}[2J"), "{shown}");
+    }
+    let (code, said) = failed(&cluster, "get a//b");
+    assert!(code == 1 && said.contains("key"), "{code}: {said}");
+    let nobody = text(&run(&cluster, "get b"));
+    assert!(nobody.contains("nobody holds it"), "{nobody}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_are_shown_as_they_come_and_from_where_one_has_seen_them() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let before = json_of(&cluster, "ls")["revision"].to_string();
+    let grant = json_of(&cluster, "acquire seen/a other --ttl 60s --holder me");
+    let mut command = Command::new(PROGRAM);
+    command.env("RINGFENCE_URLS", urls(&cluster)).args(["watch", "seen/", "--after", &before, "-o", "json"]);
+    let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    let told = next();
+    assert_eq!(
+        (&told["kind"], &told["token"], &told["holder"]),
+        (&json!("granted"), &grant["token"], &json!("me"))
+    );
+    let keys = told["keys"].as_array().unwrap();
+    assert!(keys.len() == 1 && keys[0]["key"] == "seen/a", "{told}");
+    assert!(run(&cluster, &format!("release {}", grant["lease_id"].as_str().unwrap())).status.success());
+    assert_eq!(next()["kind"], "released");
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    let (code, said) = failed(&cluster, "watch --after 9000000000000000");
+    assert!(code == 1 && said.contains("9000000000000000"), "{code}: {said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_revokes_and_moves_the_leader() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let grant = json_of(&cluster, "acquire a --ttl 60s");
+    let token = &grant["token"];
+    let (code, said) = failed(&cluster, &format!("revoke a {}", token.as_u64().unwrap() + 1));
+    assert!(code == 1 && !said.is_empty());
+    assert_eq!(json_of(&cluster, &format!("revoke a {token}")), json!({"key": "a", "token": token}));
+    assert_eq!(json_of(&cluster, "get a")["holders"], json!([]));
+
+    let status = json_of(&cluster, "cluster status");
+    let leader = status["leader"].as_u64().unwrap();
+    let other = cluster.others(leader).next().unwrap().id();
+    json_of(&cluster, &format!("cluster transfer --to {other}"));
+    assert_eq!(cluster.leader().await.unwrap().id(), other);
+    let shown = text(&run(&cluster, "cluster status"));
+    assert_eq!(shown.lines().filter(|line| line.contains("http://")).count(), 3, "{shown}");
+    let (code, said) = failed(&cluster, "cluster add 0 127.0.0.1:1");
+    assert!(code == 1 && said.contains("id"), "{code}: {said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_nodes_are_named_by_flag_before_variable_before_file() {
+    let cluster = Cluster::builder(PROGRAM).nodes(1).start().await.unwrap();
+    let (right, wrong) = (cluster.node(1).url(), "http://127.0.0.1:9");
+    let dir = TempDir::new().unwrap();
+    let get = |flag: Option<&str>, variable: Option<&str>, file: &str| {
+        std::fs::write(dir.path().join("ringfence.toml"), format!("urls = [{file:?}]\n")).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.current_dir(dir.path()).args(["get", "a"]);
+        flag.into_iter().for_each(|urls| _ = command.args(["--urls", urls]));
+        variable.into_iter().for_each(|urls| _ = command.env("RINGFENCE_URLS", urls));
+        command.output().unwrap().status.success()
+    };
+    assert!(get(Some(&right), Some(wrong), wrong));
+    assert!(get(None, Some(&right), wrong));
+    assert!(get(None, None, &right));
+    assert!(!get(None, None, wrong));
+    assert!(!get(None, Some("https://127.0.0.1:1"), &right));
+}
+
+#[test]
+fn shells_and_man_are_told_of_every_command() {
+    let print = |words: &[&str]| {
+        let output = Command::new(PROGRAM).args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}");
+        text(&output)
+    };
+    for shell in ["bash", "zsh", "fish"] {
+        let completions = print(&["completions", shell]);
+        assert!(completions.contains("kill-after") && completions.contains("transfer"), "{shell}");
+        assert!(!completions.contains("become"), "{shell}: hidden commands are not for users");
+    }
+    assert!(print(&["man"]).contains("ringfence\\-lock"));
+    let page = print(&["man", "lock"]);
+    assert!(page.contains("kill\\-after") && page.contains("RINGFENCE_TOKEN"), "{page}");
+    let wrong = Command::new(PROGRAM).args(["man", "locks"]).output().unwrap();
+    assert!(!wrong.status.success());
+}

@@ -1,0 +1,244 @@
+//! A real browser: the system's Chromium, without a window, driven over its DevTools protocol.
+//!
+//! `--remote-debugging-pipe` makes it read commands from descriptor 3 and write answers and events to 4, as JSON with a
+//! NUL behind each. A shell opens two named pipes there; we hold both ends of each, so opening never waits, and that the
+//! browser has died is seen by a time that runs out.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::pipe;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::Error;
+use crate::process::{Process, mortal};
+
+/// What the system's package is called, and its program.
+const PROGRAM: &str = "chromium";
+/// Starting and each command may take this long, on a busy machine.
+const WITHIN: Duration = Duration::from_secs(60);
+/// How long to wait between two looks at the page.
+const AGAIN: Duration = Duration::from_millis(30);
+const ARGUMENTS: &[&str] = &[
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--remote-debugging-pipe",
+];
+
+/// A browser with one page. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Browser {
+    commands: pipe::Sender,
+    answers: BufReader<pipe::Receiver>,
+    session: Option<String>,
+    last: u64,
+    requests: Vec<String>,
+    complaints: Vec<String>,
+    _process: Process,
+    _dir: TempDir,
+}
+
+impl Browser {
+    /// Whether the browser is installed; says so if not. A test that needs it ends then.
+    pub fn is_installed() -> bool {
+        let places = std::env::var_os("PATH").unwrap_or_default();
+        let is = std::env::split_paths(&places).any(|place| place.join(PROGRAM).exists());
+        if !is {
+            eprintln!("skipped: {PROGRAM} is not installed");
+        }
+        is
+    }
+
+    /// Starts it, with an empty page and an empty profile.
+    pub async fn start() -> Result<Self, Error> {
+        let dir = tempfile::Builder::new().prefix("ringfence-browser-").tempdir();
+        let dir = dir.map_err(Error::io("cannot make a directory"))?;
+        let (to, from) = (dir.path().join("to"), dir.path().join("from"));
+        make_pipe(&to)?;
+        make_pipe(&from)?;
+        let cannot_open = || Error::io("cannot open a pipe to the browser");
+        let commands = pipe::OpenOptions::new().read_write(true).open_sender(&to).map_err(cannot_open())?;
+        let answers = pipe::OpenOptions::new().read_write(true).open_receiver(&from).map_err(cannot_open())?;
+        let mut command = mortal("sh");
+        command
+            .args(["-c", r#"to=$1 from=$2; shift 2; exec "$@" 3<"$to" 4>"$from""#, "sh"])
+            .arg(to)
+            .arg(from);
+        command.arg(PROGRAM).args(ARGUMENTS).arg(format!("--user-data-dir={}", dir.path().display()));
+        let process = Process::start(command, &dir.path().join("log"));
+        let mut browser = Self {
+            commands,
+            answers: BufReader::new(answers),
+            session: None,
+            last: 0,
+            requests: Vec::new(),
+            complaints: Vec::new(),
+            _process: process.map_err(Error::io("cannot start the browser"))?,
+            _dir: dir,
+        };
+        let target = browser.command("Target.createTarget", json!({ "url": "about:blank" })).await?;
+        let attach = json!({ "targetId": target["targetId"], "flatten": true });
+        let attached = browser.command("Target.attachToTarget", attach).await?;
+        browser.session = attached["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Page", "Runtime", "Log", "Network", "Performance"] {
+            browser.command(&format!("{domain}.enable"), json!({})).await?;
+        }
+        browser.resize(1280, 800).await?;
+        Ok(browser)
+    }
+
+    /// Gives the page this size, in pixels.
+    pub async fn resize(&mut self, width: u32, height: u32) -> Result<(), Error> {
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.command("Emulation.setDeviceMetricsOverride", size).await.map(drop)
+    }
+
+    /// Goes to `url`.
+    pub async fn open(&mut self, url: &str) -> Result<(), Error> {
+        let answer = self.command("Page.navigate", json!({ "url": url })).await?;
+        match answer["errorText"].as_str() {
+            None => Ok(()),
+            Some(why) => Err(failed(format!("{url}: {why}"))),
+        }
+    }
+
+    /// What an expression of JavaScript gives in the page; a promise is waited for.
+    pub async fn evaluate(&mut self, expression: &str) -> Result<Value, Error> {
+        let wish = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        let answer = self.command("Runtime.evaluate", wish).await?;
+        match answer.get("exceptionDetails") {
+            None => Ok(answer["result"]["value"].clone()),
+            Some(exception) => Err(failed(format!("{expression}: {exception}"))),
+        }
+    }
+
+    /// Waits until an expression is true in the page. If it never is, the error shows the text of the page.
+    pub async fn until(&mut self, within: Duration, expression: &str) -> Result<(), Error> {
+        let deadline = Instant::now() + within;
+        // A page that is just being loaded may lack anything.
+        let look = format!("(() => {{ try {{ return Boolean({expression}) }} catch {{ return false }} }})()");
+        while self.evaluate(&look).await? != true {
+            if Instant::now() > deadline {
+                let text = self.evaluate("document.body.innerText").await?;
+                let what = format!("{expression}; complaints: {:?}; the page says:\n{text}", self.complaints);
+                return Err(Error::Timeout { what, within });
+            }
+            sleep(AGAIN).await;
+        }
+        Ok(())
+    }
+
+    /// Presses a key, as `j`, `Enter` or `ArrowDown`.
+    pub async fn press(&mut self, key: &str) -> Result<(), Error> {
+        let text = match key {
+            "Enter" => "\r",
+            key if key.chars().count() == 1 => key,
+            _ => "",
+        };
+        let code = match key {
+            "Tab" => 9,
+            "Enter" => 13,
+            "Escape" => 27,
+            _ => 0,
+        };
+        for kind in ["keyDown", "keyUp"] {
+            let event = json!({ "type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code });
+            self.command("Input.dispatchKeyEvent", event).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes into what has the focus.
+    pub async fn write(&mut self, text: &str) -> Result<(), Error> {
+        self.command("Input.insertText", json!({ "text": text })).await.map(drop)
+    }
+
+    /// The memory that the page's objects take, garbage collected before.
+    pub async fn heap_bytes(&mut self) -> Result<u64, Error> {
+        self.command("HeapProfiler.collectGarbage", json!({})).await?;
+        let answer = self.command("Performance.getMetrics", json!({})).await?;
+        let metrics = answer["metrics"].as_array().cloned().unwrap_or_default();
+        let used = metrics.iter().find(|metric| metric["name"] == "JSHeapUsedSize");
+        let bytes = used.and_then(|metric| metric["value"].as_f64());
+        bytes.map(|bytes| bytes as u64).ok_or_else(|| failed(format!("no size of the heap: {answer}")))
+    }
+
+    /// The URLs that were asked for so far.
+    pub fn requests(&self) -> &[String] {
+        &self.requests
+    }
+
+    /// What the browser complained of so far: exceptions, errors and warnings of the console, breaches of a policy,
+    /// resources that could not be had, windows that scripts opened.
+    pub fn complaints(&self) -> &[String] {
+        &self.complaints
+    }
+
+    async fn command(&mut self, method: &str, params: Value) -> Result<Value, Error> {
+        let deadline = Instant::now() + WITHIN;
+        self.last += 1;
+        let mut command = json!({ "id": self.last, "method": method, "params": params });
+        if let Some(session) = &self.session {
+            command["sessionId"] = json!(session);
+        }
+        let bytes = [command.to_string().as_bytes(), b"\0"].concat();
+        let exchange = async {
+            self.commands.write_all(&bytes).await.map_err(Error::io("cannot write to the browser"))?;
+            loop {
+                let mut message = Vec::new();
+                let read = self.answers.read_until(0, &mut message).await;
+                read.map_err(Error::io("cannot read from the browser"))?;
+                message.pop();
+                let message: Value = serde_json::from_slice(&message)
+                    .map_err(|error| failed(format!("the browser says no JSON: {error}")))?;
+                if message["id"] != self.last {
+                    note(&mut self.requests, &mut self.complaints, &message);
+                } else if let Some(error) = message.get("error") {
+                    return Err(failed(format!("{method}: {error}")));
+                } else {
+                    return Ok(message["result"].clone());
+                }
+            }
+        };
+        timeout_at(deadline, exchange).await.unwrap_or_else(|_| {
+            Err(Error::Timeout { what: format!("the browser answers {method}"), within: WITHIN })
+        })
+    }
+}
+
+/// Takes note of an event.
+fn note(requests: &mut Vec<String>, complaints: &mut Vec<String>, event: &Value) {
+    let params = &event["params"];
+    match event["method"].as_str().unwrap_or_default() {
+        "Network.requestWillBeSent" => {
+            requests.extend(params["request"]["url"].as_str().map(str::to_owned));
+        }
+        "Runtime.exceptionThrown" => complaints.push(params["exceptionDetails"].to_string()),
+        "Runtime.consoleAPICalled" => complaints.push(params["args"].to_string()),
+        "Log.entryAdded" => {
+            let entry = &params["entry"];
+            complaints.push(format!("{}: {} {}", entry["source"], entry["text"], entry["url"]));
+        }
+        "Page.javascriptDialogOpening" => complaints.push(params["message"].to_string()),
+        _ => {}
+    }
+}
+
+fn make_pipe(at: &Path) -> Result<(), Error> {
+    let made = mknodat(CWD, at, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0);
+    made.map_err(|error| Error::io("cannot make a pipe")(error.into()))
+}
+
+fn failed(why: String) -> Error {
+    Error::io("the browser failed")(std::io::Error::other(why))
+}

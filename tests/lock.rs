@@ -1,0 +1,329 @@
+//! `ringfence lock`, driven as a shell would.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use ringfence_harness::{Acquired, Answered, Cluster, Consistency, definite, key, try_once, until};
+use ringfence_wire::{KeyView, LeaseId, Token};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
+/// Bounds what should take far less.
+const SOON: Duration = Duration::from_secs(20);
+
+async fn cluster() -> Cluster {
+    Cluster::builder(PROGRAM).start().await.unwrap()
+}
+
+/// `ringfence lock` with these words, a space between two, at this cluster; then a shell with this script.
+fn lock(cluster: &Cluster, words: &str, script: &str) -> Command {
+    let urls: Vec<String> = cluster.nodes().iter().map(|node| node.url()).collect();
+    let mut command = Command::new(PROGRAM);
+    command.env("RINGFENCE_URLS", urls.join(",")).arg("lock").args(words.split(' '));
+    command.args(["--", "sh", "-c", script]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+/// How it ended, and what it printed to standard output and to standard error.
+async fn end_of(child: Child) -> (ExitStatus, String, String) {
+    let output = tokio::time::timeout(SOON, child.wait_with_output()).await.expect("it ends").unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status, text(output.stdout), text(output.stderr))
+}
+
+async fn run(mut command: Command) -> (ExitStatus, String, String) {
+    end_of(command.spawn().unwrap()).await
+}
+
+async fn code(command: Command) -> i32 {
+    let (status, out, err) = run(command).await;
+    status.code().unwrap_or_else(|| panic!("{status}: {out}{err}"))
+}
+
+async fn view(cluster: &Cluster, name: &str) -> KeyView {
+    let client = cluster.running().next().unwrap().client();
+    let name = key(name);
+    let view = definite(SOON, || client.key(&name, Consistency::Linearizable)).await.unwrap();
+    Ok(view).done()
+}
+
+async fn is_free(cluster: &Cluster, name: &str) {
+    let view = view(cluster, name).await;
+    assert!(view.holders.is_empty() && view.waiters.is_empty(), "{view:?}");
+}
+
+async fn waiters(cluster: &Cluster, name: &str, count: usize) {
+    let look = || async { (view(cluster, name).await.waiters.len() == count).then_some(()) };
+    until(SOON, format!("{count} waiters"), look).await.unwrap();
+}
+
+/// Takes the key under another hand.
+async fn take(cluster: &Cluster, name: &str) -> (LeaseId, Token) {
+    let (client, lease_id) = (cluster.node(1).client(), LeaseId::random());
+    let wish = try_once(name);
+    match Ok(definite(SOON, || client.acquire(lease_id, &wish)).await.unwrap()).done() {
+        Acquired::Granted(grant) | Acquired::Standing(grant) => (lease_id, grant.token),
+        Acquired::Waiting(waiting) => panic!("{waiting:?}"),
+    }
+}
+
+/// What is in a file, once something is.
+async fn text_of(path: &Path) -> String {
+    let look = || async { std::fs::read_to_string(path).ok().filter(|text| text.ends_with('\n')) };
+    until(SOON, format!("{} is written", path.display()), look).await.unwrap()
+}
+
+async fn pids_in(path: &Path) -> Vec<Pid> {
+    text_of(path).await.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap()).collect()
+}
+
+/// As in proc_pid_stat(5); `None` where there is no such process.
+fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
+/// Whether the process is there, and is no corpse that nobody has looked at yet.
+fn lives(pid: Pid) -> bool {
+    !matches!(state(pid.as_raw_nonzero().get().unsigned_abs()), None | Some('Z' | 'X'))
+}
+
+async fn die(pids: &[Pid]) {
+    let look = || async { (!pids.iter().any(|pid| lives(*pid))).then_some(()) };
+    until(SOON, format!("{pids:?} have died"), look).await.unwrap();
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_raw(child.id().unwrap().try_into().unwrap()).unwrap(), signal).unwrap();
+}
+
+#[tokio::test]
+async fn the_exit_status_is_that_of_the_command_and_the_key_is_free_then() {
+    let cluster = cluster().await;
+    assert_eq!(code(lock(&cluster, "a", "exit 0")).await, 0);
+    assert_eq!(code(lock(&cluster, "a", "exit 7")).await, 7);
+    assert_eq!(code(lock(&cluster, "a", "kill -USR1 $$")).await, 128 + 10);
+    assert_eq!(code(lock(&cluster, "a", "kill -KILL $$")).await, 128 + 9);
+    is_free(&cluster, "a").await;
+    for (program, expected) in [("/no/such/program", 127), ("/etc/passwd", 126)] {
+        let mut command = lock(&cluster, "a", "");
+        command = {
+            let mut other = Command::new(PROGRAM);
+            other.env("RINGFENCE_URLS", command.as_std().get_envs().next().unwrap().1.unwrap());
+            other.args(["lock", "a", "--", program]).stderr(Stdio::piped()).stdout(Stdio::piped());
+            other
+        };
+        let (status, _, err) = run(command).await;
+        assert_eq!(status.code(), Some(expected), "{err}");
+        assert!(err.contains(program), "{err}");
+    }
+    is_free(&cluster, "a").await;
+}
+
+#[tokio::test]
+async fn who_does_not_get_the_key_is_told_so_by_the_exit_status_and_runs_nothing() {
+    let cluster = cluster().await;
+    take(&cluster, "a").await;
+    for (words, expected) in [("a --try", 75), ("a --wait 200ms", 75), ("b a --try -E 9", 9)] {
+        let (status, out, err) = run(lock(&cluster, words, "echo ran")).await;
+        assert_eq!((status.code(), out.as_str()), (Some(expected), ""), "{words}: {err}");
+        assert!(err.contains("ringfence: "), "{err}");
+    }
+    is_free(&cluster, "b").await;
+    cluster.kill_all().unwrap();
+    let (status, out, err) = run(lock(&cluster, "c --try", "echo ran")).await;
+    assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
+    let (status, _, err) = run(lock(&cluster, "c//d", "echo ran")).await;
+    assert_eq!(status.code(), Some(125), "{err}");
+    assert!(err.contains("keys[0]"), "{err}");
+}
+
+#[tokio::test]
+async fn the_command_is_told_its_token_and_reads_standard_input() {
+    let cluster = cluster().await;
+    let script = "env | grep ^RINGFENCE_ | grep -vE 'URLS|UNDER_TEST'; cat";
+    let mut command = lock(&cluster, "b a --ttl 30s", script);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let held = || async { view(&cluster, "a").await.holders.first().map(|holder| holder.token) };
+    let token = until(SOON, "it holds", held).await.unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut pipe, b"said\n").await.unwrap();
+    drop(pipe);
+    let (status, out, err) = end_of(child).await;
+    assert!(status.success(), "{err}");
+    let mut lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.pop(), Some("said"));
+    lines.sort_unstable();
+    // The second key and the second fence are lines of their own.
+    let (fence, name) = (format!("RINGFENCE_FENCE={token}"), format!("RINGFENCE_TOKEN={token}"));
+    assert_eq!(lines, [fence.as_str(), "RINGFENCE_KEYS=b", name.as_str()], "{out}");
+    is_free(&cluster, "a").await;
+}
+
+#[tokio::test]
+async fn commands_on_one_key_run_one_after_the_other_and_readers_together() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("log");
+    // Whoever is not alone finds the other's file.
+    let script = format!(
+        "test ! -e {0}.in && touch {0}.in && sleep 0.05 && rm {0}.in && echo . >> {0}",
+        file.display()
+    );
+    let children: Vec<Child> = (0..8).map(|_| lock(&cluster, "jobs/a", &script).spawn().unwrap()).collect();
+    for child in children {
+        let (status, _, err) = end_of(child).await;
+        assert!(status.success(), "{err}");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 8);
+
+    // Two readers meet: each waits for the other, while it holds.
+    let met = |own: &str, other: &str| {
+        format!("touch {0}.{own}; until test -e {0}.{other}; do sleep 0.01; done", file.display())
+    };
+    let readers = [met("r1", "r2"), met("r2", "r1")];
+    let children: Vec<Child> = readers
+        .iter()
+        .map(|script| lock(&cluster, "b --shared --limit 2", script).spawn().unwrap())
+        .collect();
+    for child in children {
+        assert!(end_of(child).await.0.success());
+    }
+}
+
+#[tokio::test]
+async fn a_signal_ends_the_wait_and_the_place_in_the_queue_is_given_back() {
+    let cluster = cluster().await;
+    take(&cluster, "a").await;
+    for (sent, expected) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let child = lock(&cluster, "a", "echo ran").spawn().unwrap();
+        waiters(&cluster, "a", 1).await;
+        signal(&child, sent);
+        let (status, out, err) = end_of(child).await;
+        assert_eq!((status.code(), out.as_str()), (Some(expected), ""), "{err}");
+        // It is not the end of its connection that took it out, 2 s later.
+        assert_eq!(view(&cluster, "a").await.waiters, []);
+    }
+}
+
+#[tokio::test]
+async fn who_is_stopped_in_the_queue_goes_on_waiting_when_it_is_continued() {
+    let cluster = cluster().await;
+    let (lease_id, _) = take(&cluster, "a").await;
+    let child = lock(&cluster, "a", "echo ran").spawn().unwrap();
+    waiters(&cluster, "a", 1).await;
+    signal(&child, Signal::TSTP);
+    let pid = child.id().unwrap();
+    let stopped = || async { (state(pid) == Some('T')).then_some(()) };
+    until(SOON, "it is stopped", stopped).await.unwrap();
+    signal(&child, Signal::CONT);
+    cluster.node(1).client().release(lease_id).await.done();
+    let (status, out, err) = end_of(child).await;
+    assert_eq!((status.code(), out.as_str()), (Some(0), "ran\n"), "{err}");
+}
+
+#[tokio::test]
+async fn signals_reach_the_command_and_its_children() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pids");
+    let script = format!(
+        "trap 'echo caught; exit 3' TERM; sleep 100 & echo $$ $! > {0}.new; mv {0}.new {0}; wait",
+        file.display()
+    );
+    let child = lock(&cluster, "a", &script).spawn().unwrap();
+    let pids = pids_in(&file).await;
+    signal(&child, Signal::TERM);
+    let (status, out, err) = end_of(child).await;
+    assert_eq!((status.code(), out.as_str()), (Some(3), "caught\n"), "{err}");
+    die(&pids).await;
+    is_free(&cluster, "a").await;
+}
+
+/// A shell that ignores SIGTERM, as do its children, and writes down all their ids.
+fn stubborn(file: &Path) -> String {
+    format!(
+        "trap '' TERM; sh -c 'sleep 1000 & wait' & sleep 1000 & \
+         until test $(pgrep -cg 0 sleep) = 2; do :; done; pgrep -g 0 . > {0}.new; mv {0}.new {0}; wait; wait",
+        file.display()
+    )
+}
+
+#[tokio::test]
+async fn when_the_cluster_is_gone_a_stubborn_command_dies_with_all_it_started_before_the_lease_can_end() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pids");
+    let child = lock(&cluster, "a --ttl 3s", &stubborn(&file)).spawn().unwrap();
+    let pids = pids_in(&file).await;
+    assert!(pids.len() >= 4, "{pids:?}");
+    let stopped = Instant::now();
+    for node in cluster.nodes() {
+        node.stop().unwrap();
+    }
+    die(&pids).await;
+    // The last renewal was sent before.
+    assert!(stopped.elapsed() < Duration::from_secs(3), "{:?}", stopped.elapsed());
+    let (status, _, err) = end_of(child).await;
+    assert_eq!(status.code(), Some(76), "{err}");
+    for node in cluster.nodes() {
+        node.resume().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_command_whose_lease_is_revoked_is_killed() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pids");
+    let child = lock(&cluster, "a --ttl 2s", &stubborn(&file)).spawn().unwrap();
+    let pids = pids_in(&file).await;
+    let token = view(&cluster, "a").await.holders[0].token;
+    cluster.node(2).client().revoke(&key("a"), token).await.done();
+    die(&pids).await;
+    let (status, _, err) = end_of(child).await;
+    assert_eq!(status.code(), Some(76), "{err}");
+    assert!(err.contains("revoked"), "{err}");
+}
+
+#[tokio::test]
+async fn the_command_and_all_it_started_die_with_their_parent() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pids");
+    let child = lock(&cluster, "a --ttl 2s", &stubborn(&file)).spawn().unwrap();
+    let pids = pids_in(&file).await;
+    signal(&child, Signal::KILL);
+    assert_eq!(end_of(child).await.0.signal(), Some(9));
+    die(&pids).await;
+}
+
+#[tokio::test]
+async fn a_command_is_ended_when_it_has_run_for_as_long_as_it_may() {
+    let cluster = cluster().await;
+    assert_eq!(code(lock(&cluster, "a --max 200ms", "sleep 1000")).await, 128 + 15);
+    let own = "trap 'exit 5' USR1; sleep 1000 & wait";
+    assert_eq!(code(lock(&cluster, "a --max 200ms --signal usr1", own)).await, 5);
+    let deaf = "trap '' TERM; sleep 1000 & wait; wait";
+    assert_eq!(code(lock(&cluster, "a --max 200ms --kill-after 300ms", deaf)).await, 128 + 9);
+    is_free(&cluster, "a").await;
+}
+
+#[tokio::test]
+async fn a_lease_is_kept_for_longer_than_its_time_to_live() {
+    let cluster = cluster().await;
+    let child = lock(&cluster, "a --ttl 1s", "sleep 3; echo $RINGFENCE_TOKEN").spawn().unwrap();
+    let held = || async { view(&cluster, "a").await.holders.first().map(|holder| holder.token) };
+    let token = until(SOON, "it holds", held).await.unwrap();
+    let (status, out, err) = end_of(child).await;
+    assert!(status.success(), "{err}");
+    assert_eq!(out.trim(), token.to_string());
+    assert_eq!(view(&cluster, "a").await.fence, Token(token.0 + 2), "granted and released, and nothing else");
+}

@@ -1,0 +1,222 @@
+//! What the log of a real node says of requests: those that took long or failed, and the acts of operators.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::time::Duration;
+
+use ringfence_harness::{Answered, Cluster, Consistency, Node, key, until};
+use ringfence_wire::LeaseId;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Bounds what should take far less.
+const SOON: Duration = Duration::from_secs(30);
+
+const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+#[tokio::test]
+async fn a_slow_request_is_told_of_by_the_names_that_its_sender_knows() {
+    let cluster = cluster(1, "1us").await;
+    let node = cluster.node(1);
+    let (lease, other) = (LeaseId::random(), LeaseId::random());
+    let wish = json!({ "keys": ["a"] });
+    let put = format!("/v1/leases/{lease}");
+    assert_eq!(
+        send(node, "PUT", &put, &[("x-request-id", "mine-1"), ("traceparent", TRACEPARENT)], &wish).await,
+        201
+    );
+    let line = one(node, "ringfence::requests", "mine-1");
+    assert_eq!((&line["level"], &line["message"]), (&json!("WARN"), &json!("a request took long")));
+    assert_eq!((&line["method"], &line["route"]), (&json!("PUT"), &json!("/v1/leases/{lease_id}")));
+    assert_eq!((&line["status"], &line["waited_ms"]), (&json!(201), &json!(0)));
+    assert!(line["took_ms"].is_u64(), "{line}");
+    assert_eq!(line["trace_id"], "0af7651916cd43dd8448eb211c80319c");
+    assert_eq!(line["span_id"], "b7ad6b7169203331");
+    assert!(line["from"].as_str().unwrap().starts_with("127."), "{line}");
+
+    // In vain: so all of its time is known.
+    let wish = json!({ "keys": ["a"], "wait_ms": 300 });
+    let waits = [("x-request-id", "mine-2"), ("traceparent", "00-1-2-3")];
+    assert_eq!(send(node, "PUT", &format!("/v1/leases/{other}"), &waits, &wish).await, 409);
+    let line = one(node, "ringfence::requests", "mine-2");
+    assert_eq!(line["waited_ms"], 300);
+    assert!(line["took_ms"].as_u64() >= Some(300), "{line}");
+    assert_eq!((line.get("trace_id"), line.get("span_id")), (None, None));
+
+    // One that was made for it, where none was sent or none that can be used.
+    let before = lines(node, "ringfence::requests").len();
+    assert_eq!(send(node, "GET", "/v1/keys/a", &[("x-request-id", "two words")], &Value::Null).await, 200);
+    let line = lines(node, "ringfence::requests").swap_remove(before);
+    let made = line["request_id"].as_str().unwrap();
+    assert!(made.len() == 16 && made.bytes().all(|byte| byte.is_ascii_hexdigit()), "{line}");
+    let log = node.log();
+    assert!(!log.contains(&lease.to_string()) && !log.contains(&other.to_string()), "{log}");
+}
+
+#[tokio::test]
+async fn what_a_request_asked_to_wait_does_not_make_it_slow() {
+    let cluster = cluster(1, "5s").await;
+    let node = cluster.node(1);
+    let put =
+        async |wish: Value| send(node, "PUT", &format!("/v1/leases/{}", LeaseId::random()), &[], &wish).await;
+    assert_eq!(put(json!({ "keys": ["a"] })).await, 201);
+    assert_eq!(put(json!({ "keys": ["a"], "wait_ms": 6_000 })).await, 409);
+    assert_eq!(lines(node, "ringfence::requests"), Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn a_request_that_the_cluster_fails_is_told_of_but_not_a_probe() {
+    let cluster = cluster(3, "1h").await;
+    let node = alone(&cluster).await;
+    let put = format!("/v1/leases/{}", LeaseId::random());
+    let status = send(node, "PUT", &put, &[("x-request-id", "in-vain")], &json!({ "keys": ["a"] })).await;
+    assert!([503, 504].contains(&status), "{status}");
+    let line = one(node, "ringfence::requests", "in-vain");
+    assert_eq!((&line["message"], &line["status"]), (&json!("a request failed"), &json!(status)));
+    assert_eq!(send(node, "GET", "/readyz", &[("x-request-id", "probe")], &Value::Null).await, 503);
+    assert_eq!(lines(node, "ringfence::requests").len(), 1);
+}
+
+#[tokio::test]
+async fn every_act_of_an_operator_is_told_of_with_who_asked_and_what_came_of_it() {
+    let cluster = cluster(3, "1h").await;
+    let node = cluster.node(2);
+    let lease = LeaseId::random();
+    let wish = json!({ "keys": ["a/ü"], "ttl_ms": 600_000 });
+    assert_eq!(send(node, "PUT", &format!("/v1/leases/{lease}"), &[], &wish).await, 201);
+    let view = node.client().key(&key("a/ü"), Consistency::Linearizable).await.done();
+    let token = view.holders[0].token.0;
+    let successor = cluster.others(cluster.leader().await.unwrap().id()).next().unwrap().id();
+
+    let revoke = json!({ "key": "a/ü", "token": token });
+    let acts = [
+        (
+            "POST",
+            "/v1/revoke",
+            revoke.clone(),
+            204,
+            json!({ "act": "revoke", "key": "a/ü", "token": token, "outcome": "done" }),
+        ),
+        (
+            "POST",
+            "/v1/revoke",
+            revoke,
+            409,
+            json!({ "act": "revoke", "key": "a/ü", "token": token, "outcome": "not-live" }),
+        ),
+        (
+            "POST",
+            "/v1/cluster/transfer",
+            json!({ "to": successor }),
+            204,
+            json!({ "act": "transfer", "member": successor, "outcome": "done" }),
+        ),
+        (
+            "POST",
+            "/v1/cluster/transfer",
+            json!({ "to": 77 }),
+            409,
+            json!({ "act": "transfer", "member": 77, "outcome": "members-refused" }),
+        ),
+        (
+            "POST",
+            "/v1/cluster/members",
+            json!({ "id": 1, "peer": "127.0.0.1:1" }),
+            409,
+            json!({ "act": "add-member", "member": 1, "peer": "127.0.0.1:1", "outcome": "members-refused" }),
+        ),
+        (
+            "DELETE",
+            "/v1/cluster/members/3",
+            Value::Null,
+            204,
+            json!({ "act": "remove-member", "member": 3, "outcome": "done" }),
+        ),
+    ];
+    for (number, (method, path, body, expected, told)) in acts.into_iter().enumerate() {
+        let id = format!("act-{number}");
+        let headers = [("x-request-id", id.as_str()), ("traceparent", TRACEPARENT)];
+        // A leader that is to be removed hands over first: the repeat removes it.
+        let done = async || (send(node, method, path, &headers, &body).await == expected).then_some(());
+        until(SOON, format!("{method} {path} is answered with {expected}"), done).await.unwrap();
+        let lines = lines(node, "ringfence::audit");
+        let line = lines.iter().rfind(|line| line["request_id"] == id.as_str()).unwrap();
+        for (field, value) in told.as_object().unwrap() {
+            assert_eq!(&line[field], value, "{field} of {line}");
+        }
+        assert_eq!((&line["level"], &line["trace_id"]), (&json!("INFO"), &json!(&TRACEPARENT[3..35])));
+        assert_eq!(line["detail"].is_string(), line["outcome"] != "done", "{line}");
+        assert!(line["from"].as_str().unwrap().starts_with("127."), "{line}");
+    }
+    // What was not understood was no act.
+    let before = lines(node, "ringfence::audit").len();
+    assert_eq!(send(node, "POST", "/v1/revoke", &[], &json!({ "key": "a" })).await, 400);
+    assert_eq!(lines(node, "ringfence::audit").len(), before);
+    assert!(!node.log().contains(&lease.to_string()));
+}
+
+#[tokio::test]
+async fn an_act_is_told_of_though_its_connection_closed_before_the_answer() {
+    let cluster = cluster(3, "1h").await;
+    let node = alone(&cluster).await;
+    let body = json!({ "key": "a", "token": 1 });
+    let told = async || {
+        let stream = request(node, "POST", "/v1/revoke", &[("x-request-id", "gone")], &body).await;
+        // What it asks cannot be done now. By the time that a later request is answered the node has read it.
+        assert_eq!(send(node, "GET", "/livez", &[], &Value::Null).await, 200);
+        drop(stream);
+        lines(node, "ringfence::audit").pop()
+    };
+    let line = until(SOON, "the act is told of", told).await.unwrap();
+    assert_eq!(line["request_id"], "gone");
+    assert_eq!((&line["act"], &line["outcome"]), (&json!("revoke"), &json!("indeterminate")));
+}
+
+async fn cluster(nodes: u16, slow_request: &str) -> Cluster {
+    let builder = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).nodes(nodes);
+    let builder = builder.argument("--log-format=json").argument(format!("--slow-request={slow_request}"));
+    builder.start().await.unwrap()
+}
+
+/// The leader, after the others were stopped.
+async fn alone(cluster: &Cluster) -> &Node {
+    let leader = cluster.leader().await.unwrap();
+    cluster.others(leader.id()).for_each(|node| node.stop().unwrap());
+    leader
+}
+
+/// Sends a request, and gives the status of its answer.
+async fn send(node: &Node, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> u16 {
+    let mut answer = String::new();
+    request(node, method, path, headers, body).await.read_to_string(&mut answer).await.unwrap();
+    answer.strip_prefix("HTTP/1.1 ").unwrap()[..3].parse().unwrap()
+}
+
+/// Sends a request on a connection of its own, which its answer ends.
+async fn request(node: &Node, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> TcpStream {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let (host, length) = (node.http(), body.len());
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {length}\r\n"
+    );
+    let mut stream = TcpStream::connect(host).await.unwrap();
+    stream.write_all(format!("{head}{headers}\r\n{body}").as_bytes()).await.unwrap();
+    stream
+}
+
+/// The lines of a target. Each was written before the answer that it is about.
+fn lines(node: &Node, target: &str) -> Vec<Value> {
+    let log = node.log();
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter(|line| line["target"] == target).collect()
+}
+
+/// The only line of a target about the request with this id.
+fn one(node: &Node, target: &str, request_id: &str) -> Value {
+    let mut lines = lines(node, target);
+    lines.retain(|line| line["request_id"] == request_id);
+    assert_eq!(lines.len(), 1, "{request_id}: {lines:?}");
+    lines.remove(0)
+}

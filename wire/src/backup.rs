@@ -1,0 +1,36 @@
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{FieldError, Revision};
+
+/// How far a cluster came: what a new one has to know that takes its place. No lease is in it, for a restored cluster holds
+/// none: whoever held one has to acquire anew, and is given a larger token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Backup {
+    /// [`Backup::FORMAT`].
+    pub format: u32,
+    /// The cluster's id.
+    pub cluster_id: Uuid,
+    /// The revision that it started at.
+    pub first_revision: Revision,
+    /// Its latest change when the backup was taken: all its tokens were smaller by then, or this.
+    pub revision: Revision,
+}
+
+impl Backup {
+    /// The only format there is.
+    pub const FORMAT: u32 = 1;
+
+    /// Checks what the types do not.
+    pub fn check(&self) -> Result<(), FieldError> {
+        if self.format != Self::FORMAT {
+            let detail = format!("this version reads format {}, not {}", Self::FORMAT, self.format);
+            return Err(FieldError::new("format", detail));
+        }
+        if self.revision < self.first_revision {
+            return Err(FieldError::new("revision", "it is below first_revision"));
+        }
+        Ok(())
+    }
+}
