@@ -173,6 +173,25 @@ async fn an_act_is_told_of_though_its_connection_closed_before_the_answer() {
     assert_eq!((&line["act"], &line["outcome"]), (&json!("revoke"), &json!("indeterminate")));
 }
 
+#[tokio::test]
+async fn each_grant_and_each_end_is_told_of_once_if_that_is_wanted() {
+    let builder = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).argument("--log-format=json");
+    let cluster = builder.argument("--log=info,openraft=error,ringfence::audit=debug").start().await.unwrap();
+    let node = cluster.leader().await.unwrap();
+    let lease = LeaseId::random();
+    let put = format!("/v1/leases/{lease}");
+    let wish = json!({ "keys": ["a\"b", "c"], "holder": "me" });
+    assert_eq!(send(node, "PUT", &put, &[], &wish).await, 201);
+    assert_eq!(send(node, "PUT", &put, &[], &wish).await, 200);
+    let token = node.client().key(&key("c"), Consistency::Linearizable).await.done().holders[0].token;
+    assert_eq!(send(node, "DELETE", &put, &[], &Value::Null).await, 204);
+    let told: Vec<Value> = cluster.nodes().iter().flat_map(|node| lines(node, "ringfence::audit")).collect();
+    let acts: Vec<_> = told.iter().map(|line| json!([line["act"], line["token"], line["holder"]])).collect();
+    assert_eq!(acts, [json!(["grant", token, "me"]), json!(["release", token, "me"])]);
+    assert_eq!(told[0]["keys"], r#"["a\"b", "c"]"#);
+    assert!(cluster.nodes().iter().all(|node| !node.log().contains(&lease.to_string())));
+}
+
 async fn cluster(nodes: u16, slow_request: &str) -> Cluster {
     let builder = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).nodes(nodes);
     let builder = builder.argument("--log-format=json").argument(format!("--slow-request={slow_request}"));

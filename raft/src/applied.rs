@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ringfence_lease::{Event, LeaseTable, Outcome};
 use tokio::sync::watch;
 
+use crate::audit;
 use crate::batch::Batch;
 use crate::changes::Marker;
 use crate::consensus::{LogId, SnapshotMeta, StoredMembership};
@@ -102,6 +103,7 @@ impl Inner {
             self.marker.mark(&event);
             if is_own {
                 self.tally.changed(&event);
+                audit::tell(&event);
             }
             self.history.keep(event);
         }

@@ -29,6 +29,7 @@
 //! here is short; the flusher has a thread of its own, and so has whatever reads or writes a snapshot.
 
 mod applied;
+mod audit;
 mod batch;
 mod changes;
 mod clock;

@@ -37,7 +37,8 @@ impl StateMachine {
         Self { applied, log, generations, snapshot_seconds }
     }
 
-    /// The entry's outcome; `is_own`: this node proposed it. An entry that cannot be read stops the node: skipping it would let replicas diverge.
+    /// The entry's outcome; `is_own`: this node proposed it. An entry that cannot be read stops the node: skipping it would
+    /// let replicas diverge.
     fn apply_entry(
         &self,
         payload: EntryPayload<EncodedBatch, NodeId, Member>,
