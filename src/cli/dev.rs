@@ -62,7 +62,8 @@ fn announce(nodes: &Nodes, data: &Path) -> std::io::Result<()> {
     }
     let url = nodes.all().last().map_or_else(String::new, |node| format!("http://{}", node.http));
     writeln!(out, "\n  data  {}", data.display())?;
-    writeln!(out, "\nTry, at any node:\n")?;
+    writeln!(out, "\nTry, at any node:\n\n  {url}/ in a browser")?;
+    writeln!(out, "  ringfence lock -u {url} orders/42 -- sh -c 'echo my token is $RINGFENCE_TOKEN'\n")?;
     writeln!(
         out,
         "  curl -X PUT {url}/v1/leases/$(cat /proc/sys/kernel/random/uuid) \\\n       -d '{{\"keys\":[\"orders/42\"],\"holder\":\"me\",\"ttl_ms\":30000}}'"
