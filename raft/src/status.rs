@@ -74,6 +74,8 @@ pub enum Role {
 
 impl Status {
     pub(crate) fn of(shared: &Shared) -> Self {
+        // It looks at the same metrics: they must not be looked at twice at a time while another thread changes them.
+        let leader = shared.leader();
         let metrics = shared.raft.metrics();
         let metrics = metrics.borrow_watched();
         let applied = shared.applied.lock();
@@ -104,7 +106,7 @@ impl Status {
                 ServerState::Shutdown => Role::Stopped,
             },
             term: metrics.current_term,
-            leader: shared.leader(),
+            leader,
             last_log_index: metrics.last_log_index,
             committed_index: metrics.local_committed.map(|id| id.index()),
             applied_index: applied.last_applied.map(|id| id.index()),
