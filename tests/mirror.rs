@@ -377,7 +377,7 @@ async fn a_new_cluster_does_not_start_below_one_whose_marker_stands_in_redis() {
     for number in 0..50 {
         acquire(&client, &format!("elder/{number}")).await;
     }
-    let id = client.cluster().await.done().cluster_id;
+    let id = client.cluster().await.done().cluster_id.to_string();
     let mut reader = connect(&redis).await;
     let came_far = || {
         let mut reader = reader.clone();
@@ -440,7 +440,7 @@ async fn the_keys_of_a_cluster_that_is_no_more_are_removed_by_its_id_only() {
     let client = cluster.leader().await.unwrap().client();
     acquire(&client, "left/behind").await;
     equal(&cluster, &redis).await;
-    let id = client.cluster().await.done().cluster_id;
+    let id = client.cluster().await.done().cluster_id.to_string();
     cluster.kill_all().unwrap();
     redis.command(["set", "ringfences", "not ours"]).await.unwrap();
     let purge = |cluster: &str| {

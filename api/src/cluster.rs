@@ -3,10 +3,8 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use ringfence_raft::{MembersError, Status};
-use ringfence_wire::{AddMemberRequest, Backup, FieldError, ProblemKind, TransferRequest};
-use serde::Serialize;
-use serde_json::Value;
+use ringfence_raft::MembersError;
+use ringfence_wire::{AddMemberRequest, Backup, ClusterStatus, FieldError, ProblemKind, TransferRequest};
 
 use crate::asker::Asker;
 use crate::audit::{Act, Wish};
@@ -15,20 +13,11 @@ use crate::problems::Failed;
 use crate::query::Query;
 use crate::{body, path};
 
-/// The answer of `GET /v1/cluster`.
-#[derive(Serialize)]
-struct Cluster {
-    #[serde(flatten)]
-    status: Status,
-    /// How the answering node's mirror does; `None` where it keeps none.
-    mirror: Option<Value>,
-}
-
 /// `GET /v1/cluster`
 pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
     let mirror = door.options.mirror.as_ref().map(|mirror| (mirror.status)());
-    Ok(json(StatusCode::OK, &Cluster { status: door.handle.status(), mirror }))
+    Ok(json(StatusCode::OK, &ClusterStatus { mirror, ..door.handle.status() }))
 }
 
 /// `GET /v1/cluster/backup`

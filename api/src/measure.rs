@@ -11,8 +11,7 @@ use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::IntoResponse;
 use metrics::{Counter, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-use ringfence_raft::{Role, Status};
-use ringfence_wire::CutOffReason;
+use ringfence_wire::{ClusterStatus, CutOffReason, Role};
 
 use crate::door::{Answer, Door};
 use crate::problems::Failed;
@@ -82,15 +81,15 @@ fn renew_total(outcome: &'static str) -> Counter {
 /// `GET /metrics`
 pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
-    set_gauges(&door.handle.status(), door.handle.has_leader(), door.watchers.count());
+    set_gauges(&door.handle.status(), door.watchers.count());
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(([(CONTENT_TYPE, content_type)], door.options.metrics.render()).into_response())
 }
 
 /// Read when asked for, not kept up to date.
-fn set_gauges(status: &Status, has_leader: bool, watchers: usize) {
+fn set_gauges(status: &ClusterStatus, watchers: usize) {
     let set = |name: &'static str, value: u64| gauge!(name).set(value as f64);
-    set("ringfence_raft_has_leader", has_leader.into());
+    set("ringfence_raft_has_leader", status.leader.is_some().into());
     set("ringfence_raft_is_leader", (status.role == Role::Leader).into());
     set("ringfence_raft_term", status.term);
     set("ringfence_raft_last_log_index", status.last_log_index.unwrap_or(0));
@@ -98,9 +97,9 @@ fn set_gauges(status: &Status, has_leader: bool, watchers: usize) {
     set("ringfence_raft_applied_index", status.applied_index.unwrap_or(0));
     let lag = status.committed_index.unwrap_or(0).saturating_sub(status.applied_index.unwrap_or(0));
     set("ringfence_raft_apply_lag_entries", lag);
-    set("ringfence_revision", status.revision);
-    set("ringfence_leases_live", status.live_leases as u64);
-    set("ringfence_waiters", status.waiters as u64);
+    set("ringfence_revision", status.revision.0);
+    set("ringfence_leases_live", status.live_leases);
+    set("ringfence_waiters", status.waiters);
     set("ringfence_watchers", watchers as u64);
 }
 

@@ -62,7 +62,6 @@ mod acquire;
 mod backoff;
 mod call;
 mod client;
-mod cluster;
 mod endpoints;
 mod error;
 mod events;
@@ -77,7 +76,6 @@ mod lock;
 mod watch;
 
 pub use client::{Client, Consistency, LeaseView};
-pub use cluster::{ClusterStatus, MemberStatus};
 pub use error::{Error, Loss};
 pub use events::Event;
 pub use lease::{Lease, State};
@@ -85,8 +83,8 @@ pub use list::Listing;
 pub use lock::Lock;
 pub use ringfence_wire as wire;
 pub use ringfence_wire::{
-    Check, Claim, Grant, Key, KeyList, KeyView, LeaseId, Operation, Revision, Token, Verdict, VerdictName,
-    WatchEvent, WatchEventName, WatchedKey,
+    Check, Claim, ClusterStatus, Grant, Key, KeyList, KeyView, LeaseId, MemberStatus, Operation, Revision,
+    Role, Token, Verdict, VerdictName, WatchEvent, WatchEventName, WatchedKey,
 };
 pub use watch::Watch;
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use ringfence_harness::{Client, Clocks, Cluster, Disk, Node, RedisServer, Reply, definite};
-use ringfence_wire::LeaseId;
+use ringfence_wire::{LeaseId, Role};
 use rustix::process::geteuid;
 
 use crate::history::{End, NodeEnd};
@@ -267,7 +267,7 @@ impl Field {
     /// Its term, and whether it leads.
     async fn look(&self, node: &Node) -> Option<(u64, bool)> {
         match node.client().within(LOOK).cluster().await {
-            Ok(Reply::Done { body, .. }) => Some((body.term, body.role == "leader")),
+            Ok(Reply::Done { body, .. }) => Some((body.term, body.role == Role::Leader)),
             _ => None,
         }
     }

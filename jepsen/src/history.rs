@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use ringfence_wire::{
-    Claim, EndReason, Grant, Key, KeyView, LeaseId, Mode, ProblemKind, Revision, Token, Verdict,
+    Claim, EndReason, Grant, Key, KeyView, LeaseId, Mode, ProblemKind, Revision, Role, Token, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -244,7 +244,7 @@ pub struct Sight {
     /// The node.
     pub node: u64,
     /// Its role.
-    pub role: String,
+    pub role: Role,
     /// Its term.
     pub term: u64,
     /// Who leads, as far as it knew.

@@ -55,8 +55,8 @@ struct Data<'a> {
     calls: calls::Columns<'a>,
     holds: Vec<holds::Hold<'a>>,
     faults: &'a [Fault],
-    leads: Vec<leaders::Stretch<'a>>,
-    roles: Vec<leaders::Stretch<'a>>,
+    leads: Vec<leaders::Stretch>,
+    roles: Vec<leaders::Stretch>,
 }
 
 #[derive(Serialize)]

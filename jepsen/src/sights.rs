@@ -10,8 +10,8 @@ use anyhow::{Context, ensure};
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client as RedisClient};
-use ringfence_harness::{Client, ClusterView, Reply};
-use ringfence_wire::{Key, Revision, Token};
+use ringfence_harness::{Client, Reply};
+use ringfence_wire::{ClusterStatus, Key, Revision, Token};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock::Clock;
@@ -56,7 +56,7 @@ impl Leader {
         self.known().1
     }
 
-    fn learn(&self, view: &ClusterView) {
+    fn learn(&self, view: &ClusterStatus) {
         let mut known = self.known();
         if let Some(leader) = view.leader
             && view.term >= known.0

@@ -8,7 +8,7 @@ use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_lease::{Attachment, Command, LeaseTable, Outcome};
 use ringfence_mutant::{Mutant, is};
-use ringfence_wire::{Key, LeaseId, Revision};
+use ringfence_wire::{ClusterStatus, Key, LeaseId, Revision};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use uuid::Uuid;
@@ -22,15 +22,16 @@ use crate::peer::{ForwardError, Peers};
 use crate::proposer::{Failure, Proposer};
 use crate::reads::{Reads, leader_is};
 use crate::state_machine::Raft;
-use crate::status::Status;
+use crate::status::status;
 use crate::waits::LeaseWait;
 
 /// How long a proposal or a read may take, the search for a leader included.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long after its connection closed a request is taken back.
 const DETACH_AFTER: Duration = Duration::from_secs(2);
-/// A leader that no quorum has acknowledged for so long does not call itself one: others may have elected another.
-const QUORUM_LOST: Duration = Duration::from_secs(1);
+/// A leader that no quorum has acknowledged for so long does not call itself one, and nobody else whom it has let hear nothing:
+/// another may have been elected.
+const LEADER_LOST: Duration = Duration::from_secs(1);
 /// How long a node may take to show that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(1);
 /// How long answers are awaited from a node that was the leader when it was asked.
@@ -212,32 +213,26 @@ impl Handle {
         matches!(timeout(READY_WITHIN, self.linearize()).await, Ok(Ok(_))) && self.view(LeaseTable::started)
     }
 
-    /// Whether this node leads, with a quorum behind it, or hears whoever does. Who leads it may know for longer: a
-    /// follower does not forget its leader before there is another.
-    pub fn has_leader(&self) -> bool {
-        let shared = &self.shared;
-        match shared.leader() {
-            None => false,
-            Some(leader) if leader == shared.id => true,
-            Some(_) => shared.followed_at().is_some_and(|at| at.elapsed() < QUORUM_LOST),
-        }
-    }
-
-    /// How this node sees itself and the cluster.
-    pub fn status(&self) -> Status {
-        Status::of(&self.shared)
+    /// How this node sees itself and the cluster, but for its mirror.
+    pub fn status(&self) -> ClusterStatus {
+        status(&self.shared)
     }
 }
 
 impl Shared {
-    /// Who leads, as far as this node knows. Not itself, once no quorum has followed it for long.
+    /// Who leads, as far as this node knows: itself with a quorum behind it, or whom it has followed just now. Raft does not
+    /// forget a leader before there is another.
     pub(crate) fn leader(&self) -> Option<NodeId> {
         // Nearly always this node leads where much is asked.
-        if self.is_acknowledged(QUORUM_LOST) {
+        if self.is_acknowledged(LEADER_LOST) {
             return Some(self.id);
         }
         let leader = self.raft.server_metrics().borrow_watched().current_leader?;
-        (leader != self.id || self.has_quorum(QUORUM_LOST)).then_some(leader)
+        let leads = match leader == self.id {
+            true => self.has_quorum(LEADER_LOST),
+            false => self.followed_at().is_some_and(|at| at.elapsed() < LEADER_LOST),
+        };
+        leads.then_some(leader)
     }
 
     /// Whether this node leads, and a quorum acknowledged it within the last while. A lone voter is its own quorum.

@@ -71,5 +71,4 @@ pub use inspect::{
 pub use members::MembersError;
 pub use node::{Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
 pub use start::Elders;
-pub use status::{MemberStatus, Role, Status};
 pub use waits::{LeaseWait, Settled};

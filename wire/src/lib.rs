@@ -10,6 +10,7 @@
 
 mod answers;
 mod backup;
+mod cluster;
 mod event;
 mod json;
 mod key;
@@ -27,6 +28,7 @@ pub use answers::{
     KeyView, MirroredGrant, Verdict, VerdictName, VerdictsAnswer, WaiterView, Waiting, WaitingState,
 };
 pub use backup::Backup;
+pub use cluster::{ClusterStatus, MemberStatus, Role};
 pub use event::EndReason;
 pub use json::{FieldError, from_json};
 pub use key::{Key, KeyError};

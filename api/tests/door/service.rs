@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use ringfence_api::{Options, metrics_builder, routes, serve};
-use ringfence_raft::{Handle, Node, Role, Settings};
-use ringfence_wire::{Grant, LeaseId, Waiting};
+use ringfence_raft::{Handle, Node, Settings};
+use ringfence_wire::{Grant, LeaseId, Role, Waiting};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;

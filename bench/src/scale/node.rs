@@ -1,7 +1,8 @@
 //! What a node tells of itself.
 
 use anyhow::{Result, bail};
-use ringfence_harness::{Called, ClusterView, Node, Reply};
+use ringfence_harness::{Called, Node, Reply};
+use ringfence_wire::ClusterStatus;
 
 /// What a node has counted since it was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -38,7 +39,7 @@ pub(super) async fn live_leases(node: &Node) -> Result<u64> {
     Ok(view(node).await?.live_leases)
 }
 
-pub(super) async fn view(node: &Node) -> Result<ClusterView> {
+pub(super) async fn view(node: &Node) -> Result<ClusterStatus> {
     body(node, node.client().cluster().await)
 }
 

@@ -106,7 +106,7 @@ fn never_faster(history: &History, found: &mut Found) {
 
 #[cfg(test)]
 mod tests {
-    use ringfence_wire::Revision;
+    use ringfence_wire::{Revision, Role};
 
     use super::*;
     use crate::check::Verdict;
@@ -118,7 +118,7 @@ mod tests {
             sent_us: ended_us - 1,
             ended_us,
             node: 1,
-            role: "leader".to_owned(),
+            role: Role::Leader,
             term: 1,
             leader: Some(1),
             applied_index: None,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use ringfence_harness::{Client, Fate, Reply, until};
+use ringfence_wire::Role;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -93,7 +94,7 @@ pub(crate) async fn bring_back(field: &Field, id: u64) -> anyhow::Result<()> {
             if let Ok(Reply::Done { body: view, .. }) = other.cluster().await {
                 let votes = view.members.get(&id).filter(|member| member.voter);
                 let lag = votes.and_then(|member| member.lag_entries);
-                if view.role == "leader" && lag.is_some_and(|lag| lag <= LAG_ENTRIES) {
+                if view.role == Role::Leader && lag.is_some_and(|lag| lag <= LAG_ENTRIES) {
                     return Some(());
                 }
             }

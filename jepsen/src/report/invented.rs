@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fastrand::Rng;
 use ringfence_wire::{
     Claim, EndReason, Grant, GrantState, GrantedKey, Holder, Key, KeyView, LeaseId, Mode, ModeName,
-    ProblemKind, Revision, Token,
+    ProblemKind, Revision, Role, Token,
 };
 
 use crate::check::{Checker, Found, Results, Verdict, judge};
@@ -360,7 +360,7 @@ fn sights(faults: &[Fault], until_us: u64) -> Vec<Sight> {
                 sent_us: at,
                 ended_us: at + 2_000,
                 node,
-                role: if node == leader { "leader" } else { "follower" }.to_owned(),
+                role: if node == leader { Role::Leader } else { Role::Follower },
                 term,
                 leader: Some(leader),
                 applied_index: Some(at / 1_000),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ringfence_wire::Role;
 use serde::Serialize;
 
 use crate::history::Sight;
@@ -13,34 +14,34 @@ const GAP_US: u64 = 250_000;
 
 /// A node in one role and term, as it said.
 #[derive(Clone, Serialize)]
-pub(super) struct Stretch<'a> {
+pub(super) struct Stretch {
     node: u64,
-    role: &'a str,
+    role: Role,
     term: u64,
     from: u64,
     to: u64,
 }
 
 /// The stretches in which nodes led, and all stretches of all nodes. Where a node did not answer there is none.
-pub(super) fn stretches(sights: &[Sight]) -> (Vec<Stretch<'_>>, Vec<Stretch<'_>>) {
+pub(super) fn stretches(sights: &[Sight]) -> (Vec<Stretch>, Vec<Stretch>) {
     let mut by_node: BTreeMap<u64, Vec<&Sight>> = BTreeMap::new();
     for sight in sights {
         by_node.entry(sight.node).or_default().push(sight);
     }
-    let roles: Vec<Stretch<'_>> = by_node.into_values().flat_map(of_one_node).collect();
-    let mut leads: Vec<Stretch<'_>> =
-        roles.iter().filter(|stretch| stretch.role == "leader").cloned().collect();
+    let roles: Vec<Stretch> = by_node.into_values().flat_map(of_one_node).collect();
+    let mut leads: Vec<Stretch> =
+        roles.iter().filter(|stretch| stretch.role == Role::Leader).cloned().collect();
     leads.sort_by_key(|stretch| stretch.from);
     (leads, roles)
 }
 
-fn of_one_node(mut sights: Vec<&Sight>) -> Vec<Stretch<'_>> {
+fn of_one_node(mut sights: Vec<&Sight>) -> Vec<Stretch> {
     sights.sort_by_key(|sight| sight.sent_us);
     let mut gaps: Vec<u64> = sights.windows(2).map(|two| two[1].sent_us - two[0].sent_us).collect();
     gaps.sort_unstable();
     let usual_us = gaps.get(gaps.len() / 2).copied().unwrap_or(0);
     let together_us = GAP_US.max(usual_us.saturating_mul(GAP));
-    let mut stretches: Vec<Stretch<'_>> = Vec::new();
+    let mut stretches: Vec<Stretch> = Vec::new();
     for sight in sights {
         match stretches.last_mut() {
             Some(last)
@@ -52,7 +53,7 @@ fn of_one_node(mut sights: Vec<&Sight>) -> Vec<Stretch<'_>> {
             }
             _ => stretches.push(Stretch {
                 node: sight.node,
-                role: &sight.role,
+                role: sight.role,
                 term: sight.term,
                 from: sight.sent_us,
                 to: sight.ended_us,

@@ -1,8 +1,6 @@
 //! What a call comes to.
 
-use std::collections::BTreeMap;
-
-use ringfence_wire::{Grant, Problem, ProblemKind, Revision, Waiting};
+use ringfence_wire::{Grant, Problem, ProblemKind, Waiting};
 use serde::Deserialize;
 
 /// A definite answer.
@@ -65,52 +63,6 @@ pub enum LeaseView {
     Granted(Box<Grant>),
     /// It waits.
     Waiting(Waiting),
-}
-
-/// How a node sees itself and the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct ClusterView {
-    /// The cluster's id.
-    pub cluster_id: String,
-    /// The answering node.
-    pub node_id: u64,
-    /// What it is.
-    pub role: String,
-    /// Its term.
-    pub term: u64,
-    /// Who leads, as far as it knows.
-    pub leader: Option<u64>,
-    /// The index of its last log entry.
-    pub last_log_index: Option<u64>,
-    /// Up to where it knows the log to be committed.
-    pub committed_index: Option<u64>,
-    /// Up to where it has applied the log.
-    pub applied_index: Option<u64>,
-    /// The revision of its table.
-    pub revision: Revision,
-    /// The cluster time of its table, in milliseconds.
-    pub at_ms: u64,
-    /// Its live leases.
-    pub live_leases: u64,
-    /// Its waiting leases.
-    pub waiters: u64,
-    /// The members, by id.
-    pub members: BTreeMap<u64, MemberView>,
-    /// The version of the program.
-    pub version: String,
-}
-
-/// A member, as a node sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct MemberView {
-    /// Whether it counts for quorums.
-    pub voter: bool,
-    /// Where its peers reach it.
-    pub peer: String,
-    /// Its HTTP URL, where it is known.
-    pub url: Option<String>,
-    /// How many entries it lacks, as the leader sees it.
-    pub lag_entries: Option<u64>,
 }
 
 impl Failure {

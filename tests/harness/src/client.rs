@@ -8,14 +8,15 @@ use bytes::Bytes;
 use hyper::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_wire::{
-    AcquireRequest, BatchAnswer, BatchRequest, Grant, Key, KeyList, KeyView, LeaseId, Problem, ProblemKind,
-    RenewManyRequest, RenewRequest, Revision, RevokeRequest, Token, Ttl, ValidateRequest, Verdict,
+    AcquireRequest, BatchAnswer, BatchRequest, ClusterStatus, Grant, Key, KeyList, KeyView, LeaseId, Problem,
+    ProblemKind, RenewManyRequest, RenewRequest, Revision, RevokeRequest, Token, Ttl, ValidateRequest,
+    Verdict,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::answer::{Acquired, Called, ClusterView, Failure, Fate, LeaseView, Reply};
+use crate::answer::{Acquired, Called, Failure, Fate, LeaseView, Reply};
 use crate::connection::{Connections, RawAnswer};
 use crate::namespace::Namespace;
 use crate::watch::Watch;
@@ -156,7 +157,7 @@ impl Client {
     }
 
     /// `GET /v1/cluster`
-    pub async fn cluster(&self) -> Called<ClusterView> {
+    pub async fn cluster(&self) -> Called<ClusterStatus> {
         self.get("/v1/cluster").await
     }
 

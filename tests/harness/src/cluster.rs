@@ -2,6 +2,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use ringfence_wire::Role;
 use tempfile::TempDir;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -208,7 +209,7 @@ impl Cluster {
                 return None;
             };
             let leader = (view.leader?, view.term);
-            let leads_itself = view.role == "leader";
+            let leads_itself = view.role == Role::Leader;
             if *agreed.get_or_insert(leader) != leader || leads_itself != (leader.0 == node.id) {
                 return None;
             }

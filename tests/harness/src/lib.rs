@@ -58,7 +58,7 @@ mod watch;
 mod wish;
 mod zookeeper_cluster;
 
-pub use answer::{Acquired, Answered, Called, ClusterView, Failure, Fate, LeaseView, MemberView, Reply};
+pub use answer::{Acquired, Answered, Called, Failure, Fate, LeaseView, Reply};
 pub use browser::Browser;
 pub use churn::{Kept, churn};
 pub use client::{Client, Consistency};

@@ -1,4 +1,4 @@
-use ringfence_wire::Revision;
+use ringfence_wire::{Revision, Role};
 
 use super::*;
 use crate::check::scene::{acquire, call, change, granted, key, lease, look, numbered, view};
@@ -176,7 +176,7 @@ fn what_a_node_has_applied_is_never_unseen() {
         sent_us: 1,
         ended_us: 2,
         node: 1,
-        role: String::new(),
+        role: Role::Follower,
         term: 1,
         leader: None,
         applied_index: None,

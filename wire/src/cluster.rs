@@ -1,19 +1,20 @@
-//! The cluster, as its operator sees it.
-
 use std::collections::BTreeMap;
 
-use ringfence_wire::Revision;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::Revision;
 
 /// How a node sees itself and the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// The cluster's id.
-    pub cluster_id: String,
-    /// The node that answered.
+    /// The cluster's id, made when it was.
+    pub cluster_id: Uuid,
+    /// The answering node.
     pub node_id: u64,
-    /// What it is: `leader`, `follower`, `candidate` or `learner`.
-    pub role: String,
+    /// What the answering node is.
+    pub role: Role,
     /// Its term.
     pub term: u64,
     /// Who leads, as far as it knows.
@@ -34,22 +35,37 @@ pub struct ClusterStatus {
     pub waiters: u64,
     /// The members, by id.
     pub members: BTreeMap<u64, MemberStatus>,
-    /// How its Redis mirror does; `None` where it keeps none.
-    #[serde(default)]
-    pub mirror: Option<serde_json::Value>,
+    /// How its mirror in Redis does, in the mirror's own words; `None` where it keeps none.
+    pub mirror: Option<Value>,
     /// The version of its program.
     pub version: String,
 }
 
-/// A member, as a node sees it.
+/// A member of the cluster, as a node sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStatus {
     /// Whether it counts for quorums, or only learns.
     pub voter: bool,
     /// Where its peers reach it.
     pub peer: String,
-    /// Its HTTP URL, where the node that answered knows it.
+    /// The URL of its HTTP listener, where it has told it to the answering node.
     pub url: Option<String>,
-    /// How many entries it lacks, as the leader sees it; `None` where another node answered.
+    /// As the leader sees it: how many entries it lacks. `None` where the answering node does not lead.
     pub lag_entries: Option<u64>,
+}
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// It leads.
+    Leader,
+    /// It follows a leader, or waits for one.
+    Follower,
+    /// It wants to lead.
+    Candidate,
+    /// It receives the log but does not vote.
+    Learner,
+    /// It has stopped.
+    Stopped,
 }
