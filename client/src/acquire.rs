@@ -8,6 +8,7 @@
 //!    │       └────────┘ no definite answer: the same PUT elsewhere, for 5 s
 //!    └── the id has ended unseen (its connection was lost for long)
 //! ```
+//! Whoever stood in the queue has reached the cluster: while it is away, such an acquire goes on for the time that it was given.
 //! After a PUT without a definite answer the next one waits shortly, so that it soon tells where the lease stands; the
 //! place is kept. Whoever stops asking while the lease may be granted, or stand in the queue, has it released: that is what
 //! [`Pending`] is for, however the acquire ends, also by being dropped.
@@ -49,10 +50,10 @@ pub(crate) async fn acquire(
     wish: AcquireRequest,
     wait: Option<Duration>,
 ) -> Result<Granted, Error> {
-    let begun = Instant::now();
+    let (begun, mut has_waited) = (Instant::now(), false);
     loop {
         let one = One { shared, wish: &wish, begun, wait, lease_id: LeaseId::random() };
-        if let Some(granted) = one.acquire().await? {
+        if let Some(granted) = one.acquire(&mut has_waited).await? {
             return Ok(granted);
         }
     }
@@ -84,8 +85,8 @@ enum Refused {
 }
 
 impl One<'_> {
-    /// `None` where the id has ended before it was of use.
-    async fn acquire(&self) -> Result<Option<Granted>, Error> {
+    /// `None` where the id has ended before it was of use. `has_waited` tells whether this acquire stood in the queue.
+    async fn acquire(&self, has_waited: &mut bool) -> Result<Option<Granted>, Error> {
         let mut pending = Pending::new(self.shared, self.lease_id);
         let mut attempts = Attempts::new(&self.shared.endpoints);
         let mut doubt = Doubt::default();
@@ -103,7 +104,7 @@ impl One<'_> {
                 Fate::Done(Put::Waiting) if self.left() == Some(Duration::ZERO) => {
                     return Err(self.timed_out());
                 }
-                Fate::Done(Put::Waiting) => unanswered_since = None,
+                Fate::Done(Put::Waiting) => (unanswered_since, *has_waited) = (None, true),
                 Fate::Refused(problem) => {
                     // A PUT that was given up may still be under way to a queue that is free by then.
                     pending.is_settled = !doubt.maybe_done();
@@ -118,12 +119,15 @@ impl One<'_> {
                     doubt.not_done(why);
                 }
                 Fate::Unknown(why) => {
+                    // Whom a node lets wait for longer than it would look for a leader stands in the queue.
+                    *has_waited |= put_at.elapsed() > PATIENCE;
                     // What a long wait ended with says nothing of how long nobody answers.
                     unanswered_since.get_or_insert(put_at.max(Instant::now() - ATTEMPT));
                     doubt.unknown(why);
                 }
             }
-            if unanswered_since.is_some_and(|since| since.elapsed() >= PATIENCE) {
+            let goes_on = *has_waited && self.left() != Some(Duration::ZERO);
+            if !goes_on && unanswered_since.is_some_and(|since| since.elapsed() >= PATIENCE) {
                 pending.is_settled = !doubt.maybe_done();
                 return Err(doubt.into_error(Some(self.lease_id)));
             }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ringfence_client::{Client, Error, State};
 use ringfence_harness::until;
+use tokio::time::timeout;
 
 use crate::client::swallow::{Swallower, When};
 use crate::{LONG, SOON, client_of, cluster, is_free, measured, seen};
@@ -47,6 +48,30 @@ async fn a_waiter_whose_connection_broke_keeps_its_place() {
     let token = second.token();
     second.release().await.unwrap();
     assert!(third.await.unwrap().unwrap().token() > token);
+}
+
+#[tokio::test]
+async fn who_stood_in_the_queue_waits_on_while_the_cluster_is_away() {
+    /// Longer than any other call is repeated.
+    const AWAY: Duration = Duration::from_secs(9);
+    let (cluster, client) = cluster().await;
+    let first = client.lock("a").ttl(LONG).no_renew().acquire().await.unwrap();
+    let mut second = tokio::spawn(client.lock("a").holder("second").acquire());
+    let third = tokio::spawn(client.lock("a").wait(AWAY).acquire());
+    let wait = |view: &ringfence_client::KeyView| view.waiters.len() == 2;
+    seen(&client, "a", "both wait", wait).await;
+    // From a while on, a wait that breaks is known to have been one.
+    let long = |view: &ringfence_client::KeyView| view.waiters.iter().all(|waiter| waiter.waited_ms > 5_500);
+    seen(&client, "a", "both have waited for long", long).await;
+    cluster.kill_all().unwrap();
+    timeout(AWAY, &mut second).await.unwrap_err();
+    // Only who wanted to wait for less has given up.
+    let gone = third.await.unwrap().unwrap_err();
+    assert!(matches!(gone, Error::Unknown { .. }), "{gone:?}");
+    cluster.start_all().unwrap();
+    cluster.ready().await.unwrap();
+    first.release().await.unwrap();
+    second.await.unwrap().unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
