@@ -81,6 +81,7 @@ impl Queue {
     pub(super) fn next(&mut self, cx: &Context<'_>, given: Revision, history: &History) -> Next {
         if self.pieces.is_empty()
             && let Phase::Behind(from) = self.phase
+            && from <= given
         {
             match self.read(from, given, history) {
                 Some(true) => {}
@@ -171,7 +172,8 @@ impl Queue {
         self.wake();
     }
 
-    fn wake(&mut self) {
+    /// There may be something to send.
+    pub(super) fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }

@@ -40,6 +40,8 @@ struct State {
     /// Up to which change they have come.
     given: Revision,
     queues: HashMap<u64, Queue>,
+    /// Watches of what comes after a change that the rounds had not come to.
+    ahead: Vec<u64>,
     /// The number of the next watch.
     next: u64,
     by_prefix: HashMap<Box<str>, Group>,
@@ -76,10 +78,8 @@ impl Watchers {
             if history.after(after).is_none() {
                 return Err(gone(after, history));
             }
-            // Those who are there are told first: nobody starts ahead of the rounds.
-            match state.runs {
-                true => while state.round(history).goes_on {},
-                false => state.given = history.last(),
+            if !state.runs {
+                state.given = history.last();
             }
             Ok(state.enter(prefix, after))
         })?;
@@ -173,6 +173,9 @@ impl State {
         }
         group.numbers.insert(number);
         self.queues.insert(number, Queue::new(prefix, after));
+        if after > self.given {
+            self.ahead.push(number);
+        }
         number
     }
 
@@ -198,6 +201,7 @@ impl State {
             // The node took over a snapshot: what led to it was never here.
             self.queues.values_mut().for_each(|queue| queue.cut_off(CutOffReason::StateReplaced));
             self.given = history.last();
+            self.ahead.clear();
             return Round { woken: 0, goes_on: false };
         };
         let (before, mut bytes) = (self.given, 0);
@@ -218,7 +222,15 @@ impl State {
                 }
             }
         }
-        Round { woken, goes_on: self.given != history.last() }
+        let goes_on = self.given != history.last();
+        if !goes_on {
+            for number in self.ahead.drain(..) {
+                if let Some(queue) = self.queues.get_mut(&number) {
+                    queue.wake();
+                }
+            }
+        }
+        Round { woken, goes_on }
     }
 
     /// Adds `event` to what each prefix of its keys has in this round, once. Gives how many bytes that made.
@@ -329,6 +341,25 @@ mod tests {
         (1..=200).for_each(|n| history.keep(event(steps + n, &[&long])));
         assert!(state.round(&history).goes_on);
         assert!(state.given < Revision(steps + 130), "{:?}", state.given);
+    }
+
+    #[test]
+    fn who_comes_ahead_of_the_rounds_waits_for_them_and_is_told_what_follows() {
+        let (mut state, mut history) = (State::default(), History::default());
+        let first = state.enter(String::new(), Revision(0));
+        sent(&mut state, first, &history);
+        (1..=3).for_each(|revision| history.keep(event(revision, &["a"])));
+        let second = state.enter(String::new(), Revision(2));
+        assert!(!sent(&mut state, second, &history).contains("data:"));
+        state.round(&history);
+        assert!(state.ahead.is_empty());
+        let ids = |text: String| text.matches("\ndata:").count();
+        assert_eq!(ids(sent(&mut state, first, &history)), 3);
+        let text = sent(&mut state, second, &history);
+        assert!(text.contains("id: 3\n") && ids(text) == 1);
+        history.keep(event(4, &["a"]));
+        state.round(&history);
+        assert_eq!(ids(sent(&mut state, second, &history)), 1);
     }
 
     #[test]
