@@ -57,13 +57,11 @@ pub(crate) async fn shell(plan: &Plan) -> Result<Shell> {
     lock.env("RINGFENCE_URLS", urls.join(",")).args(["lock", "bench/shell", "--", "true"]);
     let mut bare = Command::new(&plan.program);
     bare.args(["completions", "bash"]);
-    let etcd = match EtcdCluster::start(&plan.etcd).await {
-        Ok(etcd) => Some(etcd),
-        Err(error) => {
-            eprintln!("left out: etcd: {error}");
-            None
-        }
+    let etcd = match timed(Command::new(&plan.etcdctl).arg("version")) {
+        Ok(_) => EtcdCluster::start(&plan.etcd).await.map_err(anyhow::Error::from),
+        Err(error) => Err(error),
     };
+    let etcd = etcd.inspect_err(|error| eprintln!("left out: etcd: {error:#}")).ok();
     let mut etcdctl = etcd.as_ref().map(|etcd| {
         let endpoints = etcd.addresses().map(|address| address.to_string()).join(",");
         let mut command = Command::new(&plan.etcdctl);

@@ -11,10 +11,15 @@ fn program() -> PathBuf {
     std::env::var_os("RINGFENCE_UNDER_TEST").map_or_else(beside, PathBuf::from)
 }
 
-/// What it prints, where `rows` stand.
+/// For a second each.
 fn bench(arguments: &str, rows: &[&str]) {
+    prints(&format!("{arguments} --seconds=1"), rows);
+}
+
+/// It ends well, and prints lines that begin like that.
+fn prints(arguments: &str, rows: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringfence-bench"));
-    command.args(arguments.split(' ')).arg("--seconds=1").arg("--program").arg(program());
+    command.args(arguments.split(' ')).arg("--program").arg(program());
     let output = command.output().unwrap();
     let (told, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{arguments}: {told}{errors}");
@@ -70,6 +75,12 @@ fn watchers_are_told_of_what_is_measured() {
     let of = |row: usize, name: &str| figures["rows"][row][name][0].as_f64().unwrap();
     assert_eq!(of(0, "told_per_s"), 0.0);
     assert!(of(1, "per_s") > 0.0 && of(1, "told_per_s") > 5.0 * of(1, "per_s"), "{figures}");
+}
+
+#[test]
+fn a_script_takes_locks() {
+    let rows = ["ringfence lock KEY -- true", "a new cluster", "memory of an idle node", "program"];
+    prints("shell --runs=1", &rows);
 }
 
 #[test]
