@@ -23,6 +23,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 /// How long a connection may be silent: nothing of an answer could be sent, as its client does not read, and no whole
 /// head of a next request came.
 const SILENCE: Duration = Duration::from_secs(75);
+/// How many bytes are buffered of a connection, each way: the head of a request has to fit.
+const MOST_BUFFERED: usize = 64 << 10;
 
 /// Answers requests with `answer` until `draining` turns true; then waits, no longer than `within`, for open requests to
 /// end.
@@ -38,6 +40,8 @@ pub async fn serve<A, F>(
     let mut builder = http1::Builder::new();
     // Answers are small: to copy one behind its head costs less than to write two pieces.
     builder.writev(false);
+    // What is written to a client that does not read is kept for it up to here.
+    builder.max_buf_size(MOST_BUFFERED);
     let connections = GracefulShutdown::new();
     loop {
         let (stream, from) = tokio::select! {

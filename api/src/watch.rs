@@ -1,19 +1,19 @@
 //! `GET /v1/watch`: the changes of the table as server-sent events.
 //!
 //! ```text
-//!  apply ─▶ History ─▶ round ─▶ by prefix ─▶ queue of each live watcher ─▶ Stream ─▶ hyper
-//!              │       (20 ms)  encoded once                                 ▲
-//!              └─────────────────── a watcher that is behind reads by itself ┘
+//!  apply ─▶ History ─▶ round ─▶ Group of each prefix: the latest changes as text ─▶ Stream of each watch ─▶ hyper
+//!              │       (20 ms)  encoded once                                               ▲
+//!              └────────────────────────────── a watch that is further behind reads by itself ┘
 //! ```
-//! The changes are numbered without a gap and are the same on every node, so a watch is a place in the node's history and
-//! goes on at any node from the last number that was told. It is either *behind*, and then reads the history by itself,
-//! as fast as its client reads; or *live*: it was told of all that the rounds have given out, and the next round puts
-//! the rest into its queue. A queue is short. What does not fit is not lost: the watch is behind again, from there. It is
-//! cut off only when the history has gone past it, and the last event says so.
+//! The changes are numbered without a gap and are the same on every node, so a watch is no more than a number, and goes on
+//! at any node from the last one that was told. What follows on it the watch finds in its group, if it is recent, and else
+//! in the history, as fast as its client reads. It is cut off only when the history has gone past it, and the last event
+//! says so.
 //!
 //! A round takes what is new, finds the prefixes of each key that somebody watches (one look for each length that such a
 //! prefix has, however many watch), and encodes each change once for each of them. It gathers for a moment, because to
-//! wake a watcher costs more than all else. There is one task for all, and only while anybody watches.
+//! wake a watch costs more than all else. Those who read the history by themselves do so by turns: they share what is left
+//! to them of the thread that grants leases, too. There is one task for all, and only while anybody watches.
 //!
 //! A client that is told nothing, as nothing happens under its prefix, still needs a number to go on from that the history
 //! has not gone past. So what keeps a quiet connection alive is no comment but an `id` without data: it sets the
@@ -34,7 +34,8 @@ use crate::problems::Failed;
 use crate::query::Query;
 
 mod frame;
-mod queue;
+mod group;
+mod rounds;
 mod stream;
 mod watchers;
 
@@ -63,7 +64,7 @@ pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
     }
     // Only so can this node tell what is newer than the cluster from what it has not applied yet.
     door.handle.linearize().await?;
-    let stream = door.watchers.open(prefix, after)?;
+    let stream = door.watchers.open(&prefix, after)?;
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (CACHE_CONTROL, HeaderValue::from_static("no-store")),
@@ -75,4 +76,23 @@ pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
 fn revision(text: &str, field: &str) -> Result<Revision, FieldError> {
     let number = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
     number.map(Revision).ok_or_else(|| FieldError::new(field, "is a revision: a number, as an event's `id`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_lease::{Change, Event};
+    use ringfence_wire::{LeaseId, Mode, Token};
+
+    use super::*;
+
+    pub(super) fn event(revision: u64, keys: &[&str]) -> Event {
+        Event {
+            revision: Revision(revision),
+            lease_id: LeaseId::from_u128(1).unwrap(),
+            change: Change::Granted,
+            token: Some(Token(revision)),
+            keys: keys.iter().map(|key| (Key::new(key).unwrap(), Mode::Exclusive, Token(1))).collect(),
+            holder: None,
+        }
+    }
 }

@@ -22,6 +22,8 @@ const BYTES_OF_KEY: usize = size_of::<(Key, Mode, Token)>() + 16;
 pub struct History {
     /// The number of the change before the first.
     before: Revision,
+    /// The number of the change before the first that was kept since [`History::start_after`].
+    began_after: Revision,
     events: VecDeque<Event>,
     bytes: usize,
     most: usize,
@@ -37,12 +39,24 @@ impl Default for History {
 
 impl History {
     fn with_bounds(most: usize, most_bytes: usize) -> Self {
-        Self { before: Revision(0), events: VecDeque::new(), bytes: 0, most, most_bytes }
+        Self {
+            before: Revision(0),
+            began_after: Revision(0),
+            events: VecDeque::new(),
+            bytes: 0,
+            most,
+            most_bytes,
+        }
     }
 
     /// The number of the change before the oldest that is kept.
     pub fn before(&self) -> Revision {
         self.before
+    }
+
+    /// What came up to this number was never here: the node took over a table that it led to.
+    pub fn began_after(&self) -> Revision {
+        self.began_after
     }
 
     /// The number of the latest change, as the table tells it too.
@@ -59,7 +73,7 @@ impl History {
     /// Forgets everything: what comes next follows on `revision`.
     pub fn start_after(&mut self, revision: Revision) {
         self.events.clear();
-        (self.before, self.bytes) = (revision, 0);
+        (self.before, self.began_after, self.bytes) = (revision, revision, 0);
     }
 
     /// Keeps `event`, and lets go of the oldest for it.
@@ -134,7 +148,7 @@ mod tests {
         );
         history.start_after(Revision(9_000));
         assert_eq!((numbers_after(&history, 2_001), numbers_after(&history, 9_000)), (None, Some(vec![])));
-        assert_eq!(history.bytes, 0);
+        assert_eq!((history.began_after(), history.bytes), (Revision(9_000), 0));
     }
 
     #[test]
@@ -145,7 +159,7 @@ mod tests {
         assert_eq!((history.events.len(), history.last()), (10, Revision(100)));
         let labelled = Event { holder: Holder::new(&"h".repeat(256)), ..event(101, &"k".repeat(512)) };
         history.keep(labelled);
-        assert_eq!(history.events.len(), 9);
+        assert_eq!((history.events.len(), history.began_after()), (9, Revision(0)));
         // One that alone is more than all may be is not kept either.
         let mut history = History::with_bounds(MOST, 1);
         history.keep(event(1, "a"));

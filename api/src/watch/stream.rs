@@ -7,7 +7,7 @@ use axum::body::HttpBody;
 use bytes::Bytes;
 use hyper::body::Frame;
 
-use super::queue::Next;
+use super::rounds::Next;
 use super::watchers::Watchers;
 
 /// The body of the answer to one watch. Dropping it ends the watch.
@@ -28,10 +28,6 @@ impl HttpBody for Stream {
             Next::Text(text) => Poll::Ready(Some(Ok(Frame::data(text)))),
             Next::End => Poll::Ready(None),
             Next::Nothing => Poll::Pending,
-            Next::Again => {
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
         }
     }
 }

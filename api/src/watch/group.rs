@@ -1,0 +1,198 @@
+//! What all watches of one prefix share.
+
+use std::collections::{HashSet, VecDeque};
+
+use bytes::{Bytes, BytesMut};
+use ringfence_lease::Event;
+use ringfence_wire::Revision;
+
+use super::frame;
+
+/// The most text that is kept for those who read more slowly than the others.
+pub(super) const MOST_BYTES: usize = 256 << 10;
+/// So much is told at once, also before a round is over.
+const AT_ONCE: usize = 32 << 10;
+
+/// The watches of one prefix, and the text of the latest changes under it.
+pub(super) struct Group {
+    pub(super) numbers: HashSet<u64>,
+    /// Of the changes after this one, all that concern the prefix are in the pieces, up to where the rounds have come.
+    since: Revision,
+    pieces: VecDeque<Piece>,
+    bytes: usize,
+    /// How many of them nobody was woken for.
+    untold: usize,
+    /// What the step that is under way has so far, and its latest change.
+    text: BytesMut,
+    latest: Revision,
+}
+
+/// What a step had of the changes after one, up to another.
+struct Piece {
+    text: Bytes,
+    before: Revision,
+    upto: Revision,
+}
+
+/// What comes next for a watch.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Follows {
+    /// Nothing, up to where the rounds have come.
+    Nothing,
+    /// This, and with it all up to that change is told.
+    Piece(Bytes, Revision),
+    /// What the history has, up to that change: it is not kept here, or only together with what was told before.
+    Kept(Revision),
+}
+
+impl Group {
+    /// The rounds have come to `given`.
+    pub(super) fn new(given: Revision) -> Self {
+        Self {
+            numbers: HashSet::new(),
+            since: given,
+            pieces: VecDeque::new(),
+            bytes: 0,
+            untold: 0,
+            text: BytesMut::new(),
+            latest: given,
+        }
+    }
+
+    /// Adds `event` to this step, once. Gives how many bytes that made.
+    pub(super) fn add(&mut self, event: &Event, prefix: &str) -> usize {
+        if self.latest == event.revision {
+            return 0;
+        }
+        self.latest = event.revision;
+        let before = self.text.len();
+        frame::put_event(&mut self.text, event, prefix);
+        self.text.len() - before
+    }
+
+    /// A step has come from `before` to `upto`, and a round to its end if it `is_last`. Tells whether to wake them now.
+    pub(super) fn end_step(&mut self, before: Revision, upto: Revision, is_last: bool) -> bool {
+        if !self.text.is_empty() {
+            let text = self.text.split().freeze();
+            self.bytes += text.len();
+            self.untold += text.len();
+            self.pieces.push_back(Piece { text, before, upto });
+            while self.bytes > MOST_BYTES {
+                self.forget_first();
+            }
+        }
+        let wakes = self.untold >= if is_last { 1 } else { AT_ONCE };
+        if wakes {
+            self.untold = 0;
+        }
+        wakes
+    }
+
+    /// All of them were told all up to here.
+    pub(super) fn told_up_to(&mut self, at: Revision) {
+        while self.pieces.front().is_some_and(|piece| piece.upto <= at) {
+            self.forget_first();
+        }
+    }
+
+    /// Nothing is kept up to here.
+    pub(super) fn start_after(&mut self, given: Revision) {
+        let numbers = std::mem::take(&mut self.numbers);
+        *self = Self { numbers, ..Self::new(given) };
+    }
+
+    /// What follows on `at`.
+    pub(super) fn after(&self, at: Revision) -> Follows {
+        if at < self.since {
+            return Follows::Kept(self.since);
+        }
+        let told = self.pieces.partition_point(|piece| piece.upto <= at);
+        match self.pieces.get(told) {
+            None => Follows::Nothing,
+            Some(piece) if at <= piece.before => Follows::Piece(piece.text.clone(), piece.upto),
+            Some(piece) => Follows::Kept(piece.upto),
+        }
+    }
+
+    fn forget_first(&mut self) {
+        if let Some(first) = self.pieces.pop_front() {
+            self.bytes -= first.text.len();
+            self.since = first.upto;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::event;
+    use super::*;
+
+    /// Of which a step from 4 to 6 and one from 8 to 9 had something.
+    fn group() -> Group {
+        let mut group = Group::new(Revision(2));
+        for (before, found, upto) in [(2, &[][..], 4), (4, &[5, 6], 6), (6, &[], 8), (8, &[9], 9)] {
+            for revision in found {
+                assert!(group.add(&event(*revision, &["a"]), "") > 0);
+            }
+            group.end_step(Revision(before), Revision(upto), true);
+        }
+        group
+    }
+
+    fn upto(follows: Follows) -> Option<(bool, u64)> {
+        match follows {
+            Follows::Nothing => None,
+            Follows::Piece(text, upto) => {
+                assert!(text.ends_with(b"\n\n"));
+                Some((true, upto.0))
+            }
+            Follows::Kept(upto) => Some((false, upto.0)),
+        }
+    }
+
+    #[test]
+    fn what_follows_is_a_piece_where_nothing_of_it_was_told() {
+        let mut group = group();
+        let follows = |group: &Group| (0..11).map(|at| upto(group.after(Revision(at)))).collect::<Vec<_>>();
+        let (kept, piece) = (|upto| Some((false, upto)), |upto| Some((true, upto)));
+        let first = [kept(2), kept(2), piece(6), piece(6), piece(6), kept(6)];
+        let second = [piece(9), piece(9), piece(9), None, None];
+        assert_eq!(follows(&group), [&first[..], &second].concat());
+        group.told_up_to(Revision(5));
+        assert_eq!(follows(&group), [&first[..], &second].concat(), "a piece is told as a whole");
+        group.told_up_to(Revision(6));
+        assert_eq!(follows(&group), [&[kept(6); 6][..], &second].concat());
+        group.start_after(Revision(10));
+        assert_eq!(follows(&group), [&[kept(10); 10][..], &[None]].concat());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_forgotten_from_the_oldest() {
+        let mut group = Group::new(Revision(0));
+        let long = "k".repeat(512);
+        let mut revision = 0;
+        while group.since == Revision(0) {
+            revision += 1;
+            group.add(&event(revision, &[&long]), "");
+            group.end_step(Revision(revision - 1), Revision(revision), true);
+        }
+        assert_eq!(upto(group.after(Revision(0))), Some((false, 1)));
+        assert!(group.bytes <= MOST_BYTES && group.bytes > MOST_BYTES - 2_000, "{}", group.bytes);
+        group.told_up_to(Revision(revision));
+        assert_eq!((group.bytes, group.pieces.len()), (0, 0));
+    }
+
+    #[test]
+    fn they_are_woken_once_a_round_unless_there_is_much() {
+        let mut group = Group::new(Revision(0));
+        let mut step = |revision: u64, keys: &[&str], is_last| {
+            group.add(&event(revision, keys), "");
+            group.end_step(Revision(revision - 1), Revision(revision), is_last)
+        };
+        assert!(!step(1, &["a"], false));
+        assert!(step(2, &["a"], true));
+        let long = "k".repeat(512);
+        assert!(step(3, &[long.as_str(); 64], false));
+        assert!(!group.end_step(Revision(3), Revision(4), true), "nothing new");
+    }
+}
