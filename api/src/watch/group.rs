@@ -10,8 +10,8 @@ use super::frame;
 
 /// The most text that is kept for those who read more slowly than the others.
 pub(super) const MOST_BYTES: usize = 256 << 10;
-/// So much is told at once, also before a round is over.
-const AT_ONCE: usize = 32 << 10;
+/// So much makes a piece, also before a round is over.
+const ENOUGH: usize = 32 << 10;
 
 /// The watches of one prefix, and the text of the latest changes under it.
 pub(super) struct Group {
@@ -20,14 +20,13 @@ pub(super) struct Group {
     since: Revision,
     pieces: VecDeque<Piece>,
     bytes: usize,
-    /// How many of them nobody was woken for.
-    untold: usize,
-    /// What the step that is under way has so far, and its latest change.
+    /// What will be the next piece, of the changes after which one, and its latest.
     text: BytesMut,
+    begun: Revision,
     latest: Revision,
 }
 
-/// What a step had of the changes after one, up to another.
+/// What one or some steps of a round had of the changes after one, up to another.
 struct Piece {
     text: Bytes,
     before: Revision,
@@ -37,8 +36,8 @@ struct Piece {
 /// What comes next for a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Follows {
-    /// Nothing, up to where the rounds have come.
-    Nothing,
+    /// Nothing, up to that change.
+    Nothing(Revision),
     /// This, and with it all up to that change is told.
     Piece(Bytes, Revision),
     /// What the history has, up to that change: it is not kept here, or only together with what was told before.
@@ -53,39 +52,38 @@ impl Group {
             since: given,
             pieces: VecDeque::new(),
             bytes: 0,
-            untold: 0,
             text: BytesMut::new(),
+            begun: given,
             latest: given,
         }
     }
 
-    /// Adds `event` to this step, once. Gives how many bytes that made.
-    pub(super) fn add(&mut self, event: &Event, prefix: &str) -> usize {
+    /// Adds `event`, once, to a step of what comes after `before`. Gives how many bytes that made.
+    pub(super) fn add(&mut self, event: &Event, prefix: &str, before: Revision) -> usize {
         if self.latest == event.revision {
             return 0;
         }
         self.latest = event.revision;
+        if self.text.is_empty() {
+            self.begun = before;
+        }
         let before = self.text.len();
         frame::put_event(&mut self.text, event, prefix);
         self.text.len() - before
     }
 
-    /// A step has come from `before` to `upto`, and a round to its end if it `is_last`. Tells whether to wake them now.
-    pub(super) fn end_step(&mut self, before: Revision, upto: Revision, is_last: bool) -> bool {
-        if !self.text.is_empty() {
-            let text = self.text.split().freeze();
-            self.bytes += text.len();
-            self.untold += text.len();
-            self.pieces.push_back(Piece { text, before, upto });
-            while self.bytes > MOST_BYTES {
-                self.forget_first();
-            }
+    /// A step has come to `upto`, and a round to its end if it `is_last`. Tells whether there is a new piece.
+    pub(super) fn end_step(&mut self, upto: Revision, is_last: bool) -> bool {
+        if self.text.len() < if is_last { 1 } else { ENOUGH } {
+            return false;
         }
-        let wakes = self.untold >= if is_last { 1 } else { AT_ONCE };
-        if wakes {
-            self.untold = 0;
+        let text = self.text.split().freeze();
+        self.bytes += text.len();
+        self.pieces.push_back(Piece { text, before: self.begun, upto });
+        while self.bytes > MOST_BYTES {
+            self.forget_first();
         }
-        wakes
+        true
     }
 
     /// All of them were told all up to here.
@@ -101,14 +99,15 @@ impl Group {
         *self = Self { numbers, ..Self::new(given) };
     }
 
-    /// What follows on `at`.
-    pub(super) fn after(&self, at: Revision) -> Follows {
+    /// What follows on `at`, where the rounds have come to `given`.
+    pub(super) fn after(&self, at: Revision, given: Revision) -> Follows {
         if at < self.since {
             return Follows::Kept(self.since);
         }
         let told = self.pieces.partition_point(|piece| piece.upto <= at);
         match self.pieces.get(told) {
-            None => Follows::Nothing,
+            None if self.text.is_empty() => Follows::Nothing(given),
+            None => Follows::Nothing(self.begun),
             Some(piece) if at <= piece.before => Follows::Piece(piece.text.clone(), piece.upto),
             Some(piece) => Follows::Kept(piece.upto),
         }
@@ -132,16 +131,19 @@ mod tests {
         let mut group = Group::new(Revision(2));
         for (before, found, upto) in [(2, &[][..], 4), (4, &[5, 6], 6), (6, &[], 8), (8, &[9], 9)] {
             for revision in found {
-                assert!(group.add(&event(*revision, &["a"]), "") > 0);
+                assert!(group.add(&event(*revision, &["a"]), "", Revision(before)) > 0);
             }
-            group.end_step(Revision(before), Revision(upto), true);
+            assert_eq!(group.end_step(Revision(upto), true), !found.is_empty());
         }
         group
     }
 
     fn upto(follows: Follows) -> Option<(bool, u64)> {
         match follows {
-            Follows::Nothing => None,
+            Follows::Nothing(upto) => {
+                assert_eq!(upto, Revision(10));
+                None
+            }
             Follows::Piece(text, upto) => {
                 assert!(text.ends_with(b"\n\n"));
                 Some((true, upto.0))
@@ -153,7 +155,9 @@ mod tests {
     #[test]
     fn what_follows_is_a_piece_where_nothing_of_it_was_told() {
         let mut group = group();
-        let follows = |group: &Group| (0..11).map(|at| upto(group.after(Revision(at)))).collect::<Vec<_>>();
+        let follows = |group: &Group| {
+            (0..11).map(|at| upto(group.after(Revision(at), Revision(10)))).collect::<Vec<_>>()
+        };
         let (kept, piece) = (|upto| Some((false, upto)), |upto| Some((true, upto)));
         let first = [kept(2), kept(2), piece(6), piece(6), piece(6), kept(6)];
         let second = [piece(9), piece(9), piece(9), None, None];
@@ -173,26 +177,35 @@ mod tests {
         let mut revision = 0;
         while group.since == Revision(0) {
             revision += 1;
-            group.add(&event(revision, &[&long]), "");
-            group.end_step(Revision(revision - 1), Revision(revision), true);
+            group.add(&event(revision, &[&long]), "", Revision(revision - 1));
+            group.end_step(Revision(revision), true);
         }
-        assert_eq!(upto(group.after(Revision(0))), Some((false, 1)));
+        assert_eq!(upto(group.after(Revision(0), Revision(10))), Some((false, 1)));
         assert!(group.bytes <= MOST_BYTES && group.bytes > MOST_BYTES - 2_000, "{}", group.bytes);
         group.told_up_to(Revision(revision));
         assert_eq!((group.bytes, group.pieces.len()), (0, 0));
     }
 
     #[test]
-    fn they_are_woken_once_a_round_unless_there_is_much() {
+    fn a_round_is_one_piece_unless_there_is_much() {
         let mut group = Group::new(Revision(0));
-        let mut step = |revision: u64, keys: &[&str], is_last| {
-            group.add(&event(revision, keys), "");
-            group.end_step(Revision(revision - 1), Revision(revision), is_last)
+        let add = |group: &mut Group, revision: u64, keys: &[&str]| {
+            group.add(&event(revision, keys), "", Revision(revision - 1));
         };
-        assert!(!step(1, &["a"], false));
-        assert!(step(2, &["a"], true));
-        let long = "k".repeat(512);
-        assert!(step(3, &[long.as_str(); 64], false));
-        assert!(!group.end_step(Revision(3), Revision(4), true), "nothing new");
+        add(&mut group, 1, &["a"]);
+        assert!(!group.end_step(Revision(1), false));
+        assert!(!group.end_step(Revision(2), false));
+        assert_eq!(
+            group.after(Revision(0), Revision(2)),
+            Follows::Nothing(Revision(0)),
+            "it is not told yet"
+        );
+        add(&mut group, 3, &["a"]);
+        assert!(group.end_step(Revision(4), true));
+        let Follows::Piece(text, upto) = group.after(Revision(0), Revision(4)) else { panic!("no piece") };
+        assert_eq!((text.windows(2).filter(|two| two == b"\n\n").count(), upto), (2, Revision(4)));
+        add(&mut group, 5, &["k".repeat(512).as_str(); 64]);
+        assert!(group.end_step(Revision(5), false));
+        assert!(!group.end_step(Revision(6), true), "nothing new");
     }
 }

@@ -17,6 +17,8 @@ use crate::measure;
 /// How much of the history one step reads at most.
 pub(super) const STEP: usize = 256;
 pub(super) const STEP_BYTES: usize = 64 << 10;
+/// How many watches are woken at once: each writes to its client, on the thread that everything else runs on.
+const AT_ONCE: usize = 32;
 /// How many steps those who are behind may read, all together, until they are allowed more.
 pub(super) const READS: u32 = 8;
 /// A client that was told nothing for so long is told where to go on from. Connections are closed that are silent for
@@ -37,6 +39,8 @@ pub(super) struct Rounds {
     groups: HashMap<Box<str>, Group>,
     /// How many prefixes have each length, in bytes.
     lengths: BTreeMap<usize, usize>,
+    /// Who is to be woken.
+    sleepers: Vec<u64>,
     /// How many steps of the history may be read, and who waits for more.
     reads: u32,
     hungry: Vec<u64>,
@@ -64,15 +68,6 @@ pub(super) enum Next {
     /// Nothing yet; it will be woken.
     Nothing,
     End,
-}
-
-/// What came of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Step {
-    /// How many watches were woken.
-    pub(super) woken: u32,
-    /// Whether the round goes on.
-    pub(super) goes_on: bool,
 }
 
 impl Rounds {
@@ -112,38 +107,58 @@ impl Rounds {
         }
     }
 
-    /// Takes the next changes, as many as make a short step, of a round that goes up to number `upto`.
-    pub(super) fn step(&mut self, history: &History, upto: Revision) -> Step {
+    /// Takes the next changes, as many as make a short step, of a round that goes up to number `upto`. Tells whether there
+    /// are more.
+    pub(super) fn step(&mut self, history: &History, upto: Revision) -> bool {
         let Some(events) = history.after(self.given) else {
             // The node took over a snapshot, or was kept from rounds for long: each finds out by itself where it is.
             self.given = history.last();
             self.groups.values_mut().for_each(|group| group.start_after(self.given));
-            self.watches.values_mut().for_each(Watch::wake);
-            return Step { woken: 0, goes_on: false };
+            self.sleepers = self.watches.keys().copied().collect();
+            return false;
         };
         let (before, mut bytes) = (self.given, 0);
         for event in events.take_while(|event| event.revision <= upto).take(STEP) {
-            bytes += find(event, &self.lengths, &mut self.groups);
+            bytes += find(event, before, &self.lengths, &mut self.groups);
             self.given = event.revision;
             if bytes >= STEP_BYTES {
                 break;
             }
         }
-        let (goes_on, mut woken) = (self.given < upto, 0);
+        let goes_on = self.given < upto;
         for group in self.groups.values_mut() {
-            if !group.end_step(before, self.given, !goes_on) {
+            if !group.end_step(self.given, !goes_on) {
                 continue;
             }
             let mut all_at = self.given;
             for number in &group.numbers {
-                let Some(watch) = self.watches.get_mut(number) else { continue };
+                let Some(watch) = self.watches.get(number) else { continue };
                 all_at = all_at.min(watch.at);
-                woken += u32::from(watch.waker.is_some());
-                watch.wake();
+                if watch.waker.is_some() {
+                    self.sleepers.push(*number);
+                }
             }
             group.told_up_to(all_at);
         }
-        Step { woken, goes_on }
+        goes_on
+    }
+
+    /// Wakes some of those for whom there is something new. Gives how many.
+    pub(super) fn wake_some(&mut self) -> u32 {
+        let rest = self.sleepers.len().saturating_sub(AT_ONCE);
+        let mut woken = 0;
+        for number in self.sleepers.drain(rest..) {
+            if let Some(watch) = self.watches.get_mut(&number) {
+                watch.wake();
+                woken += 1;
+            }
+        }
+        woken
+    }
+
+    /// Whether there are more to be woken.
+    pub(super) fn has_sleepers(&self) -> bool {
+        !self.sleepers.is_empty()
     }
 
     /// Whether the history is about to go past where the rounds have come.
@@ -162,9 +177,8 @@ impl Rounds {
             if watch.is_ended {
                 return Next::End;
             }
-            let follows =
-                self.groups.get(&watch.prefix).map_or(Follows::Nothing, |group| group.after(watch.at));
-            match follows {
+            let group = self.groups.get(&watch.prefix);
+            match group.map_or(Follows::Nothing(self.given), |group| group.after(watch.at, self.given)) {
                 Follows::Piece(text, upto) => {
                     watch.tell(upto);
                     return Next::Text(text);
@@ -180,8 +194,8 @@ impl Rounds {
                     watch.waker = Some(cx.waker().clone());
                     return Next::Nothing;
                 }
-                Follows::Nothing => {
-                    watch.at = watch.at.max(self.given);
+                Follows::Nothing(upto) => {
+                    watch.at = watch.at.max(upto);
                     watch.waker = Some(cx.waker().clone());
                     return Next::Nothing;
                 }
@@ -210,8 +224,8 @@ impl Rounds {
         let kept = self.given.0.saturating_sub(history.before().0);
         let far = (kept / 4).clamp(LEAST_FAR, FAR);
         for watch in self.watches.values_mut().filter(|watch| watch.own.is_none() && !watch.is_ended) {
-            match self.groups.get(&watch.prefix).map(|group| group.after(watch.at)) {
-                Some(Follows::Nothing) if watch.waker.is_some() && watch.at <= self.given => {
+            match self.groups.get(&watch.prefix).map(|group| group.after(watch.at, self.given)) {
+                Some(Follows::Nothing(_)) if watch.waker.is_some() && watch.at <= self.given => {
                     let behind = self.given.0.saturating_sub(watch.told.0);
                     if behind >= far || now.duration_since(watch.told_at) >= QUIET {
                         watch.tell(self.given);
@@ -234,8 +248,13 @@ impl Rounds {
     }
 }
 
-/// Adds `event` to what each prefix of its keys has in this step. Gives how many bytes that made.
-fn find(event: &Event, lengths: &BTreeMap<usize, usize>, groups: &mut HashMap<Box<str>, Group>) -> usize {
+/// Adds `event` to what each prefix of its keys has in a step of what comes after `before`. Gives how many bytes that made.
+fn find(
+    event: &Event,
+    before: Revision,
+    lengths: &BTreeMap<usize, usize>,
+    groups: &mut HashMap<Box<str>, Group>,
+) -> usize {
     let mut bytes = 0;
     for (key, ..) in &event.keys {
         let key = key.as_str();
@@ -243,7 +262,7 @@ fn find(event: &Event, lengths: &BTreeMap<usize, usize>, groups: &mut HashMap<Bo
         // A prefix ends where a character does.
         for prefix in lengths.filter_map(|length| key.get(..*length)) {
             if let Some(group) = groups.get_mut(prefix) {
-                bytes += group.add(event, prefix);
+                bytes += group.add(event, prefix, before);
             }
         }
     }
@@ -348,14 +367,12 @@ mod tests {
     }
 
     fn round(rounds: &mut Rounds, history: &History) -> u32 {
+        while rounds.step(history, history.last()) {}
         let mut woken = 0;
-        loop {
-            let step = rounds.step(history, history.last());
-            woken += step.woken;
-            if !step.goes_on {
-                return woken;
-            }
+        while rounds.has_sleepers() {
+            woken += rounds.wake_some();
         }
+        woken
     }
 
     #[test]
@@ -369,11 +386,24 @@ mod tests {
         keep(&mut history, 1..=1, &["a/\u{e4}", "a/\u{e4}b", "a"]);
         keep(&mut history, 2..=2, &["c"]);
         keep(&mut history, 3..=3, &["b/a"]);
-        let step = rounds.step(&history, Revision(3));
-        assert_eq!((step, rounds.given), (Step { woken: 7, goes_on: false }, Revision(3)));
+        assert_eq!((round(&mut rounds, &history), rounds.given), (7, Revision(3)));
         let all: Vec<_> = numbers.map(|number| told(&mut rounds, number, &history)).to_vec();
         assert_eq!(all, [vec![1, 2, 3], vec![1], vec![1], vec![1], vec![1], vec![3], vec![1], vec![]]);
-        assert_eq!(rounds.step(&history, Revision(3)), Step { woken: 0, goes_on: false });
+        assert_eq!(round(&mut rounds, &history), 0);
+    }
+
+    #[test]
+    fn not_all_are_woken_at_once() {
+        let (mut rounds, mut history) = (Rounds::default(), History::default());
+        for _ in 0..AT_ONCE + 1 {
+            let number = rounds.enter("a", Revision(0), &history);
+            sent(&mut rounds, number, &history);
+        }
+        keep(&mut history, 1..=1, &["a"]);
+        rounds.step(&history, Revision(1));
+        assert_eq!((rounds.wake_some(), rounds.has_sleepers()), (AT_ONCE as u32, true));
+        assert_eq!((rounds.wake_some(), rounds.has_sleepers()), (1, false));
+        assert!(rounds.watches.values().all(|watch| watch.waker.is_none()));
     }
 
     #[test]
@@ -382,15 +412,12 @@ mod tests {
         rounds.enter("", Revision(0), &history);
         let steps = STEP as u64 + 1;
         keep(&mut history, 1..=steps + 5, &["a"]);
-        assert_eq!(
-            (rounds.step(&history, Revision(steps)).goes_on, rounds.given),
-            (true, Revision(steps - 1))
-        );
-        assert_eq!((rounds.step(&history, Revision(steps)).goes_on, rounds.given), (false, Revision(steps)));
+        assert_eq!((rounds.step(&history, Revision(steps)), rounds.given), (true, Revision(steps - 1)));
+        assert_eq!((rounds.step(&history, Revision(steps)), rounds.given), (false, Revision(steps)));
         round(&mut rounds, &history);
         // Long ones are given out in smaller steps.
         keep(&mut history, steps + 6..=steps + 206, &[&"k".repeat(Key::MAX_BYTES)]);
-        assert!(rounds.step(&history, history.last()).goes_on);
+        assert!(rounds.step(&history, history.last()));
         assert!(rounds.given < Revision(steps + 130), "{:?}", rounds.given);
     }
 
@@ -415,7 +442,7 @@ mod tests {
         for number in [first, behind, ahead] {
             assert_eq!(told(&mut rounds, number, &history), [10]);
         }
-        assert!(matches!(rounds.groups["a"].after(Revision(0)), Follows::Kept(_)));
+        assert!(matches!(rounds.groups["a"].after(Revision(0), rounds.given), Follows::Kept(_)));
     }
 
     #[test]
@@ -427,7 +454,7 @@ mod tests {
         let changes = 3 * (MOST_BYTES / Key::MAX_BYTES) as u64;
         keep(&mut history, 1..=changes, &[&long]);
         round(&mut rounds, &history);
-        assert!(matches!(rounds.groups[""].after(Revision(0)), Follows::Kept(_)));
+        assert!(matches!(rounds.groups[""].after(Revision(0), rounds.given), Follows::Kept(_)));
         assert_eq!(told(&mut rounds, number, &history), (1..=changes).collect::<Vec<_>>());
     }
 

@@ -10,15 +10,15 @@ use tokio::sync::{Notify, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
-use super::rounds::{Next, Rounds, Step};
+use super::rounds::{Next, Rounds};
 use super::stream::Stream;
 use crate::problems::Failed;
 
 /// How long after a round the next one comes, so that changes gather; and for each watch that it woke, which costs a system
 /// call and more, here and at its client. So few watches are told at once, and a thousand that are told all the time are
-/// told five times a second, and slow down who acquires by little.
+/// told twice a second, and slow down who acquires by little.
 const GATHER: Duration = Duration::from_millis(20);
-const GATHER_FOR_EACH: Duration = Duration::from_micros(200);
+const GATHER_FOR_EACH: Duration = Duration::from_micros(500);
 const GATHER_AT_MOST: Duration = Duration::from_secs(1);
 /// How often quiet and slow watches are looked for.
 const REMIND: Duration = Duration::from_secs(1);
@@ -155,17 +155,20 @@ impl Watchers {
     async fn round(&self) -> u32 {
         let (upto, mut woken) = (self.handle.history(History::last), 0);
         loop {
-            let step = self.step(upto);
-            woken += step.woken;
-            if !step.goes_on {
+            let goes_on = self.step(upto);
+            // All are short steps on the thread that everything else runs on.
+            yield_now().await;
+            while self.state().rounds.has_sleepers() {
+                woken += self.state().rounds.wake_some();
+                yield_now().await;
+            }
+            if !goes_on {
                 return woken;
             }
-            // Each is a short step on the thread that everything else runs on.
-            yield_now().await;
         }
     }
 
-    fn step(&self, upto: Revision) -> Step {
+    fn step(&self, upto: Revision) -> bool {
         let mut state = self.state();
         self.handle.history(|history| state.rounds.step(history, upto))
     }
