@@ -12,21 +12,26 @@
 //! Nothing here helps where all of this is paused at once, and the lease ends meanwhile. There only the token does.
 
 pub(crate) mod r#become;
+mod group;
 mod terminal;
 pub(crate) mod watch_group;
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::Context;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use tokio::process::{Child, Command};
 use tokio::signal::unix::{self, SignalKind, signal};
+use tokio::time::sleep;
 
 use terminal::Terminal;
 use watch_group::Watcher;
+
+/// How often it is looked whether all have died who were told to.
+const LOOKS: Duration = Duration::from_millis(20);
 
 /// A running command, with all that it has started. Killed when dropped.
 #[derive(Debug)]
@@ -36,11 +41,15 @@ pub(crate) struct Held {
     terminal: Option<Terminal>,
     watcher: Option<Watcher>,
     children: unix::Signal,
+    has_ended: bool,
 }
 
 /// What became of a command.
 pub(crate) enum Change {
-    Ended(ExitStatus),
+    /// What it has started may live on.
+    Ended,
+    /// After its end: nobody of all that it has started lives any more.
+    Emptied,
     /// By a signal; it can go on.
     Stopped,
 }
@@ -52,34 +61,40 @@ impl Held {
         let children = signal(SignalKind::child())?;
         let terminal = Terminal::of_stdin();
         let program = std::env::current_exe().context("cannot find this program")?;
-        let mut become_it = std::process::Command::new(program);
+        let mut become_it = Command::new(program);
         become_it.arg("become").arg(format!("--parent={}", std::process::id()));
         become_it.arg(format!("--terminal={}", terminal.is_some())).arg("--").args(command);
         become_it.envs(variables.iter().map(|(name, value)| (name, value)));
         become_it.stdin(Stdio::inherit()).process_group(0);
-        let child = Command::from(become_it).kill_on_drop(true).spawn().context("cannot start a process")?;
-        let pid = child.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
-        let group = pid.context("a process that was not waited for has an id")?;
+        let child = become_it.spawn().context("cannot start a process")?;
+        let group = Pid::from_child(&child);
         if let Some(terminal) = &terminal {
             terminal.give_to(group);
         }
-        let mut held = Self { child, group, terminal, watcher: None, children };
+        let mut held = Self { child, group, terminal, watcher: None, children, has_ended: false };
         held.watcher = Some(Watcher::start(group)?);
         Ok(held)
     }
 
-    /// Waits until the command has ended, or was stopped.
+    /// Waits until the command has ended, or was stopped; after its end, until all that it has started has ended, too.
     pub(crate) async fn changed(&mut self) -> io::Result<Change> {
-        loop {
-            tokio::select! {
-                status = self.child.wait() => return status.map(Change::Ended),
-                _ = self.children.recv() => {}
+        let look = |what| waitid(WaitId::Pid(self.group), what | WaitIdOptions::NOHANG);
+        if self.has_ended {
+            while group::lives(self.group)? {
+                sleep(LOOKS).await;
             }
-            let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-            // Nobody else can have its id before it was waited for.
-            if let Ok(Some(_)) = waitid(WaitId::Pid(self.group), stopped) {
+            return Ok(Change::Emptied);
+        }
+        loop {
+            // It is left as a corpse: until that is fetched, nobody else can have its id, nor a group of that id.
+            if look(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?.is_some() {
+                self.has_ended = true;
+                return Ok(Change::Ended);
+            }
+            if look(WaitIdOptions::STOPPED)?.is_some() {
                 return Ok(Change::Stopped);
             }
+            self.children.recv().await;
         }
     }
 
@@ -92,10 +107,9 @@ impl Held {
         }
     }
 
-    /// Kills the command and all that it has started, and waits for its end.
-    pub(crate) async fn kill(&mut self) -> io::Result<ExitStatus> {
+    /// Kills the command and all that it has started.
+    pub(crate) fn kill(&self) {
         let _ = kill_process_group(self.group, Signal::KILL);
-        self.child.wait().await
     }
 
     /// Whether it has the terminal that this process was given.
@@ -119,10 +133,11 @@ impl Held {
     }
 
     /// To be called when the command has ended. What it has left behind on purpose goes on.
-    pub(crate) fn let_go(mut self) {
+    pub(crate) fn let_go(mut self) -> io::Result<ExitStatus> {
         if let Some(watcher) = self.watcher.take() {
             watcher.dismiss();
         }
+        self.child.wait()
     }
 }
 
@@ -131,7 +146,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         self.take_terminal();
         if self.watcher.is_some() {
-            let _ = kill_process_group(self.group, Signal::KILL);
+            self.kill();
         }
     }
 }

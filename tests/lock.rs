@@ -316,6 +316,67 @@ async fn a_command_is_ended_when_it_has_run_for_as_long_as_it_may() {
     is_free(&cluster, "a").await;
 }
 
+/// A shell that ends at SIGTERM, and leaves a process behind that does not; its id is written down.
+fn deserting(file: &Path) -> String {
+    format!(
+        "trap '' TERM; sleep 1000 >&- 2>&- & trap - TERM; echo $! > {0}.new; mv {0}.new {0}; wait",
+        file.display()
+    )
+}
+
+/// Killed when dropped, also where a test has failed: it would keep what it has inherited for long.
+struct Left(Pid);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+}
+
+#[tokio::test]
+async fn who_outlives_a_command_that_was_told_to_end_dies_before_the_key_is_free() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    for (number, words) in ["a --kill-after 500ms", "a --max 1s --kill-after 500ms"].iter().enumerate() {
+        let file = dir.path().join(number.to_string());
+        let child = lock(&cluster, words, &deserting(&file)).spawn().unwrap();
+        let left = Left(pids_in(&file).await[0]);
+        if number == 0 {
+            signal(&child, Signal::TERM);
+        }
+        let (status, _, err) = end_of(child).await;
+        assert!(!lives(left.0), "{words}: {err}");
+        assert_eq!(status.code(), Some(143), "{words}: {err}");
+        is_free(&cluster, "a").await;
+    }
+
+    let file = dir.path().join("doubt");
+    let child = lock(&cluster, "a --ttl 3s", &deserting(&file)).spawn().unwrap();
+    let left = Left(pids_in(&file).await[0]);
+    let stopped = Instant::now();
+    for node in cluster.nodes() {
+        node.stop().unwrap();
+    }
+    die(&[left.0]).await;
+    assert!(stopped.elapsed() < Duration::from_secs(3), "{:?}", stopped.elapsed());
+    let (status, _, err) = end_of(child).await;
+    assert_eq!(status.code(), Some(76), "{err}");
+    for node in cluster.nodes() {
+        node.resume().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_a_command_leaves_behind_goes_on_when_nobody_told_it_to_end() {
+    let cluster = cluster().await;
+    let script = "sleep 1000 >&- 2>&- & echo $!";
+    let (status, out, err) = run(lock(&cluster, "a", script)).await;
+    assert!(status.success(), "{err}");
+    is_free(&cluster, "a").await;
+    let left = Left(Pid::from_raw(out.trim().parse().unwrap()).unwrap());
+    assert!(lives(left.0));
+}
+
 #[tokio::test]
 async fn a_lease_is_kept_for_longer_than_its_time_to_live() {
     let cluster = cluster().await;

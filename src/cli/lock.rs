@@ -26,6 +26,8 @@ const LOST: u8 = 76;
 const OWN_ERROR: u8 = 125;
 /// An end by signal n, as shells show it.
 const SIGNALLED: i32 = 128;
+/// Who is sent one of these is told to end.
+const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 /// How long the process may take to die of SIGKILL, and this one to send it.
 const TO_DIE: Duration = Duration::from_millis(200);
 /// How long a place in the queue may take to be given back at the end.
@@ -37,6 +39,9 @@ const TO_LEAVE: Duration = Duration::from_secs(2);
 COMMAND finds in its environment: RINGFENCE_KEYS, a key a line; RINGFENCE_TOKEN; RINGFENCE_FENCE, one a line as the keys are.
 Hand the token on with every write, to a resource that checks it: nothing else stops a writer that was paused together with
 this program.
+
+What COMMAND has started and leaves behind goes on without the lease; but not where COMMAND was told to end, by a signal, by
+--max or for the lease: the keys are free then when all of it has ended, and after --kill-after it is killed.
 
 Exit status: that of COMMAND; 128+N if signal N ended it; 75 if the lease was not acquired (see -E); 76 if it was lost, and
 COMMAND ended for it; 125 if something else went wrong here; 126 if COMMAND cannot be run; 127 if it is not found.")]
@@ -135,42 +140,52 @@ enum Ended {
     ForTheLease,
 }
 
-/// Runs the command until it has ended, one way or another.
+/// Runs the command until it has ended, one way or another; where it was told to end, until all that it started has.
 async fn run_held(arguments: &Arguments, lease: &Lease, signals: &mut Signals) -> anyhow::Result<Ended> {
     let mut held = Held::start(&arguments.command, &variables(lease))?;
     let kill_after = Duration::from(arguments.kill_after).min(arguments.wish.ttl() / 3);
     let mut max = Timer::after(arguments.max.map(Duration::from));
     let mut kill = Timer::after(None);
-    let mut is_doubtful = false;
-    let status = loop {
+    let (mut is_told, mut is_doubtful, mut is_lost) = (false, false, false);
+    loop {
         tokio::select! {
             // The lease comes first, whatever else there is to do.
             biased;
-            () = lease.nearly_lost(TO_DIE) => {
+            () = lease.nearly_lost(TO_DIE), if !is_lost => {
+                held.kill();
+                (is_told, is_doubtful, is_lost) = (true, true, true);
                 eprintln!("ringfence: {}: the command is killed", doubt(lease));
-                held.kill().await?;
-                return Ok(Ended::ForTheLease);
             }
             () = lease.nearly_lost(kill_after + TO_DIE), if !is_doubtful => {
+                held.signal(arguments.signal);
+                (is_told, is_doubtful) = (true, true);
                 eprintln!("ringfence: {}: the command is told to end", doubt(lease));
-                is_doubtful = true;
-                held.signal(arguments.signal);
             }
-            () = kill.over() => break held.kill().await?,
+            () = kill.over() => {
+                held.kill();
+                kill = Timer::after(None);
+                eprintln!("ringfence: what was told to end has not: it is killed");
+            }
             () = max.over() => {
-                eprintln!("ringfence: the command has run for as long as --max allows: it is told to end");
-                max = Timer::after(None);
-                kill = Timer::after(Some(kill_after));
                 held.signal(arguments.signal);
+                is_told = true;
+                (max, kill) = (Timer::after(None), Timer::after(Some(kill_after)));
+                eprintln!("ringfence: the command has run for as long as --max allows: it is told to end");
             }
-            signal = signals.next() => held.signal(signal),
+            signal = signals.next() => {
+                held.signal(signal);
+                is_told |= ENDS.contains(&signal);
+            }
             change = held.changed() => match change? {
-                Change::Ended(status) => break status,
+                Change::Ended if !is_told => break,
+                // What it has started may take longer.
+                Change::Ended => kill = kill.or_after(kill_after),
+                Change::Emptied => break,
                 Change::Stopped => stop_likewise(&held, lease)?,
             },
         }
-    };
-    held.let_go();
+    }
+    let status = held.let_go()?;
     Ok(if is_doubtful { Ended::ForTheLease } else { Ended::ByItself(status) })
 }
 
@@ -226,6 +241,10 @@ struct Timer(Option<Instant>);
 impl Timer {
     fn after(time: Option<Duration>) -> Self {
         Self(time.and_then(|time| Instant::now().checked_add(time)))
+    }
+
+    fn or_after(self, time: Duration) -> Self {
+        if self.0.is_some() { self } else { Self::after(Some(time)) }
     }
 
     async fn over(&self) {
