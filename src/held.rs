@@ -7,7 +7,8 @@
 //! COMMAND is started by way of this program, which has the kernel kill it when `lock` ends, takes over the terminal where
 //! there is one, and then becomes COMMAND. The kernel tells COMMAND alone; so a second process waits for the end of a pipe of
 //! which `lock` has the other side, and kills whoever is left of the group. A child that has left the group on purpose
-//! (`setsid`) gets away from all of this, as from a terminal that is closed.
+//! (`setsid`) gets away from all of this, as from a terminal that is closed. So does a command that becomes another user (`sudo`): this one may not
+//! kill it, and `lock` can but say so.
 //!
 //! Nothing here helps where all of this is paused at once, and the lease ends meanwhile. There only the token does.
 
@@ -23,6 +24,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::time::sleep;
@@ -42,6 +44,7 @@ pub(crate) struct Held {
     watcher: Option<Watcher>,
     children: unix::Signal,
     has_ended: bool,
+    is_let_go: bool,
 }
 
 /// What became of a command.
@@ -60,9 +63,8 @@ impl Held {
     pub(crate) fn start(command: &[OsString], variables: &[(&str, String)]) -> anyhow::Result<Self> {
         let children = signal(SignalKind::child())?;
         let terminal = Terminal::of_stdin();
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let mut become_it = Command::new(program);
-        become_it.arg("become").arg(format!("--parent={}", std::process::id()));
+        let mut become_it = this_program("become");
+        become_it.arg(format!("--parent={}", std::process::id()));
         become_it.arg(format!("--terminal={}", terminal.is_some())).arg("--").args(command);
         become_it.envs(variables.iter().map(|(name, value)| (name, value)));
         become_it.stdin(Stdio::inherit()).process_group(0);
@@ -71,7 +73,8 @@ impl Held {
         if let Some(terminal) = &terminal {
             terminal.give_to(group);
         }
-        let mut held = Self { child, group, terminal, watcher: None, children, has_ended: false };
+        let mut held =
+            Self { child, group, terminal, watcher: None, children, has_ended: false, is_let_go: false };
         held.watcher = Some(Watcher::start(group)?);
         Ok(held)
     }
@@ -98,18 +101,24 @@ impl Held {
         }
     }
 
-    /// Sends `signal` to the command and all that it has started. What is stopped goes on, to notice.
-    pub(crate) fn signal(&self, signal: Signal) {
-        // They may have ended by now.
-        let _ = kill_process_group(self.group, signal);
-        if signal != Signal::TSTP {
-            let _ = kill_process_group(self.group, Signal::CONT);
-        }
+    /// Sends `signal` to the command and all that it has started. What is stopped goes on, to notice. Fails where nobody of
+    /// them may be sent one.
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
+        self.send(signal)?;
+        if signal != Signal::TSTP { self.send(Signal::CONT) } else { Ok(()) }
     }
 
     /// Kills the command and all that it has started.
-    pub(crate) fn kill(&self) {
-        let _ = kill_process_group(self.group, Signal::KILL);
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        self.send(Signal::KILL)
+    }
+
+    fn send(&self, signal: Signal) -> io::Result<()> {
+        match kill_process_group(self.group, signal) {
+            // They have ended by now.
+            Err(Errno::SRCH) => Ok(()),
+            sent => Ok(sent?),
+        }
     }
 
     /// Whether it has the terminal that this process was given.
@@ -134,6 +143,7 @@ impl Held {
 
     /// To be called when the command has ended. What it has left behind on purpose goes on.
     pub(crate) fn let_go(mut self) -> io::Result<ExitStatus> {
+        self.is_let_go = true;
         if let Some(watcher) = self.watcher.take() {
             watcher.dismiss();
         }
@@ -141,12 +151,19 @@ impl Held {
     }
 }
 
+/// As it runs: the file may have been replaced since.
+fn this_program(subcommand: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("ringfence").arg(subcommand);
+    command
+}
+
 /// Where it was not let go, its group is killed.
 impl Drop for Held {
     fn drop(&mut self) {
         self.take_terminal();
-        if self.watcher.is_some() {
-            self.kill();
+        if !self.is_let_go {
+            let _ = self.kill();
         }
     }
 }

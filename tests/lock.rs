@@ -377,10 +377,112 @@ async fn what_a_command_leaves_behind_goes_on_when_nobody_told_it_to_end() {
     assert!(lives(left.0));
 }
 
+/// Pipes in which nothing more can be written: that nobody reads, and that nobody will.
+fn pipes_in_vain() -> (std::io::PipeReader, [std::io::PipeWriter; 2]) {
+    let (reader, full) = std::io::pipe().unwrap();
+    rustix::fs::fcntl_setfl(&full, rustix::fs::OFlags::NONBLOCK).unwrap();
+    let mut writer = &full;
+    while std::io::Write::write(&mut writer, &[b'.'; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&full, rustix::fs::OFlags::empty()).unwrap();
+    let (_, broken) = std::io::pipe().unwrap();
+    (reader, [full, broken])
+}
+
+#[tokio::test]
+async fn a_command_ends_with_its_lease_also_where_nothing_can_be_told() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let (_reader, pipes) = pipes_in_vain();
+    let mut children = Vec::new();
+    for (key, pipe) in ["a", "b"].into_iter().zip(pipes) {
+        let file = dir.path().join(key);
+        let mut command = lock(&cluster, &format!("{key} --ttl 3s"), &stubborn(&file));
+        children.push((key, command.stderr(pipe).spawn().unwrap(), pids_in(&file).await));
+    }
+    let stopped = Instant::now();
+    for node in cluster.nodes() {
+        node.stop().unwrap();
+    }
+    for (key, _, pids) in &children {
+        die(pids).await;
+        assert!(stopped.elapsed() < Duration::from_secs(3), "{key}: {:?}", stopped.elapsed());
+    }
+    for (key, child, _) in children {
+        assert_eq!(end_of(child).await.0.code(), Some(76), "{key}");
+    }
+    for node in cluster.nodes() {
+        node.resume().unwrap();
+    }
+    take(&cluster, "c").await;
+    let (_reader, [_, broken]) = pipes_in_vain();
+    let mut command = lock(&cluster, "c --try", "true");
+    command.stderr(broken);
+    assert_eq!(code(command).await, 75);
+}
+
+/// `lock`, from a shell that does this first.
+fn after(first: &str, command: Command) -> Command {
+    let command = command.into_std();
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", &format!("{first}\nexec \"$@\""), "sh"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    shell
+}
+
+#[tokio::test]
+async fn what_is_ignored_as_under_nohup_stays_so() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pid");
+    let script = format!("trap 'exit 5' USR1; echo $$ > {}; while :; do sleep 0.05; done", file.display());
+    let child = after("trap '' HUP INT", lock(&cluster, "a", &script)).spawn().unwrap();
+    text_of(&file).await;
+    for sent in [Signal::HUP, Signal::INT, Signal::USR1] {
+        signal(&child, sent);
+    }
+    let (status, _, err) = end_of(child).await;
+    assert_eq!(status.code(), Some(5), "{err}");
+}
+
+#[tokio::test]
+async fn who_waited_while_the_program_was_replaced_can_start_its_command() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let program = dir.path().join("ringfence");
+    std::fs::copy(PROGRAM, &program).unwrap();
+    let (lease_id, _) = take(&cluster, "a").await;
+    let usual = lock(&cluster, "a", "echo ran").into_std();
+    let mut command = Command::new(&program);
+    command.args(usual.get_args()).envs(usual.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let child = command.spawn().unwrap();
+    waiters(&cluster, "a", 1).await;
+    std::fs::remove_file(&program).unwrap();
+    cluster.node(1).client().release(lease_id).await.done();
+    let (status, out, err) = end_of(child).await;
+    assert_eq!((status.code(), out.as_str()), (Some(0), "ran\n"), "{err}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_asked_for_is_no_status_of_a_command() {
+    let cluster = cluster().await;
+    for (words, told) in [("a --no-such-flag", "--no-such-flag"), ("a --ttl 1999ms", "--ttl")] {
+        let (status, out, err) = run(lock(&cluster, words, "echo ran")).await;
+        assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
+        assert!(err.contains(told), "{err}");
+    }
+    let help = Command::new(PROGRAM).args(["lock", "--help"]).output().await.unwrap();
+    assert!(help.status.success() && !help.stdout.is_empty());
+}
+
 #[tokio::test]
 async fn a_lease_is_kept_for_longer_than_its_time_to_live() {
     let cluster = cluster().await;
-    let child = lock(&cluster, "a --ttl 1s", "sleep 3; echo $RINGFENCE_TOKEN").spawn().unwrap();
+    let child = lock(&cluster, "a --ttl 2s", "sleep 5; echo $RINGFENCE_TOKEN").spawn().unwrap();
     let held = || async { view(&cluster, "a").await.holders.first().map(|holder| holder.token) };
     let token = until(SOON, "it holds", held).await.unwrap();
     let (status, out, err) = end_of(child).await;

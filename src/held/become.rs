@@ -1,7 +1,7 @@
 //! Between `lock` and COMMAND: what has to be done in the new process before it becomes COMMAND.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -38,6 +38,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     let (program, rest) = arguments.command.split_first().expect("clap has seen to it that there is one");
     let error = Command::new(program).args(rest).exec();
-    eprintln!("ringfence: cannot run {}: {error}", program.display());
+    let _ = writeln!(io::stderr(), "ringfence: cannot run {}: {error}", program.display());
     Ok(ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }))
 }
