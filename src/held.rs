@@ -10,11 +10,14 @@
 //! (`setsid`) gets away from all of this, as from a terminal that is closed. So does a command that becomes another user (`sudo`): this one may not
 //! kill it, and `lock` can but say so.
 //!
+//! In a terminal, COMMAND's group is in front from the start where standard input is that terminal, else from when it asks for
+//! it: until then those that `lock` shares a pipeline with may need it.
+//!
 //! Nothing here helps where all of this is paused at once, and the lease ends meanwhile. There only the token does.
 
 pub(crate) mod r#become;
 mod group;
-mod terminal;
+pub(crate) mod terminal;
 pub(crate) mod watch_group;
 
 use std::ffi::OsString;
@@ -25,7 +28,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_current_process_group, kill_process_group, waitid,
+};
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::time::sleep;
 
@@ -41,6 +46,8 @@ pub(crate) struct Held {
     child: Child,
     group: Pid,
     terminal: Option<Terminal>,
+    /// Because this process was given it as standard input, or because the command has asked for it.
+    uses_terminal: bool,
     watcher: Option<Watcher>,
     children: unix::Signal,
     has_ended: bool,
@@ -53,8 +60,8 @@ pub(crate) enum Change {
     Ended,
     /// After its end: nobody of all that it has started lives any more.
     Emptied,
-    /// By a signal; it can go on.
-    Stopped,
+    /// By this signal; it can go on.
+    Stopped(Option<i32>),
 }
 
 impl Held {
@@ -62,19 +69,25 @@ impl Held {
     /// by the main thread: when the thread ends that starts it, so does the command.
     pub(crate) fn start(command: &[OsString], variables: &[(&str, String)]) -> anyhow::Result<Self> {
         let children = signal(SignalKind::child())?;
-        let terminal = Terminal::of_stdin();
+        let terminal = Terminal::open();
+        let uses_terminal = terminal.is_some() && terminal::is_stdin();
         let mut become_it = this_program("become");
         become_it.arg(format!("--parent={}", std::process::id()));
-        become_it.arg(format!("--terminal={}", terminal.is_some())).arg("--").args(command);
+        become_it.arg(format!("--terminal={uses_terminal}")).arg("--").args(command);
         become_it.envs(variables.iter().map(|(name, value)| (name, value)));
         become_it.stdin(Stdio::inherit()).process_group(0);
         let child = become_it.spawn().context("cannot start a process")?;
         let group = Pid::from_child(&child);
-        if let Some(terminal) = &terminal {
-            terminal.give_to(group);
-        }
-        let mut held =
-            Self { child, group, terminal, watcher: None, children, has_ended: false, is_let_go: false };
+        let mut held = Self {
+            child,
+            group,
+            terminal,
+            uses_terminal,
+            watcher: None,
+            children,
+            has_ended: false,
+            is_let_go: false,
+        };
         held.watcher = Some(Watcher::start(group)?);
         Ok(held)
     }
@@ -94,8 +107,8 @@ impl Held {
                 self.has_ended = true;
                 return Ok(Change::Ended);
             }
-            if look(WaitIdOptions::STOPPED)?.is_some() {
-                return Ok(Change::Stopped);
+            if let Some(status) = look(WaitIdOptions::STOPPED)? {
+                return Ok(Change::Stopped(status.stopping_signal()));
             }
             self.children.recv().await;
         }
@@ -121,24 +134,42 @@ impl Held {
         }
     }
 
-    /// Whether it has the terminal that this process was given.
-    pub(crate) fn has_terminal(&self) -> bool {
-        self.terminal.is_some()
-    }
-
-    /// The terminal is this process's own, from then on or until [`Held::go_on`].
-    pub(crate) fn take_terminal(&self) {
-        if let Some(terminal) = &self.terminal {
-            terminal.take_back_from(self.group);
+    /// To be called when it was stopped. In a terminal its group and this process's are one job to whoever has stopped it, and
+    /// to the shell: so the rest of both stops too, and this returns when the job is continued. Returns whether the command
+    /// is to go on.
+    pub(crate) fn stop_likewise(&mut self, signal: Option<i32>) -> io::Result<bool> {
+        // Whoever has stopped it will continue it, perhaps by way of this process.
+        let Some(terminal) = &self.terminal else { return Ok(false) };
+        let is = |one: Signal| signal == Some(one.as_raw());
+        let is_in_front = terminal.is_own() || terminal.has(self.group);
+        if is(Signal::TTIN) || is(Signal::TTOU) {
+            self.uses_terminal = true;
+            if is_in_front {
+                return Ok(true);
+            }
         }
+        if is(Signal::STOP) && !is_in_front {
+            return Ok(false);
+        }
+        // Who is deaf to Ctrl-Z would run on without the lease, which nobody renews meanwhile.
+        self.send(Signal::STOP)?;
+        terminal.take_back_from(self.group);
+        // No SIGSTOP: of this one the kernel knows whether there is anybody who could continue the job.
+        kill_current_process_group(Signal::TTIN)?;
+        Ok(true)
     }
 
-    /// Lets the command go on, with the terminal, after it was stopped.
+    /// Lets the command go on, with the terminal if it needs that, after it was stopped.
     pub(crate) fn go_on(&self) {
-        if let Some(terminal) = &self.terminal {
+        if let Some(terminal) = self.terminal.as_ref().filter(|_| self.uses_terminal) {
             terminal.give_to(self.group);
         }
-        let _ = kill_process_group(self.group, Signal::CONT);
+        let _ = self.send(Signal::CONT);
+    }
+
+    /// Whether it is what Ctrl-C in the terminal goes to.
+    pub(crate) fn has_terminal(&self) -> bool {
+        self.terminal.as_ref().is_some_and(|terminal| terminal.has(self.group))
     }
 
     /// To be called when the command has ended. What it has left behind on purpose goes on.
@@ -161,7 +192,9 @@ fn this_program(subcommand: &str) -> Command {
 /// Where it was not let go, its group is killed.
 impl Drop for Held {
     fn drop(&mut self) {
-        self.take_terminal();
+        if let Some(terminal) = &self.terminal {
+            terminal.take_back_from(self.group);
+        }
         if !self.is_let_go {
             let _ = self.kill();
         }

@@ -5,6 +5,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ringfence_harness::{Acquired, Answered, Cluster, Consistency, definite, key, try_once, until};
@@ -40,6 +41,11 @@ async fn end_of(child: Child) -> (ExitStatus, String, String) {
 
 async fn run(mut command: Command) -> (ExitStatus, String, String) {
     end_of(command.spawn().unwrap()).await
+}
+
+/// In a terminal, who is interrupted dies of it, as shells show it.
+fn as_shown(status: ExitStatus) -> Option<i32> {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal))
 }
 
 async fn code(command: Command) -> i32 {
@@ -207,7 +213,7 @@ async fn a_signal_ends_the_wait_and_the_place_in_the_queue_is_given_back() {
         waiters(&cluster, "a", 1).await;
         signal(&child, sent);
         let (status, out, err) = end_of(child).await;
-        assert_eq!((status.code(), out.as_str()), (Some(expected), ""), "{err}");
+        assert_eq!((as_shown(status), out.as_str()), (Some(expected), ""), "{err}");
         // It is not the end of its connection that took it out, 2 s later.
         assert_eq!(view(&cluster, "a").await.waiters, []);
     }
@@ -420,12 +426,12 @@ async fn a_command_ends_with_its_lease_also_where_nothing_can_be_told() {
     assert_eq!(code(command).await, 75);
 }
 
-/// `lock`, from a shell that does this first.
-fn after(first: &str, command: Command) -> Command {
+/// `lock`, from a shell that does this first, and by way of these words.
+fn after(first: &str, command: Command, by_way_of: &str) -> Command {
     let command = command.into_std();
     let mut shell = Command::new("sh");
     shell
-        .args(["-c", &format!("{first}\nexec \"$@\""), "sh"])
+        .args(["-c", &format!("{first}\nexec {by_way_of} \"$@\""), "sh"])
         .arg(command.get_program())
         .args(command.get_args());
     shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -439,7 +445,7 @@ async fn what_is_ignored_as_under_nohup_stays_so() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("pid");
     let script = format!("trap 'exit 5' USR1; echo $$ > {}; while :; do sleep 0.05; done", file.display());
-    let child = after("trap '' HUP INT", lock(&cluster, "a", &script)).spawn().unwrap();
+    let child = after("trap '' HUP INT", lock(&cluster, "a", &script), "").spawn().unwrap();
     text_of(&file).await;
     for sent in [Signal::HUP, Signal::INT, Signal::USR1] {
         signal(&child, sent);
@@ -477,6 +483,126 @@ async fn what_cannot_be_asked_for_is_no_status_of_a_command() {
     }
     let help = Command::new(PROGRAM).args(["lock", "--help"]).output().await.unwrap();
     assert!(help.status.success() && !help.stdout.is_empty());
+}
+
+#[tokio::test]
+async fn without_a_terminal_a_command_is_stopped_and_continued_by_way_of_this_one() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pid");
+    let script = format!("trap 'exit 5' USR1; echo $$ > {}; while :; do sleep 0.05; done", file.display());
+    let child = after("", lock(&cluster, "a", &script), "setsid").spawn().unwrap();
+    let pid = pids_in(&file).await[0].as_raw_nonzero().get().unsigned_abs();
+    for (sent, is_stopped) in [(Signal::TSTP, true), (Signal::CONT, false)] {
+        signal(&child, sent);
+        let look = || async { ((state(pid) == Some('T')) == is_stopped).then_some(()) };
+        until(SOON, format!("{sent:?} has reached it"), look).await.unwrap();
+    }
+    signal(&child, Signal::USR1);
+    let (status, _, err) = end_of(child).await;
+    assert_eq!(status.code(), Some(5), "{err}");
+}
+
+/// A terminal, a shell in it, and what is typed there.
+struct Typed {
+    script: Child,
+    shown: Arc<Mutex<String>>,
+}
+
+impl Typed {
+    fn start(cluster: &Cluster, shell: &str) -> Self {
+        let urls: Vec<String> = cluster.nodes().iter().map(|node| node.url()).collect();
+        let mut command = Command::new("script");
+        command
+            .args(["-qec", shell, "/dev/null"])
+            .env("PROGRAM", PROGRAM)
+            .env("RINGFENCE_URLS", urls.join(","));
+        command.env("PS1", "").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut script = command.spawn().unwrap();
+        let mut out = script.stdout.take().unwrap();
+        let shown = Arc::new(Mutex::new(String::new()));
+        let all = Arc::clone(&shown);
+        tokio::spawn(async move {
+            let mut bytes = [0; 1024];
+            while let Ok(count @ 1..) = tokio::io::AsyncReadExt::read(&mut out, &mut bytes).await {
+                all.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
+            }
+        });
+        Self { script, shown }
+    }
+
+    async fn types(&mut self, text: &str) {
+        let keyboard = self.script.stdin.as_mut().unwrap();
+        tokio::io::AsyncWriteExt::write_all(keyboard, text.as_bytes()).await.unwrap();
+    }
+
+    /// Waits until it is shown. What is typed is shown, too.
+    async fn shows(&self, text: &str) {
+        let look = || async { self.shown.lock().unwrap().contains(text).then_some(()) };
+        let seen = until(SOON, format!("{text:?} is shown"), look).await;
+        assert!(seen.is_ok(), "{text:?} is not in {:?}", self.shown.lock().unwrap());
+    }
+}
+
+/// A script that locks `a` for a command, and goes on then; and how to run it.
+fn script_in(dir: &TempDir, lock: &str, command: &str) -> String {
+    let [script, of_lock] = ["script", "command"].map(|name| dir.path().join(name));
+    std::fs::write(&of_lock, command).unwrap();
+    std::fs::write(&script, format!("{lock} sh {}\necho went on\n", of_lock.display())).unwrap();
+    format!("sh {}", script.display())
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_a_script_whose_command_it_ended_and_one_that_waits() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let script = script_in(&dir, "$PROGRAM lock a --", "echo up; exec sleep 1000");
+    for waits in [false, true] {
+        if waits {
+            take(&cluster, "a").await;
+        }
+        let mut typed = Typed::start(&cluster, &script);
+        if waits {
+            waiters(&cluster, "a", 1).await;
+        } else {
+            typed.shows("up").await;
+        }
+        typed.types("\x03").await;
+        tokio::time::timeout(SOON, typed.script.wait()).await.expect("it ends").unwrap();
+        let shown = typed.shown.lock().unwrap().clone();
+        assert!(!shown.contains("went on"), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn ctrl_z_stops_a_script_and_the_command_in_it_and_fg_continues_both() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let script = script_in(&dir, "$PROGRAM lock a --ttl 60s --", "echo up; read x; echo got $x");
+    let mut typed = Typed::start(&cluster, "bash --norc -i");
+    typed.types(&format!("{script}\n")).await;
+    typed.shows("up").await;
+    typed.types("\x1a").await;
+    typed.types("echo ba''ck\n").await;
+    typed.shows("back").await;
+    typed.types("fg\n").await;
+    typed.types("said\n").await;
+    typed.shows("got said").await;
+    typed.shows("went on").await;
+}
+
+#[tokio::test]
+async fn a_command_in_a_pipe_gets_the_terminal_when_it_asks_for_it() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let command = "echo up; read x </dev/tty; echo got $x";
+    let script = script_in(&dir, "true | $PROGRAM lock a --ttl 60s --", command);
+    let mut typed = Typed::start(&cluster, "bash --norc -i");
+    typed.types(&format!("{script}\n")).await;
+    typed.shows("up").await;
+    typed.types("said\n").await;
+    typed.shows("got said").await;
+    typed.shows("went on").await;
 }
 
 #[tokio::test]

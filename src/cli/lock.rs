@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::future::{pending, poll_fn};
 use std::io;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::pin::pin;
-use std::process::{ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::str::FromStr;
 use std::task::Poll;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::Args;
 use ringfence_client::{Error, Lease, State};
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -21,6 +21,7 @@ use crate::cli::calls::{NOT_ACQUIRED, TO_LEAVE};
 use crate::cli::connection::Connection;
 use crate::cli::teller::Teller;
 use crate::cli::wish::Wish;
+use crate::held::terminal::Terminal;
 use crate::held::{Change, Held};
 
 const LOST: u8 = 76;
@@ -83,7 +84,13 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(done)) {
-        Ok(code) => code,
+        Ok(status) => {
+            drop(teller);
+            match interrupt(status).filter(|_| Terminal::open().is_some()) {
+                Some(signal) => die_of(signal),
+                None => code_of(status),
+            }
+        }
         Err(error) => {
             teller.tell(format_args!("{error:#}"));
             ExitCode::from(OWN_ERROR)
@@ -95,7 +102,7 @@ async fn hold_and_run(
     arguments: &Arguments,
     signals: &mut Signals,
     teller: &Teller,
-) -> anyhow::Result<ExitCode> {
+) -> anyhow::Result<ExitStatus> {
     ensure!(
         arguments.wish.ttl() >= MIN_TTL,
         "--ttl: a command needs a lease of {} s or more, else each delay of a renewal ends it",
@@ -109,6 +116,7 @@ async fn hold_and_run(
                 acquired = &mut acquired => break Ok(acquired),
                 signal = signals.next() => match signal {
                     Signal::TSTP => kill_process(getpid(), Signal::STOP)?,
+                    Signal::CONT => {}
                     _ => break Err(signal),
                 }
             }
@@ -123,15 +131,15 @@ async fn hold_and_run(
         Ok(Ok(lease)) => lease,
         Ok(Err(error @ (Error::Held { .. } | Error::TimedOut { .. }))) => {
             teller.tell(error);
-            return Ok(ExitCode::from(arguments.conflict_exit_code));
+            return Ok(exit(arguments.conflict_exit_code));
         }
         Ok(Err(error)) => return Err(error.into()),
-        Err(signal) => return Ok(code_of_signal(signal)),
+        Err(signal) => return Ok(ExitStatus::from_raw(signal.as_raw())),
     };
     let ended = run_held(arguments, &lease, signals, teller).await;
     let released = timeout(TO_LEAVE, lease.release()).await;
     match (&ended, &released) {
-        (Ok(Ended::ByItself(_)), Ok(Err(Error::Lost(loss)))) => {
+        (Ok(Ended::ByItself { .. }), Ok(Err(Error::Lost(loss)))) => {
             teller.tell(format_args!("the lease was lost before the command had ended: {loss}"));
         }
         (_, Ok(Ok(()) | Err(Error::Lost(_)))) => {}
@@ -139,16 +147,21 @@ async fn hold_and_run(
         (_, Err(_)) => teller.tell("the lease could not be released in time; it ends by itself"),
     }
     Ok(match ended? {
-        Ended::ByItself(_) if matches!(released, Ok(Err(Error::Lost(_)))) => ExitCode::from(LOST),
-        Ended::ByItself(status) => code_of(status),
-        Ended::ForTheLease => ExitCode::from(LOST),
+        Ended::ByItself { .. } if matches!(released, Ok(Err(Error::Lost(_)))) => exit(LOST),
+        Ended::ByItself { status, had_terminal } => {
+            if let Some(signal) = interrupt(status).filter(|_| had_terminal) {
+                kill_current_process_group(signal)?;
+            }
+            status
+        }
+        Ended::ForTheLease => exit(LOST),
     })
 }
 
 /// How the command ended.
 enum Ended {
-    /// Or by a signal that was passed on to it, or by --max.
-    ByItself(ExitStatus),
+    /// Or by a signal that was passed on to it, or by --max. With the terminal, Ctrl-C reached it alone.
+    ByItself { status: ExitStatus, had_terminal: bool },
     /// Because the lease could not be confirmed.
     ForTheLease,
 }
@@ -206,26 +219,18 @@ async fn run_held(
                 // What it has started may take longer.
                 Change::Ended => kill = kill.or_after(kill_after),
                 Change::Emptied => break,
-                Change::Stopped => stop_likewise(&held, lease)?,
+                Change::Stopped(signal) => {
+                    // Else it is ended first.
+                    if held.stop_likewise(signal)? && lease.remaining() > TO_DIE {
+                        held.go_on();
+                    }
+                }
             },
         }
     }
+    let had_terminal = held.has_terminal();
     let status = held.let_go()?;
-    Ok(if is_doubtful { Ended::ForTheLease } else { Ended::ByItself(status) })
-}
-
-/// Who has stopped the command in a terminal (Ctrl-Z) expects the shell to come back; to it, this process is the job. The lease
-/// is not renewed meanwhile.
-fn stop_likewise(held: &Held, lease: &Lease) -> io::Result<()> {
-    if !held.has_terminal() {
-        return Ok(());
-    }
-    held.take_terminal();
-    kill_process(getpid(), Signal::STOP)?;
-    if lease.remaining() > TO_DIE {
-        held.go_on();
-    }
-    Ok(())
+    Ok(if is_doubtful { Ended::ForTheLease } else { Ended::ByItself { status, had_terminal } })
 }
 
 /// Why the command must end.
@@ -256,8 +261,23 @@ fn code_of(status: ExitStatus) -> ExitCode {
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(OWN_ERROR))
 }
 
-fn code_of_signal(signal: Signal) -> ExitCode {
-    code_of(ExitStatus::from_raw(signal.as_raw()))
+fn exit(code: u8) -> ExitStatus {
+    ExitStatus::from_raw(i32::from(code) << 8)
+}
+
+/// The signal from the keyboard that ended it, if one did.
+fn interrupt(status: ExitStatus) -> Option<Signal> {
+    [Signal::INT, Signal::QUIT].into_iter().find(|signal| status.signal() == Some(signal.as_raw()))
+}
+
+/// A shell ends its script where a command died of Ctrl-C; one that exits has dealt with it. This process catches the signal for
+/// good: what it becomes does not.
+fn die_of(signal: Signal) -> ExitCode {
+    let (signal, code) = (signal.as_raw(), SIGNALLED + signal.as_raw());
+    let script = format!("ulimit -c 0; kill -{signal} $$; exit {code}");
+    // Returns only if it cannot.
+    let _ = Command::new("/bin/sh").args(["-c", &script]).exec();
+    ExitCode::from(u8::try_from(code).unwrap_or(OWN_ERROR))
 }
 
 /// A point in time, or none.
@@ -287,8 +307,16 @@ impl Signals {
     /// From when it is made, they do nothing else. What this process was told to ignore (`nohup`, `&` in a script) is ignored
     /// on, by the command as well.
     fn new() -> io::Result<Self> {
-        let passed_on =
-            [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::TSTP];
+        let passed_on = [
+            Signal::INT,
+            Signal::TERM,
+            Signal::HUP,
+            Signal::QUIT,
+            Signal::USR1,
+            Signal::USR2,
+            Signal::TSTP,
+            Signal::CONT,
+        ];
         let ignored = ignored_in(&std::fs::read_to_string("/proc/self/status")?);
         let listen = |passed: Signal| Ok((passed, signal(SignalKind::from_raw(passed.as_raw()))?));
         let passed_on = passed_on.into_iter().filter(|signal| ignored & (1 << (signal.as_raw() - 1)) == 0);

@@ -5,6 +5,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal};
+
 /// How long the end of the program is put off for the last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -22,6 +24,9 @@ impl Teller {
     pub(crate) fn start() -> io::Result<Self> {
         let ((lines, to_write), (writes, written)) = (mpsc::channel::<String>(), mpsc::channel());
         thread::Builder::new().name("teller".to_owned()).spawn(move || {
+            // In the background of a terminal that stops who writes (`stty tostop`), this one goes on.
+            let background: SigSet = [Signal::SIGTTOU].into_iter().collect();
+            let _ = background.thread_block();
             let _writes: Sender<()> = writes;
             for line in to_write {
                 let _ = io::stderr().write_all(line.as_bytes());
