@@ -14,8 +14,11 @@ pub(crate) mod manual;
 pub(crate) mod mirror;
 pub(crate) mod output;
 pub(crate) mod serve;
+pub(crate) mod teller;
 pub(crate) mod text;
 pub(crate) mod wish;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -81,4 +84,16 @@ pub(crate) enum Command {
     /// Kills the command of `lock` when that is gone
     #[command(hide = true)]
     WatchGroup(held::watch_group::Arguments),
+}
+
+/// Says what is wrong with the arguments, or shows the help that was asked for.
+pub(crate) fn refuse(error: &clap::Error) -> ExitCode {
+    // Where nobody reads, the exit status tells it.
+    let _ = error.print();
+    let of_lock = std::env::args_os().nth(1).is_some_and(|command| command == "lock");
+    match error.exit_code() {
+        // Else it would be taken for COMMAND's.
+        code if code != 0 && of_lock => ExitCode::from(lock::OWN_ERROR),
+        code => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+    }
 }

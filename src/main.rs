@@ -37,7 +37,11 @@ fn main() -> ExitCode {
         );
     }
     let done = |()| ExitCode::SUCCESS;
-    let result = match cli::Arguments::parse().command {
+    let arguments = match cli::Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return cli::refuse(&error),
+    };
+    let result = match arguments.command {
         cli::Command::Lock(arguments) => Ok(cli::lock::run(&arguments)),
         cli::Command::Acquire(arguments) => cli::leases::acquire(&arguments),
         cli::Command::Renew(arguments) => cli::leases::renew(&arguments),

@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use ringfence_harness::Cluster;
 use serde_json::{Value, json};
@@ -126,7 +127,63 @@ async fn changes_are_shown_as_they_come_and_from_where_one_has_seen_them() {
     watch.kill().unwrap();
     watch.wait().unwrap();
     let (code, said) = failed(&cluster, "watch --after 9000000000000000");
-    assert!(code == 1 && said.contains("9000000000000000"), "{code}: {said}");
+    assert!(
+        code == 1 && said.contains("9000000000000000") && said.contains("ringfence ls"),
+        "{code}: {said}"
+    );
+}
+
+/// Its end, in good time.
+fn ends(child: &mut std::process::Child) -> std::process::ExitStatus {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("it runs on");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_nobody_reads_any_more_ends() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let before = json_of(&cluster, "ls")["revision"].to_string();
+    json_of(&cluster, "acquire seen other --ttl 60s");
+    let watch = |prefix: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.env("RINGFENCE_URLS", urls(&cluster)).args(["watch", prefix, "--after", &before]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    // One that is told something is read for a line; to the other nothing happens.
+    let mut told = watch("seen");
+    let mut line = String::new();
+    BufReader::new(told.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("granted"), "{line}");
+    let mut quiet = watch("quiet");
+    drop(quiet.stdout.take());
+    json_of(&cluster, "acquire seen/2 --ttl 60s");
+    for child in [&mut told, &mut quiet] {
+        assert!(ends(child).success());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_nobody_was_told_of_is_not_held() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let (_, closed) = std::io::pipe().unwrap();
+    for out in [Stdio::from(full), Stdio::from(closed)] {
+        let mut command = Command::new(PROGRAM);
+        command.env("RINGFENCE_URLS", urls(&cluster)).args(["acquire", "a", "--ttl", "60s"]);
+        let ended = command.stdout(out).output().unwrap();
+        assert_eq!(ended.status.code(), Some(1));
+        assert!(!ended.stderr.is_empty());
+        assert_eq!(json_of(&cluster, "get a")["holders"], json!([]));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

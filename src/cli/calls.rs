@@ -1,6 +1,7 @@
 //! What all commands that call a cluster have in common.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use ringfence_client::Client;
@@ -10,6 +11,8 @@ use crate::cli::output::Output;
 
 /// The exit status where a lease was not acquired.
 pub(crate) const NOT_ACQUIRED: u8 = 75;
+/// How long a lease, or a place in the queue, may take to be given back at the end.
+pub(crate) const TO_LEAVE: Duration = Duration::from_secs(2);
 
 /// How a cluster is called, and how its answer is shown.
 #[derive(Clone, Debug, Args)]

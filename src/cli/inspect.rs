@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         What::State { index } => arguments.output.show(&node.state(index)?, state),
         What::Events { index } => arguments.output.show(&node.events(index)?, events),
     }?;
-    output::print(&text)
+    output::print(&text).map(drop)
 }
 
 /// `name  value` lines.

@@ -1,9 +1,11 @@
 //! `ringfence get`, `ls`, `watch`, `validate` and `revoke`: what everybody may see of keys, and what an operator may do.
 
+use std::pin::pin;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::Args;
-use ringfence_client::{Consistency, Event, KeyList, KeyView, Revision, Token, Verdict, VerdictName};
+use ringfence_client::{Consistency, Error, Event, KeyList, KeyView, Revision, Token, Verdict, VerdictName};
 use ringfence_wire::Holder;
 use serde_json::json;
 
@@ -110,7 +112,7 @@ pub(crate) fn list(arguments: &List) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Prints events as they come, one a line, until it is ended.
+/// Prints events as they come, one a line, until it is ended or nobody reads them.
 pub(crate) fn watch(arguments: &Watch) -> anyhow::Result<ExitCode> {
     let Watch { prefix, after, caller } = arguments;
     caller.run(async |client, output| {
@@ -118,8 +120,21 @@ pub(crate) fn watch(arguments: &Watch) -> anyhow::Result<ExitCode> {
         if let Some(after) = after {
             watch = watch.after(Revision(*after));
         }
+        let mut unread = pin!(output::unread());
         loop {
-            output::print(&output.show(&watch.next().await?, event_text)?)?;
+            let event = tokio::select! {
+                event = watch.next() => event,
+                () = &mut unread => return Ok(ExitCode::SUCCESS),
+            };
+            let event = match event {
+                Err(error @ Error::HistoryGone { .. }) => {
+                    bail!("{error}; `ringfence ls -o json` shows the keys as they are, and the revision to go on --after");
+                }
+                event => event?,
+            };
+            if !output::print(&output.show(&event, event_text)?)? {
+                return Ok(ExitCode::SUCCESS);
+            }
         }
     })
 }

@@ -2,10 +2,12 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::Args;
 use ringfence_client::{Error, Grant, LeaseId};
+use tokio::time::timeout;
 
-use crate::cli::calls::{Caller, NOT_ACQUIRED};
+use crate::cli::calls::{Caller, NOT_ACQUIRED, TO_LEAVE};
 use crate::cli::output;
 use crate::cli::text::{Table, mode, seconds};
 use crate::cli::wish::Wish;
@@ -46,18 +48,30 @@ pub(crate) struct Release {
 /// Acquires, and leaves the lease as it is.
 pub(crate) fn acquire(arguments: &Acquire) -> anyhow::Result<ExitCode> {
     let Acquire { keys, wish, caller } = arguments;
-    caller.run(async |client, output| match wish.of(&client, keys).no_renew().acquire().await {
-        Ok(lease) => {
-            let shown = output.show(&lease.grant(), text)?;
-            lease.into_id();
-            output::print(&shown)?;
-            Ok(ExitCode::SUCCESS)
+    caller.run(async |client, output| {
+        let lease = match wish.of(&client, keys).no_renew().acquire().await {
+            Ok(lease) => lease,
+            Err(error) => {
+                // What may have been granted is being given back.
+                let _ = timeout(TO_LEAVE, client.settle()).await;
+                if !matches!(error, Error::Held { .. } | Error::TimedOut { .. }) {
+                    return Err(error.into());
+                }
+                eprintln!("ringfence: {error}");
+                return Ok(ExitCode::from(NOT_ACQUIRED));
+            }
+        };
+        match output.show(&lease.grant(), text).and_then(|shown| output::print(&shown)) {
+            Ok(true) => {
+                lease.into_id();
+                Ok(ExitCode::SUCCESS)
+            }
+            // Nobody could release what nobody knows of.
+            unread => {
+                let _ = timeout(TO_LEAVE, lease.release()).await;
+                unread.and_then(|_| bail!("nobody reads which lease it is: it is released again"))
+            }
         }
-        Err(error @ (Error::Held { .. } | Error::TimedOut { .. })) => {
-            eprintln!("ringfence: {error}");
-            Ok(ExitCode::from(NOT_ACQUIRED))
-        }
-        Err(error) => Err(error.into()),
     })
 }
 

@@ -3,33 +3,37 @@
 use std::ffi::OsString;
 use std::future::{pending, poll_fn};
 use std::io;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::pin::pin;
-use std::process::{ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::str::FromStr;
 use std::task::Poll;
 use std::time::Duration;
 
+use anyhow::ensure;
 use clap::Args;
 use ringfence_client::{Error, Lease, State};
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::cli::calls::{NOT_ACQUIRED, TO_LEAVE};
 use crate::cli::connection::Connection;
+use crate::cli::teller::Teller;
 use crate::cli::wish::Wish;
+use crate::held::terminal::Terminal;
 use crate::held::{Change, Held};
 
-/// Not acquired: as flock has 1, but no command of ours should be taken for that.
-const NOT_ACQUIRED: u8 = 75;
 const LOST: u8 = 76;
-const OWN_ERROR: u8 = 125;
+pub(crate) const OWN_ERROR: u8 = 125;
 /// An end by signal n, as shells show it.
 const SIGNALLED: i32 = 128;
+/// Who is sent one of these is told to end.
+const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+/// With less, a third of it, at which COMMAND is told to end, comes too soon after the second third, at which it is renewed.
+const MIN_TTL: Duration = Duration::from_secs(2);
 /// How long the process may take to die of SIGKILL, and this one to send it.
 const TO_DIE: Duration = Duration::from_millis(200);
-/// How long a place in the queue may take to be given back at the end.
-const TO_LEAVE: Duration = Duration::from_secs(2);
 
 /// What to hold, and what to run meanwhile.
 #[derive(Debug, Args)]
@@ -38,8 +42,11 @@ COMMAND finds in its environment: RINGFENCE_KEYS, a key a line; RINGFENCE_TOKEN;
 Hand the token on with every write, to a resource that checks it: nothing else stops a writer that was paused together with
 this program.
 
+What COMMAND has started and leaves behind goes on without the lease; but not where COMMAND was told to end, by a signal, by
+--max or for the lease: the keys are free then when all of it has ended, and after --kill-after it is killed.
+
 Exit status: that of COMMAND; 128+N if signal N ended it; 75 if the lease was not acquired (see -E); 76 if it was lost, and
-COMMAND ended for it; 125 if something else went wrong here; 126 if COMMAND cannot be run; 127 if it is not found.")]
+COMMAND ended for it, or was found to have ended after it; 125 if something else went wrong here; 126 if COMMAND cannot be run; 127 if it is not found.")]
 pub(crate) struct Arguments {
     /// Keys to hold, all or none
     #[arg(required = true, value_name = "KEY")]
@@ -67,22 +74,40 @@ pub(crate) struct Arguments {
 
 /// Runs it. All errors are told here: their exit status differs from those of other commands.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let Ok(teller) = Teller::start() else {
+        return ExitCode::from(OWN_ERROR);
+    };
     let done = async {
         // From here on no signal ends this process by itself.
         let mut signals = Signals::new()?;
-        hold_and_run(arguments, &mut signals).await
+        hold_and_run(arguments, &mut signals, &teller).await
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(done)) {
-        Ok(code) => code,
+        Ok(status) => {
+            drop(teller);
+            match interrupt(status).filter(|_| Terminal::open().is_some()) {
+                Some(signal) => die_of(signal),
+                None => code_of(status),
+            }
+        }
         Err(error) => {
-            eprintln!("ringfence: {error:#}");
+            teller.tell(format_args!("{error:#}"));
             ExitCode::from(OWN_ERROR)
         }
     }
 }
 
-async fn hold_and_run(arguments: &Arguments, signals: &mut Signals) -> anyhow::Result<ExitCode> {
+async fn hold_and_run(
+    arguments: &Arguments,
+    signals: &mut Signals,
+    teller: &Teller,
+) -> anyhow::Result<ExitStatus> {
+    ensure!(
+        arguments.wish.ttl() >= MIN_TTL,
+        "--ttl: a command needs a lease of {} s or more, else each delay of a renewal ends it",
+        MIN_TTL.as_secs()
+    );
     let client = arguments.connection.client()?;
     let acquired = {
         let mut acquired = pin!(arguments.wish.of(&client, &arguments.keys).acquire());
@@ -91,101 +116,121 @@ async fn hold_and_run(arguments: &Arguments, signals: &mut Signals) -> anyhow::R
                 acquired = &mut acquired => break Ok(acquired),
                 signal = signals.next() => match signal {
                     Signal::TSTP => kill_process(getpid(), Signal::STOP)?,
+                    Signal::CONT => {}
                     _ => break Err(signal),
                 }
             }
         }
     };
-    let acquired = match acquired {
-        Ok(acquired) => acquired,
-        Err(signal) => {
-            // The place in the queue is being given back. Where that takes too long it is lost by itself.
-            let _ = timeout(TO_LEAVE, client.settle()).await;
-            return Ok(code_of_signal(signal));
-        }
-    };
+    if !matches!(acquired, Ok(Ok(_))) {
+        // What may have been granted, or the place in the queue, is being given back. Where that takes too long it is lost by
+        // itself.
+        let _ = timeout(TO_LEAVE, client.settle()).await;
+    }
     let lease = match acquired {
-        Ok(lease) => lease,
-        Err(error @ (Error::Held { .. } | Error::TimedOut { .. })) => {
-            eprintln!("ringfence: {error}");
-            return Ok(ExitCode::from(arguments.conflict_exit_code));
+        Ok(Ok(lease)) => lease,
+        Ok(Err(error @ (Error::Held { .. } | Error::TimedOut { .. }))) => {
+            teller.tell(error);
+            return Ok(exit(arguments.conflict_exit_code));
         }
-        Err(error) => {
-            let _ = timeout(TO_LEAVE, client.settle()).await;
-            return Err(error.into());
-        }
+        Ok(Err(error)) => return Err(error.into()),
+        Err(signal) => return Ok(ExitStatus::from_raw(signal.as_raw())),
     };
-    let ended = run_held(arguments, &lease, signals).await;
-    match timeout(TO_LEAVE, lease.release()).await {
-        Ok(Ok(()) | Err(Error::Lost(_))) => {}
-        Ok(Err(error)) => eprintln!("ringfence: the lease could not be released: {error}"),
-        Err(_) => eprintln!("ringfence: the lease could not be released in time; it ends by itself"),
+    let ended = run_held(arguments, &lease, signals, teller).await;
+    let released = timeout(TO_LEAVE, lease.release()).await;
+    match (&ended, &released) {
+        (Ok(Ended::ByItself { .. }), Ok(Err(Error::Lost(loss)))) => {
+            teller.tell(format_args!("the lease was lost before the command had ended: {loss}"));
+        }
+        (_, Ok(Ok(()) | Err(Error::Lost(_)))) => {}
+        (_, Ok(Err(error))) => teller.tell(format_args!("the lease could not be released: {error}")),
+        (_, Err(_)) => teller.tell("the lease could not be released in time; it ends by itself"),
     }
     Ok(match ended? {
-        Ended::ByItself(status) => code_of(status),
-        Ended::ForTheLease => ExitCode::from(LOST),
+        Ended::ByItself { .. } if matches!(released, Ok(Err(Error::Lost(_)))) => exit(LOST),
+        Ended::ByItself { status, had_terminal } => {
+            if let Some(signal) = interrupt(status).filter(|_| had_terminal) {
+                kill_current_process_group(signal)?;
+            }
+            status
+        }
+        Ended::ForTheLease => exit(LOST),
     })
 }
 
 /// How the command ended.
 enum Ended {
-    /// Or by a signal that was passed on to it, or by --max.
-    ByItself(ExitStatus),
+    /// Or by a signal that was passed on to it, or by --max. With the terminal, Ctrl-C reached it alone.
+    ByItself { status: ExitStatus, had_terminal: bool },
     /// Because the lease could not be confirmed.
     ForTheLease,
 }
 
-/// Runs the command until it has ended, one way or another.
-async fn run_held(arguments: &Arguments, lease: &Lease, signals: &mut Signals) -> anyhow::Result<Ended> {
+/// Runs the command until it has ended, one way or another; where it was told to end, until all that it started has.
+async fn run_held(
+    arguments: &Arguments,
+    lease: &Lease,
+    signals: &mut Signals,
+    teller: &Teller,
+) -> anyhow::Result<Ended> {
     let mut held = Held::start(&arguments.command, &variables(lease))?;
     let kill_after = Duration::from(arguments.kill_after).min(arguments.wish.ttl() / 3);
     let mut max = Timer::after(arguments.max.map(Duration::from));
     let mut kill = Timer::after(None);
-    let mut is_doubtful = false;
-    let status = loop {
+    let (mut is_told, mut is_doubtful, mut is_lost) = (false, false, false);
+    let sent = |sent: io::Result<()>| {
+        if let Err(error) = sent {
+            teller.tell(format_args!(
+                "the command runs on, whatever becomes of the lease: no signal reaches it: {error}"
+            ));
+        }
+    };
+    loop {
         tokio::select! {
             // The lease comes first, whatever else there is to do.
             biased;
-            () = lease.nearly_lost(TO_DIE) => {
-                eprintln!("ringfence: {}: the command is killed", doubt(lease));
-                held.kill().await?;
-                return Ok(Ended::ForTheLease);
+            () = lease.nearly_lost(TO_DIE), if !is_lost => {
+                sent(held.kill());
+                (is_told, is_doubtful, is_lost) = (true, true, true);
+                teller.tell(format_args!("{}: the command is killed", doubt(lease)));
             }
             () = lease.nearly_lost(kill_after + TO_DIE), if !is_doubtful => {
-                eprintln!("ringfence: {}: the command is told to end", doubt(lease));
-                is_doubtful = true;
-                held.signal(arguments.signal);
+                sent(held.signal(arguments.signal));
+                (is_told, is_doubtful) = (true, true);
+                teller.tell(format_args!("{}: the command is told to end", doubt(lease)));
             }
-            () = kill.over() => break held.kill().await?,
+            () = kill.over() => {
+                sent(held.kill());
+                kill = Timer::after(None);
+                teller.tell("what was told to end has not: it is killed");
+            }
             () = max.over() => {
-                eprintln!("ringfence: the command has run for as long as --max allows: it is told to end");
-                max = Timer::after(None);
-                kill = Timer::after(Some(kill_after));
-                held.signal(arguments.signal);
+                sent(held.signal(arguments.signal));
+                is_told = true;
+                (max, kill) = (Timer::after(None), Timer::after(Some(kill_after)));
+                teller.tell("the command has run for as long as --max allows: it is told to end");
             }
-            signal = signals.next() => held.signal(signal),
+            signal = signals.next() => {
+                sent(held.signal(signal));
+                is_told |= ENDS.contains(&signal);
+            }
             change = held.changed() => match change? {
-                Change::Ended(status) => break status,
-                Change::Stopped => stop_likewise(&held, lease)?,
+                Change::Ended if !is_told => break,
+                // What it has started may take longer.
+                Change::Ended => kill = kill.or_after(kill_after),
+                Change::Emptied => break,
+                Change::Stopped(signal) => {
+                    // Else it is ended first.
+                    if held.stop_likewise(signal)? && lease.remaining() > TO_DIE {
+                        held.go_on();
+                    }
+                }
             },
         }
-    };
-    held.let_go();
-    Ok(if is_doubtful { Ended::ForTheLease } else { Ended::ByItself(status) })
-}
-
-/// Who has stopped the command in a terminal (Ctrl-Z) expects the shell to come back; to it, this process is the job. The lease
-/// is not renewed meanwhile.
-fn stop_likewise(held: &Held, lease: &Lease) -> io::Result<()> {
-    if !held.has_terminal() {
-        return Ok(());
     }
-    held.take_terminal();
-    kill_process(getpid(), Signal::STOP)?;
-    if lease.remaining() > TO_DIE {
-        held.go_on();
-    }
-    Ok(())
+    let had_terminal = held.has_terminal();
+    let status = held.let_go()?;
+    Ok(if is_doubtful { Ended::ForTheLease } else { Ended::ByItself { status, had_terminal } })
 }
 
 /// Why the command must end.
@@ -216,8 +261,23 @@ fn code_of(status: ExitStatus) -> ExitCode {
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(OWN_ERROR))
 }
 
-fn code_of_signal(signal: Signal) -> ExitCode {
-    code_of(ExitStatus::from_raw(signal.as_raw()))
+fn exit(code: u8) -> ExitStatus {
+    ExitStatus::from_raw(i32::from(code) << 8)
+}
+
+/// The signal from the keyboard that ended it, if one did.
+fn interrupt(status: ExitStatus) -> Option<Signal> {
+    [Signal::INT, Signal::QUIT].into_iter().find(|signal| status.signal() == Some(signal.as_raw()))
+}
+
+/// A shell ends its script where a command died of Ctrl-C; one that exits has dealt with it. This process catches the signal for
+/// good: what it becomes does not.
+fn die_of(signal: Signal) -> ExitCode {
+    let (signal, code) = (signal.as_raw(), SIGNALLED + signal.as_raw());
+    let script = format!("ulimit -c 0; kill -{signal} $$; exit {code}");
+    // Returns only if it cannot.
+    let _ = Command::new("/bin/sh").args(["-c", &script]).exec();
+    ExitCode::from(u8::try_from(code).unwrap_or(OWN_ERROR))
 }
 
 /// A point in time, or none.
@@ -226,6 +286,10 @@ struct Timer(Option<Instant>);
 impl Timer {
     fn after(time: Option<Duration>) -> Self {
         Self(time.and_then(|time| Instant::now().checked_add(time)))
+    }
+
+    fn or_after(self, time: Duration) -> Self {
+        if self.0.is_some() { self } else { Self::after(Some(time)) }
     }
 
     async fn over(&self) {
@@ -240,12 +304,23 @@ impl Timer {
 struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// From when it is made, they do nothing else.
+    /// From when it is made, they do nothing else. What this process was told to ignore (`nohup`, `&` in a script) is ignored
+    /// on, by the command as well.
     fn new() -> io::Result<Self> {
-        let passed_on =
-            [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::TSTP];
+        let passed_on = [
+            Signal::INT,
+            Signal::TERM,
+            Signal::HUP,
+            Signal::QUIT,
+            Signal::USR1,
+            Signal::USR2,
+            Signal::TSTP,
+            Signal::CONT,
+        ];
+        let ignored = ignored_in(&std::fs::read_to_string("/proc/self/status")?);
         let listen = |passed: Signal| Ok((passed, signal(SignalKind::from_raw(passed.as_raw()))?));
-        passed_on.into_iter().map(listen).collect::<io::Result<_>>().map(Self)
+        let passed_on = passed_on.into_iter().filter(|signal| ignored & (1 << (signal.as_raw() - 1)) == 0);
+        passed_on.map(listen).collect::<io::Result<_>>().map(Self)
     }
 
     async fn next(&mut self) -> Signal {
@@ -257,6 +332,12 @@ impl Signals {
         })
         .await
     }
+}
+
+/// The signals that a process ignores, from bit 0 on, as in proc_pid_status(5).
+fn ignored_in(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
 
 /// By name, with SIG before it or without, or by number.

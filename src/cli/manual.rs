@@ -24,7 +24,7 @@ pub(crate) struct Man {
 pub(crate) fn completions(arguments: &Completions) -> anyhow::Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(arguments.shell, &mut for_users(), "ringfence", &mut text);
-    output::print(&String::from_utf8(text)?)
+    output::print(&String::from_utf8(text)?).map(drop)
 }
 
 /// To be read by man: `ringfence man lock | man -l -`.
@@ -38,7 +38,7 @@ pub(crate) fn man(arguments: &Man) -> anyhow::Result<()> {
     }
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page)?;
-    output::print(&String::from_utf8(page)?)
+    output::print(&String::from_utf8(page)?).map(drop)
 }
 
 /// The program without its hidden commands.

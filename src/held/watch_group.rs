@@ -2,11 +2,13 @@
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 
 use anyhow::Context;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::this_program;
 
 /// Says that there is nothing to kill.
 const DISMISSED: u8 = b'.';
@@ -40,9 +42,8 @@ pub(super) struct Watcher {
 
 impl Watcher {
     pub(super) fn start(group: Pid) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let mut command = Command::new(program);
-        command.arg("watch-group").arg(format!("--group={group}"));
+        let mut command = this_program("watch-group");
+        command.arg(format!("--group={group}"));
         // In no group that anybody sends signals to.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let mut process = command.spawn().context("cannot start a process")?;
