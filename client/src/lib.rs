@@ -49,7 +49,8 @@
 //! - A call without a definite answer is repeated for 5 s, the same under the same `lease_id`. What may or may not have
 //!   been done is [`Error::Unknown`], what certainly was not is [`Error::Unavailable`]; a lease whose acquire ends so, or
 //!   is dropped, is released in the background.
-//! - A wait is cut into PUTs of 30 s that keep the place. After a wait the lease is renewed once before it is handed out.
+//! - A wait is cut into PUTs of 30 s that keep the place. After a wait, and where a PUT was repeated, the lease is renewed once
+//!   before it is handed out.
 //!
 //! # What it does not
 //!

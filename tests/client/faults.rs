@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringfence_client::{Client, Error, State};
+use ringfence_client::{Client, Consistency, Error, State};
 use ringfence_harness::until;
 use tokio::time::timeout;
 
@@ -20,6 +20,26 @@ async fn a_grant_whose_answer_was_lost_is_found_by_the_repeat() {
     assert_eq!(measured(&cluster, "ringfence_acquire_total", &["standing"]).await, 1);
     let view = seen(&client, "a", "it is held", |view| view.holders.len() == 1).await;
     assert_eq!(view.holders[0].token, lease.token());
+}
+
+/// A PUT that was given up took the lease over from the one that was answered; its own connection was closed, and so the
+/// lease ended.
+#[tokio::test]
+async fn a_put_that_arrives_late_does_not_take_the_lease_along() {
+    /// Longer than a node remembers that a connection closed.
+    const LATER_MS: u64 = 4_000;
+    let (cluster, client) = cluster().await;
+    // Not every one of them is still without an answer when its connection closes.
+    let swallower = Swallower::start(cluster.node(1).http(), 3, When::Kept).await;
+    let through = Client::connect([swallower.url()]).unwrap();
+    let lease = through.lock("a").ttl(LONG).no_renew().acquire().await.unwrap();
+    assert_eq!(swallower.left(), 0);
+    swallower.deliver().await;
+    let left_ms = |view: &ringfence_client::KeyView| view.holders.first().and_then(|h| h.expires_in_ms);
+    let now_ms = left_ms(&client.key("a", Consistency::Linearizable).await.unwrap()).unwrap();
+    let later = |view: &ringfence_client::KeyView| left_ms(view).is_none_or(|ms| ms + LATER_MS < now_ms);
+    let view = seen(&client, "a", "time goes on", later).await;
+    assert_eq!(view.holders.first().map(|holder| holder.token), Some(lease.token()));
 }
 
 #[tokio::test]
