@@ -24,8 +24,9 @@ use hyper::{Method, StatusCode};
 use ringfence_wire::{AcquireRequest, EndReason, Grant, LeaseId, ProblemKind, Wait};
 use serde::Deserialize;
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
+use crate::backoff::Backoff;
 use crate::call::{ATTEMPT, Attempts, json};
 use crate::client::{Shared, granted};
 use crate::exchange::{Answer, Call};
@@ -52,12 +53,21 @@ pub(crate) async fn acquire(
     wish: AcquireRequest,
     wait: Option<Duration>,
 ) -> Result<Granted, Error> {
-    let (begun, mut has_waited) = (Instant::now(), false);
+    let (begun, mut has_waited, mut backoff) = (Instant::now(), false, Backoff::default());
     loop {
         let one = One { shared, wish: &wish, begun, wait, lease_id: LeaseId::random() };
         if let Some(granted) = one.acquire(&mut has_waited).await? {
             return Ok(granted);
         }
+        if one.left() == Some(Duration::ZERO) {
+            match one.is_try() {
+                false => return Err(one.timed_out()),
+                // It was granted, for less time than it takes to make sure of that.
+                true if begun.elapsed() >= PATIENCE => return Err(Error::Lost(Loss::Unconfirmed)),
+                true => {}
+            }
+        }
+        sleep(backoff.next()).await;
     }
 }
 
@@ -91,7 +101,7 @@ impl One<'_> {
     async fn acquire(&self, has_waited: &mut bool) -> Result<Option<Granted>, Error> {
         let mut pending = Pending::new(self.shared, self.lease_id);
         let mut attempts = Attempts::new(&self.shared.endpoints);
-        let mut doubt = Doubt::default();
+        let (mut doubt, mut has_place) = (Doubt::default(), false);
         // Since when there was no definite answer, if the last was none.
         let mut unanswered_since: Option<Instant> = None;
         loop {
@@ -106,7 +116,9 @@ impl One<'_> {
                 Fate::Done(Put::Waiting) if self.left() == Some(Duration::ZERO) => {
                     return Err(self.timed_out());
                 }
-                Fate::Done(Put::Waiting) => (unanswered_since, *has_waited) = (None, true),
+                Fate::Done(Put::Waiting) => {
+                    (unanswered_since, has_place, *has_waited) = (None, true, true);
+                }
                 Fate::Refused(problem) => {
                     // A PUT that was given up may still be under way to a queue that is free by then.
                     pending.is_settled = !doubt.maybe_done();
@@ -130,6 +142,9 @@ impl One<'_> {
             }
             let goes_on = *has_waited && self.left() != Some(Duration::ZERO);
             if !goes_on && unanswered_since.is_some_and(|since| since.elapsed() >= PATIENCE) {
+                if has_place {
+                    doubt.may_stand();
+                }
                 pending.is_settled = !doubt.maybe_done();
                 return Err(doubt.into_error(Some(self.lease_id)));
             }
