@@ -5,4 +5,5 @@
 mod played {
     mod acquire;
     mod node;
+    mod watch;
 }

@@ -44,6 +44,10 @@ impl Played {
 }
 
 impl Asked {
+    pub(crate) async fn say(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).await.unwrap();
+    }
+
     /// Answers, and closes the connection.
     pub(crate) async fn answer(mut self, status: &str, body: &str) {
         let length = body.len();
