@@ -5,5 +5,6 @@
 mod played {
     mod acquire;
     mod node;
+    mod release;
     mod watch;
 }
