@@ -66,11 +66,15 @@ impl Swallower {
         format!("http://{}", self.address)
     }
 
-    /// The requests that were kept arrive, and the end of their connections with them.
-    pub(crate) async fn deliver(&self) {
-        for (mut node, request) in self.kept.lock().unwrap().split_off(0) {
+    /// The requests that were kept arrive, on these connections.
+    pub(crate) async fn deliver(&self) -> Vec<TcpStream> {
+        let mut connections = Vec::new();
+        let kept = self.kept.lock().unwrap().split_off(0);
+        for (mut node, request) in kept {
             node.write_all(&request).await.unwrap();
+            connections.push(node);
         }
+        connections
     }
 
     /// How many answers are to be swallowed yet.
