@@ -13,9 +13,12 @@ use tokio::task::JoinHandle;
 pub(crate) struct Swallower {
     address: SocketAddr,
     left: Arc<AtomicUsize>,
-    kept: Arc<Mutex<Vec<(TcpStream, Vec<u8>)>>>,
+    kept: Arc<Mutex<Vec<Kept>>>,
     task: JoinHandle<()>,
 }
+
+/// A request, and the connection to the node on which it is to arrive.
+type Kept = (TcpStream, Vec<u8>);
 
 /// When the connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
