@@ -3,8 +3,8 @@
 //! ```text
 //!            ┌─ 202: the place is kept ◀─┐
 //!            ▼                           │
-//!  new id ─▶ PUT, up to 30 s of waiting ─┼─ 201, 200 ─▶ fresh? ─▶ granted
-//!    ▲       ▲        │                  │                └─ no ─▶ renew once ─▶ granted
+//!  new id ─▶ PUT, up to 30 s of waiting ─┼─ 201, 200 ─▶ fresh, to the only PUT? ─▶ granted
+//!    ▲       ▲        │                  │                └─ no ─▶ renew once ───▶ granted
 //!    │       └────────┘ no definite answer: the same PUT elsewhere, for 5 s
 //!    └── the id has ended unseen (its connection was lost for long)
 //! ```
@@ -13,7 +13,9 @@
 //! place is kept. Whoever stops asking while the lease may be granted, or stand in the queue, has it released: that is what
 //! [`Pending`] is for, however the acquire ends, also by being dropped.
 //!
-//! An answer counts from when *its* PUT was sent. One that waited is too old to begin work on: hence the renewal.
+//! An answer counts from when *its* PUT was sent. One that waited is too old to begin work on: hence the renewal. And a PUT
+//! that was given up may arrive yet, when another was answered long ago: its connection is closed, and the cluster would
+//! take the lease back, if it was not renewed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +24,9 @@ use hyper::{Method, StatusCode};
 use ringfence_wire::{AcquireRequest, EndReason, Grant, LeaseId, ProblemKind, Wait};
 use serde::Deserialize;
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
+use crate::backoff::Backoff;
 use crate::call::{ATTEMPT, Attempts, json};
 use crate::client::{Shared, granted};
 use crate::exchange::{Answer, Call};
@@ -50,12 +53,21 @@ pub(crate) async fn acquire(
     wish: AcquireRequest,
     wait: Option<Duration>,
 ) -> Result<Granted, Error> {
-    let (begun, mut has_waited) = (Instant::now(), false);
+    let (begun, mut has_waited, mut backoff) = (Instant::now(), false, Backoff::default());
     loop {
         let one = One { shared, wish: &wish, begun, wait, lease_id: LeaseId::random() };
         if let Some(granted) = one.acquire(&mut has_waited).await? {
             return Ok(granted);
         }
+        if one.left() == Some(Duration::ZERO) {
+            match one.is_try() {
+                false => return Err(one.timed_out()),
+                // It was granted, for less time than it takes to make sure of that.
+                true if begun.elapsed() >= PATIENCE => return Err(Error::Lost(Loss::Unconfirmed)),
+                true => {}
+            }
+        }
+        sleep(backoff.next()).await;
     }
 }
 
@@ -89,7 +101,7 @@ impl One<'_> {
     async fn acquire(&self, has_waited: &mut bool) -> Result<Option<Granted>, Error> {
         let mut pending = Pending::new(self.shared, self.lease_id);
         let mut attempts = Attempts::new(&self.shared.endpoints);
-        let mut doubt = Doubt::default();
+        let (mut doubt, mut has_place) = (Doubt::default(), false);
         // Since when there was no definite answer, if the last was none.
         let mut unanswered_since: Option<Instant> = None;
         loop {
@@ -97,14 +109,16 @@ impl One<'_> {
             let put_at = Instant::now();
             match attempts.attempt(&self.put(wait, keep_place), wait + ATTEMPT, read_put).await {
                 Fate::Done(Put::Granted(sent, grant, mirrored)) => {
-                    let granted = self.confirmed(sent, grant, mirrored).await?;
+                    let granted = self.confirmed(sent, grant, mirrored, doubt.maybe_done()).await?;
                     pending.is_settled = granted.is_some();
                     return Ok(granted);
                 }
                 Fate::Done(Put::Waiting) if self.left() == Some(Duration::ZERO) => {
                     return Err(self.timed_out());
                 }
-                Fate::Done(Put::Waiting) => (unanswered_since, *has_waited) = (None, true),
+                Fate::Done(Put::Waiting) => {
+                    (unanswered_since, has_place, *has_waited) = (None, true, true);
+                }
                 Fate::Refused(problem) => {
                     // A PUT that was given up may still be under way to a queue that is free by then.
                     pending.is_settled = !doubt.maybe_done();
@@ -128,6 +142,9 @@ impl One<'_> {
             }
             let goes_on = *has_waited && self.left() != Some(Duration::ZERO);
             if !goes_on && unanswered_since.is_some_and(|since| since.elapsed() >= PATIENCE) {
+                if has_place {
+                    doubt.may_stand();
+                }
                 pending.is_settled = !doubt.maybe_done();
                 return Err(doubt.into_error(Some(self.lease_id)));
             }
@@ -154,15 +171,17 @@ impl One<'_> {
         Error::TimedOut { waited: self.wait.unwrap_or_default() }
     }
 
-    /// A grant that is fresh enough to begin with. `None` where it has ended while it was asked for.
+    /// A grant that is fresh enough to begin with, and that no other PUT of it can have taken back. `None` where it has ended
+    /// while it was asked for.
     async fn confirmed(
         &self,
         sent: Moment,
         grant: Grant,
         mirrored: Option<bool>,
+        others_on_their_way: bool,
     ) -> Result<Option<Granted>, Error> {
         let lifetime = lifetime_of(sent, &grant);
-        if lifetime.is_fresh(Moment::now()) {
+        if lifetime.is_fresh(Moment::now()) && !others_on_their_way {
             return Ok(Some(Granted { lifetime, sent, grant, mirrored }));
         }
         match self.shared.renew(self.lease_id, None).await {

@@ -26,7 +26,12 @@ impl Backoff {
     }
 }
 
-/// From 0 to 1. The standard library's only source of chance is good enough for that.
+/// One of them, by chance.
+pub(crate) fn one_of<T>(several: &[T]) -> Option<&T> {
+    several.get((random() * several.len() as f64) as usize)
+}
+
+/// From 0 to less than 1. The standard library's only source of chance is good enough for that.
 fn random() -> f64 {
     let bits = RandomState::new().hash_one(()) >> 11;
     bits as f64 / (1_u64 << 53) as f64

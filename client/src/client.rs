@@ -51,8 +51,9 @@ pub enum LeaseView {
 
 /// A client of one cluster. Clones are cheap and share everything: connections, and the task that renews leases.
 ///
-/// It works on any tokio runtime that has its I/O and time enabled. What it does in the background (renewals, releases of
-/// dropped leases) runs on the runtime where the lease was acquired.
+/// It works on any tokio runtime that has its I/O and time enabled. A dropped lease is released on the runtime where it was
+/// acquired. One task renews all leases, on the runtime of the first of them: where that ends, or is not driven, none is
+/// renewed until the next is acquired. Runtimes that come and go take a client each.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
@@ -92,9 +93,14 @@ impl Client {
         self.shared.renew(lease_id, ttl).await.map(|(_, grant)| grant)
     }
 
-    /// Releases a lease by its id, or takes it out of the queue. Also succeeds where there is no such lease.
+    /// Releases a lease by its id, or takes it out of the queue. Also succeeds where there is no such lease. After
+    /// [`Error::Unknown`] and [`Error::Unavailable`] it is repeated in the background.
     pub async fn release(&self, lease_id: LeaseId) -> Result<(), Error> {
-        self.shared.release(lease_id).await
+        let released = self.shared.release(lease_id).await;
+        if let Err(Error::Unknown { .. } | Error::Unavailable { .. }) = released {
+            self.shared.release_later(lease_id, &Handle::current());
+        }
+        released
     }
 
     /// Waits until all that goes on in the background is released: leases that were dropped, acquires that were given up.
@@ -175,7 +181,9 @@ impl Client {
     }
 
     /// Up to 1,000 acquires, renewals and releases in one call, each on its own, and none waits. Every acquire has an id
-    /// that you chose, so the whole batch may be repeated; this does so while its outcome is not known.
+    /// that you chose, so the whole batch may be repeated; this does so while its outcome is not known. What it acquired is
+    /// yours to renew, soon: the network may deliver a batch that was given up after its repeat, and the cluster takes
+    /// back what came by it and was never renewed. It is yours to release, too, also after [`Error::Unknown`].
     pub async fn batch(&self, operations: Vec<Operation>) -> Result<Vec<BatchResult>, Error> {
         let wish = BatchRequest { operations };
         wish.check()?;
@@ -236,10 +244,9 @@ impl Shared {
 
     /// Releases in the background, as well as can be.
     pub(crate) fn release_later(self: &Arc<Self>, lease_id: LeaseId, runtime: &Handle) {
-        let shared = Arc::clone(self);
-        self.releases.send_modify(|releases| *releases += 1);
+        let under_way = Release::begin(self);
         drop(runtime.spawn(async move {
-            let _one_less = OneLess(&shared.releases);
+            let Release(shared) = &under_way;
             let (begun, call, mut backoff) = (Instant::now(), deletion(lease_id), Backoff::default());
             while begun.elapsed() < RELEASES_FOR {
                 match attempt(&shared.endpoints, &call, ATTEMPT, nothing).await {
@@ -251,12 +258,19 @@ impl Shared {
     }
 }
 
-/// Counts a release when it is over.
-struct OneLess<'a>(&'a watch::Sender<usize>);
+/// A release that is counted until it is over, or its task is dropped: a runtime that has ended never polls it.
+struct Release(Arc<Shared>);
 
-impl Drop for OneLess<'_> {
+impl Release {
+    fn begin(shared: &Arc<Shared>) -> Self {
+        shared.releases.send_modify(|releases| *releases += 1);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Release {
     fn drop(&mut self) {
-        self.0.send_modify(|releases| *releases -= 1);
+        self.0.releases.send_modify(|releases| *releases -= 1);
     }
 }
 
@@ -294,5 +308,29 @@ impl Consistency {
             Self::Linearizable => "consistency=linearizable",
             Self::Local => "consistency=local",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::{Builder, Runtime};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    /// It was counted, and never again taken off.
+    #[test]
+    fn a_release_on_a_runtime_that_has_ended_is_not_waited_for() {
+        let client = Client::connect(["http://127.0.0.1:1"]).unwrap();
+        let ended = runtime();
+        let handle = ended.handle().clone();
+        drop(ended);
+        client.shared.release_later(LeaseId::random(), &handle);
+        let settled = runtime().block_on(async { timeout(Duration::from_secs(10), client.settle()).await });
+        assert!(settled.is_ok());
     }
 }

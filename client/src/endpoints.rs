@@ -3,6 +3,9 @@
 //! Every node takes every request; the leader answers sooner, as others pass requests on to it. So the client asks whom
 //! the last answer named as the leader (`ringfence-leader`), whether or not that URL was given, and otherwise whom it
 //! asked last with success. A node that failed is passed over for a while, however often others still name it.
+//!
+//! A watch stays where it began, and each node can tell as much: watches go to nodes at random, and to the leader, which has
+//! most to do, only where no other is well.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -10,6 +13,7 @@ use std::time::Duration;
 use hyper::HeaderMap;
 use tokio::time::Instant;
 
+use crate::backoff::one_of;
 use crate::exchange::Node;
 
 /// How long a node that failed is asked only if all others failed later. Others may name it as the leader for about a
@@ -28,6 +32,8 @@ struct Known {
     given: usize,
     /// Whom to ask first.
     first: usize,
+    /// Whom the last answer named as the leader.
+    leader: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -40,7 +46,7 @@ impl Endpoints {
     pub(crate) fn new(given: Vec<Arc<Node>>) -> Self {
         let given_count = given.len();
         let nodes = given.into_iter().map(|node| Place { node, failed_at: None }).collect();
-        Self(Mutex::new(Known { nodes, given: given_count, first: 0 }))
+        Self(Mutex::new(Known { nodes, given: given_count, first: 0, leader: None }))
     }
 
     /// How many there are to be asked in turn.
@@ -52,11 +58,20 @@ impl Endpoints {
     pub(crate) fn best(&self) -> Arc<Node> {
         let known = self.known();
         let first = &known.nodes[known.first];
-        if first.failed_at.is_none_or(|at| at.elapsed() > PASSED_OVER) {
+        if first.is_well() {
             return Arc::clone(&first.node);
         }
-        let given = known.nodes[..known.given].iter().min_by_key(|place| place.failed_at);
-        Arc::clone(&given.expect("at least one is given").node)
+        Arc::clone(&known.failed_longest_ago().node)
+    }
+
+    /// Whom to ask for a stream: any of those that were given and did not fail lately, but rather not the leader.
+    pub(crate) fn for_watch(&self) -> Arc<Node> {
+        let known = self.known();
+        let well = || (0..known.given).filter(|&place| known.nodes[place].is_well());
+        let others: Vec<usize> = well().filter(|&place| Some(place) != known.leader).collect();
+        let chosen = one_of(&others).copied().or_else(|| well().next());
+        let place = chosen.map_or_else(|| known.failed_longest_ago(), |place| &known.nodes[place]);
+        Arc::clone(&place.node)
     }
 
     /// It gave an answer that is ours: it is asked again, unless the answer names the leader.
@@ -65,7 +80,8 @@ impl Endpoints {
         let mut known = self.known();
         let Some(asked) = known.place_of(node) else { return };
         known.nodes[asked].failed_at = None;
-        known.first = leader.and_then(|url| known.followed(url)).unwrap_or(asked);
+        known.leader = leader.and_then(|url| known.followed(url));
+        known.first = known.leader.unwrap_or(asked);
     }
 
     /// It gave none, or is of no use now.
@@ -81,7 +97,19 @@ impl Endpoints {
     }
 }
 
+impl Place {
+    fn is_well(&self) -> bool {
+        self.failed_at.is_none_or(|at| at.elapsed() > PASSED_OVER)
+    }
+}
+
 impl Known {
+    /// Of those that were given.
+    fn failed_longest_ago(&self) -> &Place {
+        let given = self.nodes[..self.given].iter().min_by_key(|place| place.failed_at);
+        given.expect("at least one is given")
+    }
+
     fn place_of(&self, node: &Node) -> Option<usize> {
         self.nodes.iter().position(|place| place.node.is_at(node))
     }
@@ -102,6 +130,8 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use hyper::header::HeaderValue;
 
     use super::*;
@@ -168,6 +198,27 @@ mod tests {
         assert_eq!(best(&endpoints), URLS[0]);
         endpoints.failed(&endpoints.best());
         assert_eq!(best(&endpoints), URLS[0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn watches_go_to_any_node_that_is_well_and_to_the_leader_only_where_no_other_is() {
+        let endpoints = Endpoints::new(nodes(URLS).unwrap());
+        let watched =
+            || -> BTreeSet<String> { (0..100).map(|_| endpoints.for_watch().to_string()).collect() };
+        assert_eq!(watched(), URLS.map(str::to_owned).into(), "nobody has named a leader");
+        endpoints.answered(&endpoints.best(), &named(URLS[0]));
+        assert_eq!(watched(), [URLS[1].to_owned(), URLS[2].to_owned()].into());
+        let failed = |url: &str| endpoints.failed(&nodes([url]).unwrap()[0]);
+        failed(URLS[2]);
+        assert_eq!(watched(), [URLS[1].to_owned()].into());
+        failed(URLS[1]);
+        assert_eq!(watched(), [URLS[0].to_owned()].into());
+        tokio::time::advance(Duration::from_millis(10)).await;
+        failed(URLS[0]);
+        assert_eq!(watched().len(), 1, "all failed: each has its turn");
+        endpoints.answered(&endpoints.best(), &named("http://elsewhere:9"));
+        tokio::time::advance(PASSED_OVER + Duration::from_millis(1)).await;
+        assert_eq!(watched(), URLS.map(str::to_owned).into(), "only those that were given");
     }
 
     #[test]

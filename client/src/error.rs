@@ -99,8 +99,9 @@ fn reason(reason: EndReason) -> &'static str {
 fn held(holders: &[Blocker], waiters: u64) -> String {
     match holders.first() {
         Some(Blocker { key, token, holder, .. }) => {
-            let holder = holder.as_ref().map(|holder| format!(" by {}", holder.as_str())).unwrap_or_default();
-            format!("{key} is held{holder} with token {token}")
+            // Another client chose it: it must reach no terminal and no log as it is.
+            let holder = holder.as_ref().map(|holder| format!(" by {}", holder.as_str().escape_debug()));
+            format!("{key} is held{} with token {token}", holder.unwrap_or_default())
         }
         None => format!("{waiters} earlier waiters come first"),
     }
@@ -123,5 +124,26 @@ impl Error {
 
     pub(crate) fn invalid(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Invalid(FieldError::new(field, detail))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_wire::{Holder, Key, Mode, Token};
+
+    use super::*;
+
+    #[test]
+    fn what_another_client_calls_itself_is_no_more_than_a_word() {
+        let blocker = Blocker {
+            key: Key::new("a").unwrap(),
+            token: Token(7),
+            holder: Holder::new("Ä\u{1b}[2J\nme"),
+            mode: Mode::Exclusive.name(),
+            limit: None,
+            expires_in_ms: 1,
+        };
+        let held = Error::Held { holders: vec![blocker], waiters: 0 };
+        assert_eq!(held.to_string(), r"a is held by Ä\u{1b}[2J\nme with token 7");
     }
 }

@@ -15,6 +15,7 @@ use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use ringfence_wire::FieldError;
+use rustix::net::sockopt;
 use serde::Serialize;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -24,6 +25,10 @@ use crate::lifetime::Moment;
 
 /// How long it may take to be connected.
 const CONNECT: Duration = Duration::from_secs(1);
+/// How long what was sent may stay without a word of the other kernel, in milliseconds; a stopped process does not count. A
+/// connection that was closed ends with that, too: else its request may arrive more than a minute after it was given up,
+/// when the cluster has forgotten that its lease was released.
+const GONE_MS: u32 = 2_000;
 /// The longest answer that is read: a page of keys with many holders each.
 const LONGEST_ANSWER: usize = 64 << 20;
 /// Connections to one node that are kept while nobody uses them.
@@ -186,6 +191,7 @@ impl Node {
         let connect = async {
             let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
             stream.set_nodelay(true)?;
+            sockopt::set_tcp_user_timeout(&stream, GONE_MS)?;
             let handshake = handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
             std::io::Result::Ok(handshake)
         };
@@ -309,5 +315,13 @@ mod tests {
         asking.abort();
         let closed = timeout(SOON / 2, stream.read(&mut bytes)).await.unwrap();
         assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+    }
+    #[tokio::test]
+    async fn what_the_other_kernel_does_not_take_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let more_than_fits = Call::new(Method::POST, "/").with(&"x".repeat(32 << 20));
+        let node = node(&listener);
+        let broken = timeout(SOON / 2, node.exchange(&more_than_fits, SOON)).await.unwrap();
+        assert!(matches!(broken, Err(Failure::Broken(_))), "{broken:?}");
     }
 }

@@ -80,6 +80,11 @@ impl Doubt {
         self.last = why;
     }
 
+    /// An earlier call was done, and what it did may stand yet.
+    pub(crate) fn may_stand(&mut self) {
+        self.maybe_done = true;
+    }
+
     pub(crate) fn maybe_done(&self) -> bool {
         self.maybe_done
     }

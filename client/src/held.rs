@@ -1,6 +1,7 @@
 //! What is known of one lease: shared by its handle, by the keeper, and by whoever waits for its loss.
 
-use std::sync::{Mutex, MutexGuard};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ringfence_wire::{Grant, Key, LeaseId, Token};
@@ -33,7 +34,7 @@ struct Known {
 #[derive(Debug, Default)]
 struct Renewal {
     under_way: bool,
-    /// After a failure: not before.
+    /// Not before.
     again_at: Option<Moment>,
     backoff: Backoff,
 }
@@ -47,6 +48,31 @@ pub(crate) enum Due {
     Along,
     /// Not now.
     No,
+}
+
+/// A renewal that is under way: there is to be no other before its answer, or the end of the runtime that was to read it.
+#[derive(Debug)]
+pub(crate) struct Renewing(Arc<Held>);
+
+impl Renewing {
+    pub(crate) fn begin(held: &Arc<Held>) -> Self {
+        held.known().renewal.under_way = true;
+        Self(Arc::clone(held))
+    }
+}
+
+impl Deref for Renewing {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.0
+    }
+}
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        self.known().renewal.under_way = false;
+    }
 }
 
 impl Held {
@@ -100,9 +126,10 @@ impl Held {
     pub(crate) fn confirm(&self, sent: Moment, grant: Grant, now: Moment) {
         let mut known = self.known();
         let expires_in = Duration::from_millis(grant.expires_in_ms.unwrap_or_default());
-        if known.lifetime.confirm(sent, expires_in, now) {
+        if known.lifetime.confirm(sent, Duration::from_millis(grant.ttl_ms.into()), expires_in, now) {
             known.grant = grant;
-            known.renewal = Renewal::default();
+            known.renewal.again_at = Some(now.after(known.lifetime.pause()));
+            known.renewal.backoff.reset();
         }
     }
 
@@ -140,11 +167,6 @@ impl Held {
         }
     }
 
-    /// A renewal is sent: there is to be no other before its answer.
-    pub(crate) fn renewal_begins(&self) {
-        self.known().renewal.under_way = true;
-    }
-
     /// How long a renewal may take, for another to be tried in time.
     pub(crate) fn patience(&self) -> Duration {
         self.known().lifetime.patience()
@@ -153,7 +175,6 @@ impl Held {
     /// It came to nothing definite. The next follows at once, or after a `pause`.
     pub(crate) fn renewal_failed(&self, now: Moment, pause: bool) {
         let mut known = self.known();
-        known.renewal.under_way = false;
         let most = known.lifetime.patience() / 2;
         let wait = if pause { known.renewal.backoff.next().min(most) } else { Duration::ZERO };
         known.renewal.again_at = Some(now.after(wait));

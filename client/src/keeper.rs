@@ -26,7 +26,7 @@ use crate::call::{attempt, json};
 use crate::client::Shared;
 use crate::exchange::Call;
 use crate::fate::Fate;
-use crate::held::{Due, Held};
+use crate::held::{Due, Held, Renewing};
 use crate::lifetime::Moment;
 use crate::{Loss, State};
 
@@ -52,7 +52,7 @@ struct Kept {
 /// What is to be done now.
 struct Plan {
     /// Renewals, of at most [`MAX_BATCH`] leases each.
-    calls: Vec<Vec<Arc<Held>>>,
+    calls: Vec<Vec<Renewing>>,
     next: Moment,
 }
 
@@ -95,11 +95,11 @@ impl Keeper {
         if due.iter().all(|(due, _)| *due != Due::Now) {
             due.clear();
         }
-        let due: Vec<Arc<Held>> = due.into_iter().map(|(_, held)| Arc::clone(held)).collect();
-        due.iter().for_each(|held| held.renewal_begins());
+        let begin = |due: &[(Due, &Arc<Held>)]| due.iter().map(|(_, held)| Renewing::begin(held)).collect();
+        let calls = due.chunks(MAX_BATCH).map(begin).collect();
         let next = kept.leases.values().map(|held| held.look_at()).min().unwrap_or(now).min(now.after(NAP));
         kept.looks_at = Some(next);
-        Some(Plan { calls: due.chunks(MAX_BATCH).map(<[_]>::to_vec).collect(), next })
+        Some(Plan { calls, next })
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -125,7 +125,7 @@ async fn run(shared: Arc<Shared>) {
 }
 
 /// One call for these leases; whether it was answered. `failed` calls before it were not.
-async fn renew(shared: Arc<Shared>, leases: Vec<Arc<Held>>, failed: usize) -> bool {
+async fn renew(shared: Arc<Shared>, leases: Vec<Renewing>, failed: usize) -> bool {
     let lease_ids = leases.iter().map(|held| held.lease_id).collect();
     let call = Call::new(Method::POST, "/v1/renew").with(&RenewManyRequest { lease_ids });
     let within = leases.iter().map(|held| held.patience()).min().unwrap_or(Duration::ZERO);
@@ -163,5 +163,61 @@ fn learn(held: &Held, sent: Moment, result: BatchResult, now: Moment) {
             None => held.renewal_failed(now, true),
         },
         None => held.renewal_failed(now, true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_wire::{Grant, GrantState, Token};
+
+    use super::*;
+    use crate::lifetime::Lifetime;
+
+    const TTL: Duration = Duration::from_secs(12);
+
+    fn grant() -> Grant {
+        Grant {
+            lease_id: LeaseId::random(),
+            state: GrantState::Granted,
+            token: Token(1),
+            holder: None,
+            ttl_ms: 12_000,
+            expires_in_ms: Some(12_000),
+            keys: Vec::new(),
+        }
+    }
+
+    /// A lease that was granted at `sent`, and its keeper.
+    fn kept(sent: Moment) -> (Keeper, Arc<Held>) {
+        let (grant, keeper) = (grant(), Keeper::default());
+        let held = Arc::new(Held::new(grant, Lifetime::new(TTL, sent, TTL)));
+        keeper.kept().leases.insert(held.lease_id, Arc::clone(&held));
+        (keeper, held)
+    }
+
+    fn calls(keeper: &Keeper, now: Moment) -> Vec<Vec<Renewing>> {
+        keeper.plan(now).unwrap().calls
+    }
+
+    #[test]
+    fn a_renewal_that_went_with_its_runtime_is_made_anew() {
+        let sent = Moment::now();
+        let ((keeper, _), due) = (kept(sent), sent.after(TTL / 2));
+        let under_way = calls(&keeper, due);
+        assert_eq!(under_way.len(), 1);
+        assert!(calls(&keeper, due).is_empty(), "one at a time");
+        drop(under_way);
+        assert_eq!(calls(&keeper, due).len(), 1);
+    }
+
+    #[test]
+    fn no_renewal_follows_the_last_without_a_pause() {
+        let sent = Moment::now();
+        let ((keeper, held), late) = (kept(sent), sent.after(TTL / 2));
+        // The answer took so long that the next renewal is due.
+        held.confirm(sent, held.grant(), late);
+        assert!(calls(&keeper, late).is_empty());
+        assert!(held.look_at() > late, "the keeper has to do nothing until then");
+        assert_eq!(calls(&keeper, late.after(TTL / 12)).len(), 1);
     }
 }

@@ -87,10 +87,12 @@ impl Lifetime {
         Self { hold_until: Some(moment), ..self }
     }
 
-    /// The cluster said, to a request sent at `sent`, that it lives `expires_in`. Whether that was in time.
-    pub(crate) fn confirm(&mut self, sent: Moment, expires_in: Duration, now: Moment) -> bool {
+    /// The cluster said, to a request sent at `sent`, that it lives `expires_in`, and `ttl` from each renewal: somebody may
+    /// have changed that by its id. Whether that was in time.
+    pub(crate) fn confirm(&mut self, sent: Moment, ttl: Duration, expires_in: Duration, now: Moment) -> bool {
         let in_time = self.standing(now) != Standing::Over;
         if in_time {
+            self.ttl = ttl;
             self.until = self.until.max(surely_until(sent, expires_in));
         }
         in_time
@@ -130,6 +132,11 @@ impl Lifetime {
     /// are soon all renewed at once, whenever each was acquired.
     pub(crate) fn renew_along_at(&self) -> Option<Moment> {
         self.renew_at().map(|due| due.before(self.ttl / 6))
+    }
+
+    /// How soon after a confirmation it is renewed at the earliest, whatever that has confirmed.
+    pub(crate) fn pause(&self) -> Duration {
+        self.ttl / 12
     }
 
     /// How long one attempt to renew may take: a quarter of its time, so that there are more than two.
@@ -199,20 +206,31 @@ mod tests {
     #[test]
     fn a_confirmation_counts_from_its_own_request_and_the_latest_wins() {
         let mut lifetime = sent_at(0);
-        assert!(lifetime.confirm(at(7_000), TTL, at(8_000)));
+        assert!(lifetime.confirm(at(7_000), TTL, TTL, at(8_000)));
         assert_eq!(lifetime.standing(at(8_000)), Standing::Held);
         assert_eq!(lifetime.remaining(at(8_000)), Duration::from_millis(SURE_MS - 1_000));
-        assert!(lifetime.confirm(at(3_000), TTL, at(8_001)), "an older one that comes late");
+        assert!(lifetime.confirm(at(3_000), TTL, TTL, at(8_001)), "an older one that comes late");
         assert_eq!(lifetime.remaining(at(8_000)), Duration::from_millis(SURE_MS - 1_000));
+    }
+
+    /// The old one counted on: what was left of the new was always too little, and renewals followed each other.
+    #[test]
+    fn a_lease_whose_time_to_live_was_changed_by_its_id_is_renewed_by_the_new_one() {
+        let mut lifetime = sent_at(0);
+        let shorter = TTL / 3;
+        assert!(lifetime.confirm(at(3_000), shorter, shorter, at(3_010)));
+        assert_eq!(lifetime.renew_at(), Some(at(SURE_MS - 2_000)), "it lives on as long as it did");
+        assert!(lifetime.confirm(at(7_000), shorter, shorter, at(7_010)));
+        assert_eq!(lifetime.renew_at(), Some(at(7_000 + 3_000 - 6 - 5 - 2_000)));
     }
 
     #[test]
     fn a_confirmation_that_comes_too_late_brings_nothing_back() {
         let mut lifetime = sent_at(0);
-        assert!(!lifetime.confirm(at(SURE_MS - 10), TTL, at(SURE_MS)));
+        assert!(!lifetime.confirm(at(SURE_MS - 10), TTL, TTL, at(SURE_MS)));
         assert_eq!(lifetime.standing(at(SURE_MS)), Standing::Over);
         let mut in_time = sent_at(0);
-        assert!(in_time.confirm(at(SURE_MS - 10), TTL, at(SURE_MS - 1)));
+        assert!(in_time.confirm(at(SURE_MS - 10), TTL, TTL, at(SURE_MS - 1)));
         assert_eq!(in_time.standing(at(SURE_MS)), Standing::Held);
     }
 
@@ -228,7 +246,7 @@ mod tests {
     fn what_is_given_up_anyway_is_renewed_only_as_far_as_that() {
         let mut lifetime = sent_at(0).at_most_until(at(12_000));
         assert!(lifetime.renew_at().is_some() && !lifetime.ends_by_choice());
-        assert!(lifetime.confirm(at(4_000), TTL, at(4_010)));
+        assert!(lifetime.confirm(at(4_000), TTL, TTL, at(4_010)));
         assert_eq!(lifetime.renew_at(), None);
         assert_eq!(lifetime.standing(at(11_999)), Standing::Held, "it needs no other renewal");
         assert_eq!(lifetime.standing(at(12_000)), Standing::Over);

@@ -1,7 +1,7 @@
 //! A watch that goes on by itself.
 //!
 //! The cluster sends events with their revisions as ids. Where the connection ends, or is silent for long, the watch asks
-//! the next node for what came after the last id that it saw: so nothing is missed and nothing comes
+//! another node for what came after the last id that it saw: so nothing is missed and nothing comes
 //! twice, unless the cluster does not keep so old events any more.
 
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use hyper::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_wire::Revision;
 use serde::Deserialize;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::backoff::Backoff;
 use crate::call::ATTEMPT;
@@ -49,6 +49,8 @@ struct Stream {
     node: Arc<Node>,
     opened: Opened,
     parser: Parser,
+    /// When the last piece came.
+    heard_at: Instant,
 }
 
 /// Why there is no stream.
@@ -116,13 +118,15 @@ impl Watch {
     /// Reads a piece of the stream. One that has ended is given up, and the next is that of another node.
     async fn read(&mut self) {
         let Some(stream) = &mut self.stream else { return };
-        let piece = timeout(SILENCE, stream.opened.response.body_mut().frame()).await;
+        let silent_at = stream.heard_at + SILENCE;
+        let piece = timeout_at(silent_at, stream.opened.response.body_mut().frame()).await;
         let Ok(Some(Ok(piece))) = piece else {
             self.shared.endpoints.failed(&stream.node);
             self.stream = None;
             sleep(self.backoff.next()).await;
             return;
         };
+        stream.heard_at = Instant::now();
         let Some(bytes) = piece.data_ref() else { return };
         let mut wrong = None;
         let events = &mut self.events;
@@ -145,11 +149,11 @@ impl Watch {
 
     async fn open(&mut self) -> Result<(), NoStream> {
         let endpoints = &self.shared.endpoints;
-        let node = endpoints.best();
+        let node = endpoints.for_watch();
         match node.open(&self.call(), ATTEMPT).await {
             Ok(opened) if opened.response.status() == StatusCode::OK => {
                 let parser = Parser::after(self.after);
-                self.stream = Some(Stream { node, opened, parser });
+                self.stream = Some(Stream { node, opened, parser, heard_at: Instant::now() });
                 (self.was_connected, self.gone) = (true, 0);
                 Ok(())
             }

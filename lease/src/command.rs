@@ -32,7 +32,7 @@ pub enum Command {
         token: Token,
     },
     /// The connection of the acquire with this attachment closed before its answer: end the lease, waiting or
-    /// granted, unless a newer acquire or a renewal came.
+    /// granted, unless a newer acquire came, or ever a renewal.
     Detach {
         /// The lease.
         lease_id: LeaseId,

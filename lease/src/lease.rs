@@ -14,7 +14,7 @@ pub(crate) struct Lease {
     pub(crate) holder: Option<Holder>,
     /// The latest acquire.
     attachment: Attachment,
-    /// Whether that still counts: a renewal ends it. (An `Option` would take eight bytes more in every lease.)
+    /// Whether that still counts: a renewal ends it for good. (An `Option` would take eight bytes more in every lease.)
     attached: bool,
     /// The revision of its grant (its token) or, while it waits, that of the place it took.
     pub(crate) number: Revision,
@@ -91,7 +91,7 @@ impl Lease {
         self.rare = metadata.map(|metadata| Box::new(Rare { metadata: Some(metadata), wait: None }));
     }
 
-    /// The latest acquire, until a renewal comes.
+    /// The latest acquire; none once a renewal came.
     pub(crate) fn attachment(&self) -> Option<Attachment> {
         self.attached.then_some(self.attachment)
     }

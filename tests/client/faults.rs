@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ringfence_client::{Client, Error, State};
-use ringfence_harness::until;
+use ringfence_client::{Client, Consistency, Error, State};
+use ringfence_harness::{Cluster, Injection, may_inject, until};
 use tokio::time::timeout;
 
 use crate::client::swallow::{Swallower, When};
@@ -20,6 +20,38 @@ async fn a_grant_whose_answer_was_lost_is_found_by_the_repeat() {
     assert_eq!(measured(&cluster, "ringfence_acquire_total", &["standing"]).await, 1);
     let view = seen(&client, "a", "it is held", |view| view.holders.len() == 1).await;
     assert_eq!(view.holders[0].token, lease.token());
+}
+
+/// A PUT that was given up took the lease over from the one that was answered; its own connection was closed, and so the
+/// lease ended.
+#[tokio::test]
+async fn a_put_that_arrives_late_does_not_take_the_lease_along() {
+    /// So long that the end of a connection is noticed before its request is done.
+    const SLOW: &str = "delay_enter=1000000";
+    /// Longer than a node remembers that a connection closed.
+    const LATER_MS: u64 = 4_000;
+    if !may_inject() {
+        return;
+    }
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).nodes(1).start().await.unwrap();
+    let client = client_of(&cluster);
+    let swallower = Swallower::start(cluster.node(1).http(), 1, When::Kept).await;
+    let through = Client::connect([swallower.url()]).unwrap();
+    let lease = through.lock("a").ttl(LONG).no_renew().acquire().await.unwrap();
+    assert_eq!(swallower.left(), 0);
+    let slow = Injection::start(cluster.node(1), "fdatasync", SLOW).await.unwrap();
+    let log = async || client.cluster().await.unwrap().last_log_index;
+    let before = log().await;
+    let connections = swallower.deliver().await;
+    until(SOON, "the late one is in the log", async || (log().await > before).then_some(())).await.unwrap();
+    drop(connections);
+    until(SOON, "it is done", async || (slow.count() > 0).then_some(())).await.unwrap();
+    drop(slow);
+    let left_ms = |view: &ringfence_client::KeyView| view.holders.first().and_then(|h| h.expires_in_ms);
+    let now_ms = left_ms(&client.key("a", Consistency::Linearizable).await.unwrap()).unwrap();
+    let later = |view: &ringfence_client::KeyView| left_ms(view).is_none_or(|ms| ms + LATER_MS < now_ms);
+    let view = seen(&client, "a", "time goes on", later).await;
+    assert_eq!(view.holders.first().map(|holder| holder.token), Some(lease.token()));
 }
 
 #[tokio::test]

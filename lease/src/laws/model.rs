@@ -140,7 +140,10 @@ impl Model {
                 return Outcome::Refused(Refusal::WaitTimeout);
             }
             let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == id).expect("known");
-            lease.attachment = Some(acquire.attachment);
+            // Whoever has renewed it knows of it.
+            if !known.live || lease.attachment.is_some() {
+                lease.attachment = Some(acquire.attachment);
+            }
             if known.live {
                 return Outcome::Standing(Box::new(self.grant(&known, Some(self.at))));
             }

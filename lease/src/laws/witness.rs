@@ -30,7 +30,7 @@ struct Seen {
     ttl_ms: u64,
     /// Of its wait, or of its time-to-live.
     deadline_ms: u64,
-    /// The latest acquire, unless a renewal came.
+    /// The latest acquire, unless a renewal ever came.
     attachment: Option<Attachment>,
 }
 
@@ -230,9 +230,10 @@ impl Witness {
                 seen.attachment = Some(acquire.attachment);
             }
             (Command::Acquire(acquire), Outcome::Standing(_)) => {
-                self.seen.get_mut(&acquire.lease_id).expect("it is live").attachment =
-                    Some(acquire.attachment);
-                self.count("repeated");
+                let seen = self.seen.get_mut(&acquire.lease_id).expect("it is live");
+                let attached = seen.attachment.is_some();
+                seen.attachment = attached.then_some(acquire.attachment);
+                self.count(if attached { "repeated" } else { "repeated after a renewal" });
             }
             (Command::Release { lease_id }, _) => {
                 self.ended_ms.entry(*lease_id).or_insert(now_ms);

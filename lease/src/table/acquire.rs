@@ -55,9 +55,13 @@ impl LeaseTable {
         }
     }
 
-    /// Only the attachment is new.
+    /// Only the attachment is new. A lease that was renewed has none for good: a repeat that was delayed on its way, and
+    /// whose connection has closed since, must not end a lease that somebody knows of.
     fn repeat_granted(&mut self, slot: Slot, repeat: &Lease) -> Outcome {
-        self.leases.get_mut(slot).attach(repeat.attachment());
+        let lease = self.leases.get_mut(slot);
+        if lease.attachment().is_some() {
+            lease.attach(repeat.attachment());
+        }
         Outcome::Standing(Box::new(self.grant_of(self.leases.get(slot), Some(self.at_ms))))
     }
 

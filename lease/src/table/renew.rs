@@ -6,7 +6,8 @@ use crate::{Outcome, Refusal};
 
 impl LeaseTable {
     /// The deadline never comes nearer: a renewal that was delayed on its way must not cut a newer and longer one
-    /// short. Whoever renews has the answer to its acquire: a connection that closes later means nothing any more.
+    /// short. Whoever renews has the answer to its acquire: no connection that closes later means anything any more, not
+    /// even that of a repeat which comes later.
     pub(super) fn renew(&mut self, id: LeaseId, ttl: Option<Ttl>) -> Outcome {
         let Some((slot, lease)) = self.find(id) else {
             return Outcome::Refused(self.refusal(id));

@@ -1,48 +1,25 @@
-//! How a watch goes on: against servers that say what the test tells them, and break off where it wants.
-
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! How a watch goes on.
 
 use std::time::Duration;
 
 use ringfence_client::{Client, Error, Revision, Watch, WatchEventName};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 
-const SOON: Duration = Duration::from_secs(30);
+use crate::played::node::{Asked, Played, SOON};
+
 const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nretry: 500\n\n";
 
-/// A node that is played by the test.
-struct Played(TcpListener);
-
-/// A request that it got.
-struct Asked {
-    path: String,
-    stream: TcpStream,
+/// Two nodes, and a client that does not know which of them leads.
+async fn two() -> ([Played; 2], Client) {
+    let nodes = [Played::new().await, Played::new().await];
+    let client = Client::connect(nodes.iter().map(Played::url)).unwrap();
+    (nodes, client)
 }
 
-impl Played {
-    async fn new() -> Self {
-        Self(TcpListener::bind("127.0.0.1:0").await.unwrap())
-    }
-
-    fn url(&self) -> String {
-        format!("http://{}", self.0.local_addr().unwrap())
-    }
-
-    async fn asked(&self) -> Asked {
-        let (mut stream, _) = tokio::time::timeout(SOON, self.0.accept()).await.unwrap().unwrap();
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            head.push(stream.read_u8().await.unwrap().into());
-        }
-        let path = head.split(' ').nth(1).unwrap().to_owned();
-        Asked { path, stream }
-    }
-}
-
-impl Asked {
-    async fn say(&mut self, text: &str) {
-        self.stream.write_all(text.as_bytes()).await.unwrap();
+/// Which of them is asked next, and what.
+async fn asked([one, two]: &[Played; 2]) -> (usize, Asked) {
+    tokio::select! {
+        asked = one.asked() => (0, asked),
+        asked = two.asked() => (1, asked),
     }
 }
 
@@ -61,18 +38,17 @@ async fn next(watch: &mut Watch) -> Result<u64, Error> {
 
 #[tokio::test]
 async fn a_watch_goes_on_at_the_next_node_after_the_last_whole_event() {
-    let (one, two) = (Played::new().await, Played::new().await);
-    let client = Client::connect([one.url(), two.url()]).unwrap();
+    let (nodes, client) = two().await;
     let mut watch = client.watch("a/ü");
     assert_eq!(watch.revision(), None);
     let whole = event(13);
     let (half, rest) = whole.split_at(whole.len() - 1);
     let play = async {
-        let mut asked = one.asked().await;
+        let (first, mut asked) = asked(&nodes).await;
         assert_eq!(asked.path, "/v1/watch?prefix=a%2F%C3%BC");
         asked.say(&format!("{STREAM}id: 10\n\n{}: here\n\n{}{half}", event(11), event(12))).await;
         drop(asked);
-        let mut asked = two.asked().await;
+        let mut asked = nodes[1 - first].asked().await;
         assert_eq!(asked.path, "/v1/watch?prefix=a%2F%C3%BC&after=12");
         asked.say(&format!("{STREAM}id: 12\n\n{half}{rest}")).await;
         asked
@@ -111,22 +87,51 @@ async fn an_id_without_an_event_is_where_a_watch_goes_on() {
 async fn history_is_gone_only_when_no_node_keeps_it() {
     const GONE: &str =
         r#"{"type":"urn:ringfence:problem:history-gone","title":"t","status":410,"detail":"d"}"#;
-    let gone = format!("HTTP/1.1 410 Gone\r\ncontent-length: {}\r\n\r\n{GONE}", GONE.len());
-    let (one, two) = (Played::new().await, Played::new().await);
-    let client = Client::connect([one.url(), two.url()]).unwrap();
+    let (nodes, client) = two().await;
     let mut watch = client.watch("").after(Revision(7));
     let play = async {
-        one.asked().await.say(&gone).await;
-        let mut asked = two.asked().await;
-        asked.say(&format!("{STREAM}{}", event(8))).await;
+        let (first, one) = asked(&nodes).await;
+        one.answer("410 Gone", GONE).await;
+        nodes[1 - first].asked().await.say(&format!("{STREAM}{}", event(8))).await;
     };
     let ((), revision) = tokio::join!(play, next(&mut watch));
     assert_eq!(revision, Ok(8));
 
     let mut watch = client.watch("").after(Revision(7));
-    let say = async |node: &Played| node.asked().await.say(&gone).await;
-    let ((), (), result) = tokio::join!(say(&one), say(&two), next(&mut watch));
+    let say = async |node: &Played| node.asked().await.answer("410 Gone", GONE).await;
+    let [one, two] = &nodes;
+    let ((), (), result) = tokio::join!(say(one), say(two), next(&mut watch));
     assert!(matches!(&result, Err(Error::HistoryGone { after: 7, .. })), "{result:?}");
+}
+
+/// Its silence began anew whenever somebody asked for the next event, as a `select!` does each time.
+#[tokio::test]
+async fn a_silent_stream_is_left_also_by_who_does_not_wait_for_long_at_a_time() {
+    const A_MOMENT: Duration = Duration::from_millis(10);
+    let (nodes, client) = two().await;
+    let mut watch = client.watch("");
+    let play = async {
+        let (first, mut asked) = asked(&nodes).await;
+        asked.say(&format!("{STREAM}{}", event(11))).await;
+        (first, asked)
+    };
+    let ((first, _silent), revision) = tokio::join!(play, next(&mut watch));
+    assert_eq!(revision, Ok(11));
+    for _ in 0..3 {
+        assert!(tokio::time::timeout(A_MOMENT, watch.next()).await.is_err());
+        // What is under way in the sockets needs no time: it stands still only for the silence to grow.
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(20)).await;
+        tokio::time::resume();
+    }
+    let play = async {
+        let mut asked = nodes[1 - first].asked().await;
+        assert_eq!(asked.path, "/v1/watch?prefix=&after=11");
+        asked.say(&format!("{STREAM}{}", event(12))).await;
+        asked
+    };
+    let (_asked, revision) = tokio::join!(play, next(&mut watch));
+    assert_eq!(revision, Ok(12));
 }
 
 #[tokio::test]

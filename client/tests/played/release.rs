@@ -1,0 +1,29 @@
+//! How a release ends that finds nothing definite.
+
+use ringfence_client::{Client, Error, LeaseId};
+use tokio::time::timeout;
+
+use crate::played::node::{Played, SOON};
+
+/// It was given up after some seconds, against what the error says.
+#[tokio::test]
+async fn a_release_whose_outcome_is_unknown_goes_on_in_the_background() {
+    let node = Played::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let lease_id = LeaseId::random();
+    let blind = async {
+        loop {
+            node.asked().await.answer("502 Bad Gateway", "").await;
+        }
+    };
+    let released = tokio::select! {
+        released = client.release(lease_id) => released,
+        () = blind => unreachable!("it is blind for ever"),
+    };
+    let unknown = released.unwrap_err();
+    assert!(matches!(unknown, Error::Unknown { lease_id: Some(id), .. } if id == lease_id), "{unknown:?}");
+    let again = node.asked().await;
+    assert_eq!((again.method.as_str(), again.path.clone()), ("DELETE", format!("/v1/leases/{lease_id}")));
+    again.answer("204 No Content", "").await;
+    timeout(SOON, client.settle()).await.unwrap();
+}
