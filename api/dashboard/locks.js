@@ -73,6 +73,7 @@ export class Locks {
     this.list = new KeyList(this.table, {
       open: (key) => this.page.go(`#/key/${encodeURIComponent(key)}`),
       scrolled: () => this.#soon(),
+      now: () => this.page.node.now(),
     });
     this.failure = null;
     this.reading = true;
@@ -99,7 +100,7 @@ export class Locks {
       if (!answer) return null;
       revision ??= answer.revision;
       read += answer.keys.length;
-      mark = this.table.take(mark, answer, performance.now(), () => false);
+      mark = this.table.take(mark, answer, this.page.node.now(), () => false);
       this.#draw();
     }
     if (mark) this.table.cut(mark.last);
@@ -124,7 +125,7 @@ export class Locks {
       for (let pages = 0; mark && pages < MOST_PAGES; pages++) {
         const answer = await this.#page(mark, false, signal);
         if (!answer) break;
-        mark = this.table.take(mark, answer, performance.now(), (key) => this.list.isSeen(key));
+        mark = this.table.take(mark, answer, this.page.node.now(), (key) => this.list.isSeen(key));
         if (mark && order(mark.last, last) >= 0) break;
       }
       this.#draw();
@@ -142,7 +143,7 @@ export class Locks {
   }
 
   #changed(changes) {
-    const now_ms = performance.now();
+    const now_ms = this.page.node.now();
     const isSeen = (key) => this.list.isSeen(key);
     let touched = false;
     for (const change of changes) touched = this.table.apply(change, now_ms, isSeen) || touched;
