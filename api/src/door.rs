@@ -100,7 +100,7 @@ impl Door {
     {
         let started = Instant::now();
         let method = measure::method(request.method());
-        let answer = match origin::check(&request) {
+        let answer = match origin::check(&request, || self.handle.status()) {
             Ok(()) => work(Arc::clone(&self), request).await,
             Err(foreign) => Err(foreign),
         };
