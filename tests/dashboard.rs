@@ -172,6 +172,12 @@ async fn a_lease_appears_counts_down_and_is_revoked_from_the_page() {
     browser.until(SOON, &format!("{result}.includes('is dead')")).await.unwrap();
     let told = browser.evaluate(result).await.unwrap();
     assert!(!told.as_str().unwrap().contains("Nothing was"), "{told}");
+    // Whoever goes elsewhere leaves the dialog behind.
+    browser.evaluate("history.back()").await.unwrap();
+    browser
+        .until(SOON, "document.title.startsWith('Locks') && !document.querySelector('dialog.revoke')")
+        .await
+        .unwrap();
     let serious = browser.complaints().iter().filter(|text| !text.contains("409") && !is_too_far_back(text));
     assert_eq!(serious.collect::<Vec<_>>(), Vec::<&String>::new());
 }

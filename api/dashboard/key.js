@@ -145,6 +145,7 @@ export class KeyView {
         onclick: () => revoke(this.key, holder, {
           left: (left) => draw(left, this.view.holders.find(({ token }) => token === holder.token) ?? null, this.page.node.now()),
           done: () => this.wake?.abort(),
+          signal: this.page.signal,
         }),
       }),
     ]));

@@ -8,9 +8,9 @@ import { visible } from "./text.js";
 
 /**
  * Asks, and ends the lease of `holder` on `key` if that is wanted. `left` draws a bar of what it has left; `done` is called
- * when something may have changed.
+ * when something may have changed. Once `signal` is aborted nothing is asked any more.
  */
-export function revoke(key, holder, { left, done }) {
+export function revoke(key, holder, { left, done, signal }) {
   const time = bar();
   // Whether an earlier try may have been done.
   let isUnknown = false;
@@ -41,6 +41,7 @@ export function revoke(key, holder, { left, done }) {
     form, result);
   const timer = setInterval(() => left(time), 100);
   left(time);
+  signal.addEventListener("abort", () => dialog.close(), { once: true });
   document.body.append(dialog);
   dialog.showModal();
 
