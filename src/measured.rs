@@ -15,9 +15,12 @@ const COUNTERS: &[(&str, &str)] = &[
     ("ringfence_release_total", "Releases answered by this node, repeated ones too."),
     (
         "ringfence_lease_end_total",
-        "Granted leases that ended, by reason. Each end is counted by one node, the leader that proposed it: sum over all nodes.",
+        "Granted leases that ended, by reason. Each end is counted by one node, the leader that proposed it: sum over all nodes. Ends that were proposed right before a change of the leader may be counted by none.",
     ),
-    ("ringfence_http_requests_total", "Requests answered by this node, by method, route and status."),
+    (
+        "ringfence_http_requests_total",
+        "Requests to this node, by method, route and status: that of the answer, or closed where the connection was closed before.",
+    ),
     (
         "ringfence_raft_leader_changes_total",
         "Leaders that this node came to know one after the other, the first included.",
@@ -69,6 +72,14 @@ const GAUGES: &[(&str, &str)] = &[
         "ringfence_raft_log_since_snapshot_bytes",
         "Bytes of log since the newest snapshot of this node: it grows, and falls when one is taken.",
     ),
+    (
+        "ringfence_raft_proposal_pending_seconds",
+        "How long ago this node, leading, proposed the oldest entry that is not applied yet; 0 where all are.",
+    ),
+    (
+        "ringfence_raft_log_flush_pending_seconds",
+        "How long this node's disk has been at the flush that is under way; 0 where none is.",
+    ),
     ("ringfence_loop_lag_longest_seconds", "The longest lag of the event loop in the last 30 to 60 s."),
     ("ringfence_disk_size_bytes", "The size of the file system that this node's data is on."),
     (
@@ -90,7 +101,7 @@ const HISTOGRAMS: &[(&str, &str)] = &[
     ),
     (
         "ringfence_http_request_duration_seconds",
-        "From a request's head to its answer, by method and route; for an acquire with the time it waited.",
+        "From a request's head to its answer, or to the end of its connection before, by method and route; for an acquire with the time it waited.",
     ),
     (
         "ringfence_raft_proposal_duration_seconds",

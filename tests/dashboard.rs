@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::ops::Range;
 use std::time::Duration;
 
 use ringfence_harness::{
@@ -76,7 +77,12 @@ async fn a_lease_appears_counts_down_and_is_revoked_from_the_page() {
 
     // Another node grants it; the page learns of it by itself.
     let client = cluster.node(2).client();
-    let grant = acquire(&client, &held_for(600_000, "orders/42", "billing-7")).await;
+    let lease = LeaseId::random();
+    let Acquired::Granted(grant) =
+        client.acquire(lease, &held_for(600_000, "orders/42", "billing-7")).await.done()
+    else {
+        panic!("a free key was not granted")
+    };
     let waiting = tokio::spawn({
         let client = client.clone();
         async move { client.acquire(LeaseId::random(), &wait_for("orders/42", 60_000)).await.done() }
@@ -100,6 +106,13 @@ async fn a_lease_appears_counts_down_and_is_revoked_from_the_page() {
         .until(SOON, "document.querySelector('dialog.revoke').innerText.includes('billing-7')")
         .await
         .unwrap();
+    // A renewal that changes nothing but times is seen in both.
+    client.renew(lease, Some(Ttl::from_ms(86_400_000).unwrap())).await.done();
+    for left in ["dialog .left", "td .left"] {
+        let is_long = format!("document.querySelector('{left}').textContent.startsWith('23:59:')");
+        browser.until(SOON, &is_long).await.unwrap();
+    }
+    browser.until(SOON, "document.querySelector('.one-key table').innerText.includes('24 h')").await.unwrap();
     let is_disabled = "document.querySelector('dialog.revoke button.danger').disabled";
     assert_eq!(browser.evaluate(is_disabled).await.unwrap(), true);
     browser.write("orders/4").await.unwrap();
@@ -131,6 +144,40 @@ async fn a_lease_appears_counts_down_and_is_revoked_from_the_page() {
         .await
         .unwrap();
     assert_eq!(browser.evaluate("document.querySelectorAll('dialog.revoke').length").await.unwrap(), 1);
+    let result = "document.querySelector('dialog.revoke').innerText";
+    let told = browser.evaluate(result).await.unwrap();
+    assert!(told.as_str().unwrap().contains("Nothing was revoked"), "{told}");
+
+    // A try whose answer was lost may have been done, whatever the next one is told.
+    browser.press("Escape").await.unwrap();
+    let last = acquire(&client, &held_for(600_000, "orders/42", "billing-8")).await;
+    let lose = "
+        const real = window.fetch;
+        window.fetch = async (url, options) => {
+            const answer = await real(url, options);
+            if (url !== 'v1/revoke') return answer;
+            window.fetch = real;
+            throw new TypeError('lost');
+        };
+    ";
+    run(&mut browser, lose).await;
+    let last_button = format!("document.querySelector('button[data-token=\"{}\"]')", last.token);
+    browser.until(SOON, &last_button).await.unwrap();
+    browser.evaluate(&format!("{last_button}.click()")).await.unwrap();
+    browser.write("orders/42").await.unwrap();
+    browser.press("Enter").await.unwrap();
+    browser.until(SOON, &format!("{result}.includes('may or may not have been done')")).await.unwrap();
+    assert_eq!(holders(&client, "orders/42").await, []);
+    browser.press("Enter").await.unwrap();
+    browser.until(SOON, &format!("{result}.includes('is dead')")).await.unwrap();
+    let told = browser.evaluate(result).await.unwrap();
+    assert!(!told.as_str().unwrap().contains("Nothing was"), "{told}");
+    // Whoever goes elsewhere leaves the dialog behind.
+    browser.evaluate("history.back()").await.unwrap();
+    browser
+        .until(SOON, "document.title.startsWith('Locks') && !document.querySelector('dialog.revoke')")
+        .await
+        .unwrap();
     let serious = browser.complaints().iter().filter(|text| !text.contains("409") && !is_too_far_back(text));
     assert_eq!(serious.collect::<Vec<_>>(), Vec::<&String>::new());
 }
@@ -199,6 +246,66 @@ async fn names_that_look_like_markup_stay_text() {
 }
 
 #[tokio::test]
+async fn no_two_texts_of_clients_are_written_alike() {
+    if !Browser::is_installed() {
+        return;
+    }
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let mut browser = browse(cluster.node(1), "").await;
+    let script = "
+        const { visible } = await import('/dashboard/text.js');
+        return ['a b', ' a', 'a  b ', 'a␣', 'a\\u00a0b', 'a\\u2003b', 'a\\ufe0f', 'a\\u3164', 'a\\u2800', '⟨U+202E⟩', 'ä😀'].map(visible);
+    ";
+    let shown = json!([
+        "a b",
+        "␣a",
+        "a␣ b␣",
+        "a⟨U+2423⟩",
+        "a⟨U+00A0⟩b",
+        "a⟨U+2003⟩b",
+        "a⟨U+FE0F⟩",
+        "a⟨U+3164⟩",
+        "a⟨U+2800⟩",
+        "⟨U+27E8⟩U+202E⟩",
+        "ä😀"
+    ]);
+    assert_eq!(run(&mut browser, script).await, shown);
+}
+
+#[tokio::test]
+async fn of_changes_that_are_told_at_once_each_is_seen_now_or_was_before() {
+    if !Browser::is_installed() {
+        return;
+    }
+    let cluster = Cluster::builder(PROGRAM).first_revision(Some(1)).start().await.unwrap();
+    let client = cluster.node(1).client();
+    acquire(&client, &held_for(600_000, "orders/42", "billing-7")).await;
+    let mut browser = browse(cluster.node(1), "#/cluster").await;
+    // The watch waits until the test lets it go on.
+    let hold = "
+        const real = window.fetch;
+        const gate = new Promise((open) => { window.letGo = open; });
+        window.fetch = async (url, options) => {
+            if (url.startsWith('v1/watch')) await gate;
+            return real(url, options);
+        };
+        location.hash = '#/key/orders%2F42';
+    ";
+    run(&mut browser, hold).await;
+    browser.until(SOON, "document.querySelector('.one-key button.danger')").await.unwrap();
+    let view = client.key(&key("orders/42"), Consistency::Linearizable).await.done();
+    client.revoke(&key("orders/42"), view.holders[0].token).await.done();
+    browser
+        .until(SOON, "document.querySelector('.one-key').innerText.includes('Nobody holds this key')")
+        .await
+        .unwrap();
+    browser.evaluate("letGo()").await.unwrap();
+    let seen = "[...document.querySelectorAll('.history tbody tr')].map(row => row.lastChild.textContent === 'earlier')";
+    browser.until(SOON, &format!("{seen}.length === 2")).await.unwrap();
+    assert_eq!(browser.evaluate(seen).await.unwrap(), json!([false, true]));
+}
+
+#[tokio::test]
 async fn every_view_is_reached_by_keys_alone() {
     if !Browser::is_installed() {
         return;
@@ -251,6 +358,126 @@ async fn every_view_is_reached_by_keys_alone() {
     is_clean(&browser, node);
 }
 
+/// What a script gives that begins with the parts of the page that it names.
+async fn run(browser: &mut Browser, script: &str) -> serde_json::Value {
+    browser.evaluate(&format!("(async () => {{ {script} }})()")).await.unwrap()
+}
+
+/// A table of `most` keys, to which `page` and `tell` bring what a node would say.
+const TABLE: &str = "
+    const { KeyTable, START } = await import('/dashboard/key_table.js');
+    const view = (key, revision, token) => ({ key, fence: token, revision, waiters: [],
+        holders: [{ token, holder: null, mode: 'exclusive', limit: null, ttl_ms: 9000, expires_in_ms: 9000, metadata: {} }] });
+    const page = (revision, next, ...tokens) => ({ revision, next,
+        keys: tokens.map(([key, token, at = revision]) => view(key, at, token)) });
+    const table = (most = 100) => {
+        const it = new KeyTable(most);
+        it.tell = (name, revision, key, token = revision) => it.apply(
+            { name, revision, token, holder: null, keys: [{ key, mode: 'exclusive', fence: token }] }, 0, () => false);
+        it.say = () => it.keys.map((key, place) => key + (it.at(place).ended ? ' ended' : '')).join(' ');
+        return it;
+    };
+";
+
+#[tokio::test]
+async fn a_page_that_was_under_way_takes_nothing_back_of_what_a_watch_has_told() {
+    if !Browser::is_installed() {
+        return;
+    }
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let mut browser = browse(cluster.node(1), "").await;
+    let mut says = async |script: &str| run(&mut browser, &format!("{TABLE} {script}")).await;
+
+    // A grant that is newer than the page.
+    let granted = "const keys = table(); keys.take(START, page(10, null, ['a', 1]), 0, () => true);
+        keys.tell('granted', 15, 'b'); keys.take(START, page(10, null, ['a', 1]), 0, () => true); return keys.say()";
+    assert_eq!(says(granted).await, "a b");
+    let first = "const keys = table(); keys.take(START, page(10, null), 0, () => true);
+        keys.tell('granted', 15, 'b'); keys.take(START, page(10, null), 0, () => true);
+        const before = keys.say(); keys.take(START, page(16, null), 0, () => true); return [before, keys.say()]";
+    assert_eq!(says(first).await, json!(["b", "b ended"]));
+    // An end that is newer than the page: nothing else would ever tell it again.
+    let released = "const keys = table(); keys.take(START, page(10, null, ['a', 1], ['b', 2]), 0, () => false);
+        keys.tell('released', 15, 'b', 2); keys.take(START, page(10, null, ['a', 1], ['b', 2]), 0, () => false);
+        return keys.say()";
+    assert_eq!(says(released).await, "a");
+    // The revision of a page is that of the first one, that of its keys is its own.
+    let later =
+        "const keys = table(); const mark = keys.take(START, page(10, 'x', ['a', 1]), 0, () => false);
+        keys.take(mark, page(10, null, ['b', 2], ['c', 3]), 0, () => false); keys.tell('granted', 15, 'd');
+        keys.take(mark, page(10, null, ['c', 3, 20]), 0, () => true); return keys.say()";
+    assert_eq!(says(later).await, "a b ended c d ended");
+}
+
+#[tokio::test]
+async fn a_table_keeps_the_first_keys_whatever_is_told_or_read() {
+    if !Browser::is_installed() {
+        return;
+    }
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let mut browser = browse(cluster.node(1), "").await;
+    let mut says = async |script: &str| run(&mut browser, &format!("{TABLE} {script}")).await;
+
+    let told = "const keys = table(3); keys.take(START, page(10, null, ['b', 1], ['d', 2]), 0, () => false);
+        keys.tell('granted', 11, 'e'); keys.tell('granted', 12, 'a'); keys.tell('granted', 13, 'f');
+        const many = [keys.say(), keys.complete]; keys.tell('released', 14, 'a', 12); keys.tell('granted', 15, 'e');
+        return [...many, keys.say()]";
+    assert_eq!(says(told).await, json!(["a b d", false, "b d"]));
+    // A list that is read again ends where it was left, though the one before went further.
+    let read =
+        "const keys = table(3); const mark = keys.take(START, page(10, 'x', ['c', 1]), 0, () => false);
+        keys.take(mark, page(10, null, ['d', 2], ['e', 3]), 0, () => false);
+        const end = keys.take(START, page(20, 'y', ['a', 11], ['b', 12]), 0, () => false);
+        keys.cut(end.last); return [keys.say(), keys.complete, keys.mark('z').last]";
+    assert_eq!(says(read).await, json!(["a b", false, "b"]));
+}
+
+#[tokio::test]
+async fn a_watch_that_was_cut_off_goes_on_and_lists_are_read_again_ever_more_slowly() {
+    if !Browser::is_installed() {
+        return;
+    }
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let mut browser = browse(cluster.node(1), "#/cluster").await;
+    // What a node answers to each watch in turn, with nothing kept at first; and where in time the watches were.
+    let refuse = "
+        window.asked = [];
+        const real = window.fetch;
+        window.fetch = async (url, options) => {
+            if (!url.startsWith('v1/watch')) return real(url, options);
+            asked.push(performance.now());
+            return asked.length > 4 ? real(url, options) : new Response('', { status: 410 });
+        };
+        location.hash = '#/locks';
+    ";
+    run(&mut browser, refuse).await;
+    let is_live = "document.querySelector('#mode').textContent === 'live'";
+    browser.until(SOON, &format!("asked.length === 5 && {is_live}")).await.unwrap();
+    let gaps = browser.evaluate("[2, 3, 4].map(place => asked[place] - asked[place - 1])").await.unwrap();
+    for (gap, at_least_ms) in gaps.as_array().unwrap().iter().zip([0.0, 999.0, 1_999.0]) {
+        assert!(gap.as_f64().unwrap() >= at_least_ms, "{gaps}");
+    }
+
+    // What was cut off goes on from what it was told last, and no list is read for it.
+    let script = "
+        const { follow } = await import('/dashboard/watch.js');
+        const [real, asked, enough] = [window.fetch, [], new AbortController()];
+        let lists = 0;
+        const text = 'id: 7\\n\\nevent: cut-off\\ndata: {}\\n\\n';
+        window.fetch = async (url, options) => {
+            if (!url.includes('prefix=these')) return real(url, options);
+            asked.push([new URLSearchParams(url.split('?')[1]).get('after'), lists]);
+            if (asked.length === 2) enough.abort();
+            options.signal.throwIfAborted();
+            return new Response(text, { headers: { 'content-type': 'text/event-stream' } });
+        };
+        const load = async () => { lists += 1; return 5; };
+        await follow({ prefix: 'these', load, changed: () => {}, live: () => {}, signal: enough.signal }).catch(() => {});
+        return asked;
+    ";
+    assert_eq!(run(&mut browser, script).await, json!([["5", 1], ["7", 1]]));
+}
+
 #[tokio::test]
 async fn of_ten_thousand_keys_only_those_on_the_screen_are_in_the_page() {
     const KEYS: usize = 10_000;
@@ -259,15 +486,7 @@ async fn of_ten_thousand_keys_only_those_on_the_screen_are_in_the_page() {
     }
     let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
     let node = cluster.leader().await.unwrap();
-    let names: Vec<String> = (0..KEYS).map(|number| format!("many/{number:05}")).collect();
-    for chunk in names.chunks(1_000) {
-        let operations: Vec<_> = chunk
-            .iter()
-            .map(|name| json!({ "acquire": { "lease_id": LeaseId::random(), "keys": [name], "ttl_ms": 86_400_000 } }))
-            .collect();
-        let body = json!({ "operations": operations }).to_string();
-        assert_eq!(node.client().raw("POST", "/v1/batch", body).await.unwrap().status, 200);
-    }
+    hold_many(node, 0..KEYS).await;
     let mut browser = browse(node, "#/locks").await;
     browser
         .until(SOON, "document.querySelector('.summary').textContent.startsWith('10,000 keys ')")
@@ -300,6 +519,50 @@ async fn of_ten_thousand_keys_only_those_on_the_screen_are_in_the_page() {
     let heap = browser.heap_bytes().await.unwrap();
     eprintln!("with {KEYS} keys the page's objects take {:.1} MB", heap as f64 / 1e6);
     is_clean(&browser, node);
+
+    // Of more than the page shows it shows the first.
+    let all = "document.querySelector('.summary').textContent.startsWith('the first 20,000 keys; a prefix finds more')";
+    hold_many(node, KEYS..2 * KEYS + 500).await;
+    browser.until(SOON, all).await.unwrap();
+    // When what has changed is not kept, as many are read again, and what changes then is seen.
+    let watch = "
+        window.watches = [];
+        const real = window.fetch;
+        window.fetch = async (url, options) => {
+            if (!url.startsWith('v1/watch')) return real(url, options);
+            if (watches.length === 1) return watches.push(null), new Response('', { status: 410 });
+            const cut = new AbortController();
+            watches.push(cut);
+            return real(url, { ...options, signal: AbortSignal.any([options.signal, cut.signal]) });
+        };
+        location.hash = '#/cluster';
+    ";
+    run(&mut browser, watch).await;
+    browser.until(SOON, "document.title.startsWith('Cluster')").await.unwrap();
+    browser.evaluate("location.hash = '#/locks'").await.unwrap();
+    let is_live = "document.querySelector('#mode').textContent === 'live'";
+    browser.until(SOON, &format!("watches.length === 1 && {is_live} && {all}")).await.unwrap();
+    browser.evaluate("watches[0].abort()").await.unwrap();
+    browser.until(SOON, &format!("watches.length === 3 && {is_live} && {all}")).await.unwrap();
+    acquire(&node.client(), &try_once("earlier")).await;
+    browser
+        .until(SOON, "document.querySelector('.spacer .row').innerText.includes('earlier')")
+        .await
+        .unwrap();
+    assert_eq!(browser.evaluate("watches.length").await.unwrap(), 3);
+}
+
+/// Takes leases on keys that differ by these numbers, for a day.
+async fn hold_many(node: &Node, numbers: Range<usize>) {
+    let names: Vec<String> = numbers.map(|number| format!("many/{number:05}")).collect();
+    for chunk in names.chunks(1_000) {
+        let operations: Vec<_> = chunk
+            .iter()
+            .map(|name| json!({ "acquire": { "lease_id": LeaseId::random(), "keys": [name], "ttl_ms": 86_400_000 } }))
+            .collect();
+        let body = json!({ "operations": operations }).to_string();
+        assert_eq!(node.client().raw("POST", "/v1/batch", body).await.unwrap().status, 200);
+    }
 }
 
 #[tokio::test]
@@ -327,6 +590,15 @@ async fn without_a_quorum_time_stands_still_and_the_page_recovers_by_itself() {
         .await
         .unwrap();
     assert_eq!(browser.evaluate(&format!("{SHARE} >= {share}")).await.unwrap(), true);
+    // What is drawn again for other reasons shows the same time: here a read in vain.
+    let left = "document.querySelector('.spacer .left').textContent";
+    let before = browser.evaluate(left).await.unwrap();
+    let reads =
+        "performance.getEntriesByType('resource').filter(({ name }) => name.includes('/v1/keys?')).length";
+    let many = browser.evaluate(reads).await.unwrap();
+    browser.until(SOON, &format!("{reads} > {many} + 1")).await.unwrap();
+    browser.evaluate("document.querySelector('.rows').dispatchEvent(new Event('scroll'))").await.unwrap();
+    assert_eq!(browser.evaluate(left).await.unwrap(), before);
 
     // What is opened only now shows what this node has.
     browser.evaluate("location.hash = '#/key/orders%2F42'").await.unwrap();

@@ -97,6 +97,31 @@ async fn every_end_of_a_lease_is_counted_by_one_node_and_not_again_after_a_resta
 }
 
 #[tokio::test]
+async fn a_batch_that_fails_as_a_whole_counts_each_operation_and_what_hangs_is_measured() {
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
+    let leader = cluster.leader().await.unwrap();
+    cluster.others(leader.id()).for_each(|node| node.stop().unwrap());
+    let operations = json!([
+        { "acquire": { "lease_id": LeaseId::random(), "keys": ["a"] } },
+        { "acquire": { "lease_id": LeaseId::random(), "keys": ["b"] } },
+        { "renew": { "lease_id": LeaseId::random() } },
+    ]);
+    let batch = json!({ "operations": operations }).to_string();
+    let answer = leader.client().raw("POST", "/v1/batch", batch).await.unwrap();
+    assert_eq!(answer.status, 504);
+    let failed = |samples: &[Sample], name: &str| -> f64 {
+        let of = samples.iter().filter(|sample| sample.name == name);
+        of.filter(|sample| sample.labels["outcome"] == "indeterminate").map(|sample| sample.value).sum()
+    };
+    let measured = samples(&metrics(leader).await);
+    assert_eq!(failed(&measured, "ringfence_acquire_total"), 2.0);
+    assert_eq!(failed(&measured, "ringfence_renew_total"), 1.0);
+    // It waited for as long as a request may take.
+    let pending = value(leader, "ringfence_raft_proposal_pending_seconds").await;
+    assert!(pending > 4.0, "{pending}");
+}
+
+#[tokio::test]
 async fn a_change_of_the_leader_is_seen_by_every_node() {
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
     let mut before = BTreeMap::new();
@@ -215,6 +240,7 @@ async fn traffic(cluster: &Cluster) -> Vec<LeaseId> {
     send("PUT", &path[0], wish(0, false), 200).await;
     send("PUT", &path[0], json!({ "keys": ["odd-other"] }), 409).await;
     send("PUT", &path[1], wish(0, false), 409).await;
+    send("POST", "/v1/leases", wish(0, false), 409).await;
     send("PUT", &path[1], wish(100, false), 409).await;
     send("PUT", &path[2], wish(0, true), 202).await;
     send("DELETE", &path[2], Value::Null, 204).await;
@@ -241,6 +267,20 @@ async fn traffic(cluster: &Cluster) -> Vec<LeaseId> {
     };
     until(SOON, "a lease expires", expired).await.unwrap();
     let grant = send("PUT", &path[4], json!({ "keys": ["odd-revoked"] }), 201).await;
+    let (node, waits) =
+        (&cluster.nodes()[0], json!({ "keys": ["odd-revoked"], "wait_ms": 60_000 }).to_string());
+    let given_up = format!("/v1/leases/{}", LeaseId::random());
+    let impatient = node.client().within(Duration::from_millis(200));
+    let gives_up = async || {
+        drop(impatient.raw("PUT", &given_up, waits.clone()).await);
+        metrics(node).await.contains(r#"status="closed""#).then_some(())
+    };
+    until(SOON, "a request that was given up is counted", gives_up).await.unwrap();
+    let nobody_waits = async || {
+        let view = node.client().key(&key("odd-revoked"), Consistency::Linearizable).await.done();
+        view.waiters.is_empty().then_some(())
+    };
+    until(SOON, "who gave up does not wait any more", nobody_waits).await.unwrap();
     send("POST", "/v1/revoke", json!({ "key": "odd-revoked", "token": grant["token"] }), 204).await;
     let batched = json!({ "operations": [
         { "acquire": { "lease_id": ids[5], "keys": ["odd-batch"], "holder": HOLDER } },

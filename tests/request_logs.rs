@@ -79,6 +79,27 @@ async fn a_request_that_the_cluster_fails_is_told_of_but_not_a_probe() {
 }
 
 #[tokio::test]
+async fn a_request_that_its_client_gives_up_is_told_of_and_counted() {
+    let cluster = cluster(3, "1us").await;
+    let node = alone(&cluster).await;
+    let lease = format!("/v1/leases/{}", LeaseId::random());
+    drop(request(node, "DELETE", &lease, &[("x-request-id", "given-up")], &Value::Null).await);
+    let told = async || {
+        let lines = lines(node, "ringfence::requests");
+        lines.into_iter().find(|line| line["request_id"] == "given-up")
+    };
+    let line = until(SOON, "it is told of", told).await.unwrap();
+    assert_eq!(
+        (&line["message"], &line["method"], line.get("status")),
+        (&json!("a request was given up"), &json!("DELETE"), None)
+    );
+    let counted =
+        r#"ringfence_http_requests_total{method="DELETE",route="/v1/leases/{lease_id}",status="closed"} 1"#;
+    let metrics = node.client().metrics().await.done();
+    assert!(metrics.lines().any(|line| line == counted), "{metrics}");
+}
+
+#[tokio::test]
 async fn every_act_of_an_operator_is_told_of_with_who_asked_and_what_came_of_it() {
     let cluster = cluster(3, "1h").await;
     let node = cluster.node(2);

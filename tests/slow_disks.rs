@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use ringfence_harness::{Cluster, Injection, Load, may_inject, until};
+use ringfence_harness::{Answered, Cluster, Injection, Load, Node, may_inject, until};
 
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(60);
@@ -29,6 +29,7 @@ async fn stall(leader_is_slow: bool, slow_followers: usize) {
     let mut stalled = Vec::new();
     for node in leader_is_slow.then_some(leader).into_iter().chain(followers) {
         stalled.push(Injection::start(node, "fdatasync", STALL).await.unwrap());
+        until(SOON, "the flush that hangs is measured", || hangs(node)).await.unwrap();
     }
     if let [stalled] = stalled.as_slice() {
         load.more(MANY).await.unwrap();
@@ -42,6 +43,14 @@ async fn stall(leader_is_slow: bool, slow_followers: usize) {
     load.more(100).await.unwrap();
     cluster.ready().await.unwrap();
     load.end().await.check(&cluster).await;
+}
+
+/// Whether a flush is under way for longer than any that is well.
+async fn hangs(node: &Node) -> Option<()> {
+    let metrics = node.client().metrics().await.done();
+    let pending =
+        metrics.lines().find_map(|line| line.strip_prefix("ringfence_raft_log_flush_pending_seconds "));
+    (pending?.parse::<f64>().unwrap() > 2.0).then_some(())
 }
 
 #[tokio::test]

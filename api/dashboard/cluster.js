@@ -24,11 +24,7 @@ export class ClusterView {
     this.#draw();
     until(page.signal, async () => {
       for (;;) {
-        const { status, body } = await call("GET", "metrics", { signal: page.signal });
-        if (status === 200 && typeof body === "string") {
-          this.readings = [...this.readings, { at_ms: performance.now(), found: samples(body) }].slice(-WINDOW);
-        }
-        this.#draw();
+        if (!document.hidden) await this.#read();
         await pause(EVERY_MS, page.signal);
       }
     });
@@ -39,6 +35,14 @@ export class ClusterView {
   }
 
   tick() {}
+
+  async #read() {
+    const { status, body } = await call("GET", "metrics", { signal: this.page.signal });
+    if (status === 200 && typeof body === "string") {
+      this.readings = [...this.readings, { at_ms: performance.now(), found: samples(body) }].slice(-WINDOW);
+    }
+    this.#draw();
+  }
 
   #draw() {
     const { view } = this.page.node;

@@ -61,6 +61,7 @@ export class KeyView {
   async #load(gone) {
     if (!await this.#read(!this.view)) return null;
     this.history = [];
+    this.loaded = this.view.revision;
     if (gone > 0) gone_revision = this.after;
     // No cluster counts from less than 1.
     this.after = Math.max(1, gone_revision + 1, this.view.revision - Math.floor(LOOK_BACK / 4 ** gone));
@@ -74,7 +75,7 @@ export class KeyView {
       return false;
     }
     if (this.view && answer.body.revision < this.view.revision) return true;
-    this.answered_ms = performance.now();
+    this.answered_ms = this.page.node.now();
     this.view = { ...answer.body, holders: dated(answer.body.holders, this.answered_ms) };
     this.#draw();
     return true;
@@ -83,10 +84,11 @@ export class KeyView {
   #changed(changes) {
     const ours = changes.filter((change) => change.keys.some(({ key }) => key === this.key));
     if (!ours.length) return;
-    const seen = this.view && ours.at(-1).revision > this.view.revision ? new Date() : null;
-    this.history = [...ours.map((change) => ({ ...change, seen })).reverse(), ...this.history].slice(0, MOST);
+    const now = new Date();
+    const told = ours.map((change) => ({ ...change, seen: change.revision > this.loaded ? now : null }));
+    this.history = [...told.reverse(), ...this.history].slice(0, MOST);
     this.#tell();
-    if (seen) this.wake?.abort();
+    if (told[0].revision > this.view.revision) this.wake?.abort();
   }
 
   #live(is) {
@@ -98,7 +100,9 @@ export class KeyView {
   /** Draws holders and queue, if they are others than before: whoever is about to press a button keeps it. */
   #draw() {
     const { fence, holders, waiters } = this.view;
-    const shape = JSON.stringify([fence, holders.map(({ token }) => token), waiters.map(({ holder, mode }) => [holder, mode])]);
+    const shape = JSON.stringify([
+      fence, holders.map(({ token, ttl_ms, metadata }) => [token, ttl_ms, metadata]), waiters.map(({ holder, mode }) => [holder, mode]),
+    ]);
     if (shape === this.shape) {
       holders.forEach((holder, place) => { this.bars[place].holder = holder; });
       waiters.forEach(({ waited_ms }, place) => { this.waits[place].waited_ms = waited_ms; });
@@ -120,7 +124,7 @@ export class KeyView {
       el("h2", { text: "Queue" }),
       waiters.length ? this.#waiters(waiters) : el("p", { class: "none", text: "Nobody waits for it." }),
     );
-    this.tick(performance.now());
+    this.tick(this.page.node.now());
     if (focused) (this.state.querySelector(`button[data-token="${focused}"]`) ?? this.heading).focus();
   }
 
@@ -138,7 +142,11 @@ export class KeyView {
       el("button", {
         type: "button", class: "danger", text: "Revoke …", "data-token": String(holder.token),
         "aria-label": `Revoke the lease with token ${holder.token}`,
-        onclick: () => revoke(this.key, this.bars[place].holder, () => this.wake?.abort()),
+        onclick: () => revoke(this.key, holder, {
+          left: (left) => draw(left, this.view.holders.find(({ token }) => token === holder.token) ?? null, this.page.node.now()),
+          done: () => this.wake?.abort(),
+          signal: this.page.signal,
+        }),
       }),
     ]));
   }

@@ -23,11 +23,12 @@ export class KeyList {
   #height = 0;
   #spacer = el("div", { class: "spacer", role: "rowgroup" });
 
-  /** A list of `table`. `open` is called with the key that was chosen, `scrolled` when others came into sight. */
-  constructor(table, { open, scrolled }) {
+  /** A list of `table`. `open` is called with the key that was chosen, `scrolled` when others came into sight; `now` is the clock. */
+  constructor(table, { open, scrolled, now }) {
     this.#table = table;
     this.open = open;
     this.scrolled = scrolled;
+    this.now = now;
     const head = el("div", { class: "row head", role: "row", "aria-rowindex": "1" },
       ...COLUMNS.map(([name, title]) => el("span", { class: name, role: "columnheader", text: title })));
     this.body = el("div", { class: "rows", role: "presentation" }, this.#spacer);
@@ -72,7 +73,7 @@ export class KeyList {
       this.#rows.delete(index);
       free.push(row);
     }
-    const now_ms = performance.now();
+    const now_ms = this.now();
     for (let index = from; index < to; index++) {
       let row = this.#rows.get(index);
       if (!row) {

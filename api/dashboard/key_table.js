@@ -1,22 +1,38 @@
 // The keys that are held or waited for, in the order of the node, as they were read and changed since.
 //
 // A listing is read in pages. Where each page began is kept, so that just what stands on the screen can be read again:
-// what a page says replaces all that was known between its ends.
+// what a page says replaces all that was known between its ends, but for what a watch has told meanwhile. The table is
+// known up to some key, or to the end of the listing, and never has more than so many keys: the first.
 
 import { dated } from "./bar.js";
 
 /** How long a key that became free stays in the list, where somebody looks at it. */
 const FAREWELL_MS = 3000;
 
+/** Where the first page begins. */
+export const START = { last: "", cursor: null };
+
 export class KeyTable {
   /** All keys, sorted. */
   keys = [];
-  /** Whether the end of the listing was read. */
-  complete = false;
+  #most;
   #entries = new Map();
   /** The places where pages begin: after `last`, by `cursor`. */
-  #marks = [{ last: "", cursor: null }];
+  #marks = [START];
+  /** Up to which key the listing is known; `null`: to its end. */
+  #to = "";
+  /** The newest revision that a watch told of. */
+  #told = 0;
   #leaving = new Set();
+
+  constructor(most) {
+    this.#most = most;
+  }
+
+  /** Whether the listing is known to its end. */
+  get complete() {
+    return this.#to === null;
+  }
 
   at(index) {
     return this.#entries.get(this.keys[index]);
@@ -42,11 +58,6 @@ export class KeyTable {
     return this.#marks.findLast((mark) => mark.last === "" || order(mark.last, key) < 0);
   }
 
-  /** The place where the next page begins. */
-  end() {
-    return this.#marks.at(-1);
-  }
-
   /**
    * Takes the page that began at `mark`. Gives the mark of the next, or `null`. `isSeen` tells of which keys the end is
    * to be shown.
@@ -54,46 +65,61 @@ export class KeyTable {
   take(mark, page, now_ms, isSeen) {
     const last = page.next === null ? null : page.keys.at(-1)?.key ?? null;
     const [from, to] = [mark.last === "" ? 0 : this.#above(mark.last), last === null ? this.keys.length : this.#above(last)];
-    const named = new Set(page.keys.map((view) => view.key));
+    // All of a page is of one view; where it has no keys, of one that is no older than the first page's.
+    const revision = page.keys[0]?.revision ?? page.revision;
+    const isGone = (key) => revision < this.#told && !this.#isBeyond(key) && !this.#entries.has(key);
+    const views = page.keys.filter((view) => !isGone(view.key));
+    const named = new Set(views.map((view) => view.key));
     const kept = this.keys.slice(from, to).filter((key) => {
       if (named.has(key)) return false;
       const entry = this.#entries.get(key);
-      if (!entry.ended && isSeen(key)) this.#end(entry, "ended", now_ms);
-      if (!entry.ended) this.#entries.delete(key);
+      if (entry.ended || entry.told > revision) return true;
+      if (isSeen(key)) this.#end(entry, "ended", now_ms);
+      else this.#entries.delete(key);
       return Boolean(entry.ended);
     });
-    for (const view of page.keys) this.#read(view, now_ms);
-    const keys = [...page.keys.map((view) => view.key), ...kept];
+    for (const view of views) this.#read(view, now_ms);
+    const keys = [...views.map((view) => view.key), ...kept];
     if (kept.length) keys.sort(order);
     this.keys = [...this.keys.slice(0, from), ...keys, ...this.keys.slice(to)];
 
     const between = (other) =>
       other.last === "" || order(other.last, mark.last) <= 0 || (last !== null && order(other.last, last) > 0);
     this.#marks = this.#marks.filter(between);
-    if (last === null) {
-      this.complete = true;
-      return null;
+    const next = last === null ? null : { last, cursor: page.next };
+    if (next) {
+      this.#marks.splice(this.#marks.findLastIndex((other) => other.last === "" || order(other.last, last) < 0) + 1, 0, next);
     }
-    const next = { last, cursor: page.next };
-    this.#marks.splice(this.#marks.findLastIndex((other) => other.last === "" || order(other.last, last) < 0) + 1, 0, next);
+    if (last === null || this.#isBeyond(last)) this.#to = last;
+    this.#bound();
     return next;
+  }
+
+  /** Lets go of all that stands after `last`. */
+  cut(last) {
+    for (const key of this.keys.splice(this.#above(last))) {
+      this.#leaving.delete(this.#entries.get(key));
+      this.#entries.delete(key);
+    }
+    this.#marks = this.#marks.filter((mark) => order(mark.last, last) <= 0);
+    if (!this.#isBeyond(last)) this.#to = last;
   }
 
   /** Takes a change that a watch told. Gives whether it changed a key in the list. */
   apply(change, now_ms, isSeen) {
     let touched = false;
+    this.#told = Math.max(this.#told, change.revision);
     for (const { key, mode, limit = null, fence } of change.keys) {
       let entry = this.#entries.get(key);
       if (!entry) {
-        const isBeyond = !this.complete && order(key, this.end().last) > 0;
-        if (isBeyond || (change.name !== "granted" && change.name !== "queued")) continue;
-        entry = { key, fence, revision: 0, holders: [], waiters: [], born_ms: now_ms, ended: null };
+        if (this.#isBeyond(key) || (change.name !== "granted" && change.name !== "queued")) continue;
+        entry = { key, fence, revision: 0, told: 0, holders: [], waiters: [], born_ms: now_ms, ended: null };
         this.#entries.set(key, entry);
         this.keys.splice(this.place(key), 0, key);
       }
       if (change.revision <= entry.revision) continue;
       touched = true;
-      Object.assign(entry, { revision: change.revision, fence: fence ?? entry.fence, ended: null });
+      Object.assign(entry, { revision: change.revision, told: change.revision, fence: fence ?? entry.fence, ended: null });
       this.#leaving.delete(entry);
       const { token, holder = null } = change;
       const leaves = entry.waiters.findIndex((waiter) => waiter.holder === holder);
@@ -113,6 +139,7 @@ export class KeyTable {
       }
       if (entry.holders.length + entry.waiters.length === 0) this.#leave(entry, change.name, now_ms, isSeen);
     }
+    this.#bound();
     return touched;
   }
 
@@ -127,6 +154,14 @@ export class KeyTable {
     return swept;
   }
 
+  #isBeyond(key) {
+    return this.#to !== null && order(key, this.#to) > 0;
+  }
+
+  #bound() {
+    if (this.keys.length > this.#most) this.cut(this.keys[this.#most - 1]);
+  }
+
   #above(key) {
     const place = this.place(key);
     return this.keys[place] === key ? place + 1 : place;
@@ -136,7 +171,7 @@ export class KeyTable {
     const known = this.#entries.get(view.key);
     // What a watch told may be newer than a page that was under way.
     if (known && known.revision > view.revision) return;
-    const entry = known ?? { born_ms: this.complete ? now_ms : -Infinity };
+    const entry = known ?? { told: 0, born_ms: this.complete ? now_ms : -Infinity };
     this.#leaving.delete(entry);
     Object.assign(entry, view, { holders: dated(view.holders, now_ms), ended: null });
     this.#entries.set(view.key, entry);

@@ -6,7 +6,7 @@
 import { pause, reason, until } from "./api.js";
 import { announce, el, put } from "./dom.js";
 import { KeyList } from "./key_list.js";
-import { KeyTable, order } from "./key_table.js";
+import { KeyTable, START, order } from "./key_table.js";
 import { count, several, visible } from "./text.js";
 import { follow } from "./watch.js";
 
@@ -18,6 +18,8 @@ const EVERY_MS = 2000;
 const SOON_MS = 300;
 const MOST_PAGES = 4;
 const TYPING_MS = 200;
+/** The longest pause before all is read again, where time after time the changes meanwhile were not kept. */
+const MOST_PAUSE_MS = 30_000;
 
 export class Locks {
   title = "Locks";
@@ -67,17 +69,18 @@ export class Locks {
     this.loading = new AbortController();
     const signal = this.loading.signal;
     this.list?.resized.disconnect();
-    this.table = new KeyTable();
+    this.table = new KeyTable(MOST);
     this.list = new KeyList(this.table, {
       open: (key) => this.page.go(`#/key/${encodeURIComponent(key)}`),
       scrolled: () => this.#soon(),
+      now: () => this.page.node.now(),
     });
     this.failure = null;
-    this.dirty = false;
+    this.reading = true;
     this.page.live(false);
     until(signal, () => follow({
       prefix: this.prefix,
-      load: () => this.#load(signal),
+      load: (gone) => this.#load(gone, signal),
       changed: (changes) => this.#changed(changes),
       live: (is) => this.page.live(is),
       signal,
@@ -86,16 +89,23 @@ export class Locks {
     this.#draw();
   }
 
-  /** Reads all pages. Gives the revision of the first. */
-  async #load(signal) {
-    let [mark, revision] = [{ last: "", cursor: null }, null];
-    while (mark && this.table.keys.length < MOST) {
+  /** Reads all pages, or the first of very many. Gives the revision of the first. */
+  async #load(gone, signal) {
+    if (gone > 1) await pause(Math.min(250 * 2 ** gone, MOST_PAUSE_MS), signal);
+    this.reading = true;
+    let [mark, revision, read] = [START, null, 0];
+    // The table may have keys of an earlier time: what counts is what was read now.
+    while (mark && read < MOST) {
       const answer = await this.#page(mark, true, signal);
       if (!answer) return null;
       revision ??= answer.revision;
-      mark = this.table.take(mark, answer, performance.now(), () => false);
+      read += answer.keys.length;
+      mark = this.table.take(mark, answer, this.page.node.now(), () => false);
       this.#draw();
     }
+    if (mark) this.table.cut(mark.last);
+    this.reading = false;
+    this.#draw();
     announce(`${several(this.table.keys.length, "key")}${this.table.complete ? "" : " and more"}`);
     return revision;
   }
@@ -111,11 +121,11 @@ export class Locks {
       const [first, end] = this.list.range();
       const keys = this.table.keys;
       const last = keys[Math.min(end, keys.length) - 1] ?? "";
-      let mark = this.table.mark(keys[first] ?? "") ?? { last: "", cursor: null };
+      let mark = this.table.mark(keys[first] ?? "") ?? START;
       for (let pages = 0; mark && pages < MOST_PAGES; pages++) {
         const answer = await this.#page(mark, false, signal);
         if (!answer) break;
-        mark = this.table.take(mark, answer, performance.now(), (key) => this.list.isSeen(key));
+        mark = this.table.take(mark, answer, this.page.node.now(), (key) => this.list.isSeen(key));
         if (mark && order(mark.last, last) >= 0) break;
       }
       this.#draw();
@@ -133,7 +143,7 @@ export class Locks {
   }
 
   #changed(changes) {
-    const now_ms = performance.now();
+    const now_ms = this.page.node.now();
     const isSeen = (key) => this.list.isSeen(key);
     let touched = false;
     for (const change of changes) touched = this.table.apply(change, now_ms, isSeen) || touched;
@@ -166,7 +176,7 @@ export class Locks {
     const { keys, complete } = this.table;
     const { live_leases, waiters } = this.page.node.view ?? {};
     const shown = complete ? several(keys.length, "key") :
-      keys.length >= MOST ? `the first ${count(keys.length)} keys; a prefix finds more` : `${several(keys.length, "key")}, reading on …`;
+      this.reading ? `${several(keys.length, "key")}, reading on …` : `the first ${several(keys.length, "key")}; a prefix finds more`;
     const all = live_leases === undefined ? "" : ` · cluster: ${several(live_leases, "lease")}, ${count(waiters)} waiting`;
     return shown + all;
   }

@@ -143,8 +143,7 @@ function tick(before_ms) {
   requestAnimationFrame(() => {
     const now_ms = performance.now();
     const isDue = now_ms - before_ms >= (calm.matches ? CALM_TICK_MS : TICK_MS);
-    // Without a leader the cluster's time stands still, and so does what is shown.
-    if (isDue && node.goesOn) view.tick(now_ms);
+    if (isDue) view.tick(node.now());
     tick(isDue ? now_ms : before_ms);
   });
 }

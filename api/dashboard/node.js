@@ -9,12 +9,12 @@ const WITHIN_MS = 4000;
 export class Node extends EventTarget {
   /** What it answered last to `GET /v1/cluster`. */
   view = null;
-  /** When it answered last, on the clock of this page. */
-  answered_ms = null;
   /** Whether it answers. */
   answers = true;
   /** Why it refused the last read, if it did. */
   refusal = null;
+  #now_ms = 0;
+  #looked_ms = 0;
 
   /** Asks for ever, but not while nobody looks. */
   async run() {
@@ -26,11 +26,11 @@ export class Node extends EventTarget {
 
   async ask() {
     const answer = await call("GET", "v1/cluster", { within_ms: WITHIN_MS });
+    this.now();
     if (answer.status === 200) {
       // Another cluster has taken the place of the one that was: nothing that this page knows is of it.
       if (this.view && this.view.cluster_id !== answer.body.cluster_id) location.reload();
       this.view = answer.body;
-      this.answered_ms = performance.now();
     }
     this.answers = answer.status !== 0;
     // A node that has not joined a cluster yet refuses everything.
@@ -56,6 +56,7 @@ export class Node extends EventTarget {
   #note(answer) {
     const refusal = answer.status >= 500 ? reason(answer) : null;
     if (answer.status === 0 || refusal === this.refusal) return;
+    this.now();
     this.refusal = refusal;
     this.dispatchEvent(new Event("change"));
   }
@@ -63,6 +64,14 @@ export class Node extends EventTarget {
   /** Whether the cluster, seen from here, goes on: what it does not know it cannot count down. */
   get goesOn() {
     return this.answers && this.refusal === null && this.view?.leader !== null;
+  }
+
+  /** The clock by which times are counted down: it stands still while the cluster's does. */
+  now() {
+    const looked_ms = performance.now();
+    if (this.goesOn) this.#now_ms += looked_ms - this.#looked_ms;
+    this.#looked_ms = looked_ms;
+    return this.#now_ms;
   }
 
   /** The other members, with the URLs of their own pages where they are known. */

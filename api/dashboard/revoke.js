@@ -1,14 +1,19 @@
 // An operator ends a lease. The dialog says what that does and what not, and wants the key typed again.
 
 import { call, keyPath, reason } from "./api.js";
-import { bar, draw } from "./bar.js";
+import { bar } from "./bar.js";
 import { el, facts } from "./dom.js";
 import { label, mode } from "./key_list.js";
 import { visible } from "./text.js";
 
-/** Asks, and ends the lease of `holder` on `key` if that is wanted. `done` is called when something may have changed. */
-export function revoke(key, holder, done) {
-  const left = bar();
+/**
+ * Asks, and ends the lease of `holder` on `key` if that is wanted. `left` draws a bar of what it has left; `done` is called
+ * when something may have changed. Once `signal` is aborted nothing is asked any more.
+ */
+export function revoke(key, holder, { left, done, signal }) {
+  const time = bar();
+  // Whether an earlier try may have been done.
+  let isUnknown = false;
   const title = el("h2", { id: "revoke-title", text: "Revoke this lease?" });
   const input = el("input", {
     id: "typed", type: "text", autocomplete: "off", spellcheck: "false", autocapitalize: "none", "aria-describedby": "consequence",
@@ -27,15 +32,16 @@ export function revoke(key, holder, done) {
       ["Holder", el("span", { class: holder.holder ? "label" : "label unnamed", text: label(holder.holder) })],
       ["Token", el("span", { class: "number", text: String(holder.token) })],
       ["Mode", mode(holder)],
-      ["Time left", left.element],
+      ["Time left", time.element],
     ),
     el("p", { id: "consequence" },
       "It ends the lease, on all of its keys, and the next in the queue is granted. ",
       el("strong", { text: "It does not stop the writer" }),
       ", who may not notice for a while: raise the guard too, so that storage rejects its token."),
     form, result);
-  const timer = setInterval(() => draw(left, holder, performance.now()), 100);
-  draw(left, holder, performance.now());
+  const timer = setInterval(() => left(time), 100);
+  left(time);
+  signal.addEventListener("abort", () => dialog.close(), { once: true });
   document.body.append(dialog);
   dialog.showModal();
 
@@ -50,10 +56,10 @@ export function revoke(key, holder, done) {
     result.textContent = text;
     button.disabled = isFinal;
     if (isFinal) {
-      title.textContent = answer.status === 204 ? "The lease is revoked" : "Nothing was revoked";
+      title.textContent = answer.status === 204 ? "The lease is revoked" : isUnknown ? "The lease has ended" : "Nothing was revoked";
       form.hidden = true;
       clearInterval(timer);
-      left.element.closest("div").hidden = true;
+      time.element.closest("div").hidden = true;
       cancel.textContent = "Close";
       result.after(el("div", { class: "buttons" }, cancel));
       cancel.focus();
@@ -70,11 +76,14 @@ export function revoke(key, holder, done) {
         return [`Revoked: token ${holder.token} is dead.${fence}`, true];
       }
       case 409:
-        return [`Nothing was done: token ${holder.token} was no longer live. The lease had ended by itself, or somebody was faster.`, true];
+        return [isUnknown ?
+          `Token ${holder.token} is dead, perhaps by the try before: the lease was no longer live.` :
+          `Nothing was done: token ${holder.token} was no longer live. The lease had ended by itself, or somebody was faster.`, true];
       case 503:
-        return [`Certainly not done: ${reason(answer)} Try again.`, false];
+        return [`Certainly not done${isUnknown ? " this time" : ""}: ${reason(answer)} Try again.`, false];
       case 0:
       case 504:
+        isUnknown = true;
         return [`It may or may not have been done: ${reason(answer)} To repeat it is harmless.`, false];
       default:
         return [reason(answer), false];

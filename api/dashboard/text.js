@@ -44,10 +44,10 @@ export function seconds(value) {
 
 /**
  * A text of a client's, as it can be read: characters that are not seen, or turn the direction of what follows, are
- * written out, so that no key looks like another.
+ * written out, and so are those by which that is shown: no two texts become one. Letters may still look alike.
  */
 export function visible(text) {
-  return text.replace(/[\p{Cf}\p{Cc}\p{Zl}\p{Zp}\p{Co}\p{Cn}]/gu, written).replace(/^ | $| (?= )/g, "␣");
+  return text.replace(/[\p{C}\p{DI}\p{Zl}\p{Zp}\u2800␣⟨]|(?! )\p{Zs}/gu, written).replace(/^ | $| (?= )/g, "␣");
 }
 
 function written(character) {

@@ -8,8 +8,8 @@ import { pause } from "./api.js";
 
 /** Nodes send something every 15 s or so; after this the connection is dead. */
 const SILENCE_MS = 45_000;
-/** Pauses before the next try: after a connection that was cut, where nobody leads, and where the node has no watch. */
-const PAUSE_MS = { dropped: 500, refused: 5000, absent: 60_000 };
+/** Pauses before the next try: after a connection that ended, where nobody leads, and where the node has no watch. */
+const PAUSE_MS = { dropped: 500, "cut-off": 500, refused: 5000, absent: 60_000 };
 
 /**
  * Loads and then follows what changes under `prefix`, until `signal` is aborted.
@@ -37,12 +37,13 @@ export async function follow({ prefix, load, changed, live, signal }) {
       [after, gone] = [null, gone + 1];
       continue;
     }
-    [after, gone] = [at.revision, 0];
+    // Whoever was too slow may find what followed kept no longer.
+    [after, gone] = [at.revision, ended === "cut-off" ? gone : 0];
     await pause(PAUSE_MS[ended], signal);
   }
 }
 
-/** One connection. Gives how it ended: `gone`, `absent`, `refused` or `dropped`. */
+/** One connection. Gives how it ended: `gone`, `cut-off`, `absent`, `refused` or `dropped`. */
 async function listen(prefix, at, { changed, live, signal }) {
   const cut = new AbortController();
   const silent = () => cut.abort(new Error("nothing came"));
@@ -72,7 +73,7 @@ async function listen(prefix, at, { changed, live, signal }) {
           field(event, line);
           continue;
         }
-        if (event.event === "cut-off") return "gone";
+        if (event.event === "cut-off") return "cut-off";
         if (event.data) batch.add(read(event));
         // What keeps a quiet connection alive has an id and no data: everything up to there was told.
         if (event.id) at.revision = Number(event.id);

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::asker::{Asker, REQUEST_ID};
 use crate::problems::Failed;
 use crate::query::Consistency;
-use crate::request_log::{Answered, RequestLog};
+use crate::request_log::{Ended, RequestLog};
 use crate::watch::Watchers;
 use crate::{Options, measure, origin};
 
@@ -98,9 +98,9 @@ impl Door {
         W: Fn(Arc<Self>, Request<B>) -> F,
         F: Future<Output = Answer>,
     {
-        let started = Instant::now();
         let method = measure::method(request.method());
-        let answer = match origin::check(&request) {
+        let begun = Begun { door: &self, asker: &asker, method, route, at: Instant::now() };
+        let answer = match origin::check(&request, || self.handle.status()) {
             Ok(()) => work(Arc::clone(&self), request).await,
             Err(foreign) => Err(foreign),
         };
@@ -111,10 +111,33 @@ impl Door {
         if let Some(id) = asker.sent_id() {
             response.headers_mut().insert(REQUEST_ID, id.clone());
         }
-        let took = started.elapsed();
-        measure::answered(method, route, response.status(), took);
-        self.log.answered(&Answered { asker: &asker, method, route, response: &response, took });
+        begun.ended(Some(&response));
+        std::mem::forget(begun);
         response
+    }
+}
+
+/// A request that is being answered. Dropped before that, its connection has closed.
+struct Begun<'a> {
+    door: &'a Door,
+    asker: &'a Asker,
+    method: &'static str,
+    route: &'static str,
+    at: Instant,
+}
+
+impl Begun<'_> {
+    fn ended(&self, response: Option<&Response>) {
+        let Self { door, asker, method, route, at } = *self;
+        let took = at.elapsed();
+        measure::ended(method, route, response.map(Response::status), took);
+        door.log.ended(&Ended { asker, method, route, response, took });
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.ended(None);
     }
 }
 

@@ -83,8 +83,13 @@ async fn run(door: &Door, commands: impl Iterator<Item = (Command, Kind)>) -> An
         Err(_) => None,
     };
     unless_answered.answered();
+    let outcomes = outcomes.map_err(|unanswered| {
+        let failed = Failed::from(unanswered);
+        kinds.iter().for_each(|kind| kind.failed(&failed));
+        failed
+    })?;
     let results =
-        kinds.into_iter().zip(outcomes?).map(|(kind, outcome)| kind.result(outcome, mirrored)).collect();
+        kinds.into_iter().zip(outcomes).map(|(kind, outcome)| kind.result(outcome, mirrored)).collect();
     Ok(json(StatusCode::OK, &BatchAnswer { results }))
 }
 
@@ -106,6 +111,15 @@ async fn mirrored(door: &Door, kinds: &[Kind], outcomes: &[Outcome]) -> Option<b
 }
 
 impl Kind {
+    /// Counts that the operation failed with all others.
+    fn failed(&self, failed: &Failed) {
+        match self {
+            Self::Acquire(_) => measure::acquired(Err(failed)),
+            Self::Renew => measure::renewed(Some(failed)),
+            Self::Release => {}
+        }
+    }
+
     /// What the operation would have been answered on its own.
     fn result(self, outcome: Outcome, mirrored: Option<bool>) -> BatchResult {
         match self {

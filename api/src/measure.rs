@@ -82,6 +82,9 @@ fn renew_total(outcome: &'static str) -> Counter {
 pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
     set_gauges(&door.handle.status(), door.watchers.count());
+    let unfinished = door.handle.unfinished();
+    gauge!("ringfence_raft_proposal_pending_seconds").set(unfinished.proposal);
+    gauge!("ringfence_raft_log_flush_pending_seconds").set(unfinished.flush);
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(([(CONTENT_TYPE, content_type)], door.options.metrics.render()).into_response())
 }
@@ -129,17 +132,18 @@ impl<L: Copy + Eq + Hash, M: Clone> ByLabel<L, M> {
 
 /// Where the requests of one method, route and status are counted and timed.
 #[derive(Clone)]
-struct Answered {
+struct Ended {
     requests: Counter,
     seconds: Histogram,
 }
 
-/// A request was answered on this route. `method` is one of [`method`]'s.
-pub(crate) fn answered(method: &'static str, route: &'static str, status: StatusCode, took: Duration) {
-    static ANSWERED: LazyLock<ByLabel<(&str, &str, StatusCode), Answered>> = LazyLock::new(ByLabel::default);
-    let answered = ANSWERED.get((method, route, status), || {
-        let label = status.as_str().to_owned();
-        Answered {
+/// A request on this route was answered with `status`, or its connection closed before. `method` is one of [`method`]'s.
+pub(crate) fn ended(method: &'static str, route: &'static str, status: Option<StatusCode>, took: Duration) {
+    type Labels = (&'static str, &'static str, Option<StatusCode>);
+    static ENDED: LazyLock<ByLabel<Labels, Ended>> = LazyLock::new(ByLabel::default);
+    let ended = ENDED.get((method, route, status), || {
+        let label = status.as_ref().map_or("closed", StatusCode::as_str).to_owned();
+        Ended {
             requests: counter!(
                 "ringfence_http_requests_total", "method" => method, "route" => route, "status" => label
             ),
@@ -148,8 +152,8 @@ pub(crate) fn answered(method: &'static str, route: &'static str, status: Status
             ),
         }
     });
-    answered.requests.increment(1);
-    answered.seconds.record(took);
+    ended.requests.increment(1);
+    ended.seconds.record(took);
 }
 
 /// A method as a label: those of the API by name, as a client may send any word for one.

@@ -1,4 +1,4 @@
-//! Lines for requests that took long or failed in the cluster, of the target `ringfence::requests`.
+//! Lines for requests that took long, failed in the cluster or were given up, of the target `ringfence::requests`.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -21,12 +21,12 @@ pub(crate) struct RequestLog {
     budget: Mutex<Budget>,
 }
 
-/// A request that was answered.
-pub(crate) struct Answered<'a> {
+/// A request that was answered, or whose connection closed before that.
+pub(crate) struct Ended<'a> {
     pub(crate) asker: &'a Asker,
     pub(crate) method: &'static str,
     pub(crate) route: &'static str,
-    pub(crate) response: &'a Response,
+    pub(crate) response: Option<&'a Response>,
     pub(crate) took: Duration,
 }
 
@@ -36,28 +36,37 @@ impl RequestLog {
         Self { slow, budget: Mutex::new(Budget { since: Instant::now(), lines: 0, untold: 0 }) }
     }
 
-    pub(crate) fn answered(&self, answered: &Answered<'_>) {
-        let status = answered.response.status();
-        if answered.took < self.slow && !status.is_server_error() {
+    pub(crate) fn ended(&self, ended: &Ended<'_>) {
+        let failed = ended.response.is_some_and(|response| response.status().is_server_error());
+        if ended.took < self.slow && !failed {
             return;
         }
-        let Answered { asker, method, route, response, took } = *answered;
-        let waited = response.extensions().get().map_or(Duration::ZERO, |Waited(waited)| *waited);
-        let failed = status.is_server_error();
+        let Ended { asker, method, route, response, took } = *ended;
+        let waited = response.and_then(|response| response.extensions().get());
+        let waited = waited.map_or(Duration::ZERO, |Waited(waited)| *waited);
         // To wait for a leader, and to say that there is none, is what a probe is for.
         if route == "/readyz" || !failed && took.saturating_sub(waited) < self.slow {
+            return;
+        }
+        // Of an acquire that was given up nobody knows whether it asked to wait.
+        if response.is_none() && (method == "PUT" || route == "/v1/leases") {
             return;
         }
         let mut budget = self.budget.lock().expect("nothing that panics is done while it is locked");
         let Some(untold) = budget.take(Instant::now()) else { return };
         drop(budget);
+        let what = match response {
+            None => "was given up",
+            Some(_) if failed => "failed",
+            Some(_) => "took long",
+        };
         let (took_ms, waited_ms) = (took.as_millis() as u64, waited.as_millis() as u64);
         let (request_id, (trace_id, span_id)) = (asker.request_id(), asker.trace());
         tracing::warn!(
             target: "ringfence::requests",
-            method, route, status = status.as_u16(), took_ms, waited_ms,
+            method, route, status = response.map(|response| response.status().as_u16()), took_ms, waited_ms,
             from = %asker.from, %request_id, trace_id, span_id, untold = (untold > 0).then_some(untold),
-            "a request {}", if failed { "failed" } else { "took long" }
+            "a request {what}"
         );
     }
 }

@@ -18,6 +18,7 @@ use crate::changes::Changes;
 use crate::consensus::NodeId;
 use crate::history::History;
 use crate::leading::Leading;
+use crate::log_store::LogStore;
 use crate::peer::{ForwardError, Peers};
 use crate::proposer::{Failure, Proposer};
 use crate::reads::{Reads, leader_is};
@@ -51,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) applied: Applied,
     pub(crate) leading: Arc<Leading>,
     pub(crate) proposer: Proposer,
+    pub(crate) log: LogStore,
     pub(crate) reads: Reads,
     pub(crate) peers: Arc<Peers>,
     pub(crate) mirror: OnceLock<Box<dyn Mirrored>>,
@@ -66,6 +68,16 @@ pub trait Mirrored: Send + Sync {
         keys: &'a [Key],
         revision: Revision,
     ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
+}
+
+/// How long this node has been at what it has not finished, in seconds; 0 where there is nothing. What hangs is in no
+/// measurement of what has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Unfinished {
+    /// The oldest entry that it has proposed, leading, and that is not applied yet.
+    pub proposal: f64,
+    /// The flush of its log.
+    pub flush: f64,
 }
 
 /// Why there is no answer. The difference is kept apart on the whole way from the log to the client.
@@ -211,6 +223,14 @@ impl Handle {
     /// cluster has started to count.
     pub async fn is_ready(&self) -> bool {
         matches!(timeout(READY_WITHIN, self.linearize()).await, Ok(Ok(_))) && self.view(LeaseTable::started)
+    }
+
+    /// How long this node has been at what it has not finished.
+    pub fn unfinished(&self) -> Unfinished {
+        Unfinished {
+            proposal: self.shared.leading.oldest().as_secs_f64(),
+            flush: self.shared.log.flushing().as_secs_f64(),
+        }
     }
 
     /// How this node sees itself and the cluster, but for its mirror.

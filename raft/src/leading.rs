@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use ringfence_mutant::{Mutant, is};
 use tokio::sync::watch;
@@ -24,9 +25,15 @@ struct Lead {
     advanced: Instant,
     /// Whether a quorum had acknowledged this node lately, at the last tick.
     quorum_is_fresh: bool,
-    /// The stamps of the entries that are not applied yet, by number.
-    in_flight: VecDeque<(u64, u64)>,
+    /// The entries that are not applied yet, the oldest first.
+    in_flight: VecDeque<InFlight>,
     next_number: u64,
+}
+
+struct InFlight {
+    number: u64,
+    at_ms: u64,
+    since: Instant,
 }
 
 /// The time given to one entry.
@@ -101,15 +108,22 @@ impl Leading {
         let number = lead.next_number;
         lead.next_number += 1;
         let at_ms = lead.advance();
-        lead.in_flight.push_back((number, at_ms));
+        lead.in_flight.push_back(InFlight { number, at_ms, since: lead.advanced });
         Some(Stamp { term: lead.term, at_ms, number })
     }
 
     /// The entry with this stamp is applied, or never will be.
     pub(crate) fn settled(&self, stamp: Stamp) {
         if let Some(lead) = self.lock().as_mut().filter(|lead| lead.term == stamp.term) {
-            lead.in_flight.retain(|(number, _)| *number != stamp.number);
+            lead.in_flight.retain(|entry| entry.number != stamp.number);
         }
+    }
+
+    /// How long the oldest entry is on its way that is not applied yet; zero where there is none.
+    pub(crate) fn oldest(&self) -> Duration {
+        let lead = self.lock();
+        let oldest = lead.as_ref().and_then(|lead| lead.in_flight.front());
+        oldest.map_or(Duration::ZERO, |entry| entry.since.elapsed())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Lead>> {
@@ -127,7 +141,7 @@ impl Lead {
         if is(Mutant::ExpiresByWallClock) {
             self.clock.follow_wall_clock();
         }
-        let oldest_uncommitted = self.in_flight.front().map(|(_, at_ms)| *at_ms);
+        let oldest_uncommitted = self.in_flight.front().map(|entry| entry.at_ms);
         self.clock.tick(elapsed, self.quorum_is_fresh, oldest_uncommitted);
         self.clock.now_ms()
     }

@@ -61,7 +61,7 @@ pub use applied::Progress;
 pub use changes::{Changed, Changes};
 pub use consensus::{Member, NodeId};
 pub use founding::JoinError;
-pub use handle::{Handle, Mirrored, Unanswered};
+pub use handle::{Handle, Mirrored, Unanswered, Unfinished};
 pub use history::History;
 pub use identity::DirError;
 pub use inspect::{

@@ -12,6 +12,7 @@ use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader};
@@ -90,6 +91,11 @@ impl LogStore {
     pub(crate) fn since_snapshot(&self) -> u64 {
         let inner = self.lock();
         inner.later + self.wal.stats().bytes - inner.written
+    }
+
+    /// How long the flush takes that is under way; zero where none is.
+    pub(crate) fn flushing(&self) -> Duration {
+        self.wal.stats().flushing
     }
 
     /// Goes on from the state of a snapshot that was found at the start: of the entries that it covers about the last

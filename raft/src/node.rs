@@ -163,6 +163,7 @@ impl Node {
             applied,
             leading,
             proposer,
+            log: log.clone(),
             reads: Reads::start(read_index),
             peers: Arc::clone(&peers),
             mirror: OnceLock::new(),

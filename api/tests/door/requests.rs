@@ -3,6 +3,7 @@
 use ringfence_wire::{Grant, LeaseId, ProblemKind};
 use serde_json::json;
 
+use crate::client::Connection;
 use crate::service::Service;
 
 #[tokio::test]
@@ -154,7 +155,7 @@ async fn a_body_of_one_mebibyte_is_read_and_a_larger_one_is_refused() {
 
 #[tokio::test]
 async fn a_foreign_origin_may_read_but_change_nothing() {
-    let service = Service::start().await;
+    let service = Service::start_as(Some("https://ringfence.TEST")).await;
     let target = format!("/v1/leases/{}", LeaseId::random());
     let body = br#"{"keys":["a"]}"#;
     let own = "http://ringfence.test:7400";
@@ -175,6 +176,26 @@ async fn a_foreign_origin_may_read_but_change_nothing() {
         .await
         .expect::<Grant>(201);
     service.send("PUT", &target, &[("Origin", own)], body).await.expect::<Grant>(200);
+}
+
+#[tokio::test]
+async fn a_name_that_no_node_advertises_may_lead_here_but_its_pages_change_nothing() {
+    let service = Service::start().await;
+    let target = format!("/v1/leases/{}", LeaseId::random());
+    let answer = async |host: &str| {
+        let body = r#"{"keys":["a"]}"#;
+        let head = format!("PUT {target} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n");
+        let mut connection = Connection::open(service.address).await;
+        connection.send(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes()).await;
+        connection.receive(false).await
+    };
+    for host in ["evil.test:7400", "localhost.evil.test", "127.0.0.1.evil.test", "0x7f000001"] {
+        answer(host).await.problem("forbidden");
+    }
+    assert_eq!(service.handle.view(|table| table.live()), 0);
+    for host in ["127.0.0.1:7400", "localhost:7400", "LocalHost", "[::1]:7400", "10.1.2.3"] {
+        assert!([200, 201].contains(&answer(host).await.status), "{host}");
+    }
 }
 
 #[tokio::test]

@@ -38,8 +38,13 @@ pub(crate) struct Service {
 impl Service {
     /// The door of a cluster of one node, which leads.
     pub(crate) async fn start() -> Self {
+        Self::start_as(None).await
+    }
+
+    /// The same, which tells the others and its clients that it is found at `url`.
+    pub(crate) async fn start_as(url: Option<&str>) -> Self {
         let peer_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Self::start_member(1, peer_listener, BTreeMap::new()).await
+        Self::start_member(1, peer_listener, BTreeMap::new(), url).await
     }
 
     /// The doors of a cluster of three nodes.
@@ -60,7 +65,7 @@ impl Service {
                     let _entered = runtime.enter();
                     TcpListener::from_std(listener).unwrap()
                 };
-                let service = runtime.spawn(Self::start_member(id, listener, peers.clone()));
+                let service = runtime.spawn(Self::start_member(id, listener, peers.clone(), None));
                 (runtime, service)
             })
             .collect();
@@ -84,7 +89,12 @@ impl Service {
         ended.expect("a runtime ends without a panic");
     }
 
-    async fn start_member(id: u64, peer_listener: TcpListener, peers: BTreeMap<u64, String>) -> Self {
+    async fn start_member(
+        id: u64,
+        peer_listener: TcpListener,
+        peers: BTreeMap<u64, String>,
+        url: Option<&str>,
+    ) -> Self {
         let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
         let address = listener.local_addr().unwrap();
@@ -94,7 +104,7 @@ impl Service {
             peer_listener,
             peers,
             join: false,
-            url: format!("http://{address}"),
+            url: url.map_or_else(|| format!("http://{address}"), str::to_owned),
             snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
             first_revision: Some(ringfence_wire::Revision(1_000)),
             elders: None,

@@ -115,7 +115,10 @@ impl Flusher {
             if ringfence_mutant::is(ringfence_mutant::Mutant::AcknowledgesBeforeFlush) {
                 thread::sleep(std::time::Duration::from_millis(300));
             }
-            match self.write() {
+            self.shared.begin_flush(started);
+            let written = self.write();
+            self.shared.end_flush();
+            match written {
                 Ok(()) => self.shared.count_flush(started.elapsed(), bytes),
                 Err(error) => self.fail(&error),
             }

@@ -126,6 +126,8 @@ pub struct Stats {
     pub bytes: u64,
     /// How long the last of them took, from the first write to the end of the sync.
     pub last_flush: Duration,
+    /// How long the flush takes that is under way; zero where none is.
+    pub flushing: Duration,
     /// Bytes of a torn tail that opening cut off.
     pub cut_bytes: u64,
 }

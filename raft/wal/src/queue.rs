@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{Done, Record, Stats};
 
@@ -20,6 +20,9 @@ pub(crate) struct Shared {
     flushes: AtomicU64,
     bytes: AtomicU64,
     last_flush_nanos: AtomicU64,
+    /// When the flush under way began, in nanoseconds from `made`; 0 where none is.
+    flushing_since: AtomicU64,
+    made: Instant,
     cut: u64,
 }
 
@@ -48,6 +51,8 @@ impl Shared {
             flushes: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             last_flush_nanos: AtomicU64::new(0),
+            flushing_since: AtomicU64::new(0),
+            made: Instant::now(),
             cut,
         }
     }
@@ -88,6 +93,14 @@ impl Shared {
         true
     }
 
+    pub(crate) fn begin_flush(&self, at: Instant) {
+        self.flushing_since.store((at - self.made).as_nanos().max(1) as u64, Relaxed);
+    }
+
+    pub(crate) fn end_flush(&self) {
+        self.flushing_since.store(0, Relaxed);
+    }
+
     pub(crate) fn count_flush(&self, took: Duration, bytes: usize) {
         self.flushes.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes as u64, Relaxed);
@@ -95,10 +108,15 @@ impl Shared {
     }
 
     pub(crate) fn stats(&self) -> Stats {
+        let flushing = match self.flushing_since.load(Relaxed) {
+            0 => Duration::ZERO,
+            since => self.made.elapsed().saturating_sub(Duration::from_nanos(since)),
+        };
         Stats {
             flushes: self.flushes.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             last_flush: Duration::from_nanos(self.last_flush_nanos.load(Relaxed)),
+            flushing,
             cut_bytes: self.cut,
         }
     }
