@@ -7,8 +7,8 @@
 //! COMMAND is started by way of this program, which has the kernel kill it when `lock` ends, takes over the terminal where
 //! there is one, and then becomes COMMAND. The kernel tells COMMAND alone; so a second process waits for the end of a pipe of
 //! which `lock` has the other side, and kills whoever is left of the group. A child that has left the group on purpose
-//! (`setsid`) gets away from all of this, as from a terminal that is closed. So does a command that becomes another user (`sudo`): this one may not
-//! kill it, and `lock` can but say so.
+//! (`setsid`) gets away from all of this, as from a terminal that is closed. So does a command that becomes another user
+//! (`sudo`): this one may not kill it, and `lock` can but say so.
 //!
 //! In a terminal, COMMAND's group is in front from the start where standard input is that terminal, else from when it asks for
 //! it: until then those that `lock` shares a pipeline with may need it.

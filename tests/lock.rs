@@ -583,6 +583,7 @@ async fn ctrl_z_stops_a_script_and_the_command_in_it_and_fg_continues_both() {
     typed.types(&format!("{script}\n")).await;
     typed.shows("up").await;
     typed.types("\x1a").await;
+    typed.shows("Stopped").await;
     typed.types("echo ba''ck\n").await;
     typed.shows("back").await;
     typed.types("fg\n").await;

@@ -3,9 +3,9 @@
 //! **Not early.** A client that was told `expires_in_ms` counts from when it sent the request. Until then only four things
 //! may end the lease: a release, a revoke, a time-to-live that ran out of what a *later* look was told (which is never
 //! less), and, for an acquire without a known answer, its connection: the node that served it takes the lease back 2 s
-//! later, unless a newer acquire or a renewal came. Since such an acquire may be done late, even after a renewal (a stopped
-//! node has it, or the network), it excuses an `abandoned` end at any time. Not so if it is known to be the older: a repeat
-//! or a renewal was answered with a lease that no other acquire can have made. Where answer or log name the reason, only
+//! later, unless a newer acquire came, or ever a renewal. Since such an acquire may be done late (a stopped node has it, or
+//! the network), it excuses an `abandoned` end at any time. Not so where a renewal was done; or if it is known to be the
+//! older: a repeat was answered with a lease that no other acquire can have made. Where answer or log name the reason, only
 //! calls that fit it excuse.
 //!
 //! What shows that a lease is over, by a call that *ended* before the time: `lease-gone`, `unknown-lease`, a fence above
@@ -99,11 +99,13 @@ impl Excuses {
         let unanswered = |call: &&&Call| {
             matches!(call.asked, Asked::Acquire { .. }) && !call.is_definite() && !is_older(life, call)
         };
+        let is_renewed =
+            life.calls.iter().any(|call| matches!(call.asked, Asked::Renew { .. }) && found_standing(call));
         let releases = |call: &&&Call| matches!(call.asked, Asked::Release { .. }) && call.may_be_done();
         Self {
             released_us: first_us(life.calls.iter().filter(releases)),
             revoked_us: first_us(revokes.into_iter().flatten().filter(|call| call.may_be_done())),
-            abandoned_us: first_us(life.calls.iter().filter(unanswered)),
+            abandoned_us: if is_renewed { u64::MAX } else { first_us(life.calls.iter().filter(unanswered)) },
         }
     }
 
