@@ -15,11 +15,11 @@ use super::stream::Stream;
 use crate::problems::Failed;
 
 /// How long after a round the next one comes, so that changes gather; and for each watch that it woke, which costs a system
-/// call and more, here and at its client. So few watches are told at once, and a thousand that are told all the time are
-/// told twice a second, and slow down who acquires by little.
+/// call and more, here and at its client. So few watches are told at once, and a thousand that have something to be told all
+/// the time are told once a second, and slow down who acquires by little.
 const GATHER: Duration = Duration::from_millis(20);
-const GATHER_FOR_EACH: Duration = Duration::from_micros(500);
-const GATHER_AT_MOST: Duration = Duration::from_secs(1);
+const GATHER_FOR_EACH: Duration = Duration::from_millis(1);
+const GATHER_AT_MOST: Duration = Duration::from_secs(2);
 /// How often quiet and slow watches are looked for.
 const REMIND: Duration = Duration::from_secs(1);
 
