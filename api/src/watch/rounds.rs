@@ -499,6 +499,7 @@ mod tests {
             round(&mut rounds, &history);
             if !reads {
                 rounds.remind(Instant::now(), &history);
+                assert!(rounds.watches[&numbers[0]].is_ended && !rounds.watches[&new].is_ended);
             }
             let (text, is_ended) = sent(&mut rounds, numbers[0], &history);
             let reason = if is_replaced { "state-replaced" } else { "too-slow" };
