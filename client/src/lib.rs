@@ -48,7 +48,7 @@
 //! - It asks the leader, as the last answer named it, and goes on to the next node where one fails. Watches go to any other.
 //! - A call without a definite answer is repeated for 5 s, the same under the same `lease_id`. What may or may not have
 //!   been done is [`Error::Unknown`], what certainly was not is [`Error::Unavailable`]; a lease whose acquire ends so, or
-//!   is dropped, is released in the background.
+//!   is dropped, is released in the background. An acquire that stood in the queue goes on for as long as it was to wait.
 //! - A wait is cut into PUTs of 30 s that keep the place. After a wait, and where a PUT was repeated, the lease is renewed once
 //!   before it is handed out.
 //!
