@@ -13,13 +13,28 @@ use ringfence_wire::{KeyView, LeaseId, Token};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
+use tokio::signal::unix::{self, SignalKind};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(20);
 
 async fn cluster() -> Cluster {
+    hear_signals();
     Cluster::builder(PROGRAM).start().await.unwrap()
+}
+
+/// Where the tests run in the background of a script, they ignore these signals, and so would all that they start. What is
+/// caught here is not ignored there.
+fn hear_signals() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+    for raw in [Signal::HUP, Signal::INT, Signal::QUIT].map(Signal::as_raw) {
+        if ignored & (1 << (raw - 1)) != 0 {
+            drop(unix::signal(SignalKind::from_raw(raw)).unwrap());
+        }
+    }
 }
 
 /// `ringfence lock` with these words, a space between two, at this cluster; then a shell with this script.
