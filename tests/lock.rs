@@ -624,7 +624,7 @@ async fn a_command_in_a_pipe_gets_the_terminal_when_it_asks_for_it() {
 #[tokio::test]
 async fn a_lease_is_kept_for_longer_than_its_time_to_live() {
     let cluster = cluster().await;
-    let child = lock(&cluster, "a --ttl 2s", "sleep 5; echo $RINGFENCE_TOKEN").spawn().unwrap();
+    let child = lock(&cluster, "a --ttl 6s", "sleep 10; echo $RINGFENCE_TOKEN").spawn().unwrap();
     let held = || async { view(&cluster, "a").await.holders.first().map(|holder| holder.token) };
     let token = until(SOON, "it holds", held).await.unwrap();
     let (status, out, err) = end_of(child).await;
