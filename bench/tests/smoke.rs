@@ -85,5 +85,5 @@ fn a_script_takes_locks() {
 
 #[test]
 fn a_thousand_leases_are_scaled_to() {
-    bench("scale --leases=1000 --snapshot-after-bytes=262144", &["1,000"]);
+    bench("scale --leases=1000 --snapshot-after-bytes=2097152", &["1,000"]);
 }
