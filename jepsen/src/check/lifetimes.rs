@@ -121,8 +121,8 @@ impl Excuses {
     }
 }
 
-/// Whether `unanswered` was done before another acquire or a renewal: that was answered with a lease which stood already,
-/// and nothing else can have made it stand. What becomes of its connection means nothing from then on.
+/// Whether `unanswered` was done before another acquire: that was answered with a lease which stood already, and nothing
+/// else can have made it stand. What becomes of its connection means nothing from then on.
 fn is_older(life: &Life, unanswered: &Call) -> bool {
     life.calls.iter().any(|&newer| {
         let made_by_another = |acquire: Acquire| {
@@ -133,7 +133,7 @@ fn is_older(life: &Life, unanswered: &Call) -> bool {
                 && call.sent_us <= newer.ended_us
         };
         found_standing(newer)
-            && !matches!(newer.asked, Asked::Lease { .. })
+            && matches!(newer.asked, Asked::Acquire { .. })
             && !life.acquires().any(made_by_another)
     })
 }
