@@ -1,0 +1,239 @@
+use ringfence_wire::Key;
+
+use super::*;
+use crate::watch::group::MOST_BYTES;
+use crate::watch::tests::event;
+
+/// All that watch `number` has to send, and whether that is the end.
+fn sent(rounds: &mut Rounds, number: u64, history: &History) -> (String, bool) {
+    let mut all = String::new();
+    for _ in 0..10_000 {
+        match rounds.next(number, &Context::from_waker(Waker::noop()), history) {
+            Next::Text(text) => all += std::str::from_utf8(&text).unwrap(),
+            Next::Nothing if rounds.are_hungry() => rounds.feed(),
+            Next::Nothing => return (all, false),
+            Next::End => return (all, true),
+        }
+    }
+    panic!("it goes on for ever");
+}
+
+/// The numbers of the events that it has to send.
+fn told(rounds: &mut Rounds, number: u64, history: &History) -> Vec<u64> {
+    let (text, _) = sent(rounds, number, history);
+    let blocks = text.split("\n\n").filter(|block| block.contains("data: "));
+    let ids = blocks.filter_map(|block| block.lines().find_map(|line| line.strip_prefix("id: ")));
+    ids.map(|id| id.parse().unwrap()).collect()
+}
+
+fn keep(history: &mut History, revisions: std::ops::RangeInclusive<u64>, keys: &[&str]) {
+    revisions.for_each(|revision| history.keep(event(revision, keys)));
+}
+
+fn round(rounds: &mut Rounds, history: &History) -> u32 {
+    while rounds.step(history, history.last()) {}
+    let mut woken = 0;
+    while rounds.has_sleepers() {
+        woken += rounds.wake_some();
+    }
+    woken
+}
+
+#[test]
+fn a_change_is_found_once_for_each_prefix_of_any_of_its_keys() {
+    let (mut rounds, mut history) = (Rounds::default(), History::default());
+    let prefixes = ["", "a", "a/", "a/\u{e4}", "a/\u{e4}b", "b", "a", "a/x"];
+    let numbers = prefixes.map(|prefix| rounds.enter(prefix, Revision(0), &history));
+    for number in numbers {
+        sent(&mut rounds, number, &history);
+    }
+    keep(&mut history, 1..=1, &["a/\u{e4}", "a/\u{e4}b", "a"]);
+    keep(&mut history, 2..=2, &["c"]);
+    keep(&mut history, 3..=3, &["b/a"]);
+    assert_eq!((round(&mut rounds, &history), rounds.given), (7, Revision(3)));
+    let all: Vec<_> = numbers.map(|number| told(&mut rounds, number, &history)).to_vec();
+    assert_eq!(all, [vec![1, 2, 3], vec![1], vec![1], vec![1], vec![1], vec![3], vec![1], vec![]]);
+    assert_eq!(round(&mut rounds, &history), 0);
+}
+
+#[test]
+fn not_all_are_woken_at_once() {
+    let (mut rounds, mut history) = (Rounds::default(), History::default());
+    for _ in 0..AT_ONCE + 1 {
+        let number = rounds.enter("a", Revision(0), &history);
+        sent(&mut rounds, number, &history);
+    }
+    keep(&mut history, 1..=1, &["a"]);
+    rounds.step(&history, Revision(1));
+    assert_eq!((rounds.wake_some(), rounds.has_sleepers()), (AT_ONCE as u32, true));
+    assert_eq!((rounds.wake_some(), rounds.has_sleepers()), (1, false));
+    assert!(rounds.watches.values().all(|watch| watch.waker.is_none()));
+}
+
+#[test]
+fn a_round_is_made_of_short_steps_and_ends_where_it_was_to() {
+    let (mut rounds, mut history) = (Rounds::default(), History::default());
+    rounds.enter("", Revision(0), &history);
+    let steps = STEP as u64 + 1;
+    keep(&mut history, 1..=steps + 5, &["a"]);
+    assert_eq!((rounds.step(&history, Revision(steps)), rounds.given), (true, Revision(steps - 1)));
+    assert_eq!((rounds.step(&history, Revision(steps)), rounds.given), (false, Revision(steps)));
+    round(&mut rounds, &history);
+    // Long ones are given out in smaller steps.
+    keep(&mut history, steps + 6..=steps + 206, &[&"k".repeat(Key::MAX_BYTES)]);
+    assert!(rounds.step(&history, history.last()));
+    assert!(rounds.given < Revision(steps + 130), "{:?}", rounds.given);
+}
+
+#[test]
+fn one_that_begins_later_or_ahead_of_the_rounds_is_told_all_after_its_number_and_nothing_twice() {
+    let (mut rounds, mut history) = (Rounds::default(), History::default());
+    let first = rounds.enter("a", Revision(0), &history);
+    keep(&mut history, 1..=4, &["a"]);
+    round(&mut rounds, &history);
+    keep(&mut history, 5..=9, &["a"]);
+    // Of these two the rounds have come to 4.
+    let (behind, ahead) =
+        (rounds.enter("a", Revision(2), &history), rounds.enter("a", Revision(7), &history));
+    assert_eq!(told(&mut rounds, behind, &history), [3, 4]);
+    assert_eq!(told(&mut rounds, ahead, &history), [0; 0]);
+    assert_eq!(round(&mut rounds, &history), 2, "who waits is woken");
+    assert_eq!(told(&mut rounds, behind, &history), [5, 6, 7, 8, 9]);
+    assert_eq!(told(&mut rounds, ahead, &history), [8, 9]);
+    assert_eq!(told(&mut rounds, first, &history), (1..=9).collect::<Vec<_>>());
+    keep(&mut history, 10..=10, &["a"]);
+    round(&mut rounds, &history);
+    for number in [first, behind, ahead] {
+        assert_eq!(told(&mut rounds, number, &history), [10]);
+    }
+    assert!(matches!(rounds.groups["a"].after(Revision(0), rounds.given), Follows::Kept(_)));
+}
+
+#[test]
+fn who_reads_slowly_has_the_rest_from_the_history() {
+    let (mut rounds, mut history) = (Rounds::default(), History::default());
+    let number = rounds.enter("", Revision(0), &history);
+    sent(&mut rounds, number, &history);
+    let long = "k".repeat(Key::MAX_BYTES);
+    let changes = 3 * (MOST_BYTES / Key::MAX_BYTES) as u64;
+    keep(&mut history, 1..=changes, &[&long]);
+    round(&mut rounds, &history);
+    assert!(matches!(rounds.groups[""].after(Revision(0), rounds.given), Follows::Kept(_)));
+    assert_eq!(told(&mut rounds, number, &history), (1..=changes).collect::<Vec<_>>());
+}
+
+#[test]
+fn those_who_are_behind_read_a_few_steps_together_until_they_may_go_on() {
+    let (mut rounds, mut history) = (Rounds::default(), History::default());
+    keep(&mut history, 1..=20_000, &["a"]);
+    let numbers = ["a", "x", "a"].map(|prefix| rounds.enter(prefix, Revision(0), &history));
+    let next =
+        |rounds: &mut Rounds, number| rounds.next(number, &Context::from_waker(Waker::noop()), &history);
+    for number in numbers {
+        assert!(matches!(next(&mut rounds, number), Next::Text(_)), "the head");
+    }
+    rounds.feed();
+    assert!(matches!(next(&mut rounds, numbers[0]), Next::Text(text) if text.len() < 2 * STEP_BYTES));
+    // One that finds nothing uses up the rest.
+    assert_eq!(next(&mut rounds, numbers[1]), Next::Nothing);
+    assert_eq!(rounds.watches[&numbers[1]].at, Revision((u64::from(READS) - 1) * STEP as u64));
+    assert_eq!(next(&mut rounds, numbers[2]), Next::Nothing);
+    assert!(rounds.are_hungry());
+    rounds.feed();
+    assert!(!rounds.are_hungry() && rounds.watches[&numbers[2]].waker.is_none(), "they are woken");
+    assert!(matches!(next(&mut rounds, numbers[2]), Next::Text(_)));
+}
+
+#[test]
+fn one_that_the_history_has_gone_past_is_cut_off_when_it_reads_or_is_looked_for() {
+    for (reads, is_replaced) in [(true, true), (false, true), (true, false), (false, false)] {
+        let (mut rounds, mut history) = (Rounds::default(), History::default());
+        let numbers = ["a", "a"].map(|prefix| rounds.enter(prefix, Revision(0), &history));
+        keep(&mut history, 1..=1, &["a"]);
+        round(&mut rounds, &history);
+        let [slow, ended] = numbers.map(|number| told(&mut rounds, number, &history));
+        assert_eq!((slow, ended), (vec![1], vec![1]));
+        if is_replaced {
+            history.start_after(Revision(90_000));
+        } else {
+            keep(&mut history, 2..=90_000, &["a"]);
+        }
+        // This one comes with what is kept now.
+        let new = rounds.enter("a", Revision(90_000), &history);
+        round(&mut rounds, &history);
+        if !reads {
+            rounds.remind(Instant::now(), &history);
+            assert!(rounds.watches[&numbers[0]].is_ended && !rounds.watches[&new].is_ended);
+        }
+        let (text, is_ended) = sent(&mut rounds, numbers[0], &history);
+        let reason = if is_replaced { "state-replaced" } else { "too-slow" };
+        let end = format!("event: cut-off\ndata: {{\"revision\":1,\"reason\":\"{reason}\"}}\n\n");
+        assert_eq!((text, is_ended), (end, true));
+        assert_eq!(sent(&mut rounds, numbers[0], &history), (String::new(), true), "only once");
+        keep(&mut history, 90_001..=90_001, &["a"]);
+        round(&mut rounds, &history);
+        assert_eq!(told(&mut rounds, new, &history), [90_001]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_told_nothing_for_long_or_while_much_happens_is_told_where_to_go_on_from() {
+    let (mut rounds, mut history) = (Rounds::default(), History::default());
+    keep(&mut history, 1..=1, &["a"]);
+    let number = rounds.enter("x", Revision(1), &history);
+    sent(&mut rounds, number, &history);
+    let mut reminded = |seconds, given, history: &mut History| {
+        keep(history, history.last().0 + 1..=given, &["a"]);
+        round(&mut rounds, history);
+        rounds.remind(Instant::now() + Duration::from_secs(seconds), history);
+        sent(&mut rounds, number, history).0
+    };
+    assert_eq!(reminded(14, 64, &mut history), "");
+    assert_eq!(reminded(15, 64, &mut history), "id: 64\n\n");
+    assert_eq!(reminded(0, 64 + 63, &mut history), "");
+    assert_eq!(
+        reminded(0, 64 + 64, &mut history),
+        "id: 128\n\n",
+        "a quarter of what is kept, or 64 if that is more"
+    );
+    assert_eq!(reminded(0, 40_000, &mut history), "id: 40000\n\n");
+    assert_eq!(reminded(0, 49_000, &mut history), "");
+    assert_eq!(reminded(0, 54_000, &mut history), "id: 54000\n\n");
+}
+
+#[test]
+fn one_that_has_something_to_send_is_not_reminded() {
+    let (mut rounds, mut history) = (Rounds::default(), History::default());
+    let number = rounds.enter("a", Revision(0), &history);
+    sent(&mut rounds, number, &history);
+    keep(&mut history, 1..=1, &["a"]);
+    round(&mut rounds, &history);
+    rounds.remind(Instant::now() + 2 * QUIET, &history);
+    let (text, _) = sent(&mut rounds, number, &history);
+    assert!(text.starts_with("event: granted\nid: 1\n") && text.matches("id: ").count() == 1, "{text}");
+}
+
+#[test]
+fn rounds_are_late_where_half_of_the_history_came_since() {
+    let (mut rounds, mut history) = (Rounds::default(), History::default());
+    rounds.enter("a", Revision(0), &history);
+    keep(&mut history, 1..=100, &["a"]);
+    round(&mut rounds, &history);
+    keep(&mut history, 101..=200, &["a"]);
+    assert!(!rounds.are_late(&history));
+    keep(&mut history, 201..=201, &["a"]);
+    assert!(rounds.are_late(&history));
+}
+
+#[test]
+fn nothing_is_left_of_watches_that_have_gone() {
+    let (mut rounds, history) = (Rounds::default(), History::default());
+    let numbers = ["a", "b", "a", "abc"].map(|prefix| rounds.enter(prefix, Revision(0), &history));
+    assert_eq!(rounds.lengths, BTreeMap::from([(1, 2), (3, 1)]));
+    rounds.leave(numbers[0]);
+    assert_eq!((rounds.lengths[&1], rounds.groups.len()), (2, 3));
+    for number in numbers {
+        rounds.leave(number);
+    }
+    assert!(rounds.watches.is_empty() && rounds.groups.is_empty() && rounds.lengths.is_empty());
+}
