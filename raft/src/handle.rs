@@ -30,8 +30,8 @@ use crate::waits::LeaseWait;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long after its connection closed a request is taken back.
 const DETACH_AFTER: Duration = Duration::from_secs(2);
-/// A leader that no quorum has acknowledged for so long does not call itself one, and nobody else whom it has let hear nothing:
-/// another may have been elected.
+/// A leader that no quorum has acknowledged for so long is not called one any more, by itself or by a follower that has heard
+/// nothing of it: another may have been elected.
 const LEADER_LOST: Duration = Duration::from_secs(1);
 /// How long a node may take to show that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(1);

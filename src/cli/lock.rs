@@ -46,7 +46,8 @@ What COMMAND has started and leaves behind goes on without the lease; but not wh
 --max or for the lease: the keys are free then when all of it has ended, and after --kill-after it is killed.
 
 Exit status: that of COMMAND; 128+N if signal N ended it; 75 if the lease was not acquired (see -E); 76 if it was lost, and
-COMMAND ended for it, or was found to have ended after it; 125 if something else went wrong here; 126 if COMMAND cannot be run; 127 if it is not found.")]
+COMMAND ended for it, or was found to have ended after it; 125 if something else went wrong here; 126 if COMMAND cannot be
+run; 127 if it is not found.")]
 pub(crate) struct Arguments {
     /// Keys to hold, all or none
     #[arg(required = true, value_name = "KEY")]
