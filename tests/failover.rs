@@ -224,6 +224,12 @@ async fn refuses_all(node: &Node, held: LeaseId, grant: &Grant) -> Vec<LeaseId> 
         .collect()
 }
 
+/// Who leads no quorum, or hears nothing of who led, does not name that one for ever.
+async fn names_no_leader(node: &Node) {
+    let named = || async { node.client().cluster().await.done().leader.is_none().then_some(()) };
+    until(SOON, "no leader is named", named).await.unwrap();
+}
+
 /// What this node knows by itself is still told.
 async fn answers_locally(node: &Node, held: LeaseId, grant: &Grant) {
     let (client, key, local) = (node.client(), key("minority"), Consistency::Local);
@@ -251,6 +257,7 @@ async fn a_minority(halt: impl Fn(&Node), back: impl Fn(&Node)) {
         answers_locally(left, held, &grant).await;
         let not_done = refuses_all(left, held, &grant).await;
         answers_locally(left, held, &grant).await;
+        names_no_leader(left).await;
         cluster.others(left.id()).for_each(&back);
         cluster.ready().await.unwrap();
         for node in cluster.nodes() {
