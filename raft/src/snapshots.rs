@@ -331,6 +331,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn one_that_sled_does_not_let_go_of_is_read_back_by_way_of_a_copy() {
+        let dir = TempDir::new().unwrap();
+        let generations = open(&dir);
+        let (meta, table) = state(3);
+        let made = generations.write(meta, table.freeze()).await.unwrap();
+        let held = made.read_back().unwrap();
+        let read = restore(&mut made.read_back().unwrap()).unwrap();
+        assert_eq!(read.snapshot(), table.snapshot());
+        drop(held);
+    }
+
+    #[tokio::test]
     async fn no_flipped_bit_changes_what_is_read() {
         let dir = TempDir::new().unwrap();
         let generations = open(&dir);

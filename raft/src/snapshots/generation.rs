@@ -5,12 +5,15 @@
 //! key 0, 1, 2 …       the table's bytes in chunks of 4 KiB
 //! ```
 //! sled leaves it to the system when its files reach the disk, so every file and folder is synced here before the
-//! generation counts. Opening a sled database changes its files; so what is read is a copy, which is removed again.
+//! generation counts. Opening a sled database changes its files, and syncs them; so what counts is read by way of a copy,
+//! which is removed again. What was just written is read back in its place: a whole copy, synced at once, holds up the log.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -29,6 +32,9 @@ const CHUNK: usize = 4 << 10;
 const BATCH: usize = 64;
 /// What sled may keep in memory, in bytes. Everything is written, and read, once and in order.
 const CACHE: u64 = 8 << 20;
+/// How long it is looked, and how often, whether sled has let go of a database.
+const LET_GO: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(1);
 
 /// What a generation holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +67,19 @@ impl Generation {
     pub(crate) fn reader(&self) -> io::Result<Reader> {
         let beside = self.path.parent().unwrap_or(Path::new("."));
         Reader::open(&self.path, beside)
+    }
+
+    /// To read with what was just written, in its place. sled lets go of a database a moment after it was closed; where that
+    /// takes long, or something is wrong, a copy tells.
+    pub(super) fn read_back(&self) -> io::Result<Reader> {
+        let closed = Instant::now();
+        while closed.elapsed() < LET_GO {
+            if let Ok(db) = open(&self.path, false) {
+                return Reader::of(db, None);
+            }
+            thread::sleep(LOOK);
+        }
+        self.reader()
     }
 
     /// The last entry that it covers.
@@ -149,11 +168,14 @@ impl Writer {
         let path = std::mem::take(&mut self.folder.0);
         // From here on the generation answers for its folder.
         let made = Generation { path, head, is_published: AtomicBool::new(false) };
-        let mut reader = made.reader()?;
+        let mut reader = made.read_back()?;
         if reader.head != made.head {
             return Err(damaged("it does not read back as it was written"));
         }
         io::copy(&mut reader, &mut io::sink())?;
+        // Opening it may have changed something.
+        reader.db.flush()?;
+        drop(reader);
         sync_all(&made.path)?;
         Ok(made)
     }
@@ -192,7 +214,7 @@ impl Write for Writer {
 pub(crate) struct Reader {
     // Dropped, and so closed, before its folder is removed.
     db: sled::Db,
-    _folder: Scratch,
+    _folder: Option<Scratch>,
     head: Head,
     chunk: Bytes,
     chunks: u32,
@@ -205,8 +227,12 @@ impl Reader {
     pub(crate) fn open(path: &Path, copies: &Path) -> io::Result<Self> {
         let folder = Scratch::new(copies, READING);
         copy_all(path, &folder.0)?;
-        let db = open(&folder.0, false)?;
-        let head = db.get(HEAD)?.ok_or_else(|| damaged("it has no head"))?;
+        Self::of(open(&folder.0, false)?, Some(folder))
+    }
+
+    /// Of this database, in this folder if it is to be removed in the end.
+    fn of(db: sled::Db, folder: Option<Scratch>) -> io::Result<Self> {
+        let head = db.get(HEAD).map_err(of_sled)?.ok_or_else(|| damaged("it has no head"))?;
         let head = Head::decode(&head)?;
         Ok(Self {
             db,
@@ -228,7 +254,7 @@ impl Reader {
             let is_right = self.hash.finalize() == self.head.hash;
             return if is_right { Ok(()) } else { Err(damaged("its checksum is wrong")) };
         }
-        let chunk = self.db.get(self.chunks.to_be_bytes())?;
+        let chunk = self.db.get(self.chunks.to_be_bytes()).map_err(of_sled)?;
         let chunk = chunk.ok_or_else(|| damaged("a part of it is missing"))?;
         self.chunks += 1;
         self.bytes += chunk.len() as u64;
@@ -298,7 +324,14 @@ fn damaged(what: &str) -> io::Error {
 
 fn open(path: &Path, create_new: bool) -> io::Result<sled::Db> {
     let config = sled::Config::new().path(path).create_new(create_new).cache_capacity(CACHE);
-    Ok(config.flush_every_ms(None).open()?)
+    config.flush_every_ms(None).open().map_err(of_sled)
+}
+
+fn of_sled(error: sled::Error) -> io::Error {
+    match error {
+        sled::Error::Corruption { .. } => damaged(&error.to_string()),
+        other => other.into(),
+    }
 }
 
 fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
