@@ -306,7 +306,8 @@ async fn what_no_node_can_tell_is_history_gone_and_what_comes_next_is_told() {
     let cluster = cluster().network(&network).argument(format!("--snapshot-after-bytes={AFTER}"));
     let cluster = cluster.start().await.unwrap();
     let begun = revision(cluster.node(1)).await;
-    let leader = cluster.leader().await.unwrap().id();
+    let leads = cluster.leader().await.unwrap();
+    let leader = leads.id();
     let behind = cluster.others(leader).next().unwrap();
     let mut passed_over = watch(behind, "", None).await;
     hold(behind, "seen").await;
@@ -315,6 +316,10 @@ async fn what_no_node_can_tell_is_history_gone_and_what_comes_next_is_told() {
     behind.stop().unwrap();
     // Else its kernel would take as much for it as it catches up with.
     network.isolate(behind.id()).unwrap();
+    // As long as something is on its way to it, the leader lets go of nothing that comes after.
+    let lost = format!("peer cannot be reached peer={}", behind.id());
+    let lost = || async { leads.log().contains(&lost).then_some(()) };
+    until(SOON, "the leader gives it up", lost).await.unwrap();
     churn(&cluster, "without", 8 * AFTER).await;
     network.heal().unwrap();
     behind.resume().unwrap();
