@@ -56,14 +56,14 @@ fn command(door: &Door, operation: Operation) -> (Command, Kind) {
     }
 }
 
-/// An acquire that tries once.
+/// An acquire that does not wait for its turn.
 fn once(door: &Door, wish: BatchAcquire) -> Acquire {
     Acquire {
         lease_id: wish.lease_id,
         claims: wish.keys.into_iter().map(|claim| (claim.key, claim.mode)).collect(),
         ttl: wish.ttl_ms,
         wait: Wait::default(),
-        keep_place: false,
+        keep_place: wish.keep_place,
         holder: wish.holder,
         metadata: wish.metadata,
         attachment: door.attachment(),
@@ -124,14 +124,14 @@ impl Kind {
     fn result(self, outcome: Outcome, mirrored: Option<bool>) -> BatchResult {
         match self {
             Self::Acquire(lease_id) => {
-                let tried = tried(outcome).map_err(|failed| failed.of_lease(lease_id));
+                let tried = tried(outcome, mirrored).map_err(|failed| failed.of_lease(lease_id));
                 measure::acquired(tried.as_ref().map(|(status, _)| *status));
-                tried.map_or_else(problem, |(status, grant)| granted(status, grant, mirrored))
+                tried.map_or_else(problem, |(status, body)| done(status, body))
             }
             Self::Renew => {
                 let renewed = renewed(outcome);
                 measure::renewed(renewed.as_ref().err());
-                renewed.map_or_else(problem, |grant| granted(StatusCode::OK, grant, None))
+                renewed.map_or_else(problem, |grant| done(StatusCode::OK, BatchBody::Grant(grant)))
             }
             Self::Release => {
                 measure::released();
@@ -141,21 +141,22 @@ impl Kind {
     }
 }
 
-fn tried(outcome: Outcome) -> Result<(StatusCode, Box<Grant>), Failed> {
-    match outcome {
-        Outcome::Granted(grant) => Ok((StatusCode::CREATED, grant)),
-        Outcome::Standing(grant) => Ok((StatusCode::OK, grant)),
-        Outcome::Refused(refusal) => Err(refusal.into()),
-        // No table answers a try so.
-        Outcome::Waiting(_) | Outcome::Done => Err(Unanswered::Indeterminate.into()),
-    }
-}
-
-fn granted(status: StatusCode, grant: Box<Grant>, mirrored: Option<bool>) -> BatchResult {
-    let body = match mirrored {
+fn tried(outcome: Outcome, mirrored: Option<bool>) -> Result<(StatusCode, BatchBody), Failed> {
+    let granted = |grant: Box<Grant>| match mirrored {
         Some(mirrored) => BatchBody::Mirrored(Box::new(MirroredGrant { grant: *grant, mirrored })),
         None => BatchBody::Grant(grant),
     };
+    match outcome {
+        Outcome::Granted(grant) => Ok((StatusCode::CREATED, granted(grant))),
+        Outcome::Standing(grant) => Ok((StatusCode::OK, granted(grant))),
+        Outcome::Waiting(place) => Ok((StatusCode::ACCEPTED, BatchBody::Waiting(place))),
+        Outcome::Refused(refusal) => Err(refusal.into()),
+        // No table answers an acquire so.
+        Outcome::Done => Err(Unanswered::Indeterminate.into()),
+    }
+}
+
+fn done(status: StatusCode, body: BatchBody) -> BatchResult {
     BatchResult { status: status.as_u16(), body: Some(body) }
 }
 

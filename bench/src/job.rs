@@ -18,6 +18,8 @@ use crate::service::{Locker, Service};
 pub(crate) enum Job {
     /// Acquire and release a key of one's own.
     OwnKey,
+    /// The same, by tasks of one program that share its connections.
+    OwnKeyOfTask,
     /// Acquire and release the one key that all want.
     OneKey,
     /// Acquire and release so many keys of one's own, in one call each.
@@ -46,6 +48,9 @@ impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OwnKey => f.write_str("acquire and release a key of one's own"),
+            Self::OwnKeyOfTask => {
+                f.write_str("acquire and release a key of one's own, as tasks of one program")
+            }
             Self::OneKey => f.write_str("acquire and release the one key that all want"),
             Self::Batch(size) => write!(f, "acquire and release {size} keys of one's own in one call each"),
             Self::Read => f.write_str("read, linearizably"),
@@ -70,11 +75,17 @@ pub(crate) async fn workers(
     }
     let mut workers = Vec::new();
     for number in 0..count {
-        workers.push(if job == Job::OneKey {
-            let (locker, queue) = (service.locker().await?, Arc::clone(queue));
-            Box::new(Queuer { locker, queue, number }) as Box<dyn Work>
-        } else {
-            service.worker(job, number).await?.with_context(|| format!("nobody can {job} there"))?
+        let nobody = || format!("nobody can {job} there");
+        workers.push(match job {
+            Job::OneKey => {
+                let (locker, queue) = (service.locker().await?, Arc::clone(queue));
+                Box::new(Queuer { locker, queue, number }) as Box<dyn Work>
+            }
+            Job::OwnKeyOfTask => {
+                let locker = service.task().await?.with_context(nobody)?;
+                Box::new(Cycle { locker, key: format!("own/{number}") })
+            }
+            _ => service.worker(job, number).await?.with_context(nobody)?,
         });
     }
     Ok(workers)

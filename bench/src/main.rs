@@ -43,7 +43,13 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Acquire and release a key of one's own: Ringfence, etcd, ZooKeeper, Redis, Redlock, and HTTP alone
-    Compare(Options),
+    Compare {
+        #[command(flatten)]
+        options: Options,
+        /// Clients are tasks of one program that share its connections; of Ringfence they use the Rust client
+        #[arg(long)]
+        tasks: bool,
+    },
     /// Acquire and release one key that all want
     Contended(Options),
     /// Acquire and release many keys in one call each
@@ -199,7 +205,10 @@ fn main() -> ExitCode {
 
 async fn run(command: Command) -> Result<()> {
     match command {
-        Command::Compare(options) => options.measure(&[1, 8, 64, 256, 1_024], vec![Job::OwnKey]).await,
+        Command::Compare { options, tasks } => {
+            let job = if tasks { Job::OwnKeyOfTask } else { Job::OwnKey };
+            options.measure(&[1, 8, 64, 256, 1_024], vec![job]).await
+        }
         Command::Contended(options) => options.measure(&[64], vec![Job::OneKey]).await,
         Command::Batch { options, sizes } => {
             let jobs = [Job::OwnKey].into_iter().chain(sizes.into_iter().map(|size| Job::Batch(size.into())));

@@ -32,6 +32,12 @@ pub(crate) trait Service {
     /// A client with connections of its own.
     fn locker(&self) -> BoxFuture<'_, Result<Box<dyn Locker>>>;
 
+    /// A client that shares its connections with all others that this makes, as the tasks of one program do; `None` where
+    /// there is no such thing.
+    fn task(&self) -> BoxFuture<'_, Result<Option<Box<dyn Locker>>>> {
+        std::future::ready(Ok(None)).boxed()
+    }
+
     /// Somebody with connections of its own who does what is neither acquiring nor releasing one lock; `None` where it
     /// cannot be done.
     fn worker(&self, _job: Job, _number: usize) -> BoxFuture<'_, Result<Option<Box<dyn Work>>>> {
@@ -119,6 +125,8 @@ impl Contender {
         match (self, job) {
             (Self::Mirror(_), job) => job == Job::ReadLocally,
             (_, Job::OwnKey) => true,
+            (Self::Redlock | Self::Echo, Job::OwnKeyOfTask) => false,
+            (_, Job::OwnKeyOfTask) => true,
             (Self::Etcd { calls: etcd::Calls::Transaction, .. } | Self::Echo, _) => false,
             (_, Job::OneKey) => true,
             (Self::Ringfence(_), Job::Read | Job::ReadLocally | Job::Batch(_)) => true,

@@ -46,6 +46,13 @@ fn all_services_that_are_installed_are_compared() {
 }
 
 #[test]
+fn tasks_of_one_program_are_compared() {
+    let rows =
+        ["24 clients acquire and release a key of one's own, as tasks", "ringfence", "etcd", "redis fsync"];
+    bench("compare --tasks --clients=24 --rounds=1", &rows);
+}
+
+#[test]
 fn one_key_is_contended_for() {
     bench("contended --clients=8 --rounds=1 --only=ringfence,etcd", &["8 clients", "ringfence", "etcd"]);
 }

@@ -10,7 +10,8 @@
 //! ```
 //! Whoever stood in the queue has reached the cluster: while it is away, such an acquire goes on for the time that it was given.
 //! After a PUT without a definite answer the next one waits shortly, so that it soon tells where the lease stands; the
-//! place is kept. Whoever stops asking while the lease may be granted, or stand in the queue, has it released: that is what
+//! place is kept. The first PUT may go along with other calls ([`crate::gather`]); then it does not wait, but takes a place.
+//! Whoever stops asking while the lease may be granted, or stand in the queue, has it released: that is what
 //! [`Pending`] is for, however the acquire ends, also by being dropped.
 //!
 //! An answer counts from when *its* PUT was sent. One that waited is too old to begin work on: hence the renewal. And a PUT
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::{Method, StatusCode};
-use ringfence_wire::{AcquireRequest, EndReason, Grant, LeaseId, ProblemKind, Wait};
+use ringfence_wire::{AcquireRequest, BatchAcquire, EndReason, Grant, LeaseId, Operation, ProblemKind, Wait};
 use serde::Deserialize;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
@@ -107,7 +108,9 @@ impl One<'_> {
         loop {
             let (wait, keep_place) = slice(self.left(), unanswered_since.is_some());
             let put_at = Instant::now();
-            match attempts.attempt(&self.put(wait, keep_place), wait + ATTEMPT, read_put).await {
+            let is_first = unanswered_since.is_none() && !has_place;
+            let put = self.put(wait, keep_place, is_first);
+            match attempts.attempt(&put, wait + ATTEMPT, read_put).await {
                 Fate::Done(Put::Granted(sent, grant, mirrored)) => {
                     let granted = self.confirmed(sent, grant, mirrored, doubt.maybe_done()).await?;
                     pending.is_settled = granted.is_some();
@@ -151,11 +154,19 @@ impl One<'_> {
         }
     }
 
-    fn put(&self, wait: Duration, keep_place: bool) -> Call {
+    /// The first one may go along with others; then it does not wait, but keeps its place for the next.
+    fn put(&self, wait: Duration, keep_place: bool, is_first: bool) -> Call {
         let wait_ms = u32::try_from(wait.as_millis()).ok().and_then(Wait::from_ms);
         let wait_ms = wait_ms.expect("one PUT waits no longer than 30 s");
         let wish = AcquireRequest { wait_ms, keep_place, ..self.wish.clone() };
-        Call::new(Method::PUT, format!("/v1/leases/{}", self.lease_id)).with(&wish)
+        let put = Call::new(Method::PUT, format!("/v1/leases/{}", self.lease_id)).with(&wish);
+        if !is_first {
+            return put;
+        }
+        let AcquireRequest { keys, ttl_ms, holder, metadata, .. } = wish;
+        let (lease_id, keep_place) = (self.lease_id, !wait.is_zero());
+        let acquire = BatchAcquire { lease_id, keys, ttl_ms, keep_place, holder, metadata };
+        put.or_shared(Operation::Acquire(acquire), wait)
     }
 
     /// How long it may wait yet; `None` for ever.

@@ -13,6 +13,7 @@ use crate::backoff::Backoff;
 use crate::endpoints::Endpoints;
 use crate::exchange::{Answer, Call, Node};
 use crate::fate::{Doubt, Fate, PATIENCE, fate};
+use crate::gather::exchange;
 
 /// How long one node may take where another can be asked as well. An election takes about a second, and a node gives up
 /// by itself after 5 s only.
@@ -69,12 +70,12 @@ pub(crate) async fn attempt<T>(
     read: impl FnOnce(&Answer) -> serde_json::Result<T>,
 ) -> Fate<T> {
     let node: Arc<Node> = endpoints.best();
-    let came = node.exchange(call, within).await;
-    let headers = came.as_ref().ok().map(|answer| answer.headers.clone());
+    let came = exchange(&node, call, within).await;
+    let leader = came.as_ref().ok().and_then(|answer| answer.leader.clone());
     let fate = fate(came, read);
-    match (&fate, headers) {
-        (Fate::Done(_) | Fate::Refused(_), Some(headers)) => endpoints.answered(&node, &headers),
-        _ => endpoints.failed(&node),
+    match &fate {
+        Fate::Done(_) | Fate::Refused(_) => endpoints.answered(&node, leader.as_ref()),
+        Fate::NotDone(_) | Fate::Unknown(_) => endpoints.failed(&node),
     }
     fate
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use hyper::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_wire::{
-    AddMemberRequest, Backup, BatchAnswer, BatchRequest, BatchResult, Check, Grant, Key, KeyView, LeaseId,
-    MAX_BATCH, Operation, ProblemKind, RenewRequest, RevokeRequest, Token, TransferRequest, Ttl,
-    ValidateRequest, Verdict, VerdictsAnswer, Waiting,
+    AddMemberRequest, Backup, BatchAnswer, BatchRelease, BatchRequest, BatchResult, Check, Grant, Key,
+    KeyView, LeaseId, MAX_BATCH, Operation, ProblemKind, RenewRequest, RevokeRequest, Token, TransferRequest,
+    Ttl, ValidateRequest, Verdict, VerdictsAnswer, Waiting,
 };
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -285,6 +285,7 @@ pub(crate) fn granted(answer: &Answer) -> serde_json::Result<(Moment, Grant)> {
 
 fn deletion(lease_id: LeaseId) -> Call {
     Call::new(Method::DELETE, format!("/v1/leases/{lease_id}"))
+        .or_shared(Operation::Release(BatchRelease { lease_id }), Duration::ZERO)
 }
 
 fn validation(consistency: Consistency) -> Call {

@@ -10,7 +10,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use hyper::HeaderMap;
+use hyper::header::HeaderValue;
 use tokio::time::Instant;
 
 use crate::backoff::one_of;
@@ -75,8 +75,8 @@ impl Endpoints {
     }
 
     /// It gave an answer that is ours: it is asked again, unless the answer names the leader.
-    pub(crate) fn answered(&self, node: &Arc<Node>, headers: &HeaderMap) {
-        let leader = headers.get("ringfence-leader").and_then(|value| value.to_str().ok());
+    pub(crate) fn answered(&self, node: &Arc<Node>, leader: Option<&HeaderValue>) {
+        let leader = leader.and_then(|url| url.to_str().ok());
         let mut known = self.known();
         let Some(asked) = known.place_of(node) else { return };
         known.nodes[asked].failed_at = None;
@@ -132,15 +132,14 @@ impl Known {
 mod tests {
     use std::collections::BTreeSet;
 
-    use hyper::header::HeaderValue;
-
     use super::*;
     use crate::exchange::nodes;
 
     const URLS: [&str; 3] = ["http://a:1", "http://b:2", "http://c:3"];
 
-    fn named(url: &'static str) -> HeaderMap {
-        HeaderMap::from_iter([("ringfence-leader".parse().unwrap(), HeaderValue::from_static(url))])
+    /// Whom it would ask answers, and names this one.
+    fn names(endpoints: &Endpoints, url: &'static str) {
+        endpoints.answered(&endpoints.best(), Some(&HeaderValue::from_static(url)));
     }
 
     fn best(endpoints: &Endpoints) -> String {
@@ -151,13 +150,13 @@ mod tests {
     async fn whoever_answered_last_is_asked_again_unless_it_names_the_leader() {
         let endpoints = Endpoints::new(nodes(URLS).unwrap());
         assert_eq!(best(&endpoints), URLS[0]);
-        endpoints.answered(&endpoints.best(), &HeaderMap::new());
+        endpoints.answered(&endpoints.best(), None);
         assert_eq!(best(&endpoints), URLS[0]);
-        endpoints.answered(&endpoints.best(), &named("http://c:3/"));
+        names(&endpoints, "http://c:3/");
         assert_eq!(best(&endpoints), URLS[2]);
-        endpoints.answered(&endpoints.best(), &named("http://elsewhere:9"));
+        names(&endpoints, "http://elsewhere:9");
         assert_eq!(best(&endpoints), "http://elsewhere:9", "one that was not given");
-        endpoints.answered(&endpoints.best(), &named("ftp://nonsense"));
+        names(&endpoints, "ftp://nonsense");
         assert_eq!(best(&endpoints), "http://elsewhere:9");
     }
 
@@ -169,10 +168,10 @@ mod tests {
         assert_eq!(best(&endpoints), URLS[1]);
         fails();
         assert_eq!(best(&endpoints), URLS[2]);
-        endpoints.answered(&endpoints.best(), &named("http://a:1"));
+        names(&endpoints, "http://a:1");
         assert_eq!(best(&endpoints), URLS[2], "the leader that is named has just failed");
         tokio::time::advance(PASSED_OVER + Duration::from_millis(1)).await;
-        endpoints.answered(&endpoints.best(), &named("http://a:1"));
+        names(&endpoints, "http://a:1");
         assert_eq!(best(&endpoints), URLS[0]);
     }
 
@@ -191,7 +190,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_leader_out_of_reach_is_not_among_those_that_have_their_turn() {
         let endpoints = Endpoints::new(nodes(&URLS[..1]).unwrap());
-        endpoints.answered(&endpoints.best(), &named("http://inside:9"));
+        names(&endpoints, "http://inside:9");
         assert_eq!(best(&endpoints), "http://inside:9");
         endpoints.failed(&endpoints.best());
         tokio::time::advance(Duration::from_millis(10)).await;
@@ -206,7 +205,7 @@ mod tests {
         let watched =
             || -> BTreeSet<String> { (0..100).map(|_| endpoints.for_watch().to_string()).collect() };
         assert_eq!(watched(), URLS.map(str::to_owned).into(), "nobody has named a leader");
-        endpoints.answered(&endpoints.best(), &named(URLS[0]));
+        names(&endpoints, URLS[0]);
         assert_eq!(watched(), [URLS[1].to_owned(), URLS[2].to_owned()].into());
         let failed = |url: &str| endpoints.failed(&nodes([url]).unwrap()[0]);
         failed(URLS[2]);
@@ -216,7 +215,7 @@ mod tests {
         tokio::time::advance(Duration::from_millis(10)).await;
         failed(URLS[0]);
         assert_eq!(watched().len(), 1, "all failed: each has its turn");
-        endpoints.answered(&endpoints.best(), &named("http://elsewhere:9"));
+        names(&endpoints, "http://elsewhere:9");
         tokio::time::advance(PASSED_OVER + Duration::from_millis(1)).await;
         assert_eq!(watched(), URLS.map(str::to_owned).into(), "only those that were given");
     }

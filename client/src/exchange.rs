@@ -12,19 +12,20 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
-use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use ringfence_wire::FieldError;
+use ringfence_wire::{FieldError, Operation};
 use rustix::net::sockopt;
 use serde::Serialize;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::gather::Gather;
 use crate::lifetime::Moment;
 
 /// How long it may take to be connected.
-const CONNECT: Duration = Duration::from_secs(1);
+pub(crate) const CONNECT: Duration = Duration::from_secs(1);
 /// How long what was sent may stay without a word of the other kernel, in milliseconds; a stopped process does not count. A
 /// connection that was closed ends with that, too: else its request may arrive more than a minute after it was given up,
 /// when the cluster has forgotten that its lease was released.
@@ -33,6 +34,8 @@ const GONE_MS: u32 = 2_000;
 const LONGEST_ANSWER: usize = 64 << 20;
 /// Connections to one node that are kept while nobody uses them.
 const IDLE: usize = 64;
+/// The header by which an answer names the leader's URL.
+const LEADER: &str = "ringfence-leader";
 
 /// A request to whichever node.
 #[derive(Clone, Debug)]
@@ -40,20 +43,30 @@ pub(crate) struct Call {
     method: Method,
     path: String,
     body: Bytes,
+    shared: Option<Shared>,
+}
+
+/// A call as part of a batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    pub(crate) operation: Operation,
+    /// How much sooner it is answered so: in a batch nobody waits.
+    pub(crate) sooner: Duration,
 }
 
 /// An answer as it came.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Answer {
     /// When its request was sent.
     pub(crate) sent: Moment,
     pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
+    /// Whom it names as the leader.
+    pub(crate) leader: Option<HeaderValue>,
     pub(crate) body: Bytes,
 }
 
 /// Why there is no answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// Nothing was sent.
     NotSent(String),
@@ -76,6 +89,7 @@ pub(crate) struct Node {
     port: u16,
     authority: HeaderValue,
     idle: Mutex<Vec<Connection>>,
+    pub(crate) gather: Gather,
 }
 
 #[derive(Debug)]
@@ -92,7 +106,7 @@ impl Drop for Connection {
 
 impl Call {
     pub(crate) fn new(method: Method, path: impl Into<String>) -> Self {
-        Self { method, path: path.into(), body: Bytes::new() }
+        Self { method, path: path.into(), body: Bytes::new(), shared: None }
     }
 
     pub(crate) fn get(path: impl Into<String>) -> Self {
@@ -102,6 +116,15 @@ impl Call {
     pub(crate) fn with(mut self, body: &impl Serialize) -> Self {
         self.body = serde_json::to_vec(body).expect("requests contain nothing that JSON cannot say").into();
         self
+    }
+
+    /// It may be asked for as part of a batch, where others are under way.
+    pub(crate) fn or_shared(self, operation: Operation, sooner: Duration) -> Self {
+        Self { shared: Some(Shared { operation, sooner }), ..self }
+    }
+
+    pub(crate) fn shared(&self) -> Option<&Shared> {
+        self.shared.as_ref()
     }
 
     fn request(&self, authority: &HeaderValue) -> Result<Request<Full<Bytes>>, Failure> {
@@ -132,7 +155,13 @@ impl Node {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let header =
             HeaderValue::from_str(authority.as_str()).map_err(|error| format!("{url:?}: {error}"))?;
-        Ok(Self { host, port: authority.port_u16().unwrap_or(80), authority: header, idle: Mutex::default() })
+        Ok(Self {
+            host,
+            port: authority.port_u16().unwrap_or(80),
+            authority: header,
+            idle: Mutex::default(),
+            gather: Gather::default(),
+        })
     }
 
     /// Whether both are the same place by name.
@@ -154,7 +183,8 @@ impl Node {
         match timeout(within, Limited::new(body, LONGEST_ANSWER).collect()).await {
             Ok(Ok(body)) => {
                 self.keep(connection);
-                Ok(Answer { sent, status: head.status, headers: head.headers, body: body.to_bytes() })
+                let leader = head.headers.get(LEADER).cloned();
+                Ok(Answer { sent, status: head.status, leader, body: body.to_bytes() })
             }
             Ok(Err(error)) => Err(Failure::Broken(format!("{self}: {error}"))),
             Err(_) => {

@@ -100,7 +100,7 @@ impl Doubt {
 
 #[cfg(test)]
 mod tests {
-    use hyper::{HeaderMap, StatusCode};
+    use hyper::StatusCode;
     use ringfence_wire::{EndReason, ProblemKind};
 
     use super::*;
@@ -111,7 +111,7 @@ mod tests {
         let answer = Answer {
             sent: Moment::now(),
             status: StatusCode::from_u16(status).unwrap(),
-            headers: HeaderMap::new(),
+            leader: None,
             body: body.to_owned().into(),
         };
         fate(Ok(answer), |answer| serde_json::from_slice(&answer.body))

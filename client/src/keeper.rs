@@ -162,7 +162,7 @@ fn learn(held: &Held, sent: Moment, result: BatchResult, now: Moment) {
             Some(loss) => held.lose(loss),
             None => held.renewal_failed(now, true),
         },
-        None => held.renewal_failed(now, true),
+        Some(BatchBody::Waiting(_)) | None => held.renewal_failed(now, true),
     }
 }
 

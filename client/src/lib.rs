@@ -49,6 +49,8 @@
 //! - A call without a definite answer is repeated for 5 s, the same under the same `lease_id`. What may or may not have
 //!   been done is [`Error::Unknown`], what certainly was not is [`Error::Unavailable`]; a lease whose acquire ends so, or
 //!   is dropped, is released in the background. An acquire that stood in the queue goes on for as long as it was to wait.
+//! - Where more than eight acquires and releases are under way at once, further ones share requests (`POST /v1/batch`): a
+//!   program in which many hold leases for a short time does about twice as many so. Nothing waits for others to come.
 //! - A wait is cut into PUTs of 30 s that keep the place. After a wait, and where a PUT was repeated, the lease is renewed once
 //!   before it is handed out.
 //!
@@ -68,6 +70,7 @@ mod error;
 mod events;
 mod exchange;
 mod fate;
+mod gather;
 mod held;
 mod keeper;
 mod lease;

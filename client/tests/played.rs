@@ -4,6 +4,7 @@
 
 mod played {
     mod acquire;
+    mod gather;
     mod node;
     mod release;
     mod watch;

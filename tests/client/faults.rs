@@ -1,9 +1,13 @@
 //! Answers that never come, nodes that hang, and clusters that are gone.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ringfence_client::{Client, Consistency, Error, State};
+use ringfence_client::{Client, Consistency, Error, State, Token};
 use ringfence_harness::{Cluster, Injection, may_inject, until};
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::client::swallow::{Swallower, When};
@@ -149,4 +153,44 @@ async fn a_leader_that_hangs_is_passed_over() {
     leader.resume().unwrap();
     lease.release().await.unwrap();
     is_free(&client_of(&cluster), "a").await;
+}
+
+#[tokio::test]
+async fn many_at_once_share_requests_and_have_their_turns_also_when_the_leader_is_killed() {
+    const TASKS: usize = 100;
+    const KEYS: usize = 20;
+    const TURNS: usize = 10;
+    let (cluster, client) = cluster().await;
+    let keys: Arc<[Mutex<Option<Token>>; KEYS]> = Arc::new(std::array::from_fn(|_| Mutex::default()));
+    let done = Arc::new(AtomicUsize::new(0));
+    let mut tasks: JoinSet<_> = (0..TASKS)
+        .map(|task| {
+            let (client, keys, done) = (client.clone(), Arc::clone(&keys), Arc::clone(&done));
+            async move {
+                for _ in 0..TURNS {
+                    let key = task % KEYS;
+                    let lease = client.lock(format!("many/{key}")).acquire().await.unwrap();
+                    {
+                        let mut last = keys[key].try_lock().expect("it is held by one at a time");
+                        assert!(last.replace(lease.token()) < Some(lease.token()), "tokens rise");
+                        tokio::task::yield_now().await;
+                    }
+                    lease.release().await.unwrap();
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        })
+        .collect();
+    let half = async || (done.load(Ordering::Relaxed) > TASKS * TURNS / 2).then_some(());
+    until(SOON, "half of them had their turns", half).await.unwrap();
+    let shared = measured(&cluster, "ringfence_http_requests_total", &["/v1/batch", "200"]).await;
+    let alone = measured(&cluster, "ringfence_http_requests_total", &["/v1/leases", "201"]).await;
+    assert!(shared > 0 && alone > 0, "{shared} requests for many, {alone} for one");
+    cluster.leader().await.unwrap().kill().unwrap();
+    while let Some(ended) = timeout(SOON * 2, tasks.join_next()).await.unwrap() {
+        ended.unwrap();
+    }
+    for key in 0..KEYS {
+        is_free(&client, &format!("many/{key}")).await;
+    }
 }

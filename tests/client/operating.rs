@@ -62,6 +62,7 @@ async fn a_batch_is_answered_one_by_one() {
             lease_id: LeaseId::random(),
             keys: vec![Claim { key: Key::new(key).unwrap(), mode: Mode::Exclusive }],
             ttl_ms: Ttl::default(),
+            keep_place: false,
             holder: None,
             metadata: Metadata::default(),
         })

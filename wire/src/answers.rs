@@ -200,6 +200,8 @@ pub enum BatchBody {
     Mirrored(Box<MirroredGrant>),
     /// An acquire or a renewal that succeeded.
     Grant(Box<Grant>),
+    /// An acquire that keeps its place in the queue.
+    Waiting(Waiting),
     /// Anything else.
     Problem(Box<Problem>),
 }

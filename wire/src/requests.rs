@@ -117,7 +117,7 @@ pub struct BatchRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
-    /// Acquire, trying once.
+    /// Acquire, without waiting for it.
     Acquire(BatchAcquire),
     /// Renew.
     Renew(BatchRenew),
@@ -125,7 +125,7 @@ pub enum Operation {
     Release(BatchRelease),
 }
 
-/// An acquire in a batch: it never waits.
+/// An acquire in a batch: it is answered at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchAcquire {
@@ -136,6 +136,9 @@ pub struct BatchAcquire {
     /// As in [`AcquireRequest`].
     #[serde(default)]
     pub ttl_ms: Ttl,
+    /// Take a place in the queue if it is not granted at once, and keep it for 5 s, for a PUT that waits.
+    #[serde(default)]
+    pub keep_place: bool,
     /// As in [`AcquireRequest`].
     #[serde(default)]
     pub holder: Option<Holder>,

@@ -66,6 +66,24 @@ async fn the_operations_of_a_batch_are_answered_in_order_each_on_its_own() {
 }
 
 #[tokio::test]
+async fn an_acquire_of_a_batch_stands_in_the_queue_if_it_asks_for_a_place() {
+    let service = Service::start().await;
+    let held = service.hold("held").await;
+    let id = LeaseId::random();
+    let body = json!({ "operations": [
+        { "acquire": { "lease_id": id, "keys": ["held"], "keep_place": true } },
+        { "acquire": { "lease_id": LeaseId::random(), "keys": ["free"], "keep_place": true } },
+        { "release": { "lease_id": held.lease_id } },
+        { "acquire": { "lease_id": id, "keys": ["held"] } },
+    ] });
+    let BatchAnswer { results } = service.post("/v1/batch", body).await.expect(200);
+    assert_eq!(results.iter().map(|result| result.status).collect::<Vec<_>>(), [202, 201, 204, 200]);
+    let Some(BatchBody::Waiting(place)) = &results[0].body else { panic!("no place: {results:?}") };
+    assert_eq!((place.lease_id, place.ahead), (id, 0));
+    assert_eq!(grant(&results[3]).lease_id, id, "it had its turn");
+}
+
+#[tokio::test]
 async fn a_batch_of_a_thousand_is_granted_at_once() {
     let service = Service::start().await;
     let operation =

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use ringfence_harness::EtcdCluster;
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::job::Job;
@@ -49,13 +50,14 @@ pub(crate) struct Etcd {
     cluster: EtcdCluster,
     leader: SocketAddr,
     calls: Calls,
+    shared: OnceCell<Client>,
 }
 
 pub(super) async fn start(program: &Path, calls: Calls) -> Result<Etcd> {
     let cluster = EtcdCluster::start(program).await?;
     for address in cluster.addresses() {
         if Client::connect(address).await?.leads().await? {
-            return Ok(Etcd { cluster, leader: address, calls });
+            return Ok(Etcd { cluster, leader: address, calls, shared: OnceCell::new() });
         }
     }
     anyhow::bail!("no server of etcd leads")
@@ -85,9 +87,16 @@ impl Service for Etcd {
 
     fn locker(&self) -> BoxFuture<'_, Result<Box<dyn Locker>>> {
         async move {
-            let mut client = Client::connect(self.leader).await?;
-            let lease = client.grant_lease(TTL_S).await?;
-            Ok(Box::new(Session { client, lease, calls: self.calls, held: None }) as Box<dyn Locker>)
+            let session = Session::begin(Client::connect(self.leader).await?, self.calls).await?;
+            Ok(Box::new(session) as Box<dyn Locker>)
+        }
+        .boxed()
+    }
+
+    fn task(&self) -> BoxFuture<'_, Result<Option<Box<dyn Locker>>>> {
+        async move {
+            let client = self.shared.get_or_try_init(|| Client::connect(self.leader)).await?.clone();
+            Ok(Some(Box::new(Session::begin(client, self.calls).await?) as Box<dyn Locker>))
         }
         .boxed()
     }
@@ -128,6 +137,13 @@ struct Session {
     lease: i64,
     calls: Calls,
     held: Option<Vec<u8>>,
+}
+
+impl Session {
+    async fn begin(mut client: Client, calls: Calls) -> Result<Self> {
+        let lease = client.grant_lease(TTL_S).await?;
+        Ok(Self { client, lease, calls, held: None })
+    }
 }
 
 impl Locker for Session {

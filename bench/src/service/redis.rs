@@ -9,6 +9,7 @@ use ringfence_guard::Claim;
 use ringfence_guard::redis::RedisGuard;
 use ringfence_harness::RedisServer;
 use ringfence_wire::{Key, Token};
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
@@ -22,17 +23,27 @@ pub(super) const TTL_MS: u64 = 60_000;
 pub(crate) const DELETE_IF_OWN: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
-pub(crate) struct Redis(RedisServer);
+pub(crate) struct Redis {
+    server: RedisServer,
+    shared: OnceCell<MultiplexedConnection>,
+}
 
 /// Flushes its log after every command if `always`, else once a second.
 pub(super) async fn start(always: bool) -> Result<Redis> {
     let fsync = if always { "appendfsync always" } else { "appendfsync everysec" };
-    Ok(Redis(RedisServer::builder().line("appendonly yes").line(fsync).start().await?))
+    let server = RedisServer::builder().line("appendonly yes").line(fsync).start().await?;
+    Ok(Redis { server, shared: OnceCell::new() })
+}
+
+impl Redis {
+    async fn connect(&self) -> Result<MultiplexedConnection> {
+        Ok(redis::Client::open(self.server.url())?.get_multiplexed_async_connection().await?)
+    }
 }
 
 impl Service for Redis {
     fn pids(&self) -> Vec<u32> {
-        self.0.pid().into_iter().collect()
+        self.server.pid().into_iter().collect()
     }
 
     fn flushes(&self) -> BoxFuture<'_, Option<u64>> {
@@ -41,17 +52,23 @@ impl Service for Redis {
 
     fn locker(&self) -> BoxFuture<'_, Result<Box<dyn Locker>>> {
         async move {
-            let connection = redis::Client::open(self.0.url())?.get_multiplexed_async_connection().await?;
-            let release = Script::new(DELETE_IF_OWN);
-            Ok(Box::new(Values { connection, release, held: None }) as Box<dyn Locker>)
+            let connection = self.connect().await?;
+            Ok(Box::new(Values::over(connection)) as Box<dyn Locker>)
+        }
+        .boxed()
+    }
+
+    fn task(&self) -> BoxFuture<'_, Result<Option<Box<dyn Locker>>>> {
+        async move {
+            let connection = self.shared.get_or_try_init(|| self.connect()).await?.clone();
+            Ok(Some(Box::new(Values::over(connection)) as Box<dyn Locker>))
         }
         .boxed()
     }
 
     fn worker(&self, job: Job, number: usize) -> BoxFuture<'_, Result<Option<Box<dyn Work>>>> {
         async move {
-            let mut connection =
-                redis::Client::open(self.0.url())?.get_multiplexed_async_connection().await?;
+            let mut connection = self.connect().await?;
             let key: Key = format!("value/{job:?}/{number}/{}", Uuid::new_v4()).parse()?;
             connection.set::<_, _, ()>(key.as_str(), 0).await?;
             let guard = RedisGuard::new(&key);
@@ -94,6 +111,12 @@ struct Values {
     connection: MultiplexedConnection,
     release: Script,
     held: Option<(String, String)>,
+}
+
+impl Values {
+    fn over(connection: MultiplexedConnection) -> Self {
+        Self { connection, release: Script::new(DELETE_IF_OWN), held: None }
+    }
 }
 
 impl Locker for Values {

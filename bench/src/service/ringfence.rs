@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::FutureExt;
@@ -22,6 +23,8 @@ pub(super) const WISH: Wish = Wish { ttl_ms: 60_000, wait_ms: 60_000 };
 pub(crate) struct Ringfence {
     cluster: Cluster,
     leader: SocketAddr,
+    /// As programs in Rust have it.
+    client: ringfence_client::Client,
 }
 
 pub(super) async fn start(program: &Path) -> Result<Ringfence> {
@@ -31,7 +34,8 @@ pub(super) async fn start(program: &Path) -> Result<Ringfence> {
 impl Ringfence {
     pub(crate) async fn of(cluster: Cluster) -> Result<Self> {
         let leader = cluster.leader().await?.http();
-        Ok(Self { cluster, leader })
+        let client = ringfence_client::Client::connect(cluster.nodes().iter().map(Node::url))?;
+        Ok(Self { cluster, leader, client })
     }
 
     pub(crate) fn cluster(&self) -> &Cluster {
@@ -67,6 +71,11 @@ impl Service for Ringfence {
             Ok(Box::new(Leases { connection, held: None }) as Box<dyn Locker>)
         }
         .boxed()
+    }
+
+    fn task(&self) -> BoxFuture<'_, Result<Option<Box<dyn Locker>>>> {
+        let task = Task { client: self.client.clone(), held: None };
+        std::future::ready(Ok(Some(Box::new(task) as Box<dyn Locker>))).boxed()
     }
 
     fn worker(&self, job: Job, number: usize) -> BoxFuture<'_, Result<Option<Box<dyn Work>>>> {
@@ -134,6 +143,27 @@ impl Work for Batch {
             Ok(over)
         }
         .boxed()
+    }
+}
+
+/// Who uses the client that programs use.
+struct Task {
+    client: ringfence_client::Client,
+    held: Option<ringfence_client::Lease>,
+}
+
+impl Locker for Task {
+    fn acquire<'a>(&'a mut self, key: &'a str) -> BoxFuture<'a, Result<()>> {
+        async move {
+            let ttl = Duration::from_millis(WISH.ttl_ms);
+            self.held = Some(self.client.lock(key).ttl(ttl).acquire().await?);
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn release(&mut self) -> BoxFuture<'_, Result<()>> {
+        async move { Ok(self.held.take().context("nothing is held")?.release().await?) }.boxed()
     }
 }
 

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use ringfence_harness::ZooKeeperCluster;
+use tokio::sync::OnceCell;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
 
 use crate::service::{Locker, Service, printed};
@@ -26,6 +27,7 @@ pub(super) fn class_path() -> Result<String> {
 pub(crate) struct ZooKeeper {
     cluster: ZooKeeperCluster,
     leader: SocketAddr,
+    shared: OnceCell<Client>,
 }
 
 pub(super) async fn start(class_path: &str) -> Result<ZooKeeper> {
@@ -36,7 +38,13 @@ pub(super) async fn start(class_path: &str) -> Result<ZooKeeper> {
     let leader = cluster.addresses()[leader];
     let client = Client::connect(&leader.to_string()).await?;
     client.create(LOCKS, b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
-    Ok(ZooKeeper { cluster, leader })
+    Ok(ZooKeeper { cluster, leader, shared: OnceCell::new() })
+}
+
+impl ZooKeeper {
+    async fn connect(&self) -> Result<Client> {
+        Ok(Client::connect(&self.leader.to_string()).await?)
+    }
 }
 
 impl Service for ZooKeeper {
@@ -58,8 +66,16 @@ impl Service for ZooKeeper {
 
     fn locker(&self) -> BoxFuture<'_, Result<Box<dyn Locker>>> {
         async move {
-            let client = Client::connect(&self.leader.to_string()).await?;
+            let client = self.connect().await?;
             Ok(Box::new(Session { client, held: None }) as Box<dyn Locker>)
+        }
+        .boxed()
+    }
+
+    fn task(&self) -> BoxFuture<'_, Result<Option<Box<dyn Locker>>>> {
+        async move {
+            let client = self.shared.get_or_try_init(|| self.connect()).await?.clone();
+            Ok(Some(Box::new(Session { client, held: None }) as Box<dyn Locker>))
         }
         .boxed()
     }

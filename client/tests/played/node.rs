@@ -16,6 +16,7 @@ pub(crate) struct Played(TcpListener);
 pub(crate) struct Asked {
     pub(crate) method: String,
     pub(crate) path: String,
+    pub(crate) body: Vec<u8>,
     stream: TcpStream,
 }
 
@@ -39,7 +40,7 @@ impl Played {
         let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
         stream.read_exact(&mut body).await.unwrap();
         let mut words = head.split(' ').map(str::to_owned);
-        Asked { method: words.next().unwrap(), path: words.next().unwrap(), stream }
+        Asked { method: words.next().unwrap(), path: words.next().unwrap(), body, stream }
     }
 }
 

@@ -11,7 +11,8 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-/// A connection of its own.
+/// A connection; clones share it.
+#[derive(Clone)]
 pub(super) struct Client(Grpc<Channel>);
 
 impl Client {
