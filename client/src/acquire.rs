@@ -10,7 +10,8 @@
 //! ```
 //! Whoever stood in the queue has reached the cluster: while it is away, such an acquire goes on for the time that it was given.
 //! After a PUT without a definite answer the next one waits shortly, so that it soon tells where the lease stands; the
-//! place is kept. The first PUT may go along with other calls ([`crate::gather`]); then it does not wait, but takes a place.
+//! place is kept. The first PUT may go along with other calls ([`crate::gather`]); then it does not wait, but takes a
+//! place.
 //! Whoever stops asking while the lease may be granted, or stand in the queue, has it released: that is what
 //! [`Pending`] is for, however the acquire ends, also by being dropped.
 //!
@@ -108,10 +109,12 @@ impl One<'_> {
         loop {
             let (wait, keep_place) = slice(self.left(), unanswered_since.is_some());
             let put_at = Instant::now();
-            let is_first = unanswered_since.is_none() && !has_place;
-            let put = self.put(wait, keep_place, is_first);
+            let put = self.put(wait, keep_place, !has_place);
             match attempts.attempt(&put, wait + ATTEMPT, read_put).await {
                 Fate::Done(Put::Granted(sent, grant, mirrored)) => {
+                    if mirrored.is_some() {
+                        self.shared.endpoints.wait_for_mirror();
+                    }
                     let granted = self.confirmed(sent, grant, mirrored, doubt.maybe_done()).await?;
                     pending.is_settled = granted.is_some();
                     return Ok(granted);
@@ -154,19 +157,19 @@ impl One<'_> {
         }
     }
 
-    /// The first one may go along with others; then it does not wait, but keeps its place for the next.
-    fn put(&self, wait: Duration, keep_place: bool, is_first: bool) -> Call {
+    /// What is not for a place that it has may go along with others; then it does not wait, but takes a place for the next.
+    fn put(&self, wait: Duration, keep_place: bool, in_batch: bool) -> Call {
         let wait_ms = u32::try_from(wait.as_millis()).ok().and_then(Wait::from_ms);
         let wait_ms = wait_ms.expect("one PUT waits no longer than 30 s");
         let wish = AcquireRequest { wait_ms, keep_place, ..self.wish.clone() };
         let put = Call::new(Method::PUT, format!("/v1/leases/{}", self.lease_id)).with(&wish);
-        if !is_first {
+        if !in_batch {
             return put;
         }
         let AcquireRequest { keys, ttl_ms, holder, metadata, .. } = wish;
-        let (lease_id, keep_place) = (self.lease_id, !wait.is_zero());
-        let acquire = BatchAcquire { lease_id, keys, ttl_ms, keep_place, holder, metadata };
-        put.or_shared(Operation::Acquire(acquire), wait)
+        let (lease_id, takes_place) = (self.lease_id, !wait.is_zero());
+        let acquire = BatchAcquire { lease_id, keys, ttl_ms, keep_place: takes_place, holder, metadata };
+        put.or_in_batch(Operation::Acquire(acquire), wait)
     }
 
     /// How long it may wait yet; `None` for ever.

@@ -50,7 +50,7 @@ impl<'a> Attempts<'a> {
         if self.failed > 0 && self.failed.is_multiple_of(self.endpoints.count()) {
             sleep(self.backoff.next()).await;
         }
-        let fate = attempt(self.endpoints, call, within, read).await;
+        let fate = attempt(self.endpoints, call, within, self.failed == 0, read).await;
         match fate {
             Fate::Done(_) | Fate::Refused(_) => {
                 self.failed = 0;
@@ -62,15 +62,19 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// One attempt at the node that is best now.
+/// One attempt at the node that is best now; the first may go along with other calls.
 pub(crate) async fn attempt<T>(
     endpoints: &Endpoints,
     call: &Call,
     within: Duration,
+    is_first: bool,
     read: impl FnOnce(&Answer) -> serde_json::Result<T>,
 ) -> Fate<T> {
     let node: Arc<Node> = endpoints.best();
-    let came = exchange(&node, call, within).await;
+    let came = match is_first && endpoints.may_share() {
+        true => exchange(&node, call, within).await,
+        false => node.exchange(call, within).await,
+    };
     let leader = came.as_ref().ok().and_then(|answer| answer.leader.clone());
     let fate = fate(came, read);
     match &fate {

@@ -1,5 +1,6 @@
 //! The client, and its calls that need no memory.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +54,8 @@ pub enum LeaseView {
 ///
 /// It works on any tokio runtime that has its I/O and time enabled. A dropped lease is released on the runtime where it was
 /// acquired. One task renews all leases, on the runtime of the first of them: where that ends, or is not driven, none is
-/// renewed until the next is acquired. Runtimes that come and go take a client each.
+/// renewed until the next is acquired. Calls that share a request go on the runtime of one of them. So runtimes that come and
+/// go take a client each.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
@@ -180,7 +182,8 @@ impl Client {
         }
     }
 
-    /// Up to 1,000 acquires, renewals and releases in one call, each on its own, and none waits. Every acquire has an id
+    /// Up to 1,000 acquires, renewals and releases in one call, each on its own, and none waits: one that is to keep its place
+    /// has it for 5 s, and is asked for again, or released. Every acquire has an id
     /// that you chose, so the whole batch may be repeated; this does so while its outcome is not known. What it acquired is
     /// yours to renew, soon: the network may deliver a batch that was given up after its repeat, and the cluster takes
     /// back what came by it and was never renewed. It is yours to release, too, also after [`Error::Unknown`].
@@ -248,8 +251,9 @@ impl Shared {
         drop(runtime.spawn(async move {
             let Release(shared) = &under_way;
             let (begun, call, mut backoff) = (Instant::now(), deletion(lease_id), Backoff::default());
+            let mut is_first = true;
             while begun.elapsed() < RELEASES_FOR {
-                match attempt(&shared.endpoints, &call, ATTEMPT, nothing).await {
+                match attempt(&shared.endpoints, &call, ATTEMPT, mem::take(&mut is_first), nothing).await {
                     Fate::Done(()) | Fate::Refused(_) => return,
                     Fate::NotDone(_) | Fate::Unknown(_) => sleep(backoff.next()).await,
                 }
@@ -285,7 +289,7 @@ pub(crate) fn granted(answer: &Answer) -> serde_json::Result<(Moment, Grant)> {
 
 fn deletion(lease_id: LeaseId) -> Call {
     Call::new(Method::DELETE, format!("/v1/leases/{lease_id}"))
-        .or_shared(Operation::Release(BatchRelease { lease_id }), Duration::ZERO)
+        .or_in_batch(Operation::Release(BatchRelease { lease_id }), Duration::ZERO)
 }
 
 fn validation(consistency: Consistency) -> Call {

@@ -34,6 +34,8 @@ struct Known {
     first: usize,
     /// Whom the last answer named as the leader.
     leader: Option<usize>,
+    /// Grants are answered only when they stand in the mirror.
+    waits_for_mirror: bool,
 }
 
 #[derive(Debug)]
@@ -46,7 +48,7 @@ impl Endpoints {
     pub(crate) fn new(given: Vec<Arc<Node>>) -> Self {
         let given_count = given.len();
         let nodes = given.into_iter().map(|node| Place { node, failed_at: None }).collect();
-        Self(Mutex::new(Known { nodes, given: given_count, first: 0, leader: None }))
+        Self(Mutex::new(Known { nodes, given: given_count, first: 0, leader: None, waits_for_mirror: false }))
     }
 
     /// How many there are to be asked in turn.
@@ -82,6 +84,16 @@ impl Endpoints {
         known.nodes[asked].failed_at = None;
         known.leader = leader.and_then(|url| known.followed(url));
         known.first = known.leader.unwrap_or(asked);
+    }
+
+    /// Grants are answered only when they stand in the mirror: nothing else is to wait with them.
+    pub(crate) fn wait_for_mirror(&self) {
+        self.known().waits_for_mirror = true;
+    }
+
+    /// Whether calls may share a request.
+    pub(crate) fn may_share(&self) -> bool {
+        !self.known().waits_for_mirror
     }
 
     /// It gave none, or is of no use now.

@@ -43,15 +43,15 @@ pub(crate) struct Call {
     method: Method,
     path: String,
     body: Bytes,
-    shared: Option<Shared>,
+    in_batch: Option<InBatch>,
 }
 
 /// A call as part of a batch.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared {
+pub(crate) struct InBatch {
     pub(crate) operation: Operation,
-    /// How much sooner it is answered so: in a batch nobody waits.
-    pub(crate) sooner: Duration,
+    /// For how long the call would wait in the queue of the cluster. In a batch nobody does.
+    pub(crate) waits: Duration,
 }
 
 /// An answer as it came.
@@ -106,7 +106,7 @@ impl Drop for Connection {
 
 impl Call {
     pub(crate) fn new(method: Method, path: impl Into<String>) -> Self {
-        Self { method, path: path.into(), body: Bytes::new(), shared: None }
+        Self { method, path: path.into(), body: Bytes::new(), in_batch: None }
     }
 
     pub(crate) fn get(path: impl Into<String>) -> Self {
@@ -119,12 +119,12 @@ impl Call {
     }
 
     /// It may be asked for as part of a batch, where others are under way.
-    pub(crate) fn or_shared(self, operation: Operation, sooner: Duration) -> Self {
-        Self { shared: Some(Shared { operation, sooner }), ..self }
+    pub(crate) fn or_in_batch(self, operation: Operation, waits: Duration) -> Self {
+        Self { in_batch: Some(InBatch { operation, waits }), ..self }
     }
 
-    pub(crate) fn shared(&self) -> Option<&Shared> {
-        self.shared.as_ref()
+    pub(crate) fn in_batch(&self) -> Option<&InBatch> {
+        self.in_batch.as_ref()
     }
 
     fn request(&self, authority: &HeaderValue) -> Result<Request<Full<Bytes>>, Failure> {

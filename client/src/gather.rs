@@ -2,16 +2,18 @@
 //! leader as well: that is what most of a call costs.
 //!
 //! ```text
-//!  a call ─▶ a lane is free? ─ yes ─▶ on its own, as it is ──────────────────┐
-//!                  │ no                                                      │
-//!                  ▼                                                         ▼
-//!               the queue ◀─ all that is in it, as one batch ─ a lane that becomes free
+//!  a call ─▶ a lane is free? ─ yes ─▶ on its own, as it is ───────────────────────────────┐
+//!                  │ no                                                                   │
+//!                  ▼                                                                      ▼
+//!               the queue ◀─ all that is in it, as one batch ─ a lane that becomes free, or 20 ms without one
 //! ```
-//! Nothing lingers: where fewer calls than [`LANES`] are under way, each goes at once and alone. A lane is free again when
-//! its call is answered, or takes longer than an answer that nobody waits for: a node that hangs, or an acquire that stands
-//! in the queue of the cluster, holds up nobody.
+//! Nothing lingers: where few calls are under way, each goes at once and alone. Acquires that may stand in the queue of the
+//! cluster have half of the lanes to themselves and the others none; further ones go as part of a batch, which is answered
+//! at once, and wait for their turn outside. Where nodes hang, or futures that hold lanes are not polled, the queue goes on
+//! without a lane.
 //!
 //! What comes back is what each call would have been answered alone. Where the batch has no answer, none of its calls has.
+//! Where it is refused as a whole, as by a node that does not know all of it, each goes alone after all.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -24,15 +26,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use crate::exchange::{Answer, CONNECT, Call, Failure, Node, Shared};
+use crate::exchange::{Answer, CONNECT, Call, Failure, InBatch, Node};
+use crate::fate::problem;
 
-/// How many calls to one node go on their own.
+/// How many calls to one node are under way before others share requests.
 const LANES: usize = 8;
-/// For how long a call keeps its lane.
-const LANE_FOR: Duration = Duration::from_millis(20);
-/// The longest body of a batch: nodes read one of 1 MiB, and a single operation may have a 20th of that.
+/// How many of them may be acquires that wait.
+const FOR_WAITERS: usize = LANES / 2;
+/// How long a call is in the queue at most.
+const STUCK: Duration = Duration::from_millis(20);
+/// The longest body of a batch: nodes read 1 MiB.
 const LONGEST: usize = 512 << 10;
 
 /// The calls to one node.
@@ -41,84 +46,79 @@ pub(crate) struct Gather(Mutex<Gathered>);
 
 #[derive(Debug, Default)]
 struct Gathered {
-    /// How many lanes are taken.
+    /// How many lanes are taken, and how many of these by acquires that wait.
     taken: usize,
+    waiters: usize,
     queue: VecDeque<Queued>,
 }
 
-/// A call that waits for a lane.
+/// What a call of a batch is answered; `None` where it has to be made alone.
+type Came = Result<Option<Answer>, Failure>;
+
+/// A call that goes as part of a batch.
 #[derive(Debug)]
 struct Queued {
     operation: Box<RawValue>,
     within: Duration,
-    answer: oneshot::Sender<Result<Answer, Failure>>,
+    since: Instant,
+    answer: oneshot::Sender<Came>,
     /// Where whoever asks is at home: it lives, or nobody waits.
     runtime: Handle,
 }
 
-/// The right to a call of one's own. Whoever gives it up lets the queue go on.
-struct Lane(Arc<Node>);
+/// The right to a request. Whoever gives it up lets the queue go on.
+struct Lane {
+    node: Arc<Node>,
+    is_waiter: bool,
+}
 
 /// Sends a call to `node`, on its own or along with others, and reads the whole answer.
 pub(crate) async fn exchange(node: &Arc<Node>, call: &Call, within: Duration) -> Result<Answer, Failure> {
-    let Some(shared) = call.shared() else { return node.exchange(call, within).await };
-    let answered = match enter(node, shared, within) {
-        Ok(lane) => return in_lane(lane, node.exchange(call, within)).await,
-        Err(answered) => answered,
-    };
-    match timeout(within + CONNECT, answered).await {
-        Ok(Ok(came)) => came,
-        Ok(Err(_)) => Err(Failure::Broken(format!("{node}: the runtime that asked it has ended"))),
-        Err(_) => Err(Failure::Broken(format!("{node}: no answer within {} ms", within.as_millis()))),
+    let Some(in_batch) = call.in_batch() else { return node.exchange(call, within).await };
+    if let Some(lane) = Lane::take(node, !in_batch.waits.is_zero()) {
+        let came = node.exchange(call, within).await;
+        drop(lane);
+        return came;
+    }
+    match queue(node, in_batch, within.saturating_sub(in_batch.waits)).await? {
+        Some(answer) => Ok(answer),
+        None => node.exchange(call, within).await,
     }
 }
 
-/// A lane, or where the answer will be.
-fn enter(
-    node: &Arc<Node>,
-    shared: &Shared,
-    within: Duration,
-) -> Result<Lane, oneshot::Receiver<Result<Answer, Failure>>> {
-    let mut gathered = node.gather.lock();
-    if gathered.taken < LANES {
-        gathered.taken += 1;
-        return Ok(Lane(Arc::clone(node)));
-    }
-    let operation = serde_json::value::to_raw_value(&shared.operation)
+async fn queue(node: &Arc<Node>, in_batch: &InBatch, within: Duration) -> Came {
+    let operation = serde_json::value::to_raw_value(&in_batch.operation)
         .expect("requests contain nothing that JSON cannot say");
-    let (answer, answered) = oneshot::channel();
-    let within = within.saturating_sub(shared.sooner);
-    gathered.queue.push_back(Queued { operation, within, answer, runtime: Handle::current() });
-    Err(answered)
-}
-
-async fn in_lane<T>(lane: Lane, call: impl Future<Output = T>) -> T {
-    let mut call = std::pin::pin!(call);
-    match timeout(LANE_FOR, &mut call).await {
-        Ok(came) => came,
+    let (answer, mut answered) = oneshot::channel();
+    let queued = Queued { operation, within, since: Instant::now(), answer, runtime: Handle::current() };
+    node.gather.lock().queue.push_back(queued);
+    // There may be a lane for a batch.
+    drop(Lane::take(node, false));
+    let told = match timeout(STUCK, &mut answered).await {
+        Ok(told) => told,
         Err(_) => {
-            drop(lane);
-            call.await
+            let stuck = node.gather.lock().stuck();
+            send_in_background(node, stuck, None);
+            timeout(within + CONNECT, answered).await.map_err(|_| {
+                Failure::Broken(format!("{node}: no answer to a batch within {} ms", within.as_millis()))
+            })?
         }
-    }
+    };
+    told.unwrap_or_else(|_| Err(Failure::Broken(format!("{node}: the runtime that asked it has ended"))))
 }
 
-impl Drop for Lane {
-    fn drop(&mut self) {
-        let mut gathered = self.0.gather.lock();
-        let batch = gathered.batch();
-        let Some(first) = batch.first() else {
-            gathered.taken -= 1;
-            return;
-        };
-        drop(gathered);
-        let (runtime, lane, node) = (first.runtime.clone(), Self(Arc::clone(&self.0)), Arc::clone(&self.0));
-        drop(runtime.spawn(async move { in_lane(lane, send(&node, batch)).await }));
-    }
+/// On the runtime of the first of them.
+fn send_in_background(node: &Arc<Node>, batch: Vec<Queued>, lane: Option<Lane>) {
+    let (node, Some(first)) = (Arc::clone(node), batch.first()) else { return };
+    let runtime = first.runtime.clone();
+    drop(runtime.spawn(async move {
+        send(&node, batch).await;
+        drop(lane);
+    }));
 }
 
 /// Sends one batch, and tells everybody what came of it.
-async fn send(node: &Arc<Node>, batch: Vec<Queued>) {
+async fn send(node: &Node, batch: Vec<Queued>) {
     #[derive(Serialize)]
     struct Request<'a> {
         operations: Vec<&'a RawValue>,
@@ -142,8 +142,8 @@ async fn send(node: &Arc<Node>, batch: Vec<Queued>) {
     }
 }
 
-/// What each of so many calls is answered. An answer to the batch as a whole is one to each.
-fn parts(node: &Node, answer: Answer, count: usize) -> Result<Vec<Answer>, Failure> {
+/// What each of so many calls is answered.
+fn parts(node: &Node, answer: Answer, count: usize) -> Result<Vec<Option<Answer>>, Failure> {
     #[derive(Deserialize)]
     struct Results<'a> {
         #[serde(borrow)]
@@ -155,8 +155,11 @@ fn parts(node: &Node, answer: Answer, count: usize) -> Result<Vec<Answer>, Failu
         #[serde(borrow)]
         body: Option<&'a RawValue>,
     }
+    if answer.status.is_client_error() && problem(&answer).is_some() {
+        return Ok(vec![None; count]);
+    }
     if answer.status != StatusCode::OK {
-        return Ok(vec![answer; count]);
+        return Ok(vec![Some(answer); count]);
     }
     let unreadable = |why: String| Failure::Broken(format!("{node}: a batch's answer: {why}"));
     let Results { results } =
@@ -167,9 +170,36 @@ fn parts(node: &Node, answer: Answer, count: usize) -> Result<Vec<Answer>, Failu
     let part = |one: One<'_>| {
         let status = StatusCode::from_u16(one.status).map_err(|error| unreadable(error.to_string()))?;
         let body = one.body.map_or_else(Bytes::new, |body| answer.body.slice_ref(body.get().as_bytes()));
-        Ok(Answer { status, body, sent: answer.sent, leader: answer.leader.clone() })
+        Ok(Some(Answer { status, body, sent: answer.sent, leader: answer.leader.clone() }))
     };
     results.into_iter().map(part).collect()
+}
+
+impl Lane {
+    fn take(node: &Arc<Node>, is_waiter: bool) -> Option<Self> {
+        let mut gathered = node.gather.lock();
+        let is_free = gathered.taken < LANES && (!is_waiter || gathered.waiters < FOR_WAITERS);
+        is_free.then(|| {
+            gathered.taken += 1;
+            gathered.waiters += usize::from(is_waiter);
+            Self { node: Arc::clone(node), is_waiter }
+        })
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let mut gathered = self.node.gather.lock();
+        gathered.waiters -= usize::from(self.is_waiter);
+        let batch = gathered.batch();
+        if batch.is_empty() {
+            gathered.taken -= 1;
+            return;
+        }
+        drop(gathered);
+        let lane = Self { node: Arc::clone(&self.node), is_waiter: false };
+        send_in_background(&self.node, batch, Some(lane));
+    }
 }
 
 impl Gather {
@@ -182,14 +212,26 @@ impl Gathered {
     /// As much of the queue as goes into one request, without those for whom nobody waits any more.
     fn batch(&mut self) -> Vec<Queued> {
         let (mut batch, mut length) = (Vec::new(), 0);
-        while batch.len() < MAX_BATCH && length < LONGEST {
-            let Some(queued) = self.queue.pop_front() else { break };
-            if !queued.answer.is_closed() {
-                length += queued.operation.get().len();
-                batch.push(queued);
+        while batch.len() < MAX_BATCH
+            && let Some(queued) = self.queue.pop_front()
+        {
+            if queued.answer.is_closed() {
+                continue;
             }
+            length += queued.operation.get().len() + 1;
+            if length > LONGEST && !batch.is_empty() {
+                self.queue.push_front(queued);
+                break;
+            }
+            batch.push(queued);
         }
         batch
+    }
+
+    /// The same, of a queue that does not move.
+    fn stuck(&mut self) -> Vec<Queued> {
+        let is_stuck = self.queue.front().is_some_and(|first| first.since.elapsed() >= STUCK);
+        if is_stuck { self.batch() } else { Vec::new() }
     }
 }
 
@@ -208,10 +250,11 @@ mod tests {
     }
 
     /// A call with an operation of so many bytes, and where its answer will be.
-    fn queued(bytes: usize, runtime: &Handle) -> (Queued, oneshot::Receiver<Result<Answer, Failure>>) {
+    fn queued(bytes: usize, runtime: &Handle) -> (Queued, oneshot::Receiver<Came>) {
         let (answer, answered) = oneshot::channel();
         let operation = RawValue::from_string(format!("\"{}\"", "x".repeat(bytes - 2))).unwrap();
-        (Queued { operation, within: CONNECT, answer, runtime: runtime.clone() }, answered)
+        let since = Instant::now();
+        (Queued { operation, within: CONNECT, since, answer, runtime: runtime.clone() }, answered)
     }
 
     #[test]
@@ -229,17 +272,29 @@ mod tests {
         assert_eq!(gathered.batch().len(), MAX_BATCH);
         assert_eq!((gathered.batch().len(), gathered.queue.len()), (MAX_BATCH, 0));
         for _ in 0..3 {
-            let (queued, answered) = queued(LONGEST / 2, runtime.handle());
+            let (queued, answered) = queued(LONGEST / 2 - 1, runtime.handle());
             gathered.queue.push_back(queued);
             waiting.push(answered);
         }
         assert_eq!((gathered.batch().len(), gathered.queue.len()), (2, 1));
     }
 
+    #[test]
+    fn who_waits_has_half_of_the_lanes_and_gives_them_back() {
+        let node = node();
+        for _ in 0..2 {
+            let mut lanes: Vec<_> = (0..LANES).map_while(|_| Lane::take(&node, true)).collect();
+            assert_eq!(lanes.len(), FOR_WAITERS);
+            lanes.extend((0..LANES).map_while(|_| Lane::take(&node, false)));
+            assert_eq!(lanes.len(), LANES);
+        }
+    }
+
     /// It kept its lane for ever, and the others waited for ever.
     #[test]
     fn a_runtime_that_has_ended_takes_no_lane_along() {
         let (node, alive, ended) = (node(), runtime(), runtime());
+        let lane = || Lane { node: Arc::clone(&node), is_waiter: false };
         let handle = ended.handle().clone();
         drop(ended);
         let wait_for_a_lane_on = |runtime: &Handle| {
@@ -250,11 +305,11 @@ mod tests {
             answered
         };
         let answered = wait_for_a_lane_on(&handle);
-        drop(Lane(Arc::clone(&node)));
+        drop(lane());
         assert!(alive.block_on(answered).is_err(), "nobody asks for it");
         assert_eq!(node.gather.lock().taken, 0);
         let answered = wait_for_a_lane_on(alive.handle());
-        drop(Lane(Arc::clone(&node)));
+        drop(lane());
         // Nothing listens there.
         assert!(matches!(alive.block_on(answered), Ok(Err(Failure::NotSent(_)))));
         while node.gather.lock().taken > 0 {

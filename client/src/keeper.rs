@@ -136,7 +136,7 @@ async fn renew(shared: Arc<Shared>, leases: Vec<Renewing>, failed: usize) -> boo
         }
         Ok((answer.sent, results))
     };
-    let fate = attempt(&shared.endpoints, &call, within, read).await;
+    let fate = attempt(&shared.endpoints, &call, within, true, read).await;
     let now = Moment::now();
     let pause = (failed + 1).is_multiple_of(shared.endpoints.count());
     match fate {

@@ -50,7 +50,8 @@
 //!   been done is [`Error::Unknown`], what certainly was not is [`Error::Unavailable`]; a lease whose acquire ends so, or
 //!   is dropped, is released in the background. An acquire that stood in the queue goes on for as long as it was to wait.
 //! - Where more than eight acquires and releases are under way at once, further ones share requests (`POST /v1/batch`): a
-//!   program in which many hold leases for a short time does about twice as many so. Nothing waits for others to come.
+//!   program in which many hold leases for a short time does about twice as many so. Nothing waits for others to come. Where
+//!   grants wait for the mirror, none share.
 //! - A wait is cut into PUTs of 30 s that keep the place. After a wait, and where a PUT was repeated, the lease is renewed once
 //!   before it is handed out.
 //!

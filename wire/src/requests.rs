@@ -137,7 +137,7 @@ pub struct BatchAcquire {
     #[serde(default)]
     pub ttl_ms: Ttl,
     /// Take a place in the queue if it is not granted at once, and keep it for 5 s, for a PUT that waits.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_place: bool,
     /// As in [`AcquireRequest`].
     #[serde(default)]

@@ -1,5 +1,8 @@
 //! How calls share a request where many are made at once.
 
+use std::future::poll_fn;
+use std::task::Poll;
+
 use ringfence_client::wire::{BatchRequest, Operation};
 use ringfence_client::{Client, Error, LeaseId};
 use serde_json::{Value, json};
@@ -10,6 +13,8 @@ use crate::played::node::{Asked, Played, SOON};
 
 /// How many calls go on their own.
 const LANES: usize = 8;
+/// How many of them may wait.
+const FOR_WAITERS: usize = 4;
 const CALLS: usize = 20;
 
 fn operations(asked: &Asked) -> Vec<Operation> {
@@ -56,10 +61,10 @@ fn releases(client: &Client) -> JoinSet<Result<(), Error>> {
     (0..CALLS).map(|_| release(client.clone())).collect()
 }
 
-/// The calls that go on their own, which nobody has answered yet.
-async fn on_their_own(node: &Played, method: &str) -> Vec<Asked> {
+/// So many calls that go on their own, which nobody has answered yet.
+async fn on_their_own(node: &Played, count: usize, method: &str) -> Vec<Asked> {
     let mut asked = Vec::new();
-    for _ in 0..LANES {
+    for _ in 0..count {
         asked.push(node.asked().await);
     }
     assert!(asked.iter().all(|asked| asked.method == method));
@@ -82,8 +87,7 @@ async fn what_finds_no_lane_goes_as_one_batch_and_each_call_is_told_what_is_its_
         }
     };
     let mut acquires: JoinSet<_> = (0..CALLS).map(acquire).collect();
-    // They are asked for one by one on connections of their own, and keep their lanes for a moment only.
-    let on_their_own = on_their_own(&node, "PUT").await;
+    let on_their_own = on_their_own(&node, LANES, "PUT").await;
     let batch = node.asked().await;
     for asked in on_their_own {
         asked.answer("409 Conflict", &problem("held", 409).to_string()).await;
@@ -106,22 +110,16 @@ async fn a_node_that_hangs_holds_up_nobody_and_a_batch_that_breaks_off_is_repeat
     let node = Played::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let mut releases = releases(&client);
-    let _hang = on_their_own(&node, "DELETE").await;
+    let _hang = on_their_own(&node, LANES, "DELETE").await;
     let batch = node.asked().await;
     let lost = operations(&batch);
     assert_eq!(lost.len(), CALLS - LANES);
     drop(batch);
-    // Again as many as there are lanes on their own, and others with them.
-    let mut again = 0;
-    while again < lost.len() {
+    // Whoever is in doubt asks alone.
+    for _ in &lost {
         let asked = node.asked().await;
-        again += match &*asked.method {
-            "DELETE" => {
-                asked.answer("204 No Content", "").await;
-                1
-            }
-            _ => answer_all(asked).await,
-        };
+        assert_eq!(asked.method, "DELETE");
+        asked.answer("204 No Content", "").await;
     }
     for _ in 0..lost.len() {
         timeout(SOON, releases.join_next()).await.unwrap().unwrap().unwrap().unwrap();
@@ -130,7 +128,7 @@ async fn a_node_that_hangs_holds_up_nobody_and_a_batch_that_breaks_off_is_repeat
 }
 
 #[tokio::test]
-async fn a_batch_that_is_refused_as_a_whole_was_not_done_for_any_of_its_calls() {
+async fn a_batch_that_nobody_could_take_was_not_done_for_any_of_its_calls() {
     let node = Played::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let mut releases = releases(&client);
@@ -151,14 +149,54 @@ async fn a_batch_that_is_refused_as_a_whole_was_not_done_for_any_of_its_calls() 
     }
 }
 
+#[tokio::test]
+async fn where_a_batch_is_refused_as_a_whole_each_of_its_calls_goes_alone() {
+    let node = Played::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let mut releases = releases(&client);
+    let mut refused = 0;
+    for _ in 0..CALLS + 1 {
+        let asked = node.asked().await;
+        match &*asked.method {
+            "DELETE" => asked.answer("204 No Content", "").await,
+            _ => {
+                refused += operations(&asked).len();
+                asked.answer("400 Bad Request", &problem("invalid-request", 400).to_string()).await;
+            }
+        }
+    }
+    assert_eq!(refused, CALLS - LANES);
+    while let Some(released) = timeout(SOON, releases.join_next()).await.unwrap() {
+        released.unwrap().unwrap();
+    }
+}
+
+/// Their futures are there, but something else is done where they are.
+#[tokio::test]
+async fn who_is_not_polled_holds_up_nobody() {
+    let node = Played::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let mut idle: Vec<_> = (0..LANES).map(|_| Box::pin(client.release(LeaseId::random()))).collect();
+    poll_fn(|context| {
+        assert!(idle.iter_mut().all(|release| release.as_mut().poll(context).is_pending()));
+        Poll::Ready(())
+    })
+    .await;
+    let _silent = node.connections(LANES).await;
+    let (released, ()) = tokio::join!(client.release(LeaseId::random()), async {
+        assert_eq!(answer_all(node.asked().await).await, 1);
+    });
+    released.unwrap();
+}
+
 /// It waited for a batch as long as a call of its own would have waited.
 #[tokio::test]
 async fn an_acquire_that_waits_asks_for_a_place_with_others_and_waits_there_on_its_own() {
     let node = Played::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let mut acquires: JoinSet<_> =
-        (0..LANES + 1).map(|number| client.lock(number.to_string()).no_renew().acquire()).collect();
-    let _wait = on_their_own(&node, "PUT").await;
+        (0..FOR_WAITERS + 1).map(|number| client.lock(number.to_string()).no_renew().acquire()).collect();
+    let _wait = on_their_own(&node, FOR_WAITERS, "PUT").await;
     // The one that found no lane goes as a batch of one, and on its own when that is not answered.
     let batch = node.asked().await;
     let [Operation::Acquire(acquire)] = &operations(&batch)[..] else { panic!("an acquire") };
@@ -185,15 +223,21 @@ async fn whoever_has_a_place_waits_there_on_its_own() {
     let node = Played::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let _acquires: JoinSet<_> = (0..CALLS).map(|number| client.lock(number.to_string()).acquire()).collect();
-    let _wait = on_their_own(&node, "PUT").await;
-    let batch = node.asked().await;
-    let mut places: Vec<LeaseId> = Vec::new();
-    for operation in operations(&batch) {
-        let Operation::Acquire(acquire) = operation else { panic!("an acquire") };
-        places.push(acquire.lease_id);
+    let _wait = on_their_own(&node, FOR_WAITERS, "PUT").await;
+    // Each of the other lanes takes along who finds it free. The rest has none.
+    let mut batches = Vec::new();
+    while batches.iter().map(|batch| operations(batch).len()).sum::<usize>() < CALLS - FOR_WAITERS {
+        batches.push(node.asked().await);
     }
-    // More of them than there are lanes, and all at once.
-    assert_eq!(answer_all(batch).await, CALLS - LANES);
+    assert_eq!(batches.len(), LANES - FOR_WAITERS + 1);
+    let mut places: Vec<LeaseId> = Vec::new();
+    for batch in batches {
+        for operation in operations(&batch) {
+            let Operation::Acquire(acquire) = operation else { panic!("an acquire") };
+            places.push(acquire.lease_id);
+        }
+        answer_all(batch).await;
+    }
     let mut waiting = Vec::new();
     for _ in &places {
         waiting.push(node.asked().await);
@@ -201,4 +245,20 @@ async fn whoever_has_a_place_waits_there_on_its_own() {
     for place in places {
         assert!(waiting.iter().any(|put| put.method == "PUT" && put.path == format!("/v1/leases/{place}")));
     }
+}
+
+#[tokio::test]
+async fn nothing_waits_for_the_mirror_along_with_a_grant() {
+    let node = Played::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let (lease, ()) = tokio::join!(client.lock("0").no_renew().try_acquire(), async {
+        let put = node.asked().await;
+        let lease_id: LeaseId = put.path.strip_prefix("/v1/leases/").unwrap().parse().unwrap();
+        let mut grant = grant(lease_id, "0");
+        grant["mirrored"] = json!(true);
+        put.answer("201 Created", &grant.to_string()).await;
+    });
+    lease.unwrap().into_id();
+    let _releases = releases(&client);
+    on_their_own(&node, CALLS, "DELETE").await;
 }

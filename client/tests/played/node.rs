@@ -29,6 +29,15 @@ impl Played {
         format!("http://{}", self.0.local_addr().unwrap())
     }
 
+    /// The next connections, on which nothing is said.
+    pub(crate) async fn connections(&self, count: usize) -> Vec<TcpStream> {
+        let mut connections = Vec::new();
+        for _ in 0..count {
+            connections.push(timeout(SOON, self.0.accept()).await.unwrap().unwrap().0);
+        }
+        connections
+    }
+
     /// The next request, with its body read.
     pub(crate) async fn asked(&self) -> Asked {
         let (mut stream, _) = timeout(SOON, self.0.accept()).await.unwrap().unwrap();
