@@ -18,8 +18,6 @@ use crate::service::{Locker, Service};
 pub(crate) enum Job {
     /// Acquire and release a key of one's own.
     OwnKey,
-    /// The same, by tasks of one program that share its connections.
-    OwnKeyOfTask,
     /// Acquire and release the one key that all want.
     OneKey,
     /// Acquire and release so many keys of one's own, in one call each.
@@ -48,9 +46,6 @@ impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OwnKey => f.write_str("acquire and release a key of one's own"),
-            Self::OwnKeyOfTask => {
-                f.write_str("acquire and release a key of one's own, as tasks of one program")
-            }
             Self::OneKey => f.write_str("acquire and release the one key that all want"),
             Self::Batch(size) => write!(f, "acquire and release {size} keys of one's own in one call each"),
             Self::Read => f.write_str("read, linearizably"),
@@ -61,30 +56,26 @@ impl fmt::Display for Job {
     }
 }
 
-/// So many who do this.
+/// So many who do this; those who take locks by connections of their own, or as `tasks` of one program.
 ///
 /// Those who want one key wait in `queue`.
 pub(crate) async fn workers(
     service: &dyn Service,
     job: Job,
     count: usize,
+    tasks: bool,
     queue: &Arc<Queue>,
 ) -> Result<Vec<Box<dyn Work>>> {
-    if job == Job::OwnKey {
-        return cycles(service, count, |client| format!("own/{client}")).await;
-    }
-    let mut workers = Vec::new();
+    let nobody = || format!("nobody can {job} there");
+    let locker = async || match tasks {
+        true => service.task().await?.with_context(nobody),
+        false => service.locker().await,
+    };
+    let mut workers: Vec<Box<dyn Work>> = Vec::new();
     for number in 0..count {
-        let nobody = || format!("nobody can {job} there");
         workers.push(match job {
-            Job::OneKey => {
-                let (locker, queue) = (service.locker().await?, Arc::clone(queue));
-                Box::new(Queuer { locker, queue, number }) as Box<dyn Work>
-            }
-            Job::OwnKeyOfTask => {
-                let locker = service.task().await?.with_context(nobody)?;
-                Box::new(Cycle { locker, key: format!("own/{number}") })
-            }
+            Job::OwnKey => Box::new(Cycle { locker: locker().await?, key: format!("own/{number}") }),
+            Job::OneKey => Box::new(Queuer { locker: locker().await?, queue: Arc::clone(queue), number }),
             _ => service.worker(job, number).await?.with_context(nobody)?,
         });
     }

@@ -43,15 +43,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Acquire and release a key of one's own: Ringfence, etcd, ZooKeeper, Redis, Redlock, and HTTP alone
-    Compare {
-        #[command(flatten)]
-        options: Options,
-        /// Clients are tasks of one program that share its connections; of Ringfence they use the Rust client
-        #[arg(long)]
-        tasks: bool,
-    },
+    Compare(Locks),
     /// Acquire and release one key that all want
-    Contended(Options),
+    Contended(Locks),
     /// Acquire and release many keys in one call each
     Batch {
         #[command(flatten)]
@@ -74,6 +68,15 @@ enum Command {
     /// What a pair of HTTP requests costs: answers until its standard input ends
     #[command(hide = true)]
     Echo,
+}
+
+#[derive(Args)]
+struct Locks {
+    #[command(flatten)]
+    options: Options,
+    /// Clients are tasks of one program that share its connections; those of Ringfence use the Rust client
+    #[arg(long)]
+    tasks: bool,
 }
 
 #[derive(Args)]
@@ -205,17 +208,19 @@ fn main() -> ExitCode {
 
 async fn run(command: Command) -> Result<()> {
     match command {
-        Command::Compare { options, tasks } => {
-            let job = if tasks { Job::OwnKeyOfTask } else { Job::OwnKey };
-            options.measure(&[1, 8, 64, 256, 1_024], vec![job]).await
+        Command::Compare(Locks { options, tasks }) => {
+            options.measure(&[1, 8, 64, 256, 1_024], vec![Job::OwnKey], tasks).await
         }
-        Command::Contended(options) => options.measure(&[64], vec![Job::OneKey]).await,
+        Command::Contended(Locks { options, tasks }) => {
+            options.measure(&[64], vec![Job::OneKey], tasks).await
+        }
         Command::Batch { options, sizes } => {
             let jobs = [Job::OwnKey].into_iter().chain(sizes.into_iter().map(|size| Job::Batch(size.into())));
-            options.measure(&[64], jobs.collect()).await
+            options.measure(&[64], jobs.collect(), false).await
         }
         Command::Reads(options) => {
-            options.measure(&[64], vec![Job::Read, Job::ReadLocally, Job::Write, Job::GuardedWrite]).await
+            let jobs = vec![Job::Read, Job::ReadLocally, Job::Write, Job::GuardedWrite];
+            options.measure(&[64], jobs, false).await
         }
         Command::Market(options) => {
             let plan = market::Plan {
@@ -259,12 +264,12 @@ async fn run(command: Command) -> Result<()> {
 }
 
 impl Options {
-    async fn measure(self, clients: &[u16], jobs: Vec<Job>) -> Result<()> {
+    async fn measure(self, clients: &[u16], jobs: Vec<Job>, tasks: bool) -> Result<()> {
         let contenders = self.services.found()?;
         let clients = if self.clients.is_empty() { clients } else { &self.clients };
         let (rounds, time) = (self.rounds.into(), Duration::from_secs(self.seconds.into()));
         let clients = clients.iter().copied().map(usize::from).collect();
-        let plan = Plan { jobs, clients, rounds, time, rate: self.rate.map(f64::from) };
+        let plan = Plan { jobs, tasks, clients, rounds, time, rate: self.rate.map(f64::from) };
         let comparison = compare(&contenders, &plan).await?;
         println!("{}", comparison.text());
         if let Some(path) = &self.svg {

@@ -24,6 +24,8 @@ const FLOOR: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) jobs: Vec<Job>,
+    /// Who takes locks is a task of one program, and shares its connections.
+    pub(crate) tasks: bool,
     pub(crate) clients: Vec<usize>,
     pub(crate) rounds: usize,
     pub(crate) time: Duration,
@@ -69,15 +71,19 @@ pub(crate) async fn compare(contenders: &[Contender], plan: &Plan) -> Result<Com
         sync_p50_ms.push(floor::sync_p50_ms(disk.path(), plan.time.min(FLOOR))?);
         for (place, contender) in contenders.iter().enumerate() {
             let jobs: Vec<Job> = plan.jobs.iter().copied().filter(|job| contender.can(*job)).collect();
-            if jobs.is_empty() {
+            if jobs.is_empty() || plan.tasks && !contender.has_tasks() {
                 continue;
             }
             eprintln!("round {round} of {}: {}", plan.rounds, contender.name());
             let service = contender.start().await?;
             for job in jobs {
                 for &clients in &plan.clients {
+                    let job_name = || match plan.tasks {
+                        true => format!("{job}, as tasks of one program"),
+                        false => job.to_string(),
+                    };
                     let new =
-                        || Row { job: job.to_string(), clients, service: contender.name(), ..Row::default() };
+                        || Row { job: job_name(), clients, service: contender.name(), ..Row::default() };
                     let row = rows.entry((job, clients, place)).or_insert_with(new);
                     measure(&*service, job, plan, row).await?;
                 }
@@ -91,7 +97,7 @@ pub(crate) async fn compare(contenders: &[Contender], plan: &Plan) -> Result<Com
 async fn measure(service: &dyn Service, job: Job, plan: &Plan, row: &mut Row) -> Result<()> {
     let (pids, own) = (service.pids(), [std::process::id()]);
     let queue = Arc::new(Queue::default());
-    let mut workers = workers(service, job, row.clients, &queue).await?;
+    let mut workers = workers(service, job, row.clients, plan.tasks, &queue).await?;
     closed(&mut workers, plan.time / 4).await?;
     let (cpu, own_cpu, flushes) = (usage::cpu(&pids)?, usage::cpu(&own)?, service.flushes().await);
     let load = match plan.rate {

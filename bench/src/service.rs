@@ -125,8 +125,6 @@ impl Contender {
         match (self, job) {
             (Self::Mirror(_), job) => job == Job::ReadLocally,
             (_, Job::OwnKey) => true,
-            (Self::Redlock | Self::Echo, Job::OwnKeyOfTask) => false,
-            (_, Job::OwnKeyOfTask) => true,
             (Self::Etcd { calls: etcd::Calls::Transaction, .. } | Self::Echo, _) => false,
             (_, Job::OneKey) => true,
             (Self::Ringfence(_), Job::Read | Job::ReadLocally | Job::Batch(_)) => true,
@@ -134,6 +132,11 @@ impl Contender {
             (Self::Redis { .. }, job) => matches!(job, Job::ReadLocally | Job::Write | Job::GuardedWrite),
             _ => false,
         }
+    }
+
+    /// Whether those who take locks can be tasks of one program.
+    pub(crate) fn has_tasks(&self) -> bool {
+        !matches!(self, Self::Redlock | Self::Echo | Self::Mirror(_))
     }
 
     /// Starts it, on nothing.
