@@ -83,8 +83,9 @@ async fn a_request_that_its_client_gives_up_is_told_of_and_counted() {
     let cluster = cluster(3, "1us").await;
     let node = alone(&cluster).await;
     let lease = format!("/v1/leases/{}", LeaseId::random());
-    drop(request(node, "DELETE", &lease, &[("x-request-id", "given-up")], &Value::Null).await);
+    // Of a second only some are told of, and whoever waited until it is alone has asked often.
     let told = async || {
+        drop(request(node, "DELETE", &lease, &[("x-request-id", "given-up")], &Value::Null).await);
         let lines = lines(node, "ringfence::requests");
         lines.into_iter().find(|line| line["request_id"] == "given-up")
     };
@@ -94,9 +95,10 @@ async fn a_request_that_its_client_gives_up_is_told_of_and_counted() {
         (&json!("a request was given up"), &json!("DELETE"), None)
     );
     let counted =
-        r#"ringfence_http_requests_total{method="DELETE",route="/v1/leases/{lease_id}",status="closed"} 1"#;
+        r#"ringfence_http_requests_total{method="DELETE",route="/v1/leases/{lease_id}",status="closed"} "#;
     let metrics = node.client().metrics().await.done();
-    assert!(metrics.lines().any(|line| line == counted), "{metrics}");
+    let count = metrics.lines().find_map(|line| line.strip_prefix(counted)?.parse::<u64>().ok());
+    assert!(count >= Some(1), "{metrics}");
 }
 
 #[tokio::test]
