@@ -8,9 +8,8 @@
 //!               the queue ◀─ all that is in it, as one batch ─ a lane that becomes free, or 20 ms without one
 //! ```
 //! Nothing lingers: where few calls are under way, each goes at once and alone. Acquires that may stand in the queue of the
-//! cluster have half of the lanes to themselves and the others none; further ones go as part of a batch, which is answered
-//! at once, and wait for their turn outside. Where nodes hang, or futures that hold lanes are not polled, the queue goes on
-//! without a lane.
+//! cluster take half of the lanes at most; further ones go as part of a batch, which is answered at once, and wait for their
+//! turn outside. Where nodes hang, or futures that hold lanes are not polled, the queue goes on without a lane.
 //!
 //! What comes back is what each call would have been answered alone. Where the batch has no answer, none of its calls has.
 //! Where it is refused as a whole, as by a node that does not know all of it, each goes alone after all.
