@@ -10,8 +10,8 @@
 //! ```
 //! Whoever stood in the queue has reached the cluster: while it is away, such an acquire goes on for the time that it was given.
 //! After a PUT without a definite answer the next one waits shortly, so that it soon tells where the lease stands; the
-//! place is kept. The first PUT may go along with other calls ([`crate::gather`]); then it does not wait, but takes a
-//! place.
+//! place is kept. The first PUT may go along with other calls ([`crate::gather`]): then it does not wait, but takes a place.
+//!
 //! Whoever stops asking while the lease may be granted, or stand in the queue, has it released: that is what
 //! [`Pending`] is for, however the acquire ends, also by being dropped.
 //!
