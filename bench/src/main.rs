@@ -5,6 +5,7 @@
 mod calls;
 mod figures;
 mod floor;
+mod hostile;
 mod http;
 mod job;
 mod load;
@@ -61,6 +62,8 @@ enum Command {
     Market(Market),
     /// Ever more live leases, each time on a fresh cluster: what they cost
     Scale(Scale),
+    /// What a stranger with a few connections can do to a cluster: the longest step, CPU, memory, late renewals
+    Hostile(Hostile),
     /// A command under a lock, beside etcdctl's; and what the program takes: size, memory, time to start
     Shell(Shell),
     /// Acquire and release keys of one's own while nobody watches them, and while many do
@@ -137,6 +140,21 @@ struct Scale {
     #[arg(long, default_value_t = 8 << 20, value_parser = clap::value_parser!(u64).range(65_536..))]
     snapshot_after_bytes: u64,
     /// How many seconds cycles are measured
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    seconds: u16,
+    /// Where all figures go, as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Hostile {
+    #[command(flatten)]
+    ringfence: Ringfence,
+    /// Only shapes with this in their names; may be repeated
+    #[arg(long)]
+    only: Vec<String>,
+    /// How many seconds each shape goes on
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     seconds: u16,
     /// Where all figures go, as JSON
@@ -239,6 +257,14 @@ async fn run(command: Command) -> Result<()> {
                 snapshot_after_bytes: options.snapshot_after_bytes,
             };
             let figures = scale(&options.ringfence.program()?, &plan).await?;
+            println!("{}", figures.text());
+            options.json.map_or(Ok(()), |path| figures.write_json(&path))?;
+            figures.check()
+        }
+        Command::Hostile(options) => {
+            let plan =
+                hostile::Plan { only: options.only, time: Duration::from_secs(options.seconds.into()) };
+            let figures = hostile::hostile(&options.ringfence.program()?, &plan).await?;
             println!("{}", figures.text());
             options.json.map_or(Ok(()), |path| figures.write_json(&path))?;
             figures.check()

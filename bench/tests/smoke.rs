@@ -90,6 +90,22 @@ fn a_script_takes_locks() {
     prints("shell --runs=1", &rows);
 }
 
+/// This build is slow, and the machine may be busy: a step that takes long is no fault here.
+#[test]
+fn a_hostile_shape_is_played() {
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfence-bench"));
+    command.args(["hostile", "--only=parameters", "--seconds=1", "--json"]).arg(json.path());
+    let output = command.arg("--program").arg(program()).output().unwrap();
+    let figures: serde_json::Value = serde_json::from_reader(json.as_file()).unwrap_or_else(|error| {
+        panic!("{error}: {}", String::from_utf8_lossy(&output.stderr));
+    });
+    let row = &figures["rows"][0];
+    assert!(row["done"].as_u64().unwrap() > 0 && row["renewed"]["renewals"].as_u64().unwrap() > 0, "{row}");
+    assert!(row["longest_step_ms"].as_f64().unwrap() > 0.0, "{row}");
+    assert_eq!(row["ended"], serde_json::json!([]));
+}
+
 #[test]
 fn a_thousand_leases_are_scaled_to() {
     bench("scale --leases=1000 --snapshot-after-bytes=2097152", &["1,000"]);
