@@ -181,11 +181,12 @@ impl LogContents {
                 if self.purged.is_some_and(|purged| entry.log_id.index() <= purged.index()) => {}
             LogRecord::Entry(entry) => {
                 let found = entry.log_id.index();
-                match self.next_index() {
-                    // The oldest segment left may begin anywhere before the purge that follows in the stream.
-                    _ if self.entries.is_empty() && self.purged.is_none() => {}
-                    expected if expected == found => {}
-                    expected => return Err(LogError::Gap { sequence, expected, found }),
+                let expected = self.next_index();
+                // Where no entry stands yet, any may be the first: the oldest segment left may begin anywhere before the
+                // purge that it was cut for, and may itself hold only the purge of an earlier cut. `check_front` judges
+                // once every record is read.
+                if !self.entries.is_empty() && found != expected {
+                    return Err(LogError::Gap { sequence, expected, found });
                 }
                 self.entries.push_back((sequence, entry));
             }
@@ -214,6 +215,22 @@ impl LogContents {
             bytes += body_len(entry) as u64;
             (bytes > tail_bytes).then_some(entry.log_id)
         })
+    }
+
+    /// An entry has to follow the one before it: on disk, a gap or a second entry of the same index makes a log that
+    /// does not open again. The first entry of a new log is not checked: openraft's suite begins at 1.
+    fn check_append(&self, entries: &[Entry]) -> io::Result<()> {
+        let first = entries.first().map_or(0, |entry| entry.log_id.index());
+        let next = self.last().map_or(first, |id| id.index() + 1);
+        for (entry, expected) in entries.iter().zip(next..) {
+            let found = entry.log_id.index();
+            if found != expected {
+                let error =
+                    format!("entry {found} cannot be appended to the log: entry {expected} comes next");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+            }
+        }
+        Ok(())
     }
 
     fn next_index(&self) -> u64 {
@@ -336,6 +353,7 @@ impl RaftLogStorage<Consensus> for LogStore {
         let records: Vec<Record> = entries.iter().map(entry_record).collect();
         // One lock over both: memory and log must agree on the order.
         let mut inner = self.lock();
+        inner.check_append(&entries)?;
         let last = if is(Mutant::AcknowledgesBeforeFlush) {
             let last = self.wal.append(records, None);
             callback.io_completed(Ok(()));
@@ -369,5 +387,100 @@ impl RaftLogStorage<Consensus> for LogStore {
             self.release(&inner, &log_id, next);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_wal::Options;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::consensus::log_id;
+
+    fn blank(term: u64, index: u64) -> Entry {
+        Entry { log_id: log_id(term, index), payload: EntryPayload::Blank }
+    }
+
+    /// Some tens of entries fill a segment.
+    fn open(path: &Path) -> Result<LogStore, LogError> {
+        LogStore::open(path, Options { segment_bytes: 8 << 10, step_bytes: 4 << 10, ..Options::default() })
+    }
+
+    /// Each in a flush of its own.
+    async fn put(log: &mut LogStore, indexes: std::ops::Range<u64>) {
+        for index in indexes {
+            log.append([blank(1, index)], IOFlushed::noop()).await.unwrap();
+            log.barrier().await.unwrap();
+        }
+    }
+
+    /// A segment that began with the records of one cut, and was the first to survive the next cut, once made the log
+    /// look as if entries were missing.
+    #[tokio::test]
+    async fn a_log_that_was_cut_behind_a_snapshot_of_all_there_was_opens_again() {
+        // At one of these, a segment begins just there.
+        for head in 10..60 {
+            let dir = TempDir::new().unwrap();
+            let mut log = open(dir.path()).unwrap();
+            put(&mut log, 0..10).await;
+            log.snapshot_taken(log_id(1, 5), 0);
+            put(&mut log, 10..head + 1).await;
+            log.snapshot_taken(log_id(1, head), 0);
+            log.barrier().await.unwrap();
+            put(&mut log, head + 1..head + 41).await;
+            log.snapshot_taken(log_id(1, head + 31), 0);
+            put(&mut log, head + 41..head + 44).await;
+            let before = log.get_log_state().await.unwrap().last_log_id;
+            drop(log);
+            let mut log = open(dir.path()).unwrap_or_else(|error| panic!("all up to {head}: {error}"));
+            assert_eq!(log.get_log_state().await.unwrap().last_log_id, before);
+            assert_eq!(log.purged(), Some(log_id(1, head)));
+        }
+    }
+
+    #[test]
+    fn entries_that_are_missing_are_noticed_wherever_they_were() {
+        let purged = |index| LogRecord::Purged(log_id(1, index));
+        let entry = |index| LogRecord::Entry(blank(1, index));
+        let read = |records: Vec<LogRecord>| {
+            let mut contents = LogContents::default();
+            for (sequence, record) in (1..).zip(records) {
+                contents.replay(sequence, record)?;
+            }
+            contents.check_front()
+        };
+        for (records, is_whole) in [
+            (vec![entry(0), entry(1)], true),
+            (vec![entry(1), entry(2)], false),
+            (vec![entry(0), entry(2)], false),
+            (vec![purged(4), entry(5)], true),
+            (vec![purged(4), entry(6)], false),
+            (vec![purged(4), entry(7), entry(8), purged(6)], true),
+            (vec![purged(4), entry(7), entry(9), purged(6)], false),
+            (vec![entry(0), purged(4), entry(6)], false),
+            (vec![purged(4), entry(5), entry(6), LogRecord::Truncated(Some(4)), entry(6)], false),
+        ] {
+            let told = format!("{records:?}");
+            assert_eq!(read(records).is_ok(), is_whole, "{told}");
+        }
+    }
+
+    /// What was appended with a gap or twice once made a log that did not open again.
+    #[tokio::test]
+    async fn entries_are_appended_without_a_gap_or_an_overlap() {
+        let dir = TempDir::new().unwrap();
+        let mut log = open(dir.path()).unwrap();
+        put(&mut log, 0..3).await;
+        let refused = [vec![4], vec![2], vec![3, 5], vec![3, 3]];
+        for indexes in refused {
+            let entries: Vec<Entry> = indexes.iter().map(|index| blank(2, *index)).collect();
+            let error = log.append(entries, IOFlushed::noop()).await.unwrap_err();
+            assert!(error.to_string().contains("cannot be appended to the log"), "{indexes:?}: {error}");
+        }
+        put(&mut log, 3..5).await;
+        drop(log);
+        let mut log = open(dir.path()).unwrap();
+        assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(log_id(1, 4)));
     }
 }
