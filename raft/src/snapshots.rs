@@ -7,7 +7,8 @@
 //!   new-1/                   in the making, or being received
 //!   reading-2/               a copy that is being read
 //! ```
-//! A generation gets its name only when all of it is on disk, so what has a number is whole. Two are kept, and the log
+//! A generation gets its name only when all of it is on disk, and the log that was appended before: so what has a number is
+//! whole, and the log on disk holds no less than what it covers. Two are kept, and the log
 //! since the older one: if the newest cannot be read, a start falls back to the other and replays more of the log. A
 //! snapshot from the leader drops the older one, for the log does not reach back to it. Where no generation can be read
 //! that the log goes on from, the node refuses to start.

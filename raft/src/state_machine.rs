@@ -93,6 +93,7 @@ impl RaftStateMachine<Consensus> for StateMachine {
         let state = self.applied.lock();
         Builder {
             generations: Arc::clone(&self.generations),
+            log: self.log.clone(),
             meta: SnapshotMeta { last_log_id: state.last_applied, last_membership: state.membership.clone() },
             table: Some(state.table.freeze()),
             seconds: self.snapshot_seconds.clone(),
@@ -130,6 +131,7 @@ impl RaftStateMachine<Consensus> for StateMachine {
 /// A view of the state at one instant, to be written as a snapshot.
 pub(crate) struct Builder {
     generations: Arc<Generations>,
+    log: LogStore,
     meta: SnapshotMeta,
     /// Taken out when it is written.
     table: Option<FrozenTable>,
@@ -143,10 +145,136 @@ impl RaftSnapshotBuilder<Consensus> for Builder {
         let table = self.table.take().ok_or_else(|| io::Error::other("a snapshot is built once"))?;
         let started = Instant::now();
         let made = Arc::new(self.generations.write(self.meta.clone(), table).await?);
+        // openraft applies entries that are committed elsewhere and not on this disk yet. If the power failed now, the
+        // log would end before the snapshot, or in entries that were truncated since: openraft refuses both.
+        self.log.barrier().await?;
         self.generations.publish(Arc::clone(&made), true).await?;
         let (bytes, took) = (made.head().bytes, started.elapsed());
         self.seconds.record(took.as_secs_f64());
         tracing::info!(index = made.index(), bytes, ?took, "snapshot taken");
         Ok(Snapshot { meta: self.meta.clone(), snapshot: self.generations.newest().unwrap_or(made) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::path::Path;
+    use std::sync::{Mutex, mpsc};
+    use std::time::Duration;
+
+    use futures_util::stream;
+    use openraft::StorageHelper;
+    use openraft::storage::{IOFlushed, RaftLogStorage};
+    use openraft::vote::RaftLeaderId;
+    use ringfence_wal::Options;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::consensus::{Entry, Membership, Vote, log_id};
+    use crate::identity::DataDir;
+
+    /// Enough for a snapshot that does not wait for the log.
+    const LONG: Duration = Duration::from_secs(1);
+
+    fn blank(term: u64, index: u64) -> Entry {
+        Entry { log_id: log_id(term, index), payload: EntryPayload::Blank }
+    }
+
+    async fn open(path: &Path, options: Options) -> (LogStore, Arc<Generations>, StateMachine) {
+        let (data, _) = DataDir::open(path, 1).unwrap();
+        let log = LogStore::open(&path.join("log"), options).unwrap();
+        let generations = Arc::new(Generations::open(Arc::new(data)).unwrap());
+        let applied = Applied::new();
+        if let Some((table, meta)) = generations.load(log.purged()).await.unwrap() {
+            log.start_from(meta.last_log_id.unwrap(), 1 << 20);
+            applied.replace(table, &meta);
+        }
+        let machine = StateMachine::new(applied, log.clone(), Arc::clone(&generations));
+        (log, generations, machine)
+    }
+
+    async fn apply(machine: &mut StateMachine, entries: Vec<Entry>) {
+        machine.apply(stream::iter(entries.into_iter().map(|entry| Ok((entry, None))))).await.unwrap();
+    }
+
+    fn copy(from: &Path, to: &Path) {
+        std::fs::create_dir_all(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            // What is not whole yet may vanish meanwhile.
+            if entry.file_name().to_string_lossy().starts_with("new-") {
+                continue;
+            }
+            let to = to.join(entry.file_name());
+            match entry.file_type().unwrap().is_dir() {
+                true => copy(&entry.path(), &to),
+                false => drop(std::fs::copy(entry.path(), to).unwrap()),
+            }
+        }
+    }
+
+    /// A follower replaces entries by those of a new leader and applies them while its log hangs. A snapshot of them once
+    /// stood on disk before they did, and a power cut left a node that openraft refused to start.
+    #[tokio::test]
+    async fn no_snapshot_counts_before_the_log_that_it_covers_is_on_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        // The flusher stands still once after it has taken this out.
+        let hang = Arc::new(Mutex::new(None::<(oneshot::Sender<()>, mpsc::Receiver<()>)>));
+        let taken = Arc::clone(&hang);
+        let on_flush = move |_, _| {
+            let hang = taken.lock().unwrap().take();
+            if let Some((begun, end)) = hang {
+                begun.send(()).unwrap();
+                let _ = end.recv();
+            }
+        };
+        let options = Options { on_flush: Some(Arc::new(on_flush)), ..Options::default() };
+        let (mut log, _, mut machine) = open(&path, options).await;
+        let vote = |term| Vote { leader_id: RaftLeaderId::new(term, 2), committed: true };
+        log.save_vote(&vote(1)).await.unwrap();
+        let member =
+            crate::consensus::Member { peer: "a:1".to_owned(), incarnation: uuid::Uuid::from_u128(7) };
+        let membership = Membership::new(vec![BTreeSet::from([1])], BTreeMap::from([(1, member)])).unwrap();
+        let first = Entry { log_id: log_id(0, 0), payload: EntryPayload::Membership(membership) };
+        let mut entries = vec![first];
+        entries.extend((1..=50).map(|index| blank(1, index)));
+        log.append(entries.clone(), IOFlushed::noop()).await.unwrap();
+        // The others have 11 to 50 in no log.
+        entries.truncate(11);
+        apply(&mut machine, entries).await;
+        log.save_vote(&vote(3)).await.unwrap();
+        let (begun, begins) = oneshot::channel();
+        let (go_on, end) = mpsc::channel();
+        *hang.lock().unwrap() = Some((begun, end));
+        let mut same = log.clone();
+        let saving = tokio::spawn(async move { same.save_vote(&vote(3)).await });
+        begins.await.unwrap();
+
+        log.truncate_after(Some(log_id(1, 10))).await.unwrap();
+        let newer: Vec<Entry> = (11..=20).map(|index| blank(3, index)).collect();
+        log.append(newer.clone(), IOFlushed::noop()).await.unwrap();
+        apply(&mut machine, newer).await;
+        let mut builder = machine.get_snapshot_builder().await;
+        let mut building = Box::pin(async move { builder.build_snapshot().await });
+        let early = tokio::time::timeout(LONG, &mut building).await.ok();
+        let image = dir.path().join("image");
+        copy(&path, &image);
+        drop(go_on);
+        saving.await.unwrap().unwrap();
+        let built = match early {
+            Some(built) => built.unwrap(),
+            None => building.as_mut().await.unwrap(),
+        };
+        assert_eq!(built.meta.last_log_id, Some(log_id(3, 20)));
+
+        // What the power cut left, and what was there in the end.
+        drop((log, machine, building, built));
+        for path in [&image, &path] {
+            let (mut log, _held, mut machine) = open(path, Options::default()).await;
+            let state = StorageHelper::new(&mut log, &mut machine).with_id(1).get_initial_state().await;
+            state.unwrap();
+        }
     }
 }
