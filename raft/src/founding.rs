@@ -3,7 +3,8 @@
 //! The member with the lowest id founds: once **every** listed member has answered that it is empty, it draws the
 //! cluster's id, has each member write it down, and makes the first membership, with everybody's incarnation. Nothing
 //! else ever makes one. So a cluster is never made twice, and a node that lost its data cannot slip into a new cluster,
-//! or back into the old: it finds the others established, and stops. A node that is to become a member later is started to
+//! or back into the old: it finds the others established, and stops. Whether they are, those that hold data say once they
+//! have read their logs. A node that is to become a member later is started to
 //! wait for that, and founds nothing (`members`).
 
 use std::collections::BTreeMap;
@@ -145,7 +146,11 @@ impl Founding {
             for (id, other) in &probed {
                 check_established(own, *id, other)?;
             }
-            if founds && probed.len() == others.len() {
+            let missing: Vec<NodeId> = others.iter().copied().filter(|id| !probed.contains_key(id)).collect();
+            // A member of a running cluster names no members, either, until it has read its log.
+            let with_data: Vec<NodeId> =
+                probed.iter().filter(|(_, other)| !other.pristine).map(|(id, _)| *id).collect();
+            if founds && missing.is_empty() && with_data.is_empty() {
                 if let Some((by, cluster)) = probed.iter().find_map(|(id, other)| Some((*id, other.cluster?)))
                 {
                     return Err(JoinError::Orphaned { by, cluster });
@@ -155,10 +160,21 @@ impl Founding {
                     Err(AdoptError::Io(error)) => return Err(error.into()),
                 }
             }
-            let missing: Vec<NodeId> = others.iter().copied().filter(|id| !probed.contains_key(id)).collect();
-            if told.as_ref() != Some(&missing) {
-                tracing::info!(?missing, "waiting for the other members, to found a cluster with them");
-                told = Some(missing);
+            let waits_for = (missing, with_data);
+            if told.as_ref() != Some(&waits_for) {
+                let (missing, with_data) = &waits_for;
+                match with_data.is_empty() {
+                    true => tracing::info!(
+                        ?missing,
+                        "waiting for the other members, to found a cluster with them"
+                    ),
+                    false => tracing::info!(
+                        ?missing,
+                        ?with_data,
+                        "waiting for those with data to name their members"
+                    ),
+                }
+                told = Some(waits_for);
             }
             let mut adopted = self.cluster.subscribe();
             let _ = timeout(AGAIN, adopted.wait_for(Option::is_some)).await;
@@ -235,4 +251,72 @@ fn check_established(node: NodeId, by: NodeId, other: &Probed) -> Result<(), Joi
         return Err(JoinError::Wiped { cluster, node });
     }
     Err(JoinError::NotMember { by, cluster, node })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use openraft::storage::RaftLogStorage;
+    use tempfile::TempDir;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::consensus::Vote;
+    use crate::peer::{Listener, Served};
+    use crate::snapshots::Generations;
+
+    /// A node that listens and has not started Raft yet: as one that still reads its log.
+    async fn starting(
+        dir: &TempDir,
+        id: NodeId,
+        cluster: Option<Uuid>,
+        has_voted: bool,
+    ) -> (Arc<Served>, String) {
+        let (dir, identity) = DataDir::open(&dir.path().join(id.to_string()), id).unwrap();
+        let (dir, identity) = (Arc::new(dir), Identity { cluster, ..identity });
+        let mut log = LogStore::open(&dir.path.join("log"), ringfence_wal::Options::default()).unwrap();
+        if has_voted {
+            let leader_id = openraft::vote::RaftLeaderId::new(1, 1);
+            log.save_vote(&Vote { leader_id, committed: true }).await.unwrap();
+        }
+        let served = Arc::new(Served {
+            peers: Arc::new(Peers::new(identity.clone(), String::new(), BTreeMap::new())),
+            founding: Founding::new(Arc::clone(&dir), log, identity),
+            generations: Arc::new(Generations::open(dir).unwrap()),
+            handle: OnceLock::new(),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(Listener { listener, served: Arc::clone(&served) }.run());
+        (served, address)
+    }
+
+    /// What a founder with an empty data directory makes of two others, which belong to a cluster.
+    async fn join_as_founder(voted: [bool; 2]) -> Option<Result<Uuid, JoinError>> {
+        let dir = TempDir::new().unwrap();
+        let cluster = Some(Uuid::from_u128(7));
+        let (_two, two) = starting(&dir, 2, cluster, voted[0]).await;
+        let (_three, three) = starting(&dir, 3, cluster, voted[1]).await;
+        let (one, _) = starting(&dir, 1, None, false).await;
+        let addresses = BTreeMap::from([(1, String::new()), (2, two), (3, three)]);
+        let peers = Arc::new(Peers::new(one.peers.identity.clone(), String::new(), addresses));
+        // It asks ten times a second: this is long enough for it to make a mistake.
+        timeout(Duration::from_secs(1), one.founding.join(&peers, &[1, 2, 3])).await.ok()
+    }
+
+    /// It told the operator to empty the data directory of a node that was reading its log.
+    #[tokio::test]
+    async fn a_founder_that_lost_its_data_waits_until_members_with_data_say_who_they_are() {
+        for voted in [[true, true], [false, true], [true, false]] {
+            let joined = join_as_founder(voted).await;
+            assert!(joined.is_none(), "{voted:?}: {joined:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_founding_that_left_no_data_behind_is_orphaned() {
+        let joined = join_as_founder([false, false]).await;
+        assert!(matches!(joined, Some(Err(JoinError::Orphaned { .. }))), "{joined:?}");
+    }
 }
