@@ -110,13 +110,17 @@ async fn a_wiped_node_is_removed_and_added_again_under_its_old_id() {
         wiped.start_anew().unwrap();
         let other = cluster.others(wiped.id()).next().unwrap();
         let peer = wiped.peer().to_string();
-        // Added without being removed, it would pass for the member that it was.
         let look = || async {
             let view = other.client().cluster().await.done();
             view.leader.is_some_and(|leader| leader != wiped.id()).then_some(())
         };
         until(SOON, "another node leads", look).await.unwrap();
         held.is_known_to(other).await;
+        let is_refused = async || {
+            let reason = refusal(&add(other, wiped.id(), &peer).await, "members-refused");
+            reason.contains("Remove node").then_some(())
+        };
+        until(SOON, "it is not added before it is removed", is_refused).await.unwrap();
         remove(other, wiped.id()).await;
         assert!(!wiped.client().is_ready().await);
         let add_it = || async { (add(other, wiped.id(), &peer).await.status == 204).then_some(()) };
@@ -164,6 +168,29 @@ async fn a_node_that_was_away_follows_a_leader_that_was_taken_in_anew() {
 }
 
 #[tokio::test]
+async fn a_removal_that_would_stop_the_cluster_is_refused_unless_it_is_forced() {
+    let cluster = cluster().start().await.unwrap();
+    let leader = cluster.leader().await.unwrap();
+    let others: Vec<&Node> = cluster.others(leader.id()).collect();
+    let (down, goes) = (others[0], others[1]);
+    down.kill().unwrap();
+    let answer =
+        goes.client().raw("DELETE", &format!("/v1/cluster/members/{}", goes.id()), "").await.unwrap();
+    let reason = refusal(&answer, "members-refused");
+    assert!(reason.contains(&format!("Start {} again", down.id())), "{reason}");
+    Held::new(goes, "granted").await;
+    let client = leader.client();
+    let path = format!("/v1/cluster/members/{}?force=true", goes.id());
+    let patient = client.within(SOON);
+    let forced = patient.raw("DELETE", &path, "");
+    let (forced, ()) = tokio::join!(forced, async { down.start().unwrap() });
+    assert!([204, 504].contains(&forced.unwrap().status));
+    let removed = || async { (client.raw("DELETE", &path, "").await.ok()?.status == 204).then_some(()) };
+    until(SOON, "it is removed", removed).await.unwrap();
+    Held::new(leader, "granted").await;
+}
+
+#[tokio::test]
 async fn the_leadership_goes_where_it_is_sent() {
     let cluster = cluster().start().await.unwrap();
     for _ in 0..2 {
@@ -198,6 +225,14 @@ async fn what_would_do_harm_is_refused_with_a_reason() {
     let answer = lone.client().raw("POST", "/v1/cluster/transfer", "").await.unwrap();
     assert!(refusal(&answer, "members-refused").contains("no other voter"));
     assert_eq!(lone.client().raw("DELETE", "/v1/cluster/members/7", "").await.unwrap().status, 204);
+    let forced = lone.client().raw("DELETE", "/v1/cluster/members/1?force=true", "").await.unwrap();
+    assert!(refusal(&forced, "members-refused").contains("only voter"));
+    for (query, field) in [("force=1", "force"), ("forced=true", "forced")] {
+        let answer =
+            lone.client().raw("DELETE", &format!("/v1/cluster/members/7?{query}"), "").await.unwrap();
+        let problem: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!((answer.status, &problem["field"]), (400, &json!(field)), "{problem}");
+    }
     for (body, field) in [
         (r#"{"id":0,"peer":"a:1"}"#, "id"),
         (r#"{"id":2,"peer":"a"}"#, "peer"),

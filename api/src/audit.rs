@@ -9,7 +9,7 @@ use crate::door::Answer;
 pub(crate) enum Wish {
     Revoke { key: Key, token: Token },
     AddMember { id: u64, peer: String },
-    RemoveMember { id: u64 },
+    RemoveMember { id: u64, force: bool },
     Transfer { to: Option<u64> },
 }
 
@@ -46,9 +46,9 @@ impl Act {
                 (member, peer) = (Some(*id), Some(at.as_str()));
                 "add-member"
             }
-            Wish::RemoveMember { id } => {
+            Wish::RemoveMember { id, force } => {
                 member = Some(*id);
-                "remove-member"
+                if *force { "force-remove-member" } else { "remove-member" }
             }
             Wish::Transfer { to } => {
                 member = *to;

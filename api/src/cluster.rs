@@ -40,10 +40,15 @@ pub(crate) async fn add(door: Arc<Door>, request: Request) -> Answer {
 
 /// `DELETE /v1/cluster/members/{id}`
 pub(crate) async fn remove(door: Arc<Door>, request: Request) -> Answer {
-    Query::none(request.uri())?;
     let id = path::member(request.uri())?;
-    let act = Act::begin(Asker::of(&request), Wish::RemoveMember { id });
-    act.ended(done(door.handle.remove_member(id).await))
+    let mut query = Query::of(request.uri())?;
+    let force = query.flag("force")?;
+    query.finish()?;
+    let act = Act::begin(Asker::of(&request), Wish::RemoveMember { id, force });
+    act.ended(done(match force {
+        false => door.handle.remove_member(id).await,
+        true => door.handle.force_remove_member(id).await,
+    }))
 }
 
 /// `POST /v1/cluster/transfer`

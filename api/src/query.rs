@@ -55,6 +55,15 @@ impl Query {
         }
     }
 
+    /// `false` unless it is there.
+    pub(crate) fn flag(&mut self, name: &str) -> Result<bool, FieldError> {
+        match self.take(name).as_deref() {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(FieldError::new(name, "is `true` or `false`")),
+        }
+    }
+
     pub(crate) fn finish(self) -> Result<(), FieldError> {
         match self.0.into_iter().next() {
             None => Ok(()),

@@ -215,9 +215,15 @@ impl Client {
         once(&self.shared.endpoints, &call, nothing).await
     }
 
-    /// Takes a node out of the cluster.
+    /// Takes a node out of the cluster. Refused if no majority of the voters that are left has been heard lately.
     pub async fn remove_member(&self, id: u64) -> Result<(), Error> {
         let call = Call::new(Method::DELETE, format!("/v1/cluster/members/{id}"));
+        once(&self.shared.endpoints, &call, nothing).await
+    }
+
+    /// As [`Client::remove_member`], but also where the cluster stops by that, until enough of the nodes that are left are back.
+    pub async fn force_remove_member(&self, id: u64) -> Result<(), Error> {
+        let call = Call::new(Method::DELETE, format!("/v1/cluster/members/{id}?force=true"));
         once(&self.shared.endpoints, &call, nothing).await
     }
 

@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) mirror: OnceLock<Box<dyn Mirrored>>,
     /// When a leader was last followed here: its entries, or a heartbeat.
     pub(crate) followed_at: Mutex<Option<Instant>>,
+    /// Held while this node changes the members.
+    pub(crate) changing: tokio::sync::Mutex<()>,
 }
 
 /// What publishes this node's fences while it leads, as far as the nodes need to know it.

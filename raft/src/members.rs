@@ -16,17 +16,18 @@
 //! incarnation is a new one, so nobody takes it for the member that it was.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
+use openraft::{ChangeMembers, Instant as _};
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::consensus::{Consensus, Member, NodeId};
-use crate::handle::{Handle, Shared, Unanswered};
+use crate::consensus::{Consensus, LogId, Member, NodeId};
+use crate::handle::{Handle, RETRY, Shared, Unanswered};
 use crate::peer::{Answer, Call, CallError, Channel};
 
 /// How long a change may take, the search for a leader included.
@@ -37,15 +38,30 @@ const ASK: Duration = Duration::from_secs(2);
 const HAND_OVER: Duration = Duration::from_secs(2);
 /// How often the leader looks whether a learner can vote.
 const LOOK: Duration = Duration::from_millis(250);
+/// How long the members may take to acknowledge what the leader sends after it was asked to change them.
+const HEAR_WITHIN: Duration = Duration::from_secs(2);
+/// A learner that acknowledged nothing for so long does not become a voter.
+const HEARD: Duration = Duration::from_secs(1);
 /// A learner that lacks no more entries than this becomes a voter.
 const NEAR_ENTRIES: u64 = 1_000;
 
 /// What an operator wants of the members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
-    Add { id: NodeId, peer: String },
-    Remove { id: NodeId },
-    Transfer { to: Option<NodeId> },
+    Add {
+        id: NodeId,
+        peer: String,
+    },
+    Remove {
+        id: NodeId,
+    },
+    Transfer {
+        to: Option<NodeId>,
+    },
+    /// Remove, whether or not a majority of those that are left is heard.
+    ForceRemove {
+        id: NodeId,
+    },
 }
 
 /// Why the members are not as an operator wants them.
@@ -67,9 +83,15 @@ impl Handle {
         self.order(Order::Add { id, peer }).await
     }
 
-    /// Makes `id` no member any more. A leader hands over first, and is removed by the repeat.
+    /// Makes `id` no member any more. Refused if no majority of the voters that are left has been heard lately.
     pub async fn remove_member(&self, id: NodeId) -> Result<(), MembersError> {
         self.order(Order::Remove { id }).await
+    }
+
+    /// As [`Handle::remove_member`], but also where the voters that are left may be no majority: the cluster then stops until
+    /// enough of them are back.
+    pub async fn force_remove_member(&self, id: NodeId) -> Result<(), MembersError> {
+        self.order(Order::ForceRemove { id }).await
     }
 
     /// Makes the voter `to` the leader, or the one that lacks the least of the log.
@@ -110,7 +132,8 @@ impl Handle {
         let done = async {
             match order {
                 Order::Add { id, peer } => self.shared.add(id, peer).await,
-                Order::Remove { id } => self.shared.remove(id).await,
+                Order::Remove { id } => self.shared.remove(id, false).await,
+                Order::ForceRemove { id } => self.shared.remove(id, true).await,
                 Order::Transfer { to } => self.shared.transfer(to).await,
             }
         };
@@ -122,7 +145,7 @@ impl Shared {
     async fn add(&self, id: NodeId, peer: String) -> Result<(), MembersError> {
         let members = self.members();
         match members.get(&id) {
-            Some(member) if member.peer == peer => return Ok(()),
+            Some(member) if member.peer == peer => return self.is_still(id, member).await,
             Some(member) => {
                 return Err(Refused(format!("node {id} is a member at {}: remove it first", member.peer)));
             }
@@ -159,24 +182,67 @@ impl Shared {
         Ok(())
     }
 
-    async fn remove(&self, id: NodeId) -> Result<(), MembersError> {
-        let voters = self.voters();
-        let one = BTreeSet::from([id]);
+    /// Whether `id` still has the data directory that it was added with. One that lost it cannot just go on as the member that
+    /// it was.
+    async fn is_still(&self, id: NodeId, member: &Member) -> Result<(), MembersError> {
+        if id == self.id {
+            return Ok(());
+        }
+        let peer = &member.peer;
+        match timeout(ASK, self.peers.call(id, Channel::Founding, Call::Probe)).await {
+            Ok(Ok(Answer::Probed(probed))) if probed.incarnation == member.incarnation => Ok(()),
+            // The connection itself is refused where another data directory answers than the membership knows.
+            Ok(Ok(Answer::Probed(_))) => Err(was_exchanged(id, peer)),
+            Ok(Err(CallError::NotSent(error))) if is_refusal(&error) => Err(was_exchanged(id, peer)),
+            _ => Err(Refused(format!(
+                "node {id} is a member already, and does not answer at {peer}: start it; if its data is lost, remove it, \
+                 and add it again"
+            ))),
+        }
+    }
+
+    async fn remove(&self, id: NodeId, force: bool) -> Result<(), MembersError> {
         if !self.members().contains_key(&id) {
             return Ok(());
         }
-        if !voters.contains(&id) {
+        let one = BTreeSet::from([id]);
+        if !self.voters().contains(&id) {
             self.change(ChangeMembers::RemoveNodes(one)).await?;
-        } else if voters.len() == 1 {
-            return Err(Refused(format!("node {id} is the only voter")));
-        } else if id == self.id {
-            self.transfer(None).await?;
-            return Err(Unanswered::Unavailable.into());
         } else {
+            let left = &self.coming_voters() - &one;
+            if left.is_empty() {
+                return Err(Refused(format!("node {id} is the only voter")));
+            }
+            if !force {
+                self.check_majority(id, &left).await?;
+            }
+            if id == self.id {
+                self.transfer(None).await?;
+                return Err(Unanswered::Unavailable.into());
+            }
             self.change(ChangeMembers::RemoveVoters(one)).await?;
         }
-        tracing::info!(id, "a member was removed");
+        tracing::info!(id, force, "a member was removed");
         Ok(())
+    }
+
+    /// Refuses the removal of `id` unless a majority of the voters that it leaves acknowledges the leader from now on.
+    async fn check_majority(&self, id: NodeId, left: &BTreeSet<NodeId>) -> Result<(), MembersError> {
+        let begun = Instant::now();
+        loop {
+            let heard = self.heard(begun.elapsed());
+            if is_majority(&heard, left) {
+                return Ok(());
+            }
+            if begun.elapsed() >= HEAR_WITHIN {
+                let (left, silent) = (list(left), list(&(left - &heard)));
+                return Err(Refused(format!(
+                    "without node {id} the voters are {left}, and the leader does not hear {silent}: the cluster would stop \
+                     for want of a majority. Start {silent} again, or remove it first; or force this removal"
+                )));
+            }
+            sleep(RETRY).await;
+        }
     }
 
     async fn transfer(&self, to: Option<NodeId>) -> Result<(), MembersError> {
@@ -193,11 +259,16 @@ impl Shared {
         Err(Refused(format!("node {to} has not taken the leadership over in time")))
     }
 
+    /// One change at a time: two would finish each other's, and neither could tell what became of its own.
     async fn change(&self, change: ChangeMembers<NodeId, Member>) -> Result<(), MembersError> {
-        match self.raft.change_membership(change, false).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(refusal(error)),
-        }
+        let _one_at_a_time = self.changing.lock().await;
+        let before = self.membership_id();
+        let changed = self.raft.change_membership(change, false).await;
+        changed.map(drop).map_err(|error| match refusal(error) {
+            // A change of the voters takes two entries: the first was written when the second was refused.
+            _ if self.membership_id() != before => Unanswered::Indeterminate.into(),
+            error => error,
+        })
     }
 
     /// Makes learners voters when they have caught up, and finishes what another leader began; until the task is ended.
@@ -205,8 +276,9 @@ impl Shared {
         let mut ticks = tokio::time::interval(LOOK);
         loop {
             ticks.tick().await;
-            if self.raft.is_leader() && self.is_between_memberships() {
-                // Whoever began this change does not lead any more, or is about to finish it.
+            let is_changing = self.changing.try_lock().is_err();
+            if self.raft.is_leader() && self.is_between_memberships() && !is_changing {
+                // Whoever began this change does not lead any more, or gave it up.
                 if let Err(error) = self.change(ChangeMembers::AddVoterIds(BTreeSet::new())).await {
                     tracing::debug!(%error, "a change of the members is not finished yet");
                 }
@@ -220,11 +292,12 @@ impl Shared {
         }
     }
 
+    /// A learner that is heard and lacks little, where a majority would still be heard if it voted.
     fn caught_up_learner(&self) -> Option<NodeId> {
         if !self.raft.is_leader() {
             return None;
         }
-        let voters = self.voters();
+        let (voters, heard) = (self.voters(), self.heard(HEARD));
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let last = metrics.last_log_index?;
@@ -232,8 +305,19 @@ impl Shared {
         let is_near = |id: &NodeId| {
             matched.get(id).is_some_and(|at| at.is_some_and(|at| at.index() + NEAR_ENTRIES >= last))
         };
+        let may_vote =
+            |id: &NodeId| heard.contains(id) && is_majority(&heard, &(&voters | &BTreeSet::from([*id])));
         let mut learners = metrics.membership_config.membership().nodes().map(|(id, _)| *id);
-        learners.find(|id| !voters.contains(id) && is_near(id))
+        learners.find(|id| !voters.contains(id) && is_near(id) && may_vote(id))
+    }
+
+    /// This node, and those that acknowledged what it sent within this time, if it leads.
+    fn heard(&self, within: Duration) -> BTreeSet<NodeId> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let acknowledged = metrics.heartbeat.iter().flatten();
+        let heard = acknowledged.filter(|(_, sent)| sent.is_some_and(|sent| sent.elapsed() < within));
+        heard.map(|(id, _)| *id).chain([self.id]).collect()
     }
 
     fn is_between_memberships(&self) -> bool {
@@ -252,6 +336,40 @@ impl Shared {
     fn voters(&self) -> BTreeSet<NodeId> {
         self.raft.voter_ids().collect()
     }
+
+    /// Those that vote once a change that is under way is finished.
+    fn coming_voters(&self) -> BTreeSet<NodeId> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.membership_config.membership().get_joint_config().last().cloned().unwrap_or_default()
+    }
+
+    /// Where the newest membership that is known here stands in the log.
+    fn membership_id(&self) -> Option<LogId> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        *metrics.membership_config.log_id()
+    }
+}
+
+fn is_majority(heard: &BTreeSet<NodeId>, voters: &BTreeSet<NodeId>) -> bool {
+    2 * voters.intersection(heard).count() > voters.len()
+}
+
+fn list(ids: &BTreeSet<NodeId>) -> String {
+    ids.iter().map(NodeId::to_string).collect::<Vec<_>>().join(" and ")
+}
+
+/// Whether somebody answered, and is not whom the membership knows.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidData)
+}
+
+fn was_exchanged(id: NodeId, peer: &str) -> MembersError {
+    Refused(format!(
+        "node {id} is a member already, and what answers at {peer} is not that member: its data directory is another one. \
+         Remove node {id} first, then add it again; or add this one under a new id"
+    ))
 }
 
 fn refusal(error: RaftError<Consensus, ClientWriteError<Consensus>>) -> MembersError {
@@ -265,3 +383,6 @@ fn refusal(error: RaftError<Consensus, ClientWriteError<Consensus>>) -> MembersE
         _ => Unanswered::Indeterminate.into(),
     }
 }
+
+#[cfg(test)]
+mod tests;

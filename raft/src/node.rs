@@ -168,6 +168,7 @@ impl Node {
             peers: Arc::clone(&peers),
             mirror: OnceLock::new(),
             followed_at: Mutex::default(),
+            changing: tokio::sync::Mutex::default(),
         });
         let handle = Handle { shared: Arc::clone(&shared) };
         let _ = served.handle.set(handle.clone());

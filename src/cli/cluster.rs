@@ -38,6 +38,9 @@ pub(crate) struct Add {
 #[derive(Debug, Args)]
 pub(crate) struct Remove {
     id: u64,
+    /// Also where no majority of the nodes that are left answers: the cluster then stops until enough of them are back
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     caller: Caller,
 }
@@ -64,7 +67,8 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         match command {
             Command::Status(_) => {}
             Command::Add(Add { id, peer, .. }) => client.add_member(*id, peer).await?,
-            Command::Remove(Remove { id, .. }) => client.remove_member(*id).await?,
+            Command::Remove(Remove { id, force: false, .. }) => client.remove_member(*id).await?,
+            Command::Remove(Remove { id, force: true, .. }) => client.force_remove_member(*id).await?,
             Command::Transfer(Transfer { to, .. }) => client.transfer_leadership(*to).await?,
         }
         output::print(&output.show(&client.cluster().await?, text)?)?;

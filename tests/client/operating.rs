@@ -96,6 +96,7 @@ async fn the_members_and_the_leader_are_changed_by_hand() {
     until(SOON, "the other leads", moved).await.unwrap();
     client.lock("a").acquire().await.unwrap().release().await.unwrap();
     client.remove_member(leader).await.unwrap();
+    client.force_remove_member(leader).await.unwrap();
     let removed = async || (client.cluster().await.ok()?.members.len() == 2).then_some(());
     until(SOON, "two are left", removed).await.unwrap();
     let refused = client.transfer_leadership(Some(9)).await.unwrap_err();

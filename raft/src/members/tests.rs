@@ -1,0 +1,189 @@
+use std::path::{Path, PathBuf};
+
+use openraft::RaftMetrics;
+use ringfence_wire::Revision;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::node::{Node, SNAPSHOT_AFTER_BYTES, Settings};
+
+/// Far more than anything here takes that goes well.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Nodes in this process, each at an address that stays its own.
+struct Cluster {
+    dir: TempDir,
+    peers: BTreeMap<NodeId, String>,
+    nodes: BTreeMap<NodeId, Node>,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let mut listeners = BTreeMap::new();
+        let mut peers = BTreeMap::new();
+        for id in 1..=3 {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            peers.insert(id, listener.local_addr().unwrap().to_string());
+            listeners.insert(id, listener);
+        }
+        let mut cluster = Self { dir: TempDir::new().unwrap(), peers, nodes: BTreeMap::new() };
+        let starts = listeners.into_iter().map(|(id, listener)| {
+            let settings = cluster.settings(id, cluster.data(id), listener, false);
+            async move { (id, Node::start(settings).await.unwrap()) }
+        });
+        cluster.nodes = futures_util::future::join_all(starts).await.into_iter().collect();
+        cluster.lead(1).await;
+        cluster
+    }
+
+    fn data(&self, id: NodeId) -> PathBuf {
+        self.dir.path().join(id.to_string())
+    }
+
+    fn settings(
+        &self,
+        id: NodeId,
+        data: impl AsRef<Path>,
+        peer_listener: TcpListener,
+        join: bool,
+    ) -> Settings {
+        Settings {
+            id,
+            data: data.as_ref().to_owned(),
+            peer_listener,
+            peers: self.peers.clone(),
+            join,
+            url: format!("http://node-{id}"),
+            first_revision: Some(Revision(1_000)),
+            elders: None,
+            snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
+        }
+    }
+
+    fn handle(&self, id: NodeId) -> Handle {
+        self.nodes[&id].handle()
+    }
+
+    async fn lead(&self, id: NodeId) {
+        let handle = self.handle(id);
+        until("it leads", async || {
+            let _ = handle.transfer_leadership(Some(id)).await;
+            handle.leads().borrow().is_some()
+        })
+        .await;
+    }
+
+    async fn stop(&mut self, id: NodeId) {
+        self.nodes.remove(&id).unwrap().stop().await;
+    }
+
+    /// At the address of `id`, once it is free.
+    async fn listener(&self, id: NodeId) -> TcpListener {
+        loop {
+            match TcpListener::bind(&self.peers[&id]).await {
+                Ok(listener) => return listener,
+                Err(_) => sleep(RETRY).await,
+            }
+        }
+    }
+
+    async fn restart(&mut self, id: NodeId) {
+        let settings = self.settings(id, self.data(id), self.listener(id).await, false);
+        self.nodes.insert(id, Node::start(settings).await.unwrap());
+    }
+
+    async fn grants(&self) {
+        timeout(SOON, self.handle(1).propose(Vec::new())).await.unwrap().unwrap();
+    }
+}
+
+async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
+    let looked = timeout(SOON, async {
+        while !is().await {
+            sleep(RETRY).await;
+        }
+    });
+    assert!(looked.await.is_ok(), "not in time: {what}");
+}
+
+fn is_joint(metrics: &RaftMetrics<Consensus>) -> bool {
+    metrics.membership_config.membership().get_joint_config().len() > 1
+}
+
+fn reason(result: Result<(), MembersError>) -> String {
+    match result {
+        Err(Refused(reason)) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The member was removed, and those that were left were no majority.
+#[tokio::test]
+async fn a_removal_that_would_stop_the_cluster_is_refused_unless_it_is_forced() {
+    let mut cluster = Cluster::start().await;
+    cluster.stop(3).await;
+    for id in [2, 1] {
+        let reason = reason(cluster.handle(1).remove_member(id).await);
+        assert!(reason.contains("does not hear 3") && reason.contains("Start 3 again"), "{reason}");
+        cluster.grants().await;
+        assert!(cluster.handle(1).leads().borrow().is_some());
+    }
+    let handle = cluster.handle(1);
+    let forced = tokio::spawn(async move { handle.force_remove_member(2).await });
+    let shared = cluster.handle(1).shared;
+    shared.raft.wait(Some(SOON)).metrics(is_joint, "the change is begun").await.unwrap();
+    cluster.restart(3).await;
+    forced.await.unwrap().unwrap();
+    assert_eq!(shared.voters(), BTreeSet::from([1, 3]));
+    cluster.grants().await;
+}
+
+#[tokio::test]
+async fn a_member_that_is_down_can_be_removed() {
+    let mut cluster = Cluster::start().await;
+    cluster.stop(3).await;
+    cluster.handle(2).remove_member(3).await.unwrap();
+    assert_eq!(cluster.handle(1).shared.voters(), BTreeSet::from([1, 2]));
+    cluster.grants().await;
+}
+
+/// It was said to be certainly not done.
+#[tokio::test]
+async fn a_change_that_is_half_done_is_indeterminate_and_its_repeat_finishes_it() {
+    let cluster = Cluster::start().await;
+    let handle = cluster.handle(1);
+    let deadline = Instant::now() + TIMEOUT;
+    let removed = tokio::spawn(async move { handle.order_here(Order::Remove { id: 3 }, deadline).await });
+    let shared = cluster.handle(1).shared;
+    shared.raft.wait(Some(SOON)).metrics(is_joint, "the first entry is written").await.unwrap();
+    // A leader that hands over takes no further entry.
+    shared.raft.trigger().transfer_leader(2).await.unwrap();
+    assert_eq!(removed.await.unwrap(), Err(Unanswered::Indeterminate.into()));
+    until("the repeat is done", async || cluster.handle(1).remove_member(3).await.is_ok()).await;
+    assert_eq!(cluster.handle(2).shared.voters(), BTreeSet::from([1, 2]));
+    cluster.grants().await;
+}
+
+/// It was answered as if all were well, and the node waited for ever.
+#[tokio::test]
+async fn a_member_that_lost_its_data_is_not_added_before_it_is_removed() {
+    let mut cluster = Cluster::start().await;
+    let peer = cluster.peers[&3].clone();
+    let add = async |cluster: &Cluster| cluster.handle(2).add_member(3, peer.clone()).await;
+    add(&cluster).await.unwrap();
+    cluster.stop(3).await;
+    let down = reason(add(&cluster).await);
+    assert!(down.contains("does not answer"), "{down}");
+    let anew = cluster.settings(3, cluster.dir.path().join("anew"), cluster.listener(3).await, true);
+    let anew = tokio::spawn(Node::start(anew));
+    until("its data directory is seen to be another", async || {
+        reason(add(&cluster).await).contains("Remove node 3 first")
+    })
+    .await;
+    cluster.handle(1).remove_member(3).await.unwrap();
+    add(&cluster).await.unwrap();
+    cluster.nodes.insert(3, timeout(SOON, anew).await.unwrap().unwrap().unwrap());
+    until("it votes", async || cluster.handle(1).shared.voters().contains(&3)).await;
+    add(&cluster).await.unwrap();
+}
