@@ -50,6 +50,8 @@
 
 mod claims;
 mod command;
+#[cfg(test)]
+mod costs;
 mod deadlines;
 mod ended;
 mod event;
@@ -64,6 +66,7 @@ mod lines;
 mod outcome;
 mod slots;
 mod sorted;
+mod steps;
 mod table;
 mod tally;
 

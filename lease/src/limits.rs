@@ -24,6 +24,10 @@ pub(crate) const REMEMBER_MS: u64 = 60_000;
 /// The most live leases that a refused try names.
 pub(crate) const MAX_BLOCKERS: usize = 16;
 
+/// A waiter counts so many of those ahead of it and no more: else each repeat of its acquire, which every replica runs,
+/// costs as much as its queues are long.
+pub(crate) const MAX_AHEAD: usize = 100;
+
 /// Revisions and tokens stay below it, so that every JSON reader keeps them exact.
 pub(crate) const REVISION_END: u64 = 1 << 53;
 

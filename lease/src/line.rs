@@ -5,6 +5,7 @@ use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{Mode, Revision, Token};
 
 use crate::slots::Slot;
+use crate::steps::step;
 use crate::tally::Tally;
 
 /// What a lease wants of one key, or has.
@@ -115,9 +116,10 @@ impl<'a> Line<'a> {
         self.crowd().map_or(0, |crowd| crowd.queue.len())
     }
 
-    /// How many waiters stand before `place`. It walks over them.
-    pub(crate) fn ahead_of(self, place: Revision) -> usize {
-        self.crowd().map_or(0, |crowd| crowd.queue.range(..place).count())
+    /// How many waiters stand before `place`, counted up to `most`: it walks over them.
+    pub(crate) fn ahead_of(self, place: Revision, most: usize) -> usize {
+        let ahead = |crowd: &Crowd| crowd.queue.range(..place).take(most).inspect(|_| step()).count();
+        self.crowd().map_or(0, ahead)
     }
 
     fn crowd(self) -> Option<&'a Crowd> {

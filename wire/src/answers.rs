@@ -63,7 +63,8 @@ pub struct Waiting {
     pub lease_id: LeaseId,
     /// Always `waiting`.
     pub state: WaitingState,
-    /// How many earlier waiters stand before it in the longest of its queues.
+    /// How many earlier waiters stand before it in the longest of its queues. They are counted up to 100: 100 means that
+    /// many or more.
     pub ahead: u64,
 }
 

@@ -329,7 +329,7 @@ impl Model {
     fn waiting(&self, lease: &Lease) -> Waiting {
         let earlier = |key: &Key| self.queue(key).iter().filter(|other| other.number < lease.number).count();
         let ahead = lease.first.claims.iter().map(|claim| earlier(&claim.0)).max().expect("a key");
-        Waiting { lease_id: lease.first.lease_id, state: WaitingState::Waiting, ahead: ahead as u64 }
+        Waiting { lease_id: lease.first.lease_id, state: WaitingState::Waiting, ahead: ahead.min(100) as u64 }
     }
 
     fn event(&self, lease: &Lease, change: Change) -> Event {

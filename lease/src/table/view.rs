@@ -6,7 +6,7 @@ use ringfence_wire::{
 use super::LeaseTable;
 use crate::Refusal;
 use crate::lease::Lease;
-use crate::limits::MAX_SHOWN;
+use crate::limits::{MAX_AHEAD, MAX_SHOWN};
 use crate::line::Line;
 
 /// A lease that has not ended, as its owner sees it.
@@ -88,14 +88,14 @@ impl LeaseTable {
         line.into_iter().flat_map(Line::holders).map(|claim| (self.leases.get(claim.slot), claim.mode))
     }
 
-    /// How many earlier waiters stand before a waiter in the longest of its queues.
+    /// How many earlier waiters stand before a waiter in the longest of its queues, counted up to [`MAX_AHEAD`].
     pub(super) fn ahead_of(&self, waiter: &Lease) -> usize {
-        let ahead = |key| self.line(key).map_or(0, |line| line.ahead_of(waiter.number));
+        let ahead = |key| self.line(key).map_or(0, |line| line.ahead_of(waiter.number, MAX_AHEAD));
         waiter.claims.iter().map(|(key, _)| ahead(key)).max().unwrap_or(0)
     }
 
     pub(super) fn waiting_of(waiter: &Lease, ahead: usize) -> Waiting {
-        Waiting { lease_id: waiter.id, state: WaitingState::Waiting, ahead: ahead as u64 }
+        Waiting { lease_id: waiter.id, state: WaitingState::Waiting, ahead: ahead.min(MAX_AHEAD) as u64 }
     }
 
     pub(super) fn grant_of(&self, lease: &Lease, now_ms: Option<u64>) -> Grant {
