@@ -42,6 +42,62 @@ fn queues_of(waiters: usize, mode: Mode) -> LeaseTable {
     table
 }
 
+/// All who wait for a key: they wait for the other 63 no more.
+fn readers_behind_a_writer(waiters: usize) -> LeaseTable {
+    queues_of(waiters, Mode::Shared { limit: None })
+}
+
+/// One release granted all of them in one entry: 9,000 leases of 64 keys stopped every replica for half a second.
+#[test]
+fn a_release_costs_the_same_however_many_it_lets_in() {
+    for (few, many) in [(200, 2_000), (2_000, 9_000)] {
+        let steps_with = |waiters| {
+            let mut table = readers_behind_a_writer(waiters);
+            let ((_, events), steps) =
+                steps_of(|| apply(&mut table, vec![Command::Release { lease_id: id(0) }]));
+            let keys: usize = events.iter().map(|event| event.keys.len()).sum();
+            assert!(keys <= 4_096 + 2 * 64, "{keys} keys changed");
+            steps
+        };
+        let (few, many) = (steps_with(few), steps_with(many));
+        assert!(many <= few + few / 10, "{few} steps, {many} steps");
+        assert!(many < 3 * 4_096, "{many}");
+    }
+}
+
+/// What is left over goes on with the next entries, until all are granted.
+#[test]
+fn all_are_granted_in_the_end_first_come_first() {
+    let mut table = readers_behind_a_writer(1_000);
+    let (_, mut events) = apply(&mut table, vec![Command::Release { lease_id: id(0) }]);
+    let mut entries = 1;
+    while table.next_due_ms().is_some_and(|due_ms| due_ms <= table.at_ms()) {
+        let (more, steps) = steps_of(|| apply(&mut table, Vec::new()).1);
+        assert!(steps < 3 * 4_096, "{steps}");
+        events.extend(more);
+        entries += 1;
+    }
+    assert!(entries >= 1_000 * 64 / 4_096, "{entries}");
+    assert_eq!((table.live(), table.waiters()), (1_000, 0));
+    let granted = events[1..].iter().map(|event| event.lease_id);
+    assert!(granted.eq((1..=1_000).map(id)));
+}
+
+/// Ends were counted by leases: 4,096 of 64 keys took a quarter of a second.
+#[test]
+fn what_ends_at_one_time_ends_in_entries_of_so_many_keys() {
+    let mut table = LeaseTable::new();
+    apply(&mut table, (0..100).map(|n| acquire(n, n * 64..(n + 1) * 64, Mode::Exclusive)).collect());
+    assert_eq!(table.live(), 100);
+    let mut entries = 0;
+    while table.live() > 0 {
+        let (_, steps) = steps_of(|| table.apply(86_400_001, Vec::new(), &mut Vec::new()));
+        assert!(steps <= 4_096 + 64, "{steps}");
+        entries += 1;
+    }
+    assert_eq!(entries, 2);
+}
+
 /// Each repeat walked over everybody ahead, in each of its queues: a thousand of them stopped all nodes for a minute.
 #[test]
 fn a_waiter_that_asks_again_costs_the_same_however_many_stand_ahead() {

@@ -10,8 +10,8 @@
 //!                    |                                                ^
 //!                    v                                                |
 //!   1. time goes on to max(last, at)                                  |
-//!   2. due: waiters whose wait is over leave,   --- each end ---> who fits now is granted
-//!           leases whose ttl is over end                              |
+//!   2. due: waiters whose wait is over leave,   --- each end ---> who fits now is granted,
+//!           leases whose ttl is over end                              |           now or in a later entry
 //!   3. acquire, renew, release, revoke, detach  ----------------------'
 //!
 //!   by_id   id ------------.                    .---> claims, ttl, deadline, token or place
@@ -33,6 +33,11 @@
 //! ceases to, and a grant changes nothing for anybody else. Only an end lets waiters in, and only on the keys of
 //! what ended; each waiter counts the keys that it does not fit yet, and is granted when that count comes to
 //! nought.
+//!
+//! **An entry is short.** It costs what its commands touch, whatever the table holds: ends by time, and grants from the
+//! queue, are put off to the next entry once this one has made some thousand. The leader proposes that at once
+//! ([`LeaseTable::next_due_ms`]). Until then a lease that is past its time is live, and nobody overtakes a waiter that
+//! is still to be granted.
 //!
 //! **Safety does not rest on time.** Deadlines only decide when an entry of the log ends a lease; until one does,
 //! the lease is live, for reads as well. It is the token that keeps a late writer out.

@@ -1,8 +1,12 @@
 /// How much a table does at once and keeps at most. Every replica must have the same, so only tests have others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// The most leases and waiters that end because their time is over in one apply; the rest follow in the next.
+    /// About how many keys the leases and waiters have that end because their time is over in one apply; the rest follow
+    /// in the next.
     pub(crate) ends: usize,
+    /// About how much is done in one apply to let waiters in: to pass one of them on a key counts as one, to grant it as one
+    /// for each of its keys. The rest follows in the next.
+    pub(crate) grants: usize,
     /// The most waiters on one key.
     pub(crate) queue: usize,
     /// The most ended ids that are remembered.
@@ -11,7 +15,7 @@ pub(crate) struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { ends: 4_096, queue: 10_000, remembered: 2_000_000 }
+        Self { ends: 4_096, grants: 2 * 4_096, queue: 10_000, remembered: 2_000_000 }
     }
 }
 

@@ -35,6 +35,9 @@ pub(crate) struct Claim {
 /// frontier only moves towards the tail, each waiter is passed once, and when it has been passed on all its keys it
 /// can be granted. Granting it moves it from one part of the counted set to the other: nothing changes for the
 /// rest. Only an end moves the frontier.
+///
+/// One end may let very many in. The frontier then moves a limited way in each entry, and *lags* in between: the first
+/// waiter beyond it fits already. Nobody overtakes those: who comes while anybody waits beyond the frontier does not fit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Line<'a> {
     /// One holder and no waiter, as most keys have. No line is kept for it: all that it says stands in the lease.
@@ -52,8 +55,10 @@ pub(crate) struct Crowd {
     queue: BTreeMap<Revision, (Mode, Slot)>,
     /// The holders, and the waiters up to the frontier.
     fitting: Tally,
-    /// No waiter with a larger place fits, and each of the others does.
+    /// Each waiter up to this place fits. Of the others none does, unless the line lags.
     frontier: Revision,
+    /// The place of the first waiter beyond the frontier, where that fits: the line lags.
+    lag: Option<Revision>,
 }
 
 impl<'a> Line<'a> {
@@ -137,9 +142,9 @@ impl Crowd {
         self.holders.insert(claim.number, (claim.mode, claim.slot));
     }
 
-    /// A newcomer joins the tail; tells whether it fits.
+    /// A newcomer joins the tail; tells whether it fits. (While a table is restored its place may be before the lag.)
     pub(crate) fn queue(&mut self, claim: Claim) -> bool {
-        let fits = self.fits(claim.mode);
+        let fits = self.lag.is_none_or(|lag| claim.number < lag) && self.fits(claim.mode);
         if fits {
             self.fitting.add(claim.mode);
             self.frontier = claim.number;
@@ -155,9 +160,8 @@ impl Crowd {
         }
     }
 
-    /// Takes the holder with this token or the waiter at this place out. The waiters that come to fit are added to
-    /// `fitting`.
-    pub(crate) fn remove(&mut self, number: Revision, fitting: &mut Vec<Slot>) {
+    /// Takes the holder with this token or the waiter at this place out.
+    pub(crate) fn remove(&mut self, number: Revision) {
         if let Some((mode, _)) = self.holders.remove(&number) {
             self.fitting.remove(mode);
         } else if let Some((mode, _)) = self.queue.remove(&number)
@@ -165,7 +169,6 @@ impl Crowd {
         {
             self.fitting.remove(mode);
         }
-        self.advance(fitting);
     }
 
     /// Whether nobody is left.
@@ -184,15 +187,25 @@ impl Crowd {
         self.first_beyond().is_none() && self.fitting.admits(mode)
     }
 
-    /// Moves the frontier past the waiters that fit.
-    fn advance(&mut self, fitting: &mut Vec<Slot>) {
-        while let Some(waiter) = self.first_beyond()
-            && self.fitting.admits(waiter.mode)
-        {
-            self.fitting.add(waiter.mode);
-            self.frontier = waiter.number;
-            fitting.push(waiter.slot);
-        }
+    /// Moves the frontier past the next waiter, if that fits.
+    pub(crate) fn advance(&mut self) -> Option<Slot> {
+        let waiter = self.next_fitting()?;
+        self.fitting.add(waiter.mode);
+        self.frontier = waiter.number;
+        Some(waiter.slot)
+    }
+
+    /// Whether and where the line lags: as it was noted, and as it is now.
+    pub(crate) fn lag(&self) -> (Option<Revision>, Option<Revision>) {
+        (self.lag, self.next_fitting().map(|waiter| waiter.number))
+    }
+
+    pub(crate) fn note_lag(&mut self, lag: Option<Revision>) {
+        self.lag = lag;
+    }
+
+    fn next_fitting(&self) -> Option<Claim> {
+        self.first_beyond().filter(|waiter| self.fitting.admits(waiter.mode))
     }
 
     /// The first waiter beyond the frontier.

@@ -1,5 +1,5 @@
 use std::cmp::Ordering::{self, Greater, Less};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
 use ringfence_wire::{Key, Mode, Revision};
@@ -8,6 +8,7 @@ use crate::lease::Lease;
 use crate::line::{Claim, Crowd, Line};
 use crate::slots::{Slot, Slots};
 use crate::sorted::Sorted;
+use crate::steps::step;
 
 /// The line of every key that somebody holds or waits for.
 #[derive(Debug, Default)]
@@ -16,6 +17,8 @@ pub(crate) struct Lines {
     keys: Sorted<(Key, Option<Slot>)>,
     /// The lines of the other keys.
     crowds: BTreeMap<Key, Crowd>,
+    /// Where lines lag: by the place of the waiter that is next, so that first come is first served over all keys.
+    lags: BTreeSet<(Revision, Key)>,
 }
 
 impl Lines {
@@ -82,22 +85,58 @@ impl Lines {
 
     /// The waiter at `place`, which fits, now holds `key` with `token`.
     pub(crate) fn promote(&mut self, key: &Key, place: Revision, token: Revision) {
+        step();
         if let Some(crowd) = self.crowds.get_mut(key) {
             crowd.promote(place, token);
             self.settle(key);
         }
     }
 
-    /// Takes the lease in `slot` out, the holder with this token or the waiter at this place. The waiters that come to fit
-    /// `key` are added to `fitting`.
-    pub(crate) fn remove(&mut self, key: &Key, slot: Slot, number: Revision, fitting: &mut Vec<Slot>) {
+    /// Takes the lease in `slot` out, the holder with this token or the waiter at this place. If a waiter comes to fit
+    /// `key` by that, the line lags.
+    pub(crate) fn remove(&mut self, key: &Key, slot: Slot, number: Revision) {
+        step();
         let Ok(at) = self.keys.search(order(key)) else { return };
         if self.keys.get(at).1 == Some(slot) {
             self.keys.remove(at);
         } else if let Some(crowd) = self.crowds.get_mut(key) {
-            crowd.remove(number, fitting);
+            crowd.remove(number);
+            self.note_lag(key);
             self.settle(key);
         }
+    }
+
+    /// The first of all waiters that fit a key and were not passed there yet: it is passed now.
+    pub(crate) fn pass_first(&mut self) -> Option<Slot> {
+        let (_, key) = self.lags.pop_first()?;
+        step();
+        let crowd = self.crowds.get_mut(&key)?;
+        crowd.note_lag(None);
+        let passed = crowd.advance();
+        self.note_lag(&key);
+        passed
+    }
+
+    /// Where lines lag, in the order of the places.
+    pub(crate) fn lags(&self) -> &BTreeSet<(Revision, Key)> {
+        &self.lags
+    }
+
+    /// The line of `key`, whose waiters are still to come, is going to lag at this place. Tells whether that was new.
+    pub(crate) fn restore_lag(&mut self, key: &Key, place: Revision, leases: &Slots<Lease>) -> bool {
+        let crowd = self.crowd(key, leases);
+        let is_new = crowd.lag().0.is_none();
+        crowd.note_lag(Some(place));
+        self.lags.insert((place, key.clone()));
+        is_new
+    }
+
+    /// Whether the lines lag where that was noted.
+    pub(crate) fn lag_as_noted(&self) -> bool {
+        self.lags.iter().filter_map(|(_, key)| self.crowds.get(key)).all(|crowd| {
+            let (noted, is) = crowd.lag();
+            noted == is
+        })
     }
 
     fn line<'a>(&'a self, key: &Key, sole: Option<Slot>, leases: &Slots<Lease>) -> Option<Line<'a>> {
@@ -124,6 +163,22 @@ impl Lines {
             crowd.hold(holder);
         }
         crowd
+    }
+
+    /// The line of `key` has changed so that it may have come to lag, or does so no more.
+    fn note_lag(&mut self, key: &Key) {
+        let Some(crowd) = self.crowds.get_mut(key) else { return };
+        let (noted, is) = crowd.lag();
+        if noted == is {
+            return;
+        }
+        crowd.note_lag(is);
+        if let Some(place) = noted {
+            self.lags.remove(&(place, key.clone()));
+        }
+        if let Some(place) = is {
+            self.lags.insert((place, key.clone()));
+        }
     }
 
     /// A crowd of one holder, or of nobody, needs its memory no more.

@@ -50,6 +50,8 @@ pub struct LeaseTable {
     waiting: Deadlines,
     lines: Lines,
     ended: Ended,
+    /// How much may yet be done in this entry to let waiters in.
+    grants_left: usize,
     pub(crate) limits: Limits,
 }
 
@@ -64,13 +66,15 @@ impl LeaseTable {
         Self { limits, ..Self::default() }
     }
 
-    /// Applies one entry of the log: time goes on to `at_ms` (it never goes back), what is due then ends, and the
-    /// commands run in their order. Answers one outcome per command; the changes are pushed to `events` in the order
+    /// Applies one entry of the log: time goes on to `at_ms` (it never goes back), what is due then ends, waiters are granted
+    /// that earlier entries let in and left over, and the commands run in their order. Answers one outcome per command; the changes are pushed to `events` in the order
     /// of their revisions.
     pub fn apply(&mut self, at_ms: u64, commands: Vec<Command>, events: &mut Vec<Event>) -> Vec<Outcome> {
         self.at_ms = self.at_ms.max(at_ms);
         self.ended.forget(self.at_ms, self.limits.ends + commands.len());
+        self.grants_left = self.limits.grants;
         self.end_what_is_due(events);
+        self.let_in(events);
         commands.into_iter().map(|command| self.run(command, events)).collect()
     }
 

@@ -1,6 +1,7 @@
 //! Starting and stopping a node.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -406,14 +407,19 @@ async fn lead(shared: Arc<Shared>, start: Arc<Start>) {
             let (shared, start) = (Arc::clone(&shared), Arc::clone(&start));
             // Its fate shows in the table; if it was lost, a later tick tells again.
             telling = Some(tokio::spawn(async move {
-                let commands = match started {
+                let mut commands = match started {
                     true => Vec::new(),
                     false => match start.command().await {
                         Some(command) => vec![command],
                         None => return,
                     },
                 };
-                drop(shared.proposer.propose(commands).await);
+                let is_left_over = || {
+                    let table = &shared.applied.lock().table;
+                    table.next_due_ms().is_some_and(|due_ms| due_ms <= table.at_ms())
+                };
+                // What an entry leaves over, because it has enough to do, does not wait for the next tick.
+                while shared.proposer.propose(mem::take(&mut commands)).await.is_ok() && is_left_over() {}
             }));
         }
     }

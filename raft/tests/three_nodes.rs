@@ -138,6 +138,28 @@ async fn a_lease_ends_by_itself_when_nothing_else_happens() {
     assert_eq!(handle.view(|table| table.lease(id(1), None)), Err(Refusal::Gone(EndReason::Expired)));
 }
 
+/// One entry grants so many and no more: nothing else happens that would bring the others theirs.
+#[tokio::test]
+async fn all_whom_a_release_lets_in_are_granted_though_nothing_else_happens() {
+    let cluster = Cluster::start(1).await;
+    let handle = cluster.handle(1);
+    assert!(matches!(one(&handle, acquire(1, "a", 0)).await, Outcome::Granted(_)));
+    let reader = |lease| {
+        let Command::Acquire(mut acquire) = acquire(lease, "a", 60_000) else { unreachable!() };
+        acquire.claims[0].1 = Mode::Shared { limit: None };
+        acquire.ttl = Ttl::from_ms(3_600_000).unwrap();
+        Command::Acquire(acquire)
+    };
+    for thousand in 1..=9 {
+        handle.propose((0..1_000).map(|n| reader(thousand * 1_000 + n)).collect()).await.unwrap();
+    }
+    let mut last = handle.wait_for(id(9_999));
+    assert_eq!(one(&handle, Command::Release { lease_id: id(1) }).await, Outcome::Done);
+    let settled = tokio::time::timeout(SOON, last.settled()).await.unwrap();
+    assert!(matches!(settled, Some(Settled::Granted(_))), "{settled:?}");
+    assert_eq!(handle.view(|table| (table.live(), table.waiters())), (9_000, 0));
+}
+
 /// Commands that waited for the first leader of a new cluster once came before what starts its numbering.
 #[tokio::test]
 async fn the_first_commands_of_a_cluster_do_not_come_before_its_first_revision() {

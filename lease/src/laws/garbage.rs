@@ -1,5 +1,6 @@
 //! What is no snapshot is refused, and what passes for one is a table that works.
 
+use std::borrow::Cow;
 use std::num::NonZeroU32;
 
 use proptest::collection::vec;
@@ -82,7 +83,7 @@ fn a_snapshot_with_flipped_bits_is_refused_or_makes_a_table_that_works() {
 fn another_format_is_told_apart_from_damage() {
     let mut bytes = LeaseTable::default().snapshot();
     bytes[0] += 1;
-    assert!(matches!(LeaseTable::restore(&bytes[..]), Err(RestoreError::UnknownFormat { found: 3 })));
+    assert!(matches!(LeaseTable::restore(&bytes[..]), Err(RestoreError::UnknownFormat { found: 4 })));
     assert!(matches!(LeaseTable::restore(&[1, 0, 0][..]), Err(RestoreError::Malformed(_))));
 }
 
@@ -132,6 +133,8 @@ fn records_that_contradict_each_other_are_refused() {
         })
     };
     let shared = |limit| Mode::Shared { limit };
+    let lag =
+        |place, key: &str| Record::Lag { place: Revision(place), key: Cow::Owned(Key::new(key).unwrap()) };
     assert_eq!(refusal_of(&|_| {}), None);
     assert_eq!(held_as(&[shared(None), shared(NonZeroU32::new(2))]), None);
     for (refusal, words) in [
@@ -184,6 +187,14 @@ fn records_that_contradict_each_other_are_refused() {
                     .insert(5, Record::Ended { ended_ms: 6, lease_id: LeaseId::from_u128(3).unwrap(), end });
             }),
             "ended twice",
+        ),
+        // The second waits because the first holds the key: it does not fit.
+        (refusal_of(&|records| records.insert(5, lag(2, "a"))), "lags otherwise"),
+        (refusal_of(&|records| records.insert(5, lag(1, "b"))), "lags otherwise"),
+        (refusal_of(&|records| drop(records.splice(5..5, [lag(2, "a"), lag(3, "a")]))), "lags twice"),
+        (
+            refusal_of(&|records| drop(records.splice(5..5, [lag(2, "a"), lag(2, "a")]))),
+            "order of their places",
         ),
     ] {
         assert!(refusal.as_ref().is_some_and(|refusal| refusal.contains(words)), "{words}: {refusal:?}");

@@ -17,6 +17,8 @@ pub(super) struct Model {
     /// In the order of their ends: when, who, and what a later acquire is told.
     pub(super) ended: Vec<(u64, LeaseId, Refusal)>,
     pub(super) limits: Limits,
+    /// How much may yet be done in this entry to let waiters in.
+    pub(super) grants_left: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub(super) struct Lease {
     since: u64,
     ttl: Ttl,
     attachment: Option<Attachment>,
+    /// Of a waiter: the keys that it is known to fit.
+    passed: Vec<Key>,
 }
 
 /// One claim, or all shared and no more than the smallest limit.
@@ -46,7 +50,7 @@ impl Lease {
 
 impl Model {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { at: 0, revision: 0, leases: Vec::new(), ended: Vec::new(), limits }
+        Self { at: 0, revision: 0, leases: Vec::new(), ended: Vec::new(), limits, grants_left: 0 }
     }
 
     pub(super) fn apply(&mut self, at: u64, commands: Vec<Command>, events: &mut Vec<Event>) -> Vec<Outcome> {
@@ -56,15 +60,16 @@ impl Model {
                 self.ended.remove(0);
             }
         }
-        for _ in 0..self.limits.ends {
+        self.grants_left = self.limits.grants;
+        let mut ends_left = self.limits.ends;
+        while ends_left > 0 {
             let due = self.leases.iter().filter(|lease| self.at > lease.deadline);
             let first = due.min_by_key(|lease| (lease.live, lease.deadline, lease.number)).cloned();
-            match first {
-                Some(lease) if lease.live => self.end(&lease, Some(EndReason::Expired), events),
-                Some(lease) => self.end(&lease, None, events),
-                None => {}
-            }
+            let Some(lease) = first else { break };
+            ends_left = ends_left.saturating_sub(lease.first.claims.len());
+            self.end(&lease, lease.live.then_some(EndReason::Expired), events);
         }
+        self.let_in(events);
         commands.into_iter().map(|command| self.run(command, events)).collect()
     }
 
@@ -153,7 +158,7 @@ impl Model {
         if let Some(refusal) = self.how_it_ended(id) {
             return Outcome::Refused(refusal);
         }
-        let lease = Lease {
+        let mut lease = Lease {
             live: false,
             number: self.revision + 1,
             deadline,
@@ -161,8 +166,11 @@ impl Model {
             ttl: acquire.ttl,
             attachment: Some(acquire.attachment),
             first: acquire,
+            passed: Vec::new(),
         };
-        if lease.first.claims.iter().all(|claim| self.fits(&lease, &claim.0)) {
+        let claimed = lease.first.claims.iter().map(|claim| claim.0.clone());
+        lease.passed = claimed.filter(|key| self.fits(&lease, key) && self.all_passed(key)).collect();
+        if lease.passed.len() == lease.first.claims.len() {
             self.leases.push(lease);
             self.make_live(id, events);
             let lease = self.find(id).expect("just granted");
@@ -171,7 +179,7 @@ impl Model {
         let longest = lease.first.claims.iter().map(|claim| self.queue(&claim.0).len()).max().expect("a key");
         if try_once {
             let mut holders = Vec::new();
-            for (key, _) in lease.first.claims.iter().filter(|claim| !self.fits(&lease, &claim.0)) {
+            for (key, _) in lease.first.claims.iter().filter(|claim| !lease.passed.contains(&claim.0)) {
                 for holder in self.holders(key) {
                     let mode = holder.mode_on(key).expect("it holds the key");
                     holders.push(Blocker {
@@ -196,7 +204,7 @@ impl Model {
         Outcome::Waiting(self.waiting(&self.find(id).expect("just queued")))
     }
 
-    /// The end of a lease, or the leaving of a waiter; then all that can be granted are granted, the earliest first.
+    /// The end of a lease, or the leaving of a waiter; then those are granted that this lets in.
     fn end(&mut self, lease: &Lease, reason: Option<EndReason>, events: &mut Vec<Event>) {
         self.leases.retain(|other| other.number != lease.number);
         self.remember(lease.first.lease_id, reason.map_or(Refusal::WaitTimeout, Refusal::Gone));
@@ -206,16 +214,47 @@ impl Model {
             _ => Change::Left(reason),
         };
         events.push(self.event(lease, change));
-        while let Some(next) = self.first_that_can_be_granted() {
-            self.make_live(next, events);
+        self.let_in(events);
+    }
+
+    /// Key by key, the earliest waiter first, as many as one entry may. A waiter that fits all its keys is granted, if it is
+    /// not too late.
+    fn let_in(&mut self, events: &mut Vec<Event>) {
+        while self.grants_left > 0
+            && let Some((id, key)) = self.first_to_pass()
+        {
+            let at = self.at;
+            let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == id).expect("it waits");
+            lease.passed.push(key);
+            let keys = lease.first.claims.len();
+            self.grants_left -= 1;
+            if lease.passed.len() == keys && lease.deadline >= at {
+                self.grants_left = self.grants_left.saturating_sub(keys);
+                self.make_live(id, events);
+            }
         }
     }
 
-    pub(super) fn first_that_can_be_granted(&self) -> Option<LeaseId> {
+    /// The earliest waiter that fits a key and is not known to.
+    pub(super) fn first_to_pass(&self) -> Option<(LeaseId, Key)> {
+        let wanted =
+            |lease: &Lease| lease.first.claims.iter().map(|claim| claim.0.clone()).collect::<Vec<_>>();
+        let waiting = self.leases.iter().filter(|lease| !lease.live);
+        let each = waiting.flat_map(|lease| wanted(lease).into_iter().map(move |key| (lease, key)));
+        let to_pass = each.filter(|(lease, key)| !lease.passed.contains(key) && self.fits(lease, key));
+        let first = to_pass.min_by_key(|(lease, key)| (lease.number, key.clone()));
+        first.map(|(lease, key)| (lease.first.lease_id, key))
+    }
+
+    /// Whoever waits though it fits all its keys, and is not too late.
+    pub(super) fn forgotten(&self) -> Option<LeaseId> {
         let waiting = self.leases.iter().filter(|lease| !lease.live && lease.deadline >= self.at);
-        let fitting =
-            waiting.filter(|lease| lease.first.claims.iter().all(|claim| self.fits(lease, &claim.0)));
-        fitting.min_by_key(|lease| lease.number).map(|lease| lease.first.lease_id)
+        let fitting = |lease: &&Lease| lease.passed.len() == lease.first.claims.len();
+        waiting.filter(fitting).map(|lease| lease.first.lease_id).next()
+    }
+
+    fn all_passed(&self, key: &Key) -> bool {
+        self.queue(key).iter().all(|waiter| waiter.passed.contains(key))
     }
 
     fn make_live(&mut self, id: LeaseId, events: &mut Vec<Event>) {
@@ -273,7 +312,8 @@ impl Model {
     }
 
     pub(super) fn next_due(&self) -> Option<u64> {
-        self.leases.iter().map(|lease| lease.deadline + 1).min()
+        let left_over = self.first_to_pass().map(|_| self.at);
+        left_over.or_else(|| self.leases.iter().map(|lease| lease.deadline + 1).min())
     }
 
     pub(super) fn lease(&self, id: LeaseId, now: Option<u64>) -> Result<LeaseState, Refusal> {

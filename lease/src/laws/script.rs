@@ -15,6 +15,8 @@ use crate::{Acquire, Attachment, Command};
 
 pub(super) const KEYS: [&str; 3] = ["a", "a/b", "c"];
 pub(super) const IDS: u128 = 9;
+/// More keys than all of them have.
+pub(super) const MANY: usize = IDS as usize * KEYS.len();
 
 /// A random history.
 #[derive(Clone)]
@@ -82,10 +84,11 @@ pub(super) fn scripts() -> impl Strategy<Value = Script> {
     // Every other history has a table whose limits are met all the time.
     let limits = (
         select(vec![0, 1, 2, 4_096, 4_096, 4_096]),
+        select(vec![1, 1, 2, 4_096, 4_096]),
         select(vec![2, 4, 10_000]),
         select(vec![1, 3, 2_000_000]),
     )
-        .prop_map(|(ends, queue, remembered)| Limits { ends, queue, remembered });
+        .prop_map(|(ends, grants, queue, remembered)| Limits { ends, grants, queue, remembered });
     (limits, vec(entry(), 1..40)).prop_map(|(limits, entries)| Script { limits, entries })
 }
 

@@ -71,11 +71,21 @@ fn some_of_everything() -> LeaseTable {
     table
 }
 
+const FORMAT_2: &str = "02000000";
+const FORMAT_3: &str = "03000000";
+
+fn in_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn of_hex(hex: &str) -> Vec<u8> {
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+}
+
 #[test]
 fn the_format_is_what_it_always_was() {
-    let bytes: String = some_of_everything().snapshot().iter().map(|byte| format!("{byte:02x}")).collect();
+    let table = some_of_everything();
     let records = [
-        "02000000",
         "00a01f0005",
         "01100000000000000000000000000000000201016300987500000002e8840100",
         "011000000000000000000000000000000003020162010003612f620101ac0298750103616e6e0204686f737402c3a4036a6f620137010701807d00",
@@ -83,8 +93,29 @@ fn the_format_is_what_it_always_was() {
         "02a01f100000000000000000000000000000000800",
         "02a01f10000000000000000000000000000000090100",
         "030302",
-    ];
-    assert_eq!(bytes, records.concat());
+    ]
+    .concat();
+    assert_eq!(in_hex(&table.snapshot()), FORMAT_3.to_owned() + &records);
+    let older = LeaseTable::restore(&of_hex(&(FORMAT_2.to_owned() + &records))[..]).unwrap();
+    assert_eq!(older.snapshot(), table.snapshot());
+}
+
+#[test]
+fn who_is_let_in_later_stands_in_the_format() {
+    let key = || Key::new("a").unwrap();
+    let mut table = LeaseTable::default();
+    table.limits.grants = 1;
+    let readers = (2..5).map(|n| acquire(n, vec![(key(), Mode::Shared { limit: None })], 60_000));
+    let acquires = [acquire(1, vec![(key(), Mode::Exclusive)], 0)].into_iter().chain(readers);
+    table.apply(1, acquires.map(|acquire| Command::Acquire(Box::new(acquire))).collect(), &mut Vec::new());
+    table.apply(2, vec![Command::Release { lease_id: id(1) }], &mut Vec::new());
+    assert_eq!((table.live(), table.waiters()), (1, 2));
+    let lag = "04030161";
+    assert!(in_hex(&table.snapshot()).ends_with(&(lag.to_owned() + "030301")));
+    let mut restored = LeaseTable::restore(&table.snapshot()[..]).unwrap();
+    assert_eq!(restored.snapshot(), table.snapshot());
+    restored.apply(2, Vec::new(), &mut Vec::new());
+    assert_eq!((restored.live(), restored.waiters(), restored.next_due_ms()), (3, 0, Some(15_003)));
 }
 
 #[test]

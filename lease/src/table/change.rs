@@ -47,31 +47,30 @@ impl LeaseTable {
         self.next_revision();
         self.by_id.remove(self.leases.get(slot).id, |slot| self.leases.get(slot).id);
         let lease = self.leases.take(slot);
-        let mut fitting = Vec::new();
         for (key, _) in lease.claims.iter() {
-            self.lines.remove(key, slot, lease.number, &mut fitting);
+            self.lines.remove(key, slot, lease.number);
         }
         self.ended.remember(lease.id, end, self.at_ms, self.limits.remembered);
         events.push(self.event(&lease, change));
-        self.let_in(&fitting, events);
+        self.let_in(events);
     }
 
-    /// Each slot in `fitting` is a waiter that came to fit one more of its keys. Those that fit all are granted,
-    /// first come first. A grant lets nobody else in (see [`crate::line::Line`]), so one pass is enough.
-    fn let_in(&mut self, fitting: &[Slot], events: &mut Vec<Event>) {
-        let mut ready = Vec::new();
-        for &slot in fitting {
+    /// Passes the waiters that have come to fit a key, and grants those that fit all of theirs by that, first come first. A
+    /// grant lets nobody else in (see [`crate::line::Line`]). Only so much is done in one entry, so that no apply stalls the
+    /// node: the lines lag until the next, and nobody comes before those that wait in them.
+    pub(super) fn let_in(&mut self, events: &mut Vec<Event>) {
+        while self.grants_left > 0
+            && let Some(slot) = self.lines.pass_first()
+        {
             let lease = self.leases.get_mut(slot);
-            if let Some(wait) = lease.wait_mut() {
-                wait.unfit -= 1;
-                if wait.unfit == 0 && (!lease.is_past(self.at_ms) || is(Mutant::GrantsLateWaiters)) {
-                    ready.push((lease.number, slot));
-                }
+            let is_late = lease.is_past(self.at_ms) && !is(Mutant::GrantsLateWaiters);
+            let Some(wait) = lease.wait_mut() else { continue };
+            wait.unfit -= 1;
+            self.grants_left -= 1;
+            if wait.unfit == 0 && !is_late {
+                self.grants_left = self.grants_left.saturating_sub(lease.claims.len());
+                self.grant_waiter(slot, events);
             }
-        }
-        ready.sort_unstable_by_key(|&(place, _)| place);
-        for (_, slot) in ready {
-            self.grant_waiter(slot, events);
         }
     }
 

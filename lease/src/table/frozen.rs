@@ -1,6 +1,7 @@
+use std::borrow::Cow;
 use std::{io, iter};
 
-use ringfence_wire::{LeaseId, Revision};
+use ringfence_wire::{Key, LeaseId, Revision};
 
 use super::LeaseTable;
 use super::snapshot::{Record, write_records};
@@ -23,6 +24,8 @@ pub struct FrozenTable {
     waiters: usize,
     leases: Chunks<Lease>,
     ended: Fifo<EndedLease>,
+    /// Hardly ever any: see [`crate::line::Line`].
+    lags: Vec<(Revision, Key)>,
 }
 
 impl LeaseTable {
@@ -36,6 +39,7 @@ impl LeaseTable {
             waiters: self.waiters(),
             leases: self.leases.freeze(),
             ended: self.ended.freeze(),
+            lags: self.lines.lags().iter().cloned().collect(),
         }
     }
 
@@ -80,7 +84,9 @@ impl FrozenTable {
             lease_id: id,
             end,
         });
-        iter::once(head).chain(leases).chain(ended).chain([tail])
+        let lags =
+            self.lags.iter().map(|(place, key)| Record::Lag { place: *place, key: Cow::Borrowed(key) });
+        iter::once(head).chain(leases).chain(ended).chain(lags).chain([tail])
     }
 
     /// The leases by id. The first half of each id is kept at hand: the leases are looked at only where it is the same.

@@ -6,7 +6,7 @@ use ringfence_wire::{Key, LeaseId, Mode, Revision};
 
 use super::LeaseTable;
 use super::reader::RecordReader;
-use super::snapshot::{FORMAT, LeaseRecord, Record};
+use super::snapshot::{FORMAT, LeaseRecord, OLDEST_FORMAT, Record};
 use crate::claims::Claims;
 use crate::deadlines::Deadlines;
 use crate::ended::{End, Ended, EndedLease};
@@ -21,7 +21,7 @@ use crate::slots::Slot;
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// Another version of the program wrote it.
-    #[error("the snapshot has format {found}, and this version reads format {FORMAT} only")]
+    #[error("the snapshot has format {found}, and this version reads formats {OLDEST_FORMAT} to {FORMAT}")]
     UnknownFormat {
         /// The format number that it starts with.
         found: u32,
@@ -50,7 +50,7 @@ impl LeaseTable {
             _ => RestoreError::Unreadable(error),
         })?;
         match u32::from_le_bytes(format) {
-            FORMAT => {}
+            OLDEST_FORMAT..=FORMAT => {}
             found => return Err(RestoreError::UnknownFormat { found }),
         }
         let mut records = RecordReader::new(source);
@@ -82,6 +82,7 @@ struct Restorer {
     /// their text in common from the start.
     alone: Vec<(Key, Slot)>,
     ended: Fifo<EndedLease>,
+    lags: Vec<(Revision, Key)>,
 }
 
 impl Restorer {
@@ -92,6 +93,7 @@ impl Restorer {
             }
             Record::Lease(lease) if self.started => self.lease(lease),
             Record::Ended { ended_ms, lease_id, end } if self.started => self.ended(ended_ms, lease_id, end),
+            Record::Lag { place, key } if self.started => self.lag(place, key.into_owned()),
             Record::Tail { leases, ended } if self.started => self.tail(leases, ended),
             _ => Err(Malformed("its head is not its first record and its only one")),
         }
@@ -155,6 +157,14 @@ impl Restorer {
         Ok(())
     }
 
+    fn lag(&mut self, place: Revision, key: Key) -> Result<(), RestoreError> {
+        if self.lags.last().is_some_and(|(last, last_key)| (*last, last_key) >= (place, &key)) {
+            return Err(Inconsistent("the lags are not in the order of their places"));
+        }
+        self.lags.push((place, key));
+        Ok(())
+    }
+
     fn tail(&mut self, leases: u64, ended: u64) -> Result<(), RestoreError> {
         if self.has_a_lease_that_ended() {
             return Err(Inconsistent("a lease ended and has not ended"));
@@ -200,6 +210,11 @@ impl Restorer {
     /// Each is put at the tail of its queues, as it was at first.
     fn waiters_line_up(&mut self) -> Result<(), RestoreError> {
         let table = &mut self.table;
+        for (place, key) in &self.lags {
+            if !table.lines.restore_lag(key, *place, &table.leases) {
+                return Err(Inconsistent("a line lags twice"));
+            }
+        }
         let waiters = table.leases.iter().filter(|(_, lease)| lease.waits());
         let mut waiters: Vec<(Revision, Slot)> =
             waiters.map(|(slot, waiter)| (waiter.number, slot)).collect();
@@ -213,6 +228,9 @@ impl Restorer {
             if waiter.wait().is_some_and(|wait| wait.unfit == 0) && !waiter.is_past(table.at_ms) {
                 return Err(Inconsistent("a lease waits though nothing is in its way"));
             }
+        }
+        if !table.lines.lag_as_noted() {
+            return Err(Inconsistent("a line lags otherwise than it must"));
         }
         Ok(())
     }

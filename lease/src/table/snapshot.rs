@@ -10,10 +10,13 @@ use crate::lease::Lease;
 
 /// The format of the bytes that follow this number. A change of [`Record`], or of a word of `ringfence_wire` in it,
 /// is a new one.
-pub(super) const FORMAT: u32 = 2;
+pub(super) const FORMAT: u32 = 3;
+
+/// The oldest format that is read yet: those up to [`FORMAT`] have the same records, or fewer kinds of them.
+pub(super) const OLDEST_FORMAT: u32 = 2;
 
 /// A snapshot is the format number in four bytes, the least significant first, and then these records, one after
-/// the other: the head, the leases by id, the ended ids from the oldest on, the tail. Nothing stands in them that
+/// the other: the head, the leases by id, the ended ids from the oldest on, the lags by place, the tail. Nothing stands in them that
 /// follows from the rest (lines, fences, orders of ending), and nothing depends on how the table came to be what it
 /// is: equal tables give equal bytes. What is long in them is borrowed from the table that is written; what was read
 /// owns it.
@@ -34,6 +37,11 @@ pub(crate) enum Record<'a> {
     Tail {
         leases: u64,
         ended: u64,
+    },
+    /// The waiter at `place` fits `key`, and was not passed there yet: see [`crate::line::Line`]. New in format 3.
+    Lag {
+        place: Revision,
+        key: Cow<'a, Key>,
     },
 }
 
