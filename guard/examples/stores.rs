@@ -31,8 +31,7 @@ const MANY: usize = 100;
 const TABLES: &str = "
     CREATE TABLE plain (key text PRIMARY KEY, n bigint);
     CREATE TABLE own_column (key text PRIMARY KEY, n bigint, high bigint NOT NULL DEFAULT 0);
-    CREATE TABLE triggered (key text PRIMARY KEY, n bigint);
-    CREATE TRIGGER guarded BEFORE UPDATE ON triggered FOR EACH ROW EXECUTE FUNCTION ringfence.demand_claim('', 'key');";
+    CREATE TABLE triggered (key text PRIMARY KEY, n bigint);";
 
 /// What each connection works on.
 struct Own<C> {
@@ -150,6 +149,7 @@ async fn postgres_writes() {
             own.connection.execute(&sql, &[&own.key.as_str()]).await.unwrap();
         }
     }
+    own[0].connection.batch_execute("SELECT ringfence.protect('triggered', '', 'key')").await.unwrap();
     let claim = claim();
 
     compare(

@@ -1,63 +1,77 @@
--- The guard rule of Ringfence for PostgreSQL 13 and later (tested with 15). To be run once per database, by the role that
--- is to own it; running it again changes nothing but the functions:
+-- The guard rule of Ringfence for PostgreSQL 13 and later (tested with 15). Run it once per database, as the role that is
+-- to own it, and again after each update; running it again keeps all numbers:
 --
 --     psql -v ON_ERROR_STOP=1 --single-transaction -f postgres.sql
 --     GRANT USAGE ON SCHEMA ringfence TO the_writers;
 --
--- A holder shows the token of its lease, and the fence that its grant or renewal gave for the key (of an exclusive
--- lease that is the token; NULL stands for it). Every token below the number kept here is dead.
+-- A holder shows the token of its lease and the fence that its grant or last renewal gave for the key: `keys[].fence` of
+-- the answer. A fence of NULL means the token, which is right for exclusive leases. Every token below the number
+-- kept here is dead.
 --
--- 1. THE FUNCTION FORM: inside the transaction that writes, before its first read.
+-- 1. THE TRIGGER FORM. Use this one unless you know why not: nobody can forget it. A write to the table without a claim
+--    of its key in the same transaction is an error, RF428. The owner of the table turns it on, once:
 --
+--     SELECT ringfence.protect('orders', 'orders/', 'id');   -- a key for each row: orders/<id>
+--     SELECT ringfence.protect('settings', 'settings');      -- or one key for the whole table
+--
+--    A new holder touches before its first read, and every write claims in its own transaction. Both fail with RF412 if
+--    the token is stale:
+--
+--     SELECT ringfence.touch('orders/42', 7, 7);             -- then read
 --     BEGIN;
---     SELECT ringfence.claim('orders/42', 7, 7);       -- an error, RF412, if the token is stale
---     SELECT … ; UPDATE … ; INSERT … ;                 -- any tables
+--     SELECT ringfence.claim('orders/42', 7, 7);
+--     UPDATE orders SET total = 99 WHERE id = 42;            -- or INSERT, or DELETE
 --     COMMIT;
+--
+--    - The triggers run AFTER each row was written, so no other trigger can change the id behind them. The row's size does
+--      not matter to them.
+--    - They cover declarative partitions, inheriting tables, and writes that go to one of these directly. After you make a
+--      new partition or an inheriting table, call `protect` again: a new partition is open to TRUNCATE until then, a new
+--      inheriting table to everything.
+--    - TRUNCATE needs the claim of a table with one key. Where each row has its own key, it is always refused.
+--    - They guard against mistakes, not against enemies. Whoever may disable triggers, drop the table, detach a partition or
+--      set session_replication_role gets past them.
+--    - `protect` replaces the guard that an earlier call gave the table. It makes the triggers ringfence_new, _old, _moved
+--      and _truncate; drop them to end the protection.
+--
+-- 2. THE FUNCTION FORM: the same claim without the triggers, for any number of tables. YOU MUST OPEN A TRANSACTION: in
+--    autocommit, the default of psql, Django, JDBC and Go's database/sql, the claim ends with its own statement, and the
+--    writes after it are not guarded at all. `claim` fails with 25P01 where it can tell that it stands alone: where the
+--    statement is nothing but the call. Only the trigger form notices every time.
 --
 --    `claim` raises the number and keeps its row locked until the transaction ends. A newer holder's claim waits for
 --    that, and an older one's finds the number raised: whatever is written lands before the newer holder reads, or not
---    at all. `SELECT accepted, high FROM ringfence.admit('orders/42', 7, 7)` is the same without the error.
---    - *Touch* is the same call, in a transaction of its own or in the one that reads. The read must be a later
---      statement, on the primary: the statement of the claim itself still sees what was there before it waited.
+--    at all. `SELECT accepted, high FROM ringfence.admit('orders/42', 7, 7)` is the same without any error.
+--    - The read must be a later statement than the claim or touch, on the primary: the statement of the claim itself
+--      still sees what was there before it waited.
 --    - Under REPEATABLE READ and SERIALIZABLE the claim comes first of all; a change under way meanwhile is then a
 --      serialization failure (40001), as usual there, and the transaction is to be repeated.
 --    - One transaction at a time gets past the claim of a key; shared holders, too, wait for one another. A client that
 --      pauses inside a transaction holds up the next holder until the server ends it: set
 --      idle_in_transaction_session_timeout.
---    - Whoever claims several keys claims them in one order (sorted), lest two wait for each other.
+--    - If you claim several keys, claim them in one order (sorted), lest two transactions wait for each other.
 --
--- 2. THE COLUMN FORM: for a table with a row per key. The number is a column of the row; nothing else in this file is
---    needed.
+-- 3. THE COLUMN FORM: for a table with a row per key. The number is a column of the row, each statement carries the rule,
+--    and nothing else in this file is needed. See "SQL, by a column" in guard/README.md for all statements. It cannot
+--    protect the table from a statement that leaves the rule out, and it needs tombstones where rows are made or deleted.
 --
---     ALTER TABLE orders ADD COLUMN high bigint NOT NULL DEFAULT 0;
---     UPDATE orders SET high = GREATEST(high, :fence)            WHERE id = :id AND high <= :token RETURNING *;  -- touch
---     UPDATE orders SET high = GREATEST(high, :fence), total = … WHERE id = :id AND high <= :token;              -- write
---     SELECT high FROM orders WHERE id = :id;
---     UPDATE orders SET high = :fence WHERE id = :id;                                                            -- reset
+-- Claims are kept in the table, marked with the transaction that made them: nothing is left behind on the connection, so
+-- transaction pooling (PgBouncer) is fine.
 --
---    No row: stale, or there is no such row. An UPDATE that waited for another one looks at the row again as that left
---    it, so the comparison is made with the number that stands when the row is written. This holds for columns of this
---    very row only: a comparison with another table, in a subquery or in a SELECT before, is made with what stood there
---    when the statement began, and guards nothing. A row that is deleted takes its number with it: mark it instead.
---
--- 3. THE TRIGGER FORM: for tables that writers must not change unguarded. A write without a claim of its key in the same
---    transaction is an error, RF428.
---
---     CREATE TRIGGER guarded BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON settings   -- one key for the table
---       FOR EACH STATEMENT EXECUTE FUNCTION ringfence.demand_claim('settings');
---     CREATE TRIGGER guarded BEFORE INSERT OR UPDATE OR DELETE ON orders                 -- a key per row: orders/<id>
---       FOR EACH ROW EXECUTE FUNCTION ringfence.demand_claim('orders/', 'id');
---
---    The trigger looks after mistakes, not after enemies: a writer can pretend to have claimed.
---
--- Nothing here lasts longer than the transaction, so transaction pooling (PgBouncer) is fine.
---
--- When someone has shown a number that was no token (a timestamp, say) nobody gets in any more. An operator asks the
--- cluster for the fence of the key and sets that: SELECT ringfence.reset('orders/42', 8);
+-- If someone showed a number that was no token (a timestamp, say) nobody gets in any more. An operator asks the cluster
+-- for the fence of the key and sets that: SELECT ringfence.reset('orders/42', 8);
 --
 -- The number is as durable as the rows beside it: a server that loses acknowledged commits (synchronous_commit = off and
 -- a crash, a failover to an asynchronous replica) loses numbers too, and may let a stale token in until the live holder
 -- shows its own again.
+--
+-- UPGRADING from a file without `protect`: run this one. It waits for transactions that have claimed, and keeps all
+-- numbers. Then:
+--    - A `claim` in a transaction of its own was a touch, and is an error now: call `touch`.
+--    - Triggers made by hand keep working. Replace them with `protect`, which closes holes that they have (TRUNCATE,
+--      partitions, triggers that run later), costs less, and reads the id as `id::text`:
+--      BEGIN; DROP TRIGGER guarded ON orders; SELECT ringfence.protect('orders', 'orders/', 'id'); COMMIT;
+--    - The function ringfence.claims and the setting ringfence.claims are gone.
 
 CREATE SCHEMA IF NOT EXISTS ringfence;
 
@@ -65,12 +79,18 @@ CREATE TABLE IF NOT EXISTS ringfence.guard (
   key  text   PRIMARY KEY,
   high bigint NOT NULL CONSTRAINT high_is_a_token CHECK (high BETWEEN 1 AND 9007199254740991)
 );
+-- Which transaction claimed the key last. Its start tells it from one of the same number in a server that the table was
+-- restored from. `alone_since` is when the claim's statement began, if that was nothing but the claim.
+ALTER TABLE ringfence.guard
+  ADD COLUMN IF NOT EXISTS claimed_by xid8,
+  ADD COLUMN IF NOT EXISTS claimed_at timestamptz,
+  ADD COLUMN IF NOT EXISTS alone_since timestamptz;
 
 -- The rule. Whether the claim is accepted, and the number that then stands.
 --
 -- If the row is there, or is just being made by another transaction, ON CONFLICT waits until its last writer has ended,
 -- locks it and judges it as it is then. It is written even if the number stays, so that a transaction with an older
--- snapshot fails rather than reads what was there before.
+-- snapshot fails rather than reads what was there before; but only once in a transaction.
 CREATE OR REPLACE FUNCTION ringfence.admit(key text, token bigint, fence bigint DEFAULT NULL,
                                            OUT accepted boolean, OUT high bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -82,30 +102,60 @@ BEGIN
   ELSIF admit.fence NOT BETWEEN 1 AND admit.token THEN
     RAISE 'fence: % is no fence of the live token %', admit.fence, admit.token USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  INSERT INTO ringfence.guard AS g (key, high) VALUES (admit.key, admit.fence)
-    ON CONFLICT (key) DO UPDATE SET high = greatest(g.high, excluded.high) WHERE g.high <= admit.token
+  INSERT INTO ringfence.guard AS g (key, high, claimed_by, claimed_at, alone_since)
+    VALUES (admit.key, admit.fence, pg_current_xact_id(), now(),
+            -- As drivers send it, with parameters or without: SELECT ringfence.claim($1, $2, $3)
+            CASE WHEN current_query() ~* '^\s*select\s+(\*\s+from\s+)?(ringfence\.)?claim\s*\([^;()]*\)(\s+as\s+\w+)?[\s;]*$'
+                 THEN statement_timestamp() END)
+    ON CONFLICT (key) DO UPDATE SET high = greatest(g.high, excluded.high), claimed_by = excluded.claimed_by,
+                                    claimed_at = excluded.claimed_at, alone_since = excluded.alone_since
+      WHERE g.high <= admit.token
+        AND (g.high < admit.fence OR (g.claimed_by, g.claimed_at) IS DISTINCT FROM (pg_current_xact_id(), now()))
     RETURNING g.high INTO high;
   accepted := FOUND;
-  IF accepted THEN
-    -- What demand_claim looks for. The id tells a claim of this transaction from a setting that was left behind.
-    PERFORM set_config('ringfence.claims', (ringfence.claims() || jsonb_build_object(
-      admit.key, pg_current_xact_id()::text))::text, true);
-  ELSE
-    SELECT g.high INTO high FROM ringfence.guard AS g WHERE g.key = admit.key;
+  IF NOT accepted THEN
+    SELECT g.high, g.high <= admit.token INTO high, accepted FROM ringfence.guard AS g WHERE g.key = admit.key;
   END IF;
 END $$;
 
--- The same, but a stale token is an error: nothing that the transaction writes can land then.
-CREATE OR REPLACE FUNCTION ringfence.claim(key text, token bigint, fence bigint DEFAULT NULL) RETURNS void
+-- Raises the number in a transaction of its own, before the first read; a stale token is an error.
+CREATE OR REPLACE FUNCTION ringfence.touch(key text, token bigint, fence bigint DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
   answer record;
 BEGIN
-  SELECT * INTO answer FROM ringfence.admit(claim.key, claim.token, claim.fence);
+  SELECT * INTO answer FROM ringfence.admit(touch.key, touch.token, touch.fence);
   IF NOT answer.accepted THEN
-    RAISE 'stale token: of %, every token below % is dead', claim.key, answer.high USING ERRCODE = 'RF412';
+    RAISE 'stale token: of %, every token below % is dead', touch.key, answer.high USING ERRCODE = 'RF412';
   END IF;
 END $$;
+
+-- The same in the transaction that writes: if the token is stale, nothing that the transaction writes can land.
+CREATE OR REPLACE FUNCTION ringfence.claim(key text, token bigint, fence bigint DEFAULT NULL) RETURNS void
+LANGUAGE sql AS $$
+  SELECT ringfence.touch(claim.key, claim.token, claim.fence)
+$$;
+
+-- At the end of a transaction with a claim. The clock of statements stands still between a claim and the commit only if
+-- nothing was sent in between, not even COMMIT: then the claim was all of its transaction.
+CREATE OR REPLACE FUNCTION ringfence.refuse_autocommit() RETURNS trigger
+LANGUAGE plpgsql AS $$
+DECLARE
+  context text;
+BEGIN
+  GET DIAGNOSTICS context = PG_CONTEXT;
+  -- Within `admit` it is not the end: somebody has SET CONSTRAINTS ALL IMMEDIATE.
+  IF NEW.alone_since = statement_timestamp() AND context NOT LIKE '%admit(%' THEN
+    RAISE 'the claim of % is alone in its transaction and guards no write', NEW.key
+      USING ERRCODE = 'no_active_sql_transaction',
+            HINT = 'BEGIN, claim, write, COMMIT (turn autocommit off). For a touch alone: ringfence.touch.';
+  END IF;
+  RETURN NULL;
+END $$;
+DROP TRIGGER IF EXISTS refuse_autocommit ON ringfence.guard;
+CREATE CONSTRAINT TRIGGER refuse_autocommit AFTER INSERT OR UPDATE ON ringfence.guard
+  DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.alone_since IS NOT NULL)
+  EXECUTE FUNCTION ringfence.refuse_autocommit();
 
 -- The number of a key; NULL if nobody has claimed it yet.
 CREATE OR REPLACE FUNCTION ringfence.high(key text) RETURNS bigint
@@ -121,29 +171,80 @@ LANGUAGE sql AS $$
 $$;
 REVOKE EXECUTE ON FUNCTION ringfence.reset FROM PUBLIC;
 
--- The keys that this transaction has claimed.
-CREATE OR REPLACE FUNCTION ringfence.claims() RETURNS jsonb
-LANGUAGE sql STABLE AS $$
-  SELECT coalesce(nullif(current_setting('ringfence.claims', true), ''), '{}')::jsonb
-$$;
+-- Whether this transaction has claimed the key.
+CREATE OR REPLACE FUNCTION ringfence.claimed(key text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM ringfence.guard AS g WHERE g.key = claimed.key
+    AND (g.claimed_by, g.claimed_at) = (pg_current_xact_id_if_assigned(), now()));
+END $$;
 
--- The trigger: by statement demand_claim('key'), by row demand_claim('prefix', 'column').
+-- The trigger function: demand_claim('key'), or by row demand_claim('prefix', 'column').
 CREATE OR REPLACE FUNCTION ringfence.demand_claim() RETURNS trigger
 LANGUAGE plpgsql AS $$
 DECLARE
-  claims jsonb := ringfence.claims();
   keys text[] := ARRAY[TG_ARGV[0]];
+  key_of text;
   key text;
 BEGIN
-  IF TG_LEVEL = 'ROW' THEN
-    keys := ARRAY[TG_ARGV[0] || (to_jsonb(OLD) ->> TG_ARGV[1]), TG_ARGV[0] || (to_jsonb(NEW) ->> TG_ARGV[1])];
-    keys := keys[CASE TG_OP WHEN 'INSERT' THEN 2 ELSE 1 END : CASE TG_OP WHEN 'DELETE' THEN 1 ELSE 2 END];
+  IF TG_NARGS > 1 AND TG_OP = 'TRUNCATE' THEN
+    RAISE 'token required: no claim covers all rows of %', TG_RELID::regclass
+      USING ERRCODE = 'RF428', HINT = 'DELETE the rows whose keys you have claimed.';
+  ELSIF TG_NARGS > 1 AND TG_LEVEL = 'ROW' THEN
+    key_of := format('SELECT %L || ($1).%I::text', TG_ARGV[0], TG_ARGV[1]);
+    keys := '{}';
+    IF TG_OP <> 'INSERT' THEN
+      EXECUTE key_of INTO key USING OLD;
+      keys := ARRAY[key];
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+      EXECUTE key_of INTO key USING NEW;
+      keys := keys || key;
+    END IF;
   END IF;
   FOREACH key IN ARRAY keys LOOP
-    IF claims ->> key IS DISTINCT FROM pg_current_xact_id()::text THEN
+    IF NOT ringfence.claimed(key) THEN
       RAISE 'token required: this transaction has not claimed %', coalesce(key, 'a row without a key')
-        USING ERRCODE = 'RF428', HINT = 'SELECT ringfence.claim(key, token, fence) before its first read.';
+        USING ERRCODE = 'RF428', HINT = 'BEGIN; SELECT ringfence.claim(key, token, fence); then write, and COMMIT.';
     END IF;
   END LOOP;
   RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
 END $$;
+
+-- Guards a table, and the tables that inherit from it, by one key, or by a key for each row: key || id.
+--
+-- The conditions of the triggers read the id alone. A trigger function would be handed the whole row.
+CREATE OR REPLACE FUNCTION ringfence.protect(guarded regclass, key text, id name DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql SET client_min_messages = warning AS $$
+DECLARE
+  unclaimed text := format('NOT ringfence.claimed(%L', key);
+  old_unclaimed text := concat(unclaimed, ' || OLD.' || quote_ident(id) || '::text', ')');
+  new_unclaimed text := concat(unclaimed, ' || NEW.' || quote_ident(id) || '::text', ')');
+  demand text := format('EXECUTE FUNCTION ringfence.demand_claim(%s)', concat_ws(', ', quote_literal(key), quote_literal(id)));
+  part regclass;
+  is_partition boolean;
+BEGIN
+  FOR part, is_partition IN
+    WITH RECURSIVE parts(oid) AS (
+      SELECT guarded::oid UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN parts ON i.inhparent = parts.oid)
+    SELECT c.oid, c.relispartition AND c.oid <> guarded FROM pg_catalog.pg_class c JOIN parts USING (oid)
+  LOOP
+    EXECUTE format('DROP TRIGGER IF EXISTS ringfence_truncate ON %s', part);
+    EXECUTE format('CREATE TRIGGER ringfence_truncate BEFORE TRUNCATE ON %s FOR EACH STATEMENT %s', part, demand);
+    -- A partition has its parent's triggers for rows.
+    CONTINUE WHEN is_partition;
+    EXECUTE format('DROP TRIGGER IF EXISTS ringfence_new ON %1$s; DROP TRIGGER IF EXISTS ringfence_old ON %1$s; '
+                   'DROP TRIGGER IF EXISTS ringfence_moved ON %1$s', part);
+    EXECUTE format('CREATE TRIGGER ringfence_new AFTER INSERT OR UPDATE ON %s FOR EACH ROW WHEN (%s) %s',
+                   part, new_unclaimed, demand);
+    EXECUTE format('CREATE TRIGGER ringfence_old AFTER DELETE ON %s FOR EACH ROW WHEN (%s) %s',
+                   part, old_unclaimed, demand);
+    IF id IS NOT NULL THEN
+      EXECUTE format('CREATE TRIGGER ringfence_moved AFTER UPDATE ON %1$s FOR EACH ROW '
+                     'WHEN (OLD.%2$I::text IS DISTINCT FROM NEW.%2$I::text AND %3$s) %4$s',
+                     part, id, old_unclaimed, demand);
+    END IF;
+  END LOOP;
+END $$;
+
+DROP FUNCTION IF EXISTS ringfence.claims();

@@ -1,32 +1,142 @@
 use tokio_postgres::Client;
 
-use crate::database::{connect, ends, guarded, waiting};
+use crate::database::{code, connect, ends, guarded, waiting};
+use crate::shown::{bound, shown, try_bound};
 
-const COLUMN: &str = "UPDATE t SET n = $2, high = GREATEST(high, $1) WHERE id = 1 AND high <= $1";
-/// What the file warns of: the number is looked up elsewhere.
-const ELSEWHERE: &str = "UPDATE t SET n = $2 WHERE id = 1 AND (SELECT high FROM numbers) <= $1";
+const FORM: &str = "**SQL, by a column.**";
+/// What README.md warns of: the number is looked up elsewhere.
+const ELSEWHERE: &str =
+    "UPDATE accounts SET balance = :balance WHERE id = :id AND (SELECT high FROM numbers) <= :token";
 
-async fn write(client: &Client, sql: &str, token: i64, n: i32) -> u64 {
-    client.execute(sql, &[&token, &n]).await.unwrap()
+/// A table of accounts with the columns that README.md adds, in which account 1 has 100.
+async fn accounts(client: &Client) {
+    client.batch_execute("CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint)").await.unwrap();
+    client.batch_execute(&shown(FORM, "add")).await.unwrap();
+    client.batch_execute("INSERT INTO accounts (id, balance) VALUES (1, 100)").await.unwrap();
+}
+
+/// The rows that the statement changed.
+async fn run(client: &Client, label: &str, id: i64, token: Option<i64>, fence: Option<i64>) -> u64 {
+    let named = [("id", Some(id)), ("balance", token), ("token", token), ("fence", fence)];
+    bound(client, &shown(FORM, label), &named).await
+}
+
+/// Balance, number, and whether it is a tombstone.
+async fn row(client: &Client, id: i64) -> Option<(Option<i64>, i64, bool)> {
+    let row =
+        client.query_opt("SELECT balance, high, deleted FROM accounts WHERE id = $1", &[&id]).await.unwrap();
+    row.map(|row| (row.get(0), row.get(1), row.get(2)))
 }
 
 #[tokio::test]
-async fn an_update_that_waited_is_judged_by_the_number_that_stands_then_if_that_is_in_its_own_row() {
+async fn the_statements_of_the_readme_reject_a_stale_holder_and_no_live_peer() {
+    let server = guarded().await;
+    let client = connect(&server.url()).await;
+    accounts(&client).await;
+    for write in ["write", "create or write"] {
+        client.batch_execute("UPDATE accounts SET balance = 100, high = 0").await.unwrap();
+        assert_eq!(run(&client, write, 1, Some(9), Some(5)).await, 1);
+        assert_eq!(run(&client, write, 1, Some(7), Some(5)).await, 1, "a newer peer does not shut it out");
+        assert_eq!(run(&client, write, 1, Some(4), Some(3)).await, 0);
+        assert_eq!(run(&client, write, 1, Some(6), Some(2)).await, 1);
+        assert_eq!(row(&client, 1).await, Some((Some(6), 5, false)), "{write}");
+    }
+    for touch in ["touch", "touch or make"] {
+        client.batch_execute("UPDATE accounts SET balance = 100, high = 0").await.unwrap();
+        assert_eq!(run(&client, touch, 1, Some(7), Some(7)).await, 1);
+        assert_eq!(run(&client, touch, 1, Some(5), Some(5)).await, 0);
+        assert_eq!(run(&client, "write", 1, Some(5), Some(5)).await, 0);
+        assert_eq!(row(&client, 1).await, Some((Some(100), 7, false)), "{touch}");
+    }
+    assert_eq!(run(&client, "reset", 1, None, Some(6)).await, 1);
+    assert_eq!(run(&client, "write", 1, Some(6), Some(6)).await, 1);
+}
+
+/// A NULL fence once left the number as it was: `GREATEST` skips NULL.
+#[tokio::test]
+async fn a_fence_of_null_is_the_token_and_a_token_of_null_changes_nothing() {
+    let server = guarded().await;
+    let client = connect(&server.url()).await;
+    accounts(&client).await;
+    for statement in ["touch", "write", "touch or make", "create or write", "delete"] {
+        client.batch_execute("UPDATE accounts SET balance = 100, high = 0, deleted = false").await.unwrap();
+        assert_eq!(run(&client, statement, 1, Some(7), None).await, 1, "{statement}");
+        assert_eq!(row(&client, 1).await.unwrap().1, 7, "{statement}");
+        assert_eq!(run(&client, "write", 1, Some(5), None).await, 0, "{statement}");
+        let before = row(&client, 1).await;
+        for fence in [None, Some(9)] {
+            assert_eq!(run(&client, statement, 1, None, fence).await, 0, "{statement} {fence:?}");
+            assert_eq!(run(&client, statement, 2, None, fence).await, 0, "{statement} {fence:?}");
+        }
+        assert_eq!((row(&client, 1).await, row(&client, 2).await), (before, None), "{statement}");
+    }
+}
+
+#[tokio::test]
+async fn a_timestamp_in_nanoseconds_is_refused_by_the_column() {
+    let server = guarded().await;
+    let client = connect(&server.url()).await;
+    accounts(&client).await;
+    for statement in ["touch", "write", "touch or make", "create or write"] {
+        let now = Some(1_790_000_000_000_000_000);
+        let named = [("id", Some(1)), ("balance", Some(1)), ("token", now), ("fence", now)];
+        let refused = try_bound(&client, &shown(FORM, statement), &named).await.unwrap_err();
+        assert_eq!(code(&refused), "23514", "{statement}");
+    }
+    assert_eq!(row(&client, 1).await, Some((Some(100), 0, false)));
+}
+
+/// A plain INSERT of a stale holder once landed, as there was no row whose number could reject it.
+#[tokio::test]
+async fn a_row_that_was_touched_before_it_was_made_or_was_deleted_rejects_a_stale_insert() {
+    let server = guarded().await;
+    let client = connect(&server.url()).await;
+    accounts(&client).await;
+    let seen =
+        async |id: i64| client.query(&shown(FORM, "read").replace(":id", "$1"), &[&id]).await.unwrap().len();
+
+    assert_eq!(run(&client, "touch or make", 2, Some(7), Some(7)).await, 1);
+    assert_eq!(seen(2).await, 0, "a tombstone is not read");
+    assert_eq!(run(&client, "create or write", 2, Some(5), Some(5)).await, 0);
+    assert_eq!((row(&client, 2).await, seen(2).await), (Some((None, 7, true)), 0));
+    assert_eq!(run(&client, "create or write", 2, Some(7), Some(7)).await, 1);
+    assert_eq!((row(&client, 2).await, seen(2).await), (Some((Some(7), 7, false)), 1));
+
+    assert_eq!(run(&client, "delete", 2, Some(5), Some(5)).await, 0);
+    assert_eq!(run(&client, "delete", 2, Some(9), Some(9)).await, 1);
+    assert_eq!(run(&client, "create or write", 2, Some(7), Some(7)).await, 0);
+    assert_eq!((row(&client, 2).await, seen(2).await), (Some((Some(7), 9, true)), 0));
+    assert_eq!(run(&client, "create or write", 3, Some(1), Some(1)).await, 1, "nobody has touched this one");
+}
+
+#[tokio::test]
+async fn a_write_that_waited_is_judged_by_the_number_that_stands_then_if_that_is_in_its_own_row() {
     let server = guarded().await;
     let (watcher, new) = (connect(&server.url()).await, connect(&server.url()).await);
-    watcher.batch_execute("CREATE TABLE t (id int, n int, high bigint NOT NULL DEFAULT 0)").await.unwrap();
+    accounts(&watcher).await;
     watcher.batch_execute("CREATE TABLE numbers AS SELECT 0::bigint AS high").await.unwrap();
-    for (sql, raise, landed) in [
-        (COLUMN, "UPDATE t SET high = 7", 0),
-        (ELSEWHERE, "UPDATE numbers SET high = 7; UPDATE t SET n = 1", 1),
+    let raise = "UPDATE accounts SET high = 7";
+    let make = "INSERT INTO accounts (id, high, deleted) VALUES (1, 7, true)";
+    let elsewhere = "UPDATE numbers SET high = 7; UPDATE accounts SET balance = 1";
+    for (sql, before, newer, landed) in [
+        (shown(FORM, "write"), 1, raise, 0),
+        (shown(FORM, "create or write"), 1, raise, 0),
+        (shown(FORM, "create or write"), 0, make, 0),
+        (ELSEWHERE.to_owned(), 1, elsewhere, 1),
     ] {
-        watcher.batch_execute("TRUNCATE t; INSERT INTO t (id, n) VALUES (1, 0)").await.unwrap();
-        assert_eq!(write(&watcher, sql, 5, 4).await, 1);
-        new.batch_execute(&format!("BEGIN; {raise}")).await.unwrap();
+        watcher.batch_execute("TRUNCATE accounts").await.unwrap();
+        if before == 1 {
+            watcher.batch_execute("INSERT INTO accounts (id, balance) VALUES (1, 0)").await.unwrap();
+        }
+        new.batch_execute(&format!("BEGIN; {newer}")).await.unwrap();
         let old = connect(&server.url()).await;
-        let late = tokio::spawn(async move { write(&old, sql, 5, 5).await });
+        let late = tokio::spawn(async move {
+            let five = Some(5);
+            let named = [("id", Some(1)), ("balance", five), ("token", five), ("fence", five)];
+            bound(&old, &sql, &named).await
+        });
         waiting(&watcher, 1).await;
         new.batch_execute("COMMIT").await.unwrap();
-        assert_eq!(ends(late).await, landed, "{sql}");
+        assert_eq!(ends(late).await, landed, "{newer}");
     }
 }

@@ -38,6 +38,13 @@ pub(crate) async fn ends<T>(task: JoinHandle<T>) -> T {
     tokio::time::timeout(SOON, task).await.unwrap().unwrap()
 }
 
+/// The error of a transaction; it is rolled back.
+pub(crate) async fn refused(client: &Client, sql: &str) -> String {
+    let error = client.batch_execute(&format!("BEGIN; {sql}; COMMIT")).await.expect_err(sql);
+    client.batch_execute("ROLLBACK").await.unwrap();
+    code(&error).to_owned()
+}
+
 /// The five characters that say which error it is.
 pub(crate) fn code(error: &Error) -> &str {
     error.code().unwrap().code()

@@ -3,6 +3,9 @@
 
 mod claims;
 mod column;
+mod costs;
 mod database;
 mod kills;
+mod shown;
 mod triggers;
+mod upgrade;

@@ -3,15 +3,20 @@ use ringfence_guard::postgres::admit;
 use ringfence_harness::PgBouncer;
 use tokio_postgres::Client;
 
-use crate::database::{code, connect, exclusive, guarded, key};
+use crate::database::{code, connect, exclusive, guarded, key, refused};
 
 const TABLES: &str = "
     CREATE TABLE settings (name text, value int);
     INSERT INTO settings VALUES ('a', 0);
+    CREATE TABLE orders (id int PRIMARY KEY, total int);
+    INSERT INTO orders VALUES (41, 0), (42, 0);";
+const PROTECT: &str = "
+    SELECT ringfence.protect('settings', 'settings');
+    SELECT ringfence.protect('orders', 'orders/', 'id');";
+/// What the file once told its users to make.
+const BY_HAND: &str = "
     CREATE TRIGGER guarded BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON settings
       FOR EACH STATEMENT EXECUTE FUNCTION ringfence.demand_claim('settings');
-    CREATE TABLE orders (id int PRIMARY KEY, total int);
-    INSERT INTO orders VALUES (41, 0), (42, 0);
     CREATE TRIGGER guarded BEFORE INSERT OR UPDATE OR DELETE ON orders
       FOR EACH ROW EXECUTE FUNCTION ringfence.demand_claim('orders/', 'id');";
 
@@ -19,7 +24,7 @@ const TABLES: &str = "
 const WRITES: [&str; 8] = [
     "INSERT INTO settings VALUES ('b', 1)",
     "UPDATE settings SET value = 2",
-    "DELETE FROM settings",
+    "DELETE FROM settings WHERE name = 'a'",
     "TRUNCATE settings",
     "UPDATE orders SET total = 1 WHERE id = 42",
     "DELETE FROM orders WHERE id = 42",
@@ -28,70 +33,187 @@ const WRITES: [&str; 8] = [
 ];
 const CLAIM_BOTH: &str = "SELECT ringfence.claim('settings', 7); SELECT ringfence.claim('orders/42', 7)";
 
-/// The error of a transaction; it is rolled back.
-async fn refused(client: &Client, sql: &str) -> String {
-    let error = client.batch_execute(&format!("BEGIN; {sql}; COMMIT")).await.expect_err(sql);
-    client.batch_execute("ROLLBACK").await.unwrap();
-    code(&error).to_owned()
+async fn with(client: &Client, triggers: &str) {
+    client.batch_execute(TABLES).await.unwrap();
+    client.batch_execute(triggers).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_write_lands_only_with_a_claim_of_its_key_in_the_same_transaction() {
-    let server = guarded().await;
-    let client = connect(&server.url()).await;
-    client.batch_execute(TABLES).await.unwrap();
-    for write in WRITES {
-        assert_eq!(refused(&client, write).await, "RF428", "{write}");
-        let other_keys = "SELECT ringfence.claim('other', 7); SELECT ringfence.claim('orders/4', 7)";
-        assert_eq!(refused(&client, &format!("{other_keys}; {write}")).await, "RF428", "{write}");
-        let taken_back = format!("SAVEPOINT s; {CLAIM_BOTH}; ROLLBACK TO s");
-        assert_eq!(refused(&client, &format!("{taken_back}; {write}")).await, "RF428", "{write}");
-        client.batch_execute(&format!("BEGIN; {CLAIM_BOTH}; {write}; COMMIT")).await.expect(write);
-        assert_eq!(refused(&client, WRITES[1]).await, "RF428", "the claim went with its transaction");
+    for triggers in [PROTECT, BY_HAND] {
+        let server = guarded().await;
+        let client = connect(&server.url()).await;
+        with(&client, triggers).await;
+        for write in WRITES {
+            assert_eq!(code(&client.batch_execute(write).await.unwrap_err()), "RF428", "{write}");
+            let other_keys = "SELECT ringfence.claim('other', 7); SELECT ringfence.claim('orders/4', 7)";
+            assert_eq!(refused(&client, &format!("{other_keys}; {write}")).await, "RF428", "{write}");
+            let taken_back = format!("SAVEPOINT s; {CLAIM_BOTH}; ROLLBACK TO s");
+            assert_eq!(refused(&client, &format!("{taken_back}; {write}")).await, "RF428", "{write}");
+            let kept = format!("SAVEPOINT s; {CLAIM_BOTH}; RELEASE s; {CLAIM_BOTH}");
+            client.batch_execute(&format!("BEGIN; {kept}; {write}; COMMIT")).await.expect(write);
+            assert_eq!(refused(&client, WRITES[0]).await, "RF428", "the claim went with its transaction");
+        }
+        let order = client.query_one("SELECT total FROM orders WHERE id = 42", &[]).await.unwrap();
+        assert_eq!(order.get::<_, i32>(0), 3);
+        assert_eq!(client.query("SELECT * FROM settings", &[]).await.unwrap().len(), 0);
+        client.batch_execute("SELECT ringfence.touch('settings', 8)").await.unwrap();
+        assert_eq!(refused(&client, &format!("{CLAIM_BOTH}; {}", WRITES[0])).await, "RF412");
     }
-    let order = client.query_one("SELECT total FROM orders WHERE id = 42", &[]).await.unwrap();
-    assert_eq!(order.get::<_, i32>(0), 3);
-    assert_eq!(client.query("SELECT * FROM settings", &[]).await.unwrap().len(), 0);
-    client.batch_execute("SELECT ringfence.claim('settings', 8)").await.unwrap();
-    assert_eq!(refused(&client, &format!("{CLAIM_BOTH}; {}", WRITES[0])).await, "RF412");
 }
 
 #[tokio::test]
 async fn a_row_that_moves_to_another_key_needs_claims_of_both() {
-    let server = guarded().await;
-    let client = connect(&server.url()).await;
-    client.batch_execute(TABLES).await.unwrap();
-    let (from, to) = ("SELECT ringfence.claim('orders/42', 7)", "SELECT ringfence.claim('orders/43', 7)");
-    let moves = "UPDATE orders SET id = 43 WHERE id = 42";
-    assert_eq!(refused(&client, &format!("{from}; {moves}")).await, "RF428");
-    assert_eq!(refused(&client, &format!("{to}; {moves}")).await, "RF428");
-    client.batch_execute(&format!("BEGIN; {from}; {to}; {moves}; COMMIT")).await.unwrap();
-    assert_eq!(
-        refused(&client, &format!("{to}; UPDATE orders SET total = 1")).await,
-        "RF428",
-        "41 is not claimed"
-    );
+    for triggers in [PROTECT, BY_HAND] {
+        let server = guarded().await;
+        let client = connect(&server.url()).await;
+        with(&client, triggers).await;
+        let (from, to) = ("SELECT ringfence.claim('orders/42', 7)", "SELECT ringfence.claim('orders/43', 7)");
+        let moves = "UPDATE orders SET id = 43 WHERE id = 42";
+        assert_eq!(refused(&client, &format!("{from}; {moves}")).await, "RF428");
+        assert_eq!(refused(&client, &format!("{to}; {moves}")).await, "RF428");
+        client.batch_execute(&format!("BEGIN; {from}; {to}; {moves}; COMMIT")).await.unwrap();
+        assert_eq!(
+            refused(&client, &format!("{to}; UPDATE orders SET total = 1")).await,
+            "RF428",
+            "41 is not claimed"
+        );
+    }
 }
 
 #[tokio::test]
-async fn a_claim_that_is_left_behind_on_a_pooled_connection_counts_for_nobody() {
+async fn protecting_a_table_again_replaces_its_guard_and_any_text_is_a_key() {
+    let server = guarded().await;
+    let client = connect(&server.url()).await;
+    client.batch_execute(TABLES).await.unwrap();
+    client.batch_execute("ALTER TABLE orders RENAME id TO \"the % 'id'\"").await.unwrap();
+    for prefix in ["orders/", "%s 100% \\ $1 it''s/"] {
+        let protect = format!("SELECT ringfence.protect('orders', '{prefix}', 'the % ''id''')");
+        client.batch_execute(&protect).await.unwrap();
+        let write = "UPDATE orders SET total = total + 1 WHERE \"the % 'id'\" = 42";
+        assert_eq!(refused(&client, write).await, "RF428");
+        let claim = format!("SELECT ringfence.claim('{prefix}42', 7)");
+        client.batch_execute(&format!("BEGIN; {claim}; {write}; COMMIT")).await.unwrap();
+        client.batch_execute("BEGIN; SELECT ringfence.claim('orders/42', 7)").await.unwrap();
+        client.batch_execute("ROLLBACK").await.unwrap();
+    }
+    assert_eq!(
+        code(&client.batch_execute("SELECT ringfence.protect('orders', 'o/', 'none')").await.unwrap_err()),
+        "42703"
+    );
+    assert_eq!(refused(&client, "DELETE FROM orders").await, "RF428", "the guard before stands");
+}
+
+/// Once nothing looked at TRUNCATE where each row has its key, and no claim can cover it.
+#[tokio::test]
+async fn a_table_with_a_key_for_each_row_cannot_be_truncated() {
+    let server = guarded().await;
+    let client = connect(&server.url()).await;
+    with(&client, PROTECT).await;
+    let both = "SELECT ringfence.claim('orders/41', 7); SELECT ringfence.claim('orders/42', 7)";
+    assert_eq!(refused(&client, "TRUNCATE orders").await, "RF428");
+    assert_eq!(refused(&client, &format!("{both}; TRUNCATE orders")).await, "RF428");
+    client.batch_execute(&format!("BEGIN; {both}; DELETE FROM orders; COMMIT")).await.unwrap();
+}
+
+/// Once a trigger of the parent was asked only if the statement named the parent.
+#[tokio::test]
+async fn partitions_and_inheriting_tables_are_guarded_whichever_of_them_a_write_names() {
+    let server = guarded().await;
+    let client = connect(&server.url()).await;
+    for (name, makes) in [
+        (
+            "parted",
+            "CREATE TABLE parted (id int, n int) PARTITION BY RANGE (id);
+             CREATE TABLE parted_child PARTITION OF parted FOR VALUES FROM (0) TO (1000) PARTITION BY RANGE (id);
+             CREATE TABLE parted_leaf PARTITION OF parted_child FOR VALUES FROM (0) TO (100)",
+        ),
+        (
+            "base",
+            "CREATE TABLE base (id int, n int);
+             CREATE TABLE base_child () INHERITS (base);
+             CREATE TABLE base_leaf (more int) INHERITS (base_child)",
+        ),
+    ] {
+        client.batch_execute(makes).await.unwrap();
+        client.batch_execute(&format!("INSERT INTO {name}_leaf VALUES (1, 0)")).await.unwrap();
+        let forms = [(format!("'{name}/', 'id'"), format!("{name}/1")), (format!("'{name}'"), name.to_owned())];
+        for (arguments, key) in forms {
+            // Twice, as after a new partition.
+            let protect = format!("SELECT ringfence.protect('{name}', {arguments})");
+            client.batch_execute(&format!("{protect}; {protect}")).await.unwrap();
+            let claim = format!("SELECT ringfence.claim('{key}', 7)");
+            for table in [name.to_owned(), format!("{name}_child"), format!("{name}_leaf")] {
+                for write in [
+                    format!("INSERT INTO {table} VALUES (1, 0)"),
+                    format!("UPDATE {table} SET n = 1 WHERE id = 1"),
+                    format!("DELETE FROM {table} WHERE id = 1"),
+                ] {
+                    assert_eq!(refused(&client, &write).await, "RF428", "{arguments}: {write}");
+                    client.batch_execute(&format!("BEGIN; {claim}; {write}; ROLLBACK")).await.expect(&write);
+                }
+                assert_eq!(refused(&client, &format!("TRUNCATE {table}")).await, "RF428", "{arguments}: {table}");
+            }
+        }
+    }
+    // A new partition has the triggers for rows at once.
+    client
+        .batch_execute("CREATE TABLE parted_new PARTITION OF parted_child FOR VALUES FROM (100) TO (200)")
+        .await
+        .unwrap();
+    assert_eq!(refused(&client, "INSERT INTO parted_new VALUES (101, 0)").await, "RF428");
+    client.batch_execute("SELECT ringfence.protect('parted', 'parted')").await.unwrap();
+    assert_eq!(refused(&client, "TRUNCATE parted_new").await, "RF428");
+}
+
+/// Triggers that ran BEFORE the row was written once judged an id that another one changed after them.
+#[tokio::test]
+async fn an_id_that_another_trigger_changes_is_judged_as_it_is_written() {
+    let server = guarded().await;
+    let client = connect(&server.url()).await;
+    with(&client, PROTECT).await;
+    client
+        .batch_execute(
+            "CREATE FUNCTION redirect() RETURNS trigger LANGUAGE plpgsql AS
+               $$ BEGIN NEW.id := NEW.id + 100; RETURN NEW; END $$;
+             CREATE TRIGGER zzz BEFORE INSERT OR UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION redirect()",
+        )
+        .await
+        .unwrap();
+    let [claim_7, claim_107] = [7, 107].map(|id| format!("SELECT ringfence.claim('orders/{id}', 7)"));
+    let write = "INSERT INTO orders VALUES (7, 1)";
+    assert_eq!(refused(&client, &format!("{claim_7}; {write}")).await, "RF428");
+    client.batch_execute(&format!("BEGIN; {claim_107}; {write}; COMMIT")).await.unwrap();
+    let moves = "UPDATE orders SET total = 2 WHERE id = 107";
+    assert_eq!(refused(&client, &format!("{claim_107}; {moves}")).await, "RF428", "it becomes 207");
+}
+
+/// Claims once were a setting, which a session can keep: then its next ones failed, or counted for others.
+#[tokio::test]
+async fn nothing_is_left_behind_on_a_pooled_connection_and_a_setting_harms_nobody() {
     let server = guarded().await;
     let bouncer = PgBouncer::start(&server, 1).await.unwrap();
     let (mut one, two) = (connect(&bouncer.url()).await, connect(&bouncer.url()).await);
-    one.batch_execute(TABLES).await.unwrap();
-    let left = "SELECT current_setting('ringfence.claims', true)";
-    let transaction = one.transaction().await.unwrap();
-    assert_eq!(admit(&transaction, &key("settings"), exclusive(7)).await.unwrap(), Admission::Accepted);
-    transaction.commit().await.unwrap();
-    let nothing = two.query_typed(left, &[]).await.unwrap();
-    assert_eq!(nothing[0].get::<_, &str>(0), "", "it goes with its transaction");
-    let transaction = one.transaction().await.unwrap();
-    assert_eq!(admit(&transaction, &key("settings"), exclusive(7)).await.unwrap(), Admission::Accepted);
-    let keep = "SELECT set_config('ringfence.claims', current_setting('ringfence.claims'), false)";
-    transaction.batch_execute(keep).await.unwrap();
-    transaction.batch_execute("UPDATE settings SET value = 1").await.unwrap();
-    transaction.commit().await.unwrap();
-    let kept = two.query_typed(left, &[]).await.unwrap();
-    assert!(kept[0].get::<_, &str>(0).contains("settings"), "unless somebody keeps it");
-    assert_eq!(refused(&two, "UPDATE settings SET value = 2").await, "RF428");
+    with(&one, PROTECT).await;
+    for left in ["no JSON", "[1]", "{\"settings\": \"7\"}"] {
+        let transaction = one.transaction().await.unwrap();
+        assert_eq!(admit(&transaction, &key("settings"), exclusive(7)).await.unwrap(), Admission::Accepted);
+        transaction.batch_execute("UPDATE settings SET value = value + 1").await.unwrap();
+        transaction.batch_execute(&format!("SET ringfence.claims = '{left}'")).await.unwrap();
+        transaction.commit().await.unwrap();
+        assert_eq!(refused(&two, "UPDATE settings SET value = 2").await, "RF428", "{left}");
+    }
+    let value = one.query_typed("SELECT value FROM settings", &[]).await.unwrap();
+    assert_eq!(value[0].get::<_, i32>(0), 3);
+}
+
+/// In a server that the table was restored into, transactions are numbered anew.
+#[tokio::test]
+async fn a_claim_of_a_transaction_of_the_same_number_elsewhere_counts_for_nothing() {
+    let server = guarded().await;
+    let client = connect(&server.url()).await;
+    with(&client, PROTECT).await;
+    client.batch_execute("SELECT ringfence.touch('settings', 7)").await.unwrap();
+    let restored = "UPDATE ringfence.guard SET claimed_by = pg_current_xact_id()";
+    assert_eq!(refused(&client, &format!("{restored}; UPDATE settings SET value = 1")).await, "RF428");
 }

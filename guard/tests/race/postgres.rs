@@ -16,8 +16,7 @@ const POOLED_ROUNDS: u64 = ROUNDS / 5;
 const TABLE: &str = "
     CREATE TABLE t (id int PRIMARY KEY, n bigint, high bigint NOT NULL DEFAULT 0);
     INSERT INTO t VALUES (1, 0);";
-const TRIGGER: &str = "
-    CREATE TRIGGER guarded BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION ringfence.demand_claim('t/', 'id')";
+const TRIGGER: &str = "SELECT ringfence.protect('t', 't/', 'id')";
 const WRITE: &str = "UPDATE t SET n = $1 WHERE id = 1";
 
 /// The forms of `postgres.sql`, and what is none.
@@ -80,7 +79,7 @@ impl Number {
 
     /// One conditional UPDATE, with or without a number to write.
     async fn update(client: &Client, claim: Claim, number: Option<u64>) -> Admission {
-        let sql = "UPDATE t SET n = COALESCE($3, n), high = GREATEST(high, $2) WHERE id = 1 AND high <= $1";
+        let sql = "UPDATE t SET n = COALESCE($3, n), high = GREATEST(high, COALESCE($2, $1)) WHERE id = 1 AND high <= $1";
         let (token, fence, number) = (bigint(claim.token().0), bigint(claim.fence().0), number.map(bigint));
         let updated = client
             .execute_typed(sql, &[(&token, Type::INT8), (&fence, Type::INT8), (&number, Type::INT8)])
