@@ -12,6 +12,7 @@ use ringfence_wire::{Key, Revision};
 use uuid::Uuid;
 
 use crate::hash::{FIELDS, Fields, Standing, number};
+use crate::marker::{Marker, read_marker};
 use crate::names::Names;
 use crate::{Identity, KeyState};
 
@@ -80,14 +81,19 @@ pub(crate) async fn connect(client: &Client) -> Result<MultiplexedConnection, Re
 /// Whether an error says that this connection is of no more use: that Redis is gone, another, or does not know the
 /// scripts (it was emptied or is new). Others concern one command, as when memory is full.
 pub(crate) fn is_final(error: &RedisError) -> bool {
-    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, Moved, NoScript, ReadOnly};
+    use ServerErrorKind::{BusyLoading, MasterDown, NoScript, ReadOnly};
     match error.kind() {
-        ErrorKind::Server(kind) => {
-            matches!(kind, NoScript | ReadOnly | Moved | ClusterDown | MasterDown | BusyLoading)
-        }
+        ErrorKind::Server(kind) => matches!(kind, NoScript | ReadOnly | MasterDown | BusyLoading),
         ErrorKind::Extension => false,
         _ => true,
     }
+}
+
+/// Whether an error says that the slot of a key is not served here now: it has moved, it is moving, or nobody serves it.
+/// It says nothing of other keys.
+pub(crate) fn is_elsewhere(error: &RedisError) -> bool {
+    use ServerErrorKind::{Ask, ClusterDown, Moved, TryAgain};
+    matches!(error.kind(), ErrorKind::Server(Moved | Ask | TryAgain | ClusterDown))
 }
 
 impl Connection {
@@ -186,10 +192,15 @@ impl Connection {
         }
     }
 
-    /// The next names that start as the hashes do, and where to go on; 0 at the end.
-    pub(crate) async fn scan(&self, cursor: u64, count: usize) -> Result<(u64, Vec<Vec<u8>>), RedisError> {
+    /// The next names that match, and where to go on; 0 at the end.
+    pub(crate) async fn scan(
+        &self,
+        pattern: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(u64, Vec<Vec<u8>>), RedisError> {
         let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(self.names.pattern()).arg("COUNT").arg(count);
+        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(count);
         scan.query_async(&mut self.redis.clone()).await
     }
 
@@ -215,9 +226,9 @@ impl Connection {
         })
     }
 
-    /// The marker's cluster, as it stands there.
-    pub(crate) async fn marked_by(&self, marker: &str) -> Result<Option<String>, RedisError> {
-        redis::cmd("HGET").arg(marker).arg("cluster").query_async(&mut self.redis.clone()).await
+    /// The marker under one of these names.
+    pub(crate) async fn marker(&self, names: &[String]) -> Result<Option<Marker>, RedisError> {
+        read_marker(&mut self.redis.clone(), names).await
     }
 
     /// How many keys this Redis has evicted since it was started; `None` where we may not know.
@@ -231,15 +242,22 @@ impl Connection {
         }
     }
 
-    /// Removes keys by name.
-    pub(crate) async fn remove(&self, names: &[Vec<u8>]) -> Result<(), RedisError> {
+    /// Removes keys by name, and tells how many it had to leave because their slots are not served here.
+    pub(crate) async fn remove(&self, names: &[Vec<u8>]) -> Result<u64, RedisError> {
         // In a Redis Cluster one command takes keys of one slot only.
         let mut pipeline = pipeline(names.len());
         for name in names {
             pipeline.cmd("DEL").arg(name);
         }
         let removed: Vec<Result<Value, RedisError>> = self.run(&pipeline).await?;
-        removed.into_iter().try_for_each(|answer| answer.map(drop))
+        let mut left = 0;
+        for answer in removed {
+            match answer {
+                Err(error) if is_elsewhere(&error) => left += 1,
+                answer => drop(answer?),
+            }
+        }
+        Ok(left)
     }
 
     /// The answer of each command. An error is one of the connection.

@@ -6,7 +6,7 @@ use ringfence_wire::Revision;
 
 use crate::Mirror;
 use crate::connection::connect;
-use crate::hash::number;
+use crate::marker::{Marker, read_marker};
 use crate::settings::Checked;
 use crate::topology::{MasterAt, discover};
 
@@ -49,17 +49,7 @@ fn cannot_ask(error: &RedisError) {
 }
 
 async fn marked(settings: &Checked, at: &MasterAt) -> Result<Option<Elder>, RedisError> {
-    let Some(marker) = settings.names.marker(&at.slots) else { return Ok(None) };
     let mut redis = connect(&settings.client(&at.host, at.port)?).await?;
-    let mut ask = redis::cmd("HMGET");
-    ask.arg(marker).arg(&["cluster", "first_revision", "revision"]);
-    let (cluster, first, revision): (Option<String>, Option<Vec<u8>>, Option<Vec<u8>>) =
-        match ask.query_async(&mut redis).await {
-            // No marker: whoever publishes here replaces it.
-            Err(error) if error.code() == Some("WRONGTYPE") => return Ok(None),
-            answer => answer?,
-        };
-    let reached = [first, revision].into_iter().flatten().filter_map(|text| number(&text)).max();
-    let address = at.address();
-    Ok(cluster.zip(reached).map(|(cluster, reached)| Elder { address, cluster, reached: Revision(reached) }))
+    let marker = read_marker(&mut redis, &settings.names.markers(&at.slots)).await?;
+    Ok(marker.map(|Marker { cluster, reached }| Elder { address: at.address(), cluster, reached }))
 }

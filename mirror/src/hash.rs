@@ -21,7 +21,7 @@ pub(crate) enum Standing {
     WrongType,
     /// A hash.
     Hash(Box<Fields>),
-    /// It could not be read here, as while its slot moves to another master.
+    /// It could not be read here, as while its slot moves to another master: what stands is not known.
     Unread,
 }
 
@@ -66,9 +66,8 @@ impl KeyState {
         let fields = match standing {
             // Absent is not wrong: it says nothing.
             Standing::Absent if !self.is_held() => return Judgement::Right,
-            // Nothing is known to be wrong: it is looked at again, there or elsewhere.
-            Standing::Unread => return Judgement::Right,
-            Standing::Absent | Standing::WrongType => return Judgement::Behind,
+            Standing::Unread if !self.is_held() => return Judgement::Right,
+            Standing::Absent | Standing::WrongType | Standing::Unread => return Judgement::Behind,
             Standing::Hash(fields) => fields,
         };
         let (Some(rev), Some(fence)) = (number(&fields[0]), number(&fields[1])) else {
@@ -131,7 +130,7 @@ mod tests {
         }
         assert_eq!(held().judge(&Standing::Absent, Revision(9)), Judgement::Behind);
         assert_eq!(held().judge(&Standing::WrongType, Revision(9)), Judgement::Behind);
-        assert_eq!(held().judge(&Standing::Unread, Revision(9)), Judgement::Right);
+        assert_eq!(held().judge(&Standing::Unread, Revision(9)), Judgement::Behind);
     }
 
     #[test]
@@ -143,6 +142,7 @@ mod tests {
         assert_eq!(judge(["8", "5", "7", "held", "shared", "h"]), Judgement::Behind);
         assert_eq!(judge(["12", "13", "0", "free", "", ""]), Judgement::Ahead);
         assert_eq!(free.judge(&Standing::Absent, Revision(9)), Judgement::Right);
+        assert_eq!(free.judge(&Standing::Unread, Revision(9)), Judgement::Right);
         assert_eq!(free.judge(&Standing::WrongType, Revision(9)), Judgement::Behind);
     }
 }

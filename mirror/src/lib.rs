@@ -52,6 +52,7 @@ mod connection;
 mod due;
 mod elder;
 mod hash;
+mod marker;
 mod master;
 mod mirror;
 mod names;

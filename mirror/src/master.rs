@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use redis::RedisError;
+use ringfence_wire::Key;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use crate::connection::{Connection, Found};
+use crate::connection::{Connection, Found, is_elsewhere};
 use crate::due::Due;
 use crate::mirror::Shared;
 use crate::pending::Pending;
@@ -28,7 +29,8 @@ const LOOK_AFTER_LATER: Duration = Duration::from_secs(2);
 /// A master and what is to be done there.
 pub(crate) struct Master {
     pub(crate) at: MasterAt,
-    pub(crate) marker: String,
+    /// What the marker may be called.
+    markers: Vec<String>,
     pub(crate) pending: Pending,
     pub(crate) due: Arc<Due>,
     pub(crate) shared: Arc<Shared>,
@@ -41,8 +43,14 @@ struct Now {
     state: State,
     /// Whether it refused the last that was written, though it can be reached.
     refuses: bool,
+    /// Whether keys wait because their slots are not served there.
+    waits: bool,
     left_to: Option<Identity>,
     last_error: Option<String>,
+    /// The error that was last warned of, until all was well again.
+    warned: Option<String>,
+    /// How long to wait before the next attempt to connect.
+    retry: Duration,
 }
 
 /// Why a connection is not used any longer.
@@ -63,12 +71,23 @@ impl From<RedisError> for Lost {
 impl Master {
     /// `None` for a master without slots, where nothing can be published.
     pub(crate) fn new(at: MasterAt, shared: &Arc<Shared>, suspect: &Arc<Notify>) -> Option<Arc<Self>> {
-        let marker = shared.settings.names.marker(&at.slots)?;
+        let markers = shared.settings.names.markers(&at.slots);
+        if markers.is_empty() {
+            return None;
+        }
         let due = Arc::new(Due::default());
-        let now = Now { state: State::Connecting, refuses: false, left_to: None, last_error: None };
+        let now = Now {
+            state: State::Connecting,
+            refuses: false,
+            waits: false,
+            left_to: None,
+            last_error: None,
+            warned: None,
+            retry: RETRY,
+        };
         Some(Arc::new(Self {
             at,
-            marker,
+            markers,
             pending: Pending::new(&due),
             due,
             shared: Arc::clone(shared),
@@ -79,16 +98,16 @@ impl Master {
 
     /// Publishes to it until this is dropped.
     pub(crate) async fn run<S: Source>(&self, source: &S) {
-        let mut retry = RETRY;
         loop {
-            let Err(lost) = self.serve(source, &mut retry).await;
+            let Err(lost) = self.serve(source).await;
             self.shared.answers.forget();
             match lost {
                 Lost::Failed(error) => {
                     self.failed(&error, State::Failing);
                     self.suspect.notify_one();
+                    let retry = self.now().retry;
                     sleep(retry).await;
-                    retry = (retry * 2).min(RETRY_MAX);
+                    self.now().retry = (retry * 2).min(RETRY_MAX);
                 }
                 Lost::Later(identity) => {
                     self.leave_to(identity);
@@ -98,12 +117,11 @@ impl Master {
         }
     }
 
-    async fn serve<S: Source>(&self, source: &S, retry: &mut Duration) -> Result<Infallible, Lost> {
+    async fn serve<S: Source>(&self, source: &S) -> Result<Infallible, Lost> {
         let settings = &self.shared.settings;
         let client = settings.client(&self.at.host, self.at.port)?;
         let connection = Connection::open(&client, &settings.names, settings.retention).await?;
         self.claim(source, &connection).await?;
-        *retry = RETRY;
         self.due.all();
         self.enter(State::Reconciling);
         let duties = tokio::try_join!(
@@ -127,13 +145,15 @@ impl Master {
                 self.due.all();
                 evicted = now;
             }
+            if !self.pending.retry_elsewhere() {
+                self.now().waits = false;
+            }
         }
     }
 
     /// Sees to it that the marker names this cluster. If it did not, what stands there is to be compared with the table.
     pub(crate) async fn claim<S: Source>(&self, source: &S, connection: &Connection) -> Result<(), Lost> {
-        let revision = source.views(&[]).revision;
-        match connection.claim(&self.marker, source.identity(), revision).await? {
+        match self.claim_marker(source, connection).await? {
             Found::Own => {}
             Found::Later(later) => return Err(Lost::Later(later)),
             Found::Nothing | Found::Earlier => {
@@ -149,11 +169,47 @@ impl Master {
         Ok(())
     }
 
+    async fn claim_marker<S: Source>(
+        &self,
+        source: &S,
+        connection: &Connection,
+    ) -> Result<Found, RedisError> {
+        let revision = source.views(&[]).revision;
+        let mut names = self.markers.iter();
+        loop {
+            let marker =
+                names.next().expect("a master with slots has a marker, and the last name's answer is final");
+            match connection.claim(marker, source.identity(), revision).await {
+                Err(error) if is_elsewhere(&error) && names.len() > 0 => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Whether the slot of this key is there.
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        self.shared.settings.names.is_in(&self.at.slots, key)
+    }
+
     /// Everything that was to be compared has been.
     pub(crate) fn is_reconciled(&self) {
         if !self.due.wants_all() {
             self.enter(State::Published);
+            let mut now = self.now();
+            now.warned = None;
+            now.retry = RETRY;
         }
+    }
+
+    /// Some keys wait until their slots are served, there or elsewhere; the others do not.
+    pub(crate) fn wait_for_slots(&self, error: &RedisError) {
+        let mut now = self.now();
+        if !now.waits {
+            tracing::warn!(redis = self.address(), %error, "slots are moving, or are not served: their keys wait");
+            now.waits = true;
+        }
+        now.last_error = Some(error.to_string());
+        self.suspect.notify_one();
     }
 
     /// Notes an error that does not end the connection.
@@ -194,9 +250,9 @@ impl Master {
         let mut now = self.now();
         let error = error.to_string();
         // Once, not for each attempt.
-        if now.last_error.as_ref() != Some(&error) || (now.state != State::Failing && state == State::Failing)
-        {
+        if now.warned.as_ref() != Some(&error) {
             tracing::warn!(redis = self.address(), error, "cannot publish to Redis; grants go on without it");
+            now.warned = Some(error.clone());
         }
         now.state = state;
         now.refuses = false;
@@ -214,12 +270,9 @@ impl Master {
                  prefix of its own, or purge what a dead one left"
             );
         }
-        *now = Now {
-            state: State::Superseded,
-            refuses: false,
-            left_to: Some(identity),
-            last_error: now.last_error.take(),
-        };
+        now.state = State::Superseded;
+        now.refuses = false;
+        now.left_to = Some(identity);
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {

@@ -9,7 +9,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::answers::Answers;
 use crate::master::Master;
-use crate::names::slot;
 use crate::settings::{Checked, MirrorMode};
 use crate::status::{State, Status};
 use crate::topology::{MasterAt, discover};
@@ -151,10 +150,7 @@ impl Mirror {
             for key in keys {
                 let owner = match masters {
                     [one] => Some(one),
-                    _ => {
-                        let slot = slot(&self.shared.settings.names.hash(&key));
-                        masters.iter().find(|master| master.at.slots.have(slot))
-                    }
+                    _ => masters.iter().find(|master| master.has(&key)),
                 };
                 // A slot that nobody serves has nobody to read it; whoever serves it next is told all.
                 if let Some(owner) = owner {

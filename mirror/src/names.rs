@@ -1,7 +1,11 @@
 //! What the keys in Redis are called, and in which slot of a Redis Cluster they are.
 
+use std::collections::HashSet;
+
 use ringfence_wire::Key;
 
+/// How many names a marker may have.
+const MARKERS: usize = 3;
 /// The slots of a Redis Cluster.
 const SLOTS: u16 = 16_384;
 
@@ -26,6 +30,11 @@ impl Names {
         format!("{}:{{{key}}}", self.prefix)
     }
 
+    /// The pattern that all hashes and markers match.
+    pub(crate) fn everything(&self) -> String {
+        format!("{}:*", self.prefix)
+    }
+
     /// The pattern that all hashes match.
     pub(crate) fn pattern(&self) -> String {
         format!("{}:{{*", self.prefix)
@@ -38,12 +47,32 @@ impl Names {
         Key::new(key).ok()
     }
 
-    /// The marker on the master with these slots: the first name that belongs there, so that every cluster finds the
-    /// same. `None` for a master without slots.
-    pub(crate) fn marker(&self, slots: &Slots) -> Option<String> {
+    /// Whether the hash of this key is in these slots.
+    pub(crate) fn is_in(&self, slots: &Slots, key: &Key) -> bool {
+        slots.have(slot(&self.hash(key)))
+    }
+
+    /// Whether a marker may have this name.
+    pub(crate) fn is_marker(&self, name: &[u8]) -> bool {
+        let number =
+            name.strip_prefix(self.prefix.as_bytes()).and_then(|rest| rest.strip_prefix(b":marker:{"));
+        number
+            .and_then(|rest| rest.strip_suffix(b"}"))
+            .is_some_and(|digits| digits.iter().all(u8::is_ascii_digit))
+    }
+
+    /// What the marker on the master with these slots may be called: the first names that belong there, so that every
+    /// cluster finds the same. Each is in another slot: while one moves, the next serves. Empty for a master without
+    /// slots.
+    pub(crate) fn markers(&self, slots: &Slots) -> Vec<String> {
         let name = |number| format!("{}:marker:{{{number}}}", self.prefix);
+        let mut taken = HashSet::new();
         // Of ten times as many names as there are slots, each slot has one for certain.
-        (0..u32::from(SLOTS) * 10).map(name).find(|name| slots.have(slot(name)))
+        let names = (0..u32::from(SLOTS) * 10).map(name);
+        names
+            .filter(|name| slots.have(slot(name)) && taken.insert(slot(name)))
+            .take(MARKERS.min(slots.count()))
+            .collect()
     }
 }
 
@@ -59,7 +88,12 @@ impl Slots {
     }
 
     pub(crate) fn have(&self, slot: u16) -> bool {
-        self.0.iter().any(|(first, last)| (*first..=*last).contains(&slot))
+        let after = self.0.partition_point(|(first, _)| *first <= slot);
+        after > 0 && slot <= self.0[after - 1].1
+    }
+
+    fn count(&self) -> usize {
+        self.0.iter().map(|(first, last)| usize::from(last - first) + 1).sum()
     }
 }
 
@@ -102,6 +136,7 @@ mod tests {
             ["ringfence:{a//b}", "ringfence:{a", "ringfence:marker:{0}", "other:{a}", "ringfence:{}"]
         {
             assert_eq!(names.key(foreign.as_bytes()), None, "{foreign}");
+            assert_eq!(names.is_marker(foreign.as_bytes()), foreign.contains("marker"), "{foreign}");
         }
     }
 
@@ -109,8 +144,11 @@ mod tests {
     fn a_marker_is_on_its_master_even_if_that_has_one_slot() {
         let names = Names::new("p");
         for slots in [Slots::all(), Slots::new(vec![(0, 0)]), Slots::new(vec![(16_383, 16_383), (7, 7)])] {
-            assert!(slots.have(slot(&names.marker(&slots).unwrap())));
+            let markers = names.markers(&slots);
+            assert_eq!(markers.len(), MARKERS.min(slots.count()));
+            assert!(markers.iter().all(|name| slots.have(slot(name))));
         }
-        assert_eq!(names.marker(&Slots::new(vec![])), None);
+        assert!(names.markers(&Slots::new(vec![])).is_empty());
+        assert_eq!(names.markers(&Slots::all())[0], "p:marker:{0}");
     }
 }

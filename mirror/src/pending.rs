@@ -1,4 +1,5 @@
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub(crate) struct Pending {
 struct Inner {
     queue: VecDeque<(Instant, Key)>,
     queued: HashSet<Key>,
+    /// Keys whose slots were not served here when they were to be written. They hold up nobody else.
+    elsewhere: HashMap<Key, Instant>,
     /// When the oldest of each batch under way was marked, and how many are in it.
     flights: Vec<(Instant, usize)>,
 }
@@ -75,14 +78,30 @@ impl Pending {
         Some(Taken { pending: self, oldest, len, keys })
     }
 
-    /// Waits until fewer than `count` are pending, those under way included.
+    /// Tries those again whose slots were not served here. False if there are none.
+    pub(crate) fn retry_elsewhere(&self) -> bool {
+        let mut inner = self.lock();
+        let elsewhere = take(&mut inner.elsewhere);
+        let (any, mut has_room) = (!elsewhere.is_empty(), true);
+        for (key, at) in elsewhere {
+            has_room &= inner.mark(at, key);
+        }
+        drop(inner);
+        if !has_room {
+            self.due.all();
+        }
+        self.filled.notify_one();
+        any
+    }
+
+    /// Waits until fewer than `count` are on their way: those under way included, those elsewhere not.
     pub(crate) async fn fewer_than(&self, count: usize) {
-        while self.len() >= count {
+        while self.lock().on_their_way() >= count {
             self.emptied.notified().await;
         }
     }
 
-    /// Waits until all that were pending when it was called are settled.
+    /// Waits until all that were pending when it was called are settled, or turned out to be elsewhere.
     pub(crate) async fn catch_up(&self) {
         let now = Instant::now();
         while self.lock().oldest().is_some_and(|at| at <= now) {
@@ -90,17 +109,16 @@ impl Pending {
         }
     }
 
-    /// How many are pending, those under way included.
+    /// How many are pending, those under way and elsewhere included.
     pub(crate) fn len(&self) -> usize {
         let inner = self.lock();
-        inner.queue.len() + inner.flights.iter().map(|(_, len)| len).sum::<usize>()
+        inner.on_their_way() + inner.elsewhere.len()
     }
 
     /// How long the oldest has been waiting.
     pub(crate) fn age(&self) -> Duration {
         let inner = self.lock();
-        let marked =
-            inner.queue.iter().map(|(at, _)| *at).chain(inner.flights.iter().map(|(at, _)| *at)).min();
+        let marked = inner.oldest().into_iter().chain(inner.elsewhere.values().copied()).min();
         marked.map_or(Duration::ZERO, |at| at.elapsed())
     }
 
@@ -115,6 +133,7 @@ impl Inner {
         if self.queued.contains(&key) {
             return true;
         }
+        at = self.elsewhere.remove(&key).unwrap_or(at);
         let has_room = self.queue.len() < MOST;
         if !has_room {
             // It shows how long there has been something to do.
@@ -127,6 +146,11 @@ impl Inner {
         has_room
     }
 
+    fn on_their_way(&self) -> usize {
+        self.queue.len() + self.flights.iter().map(|(_, len)| len).sum::<usize>()
+    }
+
+    /// When the oldest was marked of those on their way.
     fn oldest(&self) -> Option<Instant> {
         let queued = self.queue.iter().map(|(at, _)| *at);
         queued.chain(self.flights.iter().map(|(at, _)| *at)).min()
@@ -142,6 +166,17 @@ impl Taken<'_> {
     pub(crate) fn settle(&mut self, number: usize) {
         if let Some(key) = self.keys.get_mut(number) {
             *key = None;
+        }
+    }
+
+    /// The slot of the key with this number is not served here now: it is tried again
+    /// [later](Pending::retry_elsewhere).
+    pub(crate) fn is_elsewhere(&mut self, number: usize) {
+        let mut inner = self.pending.lock();
+        if inner.elsewhere.len() < MOST
+            && let Some((at, key)) = self.keys.get_mut(number).and_then(Option::take)
+        {
+            inner.elsewhere.insert(key, at);
         }
     }
 }
@@ -198,6 +233,26 @@ mod tests {
         taken.settle(0);
         drop(taken);
         assert_eq!(pending.take(1).await.keys(), [key(0)]);
+    }
+
+    #[tokio::test]
+    async fn a_key_that_is_elsewhere_is_pending_and_holds_up_nobody() {
+        let pending = Pending::default();
+        (0..2).for_each(|number| pending.mark(key(number)));
+        let mut taken = pending.take(2).await;
+        taken.is_elsewhere(0);
+        taken.settle(1);
+        drop(taken);
+        assert_eq!(pending.len(), 1);
+        pending.fewer_than(1).await;
+        pending.catch_up().await;
+        assert!(pending.retry_elsewhere());
+        let mut taken = pending.take(2).await;
+        assert_eq!(taken.keys(), [key(0)]);
+        taken.settle(0);
+        drop(taken);
+        assert!(!pending.retry_elsewhere());
+        assert_eq!(pending.len(), 0);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::sleep;
 
-use crate::connection::{Connection, Done, Written, is_final};
+use crate::connection::{Connection, Done, Written, is_elsewhere, is_final};
 use crate::master::{Lost, Master};
 use crate::pending::Taken;
 use crate::settings::MirrorMode;
@@ -45,7 +45,7 @@ impl Master {
         mut taken: Taken<'_>,
     ) -> Result<(), Lost> {
         let view = source.views(&taken.keys());
-        let mut refused = None;
+        let (mut refused, mut elsewhere) = (None, None);
         for (number, (state, answer)) in
             view.keys.iter().zip(connection.write(view.revision, &view.keys).await?).enumerate()
         {
@@ -54,11 +54,18 @@ impl Master {
                     self.note(state, view.revision, written);
                     taken.settle(number);
                 }
+                Err(error) if is_elsewhere(&error) => {
+                    taken.is_elsewhere(number);
+                    elsewhere = Some(error);
+                }
                 Err(error) if is_final(&error) => return Err(error.into()),
                 Err(error) => refused = Some(error),
             }
         }
         drop(taken);
+        if let Some(error) = elsewhere {
+            self.wait_for_slots(&error);
+        }
         if let Some(error) = refused {
             self.refused(&error);
             sleep(REFUSED).await;

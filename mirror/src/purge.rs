@@ -1,6 +1,7 @@
 use uuid::Uuid;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, is_elsewhere};
+use crate::marker::Marker;
 use crate::topology::discover;
 use crate::{Settings, SettingsError};
 
@@ -24,6 +25,17 @@ pub enum PurgeError {
         /// The cluster.
         cluster: String,
     },
+    /// The rest was removed, and is counted too.
+    #[error(
+        "removed {removed} keys; {left} are in slots that are moving between masters, or are left of such a move: try \
+         again when `redis-cli --cluster check` finds nothing to fix"
+    )]
+    SlotsMove {
+        /// How many keys were removed.
+        removed: u64,
+        /// How many were left.
+        left: u64,
+    },
 }
 
 impl From<redis::RedisError> for PurgeError {
@@ -42,30 +54,47 @@ pub async fn purge(settings: Settings, cluster_id: Uuid) -> Result<u64, PurgeErr
         let connection =
             Connection::open(&settings.client(&at.host, at.port)?, &settings.names, settings.retention)
                 .await?;
-        if let Some(marker) = settings.names.marker(&at.slots) {
-            match connection.marked_by(&marker).await? {
-                Some(cluster) if cluster != cluster_id.to_string() => {
-                    return Err(PurgeError::OtherCluster { address: at.address(), cluster });
-                }
-                _ => masters.push((connection, marker)),
+        match connection.marker(&settings.names.markers(&at.slots)).await? {
+            Some(Marker { cluster, .. }) if cluster != cluster_id.to_string() => {
+                return Err(PurgeError::OtherCluster { address: at.address(), cluster });
             }
+            _ => masters.push((at, connection)),
         }
     }
-    let mut removed = 0;
-    for (connection, marker) in masters {
-        let mut cursor = 0;
+    let (mut removed, mut left) = (0, 0);
+    for (at, connection) in masters {
+        let (mut cursor, mut markers) = (0, Vec::new());
         loop {
-            let (next, names) = connection.scan(cursor, PAGE).await?;
-            let ours: Vec<_> = names.into_iter().filter(|name| settings.names.key(name).is_some()).collect();
-            connection.remove(&ours).await?;
-            removed += ours.len() as u64;
+            let (next, names) = connection.scan(&settings.names.everything(), cursor, PAGE).await?;
+            let mut hashes = Vec::new();
+            for name in names {
+                if settings.names.is_marker(&name) {
+                    markers.push(name);
+                } else if settings.names.key(&name).is_some_and(|key| settings.names.is_in(&at.slots, &key)) {
+                    hashes.push(name);
+                } else {
+                    left += u64::from(settings.names.key(&name).is_some());
+                }
+            }
+            let elsewhere = connection.remove(&hashes).await?;
+            removed += hashes.len() as u64 - elsewhere;
+            left += elsewhere;
             cursor = next;
             if cursor == 0 {
                 break;
             }
         }
-        // Last: a cluster that is not dead then notices.
-        connection.remove(&[marker.into_bytes()]).await?;
+        // Last: a cluster that is not dead then notices. There are more than one where slots have moved.
+        for name in markers {
+            let marker = connection.marker(&[String::from_utf8_lossy(&name).into_owned()]).await;
+            match marker {
+                Ok(Some(marker)) if marker.cluster == cluster_id.to_string() => {
+                    left += connection.remove(&[name]).await?;
+                }
+                Err(error) if !is_elsewhere(&error) => return Err(error.into()),
+                _ => {}
+            }
+        }
     }
-    Ok(removed)
+    if left > 0 { Err(PurgeError::SlotsMove { removed, left }) } else { Ok(removed) }
 }

@@ -15,10 +15,9 @@ use std::time::Duration;
 use ringfence_wire::Key;
 use tokio::time::timeout;
 
-use crate::connection::{Connection, Done, is_final};
+use crate::connection::{Connection, Done, is_elsewhere, is_final};
 use crate::hash::{Fields, Judgement, Standing};
 use crate::master::{Lost, Master};
-use crate::names::slot;
 use crate::{KeyState, Source};
 
 /// Keys that are compared at once.
@@ -99,19 +98,17 @@ impl Master {
                     Some(last) => round.after = Some(last.key.clone()),
                     None => round.part = Part::Hashes,
                 }
-                let names = &self.shared.settings.names;
-                let is_here = |key: &Key| self.at.slots.have(slot(&names.hash(key)));
-                let keys: Vec<Key> = live.into_iter().map(|state| state.key).filter(is_here).collect();
+                let keys: Vec<Key> = live.into_iter().map(|state| state.key).collect();
                 self.compare(source, connection, &keys).await
             }
             Part::Hashes => {
-                let (cursor, names) = connection.scan(round.cursor, PAGE).await?;
+                let names = &self.shared.settings.names;
+                let (cursor, found) = connection.scan(&names.pattern(), round.cursor, PAGE).await?;
                 round.cursor = cursor;
                 if cursor == 0 {
                     round.part = Part::Over;
                 }
-                let keys: Vec<Key> =
-                    names.iter().filter_map(|name| self.shared.settings.names.key(name)).collect();
+                let keys: Vec<Key> = found.iter().filter_map(|name| names.key(name)).collect();
                 // Live keys have had their turn.
                 let free = source.views(&keys).keys.into_iter().filter(|state| !state.is_held());
                 let keys: Vec<Key> = free.map(|state| state.key).collect();
@@ -127,11 +124,14 @@ impl Master {
         connection: &Connection,
         keys: &[Key],
     ) -> Result<(), Lost> {
+        // The table has keys of all masters. And SCAN finds what has come ahead of its slot, or stayed behind it: nobody
+        // reads that here.
+        let keys: Vec<Key> = keys.iter().filter(|key| self.has(key)).cloned().collect();
         if keys.is_empty() {
             return Ok(());
         }
-        let read = connection.read(keys).await?;
-        let view = source.views(keys);
+        let read = connection.read(&keys).await?;
+        let view = source.views(&keys);
         let mut ahead = Vec::new();
         for (state, standing) in view.keys.iter().zip(read) {
             match (state.judge(&standing, view.revision), standing) {
@@ -181,6 +181,8 @@ impl Master {
                         "a foreign hand has written to the mirror: replaced"
                     );
                 }
+                // It is looked at again where its slot is then.
+                Err(error) if is_elsewhere(&error) => {}
                 Err(error) if is_final(&error) => return Err(error.into()),
                 Err(error) => self.refused(&error),
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ringfence_harness::{RedisCluster, RedisSentinel, RedisServer, until};
-use ringfence_mirror::{MirrorMode, Settings, State};
+use ringfence_mirror::{MirrorMode, Settings, State, purge};
 use ringfence_wire::Revision;
 
 use crate::sampler::Sampler;
@@ -137,6 +137,108 @@ async fn slots_that_move_between_masters_are_followed() {
     world.state(State::Published).await;
     let there = second.command(["keys", "ringfence:{k/*"]).await.unwrap();
     assert!(moved.iter().all(|hash| there.lines().any(|line| line == *hash)), "{moved:?} in {there}");
+}
+
+/// Once such a key ended the connection of the master that its hash had gone to, again and again.
+#[tokio::test]
+async fn a_freed_key_in_a_slot_that_moves_holds_up_nothing() {
+    let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
+    let redis = Redis::at(cluster.masters().iter().map(RedisServer::address));
+    let mut world = World::start(unswept(cluster.url()), &redis, Table::new(1_000));
+    let keys = keys(60);
+    let leases = world.table.grant_all(&keys);
+    world.is_equal("the grants").await;
+    leases[..30].iter().for_each(|lease| world.table.release(*lease));
+    world.is_equal("the releases").await;
+    world.state(State::Published).await;
+    let [first, second, _] = cluster.masters() else { panic!("not three masters") };
+    let there = first.command(["keys", "ringfence:{k/*"]).await.unwrap();
+    let (freed, held): (Vec<_>, Vec<_>) = keys
+        .iter()
+        .enumerate()
+        .filter(|(_, key)| there.lines().any(|line| line == name(key)))
+        .partition(|(number, _)| *number < 30);
+    let (freed, held) = (name(freed[0].1), name(held[0].1));
+    world.step_down().await;
+    let marker = first.command(["keys", "ringfence:marker:*"]).await.unwrap();
+    let mut slots = Vec::new();
+    for name in [&freed, &held, &marker] {
+        slots.push(begin_move(first, second, name).await);
+    }
+
+    // Whoever leads now compares everything.
+    world.lead_again();
+    world.state(State::Published).await;
+    let status = world.status("the held key waits", |status| status.lag_keys == 1).await;
+    assert_eq!(status.state, State::Published);
+    let others: Vec<_> = keys[..30].iter().filter(|key| name(key) != freed).cloned().collect();
+    world.table.grant_all(&others);
+    world.status("the others do not", |status| status.lag_keys == 1).await;
+
+    // The move is given up: what went with it is lost, and what is left of it over there is nobody's.
+    for slot in slots {
+        for master in [first, second] {
+            master.command(["cluster", "setslot", &slot, "stable"]).await.unwrap();
+        }
+    }
+    world.status("it waits no longer", |status| status.lag_keys == 0).await;
+    let stands = async || first.command(["hget", &held, "state"]).await.ok().filter(|state| state == "held");
+    until(WITHIN, "it is published where its slot is", stands).await.unwrap();
+    world.step_down().await;
+    world.lead_again();
+    world.state(State::Published).await;
+}
+
+/// The marker of a master is found under its slots. Once a purge left those that stood elsewhere by then.
+#[tokio::test]
+async fn a_purge_removes_the_markers_that_resharding_has_left() {
+    let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
+    let redis = Redis::at(cluster.masters().iter().map(RedisServer::address));
+    let mut world = World::start(unswept(cluster.url()), &redis, Table::new(1_000));
+    world.table.grant_all(&keys(30));
+    world.is_equal("the grants").await;
+    let markers = async || {
+        let mut markers = Vec::new();
+        for master in cluster.masters() {
+            markers.push(master.command(["keys", "ringfence:marker:*"]).await.unwrap());
+        }
+        markers
+    };
+    // The first name of all is on the third master, and comes to the first.
+    let first_name = "ringfence:marker:{0}";
+    let before = markers().await;
+    assert_eq!(before[2], first_name);
+    let [first, _, third] = cluster.masters() else { panic!("not three masters") };
+    let slot = begin_move(third, first, first_name).await;
+    let owner = id(first).await;
+    for master in cluster.masters() {
+        master.command(["cluster", "setslot", &slot, "node", &owner]).await.unwrap();
+    }
+    let has_moved = async || {
+        let now = markers().await;
+        (now[0].lines().count() == 2 && now[2] != before[2] && !now[2].is_empty()).then_some(())
+    };
+    until(WITHIN, "a master has two markers", has_moved).await.unwrap();
+    world.state(State::Published).await;
+
+    world.step_down().await;
+    let purged = purge(unswept(cluster.url()), world.table.identity().cluster_id).await;
+    assert_eq!(purged.unwrap(), 30);
+    for master in cluster.masters() {
+        assert_eq!(master.command(["keys", "*"]).await.unwrap(), "");
+    }
+}
+
+/// Moves a key, and leaves its slot between the two masters.
+async fn begin_move(first: &RedisServer, second: &RedisServer, hash: &str) -> String {
+    let (from, to) = (id(first).await, id(second).await);
+    let slot = first.command(["cluster", "keyslot", hash]).await.unwrap();
+    second.command(["cluster", "setslot", &slot, "importing", &from]).await.unwrap();
+    first.command(["cluster", "setslot", &slot, "migrating", &to]).await.unwrap();
+    let at = second.address();
+    let (host, port) = (at.ip().to_string(), at.port().to_string());
+    first.command(["migrate", &host, &port, "", "0", "5000", "keys", hash]).await.unwrap();
+    slot
 }
 
 async fn id(server: &RedisServer) -> String {
