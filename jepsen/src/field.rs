@@ -16,13 +16,13 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use ringfence_harness::{Client, Clocks, Cluster, Disk, Node, RedisServer, Reply, definite};
+use ringfence_harness::{Client, Clocks, Cluster, Disk, LeftBehind, Node, RedisServer, Reply, definite};
 use ringfence_wire::{LeaseId, Role};
 use rustix::process::geteuid;
 
 use crate::history::{End, NodeEnd};
 use crate::inspection;
-use crate::nemesis::{Nemesis, bring_back};
+use crate::nemesis::{Nemesis, bring_back, take_in};
 use crate::wires::{Trouble, Wires};
 
 /// More than any log becomes in a run.
@@ -74,6 +74,7 @@ impl FieldOptions {
 #[derive(Debug)]
 pub struct Field {
     cluster: Cluster,
+    left_behind: Mutex<Vec<LeftBehind>>,
     redis: Option<RedisServer>,
     disks: BTreeMap<u64, Disk>,
     clocks: Option<Clocks>,
@@ -110,8 +111,11 @@ impl Field {
             true => Some(RedisServer::builder().line("appendonly yes").start().await?),
             false => None,
         };
-        let mut wires = Wires::new(nodes, options.root)?;
-        let mut builder = Cluster::builder(&options.program).nodes(nodes).others_judge();
+        let wires = Wires::new(nodes, options.root)?;
+        // Where an operator lists the others, nobody finds one that has moved.
+        let first = if has(Nemesis::Replace) { 1 } else { nodes };
+        let mut builder =
+            Cluster::builder(&options.program).nodes(first).joiners(nodes - first).others_judge();
         builder = match &wires {
             Wires::Network(network) => builder.network(network),
             Wires::Proxies(_) => builder.relayed(),
@@ -123,7 +127,9 @@ impl Field {
             builder = builder.argument(format!("--redis={}", redis.url()));
         }
         let cluster = builder.lay_out().await?;
-        wires.connect(&cluster).await?;
+        for node in cluster.nodes() {
+            wires.connect(node).await?;
+        }
         let disk = |node: &Node| match (has(Nemesis::PowerCut), has(Nemesis::FullDisk)) {
             (true, _) => Disk::with_write_cache(node.data(), DISK_BYTES).map(Some),
             (false, true) => Disk::memory(node.data(), DISK_BYTES).map(Some),
@@ -139,9 +145,14 @@ impl Field {
         };
         let holds = (0..nodes).map(|_| tokio::sync::Mutex::default()).collect();
         let (options, taking_data, known) = (options.clone(), Default::default(), Mutex::default());
-        let field = Self { cluster, redis, disks, clocks, wires, options, holds, taking_data, known };
+        let left_behind = Mutex::default();
+        let field =
+            Self { cluster, left_behind, redis, disks, clocks, wires, options, holds, taking_data, known };
         for id in 1..=field.nodes() {
             field.start(id)?;
+        }
+        for id in u64::from(first) + 1..=field.nodes() {
+            take_in(&field, id).await?;
         }
         field.cluster.ready().await?;
         Ok(field)
@@ -225,9 +236,16 @@ impl Field {
             }
         }
         self.cluster.kill_all()?;
+        let left_behind: Vec<LeftBehind> = self.left_behind().drain(..).collect();
         for (node, end) in self.cluster.nodes().iter().zip(&mut ends) {
             let log = node.log();
-            end.panics.extend(log.lines().filter(|line| line.contains("panicked")).map(str::to_owned));
+            end.panics.extend(panics(&log));
+            for (number, left) in left_behind.iter().filter(|left| left.id() == end.id).enumerate() {
+                end.panics.extend(panics(&left.log()));
+                let name = format!("node-{}-left-behind-{number}.log", end.id);
+                std::fs::write(store.join(&name), left.log())
+                    .with_context(|| format!("cannot write {name}"))?;
+            }
             let findings = std::mem::take(&mut self.known().findings);
             let (own, others) = findings.into_iter().partition(|(id, _)| *id == end.id);
             self.known().findings = others;
@@ -265,7 +283,7 @@ impl Field {
     }
 
     /// Its term, and whether it leads.
-    async fn look(&self, node: &Node) -> Option<(u64, bool)> {
+    pub(crate) async fn look(&self, node: &Node) -> Option<(u64, bool)> {
         match node.client().within(LOOK).cluster().await {
             Ok(Reply::Done { body, .. }) => Some((body.term, body.role == Role::Leader)),
             _ => None,
@@ -312,6 +330,25 @@ impl Field {
         node.start_anew_with(|command| self.prepare(id, command))?;
         self.clocks.iter().for_each(|clocks| clocks.started(node.pid()));
         Ok(())
+    }
+
+    /// Leaves the process of a node where it is: the node is to be started anew elsewhere.
+    pub(crate) async fn leave_behind(&self, id: u64) -> anyhow::Result<()> {
+        let node = self.cluster.node(id);
+        let left = node.leave_behind()?;
+        self.left_behind().push(left);
+        self.wires.connect(node).await
+    }
+
+    /// The processes that nodes have left behind, the last one last.
+    pub(crate) fn left_behind(&self) -> MutexGuard<'_, Vec<LeftBehind>> {
+        self.left_behind.lock().expect("no panic while it is locked")
+    }
+
+    /// The highest term that a node tells.
+    pub(crate) async fn term(&self) -> Option<u64> {
+        let looks = self.cluster.running().map(async |node| self.look(node).await.map(|(term, _)| term));
+        futures_util::future::join_all(looks).await.into_iter().flatten().max()
     }
 
     /// Kills a node; one that has ended by itself is a finding.
@@ -362,4 +399,8 @@ impl Field {
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().expect("no panic while it is locked")
     }
+}
+
+fn panics(log: &str) -> impl Iterator<Item = String> {
+    log.lines().filter(|line| line.contains("panicked")).map(str::to_owned)
 }

@@ -13,6 +13,7 @@ mod logs;
 mod members;
 mod processes;
 mod redis;
+mod replacements;
 
 use std::fmt;
 
@@ -28,7 +29,7 @@ use crate::history::Fault;
 use crate::pauses::Pauses;
 use crate::plan::{Aim, Deed, Plan, Step};
 
-pub(crate) use members::bring_back;
+pub(crate) use members::{bring_back, take_in};
 
 /// A kind of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
@@ -77,11 +78,13 @@ pub enum Nemesis {
     ClientPause,
     /// The leadership goes elsewhere, as asked
     Transfer,
+    /// A node is frozen, removed, replaced elsewhere under its own id, and thawed: its old process votes no more
+    Replace,
 }
 
 impl Nemesis {
     /// All of them, as they are listed.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Kill,
         Self::Pause,
         Self::LoneLeader,
@@ -104,6 +107,7 @@ impl Nemesis {
         Self::RedisRollback,
         Self::ClientPause,
         Self::Transfer,
+        Self::Replace,
     ];
 
     /// Whether it can be had here: if not, why not.
@@ -132,19 +136,30 @@ impl Nemesis {
                     .to_owned(),
             );
         }
+        if has(Self::Replace) && (has(Self::PowerCut) || has(Self::FullDisk)) {
+            return Err(
+                "replace goes with neither power-cut nor full-disk: a node that moves leaves its disk behind"
+                    .to_owned(),
+            );
+        }
+        if has(Self::Replace) && has(Self::Partition) {
+            return Err(
+                "replace and partition exclude each other: each would heal what the other has cut".to_owned()
+            );
+        }
         Ok(())
     }
 
     /// Whether what nodes have acknowledged is gone from them afterwards.
     pub fn takes_data(self) -> bool {
-        matches!(self, Self::BitFlip | Self::Wipe)
+        matches!(self, Self::BitFlip | Self::Wipe | Self::Replace)
     }
 
     /// Whether the process or the disk of a node is hit, which two at a time cannot do.
     pub fn hits_processes(self) -> bool {
         use Nemesis::{
-            BitFlip, FailingFlush, FullDisk, Kill, LeaderPause, LoneLeader, Pause, PowerCut, SlowFlush,
-            TornTail, Wipe,
+            BitFlip, FailingFlush, FullDisk, Kill, LeaderPause, LoneLeader, Pause, PowerCut, Replace,
+            SlowFlush, TornTail, Wipe,
         };
         matches!(
             self,
@@ -158,6 +173,7 @@ impl Nemesis {
                 | TornTail
                 | BitFlip
                 | Wipe
+                | Replace
         )
     }
 
@@ -248,6 +264,7 @@ impl Scene<'_> {
             Deed::RollBackRedis => self.roll_back_redis(lasts).await,
             Deed::PauseClients => self.pause_clients(lasts).await,
             Deed::Transfer => self.transfer(&nodes).await,
+            Deed::Replace => self.replace(&nodes, lasts).await,
         }
     }
 

@@ -98,6 +98,7 @@ pub enum Deed {
     RollBackRedis,
     PauseClients,
     Transfer,
+    Replace,
 }
 
 /// Of nodes in a given order.
@@ -210,7 +211,7 @@ fn aim(rng: &mut Rng, deed: Deed, nodes: u64) -> Aim {
         Deed::KillRedis | Deed::EmptyRedis | Deed::StopRedis | Deed::RollBackRedis | Deed::PauseClients => {
             return Aim::Elsewhere;
         }
-        Deed::Transfer => return Aim::Nodes(order[..1].to_vec()),
+        Deed::Transfer | Deed::Replace => return Aim::Nodes(order[..1].to_vec()),
         Deed::PauseFollowers | Deed::PauseLeader => return Aim::Leader(order),
         Deed::FillDisk | Deed::FailFlush | Deed::TearTail { .. } | Deed::FlipBit { .. } | Deed::Wipe => {
             &[1, minority]
@@ -256,6 +257,7 @@ impl Nemesis {
             Self::RedisRollback => Deed::RollBackRedis,
             Self::ClientPause => Deed::PauseClients,
             Self::Transfer => Deed::Transfer,
+            Self::Replace => Deed::Replace,
         }
     }
 }
@@ -286,6 +288,7 @@ impl Deed {
             Self::RollBackRedis => Nemesis::RedisRollback,
             Self::PauseClients => Nemesis::ClientPause,
             Self::Transfer => Nemesis::Transfer,
+            Self::Replace => Nemesis::Replace,
         }
     }
 
@@ -304,6 +307,8 @@ impl Deed {
             Self::CutPower | Self::Wipe => (0, 2_000),
             Self::TearTail { .. } | Self::FlipBit { .. } => (100, 2_000),
             Self::StopRedis | Self::RollBackRedis => (1_500, 5_000),
+            // Who loses the leader asks for votes after a second at most, and again.
+            Self::Replace => (2_500, 4_000),
             Self::JumpMonotonicClock { .. } | Self::EmptyRedis | Self::Transfer => (0, 0),
         }
     }

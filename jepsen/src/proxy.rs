@@ -11,11 +11,11 @@
 use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ringfence_harness::Cluster;
+use ringfence_harness::Node;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -44,7 +44,7 @@ type Troubles = HashSet<(Trouble, (u64, u64))>;
 pub(crate) struct Proxies {
     troubles: watch::Sender<Troubles>,
     held: Arc<AtomicU64>,
-    listening: JoinSet<()>,
+    listening: Mutex<JoinSet<()>>,
 }
 
 impl Default for Proxies {
@@ -52,19 +52,18 @@ impl Default for Proxies {
         Self {
             troubles: watch::Sender::new(Troubles::new()),
             held: Arc::default(),
-            listening: JoinSet::new(),
+            listening: Mutex::default(),
         }
     }
 }
 
 impl Proxies {
-    /// One before each node.
-    pub(crate) async fn listen(&mut self, cluster: &Cluster) -> anyhow::Result<()> {
-        for node in cluster.nodes() {
-            let listener = TcpListener::bind(node.advertised()).await?;
-            let wrong = Wrong { troubles: self.troubles.subscribe(), held: Arc::clone(&self.held) };
-            self.listening.spawn(serve(listener, node.id(), node.peer(), wrong));
-        }
+    /// One before this node, where it is now.
+    pub(crate) async fn listen(&self, node: &Node) -> anyhow::Result<()> {
+        let listener = TcpListener::bind(node.advertised()).await?;
+        let wrong = Wrong { troubles: self.troubles.subscribe(), held: Arc::clone(&self.held) };
+        let serving = serve(listener, node.id(), node.peer(), wrong);
+        self.listening.lock().expect("no panic while it is locked").spawn(serving);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! What carries words between nodes, and what can be wrong with it: as root a network of namespaces that drops packets,
 //! without that proxies on loopback.
 
-use ringfence_harness::{Cluster, Network};
+use ringfence_harness::{Network, Node};
 
 use crate::proxy::Proxies;
 
@@ -39,11 +39,11 @@ impl Wires {
         }
     }
 
-    /// To be called before the nodes are started.
-    pub(crate) async fn connect(&mut self, cluster: &Cluster) -> anyhow::Result<()> {
+    /// To be called before a node is started, and where it has moved.
+    pub(crate) async fn connect(&self, node: &Node) -> anyhow::Result<()> {
         match self {
             Self::Network(_) => Ok(()),
-            Self::Proxies(proxies) => proxies.listen(cluster).await,
+            Self::Proxies(proxies) => proxies.listen(node).await,
         }
     }
 

@@ -14,6 +14,8 @@ use crate::history::Fault;
 
 /// How long it may take to take a node in anew. Other faults may go on meanwhile.
 const BACK_WITHIN: Duration = Duration::from_secs(120);
+/// How long it may take to make a node the leader.
+const LEADS_WITHIN: Duration = Duration::from_secs(30);
 /// No request about members takes longer, and so long there is between two.
 const PATIENCE: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(200);
@@ -64,33 +66,31 @@ impl Scene<'_> {
 /// Takes in a node whose data is gone, or as good as gone: the member that it was is removed, and it is added again, with
 /// nothing. It is back once it votes and keeps up with the others.
 pub(crate) async fn bring_back(field: &Field, id: u64) -> anyhow::Result<()> {
-    let node = field.cluster().node(id);
-    node.kill()?;
-    let others: Vec<Client> = (1..=field.nodes())
-        .filter(|other| *other != id)
-        .map(|id| field.client(id).within(PATIENCE))
-        .collect();
-    let ask = async |method: &str, path: String, body: String| {
-        for other in &others {
-            let answer = other.raw(method, &path, body.clone()).await;
-            if answer.is_ok_and(|answer| answer.status == 204) {
-                return Some(());
-            }
-        }
-        sleep(AGAIN).await;
-        None
-    };
-    let remove = || ask("DELETE", format!("/v1/cluster/members/{id}"), String::new());
-    until(BACK_WITHIN, format!("node {id} is removed"), remove).await?;
+    field.cluster().node(id).kill()?;
+    remove(field, id).await?;
     field.start_anew(id)?;
+    take_in(field, id).await?;
+    field.has_data_again(id);
+    Ok(())
+}
+
+/// Removes a member, which need not answer.
+pub(super) async fn remove(field: &Field, id: u64) -> anyhow::Result<()> {
+    let remove = || ask(field, id, "DELETE", format!("/v1/cluster/members/{id}"), String::new());
+    Ok(until(BACK_WITHIN, format!("node {id} is removed"), remove).await?)
+}
+
+/// Adds a node that waits for it, and waits until it votes and keeps up.
+pub(crate) async fn take_in(field: &Field, id: u64) -> anyhow::Result<()> {
+    let node = field.cluster().node(id);
     let peer = node.advertised().to_string();
     let body = json!({ "id": id, "peer": peer }).to_string();
-    let add = || ask("POST", "/v1/cluster/members".to_owned(), body.clone());
+    let add = || ask(field, id, "POST", "/v1/cluster/members".to_owned(), body.clone());
     until(BACK_WITHIN, format!("node {id} is added"), add).await.with_context(|| {
-        format!("node {id}, which was removed; its log ends in: {}", node.log().lines().last().unwrap_or(""))
+        format!("node {id}, which is no member; its log ends in: {}", node.log().lines().last().unwrap_or(""))
     })?;
     let votes = async || {
-        for other in &others {
+        for other in others(field, id) {
             if let Ok(Reply::Done { body: view, .. }) = other.cluster().await {
                 let votes = view.members.get(&id).filter(|member| member.voter);
                 let lag = votes.and_then(|member| member.lag_entries);
@@ -102,7 +102,32 @@ pub(crate) async fn bring_back(field: &Field, id: u64) -> anyhow::Result<()> {
         sleep(AGAIN).await;
         None
     };
-    until(BACK_WITHIN, format!("node {id} votes and keeps up"), votes).await?;
-    field.has_data_again(id);
-    Ok(())
+    Ok(until(BACK_WITHIN, format!("node {id} votes and keeps up"), votes).await?)
+}
+
+/// Makes `to` the leader.
+pub(super) async fn lead(field: &Field, to: u64) -> anyhow::Result<()> {
+    let body = json!({ "to": to }).to_string();
+    let leads = async || {
+        // 0 is no node: all are asked.
+        ask(field, 0, "POST", "/v1/cluster/transfer".to_owned(), body.clone()).await?;
+        (field.leader().await == Some(to)).then_some(())
+    };
+    Ok(until(LEADS_WITHIN, format!("node {to} leads"), leads).await?)
+}
+
+fn others(field: &Field, id: u64) -> impl Iterator<Item = Client> {
+    (1..=field.nodes()).filter(move |other| *other != id).map(|id| field.client(id).within(PATIENCE))
+}
+
+/// Asks the nodes other than `id` in turn, until one has done it; else after a moment `None`.
+async fn ask(field: &Field, id: u64, method: &str, path: String, body: String) -> Option<()> {
+    for other in others(field, id) {
+        let answer = other.raw(method, &path, body.clone()).await;
+        if answer.is_ok_and(|answer| answer.status == 204) {
+            return Some(());
+        }
+    }
+    sleep(AGAIN).await;
+    None
 }

@@ -58,6 +58,16 @@ impl Client {
         Self { connections: Arc::new(Connections::inside(namespace, address)), timeout: TIMEOUT }
     }
 
+    /// The same, but it stays where it is when the node moves.
+    pub(crate) fn detached(&self) -> Self {
+        Self { connections: Arc::new(self.connections.detached()), timeout: self.timeout }
+    }
+
+    /// From now on the node is at `address`, for every client that was made from this one too.
+    pub(crate) fn lead_to(&self, address: SocketAddr) {
+        self.connections.lead_to(address);
+    }
+
     /// The same, but a call takes no longer than `timeout` beyond what it waits for.
     pub fn within(&self, timeout: Duration) -> Self {
         Self { timeout, ..self.clone() }

@@ -1,5 +1,5 @@
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use ringfence_wire::Role;
@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::loopback::Loopback;
+use crate::node::Seat;
 use crate::place::Place;
 use crate::{Error, Network, Node, Reply, until};
 
@@ -112,22 +113,14 @@ impl Builder {
     fn node(&self, id: u16, place: &Place, dir: &Path) -> Result<Node, Error> {
         let (http, peer) = (place.http(id), place.peer(id));
         let joins = id > self.nodes;
-        let listed = if joins { id..=id } else { 1..=self.nodes };
         let advertised = |id| if self.relayed { place.relay(id) } else { place.peer(id) };
-        let peers: Vec<String> = listed.map(|id| format!("{id}={}", advertised(id))).collect();
-        let mut arguments = vec![
-            format!("--id={id}"),
-            format!("--http={http}"),
-            format!("--peer={peer}"),
-            format!("--peers={}", peers.join(",")),
-        ];
-        arguments.extend(self.first_revision.map(|revision| format!("--first-revision={revision}")));
-        arguments.extend(self.arguments.iter().cloned());
+        let listed = (1..=self.nodes).filter(|_| !joins).map(|id| (id.into(), advertised(id))).collect();
+        let first = self.first_revision.map(|revision| format!("--first-revision={revision}"));
+        let arguments = first.into_iter().chain(self.arguments.iter().cloned()).collect();
         Ok(Node {
             id: id.into(),
-            http,
-            peer,
-            advertised: advertised(id),
+            seat: Mutex::new(Seat { number: 0, http, peer, advertised: advertised(id) }),
+            listed,
             program: self.program.clone(),
             arguments,
             joins,

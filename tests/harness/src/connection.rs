@@ -33,10 +33,12 @@ pub struct RawAnswer {
 /// The connections to one node that are free.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    address: SocketAddr,
+    /// Shared with those [apart](Connections::apart).
+    address: Arc<Mutex<SocketAddr>>,
     /// Where they are made, if not where this process is.
     namespace: Option<Arc<Namespace>>,
-    idle: Mutex<Vec<Connection>>,
+    /// And where they lead.
+    idle: Mutex<Vec<(SocketAddr, Connection)>>,
 }
 
 #[derive(Debug)]
@@ -54,12 +56,27 @@ impl Drop for Connection {
 
 impl Connections {
     pub(crate) fn new(address: SocketAddr) -> Self {
-        Self { address, namespace: None, idle: Mutex::default() }
+        Self { address: Arc::new(Mutex::new(address)), namespace: None, idle: Mutex::default() }
+    }
+
+    /// Connections of their own to where the node is now.
+    pub(crate) fn detached(&self) -> Self {
+        Self { namespace: self.namespace.clone(), ..Self::new(self.address()) }
+    }
+
+    /// From now on the node is elsewhere: for those apart as well.
+    pub(crate) fn lead_to(&self, address: SocketAddr) {
+        *self.address.lock().expect("no panic while the address is locked") = address;
+    }
+
+    fn address(&self) -> SocketAddr {
+        *self.address.lock().expect("no panic while the address is locked")
     }
 
     /// Connections of their own to the same node.
     pub(crate) fn apart(&self) -> Self {
-        Self { namespace: self.namespace.clone(), ..Self::new(self.address) }
+        let (address, namespace) = (Arc::clone(&self.address), self.namespace.clone());
+        Self { address, namespace, idle: Mutex::default() }
     }
 
     pub(crate) fn inside(namespace: &Arc<Namespace>, address: SocketAddr) -> Self {
@@ -74,14 +91,15 @@ impl Connections {
         body: Bytes,
         deadline: Instant,
     ) -> Result<RawAnswer, Failure> {
+        let address = self.address();
         let request = Request::builder()
             .method(method)
             .uri(path)
-            .header("host", self.address.to_string())
+            .header("host", address.to_string())
             .body(Full::new(body))
             .map_err(|error| Failure::new(Fate::NotDone, format!("this is no request: {error}")))?;
         loop {
-            let mut connection = self.connection(deadline).await?;
+            let mut connection = self.connection(address, deadline).await?;
             let answer = async {
                 let response = connection.sender.try_send_request(request.clone()).await;
                 let response =
@@ -92,7 +110,7 @@ impl Connections {
             };
             match timeout_at(deadline, answer).await {
                 Ok(Ok(answer)) => {
-                    self.idle().push(connection);
+                    self.idle().push((address, connection));
                     return Ok(answer);
                 }
                 // The other side had closed it while it was idle.
@@ -110,12 +128,13 @@ impl Connections {
         path: &str,
         deadline: Instant,
     ) -> Result<Result<(Connection, Incoming), RawAnswer>, Failure> {
-        let request = Request::builder().uri(path).header("host", self.address.to_string());
+        let address = self.address();
+        let request = Request::builder().uri(path).header("host", address.to_string());
         let request = request
             .body(Full::default())
             .map_err(|error| Failure::new(Fate::NotDone, format!("this is no request: {error}")))?;
         let unknown = |error: hyper::Error| Failure::new(Fate::Unknown, error.to_string());
-        let mut connection = self.apart().connection(deadline).await?;
+        let mut connection = self.apart().connection(address, deadline).await?;
         let answer = async {
             let (head, body) = connection.sender.send_request(request).await.map_err(unknown)?.into_parts();
             if head.status == 200 {
@@ -130,15 +149,15 @@ impl Connections {
         }
     }
 
-    async fn connection(&self, deadline: Instant) -> Result<Connection, Failure> {
-        while let Some(connection) = self.pop() {
-            if !connection.driver.is_finished() && connection.sender.is_ready() {
+    async fn connection(&self, address: SocketAddr, deadline: Instant) -> Result<Connection, Failure> {
+        while let Some((to, connection)) = self.pop() {
+            if to == address && !connection.driver.is_finished() && connection.sender.is_ready() {
                 return Ok(connection);
             }
         }
         let not_done = |error: &dyn std::error::Error| Failure::new(Fate::NotDone, error.to_string());
         let connect = async {
-            let stream = self.connect().await.map_err(|error| not_done(&error))?;
+            let stream = self.connect(address).await.map_err(|error| not_done(&error))?;
             stream.set_nodelay(true).map_err(|error| not_done(&error))?;
             let (sender, driver) = handshake(TokioIo::new(stream)).await.map_err(|error| not_done(&error))?;
             // Its end shows in the request that it carries.
@@ -150,19 +169,19 @@ impl Connections {
             .unwrap_or_else(|_| Err(Failure::new(Fate::NotDone, "no connection in time")))
     }
 
-    async fn connect(&self) -> io::Result<TcpStream> {
+    async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
         match &self.namespace {
-            None => TcpStream::connect(self.address).await,
+            None => TcpStream::connect(address).await,
             // A socket stays where it was made.
-            Some(namespace) => namespace.inside(TcpSocket::new_v4)?.connect(self.address).await,
+            Some(namespace) => namespace.inside(TcpSocket::new_v4)?.connect(address).await,
         }
     }
 
-    fn pop(&self) -> Option<Connection> {
+    fn pop(&self) -> Option<(SocketAddr, Connection)> {
         self.idle().pop()
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<(SocketAddr, Connection)>> {
         self.idle.lock().expect("no panic while the connections are locked")
     }
 }
@@ -213,12 +232,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_node_that_moved_is_asked_where_it_is_now_by_all() {
+        let answer = "HTTP/1.1 204 No Content\r\n\r\n";
+        let (connections, elsewhere) = (server(answer, 1).await, server(answer, 2).await);
+        let apart = connections.apart();
+        assert_eq!(get(&connections, 1_000).await.unwrap().status, 204);
+        connections.lead_to(elsewhere.address());
+        assert_eq!(get(&connections, 1_000).await.unwrap().status, 204);
+        assert_eq!(get(&apart, 1_000).await.unwrap().status, 204);
+    }
+
+    #[tokio::test]
     async fn a_connection_that_was_closed_while_idle_is_made_again() {
         let connections = server("HTTP/1.1 204 No Content\r\n\r\n", 2).await;
         for _ in 0..2 {
             assert_eq!(get(&connections, 1_000).await.unwrap().status, 204);
             // Until its driver has seen the end.
-            while connections.idle().iter().any(|idle| !idle.driver.is_finished()) {
+            while connections.idle().iter().any(|(_, idle)| !idle.driver.is_finished()) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }

@@ -72,7 +72,7 @@ pub use holder::Holder;
 pub use known::Known;
 pub use load::Load;
 pub use network::Network;
-pub use node::Node;
+pub use node::{LeftBehind, Node};
 pub use postgres_server::{PgBouncer, PostgresServer};
 pub use program::{Ended, run};
 pub use prometheus_server::PrometheusServer;

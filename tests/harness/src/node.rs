@@ -22,10 +22,10 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Node {
     pub(crate) id: u64,
-    pub(crate) http: SocketAddr,
-    pub(crate) peer: SocketAddr,
-    pub(crate) advertised: SocketAddr,
+    pub(crate) seat: Mutex<Seat>,
     pub(crate) program: PathBuf,
+    /// Where the first members are told that each other are; empty for a node that waits to be added.
+    pub(crate) listed: Vec<(u64, SocketAddr)>,
     pub(crate) arguments: Vec<String>,
     /// Whether it waits to be added, rather than being one of the first.
     pub(crate) joins: bool,
@@ -37,6 +37,65 @@ pub struct Node {
     pub(crate) process: Mutex<Option<Process>>,
 }
 
+/// Where a node is: it may come to be elsewhere ([`Node::leave_behind`]).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seat {
+    /// How many it had before.
+    pub(crate) number: u16,
+    pub(crate) http: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    pub(crate) advertised: SocketAddr,
+}
+
+/// Between the ports of a node and those of its next place.
+const NEXT_SEAT: u16 = 300;
+
+impl Seat {
+    fn next(self) -> Self {
+        let next = |at: SocketAddr| SocketAddr::new(at.ip(), at.port() + NEXT_SEAT);
+        let (http, peer, advertised) = (next(self.http), next(self.peer), next(self.advertised));
+        Self { number: self.number + 1, http, peer, advertised }
+    }
+}
+
+/// A process that a node has left behind, which knows nothing of that. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct LeftBehind {
+    id: u64,
+    client: Client,
+    log: PathBuf,
+    process: Process,
+}
+
+impl LeftBehind {
+    /// The id of the node that it was, and takes itself for.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// A client of it.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Lets it go on.
+    pub fn resume(&mut self) -> Result<(), Error> {
+        self.process
+            .signal(Signal::CONT)
+            .map_err(Error::io(format!("cannot resume what was node {}", self.id)))
+    }
+
+    /// Whether it goes on.
+    pub fn is_running(&mut self) -> bool {
+        !self.process.is_stopped() && matches!(self.process.ended(), Ok(None))
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        read_log(&self.log)
+    }
+}
+
 impl Node {
     /// Its id.
     pub fn id(&self) -> u64 {
@@ -45,27 +104,27 @@ impl Node {
 
     /// Its HTTP URL.
     pub fn url(&self) -> String {
-        format!("http://{}", self.http)
+        format!("http://{}", self.http())
     }
 
     /// Where its HTTP is.
     pub fn http(&self) -> SocketAddr {
-        self.http
+        self.seat().http
     }
 
     /// Where its peers reach it.
     pub fn peer(&self) -> SocketAddr {
-        self.peer
+        self.seat().peer
     }
 
     /// Where its peers are told that it is: its relay, if there is one.
     pub fn advertised(&self) -> SocketAddr {
-        self.advertised
+        self.seat().advertised
     }
 
     /// Its data directory.
     pub fn data(&self) -> PathBuf {
-        self.dir.join(format!("node-{}", self.id))
+        self.dir.join(self.name())
     }
 
     /// A client of it. Its connections are shared with every other such client.
@@ -121,6 +180,18 @@ impl Node {
             command.args((!self.joins).then_some("--join"));
             change(command);
         })
+    }
+
+    /// Leaves its process, running or stopped, where it is, and gives the node another place: other ports, and an empty data
+    /// directory, to be [started anew](Node::start_anew) in. All clients of the node ask it there.
+    pub fn leave_behind(&self) -> Result<LeftBehind, Error> {
+        let process = self.process().take().ok_or(Error::State { id: self.id, why: "has no process" })?;
+        let left = LeftBehind { id: self.id, client: self.client.detached(), log: self.log_path(), process };
+        let seat = self.seat().next();
+        *self.seat.lock().expect("no panic while the seat is locked") = seat;
+        std::fs::create_dir(self.data()).map_err(self.failed("make a directory for"))?;
+        self.client.lead_to(seat.http);
+        Ok(left)
     }
 
     /// Kills its process, if it has one, and starts it again.
@@ -215,10 +286,9 @@ impl Node {
         Ok(Ended { status, output: self.log().split_off(before) })
     }
 
-    /// What it has logged, from its first start on.
+    /// What it has logged, from its first start on, where it is now.
     pub fn log(&self) -> String {
-        let bytes = std::fs::read(self.log_path()).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
+        read_log(&self.log_path())
     }
 
     /// Its last `lines` lines.
@@ -229,7 +299,18 @@ impl Node {
     }
 
     fn log_path(&self) -> PathBuf {
-        self.dir.join(format!("node-{}.log", self.id))
+        self.dir.join(format!("{}.log", self.name()))
+    }
+
+    fn name(&self) -> String {
+        match self.seat().number {
+            0 => format!("node-{}", self.id),
+            moved => format!("node-{}-moved-{moved}", self.id),
+        }
+    }
+
+    fn seat(&self) -> Seat {
+        *self.seat.lock().expect("no panic while the seat is locked")
     }
 
     fn spawn(&self, change: impl FnOnce(&mut Command)) -> Result<Process, Error> {
@@ -237,7 +318,15 @@ impl Node {
             None => Command::new(&self.program),
             Some(namespace) => namespace.command(&self.program),
         };
-        command.arg("serve").args(&self.arguments).arg("--data").arg(self.data());
+        let seat = self.seat();
+        let listed: Vec<String> = match self.listed.is_empty() || seat.number > 0 {
+            true => vec![format!("{}={}", self.id, seat.advertised)],
+            false => self.listed.iter().map(|(id, at)| format!("{id}={at}")).collect(),
+        };
+        command.arg("serve").arg(format!("--id={}", self.id));
+        command.args([format!("--http={}", seat.http), format!("--peer={}", seat.peer)]);
+        command.arg(format!("--peers={}", listed.join(",")));
+        command.args(&self.arguments).arg("--data").arg(self.data());
         command.args(self.joins.then_some("--join"));
         // A file in the working directory could configure it.
         command.args(["--config", "/dev/null"]).current_dir(&self.dir);
@@ -267,4 +356,8 @@ impl Node {
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
         self.process.lock().expect("no panic while the process is locked")
     }
+}
+
+fn read_log(path: &Path) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
 }

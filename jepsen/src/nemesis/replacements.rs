@@ -1,0 +1,78 @@
+//! Members that are replaced elsewhere under their own ids while their old processes live on.
+//!
+//! A hung disk or a frozen machine is what an operator replaces; and it may wake up. Its old process then takes itself for
+//! the member still, and others may have connections to it that are as old.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use ringfence_harness::Reply;
+use tokio::time::sleep;
+
+use super::members::{lead, remove, take_in};
+use super::{Nemesis, Scene};
+use crate::history::Fault;
+use crate::plan::pairs;
+use crate::wires::Trouble;
+
+/// How long a process that was thawed may take until it follows nobody any more, and would vote.
+const FOLLOWS_NOBODY: Duration = Duration::from_millis(1_500);
+/// A look at the old process takes no longer.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Scene<'_> {
+    /// So that a vote of the old process would count if anybody asked for it: each other node has asked it for one before, over
+    /// a connection that stays; and when it is awake, a half of the others that lacks its vote alone loses the leader.
+    pub(super) async fn replace(self, nodes: &[u64], lasts: Duration) -> anyhow::Result<Vec<Fault>> {
+        let &[id] = nodes else { bail!("one node at a time is replaced, not {}", nodes.len()) };
+        let field = self.field;
+        let _alone = field.taking_data().await?;
+        let all: Vec<u64> = (1..=field.nodes()).collect();
+        let _held = field.hold(&all).await;
+        let fault = self.begun(Nemesis::Replace, nodes, "");
+        let others: Vec<u64> = all.iter().copied().filter(|other| *other != id).collect();
+        for other in &others {
+            lead(field, *other).await?;
+        }
+        let node = field.cluster().node(id);
+        let (then, _) = field.look(node).await.context("it does not answer before it is frozen")?;
+        node.stop()?;
+        node.stands_still().await?;
+        field.lose(id);
+        remove(field, id).await?;
+        field.leave_behind(id).await?;
+        field.start_anew(id)?;
+        take_in(field, id).await?;
+        field.has_data_again(id);
+
+        let before = field.term().await.context("nobody tells its term")?;
+        let old = {
+            let mut left = field.left_behind();
+            let old = left.last_mut().context("nothing was left behind")?;
+            old.resume()?;
+            old.client().within(LOOK)
+        };
+        sleep(FOLLOWS_NOBODY).await;
+        // Who leads is the last of them.
+        let (apart, with_leader) = others.split_at(others.len() / 2);
+        field
+            .wires()
+            .trouble(Trouble::Cut, &[pairs(apart, with_leader), pairs(with_leader, apart)].concat())?;
+        sleep(lasts).await;
+        field.wires().ease(Trouble::Cut)?;
+        for other in &all {
+            lead(field, *other).await?;
+        }
+        let after = field.term().await.context("nobody tells its term")?;
+        ensure!(after > before, "nobody was elected while the old process of node {id} was awake");
+        let now = match old.cluster().await {
+            Ok(Reply::Done { body, .. }) => format!("is in term {} ({:?})", body.term, body.role),
+            _ => "does not answer".to_owned(),
+        };
+        let what = format!(
+            "node {id} frozen in term {then}, replaced elsewhere, and thawed; elections from term {before} to {after} while \
+             its old process is awake, which {now}"
+        );
+        Ok(self.over(Fault { what, ..fault }))
+    }
+}
