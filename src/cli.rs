@@ -81,9 +81,9 @@ pub(crate) enum Command {
     /// The command of `lock`, before it is that
     #[command(hide = true)]
     Become(held::r#become::Arguments),
-    /// Kills the command of `lock` when that is gone
+    /// The parent of the command of `lock`
     #[command(hide = true)]
-    WatchGroup(held::watch_group::Arguments),
+    Supervise(held::supervise::Arguments),
 }
 
 /// Says what is wrong with the arguments, or shows the help that was asked for.

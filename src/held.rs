@@ -1,14 +1,20 @@
 //! A command that runs while a lease is held, and no longer.
 //!
 //! ```text
-//! ringfence lock ─┬─▶ become ───▶ COMMAND ─▶ its children     a process group of their own
-//!                 └─▶ watch-group                             reads a pipe; at its end it kills that group
+//! ringfence lock ───▶ supervise ───▶ become ───▶ COMMAND ───▶ its descendants
+//!       ╰──── socket ────╯               a process group of their own, and those that they make
 //! ```
-//! COMMAND is started by way of this program, which has the kernel kill it when `lock` ends, takes over the terminal where
-//! there is one, and then becomes COMMAND. The kernel tells COMMAND alone; so a second process waits for the end of a pipe of
-//! which `lock` has the other side, and kills whoever is left of the group. A child that has left the group on purpose
-//! (`setsid`) gets away from all of this, as from a terminal that is closed. So does a command that becomes another user
-//! (`sudo`): this one may not kill it, and `lock` can but say so.
+//! The supervisor is a subreaper: orphans become its children, whatever group or session they have made (`timeout`, `setsid`, a
+//! double fork). So all descendants of COMMAND are its descendants, where signals find them; and when it has no child left,
+//! none of them lives, and it ends. It reads a socket of which `lock` has the other end, and kills them all when that is
+//! closed, however `lock` has ended.
+//!
+//! COMMAND is started by way of this program, which has the kernel kill it when the supervisor ends, takes over the terminal
+//! where there is one, and then becomes COMMAND.
+//!
+//! Out of reach are processes that became another user (`sudo`), which this one may not signal: `lock` says so, and waits for
+//! them; and what a server started for COMMAND (`docker run`, `systemd-run`, `ssh`), which is not its descendant. Where the
+//! supervisor itself is killed, COMMAND and its group die with it, and those that have left the group get away.
 //!
 //! In a terminal, COMMAND's group is in front from the start where standard input is that terminal, else from when it asks for
 //! it: until then those that `lock` shares a pipeline with may need it.
@@ -16,48 +22,46 @@
 //! Nothing here helps where all of this is paused at once, and the lease ends meanwhile. There only the token does.
 
 pub(crate) mod r#become;
-mod group;
+mod descendants;
+pub(crate) mod supervise;
 pub(crate) mod terminal;
-pub(crate) mod watch_group;
 
 use std::ffi::OsString;
+use std::future::pending;
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
 
-use anyhow::Context;
-use rustix::io::Errno;
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, kill_current_process_group, kill_process_group, waitid,
-};
-use tokio::signal::unix::{self, SignalKind, signal};
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_current_process_group, kill_process_group};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
+use descendants::Killing;
 use terminal::Terminal;
-use watch_group::Watcher;
-
-/// How often it is looked whether all have died who were told to.
-const LOOKS: Duration = Duration::from_millis(20);
 
 /// A running command, with all that it has started. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
-    child: Child,
+    supervisor: Child,
+    /// What the supervisor says. It kills all when this is closed.
+    said: Lines<BufReader<tokio::net::UnixStream>>,
     group: Pid,
     terminal: Option<Terminal>,
     /// Because this process was given it as standard input, or because the command has asked for it.
     uses_terminal: bool,
-    watcher: Option<Watcher>,
-    children: unix::Signal,
     has_ended: bool,
+    killing: Option<Killing>,
     is_let_go: bool,
 }
 
 /// What became of a command.
 pub(crate) enum Change {
     /// What it has started may live on.
-    Ended,
+    Ended(ExitStatus),
     /// After its end: nobody of all that it has started lives any more.
     Emptied,
     /// By this signal; it can go on.
@@ -65,73 +69,92 @@ pub(crate) enum Change {
 }
 
 impl Held {
-    /// Starts `command`, a program and its arguments, with these variables in addition to this process's own. To be called
-    /// by the main thread: when the thread ends that starts it, so does the command.
-    pub(crate) fn start(command: &[OsString], variables: &[(&str, String)]) -> anyhow::Result<Self> {
-        let children = signal(SignalKind::child())?;
+    /// Starts `command`, a program and its arguments, with these variables in addition to this process's own.
+    pub(crate) async fn start(command: &[OsString], variables: &[(&str, String)]) -> anyhow::Result<Self> {
+        // Where SIGCHLD is ignored, and children inherit that, the supervisor would learn of no status.
+        drop(signal(SignalKind::child())?);
         let terminal = Terminal::open();
         let uses_terminal = terminal.is_some() && terminal::is_stdin();
-        let mut become_it = this_program("become");
-        become_it.arg(format!("--parent={}", std::process::id()));
-        become_it.arg(format!("--terminal={uses_terminal}")).arg("--").args(command);
-        become_it.envs(variables.iter().map(|(name, value)| (name, value)));
-        become_it.stdin(Stdio::inherit()).process_group(0);
-        let child = become_it.spawn().context("cannot start a process")?;
-        let group = Pid::from_child(&child);
-        let mut held = Self {
-            child,
+        let (own, of_supervisor) = UnixStream::pair()?;
+        supervise::send_stdin(&own).context("cannot hand on standard input")?;
+        own.set_nonblocking(true)?;
+        let mut said = BufReader::new(tokio::net::UnixStream::from_std(own)?).lines();
+        let mut supervise = this_program("supervise");
+        supervise.arg(format!("--terminal={uses_terminal}")).arg("--").args(command);
+        supervise.envs(variables.iter().map(|(name, value)| (name, value)));
+        // In no group that anybody sends signals to.
+        supervise.stdin(OwnedFd::from(of_supervisor)).process_group(0);
+        let supervisor = supervise.spawn().context("cannot start a process")?;
+        // Else the other end of the socket would never be closed.
+        drop(supervise);
+        let Some(group) = said.next_line().await.ok().flatten() else { bail!("cannot start the command") };
+        let group = group.parse().ok().and_then(Pid::from_raw).context("the supervisor tells no pid")?;
+        Ok(Self {
+            supervisor,
+            said,
             group,
             terminal,
             uses_terminal,
-            watcher: None,
-            children,
             has_ended: false,
+            killing: None,
             is_let_go: false,
-        };
-        held.watcher = Some(Watcher::start(group)?);
-        Ok(held)
+        })
     }
 
-    /// Waits until the command has ended, or was stopped; after its end, until all that it has started has ended, too.
-    pub(crate) async fn changed(&mut self) -> io::Result<Change> {
-        let look = |what| waitid(WaitId::Pid(self.group), what | WaitIdOptions::NOHANG);
-        if self.has_ended {
-            while group::lives(self.group)? {
-                sleep(LOOKS).await;
-            }
-            return Ok(Change::Emptied);
-        }
+    /// Waits until the command has ended, or was stopped; after its end, until all that it has started has ended, too. Nothing
+    /// is lost when this is dropped.
+    pub(crate) async fn changed(&mut self) -> Change {
         loop {
-            // It is left as a corpse: until that is fetched, nobody else can have its id, nor a group of that id.
-            if look(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?.is_some() {
-                self.has_ended = true;
-                return Ok(Change::Ended);
+            let again = async {
+                match &mut self.killing {
+                    Some(killing) => {
+                        sleep(killing.pause).await;
+                        killing
+                    }
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                said = self.said.next_line() => return self.change(said.ok().flatten()),
+                // Whom this does not reach was told of at first.
+                killing = again => drop(killing.kill()),
             }
-            if let Some(status) = look(WaitIdOptions::STOPPED)? {
-                return Ok(Change::Stopped(status.stopping_signal()));
-            }
-            self.children.recv().await;
         }
     }
 
-    /// Sends `signal` to the command and all that it has started. What is stopped goes on, to notice. Fails where nobody of
-    /// them may be sent one.
-    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
-        self.send(signal)?;
-        if signal != Signal::TSTP { self.send(Signal::CONT) } else { Ok(()) }
+    fn change(&mut self, said: Option<String>) -> Change {
+        match said.and_then(|status| status.parse().ok()).map(ExitStatus::from_raw) {
+            Some(status) if status.stopped_signal().is_some() => Change::Stopped(status.stopped_signal()),
+            Some(status) => {
+                self.has_ended = true;
+                Change::Ended(status)
+            }
+            None if self.has_ended => Change::Emptied,
+            None => {
+                // The supervisor was killed, and the command by the kernel for it.
+                let _ = kill_process_group(self.group, Signal::KILL);
+                self.has_ended = true;
+                Change::Ended(ExitStatus::from_raw(Signal::KILL.as_raw()))
+            }
+        }
     }
 
-    /// Kills the command and all that it has started.
-    pub(crate) fn kill(&self) -> io::Result<()> {
-        self.send(Signal::KILL)
+    /// Sends `signal` to the command and all that it has started. What is stopped goes on, to notice. Fails where any of them
+    /// may not be sent one.
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
+        let sent = self.send(signal);
+        if signal != Signal::TSTP { sent.and(self.send(Signal::CONT)) } else { sent }
+    }
+
+    /// Kills the command and all that it has started, and whatever that starts until [`changed`](Self::changed) tells that all
+    /// have ended.
+    pub(crate) fn kill(&mut self) -> io::Result<()> {
+        let root = Pid::from_child(&self.supervisor);
+        self.killing.get_or_insert_with(|| Killing::of(root)).kill()
     }
 
     fn send(&self, signal: Signal) -> io::Result<()> {
-        match kill_process_group(self.group, signal) {
-            // They have ended by now.
-            Err(Errno::SRCH) => Ok(()),
-            sent => Ok(sent?),
-        }
+        descendants::signal(Pid::from_child(&self.supervisor), signal)
     }
 
     /// To be called when it was stopped. In a terminal its group and this process's are one job to whoever has stopped it, and
@@ -173,12 +196,12 @@ impl Held {
     }
 
     /// To be called when the command has ended. What it has left behind on purpose goes on.
-    pub(crate) fn let_go(mut self) -> io::Result<ExitStatus> {
+    pub(crate) fn let_go(mut self) {
         self.is_let_go = true;
-        if let Some(watcher) = self.watcher.take() {
-            watcher.dismiss();
+        // It kills nobody any more.
+        if self.supervisor.kill().is_ok() {
+            let _ = self.supervisor.wait();
         }
-        self.child.wait()
     }
 }
 
@@ -189,7 +212,7 @@ fn this_program(subcommand: &str) -> Command {
     command
 }
 
-/// Where it was not let go, its group is killed.
+/// Where it was not let go, it is killed.
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(terminal) = &self.terminal {

@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         cli::Command::Completions(arguments) => cli::manual::completions(&arguments).map(done),
         cli::Command::Man(arguments) => cli::manual::man(&arguments).map(done),
         cli::Command::Become(arguments) => held::r#become::run(&arguments),
-        cli::Command::WatchGroup(arguments) => held::watch_group::run(&arguments).map(done),
+        cli::Command::Supervise(arguments) => held::supervise::run(&arguments).map(done),
         cli::Command::Serve(arguments) => cli::serve::run(*arguments).map(done),
         cli::Command::Dev(arguments) => cli::dev::run(&arguments).map(done),
         cli::Command::Demo => cli::demo::run(),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -12,6 +13,7 @@ use ringfence_harness::{Acquired, Answered, Cluster, Consistency, definite, key,
 use ringfence_wire::{KeyView, LeaseId, Token};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{self, SignalKind};
 
@@ -391,6 +393,175 @@ async fn what_a_command_leaves_behind_goes_on_when_nobody_told_it_to_end() {
     is_free(&cluster, "a").await;
     let left = Left(Pid::from_raw(out.trim().parse().unwrap()).unwrap());
     assert!(lives(left.0));
+}
+
+/// A script whose children have all left its process group, one way or another. Each runs this, and writes its id down first;
+/// when all have, the script goes on with `then`.
+fn scattered(dir: &Path, each: &str, then: &str) -> String {
+    let [child, all, pids] = ["child", "all", "pids"].map(|name| dir.join(name).display().to_string());
+    std::fs::write(&child, format!("echo $$ >> {all}\n{each}\n")).unwrap();
+    format!(
+        "exec >&- 2>&-; timeout 1000 sh {child} & setsid sh {child} & setsid -f sh {child}; \
+         (timeout 1000 setsid -w sh {child} &); until test $(wc -l < {all}) -ge 4; do sleep 0.01; done 2>/dev/null; \
+         mv {all} {pids}; {then}"
+    )
+}
+
+/// Those of such a script.
+async fn scattered_in(dir: &Path) -> Vec<Left> {
+    pids_in(&dir.join("pids")).await.into_iter().map(Left).collect()
+}
+
+#[tokio::test]
+async fn who_has_left_the_process_group_has_ended_before_the_key_is_free() {
+    let cluster = cluster().await;
+    let [ends, is_deaf, is_stopped] =
+        ["exec sleep 1000", "trap '' TERM; sleep 1000 & wait; wait", "kill -STOP $$; exec sleep 1000"];
+    for (each, then, told, expected) in [
+        (ends, "wait", true, 143),
+        (is_deaf, "wait", true, 143),
+        (is_stopped, "wait", true, 143),
+        // Nobody has told it to end; but what dies so leaves nothing behind on purpose.
+        (ends, "kill -KILL $$", false, 137),
+    ] {
+        let dir = TempDir::new().unwrap();
+        let script = scattered(dir.path(), each, then);
+        let child = lock(&cluster, "a --kill-after 500ms", &script).spawn().unwrap();
+        let left = scattered_in(dir.path()).await;
+        if told {
+            signal(&child, Signal::TERM);
+        }
+        let (status, _, err) = end_of(child).await;
+        let living: Vec<Pid> = left.iter().map(|left| left.0).filter(|pid| lives(*pid)).collect();
+        assert_eq!((status.code(), living), (Some(expected), vec![]), "{each}, {then}: {err}");
+        is_free(&cluster, "a").await;
+    }
+}
+
+#[tokio::test]
+async fn who_has_left_the_process_group_dies_with_the_parent_of_the_command() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let script = scattered(dir.path(), "trap '' TERM; sleep 1000 & wait; wait", "wait");
+    let child = lock(&cluster, "a --ttl 2s", &script).spawn().unwrap();
+    let left = scattered_in(dir.path()).await;
+    signal(&child, Signal::KILL);
+    assert_eq!(end_of(child).await.0.signal(), Some(9));
+    die(&left.iter().map(|left| left.0).collect::<Vec<_>>()).await;
+}
+
+/// The processes that have this among their arguments.
+fn with_argument(argument: &str) -> Vec<Pid> {
+    let entries = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap());
+    let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    let has_it = |pid: &Pid| {
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        arguments.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())
+    };
+    pids.filter(has_it).collect()
+}
+
+#[tokio::test]
+async fn who_forks_while_it_is_killed_does_not_get_away() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let time = format!("1000.{}", std::process::id());
+    // Each has a session of its own, and starts the next before it is killed.
+    let breeds = format!(
+        "trap '' TERM; for i in 1 2 3; do setsid -f sleep {time}; done; sleep 0.01; exec setsid -f sh $0"
+    );
+    let script = scattered(dir.path(), &breeds, "exec sleep 1000");
+    let child = lock(&cluster, "a --kill-after 500ms", &script).spawn().unwrap();
+    let breeding = || async { (with_argument(&time).len() > 20).then_some(()) };
+    until(SOON, "they breed", breeding).await.unwrap();
+    signal(&child, Signal::TERM);
+    let (status, _, err) = end_of(child).await;
+    let all = [with_argument(&time), with_argument(&dir.path().join("child").display().to_string())].concat();
+    let left: Vec<Left> = all.into_iter().filter(|pid| lives(*pid)).map(Left).collect();
+    assert!(left.is_empty(), "{} live: {err}", left.len());
+    assert_eq!(status.code(), Some(143), "{err}");
+}
+
+#[tokio::test]
+async fn what_the_parent_of_the_command_is_sent_ends_nothing_unless_it_kills() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pids");
+    let script = format!("sleep 1000 & echo $$ $! $PPID > {0}.new; mv {0}.new {0}; wait", file.display());
+    let child = lock(&cluster, "a", &script).spawn().unwrap();
+    let [shell, sleep, parent] = pids_in(&file).await.try_into().unwrap();
+    let (left, own) = ([Left(shell), Left(sleep)], child.id().unwrap().to_string());
+    let stat = std::fs::read_to_string(format!("/proc/{parent}/stat")).unwrap();
+    assert_eq!(stat.rsplit(')').next().unwrap().split_whitespace().nth(1), Some(own.as_str()), "{stat}");
+    for sent in [Signal::HUP, Signal::INT, Signal::TERM, Signal::USR1, Signal::TSTP] {
+        kill_process(parent, sent).unwrap();
+    }
+    assert!(left.iter().all(|left| lives(left.0)));
+    kill_process(parent, Signal::KILL).unwrap();
+    let (status, _, err) = end_of(child).await;
+    assert_eq!(status.code(), Some(137), "{err}");
+    die(&left.each_ref().map(|left| left.0)).await;
+    is_free(&cluster, "a").await;
+}
+
+#[tokio::test]
+async fn who_was_there_before_is_no_descendant() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let (earlier, own) = (dir.path().join("earlier"), dir.path().join("own"));
+    let first = format!("sleep 1000 >&- 2>&- & echo $! > {}", earlier.display());
+    let script = format!("echo $$ > {}; exec sleep 1000", own.display());
+    let child = after(&first, lock(&cluster, "a", &script), "").spawn().unwrap();
+    let earlier = Left(pids_in(&earlier).await[0]);
+    text_of(&own).await;
+    signal(&child, Signal::TERM);
+    let (status, _, err) = end_of(child).await;
+    assert_eq!(status.code(), Some(143), "{err}");
+    assert!(lives(earlier.0));
+}
+
+#[tokio::test]
+async fn who_became_another_user_is_told_of_and_waited_for() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let [program, setpriv, file, go] = ["ringfence", "setpriv", "up", "go"].map(|name| dir.path().join(name));
+    let which = Command::new("sh").args(["-c", "command -v setpriv"]).output().await.unwrap();
+    std::fs::copy(PROGRAM, &program).unwrap();
+    std::fs::copy(String::from_utf8(which.stdout).unwrap().trim(), &setpriv).unwrap();
+    for (path, mode) in [(dir.path(), 0o777), (program.as_path(), 0o755), (setpriv.as_path(), 0o4755)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let waits = format!(
+        "until test -e {1}; do grep -q Uid:.0.0 /proc/$$/status; echo $? > {0}; sleep 0.05; done",
+        file.display(),
+        go.display()
+    );
+    let script = format!("{} --reuid 0 sh -c '{waits}' & wait", setpriv.display());
+    let usual = lock(&cluster, "a --kill-after 300ms", &script).into_std();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--clear-groups"]).arg(&program).args(usual.get_args());
+    command.envs(usual.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    if text_of(&file).await != "0\n" {
+        std::fs::write(&go, "").unwrap();
+        return eprintln!("skipped: programs here cannot become another user");
+    }
+    signal(&child, Signal::TERM);
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut told = String::new();
+    while !told.contains("is killed") {
+        let line = tokio::time::timeout(SOON, lines.next_line()).await.expect("it is told").unwrap();
+        told += &line.expect("it goes on");
+    }
+    assert!(told.contains("no signal reaches it"), "{told}");
+    assert_eq!(view(&cluster, "a").await.holders.len(), 1);
+    std::fs::write(&go, "").unwrap();
+    assert_eq!(end_of(child).await.0.code(), Some(143));
+    is_free(&cluster, "a").await;
 }
 
 /// Pipes in which nothing more can be written: that nobody reads, and that nobody will.

@@ -42,8 +42,10 @@ COMMAND finds in its environment: RINGFENCE_KEYS, a key a line; RINGFENCE_TOKEN;
 Hand the token on with every write, to a resource that checks it: nothing else stops a writer that was paused together with
 this program.
 
-What COMMAND has started and leaves behind goes on without the lease; but not where COMMAND was told to end, by a signal, by
---max or for the lease: the keys are free then when all of it has ended, and after --kill-after it is killed.
+What COMMAND has started and leaves behind when it exits goes on without the lease. Not so where COMMAND was told to end, by a
+signal, by --max or for the lease, or died of a signal: all its descendants are told to end then, in whatever process group or
+session they are, are killed after --kill-after, and the keys are free when the last has ended. What became another user (sudo)
+cannot be told: it is waited for. What a server runs for COMMAND (docker, systemd-run, ssh) is no descendant.
 
 Exit status: that of COMMAND; 128+N if signal N ended it; 75 if the lease was not acquired (see -E); 76 if it was lost, and
 COMMAND ended for it, or was found to have ended after it; 125 if something else went wrong here; 126 if COMMAND cannot be
@@ -174,19 +176,20 @@ async fn run_held(
     signals: &mut Signals,
     teller: &Teller,
 ) -> anyhow::Result<Ended> {
-    let mut held = Held::start(&arguments.command, &variables(lease))?;
+    let mut held = Held::start(&arguments.command, &variables(lease)).await?;
     let kill_after = Duration::from(arguments.kill_after).min(arguments.wish.ttl() / 3);
     let mut max = Timer::after(arguments.max.map(Duration::from));
     let mut kill = Timer::after(None);
     let (mut is_told, mut is_doubtful, mut is_lost) = (false, false, false);
+    let mut ended = None;
     let sent = |sent: io::Result<()>| {
         if let Err(error) = sent {
             teller.tell(format_args!(
-                "the command runs on, whatever becomes of the lease: no signal reaches it: {error}"
+                "some of the command runs on, whatever becomes of the lease: no signal reaches it: {error}"
             ));
         }
     };
-    loop {
+    let status = loop {
         tokio::select! {
             // The lease comes first, whatever else there is to do.
             biased;
@@ -215,11 +218,20 @@ async fn run_held(
                 sent(held.signal(signal));
                 is_told |= ENDS.contains(&signal);
             }
-            change = held.changed() => match change? {
-                Change::Ended if !is_told => break,
-                // What it has started may take longer.
-                Change::Ended => kill = kill.or_after(kill_after),
-                Change::Emptied => break,
+            change = held.changed() => match change {
+                Change::Ended(status) => {
+                    if !is_told && status.signal().is_none() {
+                        break status;
+                    }
+                    // What it has started may take longer, or have been told of nothing.
+                    if !is_told {
+                        sent(held.signal(arguments.signal));
+                        is_told = true;
+                    }
+                    kill = kill.or_after(kill_after);
+                    ended = Some(status);
+                }
+                Change::Emptied => break ended.expect("the command ends before all have"),
                 Change::Stopped(signal) => {
                     // Else it is ended first.
                     if held.stop_likewise(signal)? && lease.remaining() > TO_DIE {
@@ -228,9 +240,9 @@ async fn run_held(
                 }
             },
         }
-    }
+    };
     let had_terminal = held.has_terminal();
-    let status = held.let_go()?;
+    held.let_go();
     Ok(if is_doubtful { Ended::ForTheLease } else { Ended::ByItself { status, had_terminal } })
 }
 

@@ -1,0 +1,178 @@
+//! Signals for all that a process has started, whatever groups and sessions those have made since.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal, test_kill_process,
+};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A living process, as in proc_pid_stat(5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process {
+    pid: Pid,
+    parent: i32,
+    /// `None` if it was made outside this pid namespace.
+    group: Option<Pid>,
+    /// Tells it from a later process with the same pid.
+    start: u64,
+}
+
+/// Sends `signal` to all descendants of `root`. Who forks or is orphaned meanwhile may be missed. Fails if any of them may not
+/// be sent one, after it was sent to all others.
+pub(super) fn signal(root: Pid, signal: Signal) -> io::Result<()> {
+    let all = processes()?;
+    send(&descendants(root, &all), &all, signal)
+}
+
+/// Kills all descendants of a process, again and again: who forks may escape once, but not for ever.
+#[derive(Debug)]
+pub(super) struct Killing {
+    root: Pid,
+    killed: Vec<Process>,
+    /// Until they are to be killed again. It grows while those that are left do not change: they cannot be killed, or not soon.
+    pub(super) pause: Duration,
+}
+
+impl Killing {
+    pub(super) fn of(root: Pid) -> Self {
+        Self { root, killed: Vec::new(), pause: FIRST_PAUSE }
+    }
+
+    /// Kills those that live now. Fails as [`signal`] does.
+    pub(super) fn kill(&mut self) -> io::Result<()> {
+        let all = processes()?;
+        let found = descendants(self.root, &all);
+        let sent = send(&found, &all, Signal::KILL);
+        self.pause = if found == self.killed { (2 * self.pause).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
+        self.killed = found;
+        sent
+    }
+}
+
+fn send(to: &[Process], all: &[Process], signal: Signal) -> io::Result<()> {
+    let ours: HashSet<Pid> = to.iter().map(|process| process.pid).collect();
+    let strangers = all.iter().filter(|process| !ours.contains(&process.pid));
+    let shared: HashSet<Pid> = strangers.filter_map(|process| process.group).collect();
+    let mut signalled = HashSet::new();
+    let mut result = Ok(());
+    for process in to {
+        let group = process.group.filter(|group| !shared.contains(group));
+        match process.send(signal, group, &mut signalled) {
+            // It has ended by now.
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => result = Err(error.into()),
+        }
+    }
+    result
+}
+
+impl Process {
+    /// By way of `group`, if all in it are to be sent the signal: it is sent once then, and no member escapes by forking.
+    fn send(&self, signal: Signal, group: Option<Pid>, signalled: &mut HashSet<Pid>) -> Result<(), Errno> {
+        let itself = pidfd_open(self.pid, PidfdFlags::empty())?;
+        // Another process may have its pid by now.
+        if Self::read(self.pid).as_ref() != Some(self) {
+            return Ok(());
+        }
+        let Some(group) = group else { return pidfd_send_signal(itself, signal) };
+        if signalled.insert(group) {
+            // That succeeds if any of them may be sent it.
+            let _ = kill_process_group(group, signal);
+        }
+        test_kill_process(self.pid)
+    }
+
+    /// `None` if it does not live.
+    fn read(pid: Pid) -> Option<Self> {
+        let mut line = [0; 1024];
+        let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut line).ok()?;
+        Self::parse(pid, &String::from_utf8_lossy(&line[..length]))
+    }
+
+    /// The name of a program, in brackets, may have brackets and spaces in it.
+    fn parse(pid: Pid, stat: &str) -> Option<Self> {
+        let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+        let number = |place: usize| fields.get(place)?.parse::<u64>().ok();
+        let id = |place| i32::try_from(number(place)?).ok();
+        // Of a process whose first thread has ended before the others, the state is that of a corpse.
+        let is_corpse = matches!(fields.first(), None | Some(&("Z" | "X"))) && number(17)? <= 1;
+        let process = Self { pid, parent: id(1)?, group: Pid::from_raw(id(2)?), start: number(19)? };
+        (!is_corpse).then_some(process)
+    }
+}
+
+fn processes() -> io::Result<Vec<Process>> {
+    let names = fs::read_dir("/proc")?.map(|entry| Ok(entry?.file_name()));
+    let names = names.collect::<io::Result<Vec<_>>>()?;
+    // The other names there are no processes; who has gone meanwhile is none any more.
+    let pids = names.iter().filter_map(|name| Pid::from_raw(name.to_str()?.parse().ok()?));
+    Ok(pids.filter_map(Process::read).collect())
+}
+
+/// All below `root`, without itself, the latest first: who is about to fork and to end is among those.
+fn descendants(root: Pid, processes: &[Process]) -> Vec<Process> {
+    let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
+    for process in processes {
+        children.entry(process.parent).or_default().push(*process);
+    }
+    let mut found = children.remove(&Pid::as_raw(Some(root))).unwrap_or_default();
+    let mut looked_at = 0;
+    while let Some(process) = found.get(looked_at) {
+        let of_it = children.remove(&Pid::as_raw(Some(process.pid)));
+        found.extend(of_it.into_iter().flatten());
+        looked_at += 1;
+    }
+    found.sort_by_key(|process| Reverse(process.start));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pid(raw: i32) -> Pid {
+        Pid::from_raw(raw).unwrap()
+    }
+
+    #[test]
+    fn a_line_of_proc_is_read_and_corpses_are_none() {
+        let stat = |state: &str, threads: u32| {
+            let name = "a) R 1 99 (b";
+            format!(
+                "78 ({name}) {state} 5 77 5 0 -1 4194560 107 0 0 0 0 0 0 0 20 0 {threads} 0 65938 2703360 223"
+            )
+        };
+        let process = Process { pid: pid(78), parent: 5, group: Some(pid(77)), start: 65938 };
+        for state in ["R", "S", "D", "T"] {
+            assert_eq!(Process::parse(pid(78), &stat(state, 1)), Some(process));
+        }
+        assert_eq!(Process::parse(pid(78), &stat("Z", 1)), None);
+        assert_eq!(Process::parse(pid(78), &stat("X", 1)), None);
+        assert_eq!(Process::parse(pid(78), &stat("Z", 2)), Some(process), "its other threads run on");
+        assert_eq!(Process::parse(pid(78), ""), None);
+        let own = rustix::process::getpid();
+        assert_eq!(
+            Process::read(own).map(|process| process.parent),
+            Some(Pid::as_raw(rustix::process::getppid()))
+        );
+    }
+
+    #[test]
+    fn descendants_are_found_in_whatever_order_and_others_are_not() {
+        let process = |own, parent| Process { pid: pid(own), parent, group: None, start: 0 };
+        let all = [process(9, 4), process(4, 2), process(2, 1), process(3, 1), process(5, 2), process(6, 3)];
+        let mut found: Vec<i32> =
+            descendants(pid(2), &all).iter().map(|process| Pid::as_raw(Some(process.pid))).collect();
+        found.sort_unstable();
+        assert_eq!(found, [4, 5, 9]);
+        assert_eq!(descendants(pid(9), &all), []);
+    }
+}
