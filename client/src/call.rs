@@ -138,10 +138,10 @@ pub(crate) async fn read<T: DeserializeOwned>(endpoints: &Endpoints, call: &Call
     }
 }
 
-/// How long the next attempt may take: all that is left where there is only one node.
+/// How long the next attempt may take: all that is left where no other node can be asked.
 pub(crate) fn within(endpoints: &Endpoints, begun: Instant) -> Duration {
     let left = PATIENCE.saturating_sub(begun.elapsed()).max(Duration::from_millis(100));
-    if endpoints.count() > 1 { left.min(ATTEMPT) } else { left }
+    if endpoints.has_another() { left.min(ATTEMPT) } else { left }
 }
 
 /// Reads the body of an answer.

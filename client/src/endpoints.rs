@@ -58,12 +58,13 @@ impl Endpoints {
 
     /// Whom to ask: the first choice unless it failed lately; else the one that was given and failed longest ago.
     pub(crate) fn best(&self) -> Arc<Node> {
+        Arc::clone(&self.known().best().node)
+    }
+
+    /// Whether another node is asked if the best fails. A leader that was named is another than the only one that was given.
+    pub(crate) fn has_another(&self) -> bool {
         let known = self.known();
-        let first = &known.nodes[known.first];
-        if first.is_well() {
-            return Arc::clone(&first.node);
-        }
-        Arc::clone(&known.failed_longest_ago().node)
+        known.given > 1 || !known.best().node.is_at(&known.nodes[0].node)
     }
 
     /// Whom to ask for a stream: any of those that were given and did not fail lately, but rather not the leader.
@@ -116,6 +117,11 @@ impl Place {
 }
 
 impl Known {
+    fn best(&self) -> &Place {
+        let first = &self.nodes[self.first];
+        if first.is_well() { first } else { self.failed_longest_ago() }
+    }
+
     /// Of those that were given.
     fn failed_longest_ago(&self) -> &Place {
         let given = self.nodes[..self.given].iter().min_by_key(|place| place.failed_at);
@@ -202,9 +208,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_leader_out_of_reach_is_not_among_those_that_have_their_turn() {
         let endpoints = Endpoints::new(nodes(&URLS[..1]).unwrap());
+        assert!(!endpoints.has_another());
         names(&endpoints, "http://inside:9");
         assert_eq!(best(&endpoints), "http://inside:9");
+        assert!(endpoints.has_another(), "the one that was given");
         endpoints.failed(&endpoints.best());
+        assert!(!endpoints.has_another());
         tokio::time::advance(Duration::from_millis(10)).await;
         assert_eq!(best(&endpoints), URLS[0]);
         endpoints.failed(&endpoints.best());

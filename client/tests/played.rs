@@ -5,6 +5,7 @@
 mod played {
     mod acquire;
     mod gather;
+    mod leader;
     mod node;
     mod release;
     mod watch;
