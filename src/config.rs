@@ -88,6 +88,7 @@ pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result
             retention: options.mirror.retention.or(file.mirror.retention),
             sweep_keys_per_s: options.mirror.sweep_keys_per_s.or(file.mirror.sweep_keys_per_s),
             tls_ca: options.mirror.tls_ca.or(file.mirror.tls_ca),
+            take_over: options.mirror.take_over.or(file.mirror.take_over),
         },
         log: options.log.or(file.log),
         log_format: options.log_format.or(file.log_format),
@@ -169,6 +170,7 @@ fn mirror(redis: Option<String>, options: MirrorOptions) -> anyhow::Result<Optio
         retention: options.retention.map_or(default.retention, Into::into),
         sweep_keys_per_s: options.sweep_keys_per_s.unwrap_or(default.sweep_keys_per_s),
         tls_ca: options.tls_ca,
+        take_over: options.take_over,
         ..default
     }))
 }
@@ -240,13 +242,15 @@ mod tests {
         assert_eq!((merged.id, merged.http.map(|http| http.port())), (Some(2), Some(1)));
         std::fs::write(
             &file,
-            "redis = \"redis://db\"\n[mirror]\nmode = \"before-answer\"\ntimeout = \"250ms\"\n",
+            "redis = \"redis://db\"\n[mirror]\nmode = \"before-answer\"\ntimeout = \"250ms\"\n\
+             take-over = \"00000000-0000-4000-8000-000000000001\"\n",
         )
         .unwrap();
         let merged = with_file(options(), Some(&file)).unwrap();
         let mirror = Config::from_options(merged).unwrap().mirror.unwrap();
         assert_eq!((mirror.url.as_str(), mirror.timeout), ("redis://db", Duration::from_millis(250)));
         assert_eq!(mirror.mode, ringfence_mirror::MirrorMode::BeforeAnswer);
+        assert_eq!(mirror.take_over.map(|id| id.as_u128() & 0xff), Some(1));
         let mirror = MirrorOptions { prefix: Some("p".to_owned()), ..MirrorOptions::default() };
         assert!(error(Options { mirror, ..options() }).contains("--redis"));
         std::fs::write(&file, "idd = 7\n").unwrap();

@@ -88,7 +88,7 @@ const GAUGES: &[(&str, &str)] = &[
     ),
     (
         "ringfence_mirror_state",
-        "1 for the state that this node's mirror is in: standby (it does not lead), published, reconciling, connecting, failing, superseded.",
+        "1 for the state that this node's mirror is in: standby (it does not lead), published, reconciling, connecting, failing, occupied (another cluster publishes there).",
     ),
     ("ringfence_mirror_lag_keys", "Keys that have changed and are not known to stand in Redis."),
     ("ringfence_mirror_lag_seconds", "How long ago the first of these changed."),

@@ -10,7 +10,7 @@ const STATES = {
   reconciling: "Table and Redis are being compared, and changes published.",
   connecting: "Redis is being connected to.",
   failing: "Redis cannot be reached, or refuses what is written. It is tried again and again; grants go on meanwhile.",
-  superseded: "Another cluster, which started later, publishes there: this one has stopped.",
+  occupied: "Another cluster publishes there: this one does not.",
 };
 
 export class MirrorView {

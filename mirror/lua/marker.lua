@@ -1,31 +1,53 @@
--- Claims a Redis master for a cluster. Of two clusters the one that started at the larger revision has it (of two equal
--- ones the one with the larger id), whichever asks first: so they cannot take it from each other in turns.
+-- Claims a Redis master for a cluster. Each claim of the cluster that has it is a beat: the marker changes.
 --
--- It also says how far its cluster has come, for those founded later: at least so far, as it is written from time to time.
+-- A cluster that has it and beats keeps it, whoever asks. Another's marker is replaced only if it still is what the
+-- caller has seen for so long that its owner must be gone, or if the caller is to take over from that very cluster.
+--
+-- The marker also says how far its cluster has come, for those founded later: at least so far.
 --
 -- KEYS[1]  the marker
 -- ARGV     cluster, first_revision, revision
+--          seen: what may be replaced, as it was answered here; '' for no marker
+--          from: the cluster that may be replaced whatever it does, or ''
 --
--- Answers {what was found, cluster, first_revision}, the last two as they stand now:
---   0  the cluster's own marker    1  none, or no marker    2  that of an earlier cluster    3  that of a later one
-local found = 1
-if redis.call('TYPE', KEYS[1])['ok'] == 'hash' then
-  local stands = redis.call('HMGET', KEYS[1], 'cluster', 'first_revision', 'revision')
-  local first = stands[2] and #stands[2] <= 16 and string.find(stands[2], '^%d+$') and tonumber(stands[2])
-  if stands[1] and first and first < 9007199254740992 then
-    local own = tonumber(ARGV[2])
-    if stands[1] == ARGV[1] and first == own then
-      if (tonumber(stands[3] or '') or 0) < tonumber(ARGV[3]) then
-        -- With its memory full Redis refuses, and the marker stands all the same.
-        redis.pcall('HSET', KEYS[1], 'revision', ARGV[3])
-      end
-      return {0, stands[1], stands[2]}
-    elseif first > own or (first == own and stands[1] > ARGV[1]) then
-      return {3, stands[1], stands[2]}
+-- Answers {what was done, seen, cluster, first_revision}, the last three as they were found:
+--   0  the caller's own marker: it has beaten    1  no marker: claimed    2  another's: replaced    3  left as it was
+local function number(text)
+  if text and #text <= 16 and string.find(text, '^%d+$') then
+    local value = tonumber(text)
+    if value < 9007199254740992 then
+      return value
     end
-    found = 2
   end
 end
-redis.call('DEL', KEYS[1])
-redis.call('HSET', KEYS[1], 'cluster', ARGV[1], 'first_revision', ARGV[2], 'revision', ARGV[3])
-return {found, ARGV[1], ARGV[2]}
+
+local seen, cluster, first, reached, beat = '', '', '0', 0, 0
+if redis.call('TYPE', KEYS[1])['ok'] == 'hash' then
+  local stands = redis.call('HMGET', KEYS[1], 'cluster', 'first_revision', 'revision', 'beat')
+  if stands[1] and number(stands[2]) then
+    cluster, first = stands[1], stands[2]
+    reached, beat = number(stands[3]) or 0, number(stands[4]) or 0
+    seen = table.concat({cluster, first, stands[3] or '', stands[4] or ''}, ' ')
+  end
+end
+
+local done
+if cluster == ARGV[1] then
+  done = 0
+elseif seen == ARGV[4] or (cluster ~= '' and cluster == ARGV[5]) then
+  done = cluster == '' and 1 or 2
+else
+  return {3, seen, cluster, first}
+end
+if done == 0 then
+  -- Redis refuses what needs memory when it has none left, unless the script has written before.
+  redis.call('PERSIST', KEYS[1])
+else
+  redis.call('DEL', KEYS[1])
+  reached = 0
+end
+if reached < tonumber(ARGV[3]) then
+  redis.call('HSET', KEYS[1], 'revision', ARGV[3])
+end
+redis.call('HSET', KEYS[1], 'cluster', ARGV[1], 'first_revision', ARGV[2], 'beat', beat + 1)
+return {done, seen, cluster, first}

@@ -54,13 +54,23 @@ pub(crate) enum Done {
 }
 
 /// What was found where the marker of this cluster now is, or is not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Own,
     Nothing,
-    Earlier,
-    /// A later cluster's: it was left there.
-    Later(Identity),
+    /// That of a cluster that is gone, or was to be replaced.
+    Former(Identity),
+    /// It was left as it was.
+    Left(Left),
+}
+
+/// A marker that was left as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// All that it says, in one text; empty where there is none.
+    pub(crate) seen: String,
+    /// Whose it is.
+    pub(crate) owner: Option<Identity>,
 }
 
 /// A pipeline in which each command has its own answer or error.
@@ -204,25 +214,31 @@ impl Connection {
         scan.query_async(&mut self.redis.clone()).await
     }
 
-    /// Claims the master for this cluster, which has come to `revision`, if it is no later one's.
+    /// Claims the master for this cluster, which has come to `revision`. Another's marker is replaced only if it is
+    /// what was `seen`, or of the cluster `from`.
     pub(crate) async fn claim(
         &self,
         marker: &str,
         identity: Identity,
         revision: Revision,
+        seen: &str,
+        from: Option<Uuid>,
     ) -> Result<Found, RedisError> {
         let mut claim = redis::cmd("EVALSHA");
         claim.arg(&self.marker).arg(1).arg(marker);
         claim.arg(identity.cluster_id.to_string()).arg(identity.first_revision.0).arg(revision.0);
-        let (found, cluster, first): (u8, String, u64) = claim.query_async(&mut self.redis.clone()).await?;
-        Ok(match found {
+        claim.arg(seen).arg(from.map(|from| from.to_string()).unwrap_or_default());
+        let (done, seen, cluster, first): (u8, String, String, u64) =
+            claim.query_async(&mut self.redis.clone()).await?;
+        let found = Identity {
+            first_revision: Revision(first),
+            cluster_id: Uuid::parse_str(&cluster).unwrap_or_default(),
+        };
+        Ok(match done {
             0 => Found::Own,
             1 => Found::Nothing,
-            2 => Found::Earlier,
-            _ => Found::Later(Identity {
-                first_revision: Revision(first),
-                cluster_id: Uuid::parse_str(&cluster).unwrap_or_default(),
-            }),
+            2 => Found::Former(found),
+            _ => Found::Left(Left { owner: (!cluster.is_empty()).then_some(found), seen }),
         })
     }
 

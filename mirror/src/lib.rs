@@ -39,9 +39,12 @@
 //! by a linearizable read. What carries a revision above R was never written by this cluster: it is replaced, if it still
 //! is what was read.
 //!
-//! **One Redis, one cluster.** A marker on each master names the cluster and the revision that it started at. Of two, the
-//! later one has the Redis and publishes all it has; the other stops and says so. Neither can take it from the other in
-//! turns, because the order is the same whoever asks.
+//! **One Redis, one cluster.** A marker on each master names the cluster that has it, and changes with each of that
+//! cluster's looks, twice a second. Another cluster does not publish there, and says so, until it has seen the marker
+//! unchanged at eight looks in a row, two seconds apart; then it takes over, if the marker still is what it saw. The one
+//! that was replaced finds that at its next look, and before its next write if it was paused. Where what it writes until
+//! then has the lower revisions the script leaves it out; for where it has not, everything is compared once more 5 s
+//! later.
 //!
 //! **Memory is bounded** while Redis is away: so many pending keys, then none and the word that all is due.
 //!

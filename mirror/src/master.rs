@@ -8,9 +8,9 @@ use std::time::Duration;
 use redis::RedisError;
 use ringfence_wire::Key;
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use crate::connection::{Connection, Found, is_elsewhere};
+use crate::connection::{Connection, Found, Left, is_elsewhere};
 use crate::due::Due;
 use crate::mirror::Shared;
 use crate::pending::Pending;
@@ -23,8 +23,15 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Waits between two attempts to connect: the first, and the longest.
 const RETRY: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// How often a cluster that has stopped for a later one looks whether that has gone.
-const LOOK_AFTER_LATER: Duration = Duration::from_secs(2);
+/// How long a claim is relied on without another. A process that was paused for longer claims again before it writes.
+const CLAIM_LASTS: Duration = Duration::from_secs(2);
+/// How long after it was replaced a cluster may still write: until it looks, and what it had sent has arrived.
+const FORMER_WRITES: Duration = Duration::from_secs(5);
+/// How often a cluster that has left the master to another looks whether that is gone.
+const LOOK_AFTER_OTHER: Duration = Duration::from_secs(2);
+/// How many of these looks in a row must find the same: a cluster that is alive changes its marker every [`LOOK`]. They are
+/// counted, not timed, so that Redis being away for a while makes nobody look dead.
+const QUIET_LOOKS: u32 = 8;
 
 /// A master and what is to be done there.
 pub(crate) struct Master {
@@ -45,6 +52,12 @@ struct Now {
     refuses: bool,
     /// Whether keys wait because their slots are not served there.
     waits: bool,
+    /// When the master was last claimed, with success.
+    claimed: Instant,
+    /// When it was taken over from another cluster, until everything was compared once more after [`FORMER_WRITES`].
+    taken_over: Option<Instant>,
+    /// The marker that this cluster has left as it was, and at how many looks in a row that was seen.
+    left: Option<(String, u32)>,
     left_to: Option<Identity>,
     last_error: Option<String>,
     /// The error that was last warned of, until all was well again.
@@ -58,8 +71,8 @@ struct Now {
 pub(crate) enum Lost {
     /// It failed, or Redis is not what it was.
     Failed(RedisError),
-    /// A later cluster has claimed the master.
-    Later(Identity),
+    /// Another cluster has the master.
+    Other(Left),
 }
 
 impl From<RedisError> for Lost {
@@ -80,6 +93,9 @@ impl Master {
             state: State::Connecting,
             refuses: false,
             waits: false,
+            claimed: Instant::now(),
+            taken_over: None,
+            left: None,
             left_to: None,
             last_error: None,
             warned: None,
@@ -109,9 +125,9 @@ impl Master {
                     sleep(retry).await;
                     self.now().retry = (retry * 2).min(RETRY_MAX);
                 }
-                Lost::Later(identity) => {
-                    self.leave_to(identity);
-                    sleep(LOOK_AFTER_LATER).await;
+                Lost::Other(left) => {
+                    self.leave(left);
+                    sleep(LOOK_AFTER_OTHER).await;
                 }
             }
         }
@@ -148,25 +164,47 @@ impl Master {
             if !self.pending.retry_elsewhere() {
                 self.now().waits = false;
             }
+            if self.now().taken_over.take_if(|at| at.elapsed() > FORMER_WRITES).is_some() {
+                self.due.all();
+            }
         }
     }
 
     /// Sees to it that the marker names this cluster. If it did not, what stands there is to be compared with the table.
     pub(crate) async fn claim<S: Source>(&self, source: &S, connection: &Connection) -> Result<(), Lost> {
-        match self.claim_marker(source, connection).await? {
+        let asked = Instant::now();
+        let found = self.claim_marker(source, connection).await?;
+        let is_own = found == Found::Own;
+        let redis = self.address();
+        let mut now = self.now();
+        match found {
+            Found::Left(left) => return Err(Lost::Other(left)),
             Found::Own => {}
-            Found::Later(later) => return Err(Lost::Later(later)),
-            Found::Nothing | Found::Earlier => {
-                tracing::info!(
-                    redis = self.address(),
-                    "Redis was empty or another cluster's: publishing all"
-                );
-                self.shared.answers.forget();
-                self.due.all();
-                self.enter(State::Reconciling);
+            Found::Nothing => tracing::info!(redis, "Redis was empty: publishing all"),
+            Found::Former(Identity { cluster_id: from, .. }) => {
+                tracing::warn!(redis, %from, "took this Redis over from another cluster: publishing all");
+                now.taken_over = Some(Instant::now());
             }
         }
+        now.claimed = asked;
+        now.left = None;
+        drop(now);
+        if !is_own {
+            self.shared.answers.forget();
+            self.due.all();
+            self.enter(State::Reconciling);
+        }
         Ok(())
+    }
+
+    /// Claims the master again if that was long ago: this process may have been paused, and another cluster have it now.
+    pub(crate) async fn keep_claim<S: Source>(
+        &self,
+        source: &S,
+        connection: &Connection,
+    ) -> Result<(), Lost> {
+        let is_old = self.now().claimed.elapsed() > CLAIM_LASTS;
+        if is_old { self.claim(source, connection).await } else { Ok(()) }
     }
 
     async fn claim_marker<S: Source>(
@@ -175,11 +213,18 @@ impl Master {
         connection: &Connection,
     ) -> Result<Found, RedisError> {
         let revision = source.views(&[]).revision;
+        let seen = match &self.now().left {
+            None => String::new(),
+            Some((seen, looks)) if *looks >= QUIET_LOOKS => seen.clone(),
+            // No marker reads like this.
+            Some(_) => "?".to_owned(),
+        };
+        let take_over = self.shared.settings.take_over;
         let mut names = self.markers.iter();
         loop {
             let marker =
                 names.next().expect("a master with slots has a marker, and the last name's answer is final");
-            match connection.claim(marker, source.identity(), revision).await {
+            match connection.claim(marker, source.identity(), revision, &seen, take_over).await {
                 Err(error) if is_elsewhere(&error) && names.len() > 0 => {}
                 answer => return answer,
             }
@@ -193,7 +238,7 @@ impl Master {
 
     /// Everything that was to be compared has been.
     pub(crate) fn is_reconciled(&self) {
-        if !self.due.wants_all() {
+        if !self.due.wants_all() && self.now().taken_over.is_none() {
             self.enter(State::Published);
             let mut now = self.now();
             now.warned = None;
@@ -248,6 +293,10 @@ impl Master {
     fn failed(&self, error: &RedisError, state: State) {
         metrics::counter!("ringfence_mirror_errors_total").increment(1);
         let mut now = self.now();
+        // Nor could the other cluster reach Redis, perhaps: its silence counts from the beginning again.
+        if let Some((_, looks)) = &mut now.left {
+            *looks = 0;
+        }
         let error = error.to_string();
         // Once, not for each attempt.
         if now.warned.as_ref() != Some(&error) {
@@ -259,20 +308,23 @@ impl Master {
         now.last_error = Some(error);
     }
 
-    fn leave_to(&self, identity: Identity) {
+    /// Another cluster has the master, or had it a moment ago.
+    fn leave(&self, Left { seen, owner }: Left) {
         let mut now = self.now();
-        if now.left_to != Some(identity) {
+        if let Some(Identity { cluster_id, .. }) = owner.filter(|_| now.left_to != owner) {
             tracing::error!(
                 redis = self.address(),
-                cluster = %identity.cluster_id,
-                first_revision = identity.first_revision.0,
-                "another cluster that started later publishes to this Redis: this one does so no longer. Give each a \
-                 prefix of its own, or purge what a dead one left"
+                cluster = %cluster_id,
+                "another cluster publishes to this Redis: this one does not. Give each a prefix of its own. If that one \
+                 is to be replaced, stop it; this one takes over {} s later, or at once with --mirror-take-over {cluster_id}",
+                u64::from(QUIET_LOOKS) * LOOK_AFTER_OTHER.as_secs()
             );
         }
-        now.state = State::Superseded;
+        let looks = now.left.take().filter(|(before, _)| *before == seen).map_or(0, |(_, looks)| looks);
+        now.left = Some((seen, looks + 1));
+        now.state = State::Occupied;
         now.refuses = false;
-        now.left_to = Some(identity);
+        now.left_to = owner.or(now.left_to);
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {

@@ -44,6 +44,7 @@ impl Master {
         connection: &Connection,
         mut taken: Taken<'_>,
     ) -> Result<(), Lost> {
+        self.keep_claim(source, connection).await?;
         let view = source.views(&taken.keys());
         let (mut refused, mut elsewhere) = (None, None);
         for (number, (state, answer)) in

@@ -5,6 +5,8 @@ use redis::{
     Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates, io::tcp::TcpSettings,
 };
 
+use uuid::Uuid;
+
 use crate::names::Names;
 use crate::redis_url::RedisUrl;
 
@@ -27,6 +29,8 @@ pub struct Settings {
     pub sweep_keys_per_s: u32,
     /// A file with the certificates (PEM) of the authorities to trust, in place of the system's.
     pub tls_ca: Option<PathBuf>,
+    /// The cluster whose Redis is taken over though it is alive. Others are waited for until they are gone.
+    pub take_over: Option<Uuid>,
 }
 
 /// Whether the answer to a grant waits for Redis.
@@ -57,6 +61,7 @@ pub(crate) struct Checked {
     pub(crate) names: Names,
     pub(crate) retention: Duration,
     pub(crate) sweep_keys_per_s: u32,
+    pub(crate) take_over: Option<Uuid>,
     certificates: Option<Vec<u8>>,
 }
 
@@ -71,6 +76,7 @@ impl Settings {
             retention: Duration::from_secs(24 * 60 * 60),
             sweep_keys_per_s: 2_000,
             tls_ca: None,
+            take_over: None,
         }
     }
 
@@ -100,6 +106,7 @@ impl Settings {
             names: Names::new(&self.prefix),
             retention: self.retention,
             sweep_keys_per_s: self.sweep_keys_per_s,
+            take_over: self.take_over,
             certificates: certificates.transpose()?,
         };
         if checked.certificates.is_some() && !checked.url.tls {

@@ -31,8 +31,8 @@ pub trait Source: Clone + Send + Sync + 'static {
     fn read_index(&self) -> impl Future<Output = Option<Revision>> + Send;
 }
 
-/// A cluster, as it is told from others on the same Redis. The order decides whose Redis it is: the later one's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+/// A cluster, as it is told from others on the same Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Identity {
     /// The revision that it started at.
     pub first_revision: Revision,

@@ -28,7 +28,7 @@ pub struct MasterStatus {
     pub lag_keys: usize,
     /// As in [`Status`].
     pub lag_ms: u64,
-    /// The later cluster that this Redis is left to.
+    /// The cluster that this Redis is left to.
     pub left_to: Option<Identity>,
     /// What went wrong here last.
     pub last_error: Option<String>,
@@ -48,20 +48,14 @@ pub enum State {
     Connecting,
     /// Redis cannot be reached, or refuses what is written. It is tried again and again.
     Failing,
-    /// Another cluster that started later publishes here: this one has stopped.
-    Superseded,
+    /// Another cluster publishes here: this one does not.
+    Occupied,
 }
 
 impl State {
     /// All there are.
-    pub(crate) const ALL: [Self; 6] = [
-        Self::Standby,
-        Self::Published,
-        Self::Reconciling,
-        Self::Connecting,
-        Self::Failing,
-        Self::Superseded,
-    ];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Standby, Self::Published, Self::Reconciling, Self::Connecting, Self::Failing, Self::Occupied];
 
     /// Its word.
     pub fn name(self) -> &'static str {
@@ -71,7 +65,7 @@ impl State {
             Self::Reconciling => "reconciling",
             Self::Connecting => "connecting",
             Self::Failing => "failing",
-            Self::Superseded => "superseded",
+            Self::Occupied => "occupied",
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::{Deserialize, Deserializer, de};
+use uuid::Uuid;
 
 use crate::child;
 use crate::config::{self, Config};
@@ -106,6 +107,10 @@ pub(crate) struct MirrorOptions {
     /// PEM file of the authorities that Redis's certificate is checked with, in place of the system's
     #[arg(long = "mirror-tls-ca", env = "RINGFENCE_MIRROR_TLS_CA", value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
+    /// Take Redis over from this cluster even if that is alive. Without it a new cluster waits until the old one has been
+    /// silent for 16 s
+    #[arg(long = "mirror-take-over", env = "RINGFENCE_MIRROR_TAKE_OVER", value_name = "UUID")]
+    pub(crate) take_over: Option<Uuid>,
 }
 
 /// When a grant is answered.

@@ -120,6 +120,10 @@ async fn a_full_redis_gets_the_rest_once_there_is_room() {
     let status = world.state(State::Failing).await;
     assert!(status.last_error.unwrap().contains("OOM"));
     churn.goes_on(50).await;
+    // Its cluster is not taken for dead meanwhile.
+    let beat = async || server.command(["hget", "ringfence:marker:{0}", "beat"]).await.unwrap();
+    let before = beat().await;
+    until(WITHIN, "its marker beats", async || (beat().await != before).then_some(())).await.unwrap();
     server.command(["config", "set", "maxmemory", "0"]).await.unwrap();
     end(world, churn, sampler, "there was room").await;
 }
@@ -188,6 +192,10 @@ async fn a_new_leader_publishes_what_the_last_one_left_out() {
     // Marks are not handed over.
     world.table = world.table.node(true);
     world.lead_again();
+    // It need not wait until the last one is gone.
+    let begins = |state| !matches!(state, State::Standby | State::Connecting);
+    let status = world.status("it has connected", |status| begins(status.state)).await;
+    assert!(matches!(status.state, State::Reconciling | State::Published), "{status:?}");
     world.is_equal("a new leader").await;
 }
 

@@ -1,11 +1,11 @@
 //! Others that write to the same Redis: a former leader, another cluster, anybody.
 
 use std::future::ready;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
 
 use ringfence_harness::{RedisServer, until};
-use ringfence_mirror::{Identity, Mirror, PurgeError, Settings, State, purge};
+use ringfence_mirror::{Identity, Mirror, MirrorMode, PurgeError, Settings, State, purge};
 use ringfence_wire::{Key, Revision, Token};
 use tokio::time::sleep;
 
@@ -144,55 +144,151 @@ async fn a_foreign_hand_is_noticed_and_what_it_wrote_replaced() {
     world.is_equal("a foreign hand, and grants").await;
 }
 
+/// Once the cluster that started later had the Redis, and readers rejected the live holders of the other.
 #[tokio::test]
-async fn of_two_clusters_the_one_that_started_later_has_the_redis_until_it_is_purged() {
+async fn a_cluster_keeps_its_redis_as_long_as_it_is_alive() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
     let settings = || unswept(server.url());
-    let earlier = World::start(settings(), &redis, Table::new(1_000));
-    let (earlier_id, later_id) =
-        (earlier.table.identity().cluster_id, Table::new(9_000).identity().cluster_id);
+    let mut first = World::start(settings(), &redis, Table::new(1_000));
     let keys = keys(20);
-    earlier.table.grant_all(&keys[..15]);
-    earlier.is_equal("the start").await;
+    first.table.grant_all(&keys[..15]);
+    first.state(State::Published).await;
+    let sampler = Sampler::start(&redis, &first.table, &keys);
 
-    let mut later = World::start(settings(), &redis, Table::new(9_000));
-    later.table.grant_all(&keys[10..]);
-    let status = earlier.state(State::Superseded).await;
-    assert_eq!(status.masters[0].left_to, Some(later.table.identity()));
-    later.is_equal("another cluster's data").await;
-    later.state(State::Published).await;
-
-    // No fight: what the earlier one does is not seen.
-    let before = redis.dump().await.unwrap();
-    let churn = Churn::start(&earlier.table, &keys[15..]);
-    churn.goes_on(3).await;
-    churn.stop().await;
-    let looks = async || {
-        let stats = server.command(["info", "stats"]).await.unwrap();
-        let count = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
-        count.and_then(|count| count.trim().parse::<u64>().ok()).unwrap()
-    };
-    // Each command of this test is a connection too.
-    let (from, asked) = (looks().await, AtomicU64::new(0));
-    let look = async || {
-        let own = asked.fetch_add(1, Ordering::Relaxed) + 1;
-        (looks().await > from + own).then_some(())
-    };
-    until(WITHIN, "the earlier cluster looks whether the later one is gone", look).await.unwrap();
-    assert_eq!(redis.dump().await.unwrap(), before);
-    assert_eq!(earlier.mirror.status().state, State::Superseded);
-
-    let refused = purge(settings(), earlier_id).await;
+    // Somebody copied its configuration.
+    let mut second = World::start(settings(), &redis, Table::new(9_000));
+    second.table.grant_all(&keys[10..]);
+    let status = second.state(State::Occupied).await;
+    assert_eq!(status.masters[0].left_to, Some(first.table.identity()));
+    first.table.grant_all(&keys[15..]);
+    first.is_equal("another cluster came").await;
+    // Nor is it let in where nothing stands for a moment.
+    for _ in 0..5 {
+        sampler.data_is_lost();
+        server.command(["flushall"]).await.unwrap();
+        first.is_equal("a flush").await;
+    }
+    server.command(["save"]).await.unwrap();
+    server.restart().await.unwrap();
+    first.is_equal("a restart").await;
+    first.state(State::Published).await;
+    assert_eq!(second.state(State::Occupied).await.masters[0].left_to, Some(first.table.identity()));
+    let second_id = second.table.identity().cluster_id;
+    let refused = purge(settings(), second_id).await;
     assert!(matches!(refused, Err(PurgeError::OtherCluster { .. })), "{refused:?}");
-    assert_eq!(redis.dump().await.unwrap(), before);
+    sampler.finish();
 
-    later.step_down().await;
+    // When it is gone, the other has the Redis: not for a moment's silence, but by itself.
+    first.step_down().await;
+    let since = Instant::now();
+    takes_over(&second).await;
+    assert!(since.elapsed() > Duration::from_secs(10), "{:?}", since.elapsed());
+    second.is_equal("the first is gone").await;
+    first.lead_again();
+    let status = first.state(State::Occupied).await;
+    assert_eq!(status.masters[0].left_to, Some(second.table.identity()));
+    second.is_equal("the first came back").await;
+
+    // It has the larger revisions, and yet the first takes over from it.
+    second.step_down().await;
+    takes_over(&first).await;
+    first.is_equal("the second is gone").await;
+    first.step_down().await;
     server.command(["set", "another program's", "1"]).await.unwrap();
-    assert_eq!(purge(settings(), later_id).await.unwrap(), 20);
-    earlier.state(State::Published).await;
-    earlier.is_equal("the later cluster was purged").await;
-    assert_eq!(server.command(["exists", "another program's"]).await.unwrap(), "1");
+    assert_eq!(purge(settings(), first.table.identity().cluster_id).await.unwrap(), 20);
+    assert_eq!(server.command(["keys", "*"]).await.unwrap(), "another program's");
+}
+
+/// Waits until a cluster publishes that waits for another one to be gone.
+async fn takes_over(world: &World) {
+    let look = || ready((world.mirror.status().state == State::Published).then_some(()));
+    until(4 * WITHIN, "it takes over", look).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_marker_of_an_earlier_version_gives_way_like_any_other() {
+    let server = RedisServer::builder().start().await.unwrap();
+    let redis = Redis::at([server.address()]);
+    let id = Table::new(1).identity().cluster_id.to_string();
+    let marker =
+        ["hset", "ringfence:marker:{0}", "cluster", &id, "first_revision", "90000", "revision", "91000"];
+    server.command(marker).await.unwrap();
+    let world = World::start(unswept(server.url()), &redis, Table::new(1_000));
+    world.table.grant_all(&keys(3));
+    let status = world.state(State::Occupied).await;
+    assert_eq!(status.masters[0].left_to.unwrap().cluster_id.to_string(), id);
+    takes_over(&world).await;
+    world.is_equal("nobody beat").await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_alive_is_replaced_by_one_that_names_it() {
+    let server = RedisServer::builder().start().await.unwrap();
+    let redis = Redis::at([server.address()]);
+    let first = World::start(unswept(server.url()), &redis, Table::new(9_000));
+    let keys = keys(20);
+    first.table.grant_all(&keys[..15]);
+    first.state(State::Published).await;
+    let take_over = Some(first.table.identity().cluster_id);
+    let settings = || Settings { take_over, ..unswept(server.url()) };
+    let second = World::start(settings(), &redis, Table::new(1_000));
+    second.table.grant_all(&keys[5..]);
+    let status = first.state(State::Occupied).await;
+    assert_eq!(status.masters[0].left_to, Some(second.table.identity()));
+    second.is_equal("it took over").await;
+    // The flag may stay, and lets nobody take it from anyone else.
+    let third = World::start(settings(), &redis, Table::new(20_000));
+    let status = third.state(State::Occupied).await;
+    assert_eq!(status.masters[0].left_to, Some(second.table.identity()));
+    second.state(State::Published).await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_was_paused_while_another_took_over_writes_nothing_any_more() {
+    let server = RedisServer::builder().start().await.unwrap();
+    let redis = Redis::at([server.address()]);
+    let keys = keys(10);
+    // Its process stands still when the test wants. Its revisions are such that nothing else keeps its writes out.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let settings = Settings { mode: MirrorMode::BeforeAnswer, ..unswept(server.url()) };
+    let former = {
+        let _inside = runtime.enter();
+        World::start(settings, &redis, Table::new(9_000))
+    };
+    let (pauses, paused) = channel::<Receiver<()>>();
+    let process = std::thread::spawn(move || {
+        runtime.block_on(async {
+            loop {
+                match paused.try_recv() {
+                    Ok(until) => drop(until.recv()),
+                    Err(TryRecvError::Empty) => sleep(Duration::from_millis(1)).await,
+                    Err(TryRecvError::Disconnected) => break,
+                }
+            }
+        });
+    });
+    let leases = former.table.grant_all(&keys);
+    former.is_equal("the start").await;
+    former.state(State::Published).await;
+
+    let (pause, until) = channel();
+    pauses.send(until).unwrap();
+    let take_over = Some(former.table.identity().cluster_id);
+    let next = World::start(Settings { take_over, ..unswept(server.url()) }, &redis, Table::new(1_000));
+    next.table.grant_all(&keys);
+    next.state(State::Published).await;
+    next.is_equal("it took over").await;
+    let sampler = Sampler::start(&redis, &next.table, &keys);
+    leases.iter().for_each(|lease| former.table.release(*lease));
+    // It was paused for longer than it relies on a claim.
+    sleep(Duration::from_secs(3)).await;
+    drop(pause);
+    former.state(State::Occupied).await;
+    next.is_equal("the former one went on").await;
+    sampler.finish();
+    drop(pauses);
+    process.join().unwrap();
 }
 
 #[tokio::test]
