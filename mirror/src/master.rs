@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use redis::RedisError;
+use redis::{ErrorKind, RedisError};
 use ringfence_wire::Key;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
@@ -13,9 +13,10 @@ use tokio::time::{Instant, sleep};
 use crate::connection::{Connection, Found, Left, is_elsewhere};
 use crate::due::Due;
 use crate::mirror::Shared;
+use crate::names::Slots;
 use crate::pending::Pending;
 use crate::status::{MasterStatus, State};
-use crate::topology::MasterAt;
+use crate::topology::{MasterAt, address};
 use crate::{Identity, Source};
 
 /// How often the marker is looked at: how soon it is noticed that Redis was emptied, or belongs to another.
@@ -35,15 +36,23 @@ const QUIET_LOOKS: u32 = 8;
 
 /// A master and what is to be done there.
 pub(crate) struct Master {
-    pub(crate) at: MasterAt,
-    /// What the marker may be called.
-    markers: Vec<String>,
+    host: String,
+    port: u16,
+    place: Mutex<Place>,
     pub(crate) pending: Pending,
     pub(crate) due: Arc<Due>,
     pub(crate) shared: Arc<Shared>,
     /// To be told when the master may be another by now.
     pub(crate) suspect: Arc<Notify>,
+    retired: Notify,
     now: Mutex<Now>,
+}
+
+/// What belongs there.
+struct Place {
+    slots: Slots,
+    /// What the marker may be called.
+    markers: Vec<String>,
 }
 
 struct Now {
@@ -82,12 +91,9 @@ impl From<RedisError> for Lost {
 }
 
 impl Master {
-    /// `None` for a master without slots, where nothing can be published.
-    pub(crate) fn new(at: MasterAt, shared: &Arc<Shared>, suspect: &Arc<Notify>) -> Option<Arc<Self>> {
-        let markers = shared.settings.names.markers(&at.slots);
-        if markers.is_empty() {
-            return None;
-        }
+    pub(crate) fn new(at: MasterAt, shared: &Arc<Shared>, suspect: &Arc<Notify>) -> Arc<Self> {
+        let MasterAt { host, port, slots } = at;
+        let markers = shared.settings.names.markers(&slots);
         let due = Arc::new(Due::default());
         let now = Now {
             state: State::Connecting,
@@ -101,19 +107,61 @@ impl Master {
             warned: None,
             retry: RETRY,
         };
-        Some(Arc::new(Self {
-            at,
-            markers,
+        Arc::new(Self {
+            host,
+            port,
+            place: Mutex::new(Place { slots, markers }),
             pending: Pending::new(&due),
             due,
             shared: Arc::clone(shared),
             suspect: Arc::clone(suspect),
+            retired: Notify::new(),
             now: Mutex::new(now),
-        }))
+        })
     }
 
-    /// Publishes to it until this is dropped.
+    /// Whether this is the master there.
+    pub(crate) fn is_at(&self, at: &MasterAt) -> bool {
+        (&self.host, self.port) == (&at.host, at.port)
+    }
+
+    /// It has these slots now. What waits for others is theirs who got them: they compare everything. True if anything has
+    /// changed.
+    pub(crate) fn get(&self, slots: &Slots) -> bool {
+        let mut place = self.place();
+        if place.slots == *slots {
+            return false;
+        }
+        let gains = !slots.are_among(&place.slots);
+        let markers = self.shared.settings.names.markers(slots);
+        *place = Place { slots: slots.clone(), markers };
+        drop(place);
+        self.pending.keep(|key| self.has(key));
+        if gains {
+            let mut now = self.now();
+            if now.state == State::Published {
+                now.state = State::Reconciling;
+            }
+            drop(now);
+            self.due.all();
+        }
+        true
+    }
+
+    /// It is a master no longer: [`Master::run`] returns.
+    pub(crate) fn retire(&self) {
+        self.retired.notify_one();
+    }
+
+    /// Publishes to it until it is [retired](Master::retire) or this is dropped.
     pub(crate) async fn run<S: Source>(&self, source: &S) {
+        tokio::select! {
+            never = self.serve_again_and_again(source) => match never {},
+            () = self.retired.notified() => {}
+        }
+    }
+
+    async fn serve_again_and_again<S: Source>(&self, source: &S) -> Infallible {
         loop {
             let Err(lost) = self.serve(source).await;
             self.shared.answers.forget();
@@ -135,7 +183,7 @@ impl Master {
 
     async fn serve<S: Source>(&self, source: &S) -> Result<Infallible, Lost> {
         let settings = &self.shared.settings;
-        let client = settings.client(&self.at.host, self.at.port)?;
+        let client = settings.client(&self.host, self.port)?;
         let connection = Connection::open(&client, &settings.names, settings.retention).await?;
         self.claim(source, &connection).await?;
         self.due.all();
@@ -220,20 +268,20 @@ impl Master {
             Some(_) => "?".to_owned(),
         };
         let take_over = self.shared.settings.take_over;
-        let mut names = self.markers.iter();
-        loop {
-            let marker =
-                names.next().expect("a master with slots has a marker, and the last name's answer is final");
+        let markers = self.place().markers.clone();
+        let mut error = RedisError::from((ErrorKind::InvalidClientConfig, "the master has no slots"));
+        for marker in &markers {
             match connection.claim(marker, source.identity(), revision, &seen, take_over).await {
-                Err(error) if is_elsewhere(&error) && names.len() > 0 => {}
+                Err(elsewhere) if is_elsewhere(&elsewhere) => error = elsewhere,
                 answer => return answer,
             }
         }
+        Err(error)
     }
 
     /// Whether the slot of this key is there.
     pub(crate) fn has(&self, key: &Key) -> bool {
-        self.shared.settings.names.is_in(&self.at.slots, key)
+        self.shared.settings.names.is_in(&self.place().slots, key)
     }
 
     /// Everything that was to be compared has been.
@@ -281,7 +329,7 @@ impl Master {
     }
 
     pub(crate) fn address(&self) -> String {
-        self.at.address()
+        address(&self.host, self.port)
     }
 
     fn enter(&self, state: State) {
@@ -325,6 +373,10 @@ impl Master {
         now.state = State::Occupied;
         now.refuses = false;
         now.left_to = owner.or(now.left_to);
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().expect("no panic while the slots of a master are locked")
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {

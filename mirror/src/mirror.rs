@@ -2,9 +2,11 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use ringfence_wire::{Key, Revision};
 use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::answers::Answers;
@@ -69,35 +71,34 @@ impl Mirror {
     /// runtime with I/O and time, which may be another than the one that serves clients.
     pub async fn publish<S: Source>(&self, source: S) -> Infallible {
         let _publishing = Publishing::begin(&self.shared);
-        let suspect = Arc::new(Notify::new());
-        loop {
-            let masters = match discover(&self.shared.settings).await {
-                Ok(masters) => masters,
+        let found = loop {
+            match discover(&self.shared.settings).await {
+                Ok(found) => break found,
                 Err(error) => {
                     self.shared.cannot_find(&error, source.count_changed());
                     // Nobody hands them on now: those who wait hear no when their time is over.
                     self.shared.answers.forget_asked();
                     self.status().measure();
                     sleep(RETRY).await;
-                    continue;
                 }
-            };
-            let all: Vec<_> =
-                masters.iter().filter_map(|at| Master::new(at.clone(), &self.shared, &suspect)).collect();
-            {
-                let mut publication = self.shared.publication();
-                let publication = publication.get_or_insert_default();
-                publication.masters.clone_from(&all);
-                publication.backlog = None;
             }
-            // All is compared with each master of the new list, so that nothing is lost with the old.
-            tokio::select! {
-                never = self.dispatch(&source, &all) => return never,
-                _ = join_all(all.iter().map(|master| master.run(&source))) => {}
-                () = self.masters_change(&masters, &suspect) => {}
+        };
+        let (new, mut masters) = unbounded_channel::<Arc<Master>>();
+        let source = &source;
+        let run = async move {
+            let mut running = FuturesUnordered::new();
+            loop {
+                tokio::select! {
+                    Some(master) = masters.recv() => running.push(async move { master.run(source).await }),
+                    Some(()) = running.next() => {}
+                }
             }
-            // What stood on a master need not stand on the one that takes its place.
-            self.shared.answers.forget();
+        };
+        // All in one task: nobody sees half of a change of the masters.
+        tokio::select! {
+            never = self.follow(found, &new) => never,
+            never = self.dispatch(source) => never,
+            never = run => never,
         }
     }
 
@@ -129,7 +130,7 @@ impl Mirror {
     }
 
     /// Hands marked keys on to the masters that have their slots.
-    async fn dispatch<S: Source>(&self, source: &S, masters: &[Arc<Master>]) -> Infallible {
+    async fn dispatch<S: Source>(&self, source: &S) -> Infallible {
         let mut gathers = self.mode() == MirrorMode::Async;
         loop {
             let keys = tokio::select! {
@@ -141,14 +142,15 @@ impl Mirror {
                     // Not while there are more: they have gathered.
                     gathers = self.mode() == MirrorMode::Async && keys.len() < TAKE;
                     if overflowed {
-                        masters.iter().for_each(|master| master.due.all());
+                        self.shared.masters().iter().for_each(|master| master.due.all());
                     }
                     keys
                 }
                 asked = self.shared.answers.asked() => asked,
             };
+            let masters = self.shared.masters();
             for key in keys {
-                let owner = match masters {
+                let owner = match &masters[..] {
                     [one] => Some(one),
                     _ => masters.iter().find(|master| master.has(&key)),
                 };
@@ -161,16 +163,51 @@ impl Mirror {
         }
     }
 
-    /// Returns when the masters are others, and sets the gauges meanwhile.
-    async fn masters_change(&self, known: &[MasterAt], suspect: &Notify) {
+    /// Keeps the list of masters as Redis has it, hands on those that are `new`, and sets the gauges.
+    async fn follow(&self, first: Vec<MasterAt>, new: &UnboundedSender<Arc<Master>>) -> Infallible {
+        let suspect = Arc::new(Notify::new());
+        let mut found = Ok(first);
         loop {
-            let _ = timeout(LOOK, suspect.notified()).await;
-            self.status().measure();
-            if discover(&self.shared.settings).await.is_ok_and(|masters| masters != known) {
-                return;
+            // Where nobody can be asked, the masters are those that were found before.
+            if let Ok(found) = found {
+                self.adopt(found, &suspect, new);
             }
+            self.status().measure();
             sleep(RETRY).await;
+            let _ = timeout(LOOK, suspect.notified()).await;
+            found = discover(&self.shared.settings).await;
         }
+    }
+
+    /// Of those that were masters before, only what changed is compared anew.
+    fn adopt(&self, found: Vec<MasterAt>, suspect: &Arc<Notify>, new: &UnboundedSender<Arc<Master>>) {
+        let mut former = self.shared.masters();
+        let mut masters = Vec::new();
+        let mut has_changed = false;
+        for at in found {
+            let known = former.iter().position(|master| master.is_at(&at));
+            if let Some(known) = known {
+                let master = former.swap_remove(known);
+                has_changed |= master.get(&at.slots);
+                masters.push(master);
+            } else {
+                let master = Master::new(at, &self.shared, suspect);
+                has_changed = true;
+                // It is received as long as anything is published.
+                let _ = new.send(Arc::clone(&master));
+                masters.push(master);
+            }
+        }
+        has_changed |= !former.is_empty();
+        former.iter().for_each(|master| master.retire());
+        if has_changed {
+            // What stood on a master need not stand on the one that takes its place.
+            self.shared.answers.forget();
+        }
+        let mut publication = self.shared.publication();
+        let publication = publication.get_or_insert_default();
+        publication.masters = masters;
+        publication.backlog = None;
     }
 }
 
@@ -186,6 +223,10 @@ impl Shared {
         let since = publication.backlog.map_or_else(Instant::now, |(_, since)| since);
         let backlog = (waiting > 0).then_some((waiting, since));
         *publication = Publication { masters: Vec::new(), backlog, last_error: Some(error) };
+    }
+
+    fn masters(&self) -> Vec<Arc<Master>> {
+        self.publication().as_ref().map(|publication| publication.masters.clone()).unwrap_or_default()
     }
 
     fn publication(&self) -> MutexGuard<'_, Option<Publication>> {

@@ -84,7 +84,19 @@ impl Slots {
     /// From ranges that include their ends.
     pub(crate) fn new(mut ranges: Vec<(u16, u16)>) -> Self {
         ranges.sort_unstable();
+        // Neighbours are one.
+        ranges.dedup_by(|next, range| {
+            let joins = u32::from(next.0) <= u32::from(range.1) + 1;
+            range.1 = if joins { range.1.max(next.1) } else { range.1 };
+            joins
+        });
         Self(ranges)
+    }
+
+    /// Whether all of these are among `others`.
+    pub(crate) fn are_among(&self, others: &Self) -> bool {
+        let is_among = |(first, last)| others.0.iter().any(|(from, to)| from <= first && last <= to);
+        self.0.iter().map(|(first, last)| (first, last)).all(is_among)
     }
 
     pub(crate) fn have(&self, slot: u16) -> bool {
@@ -138,6 +150,15 @@ mod tests {
             assert_eq!(names.key(foreign.as_bytes()), None, "{foreign}");
             assert_eq!(names.is_marker(foreign.as_bytes()), foreign.contains("marker"), "{foreign}");
         }
+    }
+
+    #[test]
+    fn slots_are_told_apart_by_what_they_are_not_by_how_they_are_listed() {
+        let slots = Slots::new(vec![(8, 9), (0, 3), (4, 5)]);
+        assert_eq!(slots, Slots::new(vec![(0, 5), (8, 9)]));
+        assert_eq!((0..12).filter(|slot| slots.have(*slot)).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 8, 9]);
+        assert!(Slots::new(vec![(1, 5), (9, 9)]).are_among(&slots));
+        assert!(!Slots::new(vec![(5, 6)]).are_among(&slots) && !Slots::new(vec![(5, 8)]).are_among(&slots));
     }
 
     #[test]

@@ -94,6 +94,16 @@ impl Pending {
         any
     }
 
+    /// Forgets all keys but these. Those under way are not forgotten.
+    pub(crate) fn keep(&self, is_kept: impl Fn(&Key) -> bool) {
+        let mut inner = self.lock();
+        inner.queue.retain(|(_, key)| is_kept(key));
+        inner.queued.retain(&is_kept);
+        inner.elsewhere.retain(|key, _| is_kept(key));
+        drop(inner);
+        self.emptied.notify_one();
+    }
+
     /// Waits until fewer than `count` are on their way: those under way included, those elsewhere not.
     pub(crate) async fn fewer_than(&self, count: usize) {
         while self.lock().on_their_way() >= count {

@@ -56,8 +56,13 @@ impl Master {
                     taken.settle(number);
                 }
                 Err(error) if is_elsewhere(&error) => {
-                    taken.is_elsewhere(number);
-                    elsewhere = Some(error);
+                    if self.has(&state.key) {
+                        taken.is_elsewhere(number);
+                        elsewhere = Some(error);
+                    } else {
+                        // The slot has gone meanwhile. Whoever got it compares everything.
+                        taken.settle(number);
+                    }
                 }
                 Err(error) if is_final(&error) => return Err(error.into()),
                 Err(error) => refused = Some(error),

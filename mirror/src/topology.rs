@@ -20,9 +20,12 @@ pub(crate) struct MasterAt {
 
 impl MasterAt {
     pub(crate) fn address(&self) -> String {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        address(&self.host, self.port)
     }
+}
+
+pub(crate) fn address(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// Asks for the masters, as they are now. Of several to ask the first that answers is believed.
