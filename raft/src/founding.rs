@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::consensus::{Member, NodeId};
 use crate::identity::{DataDir, Identity};
 use crate::log_store::LogStore;
-use crate::peer::{Answer, Call, Channel, Peers, Probed};
+use crate::peer::{Answer, Call, Peers, Probed};
 use crate::state_machine::Raft;
 
 /// How long one member may take to answer, and how often members are asked.
@@ -211,7 +211,7 @@ impl Founding {
                 if first.contains_key(&id) {
                     continue;
                 }
-                match timeout(ASK, peers.call(id, Channel::Founding, Call::Adopt { cluster })).await {
+                match timeout(ASK, peers.call(id, Call::Adopt { cluster })).await {
                     Ok(Ok(Answer::Adopted)) => drop(first.insert(id, member(id, probed.incarnation))),
                     Ok(Ok(Answer::Refused { reason })) => {
                         tracing::warn!(peer = id, reason, "a member will not join")
@@ -236,7 +236,7 @@ impl Founding {
 /// Asks all at once; those that do not answer are missing.
 async fn probe(peers: &Arc<Peers>, others: &[NodeId]) -> BTreeMap<NodeId, Probed> {
     let asked = others.iter().map(|&id| async move {
-        match timeout(ASK, peers.call(id, Channel::Founding, Call::Probe)).await {
+        match timeout(ASK, peers.call(id, Call::Probe)).await {
             Ok(Ok(Answer::Probed(probed))) => Some((id, probed)),
             _ => None,
         }

@@ -20,7 +20,8 @@
 //! - *certainly not done* and *maybe done* are kept apart on every path ([`Unanswered`], `proposer`, `peer::call`);
 //! - a read that claims to be linearizable was confirmed by a quorum after it arrived (`reads`);
 //! - what goes from the log stands in two snapshots on disk, and a damaged one is never used (`compaction`, `snapshots`);
-//! - a node that lost its data never counts as the member that it was (`identity`, `founding`, `peer::hello`).
+//! - a node that lost its data never counts as the member that it was, nor a node that was removed as the one that has its
+//!   id now (`identity`, `founding`, `peer::hello`, `peer::call`).
 //!
 //! [`StoppedNode`] reads what all this left on a disk (`inspect`).
 //!

@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::consensus::{Consensus, LogId, Member, NodeId};
 use crate::handle::{Handle, RETRY, Shared, Unanswered};
-use crate::peer::{Answer, Call, CallError, Channel};
+use crate::peer::{Answer, Call, CallError};
 
 /// How long a change may take, the search for a leader included.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
@@ -106,7 +106,7 @@ impl Handle {
             let result = match shared.leader() {
                 Some(leader) if leader == shared.id => self.order_here(order.clone(), deadline).await,
                 Some(leader) => {
-                    let call = shared.peers.call(leader, Channel::Forwards, Call::Order(order.clone()));
+                    let call = shared.peers.call(leader, Call::Order(order.clone()));
                     match timeout_at(deadline, call).await {
                         Ok(Ok(Answer::Ordered)) => Ok(()),
                         Ok(Ok(Answer::Refused { reason })) => Err(Refused(reason)),
@@ -155,7 +155,7 @@ impl Shared {
             return Err(Refused(format!("{peer} is where node {other} is")));
         }
         self.peers.introduce(id, &peer).map_err(Refused)?;
-        let asked = timeout(ASK, self.peers.call(id, Channel::Founding, Call::Probe)).await;
+        let asked = timeout(ASK, self.peers.call(id, Call::Probe)).await;
         let Ok(Ok(Answer::Probed(probed))) = asked else {
             return Err(Refused(format!(
                 "node {id} does not answer at {peer}: start it first, to join, with an empty data directory"
@@ -169,7 +169,7 @@ impl Shared {
                 "node {id} has data of its own already: give it an empty data directory, and start it to join"
             )));
         }
-        match timeout(ASK, self.peers.call(id, Channel::Founding, Call::Adopt { cluster })).await {
+        match timeout(ASK, self.peers.call(id, Call::Adopt { cluster })).await {
             Ok(Ok(Answer::Adopted)) => {}
             Ok(Ok(Answer::Refused { reason })) => {
                 return Err(Refused(format!("node {id} refuses: {reason}")));
@@ -189,7 +189,7 @@ impl Shared {
             return Ok(());
         }
         let peer = &member.peer;
-        match timeout(ASK, self.peers.call(id, Channel::Founding, Call::Probe)).await {
+        match timeout(ASK, self.peers.call(id, Call::Probe)).await {
             Ok(Ok(Answer::Probed(probed))) if probed.incarnation == member.incarnation => Ok(()),
             // The connection itself is refused where another data directory answers than the membership knows.
             Ok(Ok(Answer::Probed(_))) => Err(was_exchanged(id, peer)),

@@ -1,17 +1,19 @@
 //! Talking to the other nodes: framed binary messages over TCP connections that stay open.
 //!
 //! ```text
-//!  openraft ──▶ network ──▶ append, call ──▶ link ──▶ │ TCP │ ──▶ server ──▶ openraft, handle
-//!  handle  ──▶ forward ────────────┘          (hello)            (hello)
+//!  openraft ──▶ network ──▶ append, call ──▶ link ──▶ │ TCP │ ──▶ incoming ──▶ server ──▶ openraft, handle
+//!  handle, reads ──▶ forward ──────┘          (hello)            (hello)
 //! ```
 //! Appends, heartbeats, votes, forwards and snapshots each have connections of their own ([`hello::Channel`]), so that
-//! a large message of one never holds up another. What the two sides check before they talk stands in [`hello`].
+//! a large message of one never holds up another. What the two sides check stands in [`hello`]; a connection that would
+//! not pass any more is closed.
 
 mod append;
 mod call;
 mod forward;
 mod frame;
 mod hello;
+mod incoming;
 mod link;
 mod message;
 mod network;
@@ -27,7 +29,7 @@ use uuid::Uuid;
 
 pub(crate) use self::call::CallError;
 pub(crate) use self::forward::ForwardError;
-pub(crate) use self::hello::Channel;
+use self::hello::Channel;
 pub(crate) use self::message::{Answer, Call, Probed};
 pub(crate) use self::network::Network;
 pub(crate) use self::server::{Listener, Served};
@@ -47,7 +49,15 @@ pub(crate) struct Peers {
     cluster: OnceLock<Uuid>,
     raft: OnceLock<Raft>,
     known: Mutex<HashMap<NodeId, Known>>,
-    links: Mutex<HashMap<(NodeId, Channel), CallLink>>,
+    links: Mutex<HashMap<(NodeId, Uuid, Channel), CallLink>>,
+}
+
+/// The memberships that are known here.
+struct Memberships {
+    /// The newest, committed or not.
+    effective: Arc<StoredMembership>,
+    /// The newest that no leader can undo.
+    committed: Arc<StoredMembership>,
 }
 
 #[derive(Default)]
@@ -89,24 +99,45 @@ impl Peers {
     }
 
     /// From now on messages for Raft are passed to `raft`, and the membership is known.
-    pub(crate) fn attach(&self, raft: Raft) {
+    pub(crate) fn attach(self: &Arc<Self>, raft: Raft) {
+        let mut changes = raft.server_metrics();
         self.raft.get_or_init(|| raft);
+        let peers = Arc::downgrade(self);
+        tokio::spawn(async move {
+            while changes.changed().await.is_ok()
+                && let Some(peers) = peers.upgrade()
+            {
+                peers.close_links_of_others();
+            }
+        });
     }
 
-    /// The newest membership that is known here, committed or not.
-    fn membership(&self) -> Option<Arc<StoredMembership>> {
-        Some(Arc::clone(&self.raft.get()?.metrics().borrow_watched().membership_config))
+    /// Closes the links to nodes that the membership does not name, or names with another incarnation.
+    fn close_links_of_others(&self) {
+        let Some(known) = self.memberships() else { return };
+        self.links().retain(|(id, incarnation, _), _| {
+            known.effective.get_node(id).is_some_and(|member| member.incarnation == *incarnation)
+        });
     }
 
-    /// What it records of `id`.
+    fn memberships(&self) -> Option<Memberships> {
+        let metrics = self.raft.get()?.server_metrics();
+        let metrics = metrics.borrow_watched();
+        Some(Memberships {
+            effective: Arc::clone(&metrics.membership_config),
+            committed: Arc::clone(&metrics.committed_membership_config),
+        })
+    }
+
+    /// What the newest membership records of `id`.
     fn member(&self, id: NodeId) -> Option<Member> {
-        self.membership()?.membership().get_node(&id).cloned()
+        self.memberships()?.effective.get_node(&id).cloned()
     }
 
     /// Since when it stands, if this node is in it as it is now.
     fn member_as_of(&self) -> Option<(u64, u64)> {
-        let known = self.membership()?;
-        let own = known.membership().get_node(&self.identity.node_id)?;
+        let known = self.memberships()?.effective;
+        let own = known.get_node(&self.identity.node_id)?;
         if own.incarnation == self.identity.incarnation { as_of(&known) } else { None }
     }
 
@@ -170,6 +201,10 @@ impl Peers {
         let again = known.refused.as_ref() == Some(&reason);
         known.refused = Some(reason.clone());
         if again { io::Error::new(io::ErrorKind::AlreadyExists, reason) } else { error }
+    }
+
+    fn links(&self) -> MutexGuard<'_, HashMap<(NodeId, Uuid, Channel), CallLink>> {
+        self.links.lock().expect("no panic while the links are locked")
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<NodeId, Known>> {

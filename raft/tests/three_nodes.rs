@@ -3,78 +3,14 @@
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+mod support;
+
 use std::time::Duration;
 
-use ringfence_lease::{Acquire, Attachment, Command, Outcome, Refusal};
-use ringfence_raft::{Handle, Node, NodeId, Settings, Settled};
-use ringfence_wire::{EndReason, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
-use tempfile::TempDir;
-use tokio::net::TcpListener;
-
-/// What a cluster here counts from.
-const FIRST: u64 = 1_000;
-/// Far more than anything here takes that goes well.
-const SOON: Duration = Duration::from_secs(10);
-
-struct Cluster {
-    _dir: TempDir,
-    nodes: BTreeMap<NodeId, Node>,
-}
-
-impl Cluster {
-    async fn start(size: NodeId) -> Self {
-        let dir = TempDir::new().unwrap();
-        let mut listeners = Vec::new();
-        let mut peers = BTreeMap::new();
-        for id in 1..=size {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            peers.insert(id, listener.local_addr().unwrap().to_string());
-            listeners.push((id, listener));
-        }
-        let starts = listeners.into_iter().map(|(id, peer_listener)| {
-            let settings = Settings {
-                id,
-                data: dir.path().join(id.to_string()),
-                peer_listener,
-                peers: peers.clone(),
-                join: false,
-                url: format!("http://node-{id}"),
-                snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
-                first_revision: Some(Revision(FIRST)),
-                elders: None,
-            };
-            async move { (id, Node::start(settings).await.unwrap()) }
-        });
-        let nodes = futures_util::future::join_all(starts).await.into_iter().collect();
-        Self { _dir: dir, nodes }
-    }
-
-    fn handle(&self, id: NodeId) -> Handle {
-        self.nodes[&id].handle()
-    }
-}
-
-fn acquire(lease: u128, key: &str, wait_ms: u32) -> Command {
-    Command::Acquire(Box::new(Acquire {
-        lease_id: id(lease),
-        claims: vec![(Key::new(key).unwrap(), Mode::Exclusive)],
-        ttl: Ttl::from_ms(60_000).unwrap(),
-        wait: Wait::from_ms(wait_ms).unwrap(),
-        keep_place: false,
-        holder: None,
-        metadata: Metadata::default(),
-        attachment: Attachment(1),
-    }))
-}
-
-fn id(lease: u128) -> LeaseId {
-    LeaseId::from_u128(lease).unwrap()
-}
-
-async fn one(handle: &Handle, command: Command) -> Outcome {
-    handle.propose(vec![command]).await.unwrap().remove(0)
-}
+use ringfence_lease::{Command, Outcome, Refusal};
+use ringfence_raft::{NodeId, Settled};
+use ringfence_wire::{EndReason, Mode, Token, Ttl};
+use support::{Cluster, FIRST, SOON, acquire, id, one};
 
 #[tokio::test]
 async fn every_node_grants_and_reads_what_any_node_granted() {

@@ -18,6 +18,7 @@ use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
 use tokio::io::AsyncWriteExt;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
+use uuid::Uuid;
 
 use super::Peers;
 use super::frame::{invalid, put_frame};
@@ -38,10 +39,11 @@ const STALLED: Duration = Duration::from_secs(5);
 
 pub(super) type AppendResult = Result<StreamAppendResult<Consensus>, RPCError<Consensus>>;
 
-/// The connection for appends to one node.
+/// The connection for appends to one incarnation of a node. openraft drops it with the member.
 pub(super) struct AppendLink {
     peers: Arc<Peers>,
     to: NodeId,
+    incarnation: Uuid,
     channel: Channel,
     open: Option<Open>,
     /// Before then no connection is tried.
@@ -59,8 +61,8 @@ struct Open {
 }
 
 impl AppendLink {
-    pub(super) fn new(peers: Arc<Peers>, to: NodeId, channel: Channel) -> Self {
-        Self { peers, to, channel, open: None, not_before: None }
+    pub(super) fn new(peers: Arc<Peers>, to: NodeId, incarnation: Uuid, channel: Channel) -> Self {
+        Self { peers, to, incarnation, channel, open: None, not_before: None }
     }
 
     async fn ready(&mut self) -> Result<&mut Open, RPCError<Consensus>> {
@@ -76,7 +78,8 @@ impl AppendLink {
                 if let Some(not_before) = self.not_before {
                     sleep_until(not_before).await;
                 }
-                let link = self.peers.connect(self.to, self.channel, MAX_APPENDED).await;
+                let link =
+                    self.peers.connect(self.to, Some(self.incarnation), self.channel, MAX_APPENDED).await;
                 self.not_before = link.is_err().then(|| Instant::now() + AGAIN);
                 let link = link.map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?;
                 Open { link, owed: 0, stale: 0, writing: false }

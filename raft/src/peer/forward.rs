@@ -8,7 +8,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Peers;
 use super::call::CallError;
-use super::hello::Channel;
 use super::message::{Answer, Call};
 use crate::consensus::NodeId;
 use crate::reads::ReadPoint;
@@ -30,7 +29,7 @@ impl Peers {
         commands: &[Command],
         deadline: Instant,
     ) -> Result<Vec<Outcome>, ForwardError> {
-        let call = self.call(leader, Channel::Forwards, Call::Propose(commands.to_vec()));
+        let call = self.call(leader, Call::Propose(commands.to_vec()));
         match timeout_at(deadline, call).await {
             Ok(Ok(Answer::Outcomes(outcomes))) if outcomes.len() == commands.len() => Ok(outcomes),
             Ok(Ok(Answer::NotDone) | Err(CallError::NotSent(_))) => Err(ForwardError::NotDone),
@@ -40,13 +39,13 @@ impl Peers {
 
     /// What `leader` says of its mirror; `false` where it says nothing. The caller bounds the time.
     pub(crate) async fn stands(self: &Arc<Self>, leader: NodeId, keys: Vec<Key>, revision: Revision) -> bool {
-        let call = self.call(leader, Channel::Forwards, Call::Stands { keys, revision });
+        let call = self.call(leader, Call::Stands { keys, revision });
         matches!(call.await, Ok(Answer::Stands(true)))
     }
 
     /// A linearizable read point from `leader`; `None` where it gives none.
     pub(crate) async fn read_index(self: &Arc<Self>, leader: NodeId, deadline: Instant) -> Option<ReadPoint> {
-        match timeout_at(deadline, self.call(leader, Channel::Forwards, Call::ReadIndex)).await {
+        match timeout_at(deadline, self.call(leader, Call::ReadIndex)).await {
             Ok(Ok(Answer::ReadPoint { last, now_ms })) => Some(ReadPoint { log_id: last.into(), now_ms }),
             _ => None,
         }

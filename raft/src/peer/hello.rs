@@ -5,9 +5,12 @@
 //! with that id, and the data directory that the membership knows. Without the last, a node whose disk was emptied
 //! could vote a second time in a term, and acknowledged grants could be lost.
 //!
-//! Whoever was away may know an old membership, in which a node that was removed and taken in anew still has its old data
-//! directory. So the caller tells of the newest membership that has it as it is now: a newer one than the other side knows is
-//! believed. An emptied node knows of none, until it is taken in.
+//! A connection belongs to the two incarnations that made it. The caller expects the one that the membership names when
+//! it connects, and closes the connection when another is named. The other side looks again with every frame.
+//!
+//! A node that was away may know an old membership, in which a node that was removed and added anew still has its old data
+//! directory. So the caller tells of the newest membership that has it as it is now: if that is newer than what the other
+//! side knows, it is believed. An emptied node knows of none, until it is added.
 
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -29,7 +32,7 @@ pub(crate) const MAX_HELLO: usize = 16 << 10;
 pub(crate) enum Channel {
     /// Asking who is there, and founding a cluster.
     Founding,
-    /// Votes and the hand-over of leadership.
+    /// Votes, and the hand-over and confirmation of leadership: small messages that are answered at once.
     Votes,
     /// Commands and reads passed on to the leader.
     Forwards,
@@ -39,6 +42,8 @@ pub(crate) enum Channel {
     Heartbeats,
     /// Snapshots.
     Snapshots,
+    /// Waiting for the leader's mirror.
+    Mirror,
 }
 
 /// Who calls, whom, and what for.

@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use super::Peers;
 use super::frame::{FrameReader, invalid, put_frame};
@@ -30,14 +31,15 @@ pub(super) struct Link {
 }
 
 impl Peers {
-    /// Connects to `to`; frames of up to `max` bytes will be read.
+    /// Connects to `to`, to this incarnation of it where one is given; frames of up to `max` bytes will be read.
     pub(super) async fn connect(
         self: &Arc<Self>,
         to: NodeId,
+        incarnation: Option<Uuid>,
         channel: Channel,
         max: usize,
     ) -> io::Result<Link> {
-        let result = match timeout(CONNECT_TIMEOUT, self.try_connect(to, channel, max)).await {
+        let result = match timeout(CONNECT_TIMEOUT, self.try_connect(to, incarnation, channel, max)).await {
             Ok(result) => result,
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time")),
         };
@@ -45,7 +47,13 @@ impl Peers {
         result
     }
 
-    async fn try_connect(&self, to: NodeId, channel: Channel, max: usize) -> io::Result<Link> {
+    async fn try_connect(
+        &self,
+        to: NodeId,
+        incarnation: Option<Uuid>,
+        channel: Channel,
+        max: usize,
+    ) -> io::Result<Link> {
         let address = self.address(to).ok_or_else(|| {
             io::Error::new(io::ErrorKind::NotFound, format!("no address of node {to} is known"))
         })?;
@@ -62,7 +70,7 @@ impl Peers {
             from: self.identity.node_id,
             incarnation: self.identity.incarnation,
             to,
-            to_incarnation: self.member(to).map(|member| member.incarnation),
+            to_incarnation: incarnation,
             member_as_of: self.member_as_of(),
             url: self.own_url.clone(),
         };

@@ -12,7 +12,7 @@ use ringfence_wire::{Key, Revision};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::hello::{get, put};
+use super::hello::{Channel, get, put};
 use crate::consensus::{Consensus, Member, NodeId, Vote, log_id};
 use crate::members::Order;
 use crate::reads::ReadPoint;
@@ -44,6 +44,24 @@ pub(crate) enum Call {
         keys: Vec<Key>,
         revision: Revision,
     },
+    /// Is this still your vote?
+    Confirm {
+        vote: VoteWord,
+    },
+}
+
+impl Call {
+    /// The only channel that takes it.
+    pub(crate) fn channel(&self) -> Channel {
+        match self {
+            Self::Vote(_) | Self::PreVote(_) | Self::TransferLeader { .. } | Self::Confirm { .. } => {
+                Channel::Votes
+            }
+            Self::Propose(_) | Self::ReadIndex | Self::Order(_) => Channel::Forwards,
+            Self::Stands { .. } => Channel::Mirror,
+            Self::Probe | Self::Adopt { .. } => Channel::Founding,
+        }
+    }
 }
 
 /// The answer to a [`Call`].
@@ -71,6 +89,7 @@ pub(crate) enum Answer {
     /// What was ordered is done.
     Ordered,
     Stands(bool),
+    Confirmed(bool),
 }
 
 /// What a node tells of itself to one that founds, or looks for, its cluster.
@@ -357,5 +376,12 @@ mod tests {
         let (number, call) = get_numbered::<Call>(out.freeze()).unwrap();
         assert_eq!(number, 5);
         assert!(matches!(call, Call::PreVote(_)));
+        let vote = VoteWord { term: 3, node: 1, committed: true };
+        let mut out = BytesMut::new();
+        put_numbered(&mut out, 6, &Call::Confirm { vote });
+        assert_eq!(out[..], [6, 0, 0, 0, 0, 0, 0, 0, 9, 3, 1, 1]);
+        out.clear();
+        put_numbered(&mut out, 6, &Answer::Confirmed(true));
+        assert_eq!(out[..], [6, 0, 0, 0, 0, 0, 0, 0, 11, 1]);
     }
 }

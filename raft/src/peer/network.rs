@@ -13,6 +13,7 @@ use openraft::raft::{
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use super::Peers;
 use super::append::AppendLink;
@@ -27,28 +28,32 @@ type RpcResult<T> = Result<T, RPCError<Consensus>>;
 /// Makes the clients that openraft asks for.
 pub(crate) struct Network(pub(crate) Arc<Peers>);
 
-/// What openraft sends to one node by.
+/// What openraft sends to one member by: to the incarnation that the membership names which openraft goes by. What
+/// another process with the same id says is never taken for this member's vote or acknowledgement.
 pub(crate) struct Client {
     peers: Arc<Peers>,
     to: NodeId,
+    incarnation: Uuid,
     appends: AppendLink,
 }
 
 impl Network {
-    fn client(&self, to: NodeId, channel: Channel) -> Client {
-        Client { peers: Arc::clone(&self.0), to, appends: AppendLink::new(Arc::clone(&self.0), to, channel) }
+    fn client(&self, to: NodeId, member: &Member, channel: Channel) -> Client {
+        let (peers, incarnation) = (Arc::clone(&self.0), member.incarnation);
+        let appends = AppendLink::new(Arc::clone(&peers), to, incarnation, channel);
+        Client { peers, to, incarnation, appends }
     }
 }
 
 impl RaftNetworkFactory<Consensus> for Network {
     type Network = Client;
 
-    async fn new_client(&mut self, target: NodeId, _node: &Member) -> Client {
-        self.client(target, Channel::Appends)
+    async fn new_client(&mut self, target: NodeId, node: &Member) -> Client {
+        self.client(target, node, Channel::Appends)
     }
 
-    async fn new_heartbeat_client(&mut self, target: NodeId, _node: &Member) -> Client {
-        self.client(target, Channel::Heartbeats)
+    async fn new_heartbeat_client(&mut self, target: NodeId, node: &Member) -> Client {
+        self.client(target, node, Channel::Heartbeats)
     }
 }
 
@@ -56,7 +61,8 @@ impl Client {
     /// A call whose answer is awaited no longer than openraft waits. Without an answer the node is unreachable: for a
     /// pre-vote this is no grant.
     async fn call(&self, call: Call, option: &RPCOption) -> RpcResult<Answer> {
-        match timeout(option.soft_ttl(), self.peers.call(self.to, Channel::Votes, call)).await {
+        let answer = self.peers.call_member(self.to, self.incarnation, call);
+        match timeout(option.soft_ttl(), answer).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(CallError::NotSent(error) | CallError::Unknown(error))) => {
                 Err(RPCError::Unreachable(Unreachable::new(&error)))
@@ -132,7 +138,7 @@ impl RaftNetworkV2<Consensus> for Client {
     ) -> Result<SnapshotResponse<Consensus>, StreamingError<Consensus>> {
         tokio::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
-            sent = self.peers.send_snapshot(self.to, vote, snapshot) => match sent {
+            sent = self.peers.send_snapshot(self.to, self.incarnation, vote, snapshot) => match sent {
                 Ok(vote) => Ok(SnapshotResponse::new(vote)),
                 Err(error) => Err(StreamingError::Unreachable(Unreachable::new(&error))),
             },

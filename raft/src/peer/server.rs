@@ -9,24 +9,24 @@ use bytes::BytesMut;
 use futures_util::StreamExt;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest};
-use ringfence_mutant::{Mutant, is};
 use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use super::frame::{FrameReader, invalid, put_frame};
-use super::hello::{Channel, HELLO, Hello, MAX_HELLO, PREFACE, REFUSAL, Refusal, WELCOME, Welcome, get, put};
-use super::link::{check_preface, tune};
+use super::Peers;
+use super::call::MAX_CALLS;
+use super::frame::{invalid, put_frame};
+use super::hello::Channel;
+use super::incoming::Incoming;
 use super::message::{
     ANSWER, APPEND, APPENDED, Answer, CALL, COMMITTED, Call, Probed, SNAPSHOT_BEGIN, SNAPSHOT_INSTALLED,
     get_numbered, put_appended, put_numbered, read_append,
 };
 use super::snapshot::{Begin, CHUNK};
-use super::{Peers, as_of};
-use crate::consensus::{Consensus, NodeId};
+use crate::consensus::{Consensus, Vote};
 use crate::founding::Founding;
 use crate::handle::{Handle, TIMEOUT, Unanswered};
 use crate::members::{self, MembersError};
@@ -34,8 +34,6 @@ use crate::proposer::Failure;
 use crate::record::put_vote;
 use crate::snapshots::Generations;
 
-/// How long the first words of a connection may take.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most bytes of one append: what the log gives at once, and room for one entry more.
 const MAX_APPEND: usize = 16 << 20;
 /// The most bytes of one call: a request of 1 MiB at the door, encoded.
@@ -95,107 +93,28 @@ impl Served {
     }
 
     async fn talk(self: Arc<Self>, stream: TcpStream) -> io::Result<()> {
-        tune(&stream)?;
-        let (reader, mut writer) = stream.into_split();
-        let mut reader = FrameReader::new(reader, MAX_HELLO);
-        let hello = match timeout(HELLO_TIMEOUT, read_hello(&mut reader)).await {
-            Ok(hello) => hello,
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it said nothing in time")),
-        };
-        let mut first = BytesMut::from(&PREFACE[..]);
-        let verdict = hello.and_then(|hello| match self.check(&hello) {
-            Ok(()) => Ok(hello),
-            Err(error) => Err(self.peers.note_refused(hello.from, error)),
-        });
-        match &verdict {
-            Ok(_) => put_frame(&mut first, |out| {
-                put(
-                    out,
-                    &Welcome {
-                        incarnation: self.peers.identity.incarnation,
-                        url: self.peers.own_url.clone(),
-                    },
-                );
-                WELCOME
-            }),
-            Err(error) => put_frame(&mut first, |out| {
-                put(out, &Refusal { reason: error.to_string() });
-                REFUSAL
-            }),
-        }
-        // The caller may have gone; then the verdict is the better thing to report.
-        let written = writer.write_all(&first).await;
-        let hello = verdict?;
-        written?;
-        match hello.channel {
-            Channel::Founding | Channel::Votes | Channel::Forwards => {
-                reader.set_max(MAX_CALL);
-                self.calls(reader, writer).await
+        let (mut incoming, writer) = Incoming::accept(&self, stream).await?;
+        match incoming.channel() {
+            Channel::Founding | Channel::Votes | Channel::Forwards | Channel::Mirror => {
+                incoming.set_max(MAX_CALL);
+                self.calls(incoming, writer).await
             }
             Channel::Appends | Channel::Heartbeats => {
-                reader.set_max(MAX_APPEND);
-                self.appends(reader, writer).await
+                incoming.set_max(MAX_APPEND);
+                self.appends(incoming, writer).await
             }
             Channel::Snapshots => {
-                reader.set_max(CHUNK + 1);
-                self.snapshots(hello.from, reader, writer).await
+                incoming.set_max(CHUNK + 1);
+                self.snapshots(incoming, writer).await
             }
         }
-    }
-
-    /// Whether the caller means this node, and is who the cluster knows.
-    fn check(&self, hello: &Hello) -> io::Result<()> {
-        let refuse = |reason: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
-        let own = &self.peers.identity;
-        if hello.group != 0 {
-            return refuse(format!("there is no Raft group {}", hello.group));
-        }
-        if hello.to != own.node_id {
-            return refuse(format!("this is node {}, not node {}", own.node_id, hello.to));
-        }
-        let is_other = hello.to_incarnation.is_some_and(|expected| expected != own.incarnation);
-        if is_other && !is(Mutant::LetsWipedNodeIn) {
-            return refuse(format!("node {} has another data directory than the cluster knows", own.node_id));
-        }
-        if hello.channel == Channel::Founding {
-            return Ok(());
-        }
-        if self.handle.get().is_none() {
-            let reason =
-                format!("node {} does not belong to a cluster yet, or is still starting", own.node_id);
-            return Err(io::Error::new(io::ErrorKind::NotConnected, reason));
-        }
-        let cluster = self.peers.cluster_id();
-        if hello.cluster != Some(cluster) {
-            return refuse(format!("node {} belongs to cluster {cluster}, the caller does not", own.node_id));
-        }
-        if let Some(known) = self.peers.membership()
-            && let Some(member) = known.membership().get_node(&hello.from)
-            && member.incarnation != hello.incarnation
-            // `None`, which is less than all others, is what an emptied node knows.
-            && hello.member_as_of <= as_of(&known)
-            && !is(Mutant::LetsWipedNodeIn)
-        {
-            return refuse(format!(
-                "node {} comes with another data directory than the cluster knows: it may have voted or acknowledged \
-                 what it no longer remembers",
-                hello.from
-            ));
-        }
-        self.peers.learn_url(hello.from, &hello.url);
-        self.peers.note_welcome(hello.from);
-        Ok(())
     }
 
     fn handle(&self) -> io::Result<&Handle> {
         self.handle.get().ok_or_else(|| invalid("a node that belongs to no cluster has no Raft".to_owned()))
     }
 
-    async fn calls(
-        self: Arc<Self>,
-        mut reader: FrameReader<OwnedReadHalf>,
-        mut writer: OwnedWriteHalf,
-    ) -> io::Result<()> {
+    async fn calls(self: Arc<Self>, mut incoming: Incoming, mut writer: OwnedWriteHalf) -> io::Result<()> {
         let (answers, mut queue) = mpsc::channel::<(u64, Answer)>(QUEUE);
         let writing = tokio::spawn(async move {
             let mut out = BytesMut::new();
@@ -213,18 +132,25 @@ impl Served {
             }
             io::Result::Ok(())
         });
+        let permits = Arc::new(Semaphore::new(MAX_CALLS));
         let read = async {
-            while let Some((kind, body)) = reader.next().await? {
+            while let Some((kind, body)) = incoming.next().await? {
                 if kind != CALL {
                     return Err(invalid(format!("a frame of kind {kind} in place of a call")));
                 }
-                let (number, call) = get_numbered(body)?;
+                let (number, call) = get_numbered::<Call>(body)?;
+                if call.channel() != incoming.channel() {
+                    return Err(invalid(format!("a call on the wrong channel, {:?}", incoming.channel())));
+                }
+                let permit =
+                    Arc::clone(&permits).acquire_owned().await.expect("the semaphore is never closed");
                 let served = Arc::clone(&self);
                 let answers = answers.clone();
                 tokio::spawn(async move {
                     let answer = served.answer(call).await;
                     // The caller may have gone.
                     let _ = answers.send((number, answer)).await;
+                    drop(permit);
                 });
             }
             Ok(())
@@ -262,11 +188,7 @@ impl Served {
         }
     }
 
-    async fn appends(
-        self: Arc<Self>,
-        mut reader: FrameReader<OwnedReadHalf>,
-        mut writer: OwnedWriteHalf,
-    ) -> io::Result<()> {
+    async fn appends(self: Arc<Self>, mut incoming: Incoming, mut writer: OwnedWriteHalf) -> io::Result<()> {
         let (requests, queue) = mpsc::channel::<AppendEntriesRequest<Consensus>>(QUEUE);
         let input =
             futures_util::stream::unfold(
@@ -278,7 +200,7 @@ impl Served {
         // Of the appends that are not answered yet.
         let (kinds, mut kinds_asked) = mpsc::unbounded_channel();
         let read = async {
-            while let Some((kind, body)) = reader.next().await? {
+            while let Some((kind, body)) = incoming.next().await? {
                 if ![APPEND, COMMITTED].contains(&kind) {
                     return Err(invalid(format!("a frame of kind {kind} in place of an append")));
                 }
@@ -318,16 +240,15 @@ impl Served {
 
     async fn snapshots(
         self: Arc<Self>,
-        from: NodeId,
-        mut reader: FrameReader<OwnedReadHalf>,
+        mut incoming: Incoming,
         mut writer: OwnedWriteHalf,
     ) -> io::Result<()> {
-        while let Some((kind, body)) = reader.next().await? {
+        while let Some((kind, body)) = incoming.next().await? {
             if kind != SNAPSHOT_BEGIN {
                 return Err(invalid(format!("a frame of kind {kind} in place of a snapshot")));
             }
             let begin = Begin::read(body)?;
-            let (vote, snapshot) = begin.receive(from, &self.generations, &mut reader).await?;
+            let (vote, snapshot) = begin.receive(&self.generations, &mut incoming).await?;
             let response = self.handle()?.shared.raft.install_full_snapshot(vote, snapshot).await;
             let response = response.map_err(io::Error::other)?;
             let mut out = BytesMut::new();
@@ -338,17 +259,6 @@ impl Served {
             writer.write_all(&out).await?;
         }
         Ok(())
-    }
-}
-
-async fn read_hello(reader: &mut FrameReader<OwnedReadHalf>) -> io::Result<Hello> {
-    let mut preface = [0; PREFACE.len()];
-    reader.read_raw(&mut preface).await?;
-    check_preface(&preface)?;
-    match reader.next().await? {
-        Some((HELLO, body)) => get(&body),
-        Some((kind, _)) => Err(invalid(format!("a frame of kind {kind} in place of a hello"))),
-        None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed before its hello")),
     }
 }
 
@@ -372,6 +282,12 @@ async fn answer(handle: &Handle, call: Call) -> Answer {
                 Err(error) => Some(error.to_string()),
             };
             Answer::TransferLeader { refused }
+        }
+        Call::Confirm { vote } => {
+            let vote = Vote::from(vote);
+            // Raft's own state, in turn with the votes that it grants. Its metrics may lag behind a vote that was granted.
+            let is_own = raft.with_raft_state(move |state| vote.committed && *state.vote_ref() == vote);
+            Answer::Confirmed(is_own.await.unwrap_or(false))
         }
         Call::Propose(commands) => match handle.propose_here(commands, Instant::now() + TIMEOUT).await {
             Ok(outcomes) => Answer::Outcomes(outcomes),

@@ -16,12 +16,13 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::mpsc;
+use uuid::Uuid;
 
 use super::Peers;
-use super::frame::{FrameReader, invalid, put_frame};
+use super::frame::{invalid, put_frame};
 use super::hello::Channel;
+use super::incoming::Incoming;
 use super::message::{SNAPSHOT_BEGIN, SNAPSHOT_CHUNK, SNAPSHOT_END, SNAPSHOT_INSTALLED};
 use crate::consensus::{NodeId, Snapshot, SnapshotMeta, Vote};
 use crate::record::{RecordError, put_meta, put_vote, read_meta, read_vote};
@@ -40,10 +41,11 @@ impl Peers {
     pub(super) async fn send_snapshot(
         self: &Arc<Self>,
         to: NodeId,
+        incarnation: Uuid,
         vote: Vote,
         snapshot: Snapshot,
     ) -> io::Result<Vote> {
-        let mut link = self.connect(to, Channel::Snapshots, CHUNK).await?;
+        let mut link = self.connect(to, Some(incarnation), Channel::Snapshots, CHUNK).await?;
         let Snapshot { meta, snapshot: generation } = snapshot;
         let bytes = generation.head().bytes;
         let mut progress = Progress::new("sent", to, &meta, bytes);
@@ -114,18 +116,17 @@ impl Begin {
     /// Receives the rest. What this returns is on disk, and not yet one of the node's own snapshots.
     pub(super) async fn receive(
         self,
-        from: NodeId,
         generations: &Arc<Generations>,
-        reader: &mut FrameReader<OwnedReadHalf>,
+        incoming: &mut Incoming,
     ) -> io::Result<(Vote, Snapshot)> {
         let Self { vote, bytes, meta } = self;
-        let mut progress = Progress::new("received", from, &meta, bytes);
+        let mut progress = Progress::new("received", incoming.from(), &meta, bytes);
         let (chunks, queue) = mpsc::channel(AHEAD);
         let (generations, covers) = (Arc::clone(generations), meta.clone());
         let writing = aside(move || write_chunks(generations.writer()?, queue, bytes, covers));
         let receiving = async {
             loop {
-                match reader.next().await? {
+                match incoming.next().await? {
                     Some((SNAPSHOT_CHUNK, chunk)) => {
                         progress.add(chunk.len());
                         if chunks.send(Some(chunk)).await.is_err() {
