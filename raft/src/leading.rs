@@ -64,6 +64,11 @@ impl Leading {
         Some(self.lock().as_mut()?.advance())
     }
 
+    /// The leader's clock in milliseconds; `None` unless this node leads in `term`.
+    pub(crate) fn now_ms_in(&self, term: u64) -> Option<u64> {
+        Some(self.lock().as_mut().filter(|lead| lead.term == term)?.advance())
+    }
+
     /// Starts to lead in `term`, with the clock at the last applied time. Commands wait for [`Leading::open`].
     pub(crate) fn begin(&self, term: u64, mut at_ms: u64) {
         if is(Mutant::DeposedLeaderExpires) {

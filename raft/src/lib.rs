@@ -18,7 +18,7 @@
 //! - the time that an entry is stamped with never runs faster than real time, and no stamp outlives its leader's term
 //!   (`clock`, `leading`, `proposer`);
 //! - *certainly not done* and *maybe done* are kept apart on every path ([`Unanswered`], `proposer`, `peer::call`);
-//! - a read that claims to be linearizable was confirmed by a quorum after it arrived (`reads`);
+//! - a read that claims to be linearizable was confirmed by a quorum after it arrived (`reads`, `confirm`);
 //! - what goes from the log stands in two snapshots on disk, and a damaged one is never used (`compaction`, `snapshots`);
 //! - a node that lost its data never counts as the member that it was, nor a node that was removed as the one that has its
 //!   id now (`identity`, `founding`, `peer::hello`, `peer::call`).
@@ -35,6 +35,7 @@ mod batch;
 mod changes;
 mod clock;
 mod compaction;
+mod confirm;
 mod consensus;
 mod founding;
 mod handle;

@@ -1,17 +1,18 @@
-//! Linearizable reads by ReadIndex: one confirmation of the leadership for all reads that wait for one.
+//! Linearizable reads: one confirmation of the leadership for all reads that wait for one.
 //!
 //! A read is linearizable if a quorum confirms the leader *after* the read arrived, and the local state has applied
-//! what was committed by then. So reads that arrive while one confirmation is under way share the next.
+//! what was committed by then. So reads that arrive while one confirmation is under way share the next. What the
+//! confirmation is stands in [`crate::confirm`].
 
 use std::sync::Arc;
 
-use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_mutant::{Mutant, is};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::applied::Applied;
+use crate::confirm::confirm;
 use crate::consensus::{LogId, NodeId};
 use crate::handle::{RETRY, TIMEOUT, Unanswered};
 use crate::leading::Leading;
@@ -65,7 +66,7 @@ impl Reads {
         Self { queue, read_index: own }
     }
 
-    /// Confirms with a quorum that this node leads; `None` if it does not.
+    /// Confirms with a quorum that this node leads; `None` if it does not, or no quorum says so in time.
     pub(crate) async fn confirm_here(&self) -> Option<ReadPoint> {
         self.read_index.confirm_here().await
     }
@@ -125,8 +126,8 @@ impl ReadIndex {
             let log_id = self.applied.lock().last_applied?;
             return Some(ReadPoint { log_id, now_ms: self.leading.now_ms()? });
         }
-        let (read, _) = self.raft.get_read_log_id(ReadPolicy::ReadIndex).await.ok()?;
-        // Should the term have changed since, this is the clock that now ends leases: what it leaves them still holds.
-        Some(ReadPoint { log_id: *read.log_id(), now_ms: self.leading.now_ms()? })
+        let log_id = confirm(&self.raft, &self.peers).await?;
+        // The point is an entry of the term that was confirmed. The clock has to be of that term, too.
+        Some(ReadPoint { log_id, now_ms: self.leading.now_ms_in(log_id.committed_leader_id().term)? })
     }
 }

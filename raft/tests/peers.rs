@@ -12,12 +12,73 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringfence_raft::{Handle, Mirrored, Node, NodeId};
 use ringfence_wire::{Key, Revision, Role};
-use support::proxy::Proxy;
+use support::proxy::{APPENDS, Proxy, Way};
 use support::stranger::{self, Name, Stranger};
-use support::{Cluster, SOON, View, bind, grant, lead, settings, until};
+use support::{Cluster, SOON, View, acquire, bind, grant, id, lead, settings, until};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use uuid::Uuid;
+
+/// openraft's ReadIndex once took the late answer to an old append for the answer to a newer message.
+#[tokio::test]
+async fn a_leader_that_was_deposed_answers_no_linearizable_read() {
+    let mut listeners = BTreeMap::new();
+    for node in 1..=3u64 {
+        listeners.insert(node, bind().await);
+    }
+    let real: View = listeners.iter().map(|(node, (_, address))| (*node, address.clone())).collect();
+    let (to_2, to_3) = (Proxy::to(&real[&2]).await, Proxy::to(&real[&3]).await);
+    let (from_2, from_3) = (Proxy::to(&real[&1]).await, Proxy::to(&real[&1]).await);
+    let mut views: BTreeMap<NodeId, View> = (1..=3).map(|node| (node, real.clone())).collect();
+    views
+        .insert(1, View::from([(1, real[&1].clone()), (2, to_2.address.clone()), (3, to_3.address.clone())]));
+    views.get_mut(&2).unwrap().insert(1, from_2.address.clone());
+    views.get_mut(&3).unwrap().insert(1, from_3.address.clone());
+    let cluster = Cluster::found(listeners, &views).await;
+    let (old, new, third) = (cluster.handle(1), cluster.handle(2), cluster.handle(3));
+    lead(&old, 1).await;
+    grant(&old, 1, "warm").await;
+    old.linearize().await.unwrap();
+
+    // The others take an entry, and their answers stay on the way.
+    to_2.hold([APPENDS], Way::Back);
+    to_3.hold([APPENDS], Way::Back);
+    let before = old.status().last_log_index;
+    let asking = old.clone();
+    let unanswered = tokio::spawn(async move { asking.propose(vec![acquire(2, "x", 0)]).await });
+    until("the others have the entry", || {
+        let last = old.status().last_log_index;
+        last > before && [&new, &third].iter().all(|other| other.status().last_log_index == last)
+    })
+    .await;
+    for proxy in [&to_2, &to_3, &from_2, &from_3] {
+        proxy.cut();
+    }
+    until("another leads", || matches!(new.status().leader, Some(2 | 3))).await;
+    grant(&new, 3, "w").await;
+
+    // Now somebody reads from the old leader, and the answers of before arrive.
+    let asking = old.clone();
+    let read = tokio::spawn(async move { asking.linearize().await });
+    turns().await;
+    assert!(!read.is_finished());
+    to_3.release(APPENDS, Way::Back);
+    // It tells node 2, too, that the entry is committed. The answer of node 2 is older than that.
+    until("it commits the entry", || old.status().committed_index > before).await;
+    turns().await;
+    to_2.release(APPENDS, Way::Back);
+    let answered = read.await.unwrap();
+    let sees = old.view(|table| table.lease(id(3), None).is_ok());
+    assert!(answered.is_err() || sees, "a read that began after the grant does not see it");
+    drop(unanswered);
+}
+
+/// All nodes run on this thread. After so many turns each has done what it could do without the network.
+async fn turns() {
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+}
 
 /// Connections once outlived the member that they were made to. An election asked the process that was removed.
 #[tokio::test]

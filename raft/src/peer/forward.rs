@@ -1,15 +1,16 @@
-//! Passing commands and reads on to the leader.
+//! What a node asks another for: of the leader, to take commands and reads; of a voter, whether the leader still leads.
 
 use std::sync::Arc;
 
 use ringfence_lease::{Command, Outcome};
 use ringfence_wire::{Key, Revision};
 use tokio::time::{Instant, timeout_at};
+use uuid::Uuid;
 
 use super::Peers;
 use super::call::CallError;
 use super::message::{Answer, Call};
-use crate::consensus::NodeId;
+use crate::consensus::{NodeId, Vote};
 use crate::reads::ReadPoint;
 
 /// Why passed-on commands have no outcome.
@@ -35,6 +36,12 @@ impl Peers {
             Ok(Ok(Answer::NotDone) | Err(CallError::NotSent(_))) => Err(ForwardError::NotDone),
             Ok(Ok(_) | Err(CallError::Unknown(_))) | Err(_) => Err(ForwardError::Unknown),
         }
+    }
+
+    /// Whether this incarnation of `voter` says that `vote`, a leader's, is still its own.
+    pub(crate) async fn confirm(self: &Arc<Self>, voter: NodeId, incarnation: Uuid, vote: Vote) -> bool {
+        let call = Call::Confirm { vote: vote.into() };
+        matches!(self.call_member(voter, incarnation, call).await, Ok(Answer::Confirmed(true)))
     }
 
     /// What `leader` says of its mirror; `false` where it says nothing. The caller bounds the time.

@@ -32,7 +32,7 @@ pub(crate) const MAX_HELLO: usize = 16 << 10;
 pub(crate) enum Channel {
     /// Asking who is there, and founding a cluster.
     Founding,
-    /// Votes, and the hand-over and confirmation of leadership: small messages that are answered at once.
+    /// Votes, the hand-over of leadership, and the rounds that confirm it: small messages that are answered at once.
     Votes,
     /// Commands and reads passed on to the leader.
     Forwards,

@@ -1,0 +1,114 @@
+//! A round of questions that confirms a leadership.
+//!
+//! The leader of term T notes what is committed, then asks every other voter whether T's vote is still its own. When a
+//! majority of each configuration of the membership has said yes, what was noted is a read point: whoever has applied it
+//! sees every write that was acknowledged before the round began.
+//!
+//! Why: a write that the round's leader does not know was acknowledged by the leader of a later term, whom a majority had
+//! elected by then. Two majorities share a voter, also across one change of the membership, and a leader never starts a
+//! second change before the first is committed. That voter would say no, because no vote ever goes back to an earlier
+//! term. It matters that each answer is to a question of this round: what a voter said before may have changed since. And
+//! it matters that each voter looks at the vote itself, in turn with granting it, and not at a copy.
+//!
+//! The leader's own vote counts as of the begin, where it has one. The point stays one if the leader is deposed before
+//! the round ends.
+//!
+//! Only a leader that has committed an entry of its own term can ask: before that it does not know what earlier leaders
+//! have committed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use openraft::RaftState;
+use tokio::time::timeout;
+
+use crate::consensus::{Consensus, LogId, NodeId, StoredMembership, Vote};
+use crate::peer::Peers;
+use crate::state_machine::Raft;
+
+/// How long a round may take: as long as any follower waits before it may elect another.
+const ROUND: Duration = Duration::from_millis(500);
+
+/// What is committed, if a majority confirms in time that this node leads.
+pub(crate) async fn confirm(raft: &Raft, peers: &Arc<Peers>) -> Option<LogId> {
+    let own = *raft.node_id();
+    let round = raft.with_raft_state(move |state| Round::begin(own, state)).await.ok()??;
+    let mut yes = BTreeSet::from([own]);
+    if round.is_confirmed_by(&yes) {
+        return Some(round.committed);
+    }
+    let voters = round.membership.voter_ids().filter(|id| *id != own);
+    let mut answers: FuturesUnordered<_> = voters.map(|id| round.ask(id, peers)).collect();
+    let confirmed = async {
+        while let Some(answer) = answers.next().await {
+            yes.extend(answer);
+            if round.is_confirmed_by(&yes) {
+                return Some(round.committed);
+            }
+        }
+        None
+    };
+    timeout(ROUND, confirmed).await.ok()?
+}
+
+/// What the leader knew when the round began.
+struct Round {
+    vote: Vote,
+    committed: LogId,
+    membership: Arc<StoredMembership>,
+}
+
+impl Round {
+    /// `None` where this node does not lead, or has committed nothing in its term yet.
+    fn begin(own: NodeId, state: &RaftState<Consensus>) -> Option<Self> {
+        let vote = *state.vote_ref();
+        // What a quorum has, also where this node is about to learn only that it may apply it: a follower may be quicker.
+        let committed = *state.cluster_committed()?;
+        let leads = vote.committed && vote.leader_id.voted_for == own;
+        let has_committed = committed.committed_leader_id().term == vote.leader_id.term;
+        let membership = Arc::clone(state.membership_state.effective());
+        (leads && has_committed).then_some(Self { vote, committed, membership })
+    }
+
+    /// `id`, if it says that the vote is still its own.
+    async fn ask(&self, id: NodeId, peers: &Arc<Peers>) -> Option<NodeId> {
+        let incarnation = self.membership.get_node(&id)?.incarnation;
+        peers.confirm(id, incarnation, self.vote).await.then_some(id)
+    }
+
+    fn is_confirmed_by(&self, yes: &BTreeSet<NodeId>) -> bool {
+        is_quorum(self.membership.get_joint_config(), yes)
+    }
+}
+
+/// Whether `yes` holds a majority of each configuration. Who votes in none of them does not count.
+fn is_quorum(configs: &[BTreeSet<NodeId>], yes: &BTreeSet<NodeId>) -> bool {
+    !configs.is_empty() && configs.iter().all(|voters| 2 * voters.intersection(yes).count() > voters.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quorum_is_a_majority_of_each_configuration() {
+        let is_quorum = |configs: &[&[NodeId]], yes: &[NodeId]| {
+            let configs: Vec<_> = configs.iter().map(|voters| voters.iter().copied().collect()).collect();
+            is_quorum(&configs, &yes.iter().copied().collect())
+        };
+        assert!(is_quorum(&[&[1]], &[1]));
+        assert!(!is_quorum(&[&[1, 2]], &[1]));
+        assert!(is_quorum(&[&[1, 2, 3]], &[1, 3]));
+        assert!(!is_quorum(&[&[1, 2, 3, 4]], &[1, 3]));
+        // A leader that is no voter, or is one no longer, does not count.
+        assert!(!is_quorum(&[&[2, 3]], &[1, 2]));
+        // While the members change, both configurations have to agree.
+        assert!(!is_quorum(&[&[1, 2, 3], &[1, 4, 5]], &[1, 2]));
+        assert!(!is_quorum(&[&[1, 2, 3], &[1, 4, 5]], &[1, 4, 5]));
+        assert!(is_quorum(&[&[1, 2, 3], &[1, 4, 5]], &[1, 2, 5]));
+        assert!(!is_quorum(&[], &[1]));
+        assert!(!is_quorum(&[&[]], &[1]));
+    }
+}
