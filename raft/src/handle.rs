@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::{Instant as _, ServerState};
 use ringfence_lease::{Attachment, Command, LeaseTable, Outcome};
 use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{ClusterStatus, Key, LeaseId, Revision};
@@ -259,14 +259,26 @@ impl Shared {
 
     /// Whether this node leads, and a quorum acknowledged it within the last while. A lone voter is its own quorum.
     pub(crate) fn has_quorum(&self, within: Duration) -> bool {
-        let is_alone =
-            || self.raft.as_leader().is_ok() && self.raft.voter_ids().all(|voter| voter == self.id);
+        let is_alone = || self.leads_in().is_some() && self.raft.voter_ids().all(|voter| voter == self.id);
         self.is_acknowledged(within) || is_alone()
     }
 
+    /// As openraft counts acknowledgements: one may be credited to a message that was sent after what it answers. So this
+    /// may be wrong by as long as an answer was on its way; nothing may rest on it but where to send what, and whether
+    /// time is counted.
     fn is_acknowledged(&self, within: Duration) -> bool {
-        let acknowledged = self.raft.as_leader().ok().and_then(|leader| leader.last_quorum_acked());
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let acknowledged = metrics.last_quorum_acked.filter(|_| metrics.state == ServerState::Leader);
         acknowledged.is_some_and(|at| at.elapsed() < within)
+    }
+
+    /// The term in which this node leads, as far as Raft has told. The vote alone does not say it: that of a leader that
+    /// was started again is still its own.
+    pub(crate) fn leads_in(&self) -> Option<u64> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        (metrics.state == ServerState::Leader).then_some(metrics.current_term)
     }
 
     pub(crate) fn followed_at(&self) -> MutexGuard<'_, Option<Instant>> {

@@ -375,7 +375,7 @@ async fn lead(shared: Arc<Shared>, start: Arc<Start>) {
             leader_changes.increment(known.is_some().into());
             leader = known;
         }
-        let term = shared.raft.as_leader().ok().map(|leader| leader.term());
+        let term = shared.leads_in();
         if leads != term {
             shared.leading.end();
             leads = None;

@@ -128,6 +128,30 @@ async fn a_removed_process_does_not_vote_for_the_member_that_has_its_id_now() {
     assert_eq!(old.handle().status().members.keys().count(), 3);
 }
 
+/// A leader that was started again once led by itself, by the vote that it had been elected with.
+#[tokio::test]
+async fn a_leader_that_is_started_again_does_not_lead_before_it_is_elected() {
+    let mut cluster = Cluster::start(3).await;
+    let first = cluster.handle(1);
+    lead(&first, 1).await;
+    grant(&first, 1, "a").await;
+    // With this it is written down that the first is committed.
+    grant(&first, 2, "b").await;
+    let (term, last) = (first.status().term, first.status().last_log_index);
+    for (_, node) in std::mem::take(&mut cluster.nodes) {
+        node.stop().await;
+    }
+    cluster.restart(1).await;
+    let first = cluster.handle(1);
+    let mut leads = first.leads();
+    let begins = tokio::spawn(async move { *leads.wait_for(Option::is_some).await.unwrap() });
+    until("it has its log", || first.status().last_log_index == last).await;
+    cluster.restart(2).await;
+    lead(&cluster.handle(2), 1).await;
+    let begun = begins.await.unwrap();
+    assert!(begun > Some(term), "it led in term {begun:?}; it was elected in {term} before it stopped");
+}
+
 /// Whoever names no cluster may come to found one. It once could depose a leader, too.
 #[tokio::test]
 async fn a_channel_takes_no_calls_but_its_own() {
