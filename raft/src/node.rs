@@ -95,7 +95,7 @@ pub enum StartError {
 pub struct Node {
     handle: Handle,
     tasks: Vec<JoinHandle<()>>,
-    /// Why the cluster could not be founded.
+    /// Why the cluster could not be founded, or which task has ended.
     fault: watch::Sender<Option<String>>,
     dir: Arc<DataDir>,
 }
@@ -158,6 +158,9 @@ impl Node {
             leading: Arc::clone(&leading),
             peers: Arc::clone(&peers),
         };
+        let (reads, confirming) = Reads::start(read_index);
+        let fault = watch::Sender::new(None);
+        tasks.0.push(tokio::spawn(watch_over("linearizable reads", confirming, fault.clone())));
         let shared = Arc::new(Shared {
             id,
             raft: raft.clone(),
@@ -165,7 +168,7 @@ impl Node {
             leading,
             proposer,
             log: log.clone(),
-            reads: Reads::start(read_index),
+            reads,
             peers: Arc::clone(&peers),
             mirror: OnceLock::new(),
             followed_at: Mutex::default(),
@@ -184,7 +187,6 @@ impl Node {
             head_start_bytes: snapshot_after_bytes * before / members.len() as u64,
         };
         tasks.0.push(tokio::spawn(compaction.run()));
-        let fault = watch::Sender::new(None);
         tasks.0.push(tokio::spawn(Arc::clone(&shared).promote_learners()));
         if served.founding.is_founder() && !matches!(raft.is_initialized().await, Ok(true)) {
             let served = Arc::clone(&served);
@@ -204,7 +206,7 @@ impl Node {
     }
 
     /// Returns, with the reason, when the node can go on no longer: a disk that failed, a log that cannot be applied, a
-    /// cluster that knows it as another.
+    /// cluster that knows it as another, a task that ended.
     pub async fn failed(&self) -> String {
         let mut fault = self.fault.subscribe();
         tokio::select! {
@@ -272,6 +274,15 @@ fn holds_files(dir: &Path) -> bool {
         Ok(mut entries) => entries.next().is_some(),
         Err(error) => error.kind() != std::io::ErrorKind::NotFound,
     }
+}
+
+/// Tells `fault` when `task` ends, which it never should while the node runs.
+async fn watch_over(what: &str, task: JoinHandle<()>, fault: watch::Sender<Option<String>>) {
+    let ended = match task.await {
+        Ok(()) => "it has returned".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    fault.send_replace(Some(format!("the task for {what} has ended: {ended}")));
 }
 
 /// Tasks that end with the start that they belong to, should it fail.
@@ -422,5 +433,22 @@ async fn lead(shared: Arc<Shared>, start: Arc<Start>) {
                 while shared.proposer.propose(mem::take(&mut commands)).await.is_ok() && is_left_over() {}
             }));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_ends_is_a_fault() {
+        let fault = watch::Sender::new(None);
+        let panics = tokio::spawn(async { panic!("of some kind") });
+        watch_over("this", panics, fault.clone()).await;
+        let told = fault.borrow().clone().unwrap();
+        assert!(told.contains("the task for this has ended") && told.contains("of some kind"), "{told}");
+        watch_over("that", tokio::spawn(async {}), fault.clone()).await;
+        let told = fault.borrow().clone().unwrap();
+        assert!(told.contains("the task for that has ended"), "{told}");
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_mutant::{Mutant, is};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::applied::Applied;
@@ -46,11 +47,11 @@ pub(crate) struct ReadPoint {
 }
 
 impl Reads {
-    /// Starts the task that confirms. It ends with the last clone of the queue.
-    pub(crate) fn start(read_index: ReadIndex) -> Self {
+    /// Starts the task that confirms. It ends with the last clone of the queue, and never before.
+    pub(crate) fn start(read_index: ReadIndex) -> (Self, JoinHandle<()>) {
         let (queue, mut waiting) = mpsc::unbounded_channel::<Reply>();
         let own = read_index.clone();
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             while let Some(first) = waiting.recv().await {
                 let mut replies = vec![first];
                 while let Ok(reply) = waiting.try_recv() {
@@ -63,7 +64,7 @@ impl Reads {
                 }
             }
         });
-        Self { queue, read_index: own }
+        (Self { queue, read_index: own }, task)
     }
 
     /// Confirms with a quorum that this node leads; `None` if it does not, or no quorum says so in time.
