@@ -2,7 +2,7 @@
 //!
 //! The place in the queue is in the replicated table, and so is the end of the wait. This node is told when it has
 //! applied either. It gives up by itself only where the client is owed an answer at a certain time: after `wait_ms`
-//! with `keep_place`; when this node is about to stop; or long after the wait should have ended.
+//! with `keep_place`, or where another PUT keeps the place for longer; when this node is about to stop; or long after the wait should have ended.
 
 use std::time::Duration;
 
@@ -79,11 +79,13 @@ pub(crate) async fn acquire(
         attachment,
     }));
     let unless_answered = TakeBack::unless_answered(&door.handle, vec![(lease_id, attachment)]);
-    let acquired = match door.propose(command).await {
+    let outcome = door.propose(command).await;
+    let keep_place = keep_place || matches!(outcome, Ok(Outcome::Kept(_)));
+    let acquired = match outcome {
         Ok(Outcome::Granted(grant)) => Ok(Acquired::Granted(grant)),
         Ok(Outcome::Standing(grant)) => Ok(Acquired::Standing(grant)),
-        Ok(Outcome::Waiting(place)) if wait.is_zero() => Ok(Acquired::Waiting(place)),
-        Ok(Outcome::Waiting(place)) => {
+        Ok(Outcome::Waiting(place) | Outcome::Kept(place)) if wait.is_zero() => Ok(Acquired::Waiting(place)),
+        Ok(Outcome::Waiting(place) | Outcome::Kept(place)) => {
             let queued = Instant::now();
             let acquired = Waiter { door, place, wait, keep_place, began }.wait_out().await;
             *waited = queued.elapsed().min(wait);

@@ -84,7 +84,9 @@ pub(crate) fn renewed(outcome: Outcome) -> Result<Box<Grant>, Failed> {
         Outcome::Standing(grant) => Ok(grant),
         Outcome::Refused(refusal) => Err(refusal.into()),
         // No table answers a renewal so.
-        Outcome::Granted(_) | Outcome::Waiting(_) | Outcome::Done => Err(Unanswered::Indeterminate.into()),
+        Outcome::Granted(_) | Outcome::Waiting(_) | Outcome::Kept(_) | Outcome::Done => {
+            Err(Unanswered::Indeterminate.into())
+        }
     }
 }
 

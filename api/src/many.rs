@@ -149,7 +149,9 @@ fn tried(outcome: Outcome, mirrored: Option<bool>) -> Result<(StatusCode, BatchB
     match outcome {
         Outcome::Granted(grant) => Ok((StatusCode::CREATED, granted(grant))),
         Outcome::Standing(grant) => Ok((StatusCode::OK, granted(grant))),
-        Outcome::Waiting(place) => Ok((StatusCode::ACCEPTED, BatchBody::Waiting(place))),
+        Outcome::Waiting(place) | Outcome::Kept(place) => {
+            Ok((StatusCode::ACCEPTED, BatchBody::Waiting(place)))
+        }
         Outcome::Refused(refusal) => Err(refusal.into()),
         // No table answers an acquire so.
         Outcome::Done => Err(Unanswered::Indeterminate.into()),

@@ -5,7 +5,7 @@ use ringfence_wire::LeaseId;
 /// The duty to take acquires back if their connection closes before they are answered.
 ///
 /// When a connection closes, hyper drops the handler, and this with it: 2 s later the leases end, waiting or granted,
-/// unless a newer acquire or a renewal came. Any answer ends the duty, `indeterminate` too: its client was told to
+/// unless another acquire stands for it or a renewal came. Any answer ends the duty, `indeterminate` too: its client was told to
 /// repeat, and must find its grant or its place in the queue however long the cluster takes to have a leader again. A
 /// client that was told so and never comes back costs what a holder costs that vanishes: the wait, or the time-to-live.
 ///

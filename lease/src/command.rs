@@ -32,7 +32,7 @@ pub enum Command {
         token: Token,
     },
     /// The connection of the acquire with this attachment closed before its answer: end the lease, waiting or
-    /// granted, unless a newer acquire came, or ever a renewal.
+    /// granted, unless another acquire stands for it, or ever a renewal came.
     Detach {
         /// The lease.
         lease_id: LeaseId,
@@ -63,7 +63,7 @@ pub struct Acquire {
 }
 
 /// Tells the requests for one lease apart: a number that the serving node draws at random for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Attachment(pub u64);
 

@@ -4,6 +4,7 @@ use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl}
 
 use crate::Attachment;
 use crate::claims::Claims;
+use crate::puts::{Put, Puts};
 
 /// A lease that is live or waits. A clone has its texts in common with it and costs little.
 #[derive(Clone, Debug)]
@@ -12,9 +13,10 @@ pub(crate) struct Lease {
     pub(crate) claims: Claims,
     pub(crate) ttl: Ttl,
     pub(crate) holder: Option<Holder>,
-    /// The latest acquire.
+    /// The acquire that it was granted to.
     attachment: Attachment,
-    /// Whether that still counts: a renewal ends it for good. (An `Option` would take eight bytes more in every lease.)
+    /// Whether that still counts: once another acquire or a renewal came, it never does again. (An `Option` would take eight
+    /// bytes more in every lease.)
     attached: bool,
     /// The revision of its grant (its token) or, while it waits, that of the place it took.
     pub(crate) number: Revision,
@@ -37,6 +39,7 @@ pub(crate) struct WaitState {
     pub(crate) since_ms: u64,
     /// How many of its keys it does not fit yet.
     pub(crate) unfit: usize,
+    pub(crate) puts: Puts,
 }
 
 impl Lease {
@@ -81,17 +84,37 @@ impl Lease {
         self.rare.as_mut()?.wait.as_mut()
     }
 
-    /// It waits from then on, and until its grant.
+    /// It waits from then on, and until its grant. Its deadline is the end of its wait.
     pub(crate) fn begin_wait(&mut self, since_ms: u64) {
-        self.rare.get_or_insert_default().wait = Some(WaitState { since_ms, unfit: 0 });
+        let puts = Puts::one(Put { attachment: self.attachment(), until_ms: self.deadline_ms });
+        self.rare.get_or_insert_default().wait = Some(WaitState { since_ms, unfit: 0, puts });
     }
 
-    pub(crate) fn end_wait(&mut self) {
+    /// One more acquire stands for a waiter.
+    pub(crate) fn add_put(&mut self, put: Put, now_ms: u64) {
+        let Some(wait) = self.wait_mut() else { return };
+        wait.puts.add(put, now_ms);
+        self.deadline_ms = wait.puts.until_ms().unwrap_or(put.until_ms);
+    }
+
+    /// The acquire with this attachment stands no more for a waiter. Tells whether another does.
+    pub(crate) fn remove_put(&mut self, attachment: Attachment, now_ms: u64) -> bool {
+        let Some(wait) = self.wait_mut() else { return false };
+        wait.puts.remove(attachment, now_ms);
+        let Some(until_ms) = wait.puts.until_ms() else { return false };
+        self.deadline_ms = until_ms;
+        true
+    }
+
+    /// It is granted. Where several acquires stand for it, one of them may be answered: then none takes it back.
+    pub(crate) fn end_wait(&mut self, now_ms: u64) {
+        let sole = self.wait().and_then(|wait| wait.puts.sole(now_ms));
+        self.attach(sole);
         let metadata = self.rare.take().and_then(|rare| rare.metadata);
         self.rare = metadata.map(|metadata| Box::new(Rare { metadata: Some(metadata), wait: None }));
     }
 
-    /// The latest acquire; none once a renewal came.
+    /// The acquire that a live lease was granted to; none once another, or a renewal, came.
     pub(crate) fn attachment(&self) -> Option<Attachment> {
         self.attached.then_some(self.attachment)
     }

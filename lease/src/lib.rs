@@ -69,6 +69,7 @@ mod limits;
 mod line;
 mod lines;
 mod outcome;
+mod puts;
 mod slots;
 mod sorted;
 mod steps;

@@ -14,6 +14,9 @@ pub enum Outcome {
     Done,
     /// The command changed nothing (but a waiter whose last wait ran out left its place).
     Refused(Refusal),
+    /// An acquire found its lease waiting, and another acquire stands for that for longer: when this one's own wait is over,
+    /// the place is still there.
+    Kept(Waiting),
 }
 
 /// Why a command was refused. An ordinary answer, which every replica computes alike.

@@ -137,7 +137,7 @@ impl Handle {
         LeaseWait::start(&self.shared.applied, lease_id)
     }
 
-    /// Takes back the acquire with this attachment in 2 s, granted or not, unless a newer acquire or a renewal comes.
+    /// Takes back the acquire with this attachment in 2 s, granted or not, unless another acquire stands for the lease or a renewal comes.
     pub fn detach_later(&self, lease_id: LeaseId, attachment: Attachment) {
         let handle = self.clone();
         let at = Instant::now() + DETACH_AFTER;

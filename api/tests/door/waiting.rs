@@ -140,6 +140,34 @@ async fn a_place_that_was_answered_outlives_its_connection() {
     service.lease(kept.lease_id).await.expect::<Waiting>(200);
 }
 
+/// The repeat may be the older one, come late: it once took the place away.
+#[tokio::test]
+async fn a_repeat_with_a_shorter_wait_or_none_leaves_the_place() {
+    let service = Service::start().await;
+    service.hold("a").await;
+    let kept = service.queue("a").await.lease_id;
+    for wait_ms in [0, 50] {
+        service.put(kept, json!({ "keys": ["a"], "wait_ms": wait_ms })).await.expect::<Waiting>(202);
+    }
+    service.lease(kept).await.expect::<Waiting>(200);
+}
+
+/// It once ended 2 s later.
+#[tokio::test]
+async fn a_late_put_on_a_closed_connection_ends_no_lease_that_was_answered() {
+    let service = Service::start().await;
+    let held = service.hold("a").await;
+    let mut late = Connection::open(service.address).await;
+    let wish = json!({ "keys": ["a"], "wait_ms": 60_000 });
+    let target = format!("/v1/leases/{}", held.lease_id);
+    late.send(&request("PUT", &target, &[], wish.to_string().as_bytes())).await;
+    drop(late);
+    // Longer than the 2 s after which what came by a closed connection is taken back.
+    let wish = json!({ "keys": ["a"], "wait_ms": 3_000 });
+    service.put(LeaseId::random(), wish).await.problem("wait-timeout");
+    service.lease(held.lease_id).await.expect::<Grant>(200);
+}
+
 #[tokio::test]
 async fn a_node_about_to_stop_answers_its_waiters_and_leaves_their_places() {
     let service = Service::start().await;

@@ -13,6 +13,7 @@ use super::script::{Script, scripts};
 use super::snapshots::records_of;
 use super::stranger;
 use crate::ended::End;
+use crate::puts::{Put, Puts};
 use crate::table::{LeaseRecord, LeaseTable, Record, RestoreError, write_records};
 use crate::{Acquire, Attachment, Command};
 
@@ -135,7 +136,12 @@ fn records_that_contradict_each_other_are_refused() {
     let shared = |limit| Mode::Shared { limit };
     let lag =
         |place, key: &str| Record::Lag { place: Revision(place), key: Cow::Owned(Key::new(key).unwrap()) };
+    let puts = |until: &[u64]| {
+        let put = |&until_ms| Put { attachment: None, until_ms };
+        Record::Puts(Cow::Owned(Puts::of(until.iter().map(put).collect())))
+    };
     assert_eq!(refusal_of(&|_| {}), None);
+    assert_eq!(refusal_of(&|records| records.insert(3, puts(&[1_005, 17]))), None);
     assert_eq!(held_as(&[shared(None), shared(NonZeroU32::new(2))]), None);
     for (refusal, words) in [
         (
@@ -188,6 +194,11 @@ fn records_that_contradict_each_other_are_refused() {
             }),
             "ended twice",
         ),
+        (refusal_of(&|records| records.insert(2, puts(&[1_005, 2_000]))), "acquires stand"),
+        (refusal_of(&|records| records.insert(3, puts(&[1_005, 2_000]))), "acquires stand"),
+        (refusal_of(&|records| records.insert(3, puts(&[1_005]))), "acquires stand"),
+        (refusal_of(&|records| records.insert(3, puts(&[1_005; 5]))), "acquires stand"),
+        (refusal_of(&|records| records.insert(1, puts(&[1_005, 1]))), "acquires stand"),
         // The second waits because the first holds the key: it does not fit.
         (refusal_of(&|records| records.insert(5, lag(2, "a"))), "lags otherwise"),
         (refusal_of(&|records| records.insert(5, lag(1, "b"))), "lags otherwise"),

@@ -30,7 +30,8 @@ pub(super) struct Lease {
     pub(super) deadline: u64,
     since: u64,
     ttl: Ttl,
-    attachment: Option<Attachment>,
+    /// The acquires that stand for it, and until when.
+    puts: Vec<(Attachment, u64)>,
     /// Of a waiter: the keys that it is known to fit.
     passed: Vec<Key>,
 }
@@ -97,7 +98,7 @@ impl Model {
                 if now + u64::from(lease.ttl.ms()) > lease.deadline {
                     lease.deadline = now + u64::from(lease.ttl.ms());
                 }
-                lease.attachment = None;
+                lease.puts.clear();
                 let lease = lease.clone();
                 Outcome::Standing(Box::new(self.grant(&lease, Some(now))))
             }
@@ -119,9 +120,18 @@ impl Model {
                 }
             }
             Command::Detach { lease_id, attachment } => {
-                if let Some(lease) = self.find(lease_id).filter(|lease| lease.attachment == Some(attachment))
-                {
-                    self.end(&lease, Some(EndReason::Abandoned), events);
+                let now = self.at;
+                let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == lease_id);
+                let stood = lease.filter(|lease| lease.puts.iter().any(|put| put.0 == attachment));
+                if let Some(lease) = stood {
+                    lease.puts.retain(|put| put.0 != attachment && put.1 >= now);
+                    match lease.puts.iter().map(|put| put.1).max() {
+                        Some(until) => lease.deadline = until,
+                        None => {
+                            let lease = lease.clone();
+                            self.end(&lease, Some(EndReason::Abandoned), events);
+                        }
+                    }
                 }
                 Outcome::Done
             }
@@ -140,20 +150,26 @@ impl Model {
             if keys != known_keys {
                 return Outcome::Refused(Refusal::Mismatch);
             }
-            if !known.live && (try_once || self.at > known.deadline) {
+            if !known.live && self.at > known.deadline {
                 self.end(&known, None, events);
                 return Outcome::Refused(Refusal::WaitTimeout);
             }
+            let now = self.at;
             let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == id).expect("known");
-            // Whoever has renewed it knows of it.
-            if !known.live || lease.attachment.is_some() {
-                lease.attachment = Some(acquire.attachment);
-            }
             if known.live {
+                // Any of those that came for it may be answered.
+                lease.puts.clear();
                 return Outcome::Standing(Box::new(self.grant(&known, Some(self.at))));
             }
-            lease.deadline = deadline;
-            return Outcome::Waiting(self.waiting(&known));
+            lease.puts.retain(|put| put.1 >= now);
+            match lease.puts.iter_mut().find(|put| put.0 == acquire.attachment) {
+                Some(put) => put.1 = put.1.max(deadline),
+                None => lease.puts.push((acquire.attachment, deadline)),
+            }
+            lease.deadline = lease.puts.iter().map(|put| put.1).max().expect("one came just now");
+            let is_longer = lease.deadline > deadline;
+            let waiting = self.waiting(&known);
+            return if is_longer { Outcome::Kept(waiting) } else { Outcome::Waiting(waiting) };
         }
         if let Some(refusal) = self.how_it_ended(id) {
             return Outcome::Refused(refusal);
@@ -164,7 +180,7 @@ impl Model {
             deadline,
             since: self.at,
             ttl: acquire.ttl,
-            attachment: Some(acquire.attachment),
+            puts: vec![(acquire.attachment, deadline)],
             first: acquire,
             passed: Vec::new(),
         };
@@ -261,6 +277,12 @@ impl Model {
         self.revision += 1;
         let (revision, at) = (self.revision, self.at);
         let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == id).expect("it waits");
+        // Where several stand for it, any of them may be answered. The one that it is granted to at once stands for good.
+        lease.puts.retain(|put| put.1 >= at);
+        if lease.puts.len() > 1 {
+            lease.puts.clear();
+        }
+        lease.puts.iter_mut().for_each(|put| put.1 = u64::MAX);
         lease.live = true;
         lease.number = revision;
         lease.deadline = at + u64::from(lease.ttl.ms());

@@ -119,6 +119,24 @@ fn who_is_let_in_later_stands_in_the_format() {
 }
 
 #[test]
+fn who_stands_for_a_waiter_stands_in_the_format() {
+    let key = || vec![(Key::new("a").unwrap(), Mode::Exclusive)];
+    let mut table = LeaseTable::default();
+    let second = Acquire { attachment: Attachment(8), ..acquire(2, key(), 300) };
+    let acquires = [acquire(1, key(), 0), acquire(2, key(), 60_000), second];
+    table.apply(1, acquires.map(|acquire| Command::Acquire(Box::new(acquire))).into(), &mut Vec::new());
+    let puts = "050201 07e1d403 0108ad02".replace(' ', "");
+    assert!(in_hex(&table.snapshot()).ends_with(&(puts + "030200")), "{}", in_hex(&table.snapshot()));
+    let mut restored = LeaseTable::restore(&table.snapshot()[..]).unwrap();
+    assert_eq!(restored.snapshot(), table.snapshot());
+    let detach = |attachment| Command::Detach { lease_id: id(2), attachment: Attachment(attachment) };
+    restored.apply(2, vec![detach(7)], &mut Vec::new());
+    assert_eq!((restored.waiters(), restored.next_due_ms()), (1, Some(302)));
+    restored.apply(2, vec![detach(8)], &mut Vec::new());
+    assert_eq!(restored.waiters(), 0);
+}
+
+#[test]
 fn a_view_is_written_on_another_thread_while_grants_go_on() {
     let mut table = LeaseTable::default();
     table.apply(1, leases(1..=2_000), &mut Vec::new());

@@ -30,8 +30,10 @@ struct Seen {
     ttl_ms: u64,
     /// Of its wait, or of its time-to-live.
     deadline_ms: u64,
-    /// The latest acquire, unless a renewal ever came.
-    attachment: Option<Attachment>,
+    /// The acquires that may be answered yet, or were answered that it waits: until when.
+    puts: BTreeMap<Attachment, u64>,
+    /// Somebody may know of the grant: a second acquire or a renewal came.
+    is_known: bool,
 }
 
 /// What led to the events.
@@ -117,13 +119,13 @@ impl Witness {
         }
         let waited = self.seen.remove(&event.lease_id);
         let claims: Vec<_> = event.keys.iter().map(|(key, mode, _)| (key.clone(), *mode)).collect();
-        let (ttl_ms, place, attachment) = match (&waited, cause) {
+        let (ttl_ms, place, mut puts) = match (&waited, cause) {
             (Some(waiter), _) => {
                 assert!(!waiter.live && now_ms <= waiter.deadline_ms, "a wait that is over ends in no grant");
-                (waiter.ttl_ms, waiter.number, waiter.attachment)
+                (waiter.ttl_ms, waiter.number, waiter.puts.clone())
             }
             (None, Cause::Command(Command::Acquire(acquire), _)) if acquire.lease_id == event.lease_id => {
-                (acquire.ttl.ms().into(), u64::MAX, Some(acquire.attachment))
+                (acquire.ttl.ms().into(), u64::MAX, BTreeMap::from([(acquire.attachment, now_ms)]))
             }
             _ => panic!("{} was granted and had not asked for it", event.lease_id),
         };
@@ -147,7 +149,9 @@ impl Witness {
             }
         }
         let deadline_ms = now_ms + ttl_ms;
-        let seen = Seen { live: true, number: token, claims, ttl_ms, deadline_ms, attachment };
+        puts.retain(|_, until_ms| *until_ms >= now_ms);
+        let is_known = puts.len() > 1;
+        let seen = Seen { live: true, number: token, claims, ttl_ms, deadline_ms, puts, is_known };
         self.seen.insert(event.lease_id, seen);
     }
 
@@ -159,7 +163,8 @@ impl Witness {
             claims: acquire.claims.clone(),
             ttl_ms: acquire.ttl.ms().into(),
             deadline_ms: wait_ends_ms(acquire, now_ms),
-            attachment: Some(acquire.attachment),
+            puts: BTreeMap::from([(acquire.attachment, wait_ends_ms(acquire, now_ms))]),
+            is_known: false,
         };
         assert!(self.seen.insert(event.lease_id, seen).is_none(), "one place for each lease");
         self.count("queued");
@@ -183,11 +188,8 @@ impl Witness {
                 self.count("revoked");
             }
             (EndReason::Abandoned, Cause::Command(Command::Detach { lease_id, attachment }, _)) => {
-                assert_eq!(
-                    (*lease_id, Some(*attachment)),
-                    (event.lease_id, seen.attachment),
-                    "somebody knows of it"
-                );
+                assert_eq!(*lease_id, event.lease_id);
+                assert!(!seen.is_known && seen.puts.keys().eq([attachment]), "somebody knows of it");
                 self.count("abandoned");
             }
             _ => panic!("{} ended for no reason", event.lease_id),
@@ -199,23 +201,27 @@ impl Witness {
         self.ended_ms.insert(event.lease_id, now_ms);
         assert!(!seen.live && event.token.is_none(), "what leaves a queue was never granted");
         match (reason, cause) {
-            (None, Cause::Command(Command::Acquire(acquire), _)) if acquire.lease_id == event.lease_id => {
-                self.count(if now_ms > seen.deadline_ms { "came back too late" } else { "gave up its wait" });
-            }
-            (None, _) => {
+            (None, cause) => {
                 assert!(now_ms > seen.deadline_ms, "{} timed out too early", event.lease_id);
-                self.count("timed out");
+                assert!(
+                    seen.puts.values().all(|until_ms| now_ms > *until_ms),
+                    "its place is kept for longer"
+                );
+                let comes_back = matches!(cause, Cause::Command(Command::Acquire(acquire), _) if acquire.lease_id == event.lease_id);
+                self.count(if comes_back { "came back too late" } else { "timed out" });
             }
             (Some(EndReason::Released), Cause::Command(Command::Release { lease_id }, _)) => {
                 assert_eq!(*lease_id, event.lease_id);
                 self.count("left");
             }
             (Some(EndReason::Abandoned), Cause::Command(Command::Detach { lease_id, attachment }, _)) => {
-                assert_eq!(
-                    (*lease_id, Some(*attachment)),
-                    (event.lease_id, seen.attachment),
-                    "somebody waits for it"
-                );
+                assert_eq!(*lease_id, event.lease_id);
+                let others = || seen.puts.iter().filter(|(other, _)| *other != attachment);
+                assert!(seen.puts.contains_key(attachment), "it does not stand for it");
+                assert!(others().all(|(_, until_ms)| now_ms > *until_ms), "somebody waits for it");
+                if others().count() > 0 {
+                    self.count("left, abandoned by the last of several");
+                }
                 self.count("left, abandoned");
             }
             _ => panic!("{} left for no reason", event.lease_id),
@@ -224,16 +230,29 @@ impl Witness {
 
     fn saw_outcome(&mut self, command: &Command, outcome: &Outcome, now_ms: u64) {
         match (command, outcome) {
-            (Command::Acquire(acquire), Outcome::Waiting(_)) => {
+            (Command::Acquire(acquire), Outcome::Waiting(_) | Outcome::Kept(_)) => {
                 let seen = self.seen.get_mut(&acquire.lease_id).expect("it waits");
-                seen.deadline_ms = wait_ends_ms(acquire, now_ms);
-                seen.attachment = Some(acquire.attachment);
+                let ends_ms = wait_ends_ms(acquire, now_ms);
+                let put = seen.puts.entry(acquire.attachment).or_default();
+                *put = ends_ms.max(*put);
+                seen.deadline_ms = seen.deadline_ms.max(ends_ms);
+                let is_kept = seen.deadline_ms > ends_ms;
+                assert_eq!(matches!(outcome, Outcome::Kept(_)), is_kept, "its place is kept for another");
+                if is_kept {
+                    self.count("kept for another");
+                }
             }
             (Command::Acquire(acquire), Outcome::Standing(_)) => {
                 let seen = self.seen.get_mut(&acquire.lease_id).expect("it is live");
-                let attached = seen.attachment.is_some();
-                seen.attachment = attached.then_some(acquire.attachment);
-                self.count(if attached { "repeated" } else { "repeated after a renewal" });
+                let was_known = std::mem::replace(&mut seen.is_known, true);
+                self.count(if was_known { "repeated once more" } else { "repeated" });
+            }
+            (Command::Detach { lease_id, attachment }, _) => {
+                let Some(seen) = self.seen.get_mut(lease_id).filter(|seen| !seen.live) else { return };
+                if seen.puts.remove(attachment).is_some() {
+                    seen.deadline_ms = seen.puts.values().copied().max().expect("somebody stands for it");
+                    self.count("one of several stands no more");
+                }
             }
             (Command::Release { lease_id }, _) => {
                 self.ended_ms.entry(*lease_id).or_insert(now_ms);
@@ -248,7 +267,7 @@ impl Witness {
                 );
                 let shorter = left_ms > full_ms;
                 (seen.ttl_ms, seen.deadline_ms) = (full_ms, now_ms + left_ms);
-                seen.attachment = None;
+                seen.is_known = true;
                 self.count(if shorter { "renewed for less than it had" } else { "renewed" });
             }
             (_, Outcome::Refused(refusal)) => self.count(match refusal {

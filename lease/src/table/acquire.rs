@@ -5,6 +5,7 @@ use super::LeaseTable;
 use crate::claims::Claims;
 use crate::lease::Lease;
 use crate::limits::{KEEP_PLACE_MS, MAX_BLOCKERS};
+use crate::puts::Put;
 use crate::slots::Slot;
 use crate::{Acquire, Event, Outcome, Refusal};
 
@@ -23,9 +24,10 @@ impl LeaseTable {
                 self.end(slot, EndReason::Released, events);
                 self.first_acquire(lease, tries_once, events)
             } else if !known.waits() {
-                self.repeat_granted(slot, &lease)
+                self.repeat_granted(slot)
             } else {
-                self.repeat_waiting(slot, &lease, tries_once, events)
+                let put = Put { attachment: lease.attachment(), until_ms: lease.deadline_ms };
+                self.repeat_waiting(slot, put, events)
             }
         } else if let Some(end) = self.ended.get(lease.id).filter(|_| !is(Mutant::ForgetsEnds)) {
             Outcome::Refused(end.into())
@@ -55,35 +57,25 @@ impl LeaseTable {
         }
     }
 
-    /// Only the attachment is new. A lease that was renewed has none for good: a repeat that was delayed on its way, and
-    /// whose connection has closed since, must not end a lease that somebody knows of.
-    fn repeat_granted(&mut self, slot: Slot, repeat: &Lease) -> Outcome {
-        let lease = self.leases.get_mut(slot);
-        if lease.attachment().is_some() {
-            lease.attach(repeat.attachment());
-        }
+    /// Which of the two was sent last cannot be told, and either may be answered: from now on no connection that closes ends
+    /// the lease.
+    fn repeat_granted(&mut self, slot: Slot) -> Outcome {
+        self.leases.get_mut(slot).attach(None);
         Outcome::Standing(Box::new(self.grant_of(self.leases.get(slot), Some(self.at_ms))))
     }
 
-    /// Only the attachment and the end of the wait are new. A try waits no longer.
-    fn repeat_waiting(
-        &mut self,
-        slot: Slot,
-        repeat: &Lease,
-        tries_once: bool,
-        events: &mut Vec<Event>,
-    ) -> Outcome {
-        if tries_once || self.leases.get(slot).is_past(self.at_ms) {
+    /// One more acquire stands for it: it takes nothing from those that came before.
+    fn repeat_waiting(&mut self, slot: Slot, put: Put, events: &mut Vec<Event>) -> Outcome {
+        if self.leases.get(slot).is_past(self.at_ms) {
             self.leave(slot, None, events);
             return Outcome::Refused(Refusal::WaitTimeout);
         }
         self.waiting.remove(slot, &self.leases);
-        let lease = self.leases.get_mut(slot);
-        lease.attach(repeat.attachment());
-        lease.deadline_ms = repeat.deadline_ms;
+        self.leases.get_mut(slot).add_put(put, self.at_ms);
         self.waiting.insert(slot, &self.leases);
         let lease = self.leases.get(slot);
-        Outcome::Waiting(Self::waiting_of(lease, self.ahead_of(lease)))
+        let waiting = Self::waiting_of(lease, self.ahead_of(lease));
+        if lease.deadline_ms > put.until_ms { Outcome::Kept(waiting) } else { Outcome::Waiting(waiting) }
     }
 
     /// The refusal of a try: the live leases on the keys that are not free, and the length of the longest queue.

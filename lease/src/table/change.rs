@@ -81,7 +81,7 @@ impl LeaseTable {
         for (key, _) in lease.claims.iter() {
             self.lines.promote(key, lease.number, token);
         }
-        lease.end_wait();
+        lease.end_wait(self.at_ms);
         lease.number = token;
         lease.deadline_ms = self.at_ms.saturating_add(lease.ttl.ms().into());
         self.live.insert(slot, &self.leases);

@@ -78,7 +78,11 @@ impl FrozenTable {
         let head =
             Record::Head { at_ms: self.at_ms, first_revision: self.first_revision, revision: self.revision };
         let tail = Record::Tail { leases: by_id.len() as u64, ended: self.ended.len() as u64 };
-        let leases = by_id.into_iter().map(|(_, slot)| Record::Lease(self.leases.get(slot).into()));
+        let leases = by_id.into_iter().flat_map(|(_, slot)| {
+            let lease = self.leases.get(slot);
+            let puts = lease.wait().map(|wait| &wait.puts).filter(|puts| puts.as_slice().len() > 1);
+            iter::once(Record::Lease(lease.into())).chain(puts.map(|puts| Record::Puts(Cow::Borrowed(puts))))
+        });
         let ended = self.ended.iter().map(|EndedLease { ended_ms, id, end }| Record::Ended {
             ended_ms,
             lease_id: id,

@@ -15,6 +15,7 @@ use crate::ids::Ids;
 use crate::lease::Lease;
 use crate::limits::REVISION_END;
 use crate::line::Claim;
+use crate::puts::Puts;
 use crate::slots::Slot;
 
 /// Why there is no snapshot that this program can use.
@@ -93,6 +94,7 @@ impl Restorer {
             }
             Record::Lease(lease) if self.started => self.lease(lease),
             Record::Ended { ended_ms, lease_id, end } if self.started => self.ended(ended_ms, lease_id, end),
+            Record::Puts(puts) if self.started => self.puts(puts.into_owned()),
             Record::Lag { place, key } if self.started => self.lag(place, key.into_owned()),
             Record::Tail { leases, ended } if self.started => self.tail(leases, ended),
             _ => Err(Malformed("its head is not its first record and its only one")),
@@ -155,6 +157,18 @@ impl Restorer {
         }
         self.ended.push_back(EndedLease { ended_ms, id, end });
         Ok(())
+    }
+
+    fn puts(&mut self, puts: Puts) -> Result<(), RestoreError> {
+        let last = self.by_id.last().map(|&(_, slot)| self.table.leases.get_mut(slot));
+        let waiter = last.and_then(|lease| Some((lease.deadline_ms, lease.wait_mut()?)));
+        match waiter {
+            Some((deadline_ms, wait)) if puts.is_possible() && puts.until_ms() == Some(deadline_ms) => {
+                wait.puts = puts;
+                Ok(())
+            }
+            _ => Err(Inconsistent("acquires stand for what does not wait, or not so long")),
+        }
     }
 
     fn lag(&mut self, place: Revision, key: Key) -> Result<(), RestoreError> {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::Attachment;
 use crate::ended::End;
 use crate::lease::Lease;
+use crate::puts::Puts;
 
 /// The format of the bytes that follow this number. A change of [`Record`], or of a word of `ringfence_wire` in it,
 /// is a new one.
@@ -16,7 +17,7 @@ pub(super) const FORMAT: u32 = 3;
 pub(super) const OLDEST_FORMAT: u32 = 2;
 
 /// A snapshot is the format number in four bytes, the least significant first, and then these records, one after
-/// the other: the head, the leases by id, the ended ids from the oldest on, the lags by place, the tail. Nothing stands in them that
+/// the other: the head, the leases by id and what belongs to each, the ended ids from the oldest on, the lags by place, the tail. Nothing stands in them that
 /// follows from the rest (lines, fences, orders of ending), and nothing depends on how the table came to be what it
 /// is: equal tables give equal bytes. What is long in them is borrowed from the table that is written; what was read
 /// owns it.
@@ -43,6 +44,8 @@ pub(crate) enum Record<'a> {
         place: Revision,
         key: Cow<'a, Key>,
     },
+    /// The acquires that stand for the waiter before, where they are several. New in format 3.
+    Puts(Cow<'a, Puts>),
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +55,7 @@ pub(crate) struct LeaseRecord<'a> {
     pub(crate) ttl: Ttl,
     pub(crate) holder: Option<Cow<'a, Holder>>,
     pub(crate) metadata: Cow<'a, Metadata>,
+    /// Of a waiter: of the only acquire that stands for it.
     pub(crate) attachment: Option<Attachment>,
     pub(crate) number: Revision,
     pub(crate) deadline_ms: u64,
@@ -87,7 +91,7 @@ impl<'a> From<&'a Lease> for LeaseRecord<'a> {
             ttl: lease.ttl,
             holder: lease.holder.as_ref().map(Cow::Borrowed),
             metadata: lease.metadata().map(Cow::Borrowed).unwrap_or_default(),
-            attachment: lease.attachment(),
+            attachment: lease.wait().map_or(lease.attachment(), |wait| wait.puts.sole(0)),
             number: lease.number,
             deadline_ms: lease.deadline_ms,
             waits_since_ms: lease.wait().map(|wait| wait.since_ms),

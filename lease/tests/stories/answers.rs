@@ -14,6 +14,7 @@ pub(super) fn outcome(outcome: &Outcome) -> String {
         Outcome::Granted(grant) => format!("granted {}", self::grant(grant)),
         Outcome::Standing(grant) => format!("standing {}", self::grant(grant)),
         Outcome::Waiting(waiting) => self::waiting(waiting),
+        Outcome::Kept(waiting) => self::waiting(waiting) + ", kept for another",
         Outcome::Done => "done".to_owned(),
         Outcome::Refused(refusal) => self::refusal(refusal),
     }
@@ -24,7 +25,7 @@ pub(super) fn outcome_kind(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Granted(_) => "granted",
         Outcome::Standing(_) => "standing",
-        Outcome::Waiting(_) => "waiting",
+        Outcome::Waiting(_) | Outcome::Kept(_) => "waiting",
         Outcome::Done => "done",
         Outcome::Refused(_) => "refused",
     }
