@@ -9,8 +9,18 @@
 //! replaced, keeps every other process out from the check to the end of the write. Readers need no lock.
 //!
 //! A file that is missing or damaged is an error, not a new one: its number may have been higher than any.
+//!
+//! **What else a replaced file keeps.** Its permissions; its owner and group, as far as this process may give them away. Where
+//! the group cannot be kept, the file loses the rights of a group, rather than give them to another one. Access control
+//! lists and extended attributes are not kept, and other hard links keep the old contents. A symbolic link is followed: the
+//! file behind it is replaced, and all that follow links to it share one lock.
+//!
+//! **Not on a network file system.** A lock on NFS or SMB is itself a lease: the server gives it to the next client when the
+//! first one is silent, and that one's rename lands when it wakes up, after the next one's. Some mounts (`nolock`,
+//! `local_lock`) keep the lock on each machine alone. Keep the file on a local disk, and let one machine write it; else use
+//! a database or an object store.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{Error, ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 
@@ -42,21 +52,21 @@ impl GuardedFile {
     /// Makes the file, in which no token is dead yet. It must not be there.
     pub fn create(path: impl Into<PathBuf>, data: &[u8]) -> Result<Self> {
         let file = Self::open(path);
-        let _lock = file.lock()?;
-        if file.path.try_exists()? {
-            return Err(Error::new(ErrorKind::AlreadyExists, format!("{} exists", file.path.display())));
+        let place = Place::lock(file.path.clone())?;
+        match file.path.symlink_metadata() {
+            Err(error) if error.kind() == ErrorKind::NotFound => place.replace(High::NEW, data, None)?,
+            Err(error) => return Err(error),
+            Ok(_) => {
+                return Err(Error::new(ErrorKind::AlreadyExists, format!("{} exists", file.path.display())));
+            }
         }
-        file.replace(High::NEW, data)?;
         Ok(file)
     }
 
     /// What stands in the file. A new holder touches it first.
     pub fn read(&self) -> Result<Contents> {
-        let bytes = std::fs::read(&self.path)?;
-        let (high, data) = head::decode(&bytes).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidData, format!("{} is no guarded file", self.path.display()))
-        })?;
-        Ok(Contents { high: high.token(), data: bytes[data..].to_vec() })
+        let (high, data) = contents(&self.path)?;
+        Ok(Contents { high: high.token(), data })
     }
 
     /// Shuts out every holder below the claim's fence: to be done before the first read. The data stay as they are.
@@ -81,50 +91,102 @@ impl GuardedFile {
     /// Sets the number, down as well, to a fence of the key that the cluster gave. The data stay as they are.
     pub fn reset(&self, fence: Token) -> Result<()> {
         let new = High::reset(fence).map_err(|why| Error::new(ErrorKind::InvalidInput, why))?;
-        let _lock = self.lock()?;
-        let old = self.read()?;
-        self.replace(new, &old.data)
+        let place = self.lock()?;
+        let (_, data) = contents(&place.path)?;
+        place.replace(new, &data, Some(place.path.metadata()?))
     }
 
     fn update(&self, claim: Claim, data: Option<&[u8]>) -> Result<Admission> {
-        let _lock = self.lock()?;
-        let old = self.read()?;
-        let mut high = High::new(old.high);
+        let place = self.lock()?;
+        let (mut high, old_data) = contents(&place.path)?;
         let admission = high.admit(claim);
         if admission.is_accepted() {
             // Even if nothing changes: what was read may have been renamed by a process that died before it synced the
             // folder.
-            self.replace(high, data.unwrap_or(&old.data))?;
+            place.replace(high, data.unwrap_or(&old_data), Some(place.path.metadata()?))?;
         }
         Ok(admission)
     }
 
+    fn lock(&self) -> Result<Place> {
+        Place::lock(self.path.canonicalize()?)
+    }
+}
+
+/// Where the file itself is, no link to it, and a lock that keeps every other process out of there.
+struct Place {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Place {
     /// Waits until no other process, and no other call in this one, has the lock; until it is dropped.
-    fn lock(&self) -> Result<File> {
-        let file = File::options().create(true).append(true).open(self.beside(".lock"))?;
+    fn lock(path: PathBuf) -> Result<Self> {
+        let lock = File::options().create(true).append(true).open(beside(&path, ".lock"))?;
         loop {
-            match file.lock() {
+            match lock.lock() {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                locked => return locked.map(|()| file),
+                locked => return locked.map(|()| Self { path, _lock: lock }),
             }
         }
     }
 
-    fn replace(&self, high: High, data: &[u8]) -> Result<()> {
-        let new = self.beside(".new");
-        let mut file = File::create(&new)?;
+    /// `old` is the file that is replaced.
+    fn replace(&self, high: High, data: &[u8], old: Option<Metadata>) -> Result<()> {
+        let new = beside(&self.path, ".new");
+        // What a killed writer left may be another's, with other rights.
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = create(&new, old.as_ref())?;
         file.write_all(&head::encode(high, data))?;
         file.sync_all()?;
         std::fs::rename(&new, &self.path)?;
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     }
+}
 
-    fn beside(&self, suffix: &str) -> PathBuf {
-        let mut name = self.path.clone().into_os_string();
-        name.push(suffix);
-        name.into()
+/// A new file with the rights of the old one, before there is anything in it to read.
+#[cfg(unix)]
+fn create(path: &Path, old: Option<&Metadata>) -> Result<File> {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+    const OF_THE_GROUP: u32 = 0o2070;
+    let Some(old) = old else { return File::create_new(path) };
+    let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut mode = old.mode() & 0o7777;
+    // Only root can give a file to another owner; and to a group, who is in it.
+    if fchown(&file, Some(old.uid()), Some(old.gid())).is_err()
+        && fchown(&file, None, Some(old.gid())).is_err()
+    {
+        mode &= !OF_THE_GROUP;
     }
+    // After that: a new owner takes away the bits of setuid and setgid.
+    file.set_permissions(Permissions::from_mode(mode))?;
+    Ok(file)
+}
+
+#[cfg(not(unix))]
+fn create(path: &Path, old: Option<&Metadata>) -> Result<File> {
+    let file = File::create_new(path)?;
+    old.map_or(Ok(()), |old| file.set_permissions(old.permissions())).map(|()| file)
+}
+
+fn contents(path: &Path) -> Result<(High, Vec<u8>)> {
+    let mut bytes = std::fs::read(path)?;
+    let Some((high, data)) = head::decode(&bytes) else {
+        return Err(Error::new(ErrorKind::InvalidData, format!("{} is no guarded file", path.display())));
+    };
+    bytes.drain(..data);
+    Ok((high, bytes))
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }
 
 #[cfg(test)]
@@ -212,11 +274,62 @@ mod tests {
     #[test]
     fn what_a_killed_writer_left_beside_the_file_does_not_count() {
         let (_dir, file) = made();
-        std::fs::write(file.beside(".new"), "ringfence-guard 1 99\nmuch more than will be written now")
-            .unwrap();
+        std::fs::write(
+            beside(&file.path, ".new"),
+            "ringfence-guard 1 99\nmuch more than will be written now",
+        )
+        .unwrap();
         assert_eq!(file.read().unwrap(), contents(0, "100"));
         assert_eq!(write(&file, 2, "150"), Admission::Accepted);
         assert_eq!(file.read().unwrap(), contents(2, "150"));
+    }
+
+    /// A file that only its owner could read was once readable by all after the first write.
+    #[cfg(unix)]
+    #[test]
+    fn permissions_owner_and_group_stay() {
+        use std::fs::{Permissions, metadata, set_permissions};
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+        let (_dir, file) = made();
+        // Only root can give it away.
+        let given = chown(&file.path, Some(65_534), Some(65_533)).is_ok();
+        for mode in [0o600, 0o640, 0o444, 0o4755] {
+            set_permissions(&file.path, Permissions::from_mode(mode)).unwrap();
+            let rights =
+                |path: &Path| metadata(path).map(|of| (of.mode() & 0o7777, of.uid(), of.gid())).unwrap();
+            let before = rights(&file.path);
+            assert_eq!((before.0, before.1 == 65_534), (mode, given));
+            assert!(file.touch(exclusive(2)).unwrap().is_accepted());
+            assert_eq!(rights(&file.path), before);
+            assert!(file.write(exclusive(2), b"150").unwrap().is_accepted());
+            file.reset(Token(2)).unwrap();
+            assert_eq!(rights(&file.path), before);
+        }
+    }
+
+    /// A write once replaced the link, and left the file behind it as it was.
+    #[cfg(unix)]
+    #[test]
+    fn a_file_behind_a_link_is_one_file_with_one_number() {
+        use std::os::unix::fs::symlink;
+        let (dir, file) = made();
+        std::fs::create_dir(dir.path().join("elsewhere")).unwrap();
+        let linked = GuardedFile::open(dir.path().join("elsewhere/link"));
+        symlink("../account", &linked.path).unwrap();
+        assert_eq!(write(&linked, 4, "130"), Admission::Accepted);
+        assert_eq!(file.read().unwrap(), contents(4, "130"));
+        assert_eq!(write(&file, 5, "150"), Admission::Accepted);
+        assert_eq!(write(&linked, 4, "130"), Admission::Stale { high: Token(5) });
+        linked.reset(Token(6)).unwrap();
+        assert_eq!(linked.read().unwrap(), contents(6, "150"));
+        assert!(linked.path.is_symlink());
+        let locks = |folder: &str| std::fs::read_dir(dir.path().join(folder)).unwrap().count();
+        assert_eq!((locks("elsewhere"), locks("")), (1, 3), "link; file, its lock, and the folder");
+
+        std::fs::remove_file(&file.path).unwrap();
+        assert_eq!(linked.touch(exclusive(9)).unwrap_err().kind(), ErrorKind::NotFound);
+        let made = GuardedFile::create(&linked.path, b"100");
+        assert_eq!(made.unwrap_err().kind(), ErrorKind::AlreadyExists, "a link to nothing is not replaced");
     }
 
     #[test]
