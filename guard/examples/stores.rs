@@ -65,7 +65,7 @@ async fn redis_writes_and_checks() {
         &mut own,
         async |own| own.connection.set::<_, _, ()>(text(own), "value").await.unwrap(),
         async |own| {
-            let (guard, name) = (RedisGuard::new(&own.key), text(own));
+            let (guard, name) = (RedisGuard::new(&own.key).unwrap(), text(own));
             assert!(guard.set(&mut own.connection, claim, &name, "value").await.unwrap().is_accepted());
         },
     )
@@ -75,7 +75,7 @@ async fn redis_writes_and_checks() {
         &mut own,
         async |own| own.connection.hset::<_, _, _, ()>(hash(own), "field", "value").await.unwrap(),
         async |own| {
-            let (guard, name) = (RedisGuard::new(&own.key), hash(own));
+            let (guard, name) = (RedisGuard::new(&own.key).unwrap(), hash(own));
             let fields = [("field", "value")];
             assert!(guard.hset(&mut own.connection, claim, &name, &fields).await.unwrap().is_accepted());
         },

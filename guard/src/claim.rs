@@ -18,7 +18,7 @@ pub enum ClaimError {
     /// No grant ever had this number: it is 0, or 2^53 or more (a timestamp in nanoseconds is).
     #[error("{field}: {number} is no token: those are from 1 to 2^53 - 1")]
     OutOfRange {
-        /// `token` or `fence`.
+        /// `token`, `fence` or `high`.
         field: &'static str,
         /// The number.
         number: u64,

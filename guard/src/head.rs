@@ -16,6 +16,6 @@ pub(crate) fn encode(high: High, data: &[u8]) -> Vec<u8> {
 /// The number, and where the data begin; `None` where there is no such head.
 pub(crate) fn decode(bytes: &[u8]) -> Option<(High, usize)> {
     let end = bytes.iter().position(|&byte| byte == b'\n')?;
-    let high = str::from_utf8(&bytes[..end]).ok()?.strip_prefix(FORMAT)?.parse().ok()?;
-    Some((High::new(Token(high)), end + 1))
+    let number = str::from_utf8(&bytes[..end]).ok()?.strip_prefix(FORMAT)?.parse().ok()?;
+    Some((High::new(Token(number)).ok()?, end + 1))
 }

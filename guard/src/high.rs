@@ -26,12 +26,14 @@ impl High {
     /// The number of a resource that nobody has written to yet: no token is dead.
     pub const NEW: Self = Self(Token(0));
 
-    /// The number as it stands with the resource.
-    pub fn new(high: Token) -> Self {
-        Self(high)
+    /// The number as it stands with the resource. One that no guard can have written, 2^53 or more, is refused: it would
+    /// shut out everybody.
+    pub fn new(high: Token) -> Result<Self, ClaimError> {
+        if high == Self::NEW.0 { Ok(Self::NEW) } else { check("high", high).map(|()| Self(high)) }
     }
 
-    /// The number that an operator sets: a fence of the key, which the cluster gave.
+    /// The number that an operator sets, or that a guard begins with: a fence of the key, which the cluster gave. No fence
+    /// is 0, so an answer without one is refused.
     pub fn reset(fence: Token) -> Result<Self, ClaimError> {
         check("fence", fence).map(|()| Self(fence))
     }
@@ -93,5 +95,7 @@ mod tests {
         assert_eq!(High::reset(Token(5)), Ok(High(Token(5))));
         assert!(High::reset(timestamp_ns).is_err());
         assert!(High::reset(Token(0)).is_err());
+        assert!(High::new(timestamp_ns).is_err());
+        assert_eq!(High::new(Token(0)), Ok(High::NEW));
     }
 }

@@ -26,8 +26,12 @@
 //! **Reads.** A safe request (GET, HEAD, OPTIONS) without these headers passes freely. With them it is a *touch*: a new
 //! holder's first read carries them, waits for a write that is under way, and shuts out earlier holders before it reads.
 //!
+//! **Two processes at once are no guard**, each with numbers of its own: of several replicas, or of the old and the new one
+//! while a new version is rolled out, one accepts what the other has shut out. Stop the old process before the new one takes
+//! requests (in Kubernetes `strategy: Recreate`, or a StatefulSet of one), or let the database compare, as above.
+//!
 //! **A restart** empties the numbers of a [`GuardLayer`], as those of a [`MemoryGuard`](crate::MemoryGuard); it asks the
-//! cluster for the fence of each key before it accepts anything for it.
+//! cluster for the fence of each key before it accepts anything for it, and answers 503 while it gets none.
 
 mod headers;
 mod layer;

@@ -35,6 +35,8 @@ pub mod objects;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "tokio")]
+mod tasks;
 
 pub use claim::{Claim, ClaimError};
 pub use file::{Contents, GuardedFile};
@@ -42,3 +44,5 @@ pub use high::{Admission, High};
 pub use memory::{GuardedKey, MemoryGuard, UnknownKey};
 #[cfg(feature = "mirror")]
 pub use mirror::{MirrorReader, MirrorVerdict};
+#[cfg(feature = "tokio")]
+pub use tasks::{AsyncGuard, AsyncGuardedKey, NotKnown, Written};

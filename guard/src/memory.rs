@@ -14,6 +14,9 @@
 //! by, and never a reason to accept.
 //!
 //! The guard asks nobody itself: how to reach the cluster, with or without a runtime, is the embedder's.
+//!
+//! Here a write is done when its closure returns. For writes that have to be awaited there is `AsyncGuard` (feature
+//! `tokio`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 

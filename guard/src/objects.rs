@@ -10,9 +10,10 @@
 //! object, not its metadata". A touch that changed only the metadata would leave it as it was, and a late write that had
 //! looked before the touch would land after it, and lower the number. It also works where a store keeps no metadata.
 //!
-//! **Where it works.** S3 and what speaks like it, GCS, Azure and the store in memory have conditional puts. The local
-//! file system's has not: its `NotImplemented` comes back, and nothing is changed. Take
-//! [`GuardedFile`](crate::GuardedFile) there.
+//! **Where it works.** S3, GCS, Azure and the store in memory have conditional puts. Some stores that speak like S3 take the
+//! condition and ignore it, and some proxies drop it; so [`GuardedObject::create`] tries two puts that have to fail, and
+//! refuses a store where one lands. Open objects only in stores where one was created. The local file system's store has no
+//! conditional puts; take [`GuardedFile`](crate::GuardedFile) there.
 //!
 //! **What it costs.** A touch that raises the number writes the whole object again. So guard a small one, that names others
 //! which are written once (a manifest), and not what is large.
@@ -29,6 +30,9 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, UpdateVersion};
 use ringfence_wire::Token;
 
 use crate::{Admission, Claim, ClaimError, High, head};
+
+/// What stands in an object that is being made. It is no guarded object: nobody gets in.
+const PROBE: &[u8] = b"ringfence-guard is being made\n";
 
 /// How often a change is tried while others are first.
 const TRIES: usize = 50;
@@ -58,6 +62,11 @@ pub enum ObjectError {
     /// Something else stands there: its number may have been higher than any.
     #[error("{0} is no guarded object")]
     NotGuarded(Path),
+    /// The store ignores the condition of a put: it can guard nothing. What was made there was deleted again.
+    #[error(
+        "the store does not keep to the conditions of puts (`If-Match`, `If-None-Match`): {0} cannot be guarded"
+    )]
+    Unconditional(Path),
     /// Others changed it each time between the look and the put.
     #[error("{0} was changed by others each of {TRIES} times that it was tried")]
     Contended(Path),
@@ -74,11 +83,49 @@ impl GuardedObject {
         Self { store, path }
     }
 
-    /// Makes the object, in which no token is dead yet. It must not be there.
+    /// Makes the object, in which no token is dead yet. It must not be there. A store that does not keep to the conditions of
+    /// puts is an error.
+    ///
+    /// After another error of the store, something may be left that is no guarded object, and is to be deleted.
     pub async fn create(store: Arc<dyn ObjectStore>, path: Path, data: &[u8]) -> Result<Self> {
         let object = Self::open(store, path);
-        object.put(High::NEW, data, PutMode::Create).await?;
-        Ok(object)
+        // A store that ignores the condition would overwrite what is there.
+        match object.store.head(&object.path).await {
+            Ok(_) => {
+                let path = object.path.to_string();
+                return Err(
+                    object_store::Error::AlreadyExists { source: "found by HEAD".into(), path }.into()
+                );
+            }
+            Err(object_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let first = object.put(PROBE, PutMode::Create).await?;
+        let made = object.fill(first, &head::encode(High::NEW, data)).await;
+        if matches!(
+            made,
+            Err(ObjectError::Unconditional(_)
+                | ObjectError::Store(object_store::Error::NotImplemented { .. }))
+        ) {
+            object.store.delete(&object.path).await?;
+        }
+        made.map(|()| object)
+    }
+
+    /// Puts the contents in place of the probe, and sees that neither a second creation nor a put in place of what is there no
+    /// more can land.
+    async fn fill(&self, probe: UpdateVersion, contents: &[u8]) -> Result<()> {
+        match self.put(PROBE, PutMode::Create).await {
+            Err(object_store::Error::AlreadyExists { .. }) => {}
+            Ok(_) => return Err(ObjectError::Unconditional(self.path.clone())),
+            Err(error) => return Err(error.into()),
+        }
+        self.put(contents, PutMode::Update(probe.clone())).await?;
+        match self.put(contents, PutMode::Update(probe)).await {
+            Err(object_store::Error::Precondition { .. }) => Ok(()),
+            Ok(_) => Err(ObjectError::Unconditional(self.path.clone())),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// What stands in the object. A new holder touches it first.
@@ -141,15 +188,15 @@ impl GuardedObject {
 
     /// Whether nobody else was first.
     async fn replace(&self, high: High, data: &[u8], version: UpdateVersion) -> Result<bool> {
-        match self.put(high, data, PutMode::Update(version)).await {
-            Ok(()) => Ok(true),
+        match self.put(&head::encode(high, data), PutMode::Update(version)).await {
+            Ok(_) => Ok(true),
             Err(object_store::Error::Precondition { .. }) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn put(&self, high: High, data: &[u8], mode: PutMode) -> object_store::Result<()> {
-        let contents = head::encode(high, data);
-        self.store.put_opts(&self.path, contents.into(), mode.into()).await.map(drop)
+    async fn put(&self, contents: &[u8], mode: PutMode) -> object_store::Result<UpdateVersion> {
+        let contents = Bytes::copy_from_slice(contents);
+        self.store.put_opts(&self.path, contents.into(), mode.into()).await.map(UpdateVersion::from)
     }
 }

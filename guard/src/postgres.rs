@@ -14,7 +14,7 @@
 //! connections that a pooler shares.
 
 use ringfence_wire::{Key, Token};
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{FromSql, Type, accepts};
 use tokio_postgres::{Error, GenericClient, Transaction};
 
 use crate::{Admission, Claim, High};
@@ -32,7 +32,7 @@ pub async fn touch(client: &impl GenericClient, key: &Key, claim: Claim) -> Resu
     Ok(if row.try_get("accepted")? {
         Admission::Accepted
     } else {
-        Admission::Stale { high: token_of(row.try_get("high")?) }
+        Admission::Stale { high: row.try_get::<_, Stands>("high")?.0.token() }
     })
 }
 
@@ -45,8 +45,8 @@ pub async fn admit(transaction: &Transaction<'_>, key: &Key, claim: Claim) -> Re
 /// The number of `key`; [`High::NEW`] if nobody has claimed it yet.
 pub async fn high(client: &impl GenericClient, key: &Key) -> Result<High, Error> {
     let row = client.query_typed_one("SELECT ringfence.high($1)", &[(&key.as_str(), Type::TEXT)]).await?;
-    let high: Option<i64> = row.try_get(0)?;
-    Ok(high.map_or(High::NEW, |high| High::new(token_of(high))))
+    let high: Option<Stands> = row.try_get(0)?;
+    Ok(high.map_or(High::NEW, |Stands(high)| high))
 }
 
 /// Sets the number of `key`, to one that [`High::reset`] made. It needs the rights of the role that owns the table.
@@ -62,7 +62,14 @@ fn bigint(token: Token) -> i64 {
     i64::try_from(token.0).unwrap_or(i64::MAX)
 }
 
-/// The database refuses numbers below 1.
-fn token_of(high: i64) -> Token {
-    Token(high.unsigned_abs())
+/// The number as the table has it.
+struct Stands(High);
+
+impl<'a> FromSql<'a> for Stands {
+    fn from_sql(kind: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        let number = u64::try_from(i64::from_sql(kind, raw)?)?;
+        Ok(Self(High::new(Token(number))?))
+    }
+
+    accepts!(INT8);
 }

@@ -29,6 +29,13 @@ pub struct RedisGuard {
     number: String,
 }
 
+/// A key with a brace in it: the names beside it cannot be told to be in its slot.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "key: `{0}` has a brace in it, which ends or begins a hash tag: choose where the number stands (RedisGuard::at)"
+)]
+pub struct BraceInKey(Key);
+
 /// What came of a guarded command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a command that was rejected has not been done"]
@@ -44,11 +51,16 @@ pub enum Reply<T> {
 
 impl RedisGuard {
     /// The guard whose number stands at `guard:{key}`: beside everything that is called `key`, or has `{key}` in its name.
-    pub fn new(key: &Key) -> Self {
-        Self::at(format!("guard:{{{key}}}"))
+    ///
+    /// With a brace in the key the number and the data would be in different slots of a Redis Cluster: that is refused.
+    pub fn new(key: &Key) -> Result<Self, BraceInKey> {
+        if key.as_str().contains(['{', '}']) {
+            return Err(BraceInKey(key.clone()));
+        }
+        Ok(Self::at(format!("guard:{{{key}}}")))
     }
 
-    /// The guard whose number stands at `number`.
+    /// The guard whose number stands at `number`: in a Redis Cluster, in the slot of all that it guards.
     pub fn at(number: impl Into<String>) -> Self {
         Self { number: number.into() }
     }
@@ -117,7 +129,9 @@ impl RedisGuard {
     /// The number; [`High::NEW`] if nobody has shown a token yet.
     pub async fn high(&self, connection: &mut impl ConnectionLike) -> RedisResult<High> {
         let high: Option<u64> = redis::cmd("GET").arg(&self.number).query_async(connection).await?;
-        Ok(high.map_or(High::NEW, |high| High::new(Token(high))))
+        let Some(high) = high else { return Ok(High::NEW) };
+        High::new(Token(high))
+            .map_err(|why| (ErrorKind::UnexpectedReturnType, "no token", why.to_string()).into())
     }
 
     /// Sets the number, to one that [`High::reset`] made.

@@ -1,12 +1,18 @@
 //! Guarded objects in the stores of `object_store` that run here: in memory, and on the local file system.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::fmt;
 use std::sync::Arc;
 
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
 use ringfence_guard::objects::{Contents, GuardedObject, ObjectError};
 use ringfence_guard::{Admission, Claim};
 use ringfence_wire::Token;
@@ -105,12 +111,87 @@ async fn a_missing_or_foreign_object_lets_nobody_in() {
 }
 
 #[tokio::test]
-async fn a_store_without_conditional_puts_is_refused_and_nothing_is_changed() {
+async fn a_store_without_conditional_puts_is_refused_and_nothing_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let store: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new_with_prefix(dir.path()).unwrap());
-    let object = GuardedObject::create(store, path(), b"100").await.unwrap();
-    for refused in [object.touch(exclusive(4)).await, object.write(exclusive(4), b"130").await] {
-        assert!(matches!(refused, Err(ObjectError::Store(object_store::Error::NotImplemented { .. }))));
+    let refused = GuardedObject::create(store.clone(), path(), b"100").await;
+    assert!(matches!(refused, Err(ObjectError::Store(object_store::Error::NotImplemented { .. }))));
+    assert!(matches!(store.head(&path()).await, Err(object_store::Error::NotFound { .. })));
+}
+
+/// Such a store was once taken for a good one, and every stale write landed.
+#[tokio::test]
+async fn a_store_that_ignores_a_condition_is_refused_and_nothing_is_left() {
+    for (ignores_create, ignores_update) in [(true, false), (false, true), (true, true)] {
+        let store = Arc::new(Careless { store: InMemory::new(), ignores_create, ignores_update });
+        let refused = GuardedObject::create(store.clone(), path(), b"100").await;
+        assert!(matches!(refused, Err(ObjectError::Unconditional(_))), "{refused:?}");
+        assert!(matches!(store.head(&path()).await, Err(object_store::Error::NotFound { .. })));
+        store.put(&path(), "not ours".into()).await.unwrap();
+        let exists = GuardedObject::create(store.clone(), path(), b"100").await;
+        assert!(matches!(exists, Err(ObjectError::Store(object_store::Error::AlreadyExists { .. }))));
+        assert_eq!(&store.get(&path()).await.unwrap().bytes().await.unwrap()[..], b"not ours");
     }
-    assert_eq!(object.read().await.unwrap(), contents(0, "100"));
+    let good = Arc::new(Careless { store: InMemory::new(), ignores_create: false, ignores_update: false });
+    assert_eq!(
+        write(&GuardedObject::create(good, path(), b"100").await.unwrap(), 2, "150").await,
+        Admission::Accepted
+    );
+}
+
+/// A store that answers as if there were no condition, as some that speak like S3 do.
+#[derive(Debug)]
+struct Careless {
+    store: InMemory,
+    ignores_create: bool,
+    ignores_update: bool,
+}
+
+impl fmt::Display for Careless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Careless")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Careless {
+    async fn put_opts(&self, path: &Path, payload: PutPayload, mut options: PutOptions) -> Result<PutResult> {
+        let ignored = match options.mode {
+            PutMode::Create => self.ignores_create,
+            PutMode::Update(_) => self.ignores_update,
+            PutMode::Overwrite => false,
+        };
+        if ignored {
+            options.mode = PutMode::Overwrite;
+        }
+        self.store.put_opts(path, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        path: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.store.put_multipart_opts(path, options).await
+    }
+
+    async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        self.store.get_opts(path, options).await
+    }
+
+    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.store.delete_stream(paths)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.store.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.store.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.store.copy_opts(from, to, options).await
+    }
 }

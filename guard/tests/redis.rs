@@ -21,7 +21,7 @@ async fn connect(server: &RedisServer) -> MultiplexedConnection {
 }
 
 fn guard(key: &str) -> RedisGuard {
-    RedisGuard::new(&Key::new(key).unwrap())
+    RedisGuard::new(&Key::new(key).unwrap()).unwrap()
 }
 
 fn exclusive(token: u64) -> Claim {
@@ -46,7 +46,11 @@ async fn a_newer_holder_shuts_out_older_ones_and_no_live_peer() {
     assert_eq!(a.touch(&mut redis, shared(9, 7)).await.unwrap(), Admission::Accepted);
     assert_eq!(a.touch(&mut redis, exclusive(5)).await.unwrap(), STALE_BELOW_7);
     assert_eq!(a.touch(&mut redis, shared(7, 6)).await.unwrap(), Admission::Accepted);
-    assert_eq!(a.high(&mut redis).await.unwrap(), High::new(Token(7)), "an older fence does not lower it");
+    assert_eq!(
+        a.high(&mut redis).await.unwrap(),
+        High::new(Token(7)).unwrap(),
+        "an older fence does not lower it"
+    );
     assert_eq!(b.touch(&mut redis, exclusive(5)).await.unwrap(), Admission::Accepted, "keys are apart");
 }
 
@@ -65,7 +69,7 @@ async fn commands_are_done_by_live_holders_and_not_by_stale_ones() {
         assert_eq!(redis.hgetall::<_, Vec<(String, u64)>>("{k}:h").await.unwrap().len(), 2);
         assert_eq!(redis.hget::<_, _, u64>("{k}:h", "by").await.unwrap(), 7);
     }
-    assert_eq!(k.high(&mut redis).await.unwrap(), High::new(Token(7)));
+    assert_eq!(k.high(&mut redis).await.unwrap(), High::new(Token(7)).unwrap());
 }
 
 #[tokio::test]
@@ -90,6 +94,16 @@ async fn any_command_runs_with_its_options_and_its_answer() {
     let wrong: RedisError = k.set(&mut redis, exclusive(9), "k", [1, 2].as_slice()).await.unwrap_err();
     assert!(said(&wrong).contains("syntax error"), "{wrong:?}");
     assert_eq!(redis.get::<_, Vec<u8>>("k").await.unwrap(), b"\r\n\0\xff");
+}
+
+/// The number of such a key once was in another slot than what it guards.
+#[test]
+fn a_key_with_a_brace_has_no_number_of_its_own() {
+    for key in ["a{b}c", "{a}", "a}b", "a{b", "{}a"] {
+        let refused = RedisGuard::new(&Key::new(key).unwrap()).unwrap_err();
+        assert!(refused.to_string().starts_with(&format!("key: `{key}`")), "{refused}");
+    }
+    assert_eq!(guard("orders/42").number(), "guard:{orders/42}");
 }
 
 #[tokio::test]
@@ -173,7 +187,7 @@ async fn a_full_server_does_no_command_whose_number_it_cannot_raise() {
     assert_eq!(k.touch(&mut redis, exclusive(5)).await.unwrap(), STALE_BELOW_7);
     config("0").exec_async(&mut redis).await.unwrap();
     assert_eq!(redis.get::<_, String>("k").await.unwrap(), "old");
-    assert_eq!(k.high(&mut redis).await.unwrap(), High::new(Token(7)));
+    assert_eq!(k.high(&mut redis).await.unwrap(), High::new(Token(7)).unwrap());
 }
 
 #[tokio::test]
@@ -208,7 +222,7 @@ async fn in_a_cluster_number_and_data_are_in_one_slot_or_nothing_is_done() {
         );
         assert_eq!(g.del(&mut redis, exclusive(5), &key).await.unwrap(), STALE_BELOW_7);
         assert_eq!(redis.get::<_, u64>(&key).await.unwrap(), n);
-        assert_eq!(g.high(&mut redis).await.unwrap(), High::new(Token(7)));
+        assert_eq!(g.high(&mut redis).await.unwrap(), High::new(Token(7)).unwrap());
     }
     let elsewhere = guard("orders/1").set(&mut redis, exclusive(9), "orders/2", "x").await.unwrap_err();
     assert!(said(&elsewhere).contains("CROSSSLOT"), "{elsewhere:?}");

@@ -118,7 +118,7 @@ async fn at_redis(program: &Path, dir: &Path, late: &LateWrite) -> anyhow::Resul
     let connection = async || client.get_multiplexed_async_connection().await.ok();
     let mut connection = ready(&mut server, "Redis", connection).await?;
 
-    let guard = RedisGuard::new(&late.key);
+    let guard = RedisGuard::new(&late.key)?;
     let (guarded, plain) = (format!("{{{}}}:balance", late.key), format!("{}:plain", late.key));
     let mut said = None;
     for (token, balance) in [late.b, late.a] {

@@ -197,7 +197,7 @@ impl Client {
         let leases = self.leases.as_mut().context("there is no cluster")?;
         let wish = Wish { ttl_ms: ttl_ms.into(), wait_ms: TTL_MS.into() };
         let token = calls::acquire(leases, lease, &[key], wish).await?;
-        let guard = RedisGuard::new(&key.parse::<Key>()?);
+        let guard = RedisGuard::new(&key.parse::<Key>()?)?;
         Ok(Held::Leased { lease, guard, claim: Claim::exclusive(token)? })
     }
 

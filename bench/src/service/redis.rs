@@ -71,7 +71,7 @@ impl Service for Redis {
             let mut connection = self.connect().await?;
             let key: Key = format!("value/{job:?}/{number}/{}", Uuid::new_v4()).parse()?;
             connection.set::<_, _, ()>(key.as_str(), 0).await?;
-            let guard = RedisGuard::new(&key);
+            let guard = RedisGuard::new(&key)?;
             Ok(Some(Box::new(Value { connection, job, key, guard, written: 0 }) as Box<dyn Work>))
         }
         .boxed()

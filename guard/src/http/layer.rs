@@ -1,6 +1,5 @@
 use std::fmt::Display;
 use std::future::Future;
-use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,13 +9,12 @@ use http::{Request, Response, request::Parts};
 use http_body::Body;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use ringfence_wire::{Key, Token};
-use tokio::sync::{Mutex, OwnedMutexGuard};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{Refused, headers};
-use crate::known::Known;
-use crate::{Admission, ClaimError, High};
+use crate::tasks::{AsyncGuard, AsyncGuardedKey, NotKnown, Written};
+use crate::{Claim, ClaimError};
 
 /// Guards what the services under it write, if nobody writes it but through this layer, in this process. A clone has the
 /// same numbers.
@@ -34,7 +32,7 @@ struct Shared<K, A> {
     key_of: K,
     ask: A,
     most_bytes: usize,
-    known: Known<Mutex<High>>,
+    guard: AsyncGuard,
 }
 
 impl<K, A> Clone for GuardLayer<K, A> {
@@ -58,60 +56,45 @@ where
 {
     /// - `key_of` says which key guards what a request asks for; `None` lets it pass unguarded.
     /// - `ask` gets the fence of a key from the cluster, by a linearizable read (`GET /v1/keys/{key}`): when it was not
-    ///   used lately, or not since the start. A mirror's word is not enough. It has to give up after a while.
+    ///   used lately, or not since the start. A mirror's word is not enough. It has to give up after a while. An error, or a
+    ///   number that no fence can be, is answered 503.
     /// - `most_keys`: about how many numbers are kept.
     /// - `most_bytes`: how large a body may be. Bodies of guarded requests are read whole.
     pub fn new(key_of: K, ask: A, most_keys: usize, most_bytes: usize) -> Self {
-        Self(Arc::new(Shared { key_of, ask, most_bytes, known: Known::new(most_keys) }))
+        Self(Arc::new(Shared { key_of, ask, most_bytes, guard: AsyncGuard::new(most_keys) }))
     }
 
     /// The number of a key, which may have to be asked for.
-    pub async fn high(&self, key: &Key) -> Result<Token, E> {
-        Ok(self.lock(key).await?.token())
+    pub async fn high(&self, key: &Key) -> Result<Token, NotKnown<E>> {
+        Ok(self.key(key).await?.high().await)
     }
 
     /// Sets the number, down as well, to a fence of the key that the cluster gave.
-    pub async fn reset(&self, key: &Key, fence: Token) -> Result<Result<(), ClaimError>, E> {
-        let mut high = self.lock(key).await?;
-        Ok(High::reset(fence).map(|new| *high = new))
+    pub async fn reset(&self, key: &Key, fence: Token) -> Result<Result<(), ClaimError>, NotKnown<E>> {
+        Ok(self.key(key).await?.reset(fence).await)
     }
 
-    /// Waits until nobody else uses the key.
-    async fn lock(&self, key: &Key) -> Result<OwnedMutexGuard<High>, E> {
-        let Shared { known, ask, .. } = &*self.0;
-        let mut found = known.get(key);
-        loop {
-            found = match found {
-                Ok(high) => return Ok(high.lock_owned().await),
-                Err(since) => {
-                    let fence = ask(key.clone()).await?;
-                    known.learn(key, since, Mutex::new(High::new(fence)))
-                }
-            };
-        }
+    async fn key(&self, key: &Key) -> Result<AsyncGuardedKey, NotKnown<E>> {
+        let Shared { guard, ask, .. } = &*self.0;
+        guard.key_or_ask(key, |key| ask(key.clone())).await
     }
 
-    /// The request as the handler gets it, and what keeps all others from the key.
-    async fn admit<B>(
+    /// The request as the handler gets it, if nothing but the token can be wrong with it.
+    async fn claimed<B>(
         &self,
         key: &Key,
         mut parts: Parts,
         body: B,
-    ) -> Result<(Request<B>, OwnedMutexGuard<High>), Refused>
+    ) -> Result<(Claim, Request<B>, AsyncGuardedKey), Refused>
     where
         B: Body + From<Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let claim = headers::claim(&parts.headers, key)?;
         let body = whole(body, self.0.most_bytes).await?;
-        let mut high = self.lock(key).await.map_err(Refused::fence_unknown)?;
-        match high.admit(claim) {
-            Admission::Stale { high } => Err(Refused::stale(high)),
-            Admission::Accepted => {
-                parts.extensions.insert(claim);
-                Ok((Request::from_parts(parts, body.into()), high))
-            }
-        }
+        let known = self.key(key).await.map_err(Refused::fence_unknown)?;
+        parts.extensions.insert(claim);
+        Ok((claim, Request::from_parts(parts, body.into()), known))
     }
 }
 
@@ -156,9 +139,14 @@ where
             return Box::pin(inner.call(Request::from_parts(parts, body)));
         };
         Box::pin(async move {
-            match guard.admit(&key, parts, body).await {
-                Ok((request, lock)) => run_to_its_end(inner.call(request), lock).await,
-                Err(refused) => Ok(refused.into_response()),
+            let (claim, request, known) = match guard.claimed(&key, parts, body).await {
+                Ok(claimed) => claimed,
+                Err(refused) => return Ok(refused.into_response()),
+            };
+            match known.write(claim, move || inner.call(request)).await {
+                Written::Accepted(answer) => answer,
+                Written::Stale { high } => Ok(Refused::stale(high).into_response()),
+                Written::BrokenOff => Ok(Refused::broken_off().into_response()),
             }
         })
     }
@@ -172,28 +160,5 @@ where
         Ok(whole) => Ok(whole.to_bytes()),
         Err(why) if why.is::<LengthLimitError>() => Err(Refused::too_large(most_bytes)),
         Err(why) => Err(Refused::invalid("body", why.to_string())),
-    }
-}
-
-/// Lets the handler answer, whether or not anybody still waits for that, before the lock is free.
-async fn run_to_its_end<R, E>(
-    handler: impl Future<Output = Result<Response<R>, E>> + Send + 'static,
-    lock: OwnedMutexGuard<High>,
-) -> Result<Response<R>, E>
-where
-    R: From<String> + Send + 'static,
-    E: Send + 'static,
-{
-    let running = tokio::spawn(async move {
-        let answer = handler.await;
-        drop(lock);
-        answer
-    });
-    match running.await {
-        Ok(answer) => answer,
-        Err(ended) => match ended.try_into_panic() {
-            Ok(panic) => resume_unwind(panic),
-            Err(_) => Ok(Refused::broken_off().into_response()),
-        },
     }
 }

@@ -94,6 +94,18 @@ async fn after_a_restart_the_cluster_is_asked_before_anything_is_accepted() {
     assert_eq!(service.done(), Vec::<String>::new());
 }
 
+/// A number from a broken `ask` was once believed: 0 let stale tokens in, and a very large one shut everybody out.
+#[tokio::test]
+async fn an_answer_that_is_no_fence_is_503_and_makes_no_number_known() {
+    for no_fence in [0, 1 << 53, u64::MAX] {
+        let service = Service::start(Ok(no_fence)).await;
+        let answer = service.put("5", "x").await;
+        assert!(answer.problem(ProblemKind::Unavailable).detail.contains(&no_fence.to_string()));
+        assert!(service.guard.high(&"things/a".parse().unwrap()).await.is_err());
+        assert_eq!(service.done(), Vec::<String>::new());
+    }
+}
+
 #[tokio::test]
 async fn an_operator_frees_a_key_that_was_shown_a_timestamp() {
     let service = Service::start(Ok(1)).await;

@@ -39,7 +39,7 @@ pub(crate) struct Things {
 }
 
 impl Service {
-    /// The cluster says this fence for any key, or nothing.
+    /// The cluster says this number for any key, or nothing.
     pub(crate) async fn start(fence: Result<u64, &'static str>) -> Self {
         let ask: Ask = Box::new(move |_| std::future::ready(fence.map(Token)));
         let guard = GuardLayer::new(key_of as fn(&Parts) -> Option<Key>, ask, 100, MOST_BYTES);

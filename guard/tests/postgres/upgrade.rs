@@ -30,7 +30,7 @@ async fn installing_it_again_keeps_the_numbers() {
     let client = connect(&server.url()).await;
     assert_eq!(touch(&client, &key("k"), exclusive(7)).await.unwrap(), Admission::Accepted);
     client.batch_execute(postgres::SQL).await.unwrap();
-    assert_eq!(high(&client, &key("k")).await.unwrap(), High::new(Token(7)));
+    assert_eq!(high(&client, &key("k")).await.unwrap(), High::new(Token(7)).unwrap());
 }
 
 #[tokio::test]

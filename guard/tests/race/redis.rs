@@ -58,7 +58,7 @@ impl Resource for Number {
 
 #[test]
 fn redis_rejects_late_holders_and_nobody_else() {
-    race(ROUNDS, &Number::new(Some(RedisGuard::new(&"number".parse().unwrap())))).assert_right();
+    race(ROUNDS, &Number::new(Some(RedisGuard::new(&"number".parse().unwrap()).unwrap()))).assert_right();
 }
 
 #[test]
