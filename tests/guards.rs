@@ -1,15 +1,41 @@
-//! A guard in memory, and the cluster that it asks after a restart.
+//! Guards beside a cluster: one in memory that asks it after a restart, and what README.md of the guard shows of PostgreSQL.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::path::Path;
 use std::time::Duration;
 
 use ringfence_guard::{Admission, Claim, GuardedKey, MemoryGuard};
-use ringfence_harness::{Acquired, Answered, Client, Cluster, Consistency, Failure, try_once};
+use ringfence_harness::{
+    Acquired, Answered, Client, Cluster, Consistency, Failure, PostgresServer, Shown, try_once,
+};
 use ringfence_wire::{Grant, Key, LeaseId};
 
 /// How long a guard waits for the fence.
 const SOON: Duration = Duration::from_secs(5);
+
+/// Bounds what waits for a lease of 2 s to run out.
+const TEN_MINUTES: Duration = Duration::from_secs(600);
+
+#[tokio::test]
+async fn the_ten_minutes_of_the_readme_are_as_it_shows_them() {
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
+    let server = PostgresServer::start().await.unwrap();
+    let (host, port) = (server.address().ip().to_string(), server.address().port().to_string());
+    let url = cluster.leader().await.unwrap().url();
+    let readme = include_str!("../guard/README.md");
+    let variables = [
+        ("URL", &*url),
+        ("PGHOST", &host),
+        ("PGPORT", &port),
+        ("PGUSER", "postgres"),
+        ("PGDATABASE", "postgres"),
+    ];
+    Shown::new(readme, "## Ten minutes", "### The same in")
+        .play(Path::new(env!("CARGO_MANIFEST_DIR")), &variables, TEN_MINUTES)
+        .await
+        .unwrap();
+}
 
 #[tokio::test]
 async fn a_guard_that_was_restarted_rejects_by_the_clusters_fence() {

@@ -73,6 +73,9 @@
 --      BEGIN; DROP TRIGGER guarded ON orders; SELECT ringfence.protect('orders', 'orders/', 'id'); COMMIT;
 --    - The function ringfence.claims and the setting ringfence.claims are gone.
 
+-- Nobody needs to read what is there already.
+SET LOCAL client_min_messages = warning;
+
 CREATE SCHEMA IF NOT EXISTS ringfence;
 
 CREATE TABLE IF NOT EXISTS ringfence.guard (
@@ -105,7 +108,7 @@ BEGIN
   INSERT INTO ringfence.guard AS g (key, high, claimed_by, claimed_at, alone_since)
     VALUES (admit.key, admit.fence, pg_current_xact_id(), now(),
             -- As drivers send it, with parameters or without: SELECT ringfence.claim($1, $2, $3)
-            CASE WHEN current_query() ~* '^\s*select\s+(\*\s+from\s+)?(ringfence\.)?claim\s*\([^;()]*\)(\s+as\s+\w+)?[\s;]*$'
+            CASE WHEN current_query() ~* '^\s*select\s+(\*\s+from\s+)?"?ringfence"?\."?claim"?\s*\([^;()]*\)(\s+as\s+\w+)?[\s;]*$'
                  THEN statement_timestamp() END)
     ON CONFLICT (key) DO UPDATE SET high = greatest(g.high, excluded.high), claimed_by = excluded.claimed_by,
                                     claimed_at = excluded.claimed_at, alone_since = excluded.alone_since

@@ -1,7 +1,7 @@
 //! PostgreSQL, guarded from within the writer's own transaction.
 //!
-//! The rule itself is in SQL ([`SQL`], the file `guard/sql/postgres.sql`), for any language; it also explains the forms
-//! that need nothing from here: a column of the guarded row, and triggers. This is a thin wrapper:
+//! The rule itself is in SQL ([`SQL`], the file `guard/sql/postgres.sql`), for any language. It also has `protect`, whose
+//! triggers refuse writes without a claim: use it with this wrapper, too. The wrapper is thin:
 //!
 //! ```text
 //!  BEGIN ─▶ admit ─▶ SELECT … UPDATE … INSERT … ─▶ COMMIT

@@ -69,14 +69,14 @@ impl AsyncGuard {
     pub async fn key_or_ask<E: Display, F: Future<Output = Result<Token, E>>>(
         &self,
         key: &Key,
-        ask: impl Fn(&Key) -> F,
+        ask: impl Fn(Key) -> F,
     ) -> Result<AsyncGuardedKey, NotKnown<E>> {
         let mut found = self.known.get(key);
         loop {
             found = match found {
                 Ok(high) => return Ok(AsyncGuardedKey { high }),
                 Err(since) => {
-                    let fence = ask(key).await.map_err(NotKnown::Unanswered)?;
+                    let fence = ask(key.clone()).await.map_err(NotKnown::Unanswered)?;
                     let high = High::reset(fence).map_err(NotKnown::NoFence)?;
                     self.known.learn(key, since, Mutex::new(high))
                 }

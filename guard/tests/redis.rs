@@ -1,11 +1,14 @@
 //! The guard in a real Redis.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::path::Path;
+use std::time::Duration;
+
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncCommands, RedisError};
 use ringfence_guard::redis::{RedisGuard, Reply, SCRIPT};
 use ringfence_guard::{Admission, Claim, High};
-use ringfence_harness::{RedisCluster, RedisServer};
+use ringfence_harness::{RedisCluster, RedisServer, Shown};
 use ringfence_wire::{Key, Token};
 
 const STALE_BELOW_7: Admission = Admission::Stale { high: Token(7) };
@@ -94,6 +97,17 @@ async fn any_command_runs_with_its_options_and_its_answer() {
     let wrong: RedisError = k.set(&mut redis, exclusive(9), "k", [1, 2].as_slice()).await.unwrap_err();
     assert!(said(&wrong).contains("syntax error"), "{wrong:?}");
     assert_eq!(redis.get::<_, Vec<u8>>("k").await.unwrap(), b"\r\n\0\xff");
+}
+
+/// What was shown once took NaN and infinity for tokens, and could not touch.
+#[tokio::test]
+async fn the_commands_of_the_readme_are_as_it_shows_them() {
+    let (server, _redis) = redis().await;
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    Shown::new(include_str!("../README.md"), "**Redis as the resource.**", "**HTTP.**")
+        .play(repository, &[("REDIS", &server.url())], Duration::from_secs(60))
+        .await
+        .unwrap();
 }
 
 /// The number of such a key once was in another slot than what it guards.

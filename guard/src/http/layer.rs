@@ -76,7 +76,7 @@ where
 
     async fn key(&self, key: &Key) -> Result<AsyncGuardedKey, NotKnown<E>> {
         let Shared { guard, ask, .. } = &*self.0;
-        guard.key_or_ask(key, |key| ask(key.clone())).await
+        guard.key_or_ask(key, ask).await
     }
 
     /// The request as the handler gets it, if nothing but the token can be wrong with it.

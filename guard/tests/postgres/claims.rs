@@ -74,11 +74,10 @@ async fn a_fence_of_null_is_the_token() {
 async fn a_claim_that_is_alone_in_its_transaction_is_an_error_and_raises_nothing() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
-    client.batch_execute("SET search_path = public, ringfence").await.unwrap();
     for sql in [
         "SELECT ringfence.claim('k', 7)",
         "select * from RINGFENCE.claim( 'k', 7, 7 ) as result ;\n",
-        "SELECT claim('k', 7)",
+        "SELECT * FROM \"ringfence\".\"claim\"('k', 7)",
     ] {
         assert_eq!(code(&client.batch_execute(sql).await.unwrap_err()), "25P01", "{sql}");
         assert_eq!(code(&client.execute(sql, &[]).await.unwrap_err()), "25P01", "{sql}");
@@ -95,7 +94,7 @@ async fn a_claim_in_a_transaction_with_more_in_it_is_never_taken_for_one_that_is
     client.batch_execute("CREATE TABLE t AS SELECT 0 AS n").await.unwrap();
     client
         .batch_execute(
-            "CREATE FUNCTION claim_and_write() RETURNS void LANGUAGE sql AS
+            "CREATE FUNCTION claim() RETURNS void LANGUAGE sql AS
              $$ SELECT ringfence.claim('k', 7); UPDATE t SET n = n + 1 $$",
         )
         .await
@@ -103,7 +102,7 @@ async fn a_claim_in_a_transaction_with_more_in_it_is_never_taken_for_one_that_is
     for one_message in [
         "BEGIN; SELECT ringfence.claim('k', 7); UPDATE t SET n = n + 1; COMMIT",
         "SELECT ringfence.claim('k', 7); UPDATE t SET n = n + 1",
-        "SELECT claim_and_write()",
+        "SELECT claim()",
         "DO $$ BEGIN PERFORM ringfence.claim('k', 7); UPDATE t SET n = n + 1; END $$",
         "WITH claimed AS (SELECT ringfence.claim('k', 7)) UPDATE t SET n = n + 1 FROM claimed",
     ] {

@@ -4,6 +4,7 @@ use ringfence_harness::PgBouncer;
 use tokio_postgres::Client;
 
 use crate::database::{code, connect, exclusive, guarded, key, refused};
+use crate::shown::shown;
 
 const TABLES: &str = "
     CREATE TABLE settings (name text, value int);
@@ -60,6 +61,31 @@ async fn a_write_lands_only_with_a_claim_of_its_key_in_the_same_transaction() {
         client.batch_execute("SELECT ringfence.touch('settings', 8)").await.unwrap();
         assert_eq!(refused(&client, &format!("{CLAIM_BOTH}; {}", WRITES[0])).await, "RF412");
     }
+}
+
+#[tokio::test]
+async fn the_statements_of_the_readme_reject_a_stale_holder() {
+    let server = guarded().await;
+    let client = connect(&server.url()).await;
+    client
+        .batch_execute("CREATE TABLE accounts (id int, balance int); INSERT INTO accounts VALUES (42, 100)")
+        .await
+        .unwrap();
+    let run = async |label: &str, token: u64, fence: &str| {
+        let sql = shown("**PostgreSQL, by a trigger.**", label);
+        let sql = sql.replace(":token", &token.to_string()).replace(":fence", fence);
+        let done = client.batch_execute(&sql).await;
+        client.batch_execute("ROLLBACK").await.unwrap();
+        done.map_err(|error| code(&error).to_owned())
+    };
+    run("protect", 0, "").await.unwrap();
+    run("touch", 7, "NULL").await.unwrap();
+    assert_eq!(run("touch", 5, "5").await, Err("RF412".to_owned()));
+    assert_eq!(run("write", 5, "NULL").await, Err("RF412".to_owned()));
+    run("write", 8, "7").await.unwrap();
+    run("write", 7, "7").await.unwrap();
+    let accounts = client.query("SELECT balance FROM accounts WHERE id = 42", &[]).await.unwrap();
+    assert_eq!(accounts[0].get::<_, i32>(0), 130);
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@
 //!  PrometheusServer                       a real one, to scrape and to alert
 //!  Browser                                the system's Chromium
 //!  EtcdCluster, ZooKeeperCluster          to be measured beside
+//!  Shown                                  what a document tells its readers to paste into a shell
 //! ```
 //! What a test may rely on:
 //!
@@ -50,6 +51,7 @@ mod record;
 mod redis_cluster;
 mod redis_sentinel;
 mod redis_server;
+mod shown;
 mod spawner;
 mod strace;
 mod tls;
@@ -80,6 +82,7 @@ pub use record::{Askers, Record, Told};
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
 pub use redis_server::{RedisBuilder, RedisServer};
+pub use shown::Shown;
 pub use strace::{Injection, may_inject};
 pub use until::{definite, until};
 pub use watch::{Watch, Watched};
