@@ -10,6 +10,9 @@ pub(crate) struct RedisUrl {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) db: i64,
+    /// Who we are to the Sentinels.
+    pub(crate) sentinel_user: Option<String>,
+    pub(crate) sentinel_password: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +26,8 @@ pub(crate) enum Kind {
 }
 
 impl RedisUrl {
-    /// Reads `redis[s][+cluster|+sentinel]://[user:password@]host[:port],…[/name][/db]`.
+    /// Reads `redis[s][+cluster|+sentinel]://[user:password@]host[:port],…[/name][/db]`, and for Sentinels
+    /// `?sentinel-user=…&sentinel-password=…` after it.
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").ok_or("it starts with redis:// or rediss://")?;
         let (base, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
@@ -32,8 +36,9 @@ impl RedisUrl {
             "rediss" => true,
             _ => return Err("it starts with redis:// or rediss://".to_owned()),
         };
-        if rest.contains(['?', '#']) {
-            return Err("it has no `?` and no `#` (percent-encode those in a password)".to_owned());
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if rest.contains('#') || query.contains(['?', '#']) {
+            return Err("it has no `#` and one `?` at most (percent-encode those in a password)".to_owned());
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
@@ -65,7 +70,23 @@ impl RedisUrl {
             return Err("a Redis Cluster has no database other than 0".to_owned());
         }
         let given = |text: &str| if text.is_empty() { Ok(None) } else { decode(text).map(Some) };
-        Ok(Self { kind, tls, hosts, user: given(user)?, password: given(password)?, db })
+        let (mut sentinel_user, mut sentinel_password) = (None, None);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match (pair.split_once('='), &kind) {
+                (Some(("sentinel-user", user)), Kind::Sentinel(_)) => sentinel_user = given(user)?,
+                (Some(("sentinel-password", password)), Kind::Sentinel(_)) => {
+                    sentinel_password = given(password)?
+                }
+                // What it is, is not shown.
+                _ => {
+                    return Err("after `?` a redis+sentinel:// has sentinel-user=…&sentinel-password=…, and no other \
+                                has anything"
+                        .to_owned());
+                }
+            }
+        }
+        let (user, password) = (given(user)?, given(password)?);
+        Ok(Self { kind, tls, hosts, user, password, db, sentinel_user, sentinel_password })
     }
 }
 
@@ -108,6 +129,11 @@ mod tests {
         assert_eq!(url.hosts, [("::1".to_owned(), 1), ("b".to_owned(), 26_379)]);
         assert_eq!((url.user.as_deref(), url.password.as_deref()), (Some("me"), Some("p@ss")));
         assert_eq!((url.db, url.tls), (3, true));
+        assert_eq!((url.sentinel_user, url.sentinel_password), (None, None));
+        let url = "redis+sentinel://a:b@c/name?sentinel-user=me&sentinel-password=p%26ss";
+        let url = RedisUrl::parse(url).ok().unwrap();
+        assert_eq!((url.user.as_deref(), url.sentinel_user.as_deref()), (Some("a"), Some("me")));
+        assert_eq!(url.sentinel_password.as_deref(), Some("p&ss"));
         let url = RedisUrl::parse("redis+cluster://:secret@a:1,b:2").ok().unwrap();
         assert_eq!((url.kind, url.hosts.len()), (Kind::Cluster, 2));
         assert_eq!((url.user, url.password.as_deref()), (None, Some("secret")));
@@ -127,6 +153,9 @@ mod tests {
             "redis+other://a",
             "redis://a/x",
             "redis://a?x=1",
+            "redis://a?sentinel-user=x",
+            "redis+sentinel://a/name?password=x",
+            "redis+sentinel://a/name?sentinel-user=a?",
             "redis://[::1",
             "redis://%ff@a",
             "redis://a/-1",

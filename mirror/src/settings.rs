@@ -14,7 +14,7 @@ use crate::redis_url::RedisUrl;
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where Redis is: `redis://[user:password@]host:port[/db]`, `redis+cluster://host:port,…` or
-    /// `redis+sentinel://host:port,…/name[/db]`; with `rediss` for TLS.
+    /// `redis+sentinel://host:port,…/name[/db][?sentinel-user=…&sentinel-password=…]`; with `rediss` for TLS.
     pub url: String,
     /// Whether answers wait.
     pub mode: MirrorMode,
@@ -122,19 +122,13 @@ impl Settings {
 impl Checked {
     /// Of a server that has the data.
     pub(crate) fn client(&self, host: &str, port: u16) -> redis::RedisResult<Client> {
-        let mut login = RedisConnectionInfo::default().set_skip_set_lib_name().set_db(self.url.db);
-        if let Some(user) = &self.url.user {
-            login = login.set_username(user);
-        }
-        if let Some(password) = &self.url.password {
-            login = login.set_password(password);
-        }
+        let login = login(self.url.user.as_ref(), self.url.password.as_ref()).set_db(self.url.db);
         self.open(host, port, login)
     }
 
     /// Of a Sentinel.
     pub(crate) fn sentinel(&self, host: &str, port: u16) -> redis::RedisResult<Client> {
-        self.open(host, port, RedisConnectionInfo::default().set_skip_set_lib_name())
+        self.open(host, port, login(self.url.sentinel_user.as_ref(), self.url.sentinel_password.as_ref()))
     }
 
     fn open(&self, host: &str, port: u16, login: RedisConnectionInfo) -> redis::RedisResult<Client> {
@@ -153,6 +147,17 @@ impl Checked {
             ),
         }
     }
+}
+
+fn login(user: Option<&String>, password: Option<&String>) -> RedisConnectionInfo {
+    let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
+    if let Some(user) = user {
+        login = login.set_username(user);
+    }
+    if let Some(password) = password {
+        login = login.set_password(password);
+    }
+    login
 }
 
 fn refuse(field: &'static str) -> impl Fn(String) -> SettingsError {

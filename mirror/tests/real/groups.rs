@@ -33,6 +33,49 @@ async fn a_failover_of_sentinel_is_followed() {
     world.is_equal("the former master came back").await;
 }
 
+/// Once whichever Sentinel answered first was believed.
+#[tokio::test]
+async fn a_sentinel_that_names_a_replica_is_not_believed() {
+    let group = RedisSentinel::start(&RedisServer::builder()).await.unwrap();
+    let [first, _] = group.servers() else { panic!("not two servers") };
+    let misled = group.misled().await.unwrap();
+    let named = misled.command(["sentinel", "get-master-addr-by-name", "leases"]).await.unwrap();
+    assert!(named.contains(&group.servers()[1].address().port().to_string()), "{named}");
+    // One says so and the other so.
+    let url = format!("redis+sentinel://{},{}/leases", misled.address(), group.sentinels()[0].address());
+    let world = World::start(unswept(url), &Redis::at([first.address()]), Table::new(1_000));
+    world.table.grant_all(&keys(3));
+    let status = world.state(State::Published).await;
+    assert_eq!(status.masters[0].address, first.address().to_string());
+    world.is_equal("the start").await;
+    drop(world);
+    // With nobody else to ask, that is what is told.
+    let url = format!("redis+sentinel://{}/leases", misled.address());
+    let world = World::start(unswept(url), &Redis::at([first.address()]), Table::new(1_000));
+    let status = world.state(State::Failing).await;
+    assert!(status.last_error.as_ref().is_some_and(|error| error.contains("is a replica")), "{status:?}");
+}
+
+#[tokio::test]
+async fn sentinels_are_asked_with_a_login_of_their_own() {
+    let group = RedisSentinel::start(&RedisServer::builder()).await.unwrap();
+    for sentinel in group.sentinels() {
+        let user = ["acl", "setuser", "asker", "on", ">p&ss", "&*", "+@all"];
+        sentinel.command(user).await.unwrap();
+        let others = ["acl", "setuser", "default", "-sentinel|get-master-addr-by-name"];
+        sentinel.command(others).await.unwrap();
+    }
+    let redis = Redis::at([group.servers()[0].address()]);
+    let refused = World::start(unswept(group.url()), &redis, Table::new(1_000));
+    let status = refused.state(State::Failing).await;
+    assert!(status.last_error.as_ref().is_some_and(|error| error.contains("no permissions")), "{status:?}");
+    drop(refused);
+    let url = format!("{}?sentinel-user=asker&sentinel-password=p%26ss", group.url());
+    let world = World::start(unswept(url), &redis, Table::new(1_000));
+    world.table.grant_all(&keys(3));
+    world.is_equal("the start").await;
+}
+
 #[tokio::test]
 async fn one_emptied_master_of_a_redis_cluster_gets_its_part_again() {
     let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();

@@ -2,8 +2,8 @@
 //! others, over a real lease table.
 //!
 //! Whatever happens, a [`Sampler`](sampler::Sampler) reads all the time and takes down two kinds of lies: a fence that
-//! fell though its data lived, and a fence above a token that is live. And in the end the mirror is equal to the table,
-//! freed keys included.
+//! fell though its data lived, and a fence above a token that is live. And in the end the mirror is equal to the table: no
+//! held key is missing, and no free one is called held.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod before_answer;

@@ -56,6 +56,18 @@ impl RedisSentinel {
         &self.sentinels
     }
 
+    /// One more Sentinel, which takes the replica for the master, and never learns that it is not.
+    pub async fn misled(&self) -> Result<RedisServer, Error> {
+        let at = self.servers[1].address();
+        let lines = vec![
+            "protected-mode no".to_owned(),
+            format!("sentinel monitor {NAME} {} {} 2", at.ip(), at.port()),
+        ];
+        let sentinel = RedisServer::new(self.servers[0].place(), 5, "redis-sentinel", lines, None)?;
+        sentinel.start().await?;
+        Ok(sentinel)
+    }
+
     /// Who is the master, as the first Sentinel has it.
     pub async fn master(&self) -> Result<SocketAddr, Error> {
         let answer = self.sentinels[0].command(["sentinel", "get-master-addr-by-name", NAME]).await?;
