@@ -4,6 +4,7 @@
 //! Node N listens for clients on the base port + N and for its peers on the base port + 100 + N; its data is in
 //! `node-N`.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -36,10 +37,15 @@ pub(crate) enum Log {
     Files,
 }
 
+/// What nodes are told besides who they are: variables of the environment, for `ringfence serve`. Unlike arguments these
+/// are not shown to everybody on the machine.
+pub(crate) type Variables = Vec<(&'static str, OsString)>;
+
 /// The nodes, ended when dropped.
 pub(crate) struct Nodes {
     nodes: Vec<Node>,
     data: PathBuf,
+    variables: Variables,
     log: Log,
 }
 
@@ -53,7 +59,13 @@ pub(crate) struct Node {
 
 impl Nodes {
     /// `count` nodes, none of them started.
-    pub(crate) fn new(count: u16, base_port: u16, data: &Path, log: Log) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        count: u16,
+        base_port: u16,
+        data: &Path,
+        variables: Variables,
+        log: Log,
+    ) -> anyhow::Result<Self> {
         let highest = u16::MAX - PEERS - MAX_NODES;
         ensure!(base_port <= highest, "--base-port is at most {highest}");
         let nodes = (1..=count).map(|id| Node {
@@ -62,7 +74,7 @@ impl Nodes {
             peer: address(base_port + PEERS + id),
             process: None,
         });
-        Ok(Self { nodes: nodes.collect(), data: data.to_owned(), log })
+        Ok(Self { nodes: nodes.collect(), data: data.to_owned(), variables, log })
     }
 
     /// All of them, by id.
@@ -77,7 +89,8 @@ impl Nodes {
         for node in self.nodes.iter_mut().filter(|node| node.process.is_none()) {
             let mut command = child::this_program("serve")?;
             command
-                .args(["--config", "/dev/null", "--first-revision", "1"])
+                .envs(self.variables.iter().map(|(name, value)| (name, value)))
+                .args(["--config", "/dev/null"])
                 .args(["--log", "warn,openraft=error", "--peers", &peers, "--id", &node.id.to_string()])
                 .args(["--http", &node.http.to_string(), "--peer", &node.peer.to_string()])
                 .arg("--data")

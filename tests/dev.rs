@@ -6,10 +6,11 @@ use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use ringfence_harness::{Acquired, Answered, Client, run, try_once};
-use ringfence_wire::LeaseId;
+use ringfence_harness::{Acquired, Answered, Client, RedisServer, Reply, run, try_once, until};
+use ringfence_wire::{LeaseId, Token};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
 const SOON: Duration = Duration::from_secs(30);
@@ -22,9 +23,13 @@ struct Dev {
 }
 
 impl Dev {
-    fn start() -> Self {
+    fn start(arguments: &[&str]) -> Self {
         let mut child = Command::new(PROGRAM)
             .args(["dev", "--base-port", &free_base_port().to_string()])
+            .args(arguments)
+            // Meant for real nodes.
+            .env("RINGFENCE_MIRROR_PREFIX", "another")
+            .env("RINGFENCE_FIRST_REVISION", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -81,7 +86,7 @@ impl Drop for Dev {
 #[tokio::test]
 async fn the_nodes_of_dev_end_with_it_however_it_ends() {
     for signal in ["-KILL", "-TERM", "-INT"] {
-        let dev = Dev::start();
+        let dev = Dev::start(&[]);
         assert_eq!(dev.nodes.len(), 3);
         for (number, &(address, pid)) in dev.nodes.iter().enumerate() {
             assert!(is_alive(pid));
@@ -90,6 +95,56 @@ async fn the_nodes_of_dev_end_with_it_however_it_ends() {
             assert!(matches!(acquired, Acquired::Granted(_)));
         }
         dev.ends_with(signal);
+    }
+}
+
+/// Once each cluster began with token 2, and what the last one had guarded rejected it.
+#[tokio::test]
+async fn a_dev_that_is_started_again_gives_larger_tokens() {
+    let mut last = Token(0);
+    for _ in 0..2 {
+        let dev = Dev::start(&["--nodes", "1"]);
+        let token = acquire(&dev, "orders/42").await;
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        dev.ends_with("-KILL");
+    }
+}
+
+#[tokio::test]
+async fn dev_keeps_a_mirror_where_it_is_told_to() {
+    let redis = RedisServer::builder().line("user publisher on >secret ~dev:* +@all").start().await.unwrap();
+    let url = redis.url().replace("://", "://publisher:secret@");
+    let options = ["--redis", &url, "--mirror-prefix", "dev", "--mirror-mode", "before-answer"];
+    let dev = Dev::start(&options);
+    let client = Client::new(dev.nodes[0].0);
+    let number = AtomicU32::new(0);
+    let is_mirrored = || async {
+        let name = format!("orders/{}", number.fetch_add(1, Ordering::Relaxed));
+        let answer = client.acquire_mirrored(LeaseId::random(), &try_once(&name)).await.ok()?;
+        match answer {
+            Reply::Done { body: (Acquired::Granted(grant), Some(true)), .. } => Some((name, grant.token)),
+            _ => None,
+        }
+    };
+    let (name, token) = until(SOON, "a grant is mirrored", is_mirrored).await.unwrap();
+    let fence = redis.command(["hget", &format!("dev:{{{name}}}"), "fence"]).await.unwrap();
+    assert_eq!(fence, token.to_string());
+    for &(_, pid) in &dev.nodes {
+        let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+        assert!(
+            command.contains("serve") && !command.contains("secret"),
+            "everybody can read this: {command}"
+        );
+    }
+    dev.ends_with("-INT");
+}
+
+async fn acquire(dev: &Dev, name: &str) -> Token {
+    let client = Client::new(dev.nodes[0].0);
+    match client.acquire(LeaseId::random(), &try_once(name)).await.done() {
+        Acquired::Granted(grant) => grant.token,
+        other => panic!("{other:?}"),
     }
 }
 

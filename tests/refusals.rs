@@ -201,6 +201,7 @@ async fn words_that_the_program_does_not_know_are_refused_by_name() {
         (vec!["serve", "--id=1"], "--data"),
         (vec!["serve", "--id=1", "--data=d", "--peers=2=a:1"], "--peers"),
         (vec!["dev", "--nodes=0"], "--nodes"),
+        (vec!["dev", "--mirror-prefix=p"], "--redis"),
     ] {
         let ended = run(PROGRAM, &arguments, ENDS_WITHIN).await.unwrap();
         assert_refused(&ended, &[name]);

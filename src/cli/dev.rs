@@ -4,9 +4,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use crate::nodes::{Log, MAX_NODES, Nodes};
+use crate::cli::serve::MirrorMode;
+use crate::nodes::{Log, MAX_NODES, Nodes, Variables};
 use crate::stop::Stop;
 
 /// How the cluster is made.
@@ -21,6 +22,40 @@ pub(crate) struct Arguments {
     /// Node N listens for clients on this port + N, and for its peers on this port + 100 + N
     #[arg(long, default_value_t = 7400, value_name = "PORT")]
     base_port: u16,
+    /// Publish fences in this Redis, as `ringfence serve` does. One that another cluster published in is taken over when
+    /// that has been silent for 16 s
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    #[command(flatten)]
+    mirror: Mirror,
+}
+
+/// Of `ringfence serve`'s options for the mirror those that are worth trying out. The environment is for real nodes.
+#[derive(Debug, Args)]
+struct Mirror {
+    /// Whether a grant is answered without waiting for Redis, or when its fence stands there [default: async]
+    #[arg(long = "mirror-mode", value_name = "MODE", requires = "redis")]
+    mode: Option<MirrorMode>,
+    /// What the names of all keys in Redis begin with
+    #[arg(long = "mirror-prefix", value_name = "TEXT", default_value = "ringfence", requires = "redis")]
+    prefix: String,
+    /// PEM file of the authorities that Redis's certificate is checked with, in place of the system's
+    #[arg(long = "mirror-tls-ca", value_name = "FILE", requires = "redis")]
+    tls_ca: Option<PathBuf>,
+}
+
+impl Mirror {
+    fn variables(&self, redis: &str) -> Variables {
+        let mut variables =
+            vec![("RINGFENCE_REDIS", redis.into()), ("RINGFENCE_MIRROR_PREFIX", (&self.prefix).into())];
+        if let Some(mode) = self.mode.and_then(|mode| mode.to_possible_value()) {
+            variables.push(("RINGFENCE_MIRROR_MODE", mode.get_name().into()));
+        }
+        if let Some(path) = &self.tls_ca {
+            variables.push(("RINGFENCE_MIRROR_TLS_CA", path.into()));
+        }
+        variables
+    }
 }
 
 /// Runs the cluster until Ctrl-C, or until a node ends.
@@ -34,26 +69,29 @@ async fn run_cluster(arguments: &Arguments) -> anyhow::Result<()> {
     let mut stop = Stop::new()?;
     let temporary = tempfile::Builder::new().prefix("ringfence-dev-").tempdir()?;
     let data = arguments.data.as_deref().unwrap_or(temporary.path());
-    let mut nodes = Nodes::new(arguments.nodes, arguments.base_port, data, Log::Stderr)?;
+    // Each cluster counts on from beyond the tokens of the last: a table or a Redis that is guarded outlives it.
+    let variables =
+        arguments.redis.as_ref().map(|redis| arguments.mirror.variables(redis)).unwrap_or_default();
+    let mut nodes = Nodes::new(arguments.nodes, arguments.base_port, data, variables, Log::Stderr)?;
     nodes.start()?;
     // Killed at the end: their data is thrown away, or survives this by design.
     tokio::select! {
-        result = watch(&mut nodes, data) => result,
+        result = watch(&mut nodes, data, arguments) => result,
         _ = stop.requested() => Ok(()),
     }
 }
 
 /// Tells when the nodes are ready, and returns when one ends.
-async fn watch(nodes: &mut Nodes, data: &Path) -> anyhow::Result<()> {
+async fn watch(nodes: &mut Nodes, data: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     nodes.ready().await?;
-    announce(nodes, data)?;
+    announce(nodes, data, arguments)?;
     loop {
         nodes.fail_if_ended()?;
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 
-fn announce(nodes: &Nodes, data: &Path) -> std::io::Result<()> {
+fn announce(nodes: &Nodes, data: &Path, arguments: &Arguments) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n  node  url                        pid")?;
     for node in nodes.all() {
@@ -68,5 +106,13 @@ fn announce(nodes: &Nodes, data: &Path) -> std::io::Result<()> {
         out,
         "  curl -X PUT {url}/v1/leases/$(cat /proc/sys/kernel/random/uuid) \\\n       -d '{{\"keys\":[\"orders/42\"],\"holder\":\"me\",\"ttl_ms\":30000}}'"
     )?;
-    writeln!(out, "  curl {url}/v1/keys/orders/42\n\nCtrl-C ends all nodes.")
+    writeln!(out, "  curl {url}/v1/keys/orders/42")?;
+    if arguments.redis.is_some() {
+        let Mirror { prefix, .. } = &arguments.mirror;
+        writeln!(
+            out,
+            "  redis-cli HMGET '{prefix}:{{orders/42}}' fence state   # {url}/#/mirror says how it does"
+        )?;
+    }
+    writeln!(out, "\nCtrl-C ends all nodes.")
 }
