@@ -268,6 +268,48 @@ async fn a_node_tells_how_its_mirror_does() {
     assert!(leader.client().metrics().await.done().contains("ringfence_mirror_lag_seconds 0"));
 }
 
+/// Once the second one had the Redis, and readers rejected the live holders of the first.
+#[tokio::test]
+async fn a_second_cluster_at_the_same_redis_is_occupied_and_says_by_whom() {
+    let redis = RedisServer::builder().start().await.unwrap();
+    let first = cluster(&redis).nodes(1).start().await.unwrap();
+    let first_node = first.leader().await.unwrap();
+    acquire(&first_node.client(), "orders/42").await;
+    equal(&first, &redis).await;
+    let held = held_in_redis(&mut connect(&redis).await).await.unwrap();
+    let id = first_node.client().cluster().await.done().cluster_id.to_string();
+
+    let second = cluster(&redis).nodes(1).first_revision(Some(1 << 40)).start().await.unwrap();
+    let second_node = second.leader().await.unwrap();
+    let is_now = async |node: &Node, wanted: &str| {
+        let look = || async { (state(node).await == wanted).then_some(()) };
+        until(SOON, format!("the mirror is {wanted}"), look).await.unwrap();
+    };
+    is_now(second_node, "occupied").await;
+    acquire(&second_node.client(), "orders/42").await;
+    let mirror = second_node.client().cluster().await.done().mirror.unwrap();
+    assert_eq!(mirror["masters"][0]["left_to"]["cluster_id"], id.as_str());
+    let metrics = || async {
+        let metrics = second_node.client().metrics().await.done();
+        metrics.contains(r#"ringfence_mirror_state{state="occupied"} 1"#).then_some(())
+    };
+    until(SOON, "the metrics say so", metrics).await.unwrap();
+    assert!(second_node.log().contains(&format!("--mirror-take-over {id}")), "{}", second_node.log());
+    assert_eq!(held_in_redis(&mut connect(&redis).await).await.unwrap(), held);
+    assert_eq!(state(first_node).await, "published");
+
+    second_node.kill().unwrap();
+    second_node
+        .start_with(|command| {
+            command.args(["--mirror-take-over", &id]);
+        })
+        .unwrap();
+    second.ready().await.unwrap();
+    is_now(second_node, "published").await;
+    equal(&second, &redis).await;
+    is_now(first_node, "occupied").await;
+}
+
 #[tokio::test]
 async fn an_answer_that_says_mirrored_came_after_redis_had_its_fence() {
     let redis = RedisServer::builder().start().await.unwrap();
