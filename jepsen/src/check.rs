@@ -1,5 +1,6 @@
 //! Checkers: each looks at a whole [`History`](crate::history::History) for breaches of one law.
 
+pub mod batches;
 mod bounds;
 pub mod clock;
 pub mod locked_set;

@@ -57,6 +57,9 @@ pub struct Call {
     pub process: u32,
     /// Which node was asked; `None` for what is not the cluster's: a guarded resource.
     pub node: Option<u64>,
+    /// In which `POST /v1/batch` it was sent with others, if in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u64>,
     /// When it was about to be sent.
     pub sent_us: u64,
     /// When its end was known; for what has no answer, when its client gave up.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use ringfence_harness::{Client, Consistency};
-use ringfence_wire::{AcquireRequest, Holder, Metadata, Ttl, Wait};
+use ringfence_wire::{AcquireRequest, BatchAcquire, Holder, Metadata, Ttl, Wait};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::clock::Clock;
@@ -24,6 +24,8 @@ const IMPATIENT: Duration = Duration::from_millis(1_500);
 /// For how long the same request is repeated. The cluster remembers an id for 60 s after the end of its lease.
 const REPEATS_FOR: Duration = Duration::from_secs(15);
 
+/// There are fewer processes than this: what one does at the same time has its number and so many more.
+const LANES: u32 = 100;
 /// The process that makes the calls of the end.
 const IN_THE_END: u32 = 1_000;
 
@@ -159,6 +161,27 @@ impl Process {
         Some(came)
     }
 
+    /// The same process, for what it does at the same time: with another number.
+    pub(crate) fn lane(&self, lane: u32) -> Self {
+        let number = self.number + LANES * (lane + 1);
+        Self { number, route: self.route, patience: self.patience, load: Arc::clone(&self.load) }
+    }
+
+    /// Acquires without waiting, in one batch, each for a lane. What came of each.
+    pub(crate) async fn ask_together(&mut self, lanes: &[(Self, Asked)]) -> Option<Vec<Came>> {
+        self.go_on_at(self.load.pace.next()).await?;
+        let node = self.route();
+        let calls = lanes.iter().map(|(lane, asked)| (lane.number, asked.clone())).collect();
+        let ids = self.load.recorder.begin_batch(node, calls);
+        let client = self.load.client(node).within(self.patience);
+        let wishes = lanes.iter().filter_map(|(lane, asked)| together(lane.number, asked)).collect();
+        let came = recorder::acquired_together(client.acquire_batch(wishes).await, ids.len());
+        for (id, came) in ids.into_iter().zip(&came) {
+            self.load.recorder.end(id, came.clone());
+        }
+        Some(came)
+    }
+
     /// Asks until the answer is definite, for as long as that is safe: hopping, each time another node. The last answer
     /// may still be none.
     pub async fn repeat(&mut self, asked: Asked) -> Option<Came> {
@@ -195,6 +218,19 @@ impl Process {
             }
         }
     }
+}
+
+/// An acquire, as it stands in a batch.
+fn together(process: u32, asked: &Asked) -> Option<BatchAcquire> {
+    let Asked::Acquire { lease, keys, ttl_ms, wait_ms: 0, keep_place } = asked else { return None };
+    Some(BatchAcquire {
+        lease_id: *lease,
+        keys: keys.clone(),
+        ttl_ms: Ttl::from_ms(*ttl_ms).expect("workloads draw times that may be asked for"),
+        keep_place: *keep_place,
+        holder: Holder::new(&format!("process {process}")),
+        metadata: Metadata::default(),
+    })
 }
 
 /// Asks a node, as the process with this number.

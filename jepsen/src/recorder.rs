@@ -25,12 +25,32 @@ impl Recorder {
 
     /// A call is about to be sent. Gives its id.
     pub fn begin(&self, process: u32, node: Option<u64>, asked: Asked) -> u64 {
-        let mut calls = self.calls();
-        let id = calls.len() as u64;
         // The time is taken under the lock, so that calls stand in the order of their times.
+        let mut calls = self.calls();
+        self.add(&mut calls, process, node, None, asked)
+    }
+
+    /// A batch of calls is about to be sent, for one process each. Gives their ids.
+    pub fn begin_batch(&self, node: u64, batch: Vec<(u32, Asked)>) -> Vec<u64> {
+        let mut calls = self.calls();
+        // No other has the id of its first call.
+        let number = calls.len() as u64;
+        let begin = |(process, asked)| self.add(&mut calls, process, Some(node), Some(number), asked);
+        batch.into_iter().map(begin).collect()
+    }
+
+    fn add(
+        &self,
+        calls: &mut Vec<Call>,
+        process: u32,
+        node: Option<u64>,
+        batch: Option<u64>,
+        asked: Asked,
+    ) -> u64 {
+        let id = calls.len() as u64;
         let sent_us = self.clock.now_us();
         let came = Came::Unknown { why: "it was under way when the history was taken".into() };
-        calls.push(Call { id, process, node, sent_us, ended_us: sent_us, asked, came });
+        calls.push(Call { id, process, node, batch, sent_us, ended_us: sent_us, asked, came });
         id
     }
 
@@ -69,6 +89,27 @@ pub(crate) fn acquired(called: Called<(Acquired, Option<bool>)>) -> Came {
         Acquired::Standing(grant) => Came::Granted { grant, standing: true, mirrored },
         Acquired::Waiting(waiting) => waits(waiting),
     })
+}
+
+/// What came of each of so many acquires that were asked for in one batch.
+pub(crate) fn acquired_together(called: Result<Vec<Called<Acquired>>, Failure>, count: usize) -> Vec<Came> {
+    let each = |called: Called<Acquired>| {
+        acquired(called.map(|reply| match reply {
+            Reply::Done { status, body } => Reply::Done { status, body: (body, None) },
+            Reply::Refused(problem) => Reply::Refused(problem),
+        }))
+    };
+    match called {
+        Ok(all) if all.len() == count => all.into_iter().map(each).collect(),
+        Ok(all) => {
+            let why = format!("a batch of {count} was answered with {} results", all.len());
+            vec![Came::Malformed { why }; count]
+        }
+        Err(failure) => {
+            let whole = came::<()>(Err(failure), |()| Came::Done);
+            vec![whole; count]
+        }
+    }
 }
 
 /// What came of a renewal.

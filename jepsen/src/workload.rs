@@ -16,6 +16,7 @@ use clap::ValueEnum;
 use ringfence_wire::{Claim, Key, Mode, Token};
 
 use crate::check::Checker;
+use crate::check::batches::BATCH_PLACES;
 use crate::check::clock::CLUSTER_TIME;
 use crate::check::exclusion::EXCLUSION;
 use crate::check::grants::NO_GRANT_LOST;
@@ -120,7 +121,7 @@ impl Workload {
                 vec![&BOUNDED_END, &ONE_GRANT_PER_LEASE, &QUEUE_ORDER, &NO_LATE_WAITER, &LINEARIZABLE_READS]
             }
             Self::LockedSet => vec![&LOCKED_SET],
-            Self::Queue => vec![&QUEUE_ORDER, &NO_LATE_WAITER],
+            Self::Queue => vec![&QUEUE_ORDER, &NO_LATE_WAITER, &BATCH_PLACES],
             Self::Mirror => vec![&MIRROR_NEVER_AHEAD, &MIRROR_NEVER_FALLS, &MIRROR_EQUAL_AT_END],
         });
         laws.extend(self.is_before_answer(about.seed).then_some(&BEFORE_ANSWER));
@@ -142,6 +143,7 @@ impl Workload {
             Self::Mirror if process.number() % 2 == 1 => turns::<queue::Stand>(draws, process).await,
             Self::Lease | Self::Mirror => turns::<lease::Errand>(draws, process).await,
             Self::LockedSet => turns::<locked_set::Add>(draws, process).await,
+            Self::Queue if process.number() % 4 == 3 => turns::<queue::Crowd>(draws, process).await,
             Self::Queue => turns::<queue::Stand>(draws, process).await,
         }
     }
@@ -205,6 +207,7 @@ mod tests {
         check::<lease::Errand>();
         check::<locked_set::Add>();
         check::<queue::Stand>();
+        check::<queue::Crowd>();
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(crate) fn lease(n: u64) -> LeaseId {
 
 /// A call; [`numbered`] gives it its id, and a process of its own.
 pub(crate) fn call(sent_us: u64, ended_us: u64, asked: Asked, came: Came) -> Call {
-    Call { id: 0, process: 0, node: Some(1), sent_us, ended_us, asked, came }
+    Call { id: 0, process: 0, node: Some(1), batch: None, sent_us, ended_us, asked, came }
 }
 
 /// A history of `calls`, in the order they were sent, with their ids.

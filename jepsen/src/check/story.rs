@@ -35,7 +35,16 @@ impl Story {
     pub(super) fn call(&mut self, when: Range<u64>, asked: Asked, came: Came) -> u64 {
         let id = self.history.calls.len() as u64;
         let (sent_us, ended_us) = (when.start * 1_000, when.end * 1_000);
-        self.history.calls.push(Call { id, process: 0, node: Some(1), sent_us, ended_us, asked, came });
+        self.history.calls.push(Call {
+            id,
+            process: 0,
+            node: Some(1),
+            batch: None,
+            sent_us,
+            ended_us,
+            asked,
+            came,
+        });
         id
     }
 

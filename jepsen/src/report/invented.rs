@@ -61,6 +61,7 @@ pub(crate) fn refused_release() -> Call {
         id: 0,
         process: 0,
         node: Some(2),
+        batch: None,
         sent_us: 1_000,
         ended_us: 3_000,
         asked: Asked::Release { lease },
@@ -71,7 +72,7 @@ pub(crate) fn refused_release() -> Call {
 pub(crate) fn unknown_write() -> Call {
     let asked = Asked::Write { key: key("k"), token: Token(5), fence: Token(5), over: 0, value: 9 };
     let came = Came::Unknown { why: "it \"hung\"".to_owned() };
-    Call { id: 1, process: 1, node: None, sent_us: 4_000, ended_us: 6_000, asked, came }
+    Call { id: 1, process: 1, node: None, batch: None, sent_us: 4_000, ended_us: 6_000, asked, came }
 }
 
 /// Results of laws that hold.
@@ -255,7 +256,7 @@ impl Maker {
             Asked::Write { .. } => None,
             _ => Some(1 + u64::from(process) % 3),
         };
-        self.calls.push(Call { id: 0, process, node, sent_us, ended_us, asked, came });
+        self.calls.push(Call { id: 0, process, node, batch: None, sent_us, ended_us, asked, came });
         ended_us
     }
 

@@ -1,5 +1,6 @@
 //! Many who wait for few keys, and hold them briefly: first come, first served.
 
+use futures_util::future::join_all;
 use ringfence_wire::{Key, LeaseId};
 
 use super::draws::Draws;
@@ -39,17 +40,28 @@ impl Turn for Stand {
     }
 
     async fn take(self, process: &mut Process) -> Option<()> {
-        let Self { lease, key, ttl_ms, wait_ms, keep_place, .. } = self;
-        let wish = Asked::Acquire { lease, keys: exclusive(&key), ttl_ms, wait_ms, keep_place };
-        let mut came = match self.hangs_up_ms {
-            Some(_) => process.ask_for(wish.clone(), self.hangs_up_ms).await?,
-            None => process.repeat(wish.clone()).await?,
+        let wish = self.wish(self.wait_ms, self.keep_place);
+        let came = match self.hangs_up_ms {
+            Some(_) => process.ask_for(wish, self.hangs_up_ms).await?,
+            None => process.repeat(wish).await?,
         };
+        self.go_on(came, process).await
+    }
+}
+
+impl Stand {
+    fn wish(&self, wait_ms: u32, keep_place: bool) -> Asked {
+        let keys = exclusive(&self.key);
+        Asked::Acquire { lease: self.lease, keys, ttl_ms: self.ttl_ms, wait_ms, keep_place }
+    }
+
+    /// What it does after its first answer.
+    async fn go_on(&self, mut came: Came, process: &mut Process) -> Option<()> {
         for _ in 0..self.stays {
             if !matches!(came, Came::Waiting { .. }) {
                 break;
             }
-            came = process.repeat(wish.clone()).await?;
+            came = process.repeat(self.wish(self.wait_ms, self.keep_place)).await?;
         }
         match came {
             Came::Granted { .. } => process.rest(self.hold_ms).await?,
@@ -58,8 +70,37 @@ impl Turn for Stand {
             _ => return Some(()),
         }
         if self.releases {
-            process.repeat(Asked::Release { lease }).await?;
+            process.repeat(Asked::Release { lease: self.lease }).await?;
         }
         Some(())
+    }
+}
+
+/// Some who come together: one batch takes their places, and then each waits for itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Crowd(Vec<Stand>);
+
+impl Turn for Crowd {
+    fn draw(draws: &mut Draws) -> Self {
+        let count = draws.within(2..=4);
+        Self((0..count).map(|_| Stand::draw(draws)).collect())
+    }
+
+    async fn take(self, process: &mut Process) -> Option<()> {
+        let Self(stands) = self;
+        let lanes: Vec<(Process, Asked)> =
+            (0..).zip(&stands).map(|(lane, stand)| (process.lane(lane), stand.wish(0, true))).collect();
+        let came = process.ask_together(&lanes).await?;
+        let waits = lanes.into_iter().zip(&stands).zip(came).map(async |(((mut lane, _), stand), came)| {
+            match came {
+                // It may have its place, or the lease: the PUT tells.
+                Came::Unknown { .. } => {
+                    let came = lane.repeat(stand.wish(stand.wait_ms, stand.keep_place)).await?;
+                    stand.go_on(came, &mut lane).await
+                }
+                came => stand.go_on(came, &mut lane).await,
+            }
+        });
+        join_all(waits).await.into_iter().collect()
     }
 }

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use hyper::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_wire::{
-    AcquireRequest, BatchAnswer, BatchRequest, ClusterStatus, Grant, Key, KeyList, KeyView, LeaseId, Problem,
-    ProblemKind, RenewManyRequest, RenewRequest, Revision, RevokeRequest, Token, Ttl, ValidateRequest,
-    Verdict,
+    AcquireRequest, BatchAcquire, BatchAnswer, BatchRequest, ClusterStatus, Grant, Key, KeyList, KeyView,
+    LeaseId, Operation, Problem, ProblemKind, RenewManyRequest, RenewRequest, Revision, RevokeRequest, Token,
+    Ttl, ValidateRequest, Verdict,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -164,6 +164,39 @@ impl Client {
     /// `POST /v1/batch`
     pub async fn batch(&self, wish: &BatchRequest) -> Called<BatchAnswer> {
         self.post("/v1/batch", wish).await
+    }
+
+    /// `POST /v1/batch` with acquires alone: what came of each, or of the whole.
+    pub async fn acquire_batch(&self, wishes: Vec<BatchAcquire>) -> Result<Vec<Called<Acquired>>, Failure> {
+        #[derive(Deserialize)]
+        struct Answers {
+            results: Vec<Single>,
+        }
+        #[derive(Deserialize)]
+        struct Single {
+            status: u16,
+            body: Option<serde_json::Value>,
+        }
+        let operations = wishes.into_iter().map(Operation::Acquire).collect();
+        let answers: Answers = match self.post("/v1/batch", &BatchRequest { operations }).await? {
+            Reply::Done { body, .. } => body,
+            Reply::Refused(problem) => {
+                let why = format!("a whole batch was refused: {}: {}", problem.status, problem.detail);
+                return Err(Failure::new(Fate::Malformed, why));
+            }
+        };
+        let single = |Single { status, body }: Single| {
+            let body = body.as_ref().map(json).unwrap_or_default();
+            let answer = RawAnswer { status, headers: Default::default(), body };
+            typed(answer, |answer| {
+                Ok(match answer.status {
+                    201 => Acquired::Granted(serde_json::from_slice(&answer.body)?),
+                    200 => Acquired::Standing(serde_json::from_slice(&answer.body)?),
+                    _ => Acquired::Waiting(serde_json::from_slice(&answer.body)?),
+                })
+            })
+        };
+        Ok(answers.results.into_iter().map(single).collect())
     }
 
     /// `GET /v1/cluster`
