@@ -4,6 +4,7 @@ pub mod batches;
 mod bounds;
 pub mod clock;
 pub mod locked_set;
+pub mod loop_lag;
 pub mod mirror;
 pub mod nodes;
 pub mod reads;

@@ -21,6 +21,8 @@ pub struct History {
     pub faults: Vec<Fault>,
     /// How nodes saw the cluster, all the time.
     pub sights: Vec<Sight>,
+    /// How long what was due waited on nodes, all the time.
+    pub lags: Vec<LagSight>,
     /// What a reader saw in Redis, all the time.
     pub mirror: Vec<MirrorSight>,
     /// What was there when all was over.
@@ -258,6 +260,21 @@ pub struct Sight {
     pub revision: Revision,
     /// The cluster time of its table, in milliseconds.
     pub at_ms: u64,
+}
+
+/// What a node had counted of how long what was due had to wait, since it was started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LagSight {
+    /// When it was asked.
+    pub sent_us: u64,
+    /// When it answered.
+    pub ended_us: u64,
+    /// The node.
+    pub node: u64,
+    /// How often it had looked.
+    pub samples: u64,
+    /// How many of those waited for longer than so many milliseconds.
+    pub longer: BTreeMap<u64, u64>,
 }
 
 /// What a reader saw of a key in Redis; `None` where there was no hash.

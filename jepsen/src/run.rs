@@ -18,13 +18,13 @@ use tokio::time::{Instant, sleep};
 use crate::check::{self, Results, Verdict};
 use crate::clock::Clock;
 use crate::field::{Field, FieldOptions};
-use crate::history::{About, Asked, End, History, MirrorEntry, MirrorSight, Sight};
+use crate::history::{About, Asked, End, History, LagSight, MirrorEntry, MirrorSight, Sight};
 use crate::nemesis::{Nemesis, carry_out};
 use crate::plan::Plan;
 use crate::process::{Load, Pace, Process};
 use crate::recorder::Recorder;
 use crate::registers::Registers;
-use crate::sights::{Leader, MirrorReader, Sights, watch_mirror, watch_nodes};
+use crate::sights::{Leader, MirrorReader, Sights, watch_lags, watch_mirror, watch_nodes};
 use crate::store;
 use crate::workload::{Workload, exclusive, held};
 
@@ -335,6 +335,7 @@ fn shows(entry: Option<&MirrorEntry>, view: &KeyView) -> bool {
 struct Watch {
     leader: Arc<Leader>,
     nodes: Arc<Sights<Sight>>,
+    lags: Arc<Sights<LagSight>>,
     mirror: Arc<Sights<MirrorSight>>,
     watchers: Vec<JoinHandle<anyhow::Result<()>>>,
 }
@@ -342,21 +343,25 @@ struct Watch {
 impl Watch {
     fn start(clock: Clock, clients: &[Client], field: &Field, keys: &[Key]) -> Self {
         let (leader, nodes, mirror) = <(Arc<Leader>, Arc<Sights<_>>, Arc<Sights<_>>)>::default();
-        let (clients, leads, sights) = (clients.to_vec(), Arc::clone(&leader), Arc::clone(&nodes));
+        let lags = Arc::<Sights<_>>::default();
+        let (leads, sights, lag_sights) = (Arc::clone(&leader), Arc::clone(&nodes), Arc::clone(&lags));
+        let (clients, apart) = (clients.to_vec(), clients.iter().map(Client::apart).collect::<Vec<_>>());
         let mut watchers = vec![tokio::spawn(async move {
-            watch_nodes(clock, &clients, &leads, &sights).await;
+            let nodes = watch_nodes(clock, &clients, &leads, &sights);
+            tokio::join!(nodes, watch_lags(clock, &apart, &lag_sights));
             Ok(())
         })];
         if let Some(redis) = field.redis() {
             let (url, keys, sights) = (redis.url(), keys.to_vec(), Arc::clone(&mirror));
             watchers.push(tokio::spawn(async move { watch_mirror(clock, &url, &keys, &sights).await }));
         }
-        Self { leader, nodes, mirror, watchers }
+        Self { leader, nodes, lags, mirror, watchers }
     }
 
     /// What they saw. It is an error if one of them has ended by itself.
     async fn stop(self, history: &mut History) -> anyhow::Result<()> {
         (history.sights, history.mirror) = (self.nodes.take(), self.mirror.take());
+        history.lags = self.lags.take();
         for watcher in self.watchers {
             watcher.abort();
             match watcher.await {

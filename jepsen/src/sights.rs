@@ -3,6 +3,7 @@
 //! Whoever looks has connections of its own and never waits for long, so that a node that hangs hides nothing of the
 //! others. What could not be seen leaves no sight.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -15,10 +16,11 @@ use ringfence_wire::{ClusterStatus, Key, Revision, Token};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock::Clock;
-use crate::history::{MirrorEntry, MirrorSight, Sight};
+use crate::history::{LagSight, MirrorEntry, MirrorSight, Sight};
 
-/// How often each node is looked at, and Redis.
+/// How often each node is looked at, is asked for its metrics, and Redis.
 const NODES_EVERY: Duration = Duration::from_millis(200);
+const LAGS_EVERY: Duration = Duration::from_millis(500);
 const REDIS_EVERY: Duration = Duration::from_millis(100);
 /// No look takes longer.
 const LOOK: Duration = Duration::from_millis(1_000);
@@ -116,6 +118,36 @@ async fn watch_node(clock: Clock, client: &Client, node: u64, leader: &Leader, s
     }
 }
 
+/// Asks the nodes, the first of which has the id 1, how long what is due waits there, until it is dropped.
+pub async fn watch_lags(clock: Clock, clients: &[Client], sights: &Sights<LagSight>) {
+    join_all(clients.iter().zip(1..).map(async |(client, node)| {
+        let client = client.within(LOOK);
+        let mut ticks = interval(LAGS_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let sent_us = clock.now_us();
+            let Ok(answer) = client.raw("GET", "/metrics", "").await else { continue };
+            let Some((samples, longer)) = lags(&String::from_utf8_lossy(&answer.body)) else { continue };
+            sights.seen().push(LagSight { sent_us, ended_us: clock.now_us(), node, samples, longer });
+        }
+    }))
+    .await;
+}
+
+/// How many lags there were, and how many of them longer than so many milliseconds.
+fn lags(metrics: &str) -> Option<(u64, BTreeMap<u64, u64>)> {
+    let value = |rest: &str| rest.trim().parse::<u64>().ok();
+    let count = metrics.lines().find_map(|line| line.strip_prefix("ringfence_loop_lag_seconds_count"))?;
+    let samples = value(count)?;
+    let buckets = metrics.lines().filter_map(|line| {
+        let (end, count) = line.strip_prefix("ringfence_loop_lag_seconds_bucket{le=\"")?.split_once("\"}")?;
+        let ms = (end.parse::<f64>().ok().filter(|end| end.is_finite())? * 1_000.0) as u64;
+        (ms > 0).then_some((ms, samples.saturating_sub(value(count)?)))
+    });
+    Some((samples, buckets.collect()))
+}
+
 /// Looks at `keys` in the Redis at `url` until it is dropped, or finds what no mirror writes.
 pub async fn watch_mirror(
     clock: Clock,
@@ -201,6 +233,19 @@ mod tests {
 
     fn fields(texts: [&str; 4]) -> [Option<String>; 4] {
         texts.map(|text| (!text.is_empty()).then(|| text.to_owned()))
+    }
+
+    #[test]
+    fn lags_are_read_from_what_a_node_counts() {
+        let metrics = "# TYPE ringfence_loop_lag_seconds histogram\n\
+            ringfence_loop_lag_seconds_bucket{le=\"0.00025\"} 5\n\
+            ringfence_loop_lag_seconds_bucket{le=\"0.25\"} 97\n\
+            ringfence_loop_lag_seconds_bucket{le=\"1\"} 99\n\
+            ringfence_loop_lag_seconds_bucket{le=\"+Inf\"} 100\n\
+            ringfence_loop_lag_seconds_sum 7.5\n\
+            ringfence_loop_lag_seconds_count 100\n";
+        assert_eq!(lags(metrics), Some((100, BTreeMap::from([(250, 3), (1_000, 1)]))));
+        assert_eq!(lags("ringfence_up 1"), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What is kept of a run, in a folder of its own:
 //!
-//! - `history.jsonl`: all of the [`History`], one object a line: `about`, then each `call`, `fault`, `sight` and `mirror`
-//!   sight, and `end` last. [`read`] has it back, to be judged again by checkers that are better by then.
+//! - `history.jsonl`: all of the [`History`], one object a line: `about`, then each `call`, `fault`, `sight`, `lag` and
+//!   `mirror` sight, and `end` last. [`read`] has it back, to be judged again by checkers that are better by then.
 //! - `history.edn`: its calls and faults as Jepsen writes them; see [`edn`](crate::edn).
 //! - `results.json`: the [`Results`].
 //! - `index.html`: the page for people; see [`report`](crate::report).
@@ -14,7 +14,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::check::Results;
-use crate::history::{About, Call, End, Fault, History, MirrorSight, Sight};
+use crate::history::{About, Call, End, Fault, History, LagSight, MirrorSight, Sight};
 use crate::{edn, report};
 
 /// A line of `history.jsonl`.
@@ -25,6 +25,7 @@ enum Line {
     Call(Call),
     Fault(Fault),
     Sight(Sight),
+    Lag(LagSight),
     Mirror(MirrorSight),
     End(Box<End>),
 }
@@ -37,6 +38,7 @@ enum LineOf<'a> {
     Call(&'a Call),
     Fault(&'a Fault),
     Sight(&'a Sight),
+    Lag(&'a LagSight),
     Mirror(&'a MirrorSight),
     End(&'a End),
 }
@@ -72,6 +74,7 @@ pub fn read(folder: &Path) -> anyhow::Result<History> {
             Line::Call(call) => history.calls.push(call),
             Line::Fault(fault) => history.faults.push(fault),
             Line::Sight(sight) => history.sights.push(sight),
+            Line::Lag(sight) => history.lags.push(sight),
             Line::Mirror(sight) => history.mirror.push(sight),
             Line::End(end) => (history.end, ended) = (*end, true),
         }
@@ -85,6 +88,7 @@ fn write_lines(history: &History, out: &mut impl Write) -> anyhow::Result<()> {
         .chain(history.calls.iter().map(LineOf::Call))
         .chain(history.faults.iter().map(LineOf::Fault))
         .chain(history.sights.iter().map(LineOf::Sight))
+        .chain(history.lags.iter().map(LineOf::Lag))
         .chain(history.mirror.iter().map(LineOf::Mirror))
         .chain(std::iter::once(LineOf::End(&history.end)));
     for line in lines {
@@ -122,6 +126,7 @@ mod tests {
             ("calls", history.calls.len(), read.calls.len()),
             ("faults", history.faults.len(), read.faults.len()),
             ("sights", history.sights.len(), read.sights.len()),
+            ("lags", history.lags.len(), read.lags.len()),
             ("mirror", history.mirror.len(), read.mirror.len()),
             ("changes", history.end.changes.len(), read.end.changes.len()),
         ] {

@@ -17,6 +17,7 @@ use clap::ValueEnum;
 use fastrand::Rng;
 use tokio::time::Instant;
 
+use crate::check::loop_lag;
 use crate::check::register::FENCED_REGISTER;
 use crate::check::{Results, Verdict};
 use crate::history::{Came, History};
@@ -179,6 +180,9 @@ fn tell(workload: Workload, history: &History, results: &Results) -> String {
         count(|came| matches!(came, Came::Stale { .. })),
         history.faults.len()
     );
+    if let Some(longest_ms) = results.laws.iter().find_map(|law| law.found.counts.get(loop_lag::LONGEST)) {
+        let _ = write!(told, ", loop lag over {longest_ms} ms");
+    }
     for law in results.laws.iter().filter(|law| law.verdict != Verdict::Valid) {
         let must = workload == Workload::UnfencedRegister && law.name == FENCED_REGISTER.name;
         let must = if must && law.verdict == Verdict::Invalid { "as it must without a guard, " } else { "" };

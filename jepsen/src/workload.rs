@@ -22,6 +22,7 @@ use crate::check::exclusion::EXCLUSION;
 use crate::check::grants::NO_GRANT_LOST;
 use crate::check::lifetimes::{BOUNDED_END, NO_EARLY_END};
 use crate::check::locked_set::LOCKED_SET;
+use crate::check::loop_lag::LOOP_LAG;
 use crate::check::mirror::{BEFORE_ANSWER, MIRROR_EQUAL_AT_END, MIRROR_NEVER_AHEAD, MIRROR_NEVER_FALLS};
 use crate::check::nodes::{ALL_SERVE, EQUAL_STATES, NO_PANIC, NOTHING_MALFORMED};
 use crate::check::queues::{NO_LATE_WAITER, QUEUE_ORDER};
@@ -35,7 +36,14 @@ use crate::process::Process;
 use crate::workload::draws::Draws;
 
 /// Laws about real time.
-const OF_TIME: [&str; 4] = [CLUSTER_TIME.name, NO_EARLY_END.name, BOUNDED_END.name, NO_LATE_WAITER.name];
+const OF_TIME: [&str; 6] = [
+    CLUSTER_TIME.name,
+    NO_EARLY_END.name,
+    BOUNDED_END.name,
+    NO_LATE_WAITER.name,
+    BATCH_PLACES.name,
+    LOOP_LAG.name,
+];
 
 /// A kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
@@ -113,7 +121,8 @@ impl Workload {
 
     /// The laws by which this run of it is judged.
     pub fn laws(self, about: &About) -> Vec<&'static Checker> {
-        let mut laws = vec![&EQUAL_STATES, &ALL_SERVE, &NO_PANIC, &NOTHING_MALFORMED, &CLUSTER_TIME];
+        let mut laws =
+            vec![&EQUAL_STATES, &ALL_SERVE, &NO_PANIC, &NOTHING_MALFORMED, &CLUSTER_TIME, &LOOP_LAG];
         laws.extend([&TOKENS, &NO_GRANT_LOST, &EXCLUSION, &NO_EARLY_END]);
         laws.extend(match self {
             Self::FencedRegister | Self::UnfencedRegister => vec![&FENCED_REGISTER],

@@ -10,8 +10,8 @@ use ringfence_wire::{
 
 use crate::check::{Checker, Found, Results, Verdict, judge};
 use crate::history::{
-    About, Asked, Call, Came, Change, ChangeName, ChangedKey, End, Fault, History, MirrorEntry, MirrorSight,
-    NodeEnd, Sight,
+    About, Asked, Call, Came, Change, ChangeName, ChangedKey, End, Fault, History, LagSight, MirrorEntry,
+    MirrorSight, NodeEnd, Sight,
 };
 
 /// What tries to break out of a page, an EDN string, or a line.
@@ -331,7 +331,9 @@ impl Maker {
             began: "2026-11-21T20:15:00Z".to_owned(),
         };
         let sights = sights(&self.faults, read_us);
-        History { about, calls: self.calls, mirror: mirror.collect(), sights, faults: self.faults, end }
+        let lags = vec![LagSight { sent_us: 1, ended_us: 2, node: 1, samples: 3, longer: [(250, 1)].into() }];
+        let mirror = mirror.collect();
+        History { about, calls: self.calls, mirror, sights, lags, faults: self.faults, end }
     }
 }
 
