@@ -306,7 +306,7 @@ fn quick() -> Vec<(Workload, &'static [Nemesis], u64)> {
         (Workload::UnfencedRegister, &[Nemesis::ClientPause], 10),
         (Workload::FencedRegister, &[Nemesis::ClientPause, Nemesis::Kill], 14),
         (Workload::Lease, &[Nemesis::Partition, Nemesis::Pause], 14),
-        (Workload::LockedSet, &[Nemesis::Kill], 8),
+        (Workload::LockedSet, &[Nemesis::Replace], 12),
         (Workload::Queue, &[Nemesis::Transfer, Nemesis::Partition], 10),
         (Workload::Mirror, &[Nemesis::RedisKill, Nemesis::RedisEmpty, Nemesis::Kill], 12),
     ]

@@ -166,6 +166,26 @@ async fn nodes_are_killed_and_stopped_and_lead_where_they_are_sent() {
     ends_well(field).await;
 }
 
+/// Its old process voted as if it were the new one, and a grant was lost.
+#[tokio::test]
+async fn a_node_that_is_replaced_while_it_is_frozen_has_no_vote_when_it_wakes_up() {
+    let Some(field) = field(&[Nemesis::Replace], |_| {}).await else { return };
+    let load = Load::start(field.cluster(), "load");
+    load.more(50).await.unwrap();
+    let mut granted = vec![grants(&field.client(1)).await];
+    let (node, at) = (field.cluster().node(1), field.cluster().node(1).http());
+    let fault = once(&field, Deed::Replace, Aim::Nodes(vec![1]), LONG).await;
+    assert!(fault.what.contains("elections from term"), "{fault:?}");
+    assert_ne!(node.http(), at);
+    granted.push(grants(&field.client(1)).await);
+    // The old process is still awake, and the new one is restarted where it is.
+    once(&field, Deed::Kill, Aim::Nodes(vec![1]), Duration::ZERO).await;
+    field.heal().await.unwrap();
+    drop(load.end().await);
+    stand(&field, &granted).await;
+    ends_well(field).await;
+}
+
 #[tokio::test]
 async fn nodes_that_lose_their_data_are_not_let_in_again_and_come_back_as_new_members() {
     let Some(field) = field(&[Nemesis::Wipe, Nemesis::BitFlip], |_| {}).await else { return };
