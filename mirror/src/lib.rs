@@ -33,7 +33,10 @@
 //! **Comparing is marking.** There is one way into a hash, `publish`. The sweep reads hashes and the table, and marks what
 //! is behind as if it had changed just now: live keys that Redis does not have, and hashes that Redis calls held and the
 //! table does not. It does so at full speed when Redis may have lost something (after connecting, when the marker is
-//! missing, after evictions, after too many changes at once), and slowly all the time.
+//! missing, after evictions, when slots came from another master, after too many changes at once), and slowly all the time.
+//!
+//! **A slot that moves concerns its keys.** Those wait apart until it is served, and hold up neither the others nor the
+//! connection.
 //!
 //! **What is ahead of the table** may be a newer leader's. The hash was read; *then* the cluster is asked for a revision R
 //! by a linearizable read. What carries a revision above R was never written by this cluster: it is replaced, if it still

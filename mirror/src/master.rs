@@ -228,7 +228,7 @@ impl Master {
         match found {
             Found::Left(left) => return Err(Lost::Other(left)),
             Found::Own => {}
-            Found::Nothing => tracing::info!(redis, "Redis was empty: publishing all"),
+            Found::Nothing => tracing::info!(redis, "there was no marker: publishing all"),
             Found::Former(Identity { cluster_id: from, .. }) => {
                 tracing::warn!(redis, %from, "took this Redis over from another cluster: publishing all");
                 now.taken_over = Some(Instant::now());
