@@ -153,17 +153,16 @@ impl Place {
 fn create(path: &Path, old: Option<&Metadata>) -> Result<File> {
     use std::fs::Permissions;
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-    const OF_THE_GROUP: u32 = 0o2070;
+    const OF_THE_GROUP: u32 = 0o070;
     let Some(old) = old else { return File::create_new(path) };
     let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    let mut mode = old.mode() & 0o7777;
+    let mut mode = old.mode() & 0o777;
     // Only root can give a file to another owner; and to a group, who is in it.
     if fchown(&file, Some(old.uid()), Some(old.gid())).is_err()
         && fchown(&file, None, Some(old.gid())).is_err()
     {
         mode &= !OF_THE_GROUP;
     }
-    // After that: a new owner takes away the bits of setuid and setgid.
     file.set_permissions(Permissions::from_mode(mode))?;
     Ok(file)
 }
@@ -293,7 +292,7 @@ mod tests {
         let (_dir, file) = made();
         // Only root can give it away; then it is another's, and stays so.
         let _ = chown(&file.path, Some(65_534), Some(65_533));
-        for mode in [0o600, 0o640, 0o444, 0o4755] {
+        for mode in [0o600, 0o640, 0o444, 0o664] {
             set_permissions(&file.path, Permissions::from_mode(mode)).unwrap();
             let rights =
                 |path: &Path| metadata(path).map(|of| (of.mode() & 0o7777, of.uid(), of.gid())).unwrap();
@@ -305,6 +304,19 @@ mod tests {
             file.reset(Token(2)).unwrap();
             assert_eq!(rights(&file.path), before);
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_group_that_cannot_be_kept_leaves_its_rights_to_no_other() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        // Only root, and who is in its group, can make another such file.
+        let of_root = std::fs::metadata("/etc/passwd").unwrap();
+        let made = create(&dir.path().join("new"), Some(&of_root)).unwrap().metadata().unwrap();
+        let is_kept = made.gid() == of_root.gid();
+        let rights = if is_kept { of_root.mode() } else { of_root.mode() & !0o070 };
+        assert_eq!(made.mode() & 0o777, rights & 0o777, "the group is kept: {is_kept}");
     }
 
     /// A write once replaced the link, and left the file behind it as it was.
