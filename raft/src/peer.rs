@@ -49,8 +49,11 @@ pub(crate) struct Peers {
     cluster: OnceLock<Uuid>,
     raft: OnceLock<Raft>,
     known: Mutex<HashMap<NodeId, Known>>,
-    links: Mutex<HashMap<(NodeId, Uuid, Channel), CallLink>>,
+    links: Mutex<Links>,
 }
+
+/// By node, and by its incarnation; `None`: of one that the membership does not name, whoever it is.
+type Links = HashMap<(NodeId, Option<Uuid>, Channel), CallLink>;
 
 /// The memberships that are known here.
 struct Memberships {
@@ -112,11 +115,11 @@ impl Peers {
         });
     }
 
-    /// Closes the links to nodes that the membership does not name, or names with another incarnation.
+    /// Closes the links that were made to another than the membership names.
     fn close_links_of_others(&self) {
         let Some(known) = self.memberships() else { return };
         self.links().retain(|(id, incarnation, _), _| {
-            known.effective.get_node(id).is_some_and(|member| member.incarnation == *incarnation)
+            known.effective.get_node(id).map(|member| member.incarnation) == *incarnation
         });
     }
 
@@ -159,6 +162,8 @@ impl Peers {
             let own = self.identity.node_id;
             return Err(format!("--peers of node {own}, which leads, lists node {id} at {listed}"));
         }
+        // What is connected now may be elsewhere.
+        self.links().retain(|(to, incarnation, _), _| *to != id || incarnation.is_some());
         self.known().entry(id).or_default().address = Some(address.to_owned());
         Ok(())
     }
@@ -203,7 +208,7 @@ impl Peers {
         if again { io::Error::new(io::ErrorKind::AlreadyExists, reason) } else { error }
     }
 
-    fn links(&self) -> MutexGuard<'_, HashMap<(NodeId, Uuid, Channel), CallLink>> {
+    fn links(&self) -> MutexGuard<'_, Links> {
         self.links.lock().expect("no panic while the links are locked")
     }
 

@@ -67,13 +67,7 @@ impl Peers {
     /// The answer of `to`: of the member that the membership names now, or of whoever is there if it names none. The
     /// caller bounds the time.
     pub(crate) async fn call(self: &Arc<Self>, to: NodeId, call: Call) -> Result<Answer, CallError> {
-        match self.member(to) {
-            Some(member) => self.call_member(to, member.incarnation, call).await,
-            None => {
-                let link = CallLink::start(self, to, None, call.channel());
-                settled(link.send(call)?).await
-            }
-        }
+        self.call_link(to, self.member(to).map(|member| member.incarnation), call).await
     }
 
     /// The answer of this incarnation of `to`, and of no other. The caller bounds the time.
@@ -83,21 +77,26 @@ impl Peers {
         incarnation: Uuid,
         call: Call,
     ) -> Result<Answer, CallError> {
+        self.call_link(to, Some(incarnation), call).await
+    }
+
+    async fn call_link(
+        self: &Arc<Self>,
+        to: NodeId,
+        incarnation: Option<Uuid>,
+        call: Call,
+    ) -> Result<Answer, CallError> {
         let channel = call.channel();
         let pending = {
             let mut links = self.links();
             let link = links
                 .entry((to, incarnation, channel))
-                .or_insert_with(|| CallLink::start(self, to, Some(incarnation), channel));
+                .or_insert_with(|| CallLink::start(self, to, incarnation, channel));
             link.send(call)?
         };
-        settled(pending).await
+        let given_up = |_| Err(CallError::Unknown(io::Error::other("the connection was given up")));
+        pending.await.unwrap_or_else(given_up)
     }
-}
-
-async fn settled(pending: Pending) -> Result<Answer, CallError> {
-    let given_up = |_| Err(CallError::Unknown(io::Error::other("the connection was given up")));
-    pending.await.unwrap_or_else(given_up)
 }
 
 impl CallLink {

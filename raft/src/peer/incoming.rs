@@ -144,8 +144,10 @@ impl Peers {
                 hello.from
             )));
         }
+        let committed_as_of = as_of(&known.committed);
         let is_member = known.committed.get_node(&hello.from).is_some();
-        if !is_member && hello.member_as_of <= as_of(&known.committed) {
+        // Before the first membership is committed, nobody is known not to be a member.
+        if !is_member && committed_as_of.is_some() && hello.member_as_of <= committed_as_of {
             return Err(refusal(format!("node {} is no member of the cluster", hello.from)));
         }
         Ok(())
