@@ -99,9 +99,9 @@ export class KeyView {
 
   /** Draws holders and queue, if they are others than before: whoever is about to press a button keeps it. */
   #draw() {
-    const { fence, holders, waiters } = this.view;
+    const { fence, holders, waiters, more_holders: moreHolders = 0, more_waiters: moreWaiters = 0 } = this.view;
     const shape = JSON.stringify([
-      fence, holders.map(({ token, ttl_ms, metadata }) => [token, ttl_ms, metadata]), waiters.map(({ holder, mode }) => [holder, mode]),
+      fence, moreHolders, moreWaiters, holders.map(({ token, ttl_ms, metadata }) => [token, ttl_ms, metadata]), waiters.map(({ holder, mode }) => [holder, mode]),
     ]);
     if (shape === this.shape) {
       holders.forEach((holder, place) => { this.bars[place].holder = holder; });
@@ -115,14 +115,14 @@ export class KeyView {
     this.state.replaceChildren(
       facts(
         ["Fence", el("span", { class: "number", text: String(fence) }), "The lowest token that may still be alive"],
-        ["Held by", holders.length ? several(holders.length, "lease") : "nobody"],
-        ["Waiting", count(waiters.length)],
+        ["Held by", holders.length ? several(holders.length + moreHolders, "lease") : "nobody"],
+        ["Waiting", count(waiters.length + moreWaiters)],
       ),
       el("p", { class: "note", text: `Every token below ${fence} is dead for good: storage may reject it without asking.` }),
       el("h2", { text: "Holders" }),
-      holders.length ? this.#holders(holders) : el("p", { class: "none", text: "Nobody holds this key." }),
+      holders.length ? el("div", {}, this.#holders(holders), rest(moreHolders)) : el("p", { class: "none", text: "Nobody holds this key." }),
       el("h2", { text: "Queue" }),
-      waiters.length ? this.#waiters(waiters) : el("p", { class: "none", text: "Nobody waits for it." }),
+      waiters.length ? this.#waiters(waiters, moreWaiters) : el("p", { class: "none", text: "Nobody waits for it." }),
     );
     this.tick(this.page.node.now());
     if (focused) (this.state.querySelector(`button[data-token="${focused}"]`) ?? this.heading).focus();
@@ -151,7 +151,7 @@ export class KeyView {
     ]));
   }
 
-  #waiters(waiters) {
+  #waiters(waiters, more) {
     const shown = waiters.slice(0, MOST);
     const rows = shown.map((waiter, place) => [
       String(place + 1),
@@ -160,8 +160,7 @@ export class KeyView {
       this.waits[place].element,
     ]);
     const columns = [{ name: "Place", class: "number" }, { name: "Holder" }, { name: "Mode" }, { name: "Has waited", class: "number" }];
-    const rest = waiters.length - shown.length;
-    return el("div", {}, table("Queue", columns, rows), rest > 0 ? el("p", { class: "note", text: `and ${count(rest)} more` }) : null);
+    return el("div", {}, table("Queue", columns, rows), rest(waiters.length - shown.length + more));
   }
 
   #tell() {
@@ -192,6 +191,11 @@ function ancestors(key) {
     const prefix = parts.slice(0, place + 1).join("/") + "/";
     return [" / ", el("a", { href: `#/locks?prefix=${encodeURIComponent(prefix)}`, text: visible(part) })];
   });
+}
+
+/** That there are others, which the node has only counted. */
+function rest(others) {
+  return others > 0 ? el("p", { class: "note", text: `and ${count(others)} more` }) : null;
 }
 
 function metadata(entries) {

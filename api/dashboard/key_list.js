@@ -138,14 +138,16 @@ export class KeyList {
     element.classList.toggle("new", now_ms - entry.born_ms < 1000);
     element.classList.toggle("selected", this.#selected === entry.key);
     element.setAttribute("aria-selected", String(this.#selected === entry.key));
-    const more = holders.length > 1 ? ` +${holders.length - 1}` : "";
+    const others = holders.length - 1 + (entry.more_holders ?? 0);
+    const waiters = entry.waiters.length + (entry.more_waiters ?? 0);
+    const more = others > 0 ? ` +${others}` : "";
     const held = holders[0] ?? entry.waiters[0];
     put(cells.mode, mode(held));
     cells.mode.classList.toggle("usual", held?.mode === "exclusive");
-    put(cells.holder, entry.ended ? entry.ended.how : holders.length ? label(holders[0].holder) + more : "nobody yet");
+    put(cells.holder, entry.ended ? entry.ended.how : holders.length ? label(holders[0].holder) + more : entry.more_holders ? `${count(entry.more_holders)} more` : "nobody yet");
     cells.holder.classList.toggle("unnamed", holders.length > 0 && !holders[0].holder);
     put(cells.token, holders.length ? String(holders[0].token) + more : "");
-    put(cells.waiters, entry.waiters.length ? count(entry.waiters.length) : "");
+    put(cells.waiters, waiters ? count(waiters) : "");
     draw(row.bar, row.next, now_ms);
   }
 

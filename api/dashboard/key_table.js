@@ -113,7 +113,7 @@ export class KeyTable {
       let entry = this.#entries.get(key);
       if (!entry) {
         if (this.#isBeyond(key) || (change.name !== "granted" && change.name !== "queued")) continue;
-        entry = { key, fence, revision: 0, told: 0, holders: [], waiters: [], born_ms: now_ms, ended: null };
+        entry = { key, fence, revision: 0, told: 0, holders: [], more_holders: 0, waiters: [], more_waiters: 0, born_ms: now_ms, ended: null };
         this.#entries.set(key, entry);
         this.keys.splice(this.place(key), 0, key);
       }
@@ -123,21 +123,31 @@ export class KeyTable {
       this.#leaving.delete(entry);
       const { token, holder = null } = change;
       const leaves = entry.waiters.findIndex((waiter) => waiter.holder === holder);
+      // Of very many only the first were answered: whoever comes later is counted with those that were not.
+      const leave = () => {
+        if (leaves >= 0) entry.waiters = entry.waiters.toSpliced(leaves, 1);
+        else if (entry.more_waiters > 0) entry.more_waiters -= 1;
+      };
       switch (change.name) {
         case "granted":
-          if (leaves >= 0) entry.waiters = entry.waiters.toSpliced(leaves, 1);
-          entry.holders = [...entry.holders, { token, holder, mode, limit, ttl_ms: null, ends_ms: null, metadata: {} }];
+          leave();
+          if (entry.more_holders > 0) entry.more_holders += 1;
+          else entry.holders = [...entry.holders, { token, holder, mode, limit, ttl_ms: null, ends_ms: null, metadata: {} }];
           break;
         case "queued":
-          entry.waiters = [...entry.waiters, { holder, mode, waited_ms: 0 }];
+          if (entry.more_waiters > 0) entry.more_waiters += 1;
+          else entry.waiters = [...entry.waiters, { holder, mode, waited_ms: 0 }];
           break;
         case "left":
-          if (leaves >= 0) entry.waiters = entry.waiters.toSpliced(leaves, 1);
+          leave();
           break;
-        default:
-          entry.holders = entry.holders.filter((other) => other.token !== token);
+        default: {
+          const others = entry.holders.filter((other) => other.token !== token);
+          if (others.length === entry.holders.length && entry.more_holders > 0) entry.more_holders -= 1;
+          entry.holders = others;
+        }
       }
-      if (entry.holders.length + entry.waiters.length === 0) this.#leave(entry, change.name, now_ms, isSeen);
+      if (everybody(entry) === 0) this.#leave(entry, change.name, now_ms, isSeen);
     }
     this.#bound();
     return touched;
@@ -206,6 +216,11 @@ export function order(one, other) {
     if (a !== b) return rank(a) - rank(b);
   }
   return one.length - other.length;
+}
+
+/** How many hold a key or wait for it. */
+function everybody({ holders, more_holders = 0, waiters, more_waiters = 0 }) {
+  return holders.length + more_holders + waiters.length + more_waiters;
 }
 
 function rank(unit) {

@@ -254,7 +254,9 @@ mod tests {
             fence: Token(4),
             revision: ringfence_wire::Revision(9),
             holders: Vec::new(),
+            more_holders: 0,
             waiters: Vec::new(),
+            more_waiters: 0,
         };
         assert_eq!(key(Ok(Reply::Done { status: 200, body: view.clone() })), Came::Key { view });
     }

@@ -105,7 +105,7 @@ fn a_waiter_that_asks_again_costs_the_same_however_many_stand_ahead() {
         let mut table = queues_of(waiters, Mode::Exclusive);
         let last = (waiters - 9..=waiters).map(|n| acquire(n, 0..64, Mode::Exclusive)).collect();
         let (_, repeats) = steps_of(|| apply(&mut table, last));
-        let (_, views) = steps_of(|| table.lease(id(waiters), None));
+        let (_, views) = steps_of(|| (table.lease(id(waiters), None), table.key(&key(7), None)));
         (repeats, views)
     };
     let (few, many) = (steps_with(300), steps_with(3_000));

@@ -35,5 +35,8 @@ pub(crate) const MAX_AHEAD: usize = 100;
 /// Revisions and tokens stay below it, so that every JSON reader keeps them exact.
 pub(crate) const REVISION_END: u64 = 1 << 53;
 
-/// The most holders and waiters that one page of keys shows, but for those of its last key.
-pub(crate) const MAX_SHOWN: usize = 10_000;
+/// The most holders of a key that a view shows, and the most waiters.
+pub(crate) const MAX_SHOWN: usize = 100;
+
+/// A page of keys ends with the key that makes it larger than so many bytes, about.
+pub(crate) const PAGE_BYTES: usize = 1 << 20;

@@ -111,6 +111,11 @@ impl<'a> Line<'a> {
         sole.into_iter().chain(crowd.into_iter().flatten())
     }
 
+    /// How many hold the key.
+    pub(crate) fn holders_len(self) -> usize {
+        self.crowd().map_or(1, |crowd| crowd.holders.len())
+    }
+
     /// The queue, first come first.
     pub(crate) fn waiters(self) -> impl Iterator<Item = Claim> + use<'a> {
         self.crowd().into_iter().flat_map(|crowd| claims(&crowd.queue))

@@ -181,31 +181,37 @@ fn key_text(view: &KeyView) -> String {
                 holder(&held.holder),
             ]);
         }
-        text = text + "\n" + &table.text();
+        text = text + "\n" + &table.text() + &more(view.more_holders);
     }
     if !view.waiters.is_empty() {
         let mut table = Table::new(["WAITS", "MODE", "HOLDER"]);
         for waiter in &view.waiters {
             table.add([seconds(Some(waiter.waited_ms)), mode(waiter.mode, None), holder(&waiter.holder)]);
         }
-        text = text + "\n" + &table.text();
+        text = text + "\n" + &table.text() + &more(view.more_waiters);
     }
     text
+}
+
+fn more(count: u64) -> String {
+    if count == 0 { String::new() } else { format!("and {count} more\n") }
 }
 
 fn list_text(list: &KeyList) -> String {
     let mut table = Table::new(["KEY", "MODE", "HOLDERS", "TOKEN", "LIVES", "WAITERS", "HOLDER"]);
     for view in &list.keys {
-        let [mode, token, lives, holder] = match view.holders.last() {
-            Some(newest) => [
-                mode(newest.mode, newest.limit),
-                newest.token.to_string(),
-                seconds(newest.expires_in_ms),
-                holder(&newest.holder),
+        let [mode, token, lives, holder] = match view.holders.first() {
+            Some(oldest) => [
+                mode(oldest.mode, oldest.limit),
+                oldest.token.to_string(),
+                seconds(oldest.expires_in_ms),
+                holder(&oldest.holder),
             ],
             None => std::array::from_fn(|_| "–".to_owned()),
         };
-        let [holders, waiters] = [view.holders.len(), view.waiters.len()].map(|count| count.to_string());
+        let count = |shown: usize, more: u64| (shown as u64 + more).to_string();
+        let holders = count(view.holders.len(), view.more_holders);
+        let waiters = count(view.waiters.len(), view.more_waiters);
         table.add([view.key.to_string(), mode, holders, token, lives, waiters, holder]);
     }
     table.text()

@@ -102,10 +102,16 @@ pub struct KeyView {
     pub fence: Token,
     /// The revision of the state that this was read from.
     pub revision: Revision,
-    /// Live leases, by token.
+    /// Live leases, by token; of very many the oldest 100.
     pub holders: Vec<HolderView>,
-    /// The queue, first come first.
+    /// How many further leases hold it.
+    #[serde(default)]
+    pub more_holders: u64,
+    /// The queue, first come first; of very many the first 100.
     pub waiters: Vec<WaiterView>,
+    /// How many further leases wait for it.
+    #[serde(default)]
+    pub more_waiters: u64,
 }
 
 /// A live lease on a key, as everybody may see it.

@@ -71,7 +71,9 @@ pub(crate) fn view(revision: u64, fence: u64, holders: &[u64], waiters: usize) -
         fence: Token(fence),
         revision: Revision(revision),
         holders: holders.iter().map(holder).collect(),
+        more_holders: 0,
         waiters: vec![waiter; waiters],
+        more_waiters: 0,
     }
 }
 

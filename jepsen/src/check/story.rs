@@ -182,7 +182,9 @@ impl Story {
             revision: Revision(self.revision),
             key,
             holders,
+            more_holders: 0,
             waiters: Vec::new(),
+            more_waiters: 0,
         }
     }
 

@@ -299,7 +299,9 @@ impl Maker {
             fence: Token(FIRST),
             revision: Revision(FIRST + read_us),
             holders: Vec::new(),
+            more_holders: 0,
             waiters: Vec::new(),
+            more_waiters: 0,
         };
         let node = |id| NodeEnd {
             id,

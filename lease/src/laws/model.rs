@@ -367,6 +367,8 @@ impl Model {
             revision: Revision(self.revision),
             holders: self.holders(key).iter().map(holder).collect(),
             waiters: self.queue(key).iter().map(waiter).collect(),
+            more_holders: 0,
+            more_waiters: 0,
         }
     }
 

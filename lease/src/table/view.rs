@@ -1,13 +1,14 @@
 use ringfence_wire::{
-    Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Mode, Token, WaiterView, Waiting,
-    WaitingState,
+    Grant, GrantState, GrantedKey, Holder, HolderView, Key, KeyView, LeaseId, Mode, Token, WaiterView,
+    Waiting, WaitingState,
 };
 
 use super::LeaseTable;
 use crate::Refusal;
 use crate::lease::Lease;
-use crate::limits::{MAX_AHEAD, MAX_SHOWN};
+use crate::limits::{MAX_AHEAD, MAX_SHOWN, PAGE_BYTES};
 use crate::line::Line;
+use crate::steps::step;
 
 /// A lease that has not ended, as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,14 +33,14 @@ impl LeaseTable {
         })
     }
 
-    /// What everybody may see of `key`.
+    /// What everybody may see of `key`; of very many holders and waiters the first ones, and how many more there are.
     pub fn key(&self, key: &Key, now_ms: Option<u64>) -> KeyView {
         self.key_view(key, self.line(key), now_ms)
     }
 
     /// Up to `limit` keys that are held or waited for, start with `prefix` and come after `after`, in the order of
-    /// their bytes; and the last of them if more follow. Fewer than `limit` where they have very many holders and
-    /// waiters together, so that no page takes long.
+    /// their bytes; and the last of them if more follow. Fewer than `limit` where their holders and waiters
+    /// have very much to say, so that no page takes long, or much memory.
     pub fn keys(
         &self,
         prefix: &str,
@@ -49,13 +50,13 @@ impl LeaseTable {
     ) -> (Vec<KeyView>, Option<Key>) {
         let mut lines = self.lines.range(prefix, after, &self.leases);
         let mut page = Vec::new();
-        let mut shown = 0;
+        let mut bytes = 0;
         while page.len() < limit
-            && shown < MAX_SHOWN
+            && bytes < PAGE_BYTES
             && let Some((key, line)) = lines.next()
         {
             let view = self.key_view(key, Some(line), now_ms);
-            shown += view.holders.len() + view.waiters.len();
+            bytes += about_bytes_of(&view);
             page.push(view);
         }
         let next = lines.next().and_then(|_| page.last()).map(|last| last.key.clone());
@@ -118,6 +119,7 @@ impl LeaseTable {
 
     fn key_view(&self, key: &Key, line: Option<Line<'_>>, now_ms: Option<u64>) -> KeyView {
         let clock = self.clock(now_ms);
+        let (holders_len, waiters_len) = line.map_or((0, 0), |line| (line.holders_len(), line.queue_len()));
         let holder = |(lease, mode): (&Lease, Mode)| HolderView {
             token: lease.number.into(),
             holder: lease.holder.clone(),
@@ -127,7 +129,8 @@ impl LeaseTable {
             expires_in_ms: clock.map(|now_ms| lease.expires_in_ms(now_ms)),
             metadata: lease.metadata().cloned().unwrap_or_default(),
         };
-        let waiters = line.into_iter().flat_map(Line::waiters).map(|claim| {
+        let waiters = line.into_iter().flat_map(Line::waiters).take(MAX_SHOWN).map(|claim| {
+            step();
             let lease = self.leases.get(claim.slot);
             let since_ms = lease.wait().map_or(self.at_ms, |wait| wait.since_ms);
             WaiterView {
@@ -140,8 +143,10 @@ impl LeaseTable {
             key: key.clone(),
             fence: self.fence(key),
             revision: self.revision,
-            holders: self.holders(key).map(holder).collect(),
+            holders: self.holders(key).take(MAX_SHOWN).inspect(|_| step()).map(holder).collect(),
+            more_holders: holders_len.saturating_sub(MAX_SHOWN) as u64,
             waiters: waiters.collect(),
+            more_waiters: waiters_len.saturating_sub(MAX_SHOWN) as u64,
         }
     }
 
@@ -151,34 +156,78 @@ impl LeaseTable {
     }
 }
 
+/// About how many bytes of JSON it takes.
+fn about_bytes_of(view: &KeyView) -> usize {
+    let label = |holder: &Option<Holder>| holder.as_ref().map_or(0, |holder| holder.as_str().len());
+    let metadata = |holder: &HolderView| -> usize {
+        holder.metadata.entries().iter().map(|(name, value)| name.len() + value.len() + 6).sum()
+    };
+    let holders = view.holders.iter().map(|holder| 140 + label(&holder.holder) + metadata(holder));
+    let waiters = view.waiters.iter().map(|waiter| 60 + label(&waiter.holder));
+    120 + view.key.as_str().len() + holders.chain(waiters).sum::<usize>()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use ringfence_wire::{Metadata, Ttl, Wait};
 
     use super::*;
     use crate::{Acquire, Attachment, Command};
 
+    fn acquire(id: usize, key: &str, wait_ms: u32, metadata: &Metadata) -> Command {
+        let limit = if wait_ms == 0 { None } else { std::num::NonZeroU32::new(1) };
+        Command::Acquire(Box::new(Acquire {
+            lease_id: LeaseId::from_u128(id as u128 + 1).unwrap(),
+            claims: vec![(Key::new(key).unwrap(), Mode::Shared { limit })],
+            ttl: Ttl::default(),
+            wait: Wait::from_ms(wait_ms).unwrap(),
+            keep_place: false,
+            holder: None,
+            metadata: metadata.clone(),
+            attachment: Attachment(0),
+        }))
+    }
+
+    fn largest_metadata() -> Metadata {
+        Metadata::new(BTreeMap::from([("m".to_owned(), "x".repeat(4_000))])).unwrap()
+    }
+
+    /// All of 10,000 were shown, with their metadata: 40 MB for whoever did not even read them.
     #[test]
-    fn a_page_ends_early_where_its_keys_have_very_many_holders() {
+    fn of_very_many_holders_and_waiters_the_first_are_shown_and_the_others_counted() {
         let mut table = LeaseTable::new();
-        let acquire = |id: usize, key: &str| {
-            Command::Acquire(Box::new(Acquire {
-                lease_id: LeaseId::from_u128(id as u128 + 1).unwrap(),
-                claims: vec![(Key::new(key).unwrap(), Mode::Shared { limit: None })],
-                ttl: Ttl::default(),
-                wait: Wait::default(),
-                keep_place: false,
-                holder: None,
-                metadata: Metadata::default(),
-                attachment: Attachment(0),
-            }))
-        };
-        let mut commands: Vec<Command> = (0..MAX_SHOWN).map(|id| acquire(id, "a")).collect();
-        commands.push(acquire(MAX_SHOWN, "b"));
-        table.apply(0, commands, &mut Vec::new());
-        let (page, next) = table.keys("", None, 100, None);
-        assert_eq!((page.len(), next.as_ref().map(Key::as_str)), (1, Some("a")));
-        let (page, next) = table.keys("", Some("a"), 100, None);
-        assert_eq!((page.len(), next), (1, None));
+        let (metadata, many) = (largest_metadata(), 3 * MAX_SHOWN);
+        let holders = (0..many).map(|id| acquire(id, "a", 0, &metadata));
+        let waiters = (many..2 * many + 1).map(|id| acquire(id, "a", 60_000, &metadata));
+        table.apply(0, holders.chain(waiters).collect(), &mut Vec::new());
+        let view = table.key(&Key::new("a").unwrap(), None);
+        assert_eq!((view.holders.len(), view.more_holders), (MAX_SHOWN, 2 * MAX_SHOWN as u64));
+        assert_eq!((view.waiters.len(), view.more_waiters), (MAX_SHOWN, 2 * MAX_SHOWN as u64 + 1));
+        assert!(view.holders.iter().map(|holder| holder.token.0).eq(1..=MAX_SHOWN as u64));
+        assert_eq!(table.keys("", None, 9, None), (vec![view], None));
+    }
+
+    #[test]
+    fn a_page_ends_early_where_its_keys_have_very_much_to_say() {
+        let mut table = LeaseTable::new();
+        let metadata = largest_metadata();
+        let key = |n: usize| format!("k{n:04}");
+        table.apply(0, (0..1_000).map(|n| acquire(n, &key(n), 0, &metadata)).collect(), &mut Vec::new());
+        let (mut seen, mut after) = (0, None);
+        loop {
+            let (page, next) = table.keys("", after.as_ref().map(Key::as_str), 1_000, None);
+            assert!(page.len() * 4_000 < PAGE_BYTES + 10_000, "{}", page.len());
+            assert!(
+                page.iter().map(|view| view.key.as_str().to_owned()).eq((seen..seen + page.len()).map(key))
+            );
+            seen += page.len();
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen, 1_000);
     }
 }
