@@ -72,6 +72,14 @@ async fn a_lease_is_taken_shown_renewed_validated_and_released_by_hand() {
     assert!(code == 1 && said.contains("released"), "{code}: {said}");
     let verdict = run(&cluster, &format!("validate orders/2 {token}"));
     assert!(verdict.status.code() == Some(1) && text(&verdict).starts_with("stale"), "{}", text(&verdict));
+    assert!(run(&cluster, &format!("release {id}")).status.success(), "it was released");
+
+    let lost = json_of(&cluster, "acquire orders/3 --ttl 60s");
+    assert!(run(&cluster, &format!("revoke orders/3 {}", lost["token"])).status.success());
+    for _ in 0..2 {
+        let (code, said) = failed(&cluster, &format!("release {}", lost["lease_id"].as_str().unwrap()));
+        assert!(code == 76 && said.contains("revoked by an operator"), "{code}: {said}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

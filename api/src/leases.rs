@@ -105,7 +105,15 @@ pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
 pub(crate) async fn delete(door: Arc<Door>, request: Request<impl Sent>) -> Answer {
     let lease_id = path::lease_id(request.uri())?;
     Query::none(request.uri())?;
-    door.propose(Command::Release { lease_id }).await?;
+    let outcome = door.propose(Command::Release { lease_id }).await?;
     measure::released();
-    Ok(StatusCode::NO_CONTENT.into_response())
+    released(outcome).map(IntoResponse::into_response)
+}
+
+/// What the outcome of a release says. Of a lease that had ended otherwise its holder must learn that.
+pub(crate) fn released(outcome: Outcome) -> Result<StatusCode, Failed> {
+    match outcome {
+        Outcome::Refused(refusal) => Err(refusal.into()),
+        _ => Ok(StatusCode::NO_CONTENT),
+    }
 }

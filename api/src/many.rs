@@ -14,7 +14,7 @@ use ringfence_wire::{
 };
 
 use crate::door::{Answer, Door, json};
-use crate::leases::renewed;
+use crate::leases::{released, renewed};
 use crate::problems::Failed;
 use crate::query::Query;
 use crate::take_back::TakeBack;
@@ -135,7 +135,8 @@ impl Kind {
             }
             Self::Release => {
                 measure::released();
-                BatchResult { status: StatusCode::NO_CONTENT.as_u16(), body: None }
+                released(outcome)
+                    .map_or_else(problem, |status| BatchResult { status: status.as_u16(), body: None })
             }
         }
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!            ┌─ 202: the place is kept ◀─┐
 //!            ▼                           │
-//!  new id ─▶ PUT, up to 30 s of waiting ─┼─ 201, 200 ─▶ fresh, to the only PUT? ─▶ granted
+//!  new id ─▶ PUT, up to 30 s of waiting ─┼─ 201, 200 ─▶ fresh? ─▶ granted
 //!    ▲       ▲        │                  │                └─ no ─▶ renew once ───▶ granted
 //!    │       └────────┘ no definite answer: the same PUT elsewhere, for 5 s
 //!    └── the id has ended unseen (its connection was lost for long)
@@ -15,9 +15,9 @@
 //! Whoever stops asking while the lease may be granted, or stand in the queue, has it released: that is what
 //! [`Pending`] is for, however the acquire ends, also by being dropped.
 //!
-//! An answer counts from when *its* PUT was sent. One that waited is too old to begin work on: hence the renewal. And a PUT
-//! that was given up may arrive yet, when another was answered long ago: its connection is closed, and the cluster would
-//! take the lease back, if it was not renewed.
+//! An answer counts from when *its* PUT was sent. One that waited is too old to begin work on: hence the renewal. A PUT
+//! that was given up may arrive yet, and its connection is closed: the cluster takes back nothing by that which another PUT
+//! was answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +115,7 @@ impl One<'_> {
                     if mirrored.is_some() {
                         self.shared.endpoints.wait_for_mirror();
                     }
-                    let granted = self.confirmed(sent, grant, mirrored, doubt.maybe_done()).await?;
+                    let granted = self.confirmed(sent, grant, mirrored).await?;
                     pending.is_settled = granted.is_some();
                     return Ok(granted);
                 }
@@ -185,17 +185,15 @@ impl One<'_> {
         Error::TimedOut { waited: self.wait.unwrap_or_default() }
     }
 
-    /// A grant that is fresh enough to begin with, and that no other PUT of it can have taken back. `None` where it has ended
-    /// while it was asked for.
+    /// A grant that is fresh enough to begin with. `None` where it has ended while it was asked for.
     async fn confirmed(
         &self,
         sent: Moment,
         grant: Grant,
         mirrored: Option<bool>,
-        others_on_their_way: bool,
     ) -> Result<Option<Granted>, Error> {
         let lifetime = lifetime_of(sent, &grant);
-        if lifetime.is_fresh(Moment::now()) && !others_on_their_way {
+        if lifetime.is_fresh(Moment::now()) {
             return Ok(Some(Granted { lifetime, sent, grant, mirrored }));
         }
         match self.shared.renew(self.lease_id, None).await {

@@ -95,8 +95,9 @@ impl Client {
         self.shared.renew(lease_id, ttl).await.map(|(_, grant)| grant)
     }
 
-    /// Releases a lease by its id, or takes it out of the queue. Also succeeds where there is no such lease. After
-    /// [`Error::Unknown`] and [`Error::Unavailable`] it is repeated in the background.
+    /// Releases a lease by its id, or takes it out of the queue. Also succeeds where there is no such lease, or it was
+    /// released before; [`Error::Lost`] says that it had ended otherwise, and how. After [`Error::Unknown`] and
+    /// [`Error::Unavailable`] it is repeated in the background.
     pub async fn release(&self, lease_id: LeaseId) -> Result<(), Error> {
         let released = self.shared.release(lease_id).await;
         if let Err(Error::Unknown { .. } | Error::Unavailable { .. }) = released {
@@ -185,8 +186,7 @@ impl Client {
     /// Up to 1,000 acquires, renewals and releases in one call, each on its own, and none waits: one that is to keep its place
     /// has it for 5 s, and is asked for again, or released. Every acquire has an id
     /// that you chose, so the whole batch may be repeated; this does so while its outcome is not known. What it acquired is
-    /// yours to renew, soon: the network may deliver a batch that was given up after its repeat, and the cluster takes
-    /// back what came by it and was never renewed. It is yours to release, too, also after [`Error::Unknown`].
+    /// yours to renew, and to release, also after [`Error::Unknown`].
     pub async fn batch(&self, operations: Vec<Operation>) -> Result<Vec<BatchResult>, Error> {
         let wish = BatchRequest { operations };
         wish.check()?;
@@ -248,7 +248,7 @@ impl Shared {
 
     pub(crate) async fn release(&self, lease_id: LeaseId) -> Result<(), Error> {
         let released = definite(&self.endpoints, &deletion(lease_id), Some(lease_id), nothing).await?;
-        released.result.map_err(Error::Rejected)
+        released.result.map_err(Error::refused)
     }
 
     /// Releases in the background, as well as can be.

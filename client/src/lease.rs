@@ -145,14 +145,15 @@ impl Lease {
 
     /// Gives the keys back. From now on the lease is lost for all who [wait](Self::lost) for that.
     ///
-    /// [`Error::Lost`] says that it was lost before: what was done under it may have met another holder. After
+    /// [`Error::Lost`] says that it was lost before, as this client knew or the cluster does: what was done under it may have
+    /// met another holder. After
     /// [`Error::Unknown`] and [`Error::Unavailable`] the release is repeated in the background.
     pub async fn release(mut self) -> Result<(), Error> {
         let state = self.state();
         self.give_up();
         // If this is dropped half-way, the release goes on in the background.
         let released = self.shared.release(self.lease_id()).await;
-        self.releases = released.is_err();
+        self.releases = !matches!(released, Ok(()) | Err(Error::Lost(_)));
         match state {
             State::Lost(loss) => Err(Error::Lost(loss)),
             State::Held | State::Unknown => released,

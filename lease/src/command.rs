@@ -21,7 +21,7 @@ pub enum Command {
     },
     /// End the lease, or leave the queue.
     Release {
-        /// The lease; an id never seen is remembered as released.
+        /// The lease; an id never seen is remembered as released, and one that ended otherwise is refused as gone.
         lease_id: LeaseId,
     },
     /// An operator ends the lease that holds `key` with `token`.

@@ -26,7 +26,7 @@ use snapshots::{bytes_of, records_of};
 use witness::{Cause, Witness};
 
 /// What must have happened in the course of the test, and how often at least.
-const EXERCISED: [(&str, usize); 40] = [
+const EXERCISED: [(&str, usize); 41] = [
     ("abandoned", 50),
     ("came back too late", 90),
     ("expired", 1520),
@@ -57,6 +57,7 @@ const EXERCISED: [(&str, usize); 40] = [
     ("overloaded", 60),
     ("queued", 1770),
     ("released", 370),
+    ("released too late", 100),
     ("renewed", 220),
     ("renewed for less than it had", 50),
     ("repeated", 960),

@@ -37,7 +37,7 @@ pub enum Refusal {
     NotGranted,
     /// The token is not live on that key.
     NotLive,
-    /// The lease ended.
+    /// The lease ended; a release is refused so only if it ended otherwise.
     Gone(EndReason),
     /// The lease was never seen, or is forgotten.
     Unknown,

@@ -8,6 +8,7 @@ use ringfence_client::{Error, Grant, LeaseId};
 use tokio::time::timeout;
 
 use crate::cli::calls::{Caller, NOT_ACQUIRED, TO_LEAVE};
+use crate::cli::lock::LOST;
 use crate::cli::output;
 use crate::cli::text::{Table, mode, seconds};
 use crate::cli::wish::Wish;
@@ -38,6 +39,7 @@ pub(crate) struct Renew {
 
 /// Which lease to release.
 #[derive(Debug, Args)]
+#[command(after_help = "Exit status: 76 if the lease had ended before, and not by a release.")]
 pub(crate) struct Release {
     /// As acquire has told it
     lease_id: LeaseId,
@@ -85,11 +87,14 @@ pub(crate) fn renew(arguments: &Renew) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Releases, and says nothing.
+/// Releases, and says nothing unless the lease had been lost before.
 pub(crate) fn release(arguments: &Release) -> anyhow::Result<ExitCode> {
-    arguments.caller.run(async |client, _| {
-        client.release(arguments.lease_id).await?;
-        Ok(ExitCode::SUCCESS)
+    arguments.caller.run(async |client, _| match client.release(arguments.lease_id).await {
+        Err(error @ Error::Lost(_)) => {
+            eprintln!("ringfence: {error}; what was done since may have met another holder");
+            Ok(ExitCode::from(LOST))
+        }
+        released => released.map(|()| ExitCode::SUCCESS).map_err(Into::into),
     })
 }
 

@@ -24,7 +24,7 @@ use crate::cli::wish::Wish;
 use crate::held::terminal::Terminal;
 use crate::held::{Change, Held};
 
-const LOST: u8 = 76;
+pub(crate) const LOST: u8 = 76;
 pub(crate) const OWN_ERROR: u8 = 125;
 /// An end by signal n, as shells show it.
 const SIGNALLED: i32 = 128;

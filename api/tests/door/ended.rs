@@ -1,4 +1,4 @@
-use ringfence_wire::{EndReason, Grant, LeaseId};
+use ringfence_wire::{BatchAnswer, BatchBody, EndReason, Grant, LeaseId};
 use serde_json::{Value, json};
 
 use crate::client::{Connection, request};
@@ -13,6 +13,22 @@ async fn is_gone(service: &Service, id: LeaseId, reason: EndReason) {
         service.lease(id).await,
     ] {
         assert_eq!(response.problem("lease-gone").reason, Some(reason));
+    }
+}
+
+/// A release says so as well, alone and in a batch, and says it again.
+async fn is_lost(service: &Service, id: LeaseId, reason: EndReason) {
+    is_gone(service, id, reason).await;
+    let operation = json!({ "release": { "lease_id": id } });
+    let batch = json!({ "operations": [operation, operation] });
+    for _ in 0..2 {
+        let alone = service.call("DELETE", &format!("/v1/leases/{id}"), Value::Null).await;
+        assert_eq!(alone.problem("lease-gone").reason, Some(reason));
+        let BatchAnswer { results } = service.post("/v1/batch", batch.clone()).await.expect(200);
+        for result in results {
+            let Some(BatchBody::Problem(problem)) = &result.body else { panic!("{result:?}") };
+            assert_eq!((result.status, problem.reason), (410, Some(reason)));
+        }
     }
 }
 
@@ -31,7 +47,7 @@ async fn an_expired_lease_is_gone() {
     let wish = json!({ "keys": ["a"], "ttl_ms": 100 });
     let grant: Grant = service.put(LeaseId::random(), wish).await.expect(201);
     eventually("it expires", || service.handle.view(|table| table.live()) == 0).await;
-    is_gone(&service, grant.lease_id, EndReason::Expired).await;
+    is_lost(&service, grant.lease_id, EndReason::Expired).await;
 }
 
 #[tokio::test]
@@ -41,7 +57,7 @@ async fn a_revoked_lease_is_gone() {
     let wish = json!({ "key": "a", "token": grant.token });
     let response = service.post("/v1/revoke", wish.clone()).await;
     assert_eq!(response.status, 204);
-    is_gone(&service, grant.lease_id, EndReason::Revoked).await;
+    is_lost(&service, grant.lease_id, EndReason::Revoked).await;
     service.post("/v1/revoke", wish).await.problem("not-live");
 }
 
@@ -65,5 +81,5 @@ async fn an_abandoned_lease_is_gone() {
     service.until_waiters(1).await;
     drop(connection);
     service.until_waiters(0).await;
-    is_gone(&service, id, EndReason::Abandoned).await;
+    is_lost(&service, id, EndReason::Abandoned).await;
 }

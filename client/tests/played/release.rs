@@ -1,6 +1,7 @@
 //! How a release ends that finds nothing definite.
 
-use ringfence_client::{Client, Error, LeaseId};
+use ringfence_client::wire::EndReason;
+use ringfence_client::{Client, Error, LeaseId, Loss};
 use tokio::time::timeout;
 
 use crate::played::node::{Played, SOON};
@@ -25,5 +26,19 @@ async fn a_release_whose_outcome_is_unknown_goes_on_in_the_background() {
     let again = node.asked().await;
     assert_eq!((again.method.as_str(), again.path.clone()), ("DELETE", format!("/v1/leases/{lease_id}")));
     again.answer("204 No Content", "").await;
+    timeout(SOON, client.settle()).await.unwrap();
+}
+
+/// The cluster said 204: nobody learnt that the work had gone on without a lease.
+#[tokio::test]
+async fn a_release_of_a_lease_that_has_ended_says_how_and_is_not_repeated() {
+    let node = Played::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let lease_id = LeaseId::random();
+    let gone = r#"{"type":"urn:ringfence:problem:lease-gone","title":"","status":410,"detail":"","reason":"revoked"}"#;
+    let (released, ()) = tokio::join!(client.release(lease_id), async {
+        node.asked().await.answer("410 Gone", gone).await;
+    });
+    assert_eq!(released, Err(Error::Lost(Loss::Ended(EndReason::Revoked))));
     timeout(SOON, client.settle()).await.unwrap();
 }

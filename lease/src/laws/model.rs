@@ -105,10 +105,18 @@ impl Model {
             Command::Release { lease_id } => {
                 if let Some(lease) = self.find(lease_id) {
                     self.end(&lease, Some(EndReason::Released), events);
-                } else if self.how_it_ended(lease_id).is_none() {
-                    self.remember(lease_id, Refusal::Gone(EndReason::Released));
+                    return Outcome::Done;
                 }
-                Outcome::Done
+                match self.how_it_ended(lease_id) {
+                    Some(Refusal::Gone(reason)) if reason != EndReason::Released => {
+                        Outcome::Refused(Refusal::Gone(reason))
+                    }
+                    Some(_) => Outcome::Done,
+                    None => {
+                        self.remember(lease_id, Refusal::Gone(EndReason::Released));
+                        Outcome::Done
+                    }
+                }
             }
             Command::Revoke { key, token } => {
                 match self.holders(&key).into_iter().find(|l| l.number == token.0).cloned() {

@@ -254,6 +254,10 @@ impl Witness {
                     self.count("one of several stands no more");
                 }
             }
+            (Command::Release { .. }, Outcome::Refused(refusal)) => {
+                assert!(matches!(refusal, Refusal::Gone(reason) if *reason != EndReason::Released));
+                self.count("released too late");
+            }
             (Command::Release { lease_id }, _) => {
                 self.ended_ms.entry(*lease_id).or_insert(now_ms);
             }
