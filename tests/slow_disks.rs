@@ -1,5 +1,5 @@
-//! The disk of a node stalls for seconds, again and again. One of three holds up nobody, be it the leader's; a majority
-//! holds up the cluster, and with it its leases: none ends whose client asks for its renewal.
+//! The disk of a node stalls for seconds, again and again. One of three holds up nobody, be it the leader's, which hands the
+//! leadership over; a majority holds up the cluster, and with it its leases: none ends whose client asks for its renewal.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -31,6 +31,10 @@ async fn stall(leader_is_slow: bool, slow_followers: usize) {
         stalled.push(Injection::start(node, "fdatasync", STALL).await.unwrap());
         until(SOON, "the flush that hangs is measured", || hangs(node)).await.unwrap();
     }
+    if leader_is_slow && slow_followers == 0 {
+        let other = cluster.others(leader.id()).next().unwrap();
+        until(SOON, "another node leads", || leads_no_more(leader, other)).await.unwrap();
+    }
     if let [stalled] = stalled.as_slice() {
         load.more(MANY).await.unwrap();
         // No client asks for its next lease before it has the last one.
@@ -51,6 +55,12 @@ async fn hangs(node: &Node) -> Option<()> {
     let pending =
         metrics.lines().find_map(|line| line.strip_prefix("ringfence_raft_log_flush_pending_seconds "));
     (pending?.parse::<f64>().unwrap() > 2.0).then_some(())
+}
+
+/// Whether another than `node` leads, as `other` sees it.
+async fn leads_no_more(node: &Node, other: &Node) -> Option<()> {
+    let leader = other.client().cluster().await.done().leader;
+    leader.is_some_and(|leader| leader != node.id()).then_some(())
 }
 
 #[tokio::test]

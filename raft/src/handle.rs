@@ -17,6 +17,7 @@ use crate::applied::{Applied, Progress};
 use crate::changes::Changes;
 use crate::consensus::NodeId;
 use crate::history::History;
+use crate::hung_disk::GivenUp;
 use crate::leading::Leading;
 use crate::log_store::LogStore;
 use crate::peer::{ForwardError, Peers};
@@ -60,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) followed_at: Mutex<Option<Instant>>,
     /// Held while this node changes the members.
     pub(crate) changing: tokio::sync::Mutex<()>,
+    /// The term that this node led, and gave up for its disk.
+    pub(crate) given_up: GivenUp,
 }
 
 /// What publishes this node's fences while it leads, as far as the nodes need to know it.
@@ -245,6 +248,9 @@ impl Shared {
     /// Who leads, as far as this node knows: itself with a quorum behind it, or whom it has followed just now. Raft does not
     /// forget a leader before there is another.
     pub(crate) fn leader(&self) -> Option<NodeId> {
+        if let Some(to) = self.handed_to() {
+            return Some(to);
+        }
         // Nearly always this node leads where much is asked.
         if self.is_acknowledged(LEADER_LOST) {
             return Some(self.id);
@@ -293,8 +299,9 @@ impl Shared {
         commands: &[Command],
         deadline: Instant,
     ) -> Result<Vec<Outcome>, ForwardError> {
+        let is_other = |now: NodeId| now != leader && !(now == self.id && self.handed_to().is_some());
         let replaced = async {
-            leader_is(&self.raft, |now| now.is_some_and(|now| now != leader)).await;
+            leader_is(&self.raft, |now| now.is_some_and(is_other)).await;
             sleep(LAST_ANSWERS).await;
         };
         tokio::select! {
@@ -313,7 +320,7 @@ impl Shared {
             if term.borrow_and_update().is_some() {
                 return true;
             }
-            if !self.raft.is_leader() || Instant::now() >= deadline {
+            if !self.raft.is_leader() || self.handed_to().is_some() || Instant::now() >= deadline {
                 return false;
             }
             // An election that is lost again before it is settled changes nothing here: look again.

@@ -40,6 +40,7 @@ mod consensus;
 mod founding;
 mod handle;
 mod history;
+mod hung_disk;
 mod identity;
 mod inspect;
 mod leading;

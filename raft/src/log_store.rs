@@ -5,6 +5,8 @@
 //! an append returns as soon as its record is queued, the flusher completes the callback when it is on disk. Commit
 //! positions ride along with the next flush: nobody waits for them, they only spare a restarted node the wait for a
 //! leader before it can show what it had applied.
+//!
+//! Appending never waits for the disk, but what waits for it is bounded: see [`LogStore::is_full`] and [`crate::hung_disk`].
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -28,6 +30,11 @@ use crate::record::{
 
 /// The most bytes of entries in one message to a peer, unless a single entry is larger.
 const MAX_APPEND_BYTES: usize = 4 << 20;
+/// With so many bytes that are not on disk, no more are taken: a disk that hangs must not fill the memory.
+const MAX_QUEUED_BYTES: u64 = 64 << 20;
+/// How often whoever waits for room looks for it.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// The log of a node. Clones share it.
 #[derive(Clone)]
 pub(crate) struct LogStore {
@@ -96,6 +103,47 @@ impl LogStore {
     /// How long the flush takes that is under way; zero where none is.
     pub(crate) fn flushing(&self) -> Duration {
         self.wal.stats().flushing
+    }
+
+    /// Whether so much waits for the disk that no more is to be added. It is for those who bring entries to ask, before Raft
+    /// has them: `append` must not wait. All of Raft would stand still with it, and what it is sent meanwhile would
+    /// pile up before it.
+    pub(crate) fn is_full(&self) -> bool {
+        self.wal.queued_bytes() >= MAX_QUEUED_BYTES
+    }
+
+    /// Returns when the log is not full.
+    pub(crate) async fn room(&self) {
+        while self.is_full() {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// From now on the flusher stands still, until what is returned is dropped.
+    #[cfg(test)]
+    pub(crate) fn hang(&self) -> std::sync::mpsc::Sender<()> {
+        let (go_on, end) = std::sync::mpsc::channel();
+        let (begun, begins) = std::sync::mpsc::channel();
+        let hang = move |_| {
+            begun.send(()).expect("it is waited for");
+            let _ = end.recv();
+        };
+        let record = committed_record(&self.lock().committed.expect("something is committed"));
+        self.wal.append([record], Some(Box::new(hang)));
+        begins.recv().expect("the flusher runs");
+        go_on
+    }
+
+    /// Queues as much as there is room for.
+    #[cfg(test)]
+    pub(crate) fn fill(&self) {
+        let mut record = committed_record(&self.lock().committed.expect("something is committed"));
+        let mut padded = record.payload.to_vec();
+        padded.resize(8 << 20, 0);
+        record.payload = padded.into();
+        while !self.is_full() {
+            self.wal.append([record.clone()], Some(Box::new(drop)));
+        }
     }
 
     /// Goes on from the state of a snapshot that was found at the start: of the entries that it covers about the last

@@ -21,6 +21,7 @@ use crate::compaction::{Compaction, tail_bytes};
 use crate::consensus::NodeId;
 use crate::founding::{Founding, JoinError};
 use crate::handle::{Handle, Shared};
+use crate::hung_disk::{self, GivenUp};
 use crate::identity::{DataDir, DirError};
 use crate::leading::Leading;
 use crate::log_store::LogStore;
@@ -35,7 +36,7 @@ use crate::state_machine::{Raft, StateMachine};
 /// elect another.
 const QUORUM_FRESH: Duration = Duration::from_millis(400);
 const HEARTBEAT_MS: u64 = 100;
-const ELECTION_MS: std::ops::Range<u64> = 500..1_000;
+pub(crate) const ELECTION_MS: std::ops::Range<u64> = 500..1_000;
 
 /// What a node needs to start.
 pub struct Settings {
@@ -150,7 +151,7 @@ impl Node {
         peers.attach(raft.clone());
 
         let leading = Arc::new(Leading::new());
-        let proposer = Proposer::start(raft.clone(), Arc::clone(&leading));
+        let proposer = Proposer::start(raft.clone(), Arc::clone(&leading), log.clone());
         let read_index = ReadIndex {
             id,
             raft: raft.clone(),
@@ -173,6 +174,7 @@ impl Node {
             mirror: OnceLock::new(),
             followed_at: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
+            given_up: GivenUp::default(),
         });
         let handle = Handle { shared: Arc::clone(&shared) };
         let _ = served.handle.set(handle.clone());
@@ -187,6 +189,7 @@ impl Node {
             head_start_bytes: snapshot_after_bytes * before / members.len() as u64,
         };
         tasks.0.push(tokio::spawn(compaction.run()));
+        tasks.0.push(tokio::spawn(hung_disk::watch(Arc::clone(&shared))));
         tasks.0.push(tokio::spawn(Arc::clone(&shared).promote_learners()));
         if served.founding.is_founder() && !matches!(raft.is_initialized().await, Ok(true)) {
             let served = Arc::clone(&served);
@@ -386,7 +389,7 @@ async fn lead(shared: Arc<Shared>, start: Arc<Start>) {
             leader_changes.increment(known.is_some().into());
             leader = known;
         }
-        let term = shared.leads_in();
+        let term = shared.leads_in().filter(|term| !shared.given_up.is(*term));
         if leads != term {
             shared.leading.end();
             leads = None;

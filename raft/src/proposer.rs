@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::batch::Batch;
 use crate::consensus::{Completion, Consensus, EncodedBatch};
 use crate::leading::{Leading, Stamp};
+use crate::log_store::LogStore;
 use crate::state_machine::Raft;
 
 /// The most commands of one entry, unless a single request has more.
@@ -51,11 +52,11 @@ pub(crate) struct Proposer {
 
 impl Proposer {
     /// Starts the task that packs and proposes. It ends with the last clone of the queue.
-    pub(crate) fn start(raft: Raft, leading: Arc<Leading>) -> Self {
+    pub(crate) fn start(raft: Raft, leading: Arc<Leading>, log: LogStore) -> Self {
         let (queue, proposals) = mpsc::channel(MAX_QUEUED);
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let seconds = metrics::histogram!("ringfence_raft_proposal_duration_seconds");
-        let packer = Packer { raft, leading, permits, proposals, next: None, seconds };
+        let packer = Packer { raft, leading, log, permits, proposals, next: None, seconds };
         tokio::spawn(packer.run());
         Self { queue }
     }
@@ -75,6 +76,7 @@ impl Proposer {
 struct Packer {
     raft: Raft,
     leading: Arc<Leading>,
+    log: LogStore,
     permits: Arc<Semaphore>,
     proposals: mpsc::Receiver<Proposal>,
     /// Taken from the queue, but too large for the entry before.
@@ -96,7 +98,9 @@ impl Packer {
             let permit =
                 Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
             let (commands, replies) = self.pack(first);
-            let Some(stamp) = self.leading.stamp() else {
+            // The others may commit entries for as long as the disk of this node hangs.
+            let stamp = if self.log.is_full() { None } else { self.leading.stamp() };
+            let Some(stamp) = stamp else {
                 reject(commands, replies);
                 continue;
             };

@@ -11,6 +11,7 @@ use crate::handle::Shared;
 pub(crate) fn status(shared: &Shared) -> ClusterStatus {
     // It looks at the same metrics: they must not be looked at twice at a time while another thread changes them.
     let leader = shared.leader();
+    let has_handed_over = shared.handed_to().is_some();
     let metrics = shared.raft.metrics();
     let metrics = metrics.borrow_watched();
     let applied = shared.applied.lock();
@@ -34,6 +35,7 @@ pub(crate) fn status(shared: &Shared) -> ClusterStatus {
         cluster_id: shared.peers.cluster_id(),
         node_id: shared.id,
         role: match metrics.state {
+            ServerState::Leader if has_handed_over => Role::Follower,
             ServerState::Leader => Role::Leader,
             ServerState::Follower => Role::Follower,
             ServerState::Candidate => Role::Candidate,

@@ -14,7 +14,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::Peers;
 use super::call::MAX_CALLS;
@@ -38,6 +38,8 @@ use crate::snapshots::Generations;
 const MAX_APPEND: usize = 16 << 20;
 /// The most bytes of one call: a request of 1 MiB at the door, encoded.
 const MAX_CALL: usize = 8 << 20;
+/// How long an append waits for room in the log.
+const ROOM: Duration = Duration::from_secs(1);
 /// Appends read ahead of Raft, and answers that wait to be written.
 const QUEUE: usize = 64;
 
@@ -189,13 +191,18 @@ impl Served {
     }
 
     async fn appends(self: Arc<Self>, mut incoming: Incoming, mut writer: OwnedWriteHalf) -> io::Result<()> {
+        let shared = &self.handle()?.shared;
+        // Raft may stand still, waiting for its disk. It is to do first what earlier connections have left: each new one
+        // would leave as much again.
+        if !matches!(timeout(TIMEOUT, shared.raft.with_raft_state(|_| ())).await, Ok(Ok(()))) {
+            return Err(io::Error::new(io::ErrorKind::NotConnected, "Raft does not answer here"));
+        }
         let (requests, queue) = mpsc::channel::<AppendEntriesRequest<Consensus>>(QUEUE);
         let input =
             futures_util::stream::unfold(
                 queue,
                 |mut queue| async move { Some((queue.recv().await?, queue)) },
             );
-        let shared = &self.handle()?.shared;
         let mut answers = Box::pin(shared.raft.stream_append(input));
         // Of the appends that are not answered yet.
         let (kinds, mut kinds_asked) = mpsc::unbounded_channel();
@@ -205,6 +212,13 @@ impl Served {
                     return Err(invalid(format!("a frame of kind {kind} in place of an append")));
                 }
                 let request = read_append(body).map_err(|error| invalid(error.to_string()))?;
+                if !request.entries.is_empty() && timeout(ROOM, shared.log.room()).await.is_err() {
+                    // To wait longer would leave the caller with a connection of which it hears nothing.
+                    return Err(io::Error::new(
+                        io::ErrorKind::NotConnected,
+                        "the log has no room: its disk hangs",
+                    ));
+                }
                 if kinds.send(kind).is_err() || requests.send(request).await.is_err() {
                     return Ok(());
                 }

@@ -29,6 +29,8 @@ pub(crate) struct Flusher {
     segments: Vec<u64>,
     active: Segment,
     buffer: FlushBuffer,
+    /// Of the records in the buffer, as they were counted when they were queued.
+    laid_out_bytes: u64,
     /// To complete with the next flush.
     waiting: Vec<Done>,
     /// The segments wholly before this go once the next flush is on disk.
@@ -53,6 +55,7 @@ impl Flusher {
             segments: log.segments,
             active: log.active,
             buffer: FlushBuffer::default(),
+            laid_out_bytes: 0,
             waiting: Vec::new(),
             forget: None,
             deleting: None,
@@ -69,8 +72,9 @@ impl Flusher {
         let mut items = Vec::new();
         while shared.take(&mut items) {
             for item in items.drain(..) {
+                let bytes = item.bytes();
                 match item {
-                    Item::Record(record) => self.add(&record),
+                    Item::Record(record) => self.add(&record, bytes),
                     Item::Done(done) => self.waiting.push(done),
                     Item::Forget(before) => self.add_forget(before),
                 }
@@ -81,11 +85,12 @@ impl Flusher {
         self.outcome()
     }
 
-    fn add(&mut self, record: &Record) {
+    fn add(&mut self, record: &Record, bytes: u64) {
         let is_full = self.buffer.len_with(record.payload.len()) > self.options.flush_bytes;
         if is_full && !self.buffer.is_empty() {
             self.flush();
         }
+        self.laid_out_bytes += bytes;
         if self.failure.is_none() {
             self.buffer.push(u16::from(record.kind), self.next_sequence, &record.payload);
         }
@@ -116,21 +121,22 @@ impl Flusher {
                 thread::sleep(std::time::Duration::from_millis(300));
             }
             self.shared.begin_flush(started);
-            let written = self.write();
-            self.shared.end_flush();
-            match written {
+            match self.write() {
                 Ok(()) => self.shared.count_flush(started.elapsed(), bytes),
                 Err(error) => self.fail(&error),
             }
         }
         let took = started.elapsed();
         self.buffer.clear(self.options.flush_bytes);
+        self.shared.settled(std::mem::take(&mut self.laid_out_bytes));
         let mut waiting = std::mem::take(&mut self.waiting);
         for done in waiting.drain(..) {
             let outcome = self.outcome();
             self.guard(|| done(outcome));
         }
         self.waiting = waiting;
+        // Not before they are told: whoever waits for this flush waits for that, too.
+        self.shared.end_flush();
         if bytes > 0 && self.failure.is_none() {
             if let Some(on_flush) = self.options.on_flush.clone() {
                 self.guard(|| on_flush(took, bytes));

@@ -19,7 +19,8 @@
 //!  append ─┘            (≤ 16 MiB)   of sectors
 //! ```
 //! The write goes past the page cache where the file system can do that (`O_DIRECT`), in blocks of 4 KiB.
-//! Appending never waits for the disk. While one flush is under way the next one gathers; nothing lingers.
+//! Appending never waits for the disk. While one flush is under way the next one gathers; nothing lingers. So what is queued
+//! grows for as long as a disk hangs: [`Wal::queued_bytes`] and [`Stats::flushing`] tell the owner when to stop.
 //! The next flush is written only after the one before is on disk, so only the last one can ever be cut
 //! short.
 //!
@@ -126,7 +127,7 @@ pub struct Stats {
     pub bytes: u64,
     /// How long the last of them took, from the first write to the end of the sync.
     pub last_flush: Duration,
-    /// How long the flush takes that is under way; zero where none is.
+    /// How long the flush takes that is under way, until all are told who wait for it; zero where none is.
     pub flushing: Duration,
     /// Bytes of a torn tail that opening cut off.
     pub cut_bytes: u64,

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::frame::FRAME_HEAD;
 use crate::{Done, Record, Stats};
 
 /// One thing for the flusher to do. They are done in order.
@@ -13,10 +14,22 @@ pub(crate) enum Item {
     Forget(u64),
 }
 
+impl Item {
+    /// What counts of it against the memory that the queue may take.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Record(record) => (FRAME_HEAD + record.payload.len()) as u64,
+            Self::Done(_) | Self::Forget(_) => 0,
+        }
+    }
+}
+
 /// Shared by the appenders and the flusher. The lock is never held while the disk is busy.
 pub(crate) struct Shared {
     queue: Mutex<Queue>,
     filled: Condvar,
+    /// Bytes of records that are queued, or in the flush under way.
+    queued_bytes: AtomicU64,
     flushes: AtomicU64,
     bytes: AtomicU64,
     last_flush_nanos: AtomicU64,
@@ -48,6 +61,7 @@ impl Shared {
         Self {
             queue: Mutex::new(queue),
             filled: Condvar::new(),
+            queued_bytes: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             last_flush_nanos: AtomicU64::new(0),
@@ -57,8 +71,9 @@ impl Shared {
         }
     }
 
-    /// Queues items, `records` of which are records, and gives the sequence of the last record.
-    pub(crate) fn put(&self, items: impl IntoIterator<Item = Item>, records: u64) -> u64 {
+    /// Queues items, `records` of which are records of `bytes` in all, and gives the sequence of the last record.
+    pub(crate) fn put(&self, items: impl IntoIterator<Item = Item>, records: u64, bytes: u64) -> u64 {
+        self.queued_bytes.fetch_add(bytes, Relaxed);
         let mut queue = self.lock();
         let queued = queue.items.len();
         queue.items.extend(items);
@@ -91,6 +106,15 @@ impl Shared {
         queue.is_due = false;
         std::mem::swap(&mut queue.items, items);
         true
+    }
+
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.queued_bytes.load(Relaxed)
+    }
+
+    /// Records of so many bytes are on disk, or never will be.
+    pub(crate) fn settled(&self, bytes: u64) {
+        self.queued_bytes.fetch_sub(bytes, Relaxed);
     }
 
     pub(crate) fn begin_flush(&self, at: Instant) {

@@ -60,8 +60,9 @@ impl Wal {
         // Collected first: a slow iterator must not hold the lock.
         let mut items: Vec<Item> = records.into_iter().map(item).collect();
         let count = items.len() as u64;
+        let bytes = items.iter().map(Item::bytes).sum();
         items.extend(done.map(Item::Done));
-        self.shared.put(items, count)
+        self.shared.put(items, count, bytes)
     }
 
     /// Gives up the records with a sequence below `before`: once everything appended so far is on disk,
@@ -70,7 +71,13 @@ impl Wal {
     /// State of which only the latest counts (a vote, say) may stand in a segment that goes: append it again
     /// before calling this.
     pub fn forget(&self, before: u64) {
-        self.shared.put([Item::Forget(before)], 0);
+        self.shared.put([Item::Forget(before)], 0, 0);
+    }
+
+    /// Bytes of records that were appended and are not on disk yet, as they count there. [`Wal::append`] sets no bound to
+    /// them: the caller has to, for as long as a disk hangs none of them goes.
+    pub fn queued_bytes(&self) -> u64 {
+        self.shared.queued_bytes()
     }
 
     /// Counters since opening.

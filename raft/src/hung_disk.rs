@@ -1,0 +1,269 @@
+//! A disk that hangs: no error comes from it, and nothing gets onto it.
+//!
+//! The others commit without the disk of one node, the leader's included, and each entry that they commit waits in the
+//! leader's memory. So a leader whose flush takes longer than an election hands over to another: again and again, until
+//! another leads. It hands over only if the cluster goes on without its disk. Where a majority of the disks hangs, no entry is
+//! committed, little piles up, and an election, which needs a majority of the disks as well, would not help.
+//!
+//! From the hand-over on this node leads no more in that term: what it is asked goes to the node that it handed over to. It
+//! cannot wait until Raft knows of a new leader, since Raft here stands still as soon as it has to write down the new
+//! leader's term, and until that is on disk. While the disk hangs the node does not campaign, leader or not.
+//!
+//! What it is sent is bounded meanwhile by [`LogStore::is_full`](crate::log_store::LogStore::is_full).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use openraft::async_runtime::watch::WatchReceiver;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::consensus::NodeId;
+use crate::handle::Shared;
+use crate::node::ELECTION_MS;
+use crate::reads::leader_is;
+
+/// A flush that takes longer than any election does.
+const HANGS: Duration = Duration::from_millis(ELECTION_MS.end);
+/// How often it is looked for one.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long one hand-over may take before the next is tried.
+const HAND_OVER: Duration = Duration::from_millis(2 * ELECTION_MS.end);
+
+/// The last term in which this node gave up its leadership, and to whom.
+#[derive(Debug, Default)]
+pub(crate) struct GivenUp {
+    /// 0: none yet. Raft's first leader has term 1.
+    term: AtomicU64,
+    to: AtomicU64,
+}
+
+impl GivenUp {
+    fn set(&self, term: u64, to: NodeId) {
+        self.to.store(to, Ordering::Relaxed);
+        self.term.store(term, Ordering::Release);
+    }
+
+    /// Whether it is this term.
+    pub(crate) fn is(&self, term: u64) -> bool {
+        self.term.load(Ordering::Acquire) == term
+    }
+}
+
+/// Watches over the flushes of this node; returns when Raft has ended.
+pub(crate) async fn watch(shared: Arc<Shared>) {
+    let mut ticks = interval(LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut hangs = false;
+    loop {
+        ticks.tick().await;
+        let flushing = shared.log.flushing();
+        if hangs != (flushing > HANGS) {
+            hangs = !hangs;
+            shared.raft.runtime_config().elect(!hangs);
+            match hangs {
+                true => tracing::warn!("the disk hangs: a flush of the log is under way for {flushing:?}"),
+                false => tracing::info!("the disk goes on: the flush of the log that hung has ended"),
+            }
+        }
+        if hangs && shared.hand_over_for_disk().await.is_none() {
+            return;
+        }
+    }
+}
+
+impl Shared {
+    /// Hands over if this node leads and the others commit without its disk. `None` when Raft has ended.
+    async fn hand_over_for_disk(&self) -> Option<()> {
+        // Raft may stand still, and what it told last be long outdated.
+        self.raft.with_raft_state(|_| ()).await.ok()?;
+        let led = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let own = metrics.replication.as_ref().and_then(|matched| *matched.get(&self.id)?);
+            (metrics.cluster_committed > own).then_some(metrics.current_term)
+        };
+        let (Some(term), Some(to)) = (led.filter(|_| self.raft.is_leader()), self.successor()) else {
+            return Some(());
+        };
+        tracing::warn!(to, "this node hands over the leadership, since its disk hangs");
+        self.given_up.set(term, to);
+        self.raft.trigger().transfer_leader(to).await.ok()?;
+        let handed = leader_is(&self.raft, |now| now != Some(self.id));
+        if timeout(HAND_OVER, handed).await.is_err() {
+            tracing::warn!(to, "the leadership was not taken over in time, as far as this node knows");
+        }
+        Some(())
+    }
+
+    /// Whom this node handed over to for its disk, until Raft here knows of a later term.
+    pub(crate) fn handed_to(&self) -> Option<NodeId> {
+        if self.given_up.is(0) {
+            return None;
+        }
+        let term = self.leads_in()?;
+        self.given_up.is(term).then(|| self.given_up.to.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Instant;
+
+    use ringfence_lease::{Acquire, Attachment, Command, Outcome};
+    use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Ttl, Wait};
+    use tempfile::TempDir;
+    use tokio::net::TcpListener;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::{Handle, Node, Settings, Unanswered};
+
+    /// Far more than anything here takes that goes well.
+    const SOON: Duration = Duration::from_secs(60);
+
+    async fn start(size: NodeId, dir: &TempDir) -> BTreeMap<NodeId, Node> {
+        let mut listeners = BTreeMap::new();
+        for id in 1..=size {
+            listeners.insert(id, TcpListener::bind("127.0.0.1:0").await.unwrap());
+        }
+        let peers: BTreeMap<NodeId, String> = listeners
+            .iter()
+            .map(|(id, listener)| (*id, listener.local_addr().unwrap().to_string()))
+            .collect();
+        let starts = listeners.into_iter().map(|(id, peer_listener)| {
+            let settings = Settings {
+                id,
+                data: dir.path().join(id.to_string()),
+                peer_listener,
+                peers: peers.clone(),
+                join: false,
+                url: format!("http://node-{id}"),
+                snapshot_after_bytes: crate::SNAPSHOT_AFTER_BYTES,
+                first_revision: Some(Revision(1_000)),
+                elders: None,
+            };
+            async move { (id, Node::start(settings).await.unwrap()) }
+        });
+        futures_util::future::join_all(starts).await.into_iter().collect()
+    }
+
+    async fn until(what: &str, mut look: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !look() {
+            assert!(began.elapsed() < SOON, "in vain: {what}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn propose(handle: &Handle, lease: u128) -> Result<Vec<Outcome>, Unanswered> {
+        let acquire = Acquire {
+            lease_id: LeaseId::from_u128(lease).unwrap(),
+            claims: vec![(Key::new(&format!("key-{lease}")).unwrap(), Mode::Exclusive)],
+            ttl: Ttl::from_ms(60_000).unwrap(),
+            wait: Wait::from_ms(0).unwrap(),
+            keep_place: false,
+            holder: None,
+            metadata: Metadata::default(),
+            attachment: Attachment(1),
+        };
+        handle.propose(vec![Command::Acquire(Box::new(acquire))]).await
+    }
+
+    /// Repeated until it is granted, as a client would.
+    async fn grant(handle: &Handle, lease: u128) {
+        let began = Instant::now();
+        loop {
+            match propose(handle, lease).await {
+                Ok(outcomes) => {
+                    assert!(
+                        matches!(outcomes[..], [Outcome::Granted(_) | Outcome::Standing(_)]),
+                        "{outcomes:?}"
+                    );
+                    return;
+                }
+                Err(error) => assert!(began.elapsed() < SOON, "{error}"),
+            }
+        }
+    }
+
+    fn has(handle: &Handle, lease: u128) -> bool {
+        handle.view(|table| table.lease(LeaseId::from_u128(lease).unwrap(), None).is_ok())
+    }
+
+    /// Its disk once let a leader's memory grow without bound, for the others committed without it.
+    #[tokio::test]
+    async fn a_leader_whose_disk_hangs_hands_over_and_comes_back_when_it_goes_on() {
+        let dir = TempDir::new().unwrap();
+        let nodes = start(3, &dir).await;
+        grant(&nodes[&1].handle(), 1).await;
+        let hung = nodes[&1].handle().status().leader.unwrap();
+        let (old, other) = (nodes[&hung].handle(), nodes[&(hung % 3 + 1)].handle());
+        let before = old.status().term;
+        let go_on = old.shared.log.hang();
+        for lease in 2..10 {
+            grant(&other, lease).await;
+        }
+        until("another leads", || other.status().leader.is_some_and(|leader| leader != hung)).await;
+        let status = other.status();
+        for lease in 10..20 {
+            grant(&other, lease).await;
+        }
+        // What the old one is asked it passes on, though Raft stands still there.
+        grant(&old, 20).await;
+        assert_eq!(old.leads().borrow().as_ref(), None);
+        sleep(2 * HANGS).await;
+        grant(&other, 21).await;
+        assert_eq!((other.status().term, other.status().leader), (status.term, status.leader));
+        assert!(status.term > before);
+
+        drop(go_on);
+        until("the old leader has caught up", || (1..=21).all(|lease| has(&old, lease))).await;
+        assert_eq!(old.status().leader, status.leader);
+        // It may be elected again.
+        old.transfer_leadership(Some(hung)).await.unwrap();
+        grant(&other, 22).await;
+        until("it has applied the last grant", || has(&old, 22)).await;
+        assert_eq!(old.status().leader, Some(hung));
+        for node in nodes.into_values() {
+            node.stop().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_leader_without_another_waits_for_its_disk_and_takes_no_more_than_there_is_room_for() {
+        let dir = TempDir::new().unwrap();
+        let nodes = start(1, &dir).await;
+        let handle = nodes[&1].handle();
+        grant(&handle, 1).await;
+        let go_on = handle.shared.log.hang();
+        handle.shared.log.fill();
+        assert_eq!(propose(&handle, 2).await.unwrap_err(), Unanswered::Unavailable);
+        assert!(!has(&handle, 2));
+        drop(go_on);
+        grant(&handle, 2).await;
+        until("there is room again", || !handle.shared.log.is_full()).await;
+        grant(&handle, 3).await;
+    }
+
+    #[tokio::test]
+    async fn a_follower_whose_disk_hangs_takes_no_more_than_there_is_room_for_and_comes_back() {
+        let dir = TempDir::new().unwrap();
+        let nodes = start(3, &dir).await;
+        grant(&nodes[&1].handle(), 1).await;
+        let leader = nodes[&1].handle().status().leader.unwrap();
+        let (leader, follower) = (nodes[&leader].handle(), nodes[&(leader % 3 + 1)].handle());
+        until("the follower has the first grant", || has(&follower, 1)).await;
+        let go_on = follower.shared.log.hang();
+        follower.shared.log.fill();
+        let last = follower.status().last_log_index;
+        for lease in 2..30 {
+            grant(&leader, lease).await;
+        }
+        sleep(2 * HANGS).await;
+        assert_eq!(follower.status().last_log_index, last);
+        drop(go_on);
+        until("it has caught up", || (1..30).all(|lease| has(&follower, lease))).await;
+    }
+}
