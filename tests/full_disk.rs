@@ -1,10 +1,13 @@
-//! The disk of one node is full: it stops with a clear line, the others go on, and with room again it comes back.
+//! The disk of one node is full: it stops with a clear line, or does not start with one, the others go on, and with room again
+//! it comes back.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::time::Duration;
 
-use ringfence_harness::{Acquired, Answered, Builder, Cluster, Disk, definite, key, may_mount, try_once};
+use ringfence_harness::{
+    Acquired, Answered, Builder, Cluster, Disk, definite, key, may_mount, try_once, until,
+};
 use ringfence_wire::{AcquireRequest, Claim, LeaseId, Mode};
 
 /// Bounds what should take far less.
@@ -71,4 +74,45 @@ async fn a_leader_with_a_full_disk_stops_and_comes_back_with_room() {
 #[tokio::test]
 async fn a_follower_with_a_full_disk_stops_and_comes_back_with_room() {
     it_stops_and_comes_back(false).await;
+}
+
+/// It was once told that its snapshots were lost, and to come back under a new id.
+#[tokio::test]
+async fn a_node_whose_disk_is_full_when_it_starts_says_so() {
+    if !may_mount() {
+        return;
+    }
+    let cluster = cluster().nodes(1).argument("--snapshot-after-bytes=1048576").lay_out().await.unwrap();
+    let node = cluster.node(1);
+    let disk = Disk::memory(node.data(), 64 << 20).unwrap();
+    cluster.start_all().unwrap();
+    cluster.ready().await.unwrap();
+    let mut granted = Vec::new();
+    // A snapshot is taken after 1 MiB, and what the one before the last covers goes from the log.
+    for number in 0..300 {
+        let (lease, wish, client) = (LeaseId::random(), large(number), node.client());
+        definite(SOON, || client.acquire(lease, &wish)).await.unwrap();
+        granted.push((lease, wish));
+    }
+    let taken = || std::future::ready((node.log().matches("snapshot taken").count() >= 3).then_some(()));
+    until(SOON, "the third snapshot is taken", taken).await.unwrap();
+    let is_cut =
+        || std::future::ready((!node.data().join("log/00000000000000000001.wal").exists()).then_some(()));
+    until(SOON, "the log is cut", is_cut).await.unwrap();
+    node.kill().unwrap();
+
+    disk.fill().unwrap();
+    let ended = node.start_in_vain().await.unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(ended.output.contains("No space left on device"), "{}", ended.output);
+    assert!(ended.output.contains("make room"), "{}", ended.output);
+    assert!(!ended.output.contains("new id"), "{}", ended.output);
+
+    disk.give_room().unwrap();
+    node.start().unwrap();
+    cluster.ready().await.unwrap();
+    for (lease, wish) in granted {
+        let repeat = node.client().acquire(lease, &wish).await.done();
+        assert!(matches!(repeat, Acquired::Standing(_)), "{repeat:?}");
+    }
 }

@@ -13,6 +13,9 @@
 //! snapshot from the leader drops the older one, for the log does not reach back to it. Where no generation can be read
 //! that the log goes on from, the node refuses to start.
 //!
+//! Only what is wrong with a snapshot itself counts against it. Where the system lacks something, a start says what, and fails;
+//! and what lacks descriptors while the node runs is done again until there are some.
+//!
 //! Reading and writing happen on threads of their own: the runtime has to answer within milliseconds.
 
 use std::fs::{self, File};
@@ -20,9 +23,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
+use std::time::Duration;
 
 use ringfence_lease::{FrozenTable, LeaseTable};
+use rustix::io::Errno;
 use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 use crate::consensus::{LogId, SnapshotMeta};
 use crate::identity::DataDir;
@@ -34,6 +40,8 @@ pub(crate) mod generation;
 pub(crate) const FOLDER: &str = "snapshots";
 /// Threads that read or write a snapshot give way to those that grant.
 const NICE: i32 = 10;
+/// How long to wait before something is done again that lacked descriptors.
+const AGAIN: Duration = Duration::from_secs(1);
 /// What the names of folders begin with that are no generations yet, or copies of one.
 const SCRATCH: [&str; 2] = [generation::NEW, generation::READING];
 
@@ -56,6 +64,12 @@ pub(crate) enum LoadError {
          {reasons}. Give the node's data back as it was, or remove the node from the cluster and add it under a new id"
     )]
     Unusable { purged: u64, reasons: String },
+    #[error(
+        "{} could not be read: {error}. That says nothing against it: {}, and start the node again",
+        path.display(),
+        remedy(error)
+    )]
+    Lacking { path: PathBuf, error: io::Error },
 }
 
 impl Generations {
@@ -95,6 +109,9 @@ impl Generations {
                     let meta = generation.head().meta.clone();
                     *self.lock() = Some(Arc::new(generation));
                     return Ok(Some((table, meta)));
+                }
+                Err(error) if is_lack(&error) => {
+                    return Err(LoadError::Lacking { path: self.path_of(index), error });
                 }
                 Err(error) => {
                     let path = self.path_of(index);
@@ -179,15 +196,18 @@ impl Generations {
             return Ok(());
         };
         let path = self.path_of(index);
+        // What may lack descriptors comes before it has its name: it can be done again then.
+        let folder = File::open(&self.path)?;
+        let others = indexes(&self.path)?;
         if path.exists() {
             // One that could not be read.
             fs::remove_dir_all(&path)?;
         }
         let published = made.publish(path)?;
-        File::open(&self.path)?.sync_all()?;
+        folder.sync_all()?;
         *self.lock() = Some(Arc::new(published));
         let older = before.filter(|_| keep_older);
-        for gone in indexes(&self.path)?.into_iter().filter(|gone| *gone != index && Some(*gone) != older) {
+        for gone in others.into_iter().filter(|gone| *gone != index && Some(*gone) != older) {
             fs::remove_dir_all(self.path_of(gone))?;
         }
         Ok(())
@@ -227,6 +247,43 @@ fn index_of(name: &str) -> Option<u64> {
 
 fn restore(reader: &mut Reader) -> io::Result<LeaseTable> {
     LeaseTable::restore(reader).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Whether what failed so may succeed when the system has what it lacks now: the error says nothing of a snapshot.
+fn is_lack(error: &io::Error) -> bool {
+    use io::ErrorKind::{OutOfMemory, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), OutOfMemory | PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
+        || lacks_descriptors(error)
+}
+
+fn lacks_descriptors(error: &io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error())).contains(&error.raw_os_error())
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::QuotaExceeded | io::ErrorKind::StorageFull => {
+            "make room on the disk, for it is read by way of a copy"
+        }
+        _ if lacks_descriptors(error) => "raise the limit of open files",
+        _ => "mend that",
+    }
+}
+
+/// Does `work` until it is not for a lack of descriptors that it fails. It must leave nothing behind that is in its own way.
+pub(crate) async fn with_descriptors<T, F>(mut work: impl FnMut() -> F) -> io::Result<T>
+where
+    F: Future<Output = io::Result<T>>,
+{
+    loop {
+        match work().await {
+            Err(error) if lacks_descriptors(&error) => {
+                tracing::warn!(%error, "a snapshot waits for descriptors");
+                sleep(AGAIN).await;
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Does `work` on a thread of its own that gives way to others. A panic in it is an error.

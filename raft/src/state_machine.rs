@@ -17,7 +17,7 @@ use crate::consensus::{
 };
 use crate::log_store::LogStore;
 use crate::snapshots::generation::Generation;
-use crate::snapshots::{Generations, aside};
+use crate::snapshots::{Generations, aside, with_descriptors};
 
 /// openraft over this state machine.
 pub(crate) type Raft = openraft::Raft<Consensus, StateMachine>;
@@ -90,12 +90,11 @@ impl RaftStateMachine<Consensus> for StateMachine {
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        let state = self.applied.lock();
         Builder {
             generations: Arc::clone(&self.generations),
             log: self.log.clone(),
-            meta: SnapshotMeta { last_log_id: state.last_applied, last_membership: state.membership.clone() },
-            table: Some(state.table.freeze()),
+            applied: self.applied.clone(),
+            view: Some(view(&self.applied)),
             seconds: self.snapshot_seconds.clone(),
         }
     }
@@ -108,9 +107,9 @@ impl RaftStateMachine<Consensus> for StateMachine {
         data: Arc<Generation>,
     ) -> Result<(), io::Error> {
         let started = Instant::now();
-        let table = self.generations.table(&data).await?;
+        let table = with_descriptors(|| self.generations.table(&data)).await?;
         self.log.barrier().await?;
-        self.generations.publish(data, false).await?;
+        with_descriptors(|| self.generations.publish(Arc::clone(&data), false)).await?;
         let index = meta.last_log_id.map(|id| id.index());
         tracing::info!(index, live_leases = table.live(), took = ?started.elapsed(), "snapshot installed");
         let replaced = self.applied.replace(table, meta);
@@ -128,31 +127,54 @@ impl RaftStateMachine<Consensus> for StateMachine {
     }
 }
 
-/// A view of the state at one instant, to be written as a snapshot.
+/// The state at one instant.
+fn view(applied: &Applied) -> (SnapshotMeta, FrozenTable) {
+    let state = applied.lock();
+    let meta = SnapshotMeta { last_log_id: state.last_applied, last_membership: state.membership.clone() };
+    (meta, state.table.freeze())
+}
+
+/// Writes a view of the state as a snapshot.
 pub(crate) struct Builder {
     generations: Arc<Generations>,
     log: LogStore,
-    meta: SnapshotMeta,
+    applied: Applied,
     /// Taken out when it is written.
-    table: Option<FrozenTable>,
+    view: Option<(SnapshotMeta, FrozenTable)>,
     seconds: Histogram,
+}
+
+impl Builder {
+    async fn build(
+        generations: &Arc<Generations>,
+        log: &LogStore,
+        (meta, table): (SnapshotMeta, FrozenTable),
+    ) -> io::Result<Arc<Generation>> {
+        let made = Arc::new(generations.write(meta, table).await?);
+        // openraft applies entries that are committed elsewhere and not on this disk yet. If the power failed now, the
+        // log would end before the snapshot, or in entries that were truncated since: openraft refuses both.
+        log.barrier().await?;
+        generations.publish(Arc::clone(&made), true).await?;
+        Ok(made)
+    }
 }
 
 impl RaftSnapshotBuilder<Consensus> for Builder {
     type SnapshotData = Arc<Generation>;
 
     async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
-        let table = self.table.take().ok_or_else(|| io::Error::other("a snapshot is built once"))?;
         let started = Instant::now();
-        let made = Arc::new(self.generations.write(self.meta.clone(), table).await?);
-        // openraft applies entries that are committed elsewhere and not on this disk yet. If the power failed now, the
-        // log would end before the snapshot, or in entries that were truncated since: openraft refuses both.
-        self.log.barrier().await?;
-        self.generations.publish(Arc::clone(&made), true).await?;
+        // Done again it is done with what the state is then: the old view would keep a copy of all that changes.
+        let made = with_descriptors(|| {
+            let view = self.view.take().unwrap_or_else(|| view(&self.applied));
+            Self::build(&self.generations, &self.log, view)
+        })
+        .await?;
         let (bytes, took) = (made.head().bytes, started.elapsed());
         self.seconds.record(took.as_secs_f64());
         tracing::info!(index = made.index(), bytes, ?took, "snapshot taken");
-        Ok(Snapshot { meta: self.meta.clone(), snapshot: self.generations.newest().unwrap_or(made) })
+        let snapshot = self.generations.newest().unwrap_or_else(|| Arc::clone(&made));
+        Ok(Snapshot { meta: made.head().meta.clone(), snapshot })
     }
 }
 
@@ -168,6 +190,7 @@ mod tests {
     use openraft::storage::{IOFlushed, RaftLogStorage};
     use openraft::vote::RaftLeaderId;
     use ringfence_wal::Options;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use tokio::sync::oneshot;
 
     use super::*;
@@ -276,5 +299,53 @@ mod tests {
             let state = StorageHelper::new(&mut log, &mut machine).with_id(1).get_initial_state().await;
             state.unwrap();
         }
+    }
+
+    const LACKING: &str = "SNAPSHOTS_LACK_DESCRIPTORS";
+
+    /// In a process of its own, for it is all of it that lacks them.
+    #[test]
+    fn a_snapshot_that_lacks_descriptors_is_taken_and_installed_when_there_are_some() {
+        let test = "state_machine::tests::lacks_descriptors_for_a_while";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", test, "--nocapture"]).env(LACKING, "").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    /// The other half of the test above.
+    #[tokio::test]
+    async fn lacks_descriptors_for_a_while() {
+        if std::env::var_os(LACKING).is_none() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (mut log, generations, mut machine) = open(&dir.path().join("data"), Options::default()).await;
+        let entries: Vec<Entry> = (0..20).map(|index| blank(1, index)).collect();
+        log.append(entries.clone(), IOFlushed::noop()).await.unwrap();
+        apply(&mut machine, entries[..10].to_vec()).await;
+        let mut builder = machine.get_snapshot_builder().await;
+        let built = lacking(builder.build_snapshot()).await.unwrap();
+        assert_eq!(built.meta.last_log_id, Some(log_id(1, 9)));
+
+        apply(&mut machine, entries[10..].to_vec()).await;
+        let (meta, table) = view(&machine.applied);
+        let received = Arc::new(generations.write(meta.clone(), table).await.unwrap());
+        lacking(machine.install_snapshot(&meta, received)).await.unwrap();
+        assert_eq!(generations.newest().unwrap().index(), Some(19));
+        drop((log, machine, builder, built, generations));
+        let (_, generations, _) = open(&dir.path().join("data"), Options::default()).await;
+        assert_eq!(generations.newest().unwrap().index(), Some(19));
+    }
+
+    /// There are no descriptors for `work` until it has waited for some.
+    async fn lacking<T>(work: impl Future<Output = T>) -> T {
+        let mut work = Box::pin(work);
+        let all = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..all }).unwrap();
+        let early = tokio::time::timeout(2 * LONG, &mut work).await;
+        setrlimit(Resource::Nofile, all).unwrap();
+        assert!(early.is_err(), "it needs no descriptors");
+        work.await
     }
 }
