@@ -26,7 +26,7 @@ use std::thread;
 use std::time::Duration;
 
 use ringfence_lease::{FrozenTable, LeaseTable};
-use rustix::io::Errno;
+use ringfence_wal::lacks_descriptors;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
@@ -254,10 +254,6 @@ fn is_lack(error: &io::Error) -> bool {
     use io::ErrorKind::{OutOfMemory, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(error.kind(), OutOfMemory | PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
         || lacks_descriptors(error)
-}
-
-fn lacks_descriptors(error: &io::Error) -> bool {
-    [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error())).contains(&error.raw_os_error())
 }
 
 fn remedy(error: &io::Error) -> &'static str {

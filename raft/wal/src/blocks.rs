@@ -11,6 +11,8 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
+use crate::error::lacks_descriptors;
+
 /// Files are written in multiples of this, at multiples of this, from memory at a multiple of this.
 pub(crate) const BLOCK: usize = 4 << 10;
 /// No more is written at once.
@@ -28,10 +30,17 @@ pub(crate) struct BlockWriter {
 
 impl BlockWriter {
     /// Goes on at `end`, which is not 0, of the file at `path`; `None` where the file system cannot write past the
-    /// page cache.
-    pub(crate) fn open(path: &Path, end: u64) -> Option<Self> {
-        let flags = i32::try_from(OFlags::DIRECT.bits()).ok()?;
-        let file = File::options().read(true).write(true).custom_flags(flags).open(path).ok()?;
+    /// page cache. It is an error only if there is no descriptor for it.
+    pub(crate) fn open(path: &Path, end: u64) -> io::Result<Option<Self>> {
+        let Ok(flags) = i32::try_from(OFlags::DIRECT.bits()) else { return Ok(None) };
+        match File::options().read(true).write(true).custom_flags(flags).open(path) {
+            Ok(file) => Ok(Self::of(file, end)),
+            Err(error) if lacks_descriptors(&error) => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn of(file: File, end: u64) -> Option<Self> {
         let memory = vec![0; ROOM + BLOCK];
         let aligned = memory.as_ptr().align_offset(BLOCK);
         let mut writer = Self { file, memory, aligned };
@@ -76,7 +85,7 @@ mod tests {
         std::fs::write(&path, head).unwrap();
         let length = 4 * ROOM;
         File::options().write(true).open(&path).unwrap().set_len(length as u64).unwrap();
-        let Some(mut writer) = BlockWriter::open(&path, head.len() as u64) else {
+        let Some(mut writer) = BlockWriter::open(&path, head.len() as u64).unwrap() else {
             return eprintln!("skipped: this file system cannot write past the page cache");
         };
         for (fill, size) in (1..).zip([1, 3_395, 1, 4_095, 8_192, ROOM - 1, 2, ROOM, 2 * ROOM - 17_000]) {

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 /// Why a log was not opened. Each is a sentence for an operator; none of them is solved by trying again,
 /// except perhaps [`OpenError::Io`].
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +48,11 @@ pub enum OpenError {
         /// What was found.
         path: PathBuf,
     },
+}
+
+/// Whether the process, or the system, has no file descriptor left: of itself this says nothing against a file.
+pub fn lacks_descriptors(error: &io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error())).contains(&error.raw_os_error())
 }
 
 impl OpenError {

@@ -1,6 +1,6 @@
 //! The one thread that writes: drain, write once, sync once, complete in order.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use crate::error::lacks_descriptors;
 use crate::flush::FlushBuffer;
 use crate::folder;
 use crate::frame::{NOTE_FORGOTTEN, NOTE_ROLLED};
@@ -23,11 +24,15 @@ const ROLL_NOTE: u64 = SECTOR as u64;
 
 pub(crate) struct Flusher {
     dir: PathBuf,
+    /// The same, open to be synced: there may be no descriptor when one is needed.
+    folder: Arc<File>,
     options: Options,
     shared: Arc<Shared>,
     /// First sequences of all segments; the last is the active one.
     segments: Vec<u64>,
     active: Segment,
+    /// Whether it grows beyond its size for lack of a descriptor.
+    is_overlong: bool,
     buffer: FlushBuffer,
     /// Of the records in the buffer, as they were counted when they were queued.
     laid_out_bytes: u64,
@@ -50,10 +55,12 @@ impl Flusher {
     pub(crate) fn new(dir: PathBuf, options: Options, shared: Arc<Shared>, log: Recovered) -> Self {
         Self {
             dir,
+            folder: Arc::new(log.folder),
             options,
             shared,
             segments: log.segments,
             active: log.active,
+            is_overlong: false,
             buffer: FlushBuffer::default(),
             laid_out_bytes: 0,
             waiting: Vec::new(),
@@ -166,12 +173,22 @@ impl Flusher {
     }
 
     /// Goes on in a new segment, and then notes so at the end of the old one: from then on the loss of the
-    /// new segment is seen.
+    /// new segment is seen. Without a descriptor for it the old one has to do until the next flush.
     fn roll(&mut self) -> io::Result<()> {
         let old = *self.active.header();
         let header =
             Header { first_flush: self.next_flush + 1, first_sequence: self.unwritten_sequence, ..old };
-        let new = Segment::create(&self.dir, Header { step: self.options.step_bytes, ..header })?;
+        let header = Header { step: self.options.step_bytes, ..header };
+        let new = match Segment::create(&self.dir, &self.folder, header) {
+            Err(error) if lacks_descriptors(&error) => {
+                if !std::mem::replace(&mut self.is_overlong, true) {
+                    tracing::warn!(%error, "the log cannot go on in a new segment yet");
+                }
+                return Ok(());
+            }
+            made => made?,
+        };
+        self.is_overlong = false;
         let mut note = FlushBuffer::default();
         note.push(NOTE_ROLLED, self.unwritten_sequence, &[]);
         self.active.write(note.seal(self.next_flush, old.seed()))?;
@@ -186,10 +203,10 @@ impl Flusher {
         let Some(before) = self.forget.take() else { return Ok(()) };
         let gone: Vec<u64> = self.segments.drain(..self.forgettable(before)).collect();
         let earlier = self.deleting.take();
-        let dir = self.dir.clone();
+        let (dir, folder) = (self.dir.clone(), Arc::clone(&self.folder));
         let delete = move || {
             earlier.map_or(Ok(()), outcome_of)?;
-            delete_segments(&dir, &gone)
+            delete_segments(&dir, &folder, &gone)
         };
         self.deleting = Some(thread::Builder::new().name("wal-deleter".to_owned()).spawn(delete)?);
         Ok(())
@@ -225,10 +242,10 @@ impl Flusher {
 }
 
 /// Oldest first, each made durable before the next, so that no crash leaves a gap.
-fn delete_segments(dir: &Path, first_sequences: &[u64]) -> io::Result<()> {
+fn delete_segments(dir: &Path, folder: &File, first_sequences: &[u64]) -> io::Result<()> {
     for &first in first_sequences {
         fs::remove_file(folder::segment_path(dir, first))?;
-        folder::sync(dir)?;
+        folder.sync_all()?;
     }
     Ok(())
 }

@@ -21,6 +21,11 @@ pub(crate) fn temporary_path(dir: &Path) -> PathBuf {
     dir.join(TEMPORARY)
 }
 
+/// Opens a folder, to be synced.
+pub(crate) fn open(dir: &Path) -> Result<File, OpenError> {
+    File::open(dir).map_err(OpenError::io("open", dir))
+}
+
 /// Makes the names in a folder durable.
 pub(crate) fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()

@@ -24,6 +24,9 @@
 //! The next flush is written only after the one before is on disk, so only the last one can ever be cut
 //! short.
 //!
+//! A segment that is full is followed by another as soon as there are descriptors for that: without any, it grows. Nothing
+//! else that a log does while it is open takes a new descriptor.
+//!
 //! An I/O error is final: the callbacks of that flush and of everything later get it, and nothing is tried
 //! again. After a failed `fsync` the kernel may call pages clean that never reached the disk, so a second
 //! `fsync` that succeeds proves nothing.
@@ -98,7 +101,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use error::OpenError;
+pub use error::{OpenError, lacks_descriptors};
 pub use options::{OnFlush, Options};
 pub use recover::read;
 pub use wal::Wal;

@@ -21,6 +21,8 @@ pub(crate) struct Recovered {
     /// First sequences of all segments, the one being written included.
     pub(crate) segments: Vec<u64>,
     pub(crate) active: Segment,
+    /// The folder itself, open to be synced.
+    pub(crate) folder: File,
     pub(crate) next_sequence: u64,
     pub(crate) next_flush: u64,
     /// Bytes of a torn tail that were cut off.
@@ -49,6 +51,7 @@ pub(crate) fn recover(dir: &Path, step: u32) -> Result<Recovered, OpenError> {
         records: reader.records,
         segments: names,
         active,
+        folder: folder::open(dir)?,
         next_sequence: reader.next_sequence,
         next_flush: reader.flush + 1,
         cut,
@@ -91,8 +94,10 @@ fn read_all<'a>(
 
 fn start(dir: &Path, step: u32) -> Result<Recovered, OpenError> {
     let header = Header { log: random(), first_flush: 1, first_sequence: 1, step };
-    let active = Segment::create(dir, header).map_err(OpenError::io("make a segment in", dir))?;
-    Ok(Recovered { records: Vec::new(), segments: vec![1], active, next_sequence: 1, next_flush: 1, cut: 0 })
+    let folder = folder::open(dir)?;
+    let active = Segment::create(dir, &folder, header).map_err(OpenError::io("make a segment in", dir))?;
+    let (records, segments) = (Vec::new(), vec![1]);
+    Ok(Recovered { records, segments, active, folder, next_sequence: 1, next_flush: 1, cut: 0 })
 }
 
 /// The keys of the standard library's hash maps are random, and enough to tell one log from another.

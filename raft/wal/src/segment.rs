@@ -27,22 +27,26 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Makes a new segment. It has its name only once header and first step are on disk, so a header is
-    /// always whole.
-    pub(crate) fn create(dir: &Path, header: Header) -> io::Result<Self> {
+    /// Makes a new segment in `dir`, which is open as `folder`. It has its name only once header and first step are on
+    /// disk, so a header is always whole; and once nothing is to be opened any more, so it has none if that fails.
+    pub(crate) fn create(dir: &Path, folder: &File, header: Header) -> io::Result<Self> {
         let temporary = folder::temporary_path(dir);
         let path = folder::segment_path(dir, header.first_sequence);
         if path.try_exists()? {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} exists", path.display())));
         }
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&temporary)?;
+        // A second descriptor is needed below: it would be a pity to write all this in vain.
+        let second = file.try_clone()?;
         let zeroed = u64::from(header.step);
         file.write_all_at(&header.encode(), 0)?;
         write_zeros(&file, SECTOR as u64, zeroed)?;
         file.sync_all()?;
+        drop(second);
+        let blocks = blocks(&temporary, &header, SECTOR as u64)?;
         fs::rename(&temporary, &path)?;
-        folder::sync(dir)?;
-        Ok(Self::new(path, file, header, SECTOR as u64, zeroed))
+        folder.sync_all()?;
+        Ok(Self { path, file, blocks, header, end: SECTOR as u64, zeroed })
     }
 
     /// Goes on with a segment that was read. `last_flush` are the bytes of its last flush, which ends at
@@ -65,13 +69,8 @@ impl Segment {
         file.sync_all()?;
         // A last step that was not completed is zeroed again when it is needed.
         let zeroed = length - length % u64::from(header.step);
-        Ok(Self::new(path, file, header, end, zeroed))
-    }
-
-    fn new(path: PathBuf, file: File, header: Header, end: u64, zeroed: u64) -> Self {
-        let is_whole_blocks = (header.step as usize).is_multiple_of(BLOCK);
-        let blocks = is_whole_blocks.then(|| BlockWriter::open(&path, end)).flatten();
-        Self { path, file, blocks, header, end, zeroed }
+        let blocks = blocks(&path, &header, end)?;
+        Ok(Self { path, file, blocks, header, end, zeroed })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -103,6 +102,14 @@ impl Segment {
         self.file.sync_data()?;
         self.end = end;
         Ok(())
+    }
+}
+
+/// To write past the page cache with, where that can be done.
+fn blocks(path: &Path, header: &Header, end: u64) -> io::Result<Option<BlockWriter>> {
+    match (header.step as usize).is_multiple_of(BLOCK) {
+        true => BlockWriter::open(path, end),
+        false => Ok(None),
     }
 }
 

@@ -1,9 +1,14 @@
 //! Segments as files: rolling, missing, mixed up, forgotten.
 
+use std::env;
 use std::fs;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use ringfence_wal::{OpenError, Options, Record, Wal};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::support::{self, append, contents, copy, folder, record, refusal, segments, sized, small};
@@ -258,4 +263,59 @@ fn a_segment_without_a_record_is_not_followed_by_one_of_the_same_name() {
     append(&wal, [record(4)]);
     drop(wal);
     assert!(contents(dir.path()).iter().map(|(sequence, _)| *sequence).eq(2..=4));
+}
+
+const LACKING: &str = "LOG_LACKS_DESCRIPTORS";
+
+/// A process without a descriptor to spare once lost its log, and so its node, when a segment was full. In a process of its
+/// own, for it is all of it that lacks them.
+#[test]
+fn a_log_goes_on_without_descriptors_and_in_a_new_segment_when_there_are_some() {
+    let test = "segments::lacks_descriptors_for_a_while";
+    let mut child = Command::new(env::current_exe().unwrap());
+    let output = child.args(["--exact", test, "--nocapture"]).env(LACKING, "").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// The other half of the test above.
+#[test]
+fn lacks_descriptors_for_a_while() {
+    if env::var_os(LACKING).is_none() {
+        return;
+    }
+    let dir = folder();
+    let (wal, _) = Wal::open(dir.path(), small()).unwrap();
+    let put = |numbers: Range<u64>| {
+        for number in numbers {
+            append(&wal, [record(number)]);
+        }
+    };
+    put(0..60);
+    let before = segments(dir.path());
+    assert!(before.len() >= 3);
+    let all = getrlimit(Resource::Nofile);
+    // With one, a file can be made that cannot be opened a second time; with none, nothing.
+    let next = fs::File::open(dir.path()).unwrap().as_raw_fd() as u64;
+    for limit in [next + 1, 0] {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(limit), ..all }).unwrap();
+        put(60..120);
+    }
+    wal.forget(first_sequence(&before[1]));
+    put(120..121);
+    let deleted = || !before[0].exists();
+    while !deleted() {
+        std::thread::yield_now();
+    }
+    setrlimit(Resource::Nofile, all).unwrap();
+    let mut without = segments(dir.path());
+    // One that was not completed does not count.
+    without.retain(|path| path.extension().unwrap() == "wal");
+    assert_eq!(without, before[1..]);
+    put(121..180);
+    assert!(segments(dir.path()).len() >= without.len() + 2);
+    wal.close().unwrap();
+    let numbers: Vec<u64> = contents(dir.path()).iter().map(|(_, record)| support::number(record)).collect();
+    let expected: Vec<u64> = (0..120).chain(60..180).collect();
+    assert!(expected.ends_with(&numbers) && numbers.len() > 180, "{numbers:?}");
 }
