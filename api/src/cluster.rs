@@ -41,9 +41,7 @@ pub(crate) async fn add(door: Arc<Door>, request: Request) -> Answer {
 /// `DELETE /v1/cluster/members/{id}`
 pub(crate) async fn remove(door: Arc<Door>, request: Request) -> Answer {
     let id = path::member(request.uri())?;
-    let mut query = Query::of(request.uri())?;
-    let force = query.flag("force")?;
-    query.finish()?;
+    let force = Query::of(request.uri(), &["force"])?.flag("force")?;
     let act = Act::begin(Asker::of(&request), Wish::RemoveMember { id, force });
     act.ended(done(match force {
         false => door.handle.remove_member(id).await,

@@ -19,7 +19,7 @@ use crate::problems::Failed;
 use crate::query::Consistency;
 use crate::request_log::{Ended, RequestLog};
 use crate::watch::Watchers;
-use crate::{Options, measure, origin};
+use crate::{Options, head, measure, origin};
 
 /// The header that names the leader's URL.
 const LEADER: HeaderName = HeaderName::from_static("ringfence-leader");
@@ -100,9 +100,10 @@ impl Door {
     {
         let method = measure::method(request.method());
         let begun = Begun { door: &self, asker: &asker, method, route, at: Instant::now() };
-        let answer = match origin::check(&request, || self.handle.status()) {
+        let checked = head::check(&request).map_err(Failed::from);
+        let answer = match checked.and_then(|()| origin::check(&request, || self.handle.status())) {
             Ok(()) => work(Arc::clone(&self), request).await,
-            Err(foreign) => Err(foreign),
+            Err(refused) => Err(refused),
         };
         let mut response = answer.unwrap_or_else(IntoResponse::into_response);
         if let Some(url) = self.handle.leader_url().and_then(|url| HeaderValue::try_from(url).ok()) {

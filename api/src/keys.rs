@@ -29,7 +29,7 @@ pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
 
 /// `GET /v1/keys`
 pub(crate) async fn list(door: Arc<Door>, request: Request) -> Answer {
-    let mut query = Query::of(request.uri())?;
+    let mut query = Query::of(request.uri(), &["prefix", "after", "limit", "consistency"])?;
     let prefix = query.take("prefix").unwrap_or_default();
     if prefix.len() > Key::MAX_BYTES {
         return Err(FieldError::new("prefix", "a prefix has at most 512 bytes of UTF-8").into());
@@ -40,9 +40,7 @@ pub(crate) async fn list(door: Arc<Door>, request: Request) -> Answer {
         Some(Ok(limit @ 1..=MAX_LIMIT)) => limit,
         Some(_) => return Err(FieldError::new("limit", "is a number from 1 to 1,000").into()),
     };
-    let consistency = query.consistency()?;
-    query.finish()?;
-    let now_ms = door.now_ms(consistency).await?;
+    let now_ms = door.now_ms(query.consistency()?).await?;
     let (keys, last, revision) = door.handle.view(|table| {
         let after = after.as_ref().map(|cursor| cursor.last.as_str());
         let (keys, last) = table.keys(&prefix, after, limit, now_ms);

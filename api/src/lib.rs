@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  request ─▶ serve ───▶ routes ─▶ door ───────────▶ a handler ────▶ Handle (raft) ─▶ outcome ─▶ answer or problem
-//!             silence,   asker     Origin,           parses path,
+//!             silence,   asker     head, Origin,     parses path,
 //!             draining             ringfence-leader, query and body
 //!                                  measurements,     into wire types
 //!                                  request_log
@@ -33,6 +33,7 @@ mod cluster;
 mod cursor;
 mod dashboard;
 mod door;
+mod head;
 mod health;
 mod keys;
 mod leases;

@@ -11,39 +11,40 @@ pub(crate) enum Consistency {
     Local,
 }
 
-/// The parameters of a request. Each is taken once; what is left over is refused by name.
-pub(crate) struct Query(Vec<(String, String)>);
+/// The parameters of a request, each of which its route knows.
+pub(crate) struct Query(Vec<(&'static str, String)>);
 
 impl Query {
-    pub(crate) fn of(uri: &Uri) -> Result<Self, FieldError> {
-        let mut pairs: Vec<(String, String)> = Vec::new();
+    /// Reads the parameters that a route knows by `names`. The first unknown or repeated one is an error, so that no more
+    /// than one for each name are ever decoded, however many were sent.
+    pub(crate) fn of(uri: &Uri, names: &[&'static str]) -> Result<Self, FieldError> {
+        let mut found: Vec<(&'static str, String)> = Vec::new();
         for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let name = decode(name).ok_or_else(|| not_utf8(name))?;
-            let value = decode(value).ok_or_else(|| not_utf8(&name))?;
-            if pairs.iter().any(|(other, _)| *other == name) {
+            let Some(known) = names.iter().copied().find(|known| *known == name) else {
+                return Err(FieldError::new(name, "no such parameter here"));
+            };
+            if found.iter().any(|(other, _)| *other == known) {
                 return Err(FieldError::new(name, "stands in the query twice"));
             }
-            pairs.push((name, value));
+            found.push((known, decode(value).ok_or_else(|| not_utf8(known))?));
         }
-        Ok(Self(pairs))
+        Ok(Self(found))
     }
 
     /// For routes without parameters.
     pub(crate) fn none(uri: &Uri) -> Result<(), FieldError> {
-        Self::of(uri)?.finish()
+        Self::of(uri, &[]).map(drop)
     }
 
     /// For routes whose only parameter is `consistency`.
     pub(crate) fn consistency_only(uri: &Uri) -> Result<Consistency, FieldError> {
-        let mut query = Self::of(uri)?;
-        let consistency = query.consistency()?;
-        query.finish()?;
-        Ok(consistency)
+        Self::of(uri, &["consistency"])?.consistency()
     }
 
     pub(crate) fn take(&mut self, name: &str) -> Option<String> {
-        let place = self.0.iter().position(|(other, _)| other == name)?;
+        let place = self.0.iter().position(|(other, _)| *other == name)?;
         Some(self.0.swap_remove(place).1)
     }
 
@@ -63,13 +64,6 @@ impl Query {
             Some(_) => Err(FieldError::new(name, "is `true` or `false`")),
         }
     }
-
-    pub(crate) fn finish(self) -> Result<(), FieldError> {
-        match self.0.into_iter().next() {
-            None => Ok(()),
-            Some((name, _)) => Err(FieldError::new(name, "no such parameter here")),
-        }
-    }
 }
 
 fn decode(text: &str) -> Option<String> {
@@ -79,4 +73,21 @@ fn decode(text: &str) -> Option<String> {
 
 fn not_utf8(name: &str) -> FieldError {
     FieldError::new(name, "percent-encodes what is not UTF-8")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_parameters_are_decoded_than_a_route_knows() {
+        let parse = |text: &str| Query::of(&format!("/?{text}").parse().unwrap(), &["a", "b"]);
+        let Query(found) = parse("b=%41+&&a").unwrap();
+        assert_eq!(found, [("b", "A ".to_owned()), ("a", String::new())]);
+        // What comes after the first unknown or repeated one is not looked at: `%FF` would be another error.
+        for (text, field) in [("a=1&c=2&%FF", "c"), ("a=1&%61=2&b=%FF", "a"), ("a=%FF", "a"), ("%FF", "%FF")]
+        {
+            assert_eq!(parse(text).err().and_then(|error| error.field).as_deref(), Some(field), "{text}");
+        }
+    }
 }

@@ -49,11 +49,10 @@ const UNBUFFERED: (HeaderName, HeaderValue) =
 
 /// `GET /v1/watch`
 pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
-    let mut query = Query::of(request.uri())?;
+    let mut query = Query::of(request.uri(), &["prefix", "after"])?;
     let prefix = query.take("prefix").unwrap_or_default();
     Key::check_prefix(&prefix).map_err(|error| FieldError::new("prefix", error.to_string()))?;
     let after = query.take("after").map(|text| revision(&text, "after")).transpose()?;
-    query.finish()?;
     // A browser that connects again sends the same URL: the header is newer.
     let after = match request.headers().get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or("?")) {
         None | Some("") => after,
