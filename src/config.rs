@@ -44,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) snapshot_after_bytes: u64,
     /// How long a request takes that is logged for it.
     pub(crate) slow_request: Duration,
+    /// How many connections of clients there may be, if not as many as there is room for.
+    pub(crate) max_connections: Option<usize>,
     /// The mirror, if there is to be one.
     pub(crate) mirror: Option<Settings>,
 }
@@ -80,6 +82,7 @@ pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result
         restore: options.restore.or(file.restore),
         snapshot_after_bytes: options.snapshot_after_bytes.or(file.snapshot_after_bytes),
         slow_request: options.slow_request.or(file.slow_request),
+        max_connections: options.max_connections.or(file.max_connections),
         redis: options.redis.or(file.redis),
         mirror: MirrorOptions {
             mode: options.mirror.mode.or(file.mirror.mode),
@@ -136,6 +139,7 @@ impl Config {
             restored: restored.transpose().context("--restore")?,
             snapshot_after_bytes: options.snapshot_after_bytes.unwrap_or(SNAPSHOT_AFTER_BYTES),
             slow_request: options.slow_request.map_or(SLOW_REQUEST, Into::into),
+            max_connections: options.max_connections,
             mirror: mirror(options.redis, options.mirror)?,
         })
     }

@@ -6,6 +6,7 @@ mod child;
 mod cli;
 mod config;
 mod demo;
+mod descriptors;
 mod disk_space;
 mod duties;
 mod exchange;
@@ -14,6 +15,7 @@ mod logging;
 mod loop_lag;
 mod measured;
 mod nodes;
+mod private;
 mod server;
 mod stop;
 

@@ -22,6 +22,10 @@ const COUNTERS: &[(&str, &str)] = &[
         "Requests to this node, by method, route and status: that of the answer, or closed where the connection was closed before.",
     ),
     (
+        "ringfence_http_connections_closed_total",
+        "Connections that this node closed, by reason: evicted (there were too many, and it was idle for longest), refused (none was idle), silent, late (a head did not arrive in time), unread (its answer was not read).",
+    ),
+    (
         "ringfence_raft_leader_changes_total",
         "Leaders that this node came to know one after the other, the first included.",
     ),
@@ -58,6 +62,8 @@ const GAUGES: &[(&str, &str)] = &[
         "Leases that wait in a queue, in this node's table. The same on every node that has applied as much.",
     ),
     ("ringfence_watchers", "Watches that are open at this node."),
+    ("ringfence_http_connections", "Connections of clients to this node."),
+    ("ringfence_http_connections_most", "How many there may be."),
     (
         "ringfence_raft_has_leader",
         "1 where this node hears a leader, or leads with a quorum behind it. There is one if a majority says so.",

@@ -16,10 +16,12 @@ use tokio::sync::watch;
 
 use crate::backup::Earlier;
 use crate::config::Config;
+use crate::descriptors;
 use crate::disk_space;
 use crate::duties;
 use crate::loop_lag;
 use crate::measured;
+use crate::private;
 use crate::stop::Stop;
 
 /// How long the leadership may take to be handed over, and open requests to end, at a stop.
@@ -44,6 +46,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         .and_then(|mirror| (mirror.mode == MirrorMode::BeforeAnswer).then_some(mirror.timeout));
     let mirror = config.mirror.map(Mirror::new).transpose()?;
     let data = config.data.clone();
+    private::keep(&data);
     let settings = Settings {
         id: config.id,
         data: config.data,
@@ -59,7 +62,14 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         snapshot_after_bytes: config.snapshot_after_bytes,
     };
     let (started, starting) = watch::channel(false);
-    tokio::spawn(ringfence_api::serve(Arc::clone(&listener), ringfence_api::starting, starting, DRAIN));
+    let connections = ringfence_api::Connections::new(descriptors::connections(config.max_connections)?);
+    tokio::spawn(ringfence_api::serve(
+        Arc::clone(&listener),
+        Arc::clone(&connections),
+        ringfence_api::starting,
+        starting,
+        DRAIN,
+    ));
     let node = tokio::select! {
         node = Node::start(settings) => node?,
         _ = stop.requested() => return Ok(()),
@@ -86,13 +96,14 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     });
     let options = ringfence_api::Options {
         metrics: recorder,
+        connections: Arc::clone(&connections),
         draining: drain.clone(),
         slow_request: config.slow_request,
         mirror: told,
     };
     let routes = ringfence_api::routes(node.handle(), options);
-    let answer = move |request, open| routes.clone().answer(request, open);
-    let mut serving = tokio::spawn(ringfence_api::serve(listener, answer, drain, DRAIN));
+    let answer = move |request, from| routes.clone().answer(request, from);
+    let mut serving = tokio::spawn(ringfence_api::serve(listener, connections, answer, drain, DRAIN));
 
     let failure = tokio::select! {
         _ = stop.requested() => None,

@@ -1,3 +1,4 @@
+use std::error::Error;
 use std::time::Duration;
 
 use axum::BoxError;
@@ -10,6 +11,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::problems::Failed;
+use crate::serve::Late;
 
 /// How long a body may take to arrive.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -66,11 +68,17 @@ async fn frame(body: &mut impl Sent) -> Result<Option<Bytes>, Failed> {
     match body.frame().await {
         None => Ok(None),
         Some(Ok(frame)) => Ok(Some(frame.into_data().unwrap_or_default())),
-        Some(Err(error)) => {
-            let detail = format!("the body could not be read: {}", error.into());
-            Err(Failed::from(FieldError { field: None, detail }))
-        }
+        Some(Err(error)) => Err(unread(&*error.into())),
     }
+}
+
+fn unread(error: &(dyn Error + 'static)) -> Failed {
+    // The router puts errors of bodies into its own.
+    if error.is::<Late>() || error.source().is_some_and(|source| source.is::<Late>()) {
+        let detail = "too many requests are on their way to this node, and this one took longest: come again";
+        return Failed::new(ProblemKind::Unavailable, detail);
+    }
+    Failed::from(FieldError { field: None, detail: format!("the body could not be read: {error}") })
 }
 
 fn too_large() -> Failed {

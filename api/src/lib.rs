@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  request ─▶ serve ───▶ routes ─▶ door ───────────▶ a handler ────▶ Handle (raft) ─▶ outcome ─▶ answer or problem
-//!             silence,   asker     head, Origin,     parses path,
+//!             bounds,    asker     head, Origin,     parses path,
 //!             draining             ringfence-leader, query and body
 //!                                  measurements,     into wire types
 //!                                  request_log
@@ -62,7 +62,7 @@ use tokio::sync::watch::Receiver;
 
 pub use measure::metrics_builder;
 pub use routes::Routes;
-pub use serve::{Open, serve};
+pub use serve::{Arriving, Connections, serve};
 pub use starting::starting;
 
 /// What the door needs besides the table.
@@ -70,6 +70,8 @@ pub use starting::starting;
 pub struct Options {
     /// Renders what the process measured, for `/metrics`.
     pub metrics: PrometheusHandle,
+    /// The connections that the routes are served on.
+    pub connections: Arc<Connections>,
     /// Turns `true` when the process is to stop. From then on `/readyz` says 503 and requests that wait are answered:
     /// 202 where they keep their place, else 504. Both tell the client to repeat its PUT, which finds the place in the
     /// queue on any other node.

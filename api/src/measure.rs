@@ -54,12 +54,43 @@ pub(crate) fn begin() {
     LazyLock::force(&RELEASED);
     LazyLock::force(&WAITED);
     CUT_OFF_REASONS.iter().for_each(|reason| drop(watches_cut_off_total(*reason)));
+    CLOSED_REASONS.iter().for_each(|reason| drop(connections_closed_total(*reason)));
 }
 
 static RELEASED: LazyLock<Counter> = LazyLock::new(|| counter!("ringfence_release_total"));
 static WAITED: LazyLock<Histogram> = LazyLock::new(|| histogram!("ringfence_acquire_wait_seconds"));
 
 const CUT_OFF_REASONS: [CutOffReason; 2] = [CutOffReason::TooSlow, CutOffReason::StateReplaced];
+
+/// Why a connection was closed here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Closed {
+    /// There were too many, and it was idle for longest.
+    Evicted,
+    /// There were too many, and none was idle.
+    Refused,
+    /// Nothing of a request came for long.
+    Silent,
+    /// The head of a request did not arrive in time.
+    Late,
+    /// Its answer was not read for long, or others needed the memory.
+    Unread,
+}
+
+const CLOSED_REASONS: [Closed; 5] =
+    [Closed::Evicted, Closed::Refused, Closed::Silent, Closed::Late, Closed::Unread];
+
+/// Connections that this node closed.
+pub(crate) fn connections_closed_total(reason: Closed) -> Counter {
+    let reason = match reason {
+        Closed::Evicted => "evicted",
+        Closed::Refused => "refused",
+        Closed::Silent => "silent",
+        Closed::Late => "late",
+        Closed::Unread => "unread",
+    };
+    counter!("ringfence_http_connections_closed_total", "reason" => reason)
+}
 
 /// Watches that this node ended.
 pub(crate) fn watches_cut_off_total(reason: CutOffReason) -> Counter {
@@ -82,6 +113,9 @@ fn renew_total(outcome: &'static str) -> Counter {
 pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
     set_gauges(&door.handle.status(), door.watchers.count());
+    let (connections, most) = door.options.connections.count();
+    gauge!("ringfence_http_connections").set(connections as f64);
+    gauge!("ringfence_http_connections_most").set(most as f64);
     let unfinished = door.handle.unfinished();
     gauge!("ringfence_raft_proposal_pending_seconds").set(unfinished.proposal);
     gauge!("ringfence_raft_log_flush_pending_seconds").set(unfinished.flush);

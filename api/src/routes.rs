@@ -1,4 +1,5 @@
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes, HttpBody};
@@ -12,7 +13,6 @@ use tower_service::Service;
 use crate::asker::Asker;
 use crate::door::{Answer, Door};
 use crate::problems::{method_not_allowed, not_found};
-use crate::serve::Open;
 use crate::{cluster, dashboard, health, keys, leases, many, measure, openapi, validate, watch};
 
 /// The label of what is measured where no route takes a request.
@@ -31,13 +31,13 @@ impl Routes {
         Self { router: router(Arc::clone(&door)), door }
     }
 
-    /// Answers one request, which is open until then. To be polled inside a tokio runtime with timers.
-    pub async fn answer<B>(self, mut request: Request<B>, open: Open) -> Result<Response, Infallible>
+    /// Answers one request that came `from` there. To be polled inside a tokio runtime with timers.
+    pub async fn answer<B>(self, mut request: Request<B>, from: SocketAddr) -> Result<Response, Infallible>
     where
         B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
     {
         let Self { door, mut router } = self;
-        let asker = door.asker(&request, open.from());
+        let asker = door.asker(&request, from);
         Ok(match Busy::of(request.method(), request.uri().path()) {
             Some(Busy::Put) => door.answer(LEASE, asker, request, leases::put).await,
             Some(Busy::Delete) => door.answer(LEASE, asker, request, leases::delete).await,

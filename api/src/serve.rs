@@ -1,40 +1,60 @@
-//! Serving HTTP/1.1: accepting, bounds on slow clients, and an end in order.
+//! Serving HTTP/1.1: accepting, bounds on what connections take, and an end in order.
+//!
+//! Whoever can connect is a stranger. What all of them together may take is bounded: descriptors by how many connections
+//! there may be (`connections`), memory by what bodies and answers may hold (`budget`, `bodies`). Where a bound is reached,
+//! those end first that are idle, or slow, for longest; a request that is worked on never does.
 
 use std::convert::Infallible;
-use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::extract::Request;
 use axum::response::Response;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use ringfence_wire::ProblemKind;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::yield_now;
+use tokio::time::{sleep, timeout};
 
-/// How long a connection may be silent: nothing of an answer could be sent, as its client does not read, and no whole
-/// head of a next request came.
-const SILENCE: Duration = Duration::from_secs(75);
+use crate::measure::{Closed, connections_closed_total};
+use crate::problems::Failed;
+
+mod bodies;
+mod budget;
+mod connections;
+mod socket;
+
+pub use bodies::Arriving;
+pub(crate) use bodies::Late;
+pub use connections::Connections;
+
+use bodies::Leaving;
+use socket::Socket;
+
 /// How many bytes are buffered of a connection, each way: the head of a request has to fit.
-const MOST_BUFFERED: usize = 64 << 10;
+const MOST_BUFFERED: usize = 32 << 10;
+/// How many connections are told at a time that there is no room for them, and how long each has to hear it.
+const MOST_REFUSED: usize = 32;
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Answers requests with `answer` until `draining` turns true; then waits, no longer than `within`, for open requests to
 /// end.
 pub async fn serve<A, F>(
     listener: Arc<TcpListener>,
+    connections: Arc<Connections>,
     answer: A,
     mut draining: watch::Receiver<bool>,
     within: Duration,
 ) where
-    A: Fn(Request<Incoming>, Open) -> F + Clone + Send + 'static,
+    A: Fn(Request<Arriving>, SocketAddr) -> F + Clone + Send + 'static,
     F: Future<Output = Result<Response, Infallible>> + Send + 'static,
 {
     let mut builder = http1::Builder::new();
@@ -42,17 +62,47 @@ pub async fn serve<A, F>(
     builder.writev(false);
     // What is written to a client that does not read is kept for it up to here.
     builder.max_buf_size(MOST_BUFFERED);
-    let connections = GracefulShutdown::new();
+    let open = GracefulShutdown::new();
+    let refusals = Arc::new(Semaphore::new(MOST_REFUSED));
     loop {
         let (stream, from) = tokio::select! {
             accepted = accept(&listener) => accepted,
             _ = draining.wait_for(|draining| *draining) => break,
         };
-        let (answer, idle) = (answer.clone(), Idle::default());
-        let of_service = idle.clone();
-        let service = service_fn(move |request| answer(request, of_service.open(from)));
-        let io = TokioIo::new(Noticed { stream, idle: idle.clone() });
-        let connection = connections.watch(builder.serve_connection(io, service));
+        let Some(entered) = connections.enter(from) else {
+            connections_closed_total(Closed::Refused).increment(1);
+            if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
+                tokio::spawn(async move {
+                    let _ = timeout(REFUSED_WITHIN, refuse(stream)).await;
+                    drop(permit);
+                });
+            }
+            continue;
+        };
+        let socket = Socket::new(stream, Arc::clone(&entered.0));
+        let ear = socket.ear();
+        let (of_service, connections, answer) = (Arc::clone(&ear), Arc::clone(&connections), answer.clone());
+        let is_new = AtomicBool::new(true);
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (open, is_new) = (of_service.connection().open(), is_new.swap(false, Ordering::Relaxed));
+            let (ear, connections, answer) =
+                (Arc::clone(&of_service), Arc::clone(&connections), answer.clone());
+            async move {
+                let only_reads = request.method().is_safe();
+                if !only_reads && is_new {
+                    // tokio reads from a new socket before it has asked the system whether that is closed already.
+                    yield_now().await;
+                }
+                if !only_reads && request.body().is_end_stream() {
+                    ear.still_there().await;
+                }
+                let request =
+                    request.map(|body| Arriving::new(body, ear, only_reads, Arc::clone(&connections)));
+                let response = answer(request, from).await?;
+                Ok::<_, Infallible>(response.map(|body| Leaving::new(body, open, &connections)))
+            }
+        });
+        let connection = open.watch(builder.serve_connection(TokioIo::new(socket), service));
         tokio::spawn(async move {
             tokio::select! {
                 biased;
@@ -61,106 +111,37 @@ pub async fn serve<A, F>(
                         tracing::debug!(%error, "HTTP connection ended");
                     }
                 }
-                () = idle.too_long() => tracing::debug!("a silent HTTP connection was closed"),
+                () = std::future::poll_fn(|cx| ear.poll_gone(cx)) => tracing::debug!("an HTTP client has gone"),
+                reason = entered.0.over() => entered.closed(reason),
             }
         });
+        // One that was chosen to make room closes before the next comes.
+        yield_now().await;
     }
     drop(listener);
-    if timeout(within, connections.shutdown()).await.is_err() {
+    if timeout(within, open.shutdown()).await.is_err() {
         tracing::warn!("some requests were still open");
     }
 }
 
-/// Since when a connection owes no answer and sends nothing: `None` while it owes one. hyper's own bound starts and ends a timer for each
-/// request; this is one for each connection.
-#[derive(Clone)]
-struct Idle(Arc<Mutex<Option<Instant>>>);
-
-impl Default for Idle {
-    fn default() -> Self {
-        Self(Arc::new(Mutex::new(Some(Instant::now()))))
-    }
-}
-
-impl Idle {
-    fn since(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.0.lock().expect("nothing that panics is done while it is locked")
-    }
-
-    /// A request has come from there.
-    fn open(&self, from: SocketAddr) -> Open {
-        *self.since() = None;
-        Open { idle: self.clone(), from }
-    }
-
-    /// Something was sent.
-    fn sent(&self) {
-        if let Some(since) = &mut *self.since() {
-            *since = Instant::now();
-        }
-    }
-
-    /// Returns when the connection has been silent for [`SILENCE`].
-    async fn too_long(&self) {
-        loop {
-            let until = self.since().unwrap_or_else(Instant::now) + SILENCE;
-            if until <= Instant::now() {
-                return;
-            }
-            sleep_until(until).await;
-        }
-    }
-}
-
-/// A request that is not answered yet: its connection is not silent until this is dropped.
-pub struct Open {
-    idle: Idle,
-    from: SocketAddr,
-}
-
-impl Open {
-    /// The other end of its connection.
-    pub(crate) fn from(&self) -> SocketAddr {
-        self.from
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        *self.idle.since() = Some(Instant::now());
-    }
-}
-
-/// A connection that notices when something of an answer goes out: one that takes long, or never ends, is not silent as
-/// long as its client reads it.
-struct Noticed {
-    stream: TcpStream,
-    idle: Idle,
-}
-
-impl AsyncRead for Noticed {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context, buffer: &mut ReadBuf) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for Noticed {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
-        if matches!(written, Poll::Ready(Ok(1..))) {
-            this.idle.sent();
-        }
-        written
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
-    }
+/// Says that there is no room. What is sent before it is read through, as the answer would be lost otherwise.
+async fn refuse(mut stream: TcpStream) -> std::io::Result<()> {
+    let failed = Failed::new(
+        ProblemKind::Unavailable,
+        "this node has as many connections as it takes, and all are in use: ask another node, or come again",
+    );
+    let problem =
+        serde_json::to_vec(&failed.into_problem()).expect("problems have nothing that JSON cannot say");
+    let head = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n",
+        problem.len()
+    );
+    stream.write_all(&[head.as_bytes(), &problem].concat()).await?;
+    stream.shutdown().await?;
+    let mut buffer = [0; 1024];
+    while stream.read(&mut buffer).await? > 0 {}
+    Ok(())
 }
 
 async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
@@ -185,19 +166,26 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+    use std::sync::atomic::AtomicUsize;
 
     use axum::body::{Body, Bytes};
     use axum::response::IntoResponse;
     use futures_util::{StreamExt, stream};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+    use tokio::net::TcpSocket;
+    use tokio::time::Instant;
+
+    use super::connections::{HEAD_WITHIN, SILENCE};
     use super::*;
 
     /// Longer than a connection may be silent.
     const LONG: Duration = Duration::from_secs(200);
 
     /// Serves `answer` on a new address.
-    async fn served<F>(answer: impl Fn(Request<Incoming>, Open) -> F + Clone + Send + 'static) -> SocketAddr
+    async fn served<F>(
+        answer: impl Fn(Request<Arriving>, SocketAddr) -> F + Clone + Send + 'static,
+    ) -> SocketAddr
     where
         F: Future<Output = Result<Response, Infallible>> + Send + 'static,
     {
@@ -205,14 +193,14 @@ mod tests {
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             let (_serving, ending) = watch::channel(false);
-            serve(listener, answer, ending, SILENCE).await;
+            serve(listener, Connections::new(100), answer, ending, SILENCE).await;
         });
         address
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_closed_that_asks_nothing_but_not_one_that_waits_for_its_answer() {
-        let address = served(async |_, _open| {
+        let address = served(async |_, _from| {
             sleep(LONG).await;
             Ok(().into_response())
         })
@@ -225,7 +213,7 @@ mod tests {
             (answer.lines().next().map(str::to_owned), begun.elapsed().as_secs())
         };
         assert_eq!(asked("").await, (None, SILENCE.as_secs()));
-        assert_eq!(asked("GET / HTTP/1.1\r\nhost: h").await, (None, SILENCE.as_secs()));
+        assert_eq!(asked("GET / HTTP/1.1\r\nhost: h").await, (None, HEAD_WITHIN.as_secs()));
         let (answer, seconds) = asked("GET / HTTP/1.1\r\nhost: h\r\n\r\n").await;
         assert_eq!(answer.as_deref(), Some("HTTP/1.1 200 OK"));
         assert_eq!(seconds, (LONG + SILENCE).as_secs());
@@ -249,7 +237,7 @@ mod tests {
     async fn an_answer_may_take_any_time_while_something_of_it_goes_out() {
         const PAUSE: Duration = Duration::from_secs(74);
         assert!(PAUSE < SILENCE);
-        let address = served(async |_, _open| Ok(pieces(9, 1, PAUSE).into_response())).await;
+        let address = served(async |_, _from| Ok(pieces(9, 1, PAUSE).into_response())).await;
         let (mut client, mut answer) = (TcpStream::connect(address).await.unwrap(), String::new());
         let begun = Instant::now();
         client.write_all(GET).await.unwrap();
@@ -261,7 +249,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_not_read_ends_with_its_connection() {
-        let endless = async |_, _open| Ok(pieces(usize::MAX, 1 << 20, Duration::ZERO).into_response());
+        let endless = async |_, _from| Ok(pieces(usize::MAX, 1 << 20, Duration::ZERO).into_response());
         let address = served(endless).await;
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(GET).await.unwrap();
@@ -272,5 +260,50 @@ mod tests {
             read += bytes;
             assert!(read < 1 << 30, "it goes on");
         }
+    }
+
+    /// How many bytes of answers there are.
+    static HELD: AtomicUsize = AtomicUsize::new(0);
+
+    struct Held(Vec<u8>);
+
+    impl AsRef<[u8]> for Held {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            HELD.fetch_sub(self.0.len(), Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn large_answers_that_are_not_read_make_room_for_others() {
+        const BYTES: usize = 16 << 20;
+        let address = served(async |_, _from| {
+            HELD.fetch_add(BYTES, Ordering::Relaxed);
+            Ok(Body::from(Bytes::from_owner(Held(vec![b'.'; BYTES]))).into_response())
+        })
+        .await;
+        let mut unread = Vec::new();
+        for _ in 0..10 {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_recv_buffer_size(4_096).unwrap();
+            let mut client = socket.connect(address).await.unwrap();
+            client.write_all(GET).await.unwrap();
+            client.readable().await.unwrap();
+            unread.push(client);
+        }
+        // Long before they would be closed for their silence.
+        let deadline = Instant::now() + SILENCE / 3;
+        while HELD.load(Ordering::Relaxed) > 64 << 20 {
+            assert!(Instant::now() < deadline, "all are kept");
+            sleep(Duration::from_millis(5)).await;
+        }
+        let (mut client, mut answer) = (TcpStream::connect(address).await.unwrap(), vec![0; BYTES]);
+        client.write_all(GET).await.unwrap();
+        client.read_exact(&mut answer).await.unwrap();
     }
 }

@@ -1,6 +1,7 @@
 //! What a node answers before it belongs to a cluster.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 
 use axum::extract::Request;
 use axum::http::header::CONNECTION;
@@ -10,11 +11,10 @@ use ringfence_wire::ProblemKind;
 
 use crate::health::is_live;
 use crate::problems::Failed;
-use crate::serve::Open;
 
 /// The answer of a node that waits for the other members of a new cluster: it lives, and everything else is certainly
 /// not done. Each answer ends its connection: the next one finds the routes of the API.
-pub async fn starting<B>(request: Request<B>, _open: Open) -> Result<Response, Infallible> {
+pub async fn starting<B>(request: Request<B>, _from: SocketAddr) -> Result<Response, Infallible> {
     let mut response = match (request.method(), request.uri().path()) {
         (&(Method::GET | Method::HEAD), "/livez") => is_live(),
         _ => {

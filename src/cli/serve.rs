@@ -66,6 +66,10 @@ pub(crate) struct Options {
     #[arg(long, env = "RINGFENCE_SLOW_REQUEST", value_name = "TIME")]
     #[serde(deserialize_with = "time")]
     pub(crate) slow_request: Option<humantime::Duration>,
+    /// How many connections of clients there may be [default: as many as the limit of file descriptors leaves room for, and
+    /// no more than 16384]
+    #[arg(long, env = "RINGFENCE_MAX_CONNECTIONS", value_name = "N")]
+    pub(crate) max_connections: Option<usize>,
     /// Publish fences in this Redis: redis://HOST:PORT, redis+cluster://HOST:PORT,…, redis+sentinel://HOST:PORT,…/NAME, or
     /// rediss… for TLS, with USER:PASSWORD@ before the hosts
     #[arg(long, env = "RINGFENCE_REDIS", value_name = "URL", hide_env_values = true)]

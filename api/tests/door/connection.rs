@@ -1,9 +1,10 @@
 use std::io::Write;
 
 use ringfence_wire::{Grant, LeaseId};
+use serde_json::json;
 
 use crate::client::{Connection, request};
-use crate::service::Service;
+use crate::service::{MOST_CONNECTIONS, Service, eventually};
 
 #[tokio::test]
 async fn requests_on_one_connection_are_answered_in_their_order() {
@@ -98,4 +99,66 @@ async fn a_body_that_does_not_arrive_is_not_waited_for_for_ever() {
         .await;
     let problem = connection.receive(false).await.problem("invalid-request");
     assert!(problem.detail.contains("10 s"), "{}", problem.detail);
+}
+
+#[tokio::test]
+async fn silent_connections_make_room_for_others() {
+    let service = Service::start().await;
+    let mut silent = Vec::new();
+    for number in 0..MOST_CONNECTIONS + 100 {
+        let mut connection = Connection::open(service.address).await;
+        if number % 2 == 0 {
+            connection.send(b"GET /livez HT").await;
+        }
+        silent.push(connection);
+        if number % 50 == 0 {
+            assert_eq!(service.get("/livez").await.status, 200);
+        }
+    }
+    let grant = service.hold("a").await;
+    let measured = String::from_utf8(service.get("/metrics").await.body).unwrap();
+    assert!(measured.contains(&format!("ringfence_http_connections_most {MOST_CONNECTIONS}")), "{measured}");
+    service.delete(grant.lease_id).await;
+}
+
+#[tokio::test]
+async fn where_all_connections_are_in_use_a_new_one_is_told_so_and_none_is_closed() {
+    let service = Service::start().await;
+    let holder = service.hold("a").await;
+    let mut waiting = Vec::new();
+    for _ in 0..MOST_CONNECTIONS {
+        let wish = json!({ "keys": ["a"], "wait_ms": 60_000, "ttl_ms": 60_000 });
+        waiting.push(service.put_later(LeaseId::random(), wish).await);
+    }
+    service.until_waiters(MOST_CONNECTIONS).await;
+    let mut connection = Connection::open(service.address).await;
+    connection.send(&request("GET", "/livez", &[], b"")).await;
+    let response = connection.receive(false).await;
+    response.problem("unavailable");
+    assert_eq!((response.header("connection"), response.header("retry-after")), (Some("close"), Some("1")));
+    assert_eq!(service.handle.view(|table| table.waiters()), MOST_CONNECTIONS);
+    // The next has room when the first is answered.
+    waiting.drain(1..).for_each(|waiter| waiter.abort());
+    eventually("room", || service.connections.count().0 < MOST_CONNECTIONS).await;
+    service.delete(holder.lease_id).await;
+    waiting.remove(0).await.unwrap().expect::<Grant>(201);
+}
+
+#[tokio::test]
+async fn bodies_that_do_not_arrive_make_room_for_others() {
+    const BODY: usize = 1 << 20;
+    let service = Service::start().await;
+    let body = [br#"{"keys":["a"]}"#, vec![b' '; BODY - 14].as_slice()].concat();
+    // All but the end of each. 64 MiB are kept, and each takes up to twice its size.
+    let mut unfinished = Vec::new();
+    for _ in 0..40 {
+        let target = format!("/v1/leases/{}", LeaseId::random());
+        let mut connection = Connection::open(service.address).await;
+        connection.send(&request("PUT", &target, &[], &body)[..BODY - 9]).await;
+        unfinished.push(connection);
+    }
+    let problem = unfinished[0].receive(false).await.problem("unavailable");
+    assert!(problem.detail.contains("took longest"), "{}", problem.detail);
+    let target = format!("/v1/leases/{}", LeaseId::random());
+    service.send("PUT", &target, &[], &body).await.expect::<Grant>(201);
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use ringfence_api::{Options, metrics_builder, routes, serve};
+use ringfence_api::{Connections, Options, metrics_builder, routes, serve};
 use ringfence_raft::{Handle, Node, Settings};
 use ringfence_wire::{Grant, LeaseId, Role, Waiting};
 use serde_json::{Value, json};
@@ -23,9 +23,13 @@ use crate::document;
 /// Far more than anything here takes that goes well.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How many connections a door has.
+pub(crate) const MOST_CONNECTIONS: usize = 200;
+
 pub(crate) struct Service {
     pub(crate) address: SocketAddr,
     pub(crate) handle: Handle,
+    pub(crate) connections: Arc<Connections>,
     pub(crate) draining: watch::Sender<bool>,
     /// Only the handlers are told of draining here: the tests go on with the same connections.
     _serving: watch::Sender<bool>,
@@ -112,15 +116,30 @@ impl Service {
         let node = Node::start(settings).await.unwrap();
         let handle = node.handle();
         let (draining, is_draining) = watch::channel(false);
+        let connections = Connections::new(MOST_CONNECTIONS);
         let routes = routes(
             handle.clone(),
-            Options { metrics: measurements(), draining: is_draining, slow_request: PATIENCE, mirror: None },
+            Options {
+                metrics: measurements(),
+                connections: Arc::clone(&connections),
+                draining: is_draining,
+                slow_request: PATIENCE,
+                mirror: None,
+            },
         );
-        let answer = move |request, open| routes.clone().answer(request, open);
+        let answer = move |request, from| routes.clone().answer(request, from);
         let (serving, ending) = watch::channel(false);
-        tokio::spawn(serve(listener, answer, ending, PATIENCE));
-        let service =
-            Self { address, handle, draining, _serving: serving, _node: node, _data: data, runtime: None };
+        tokio::spawn(serve(listener, Arc::clone(&connections), answer, ending, PATIENCE));
+        let service = Self {
+            address,
+            handle,
+            connections,
+            draining,
+            _serving: serving,
+            _node: node,
+            _data: data,
+            runtime: None,
+        };
         eventually("the table is started", || service.handle.view(|table| table.started())).await;
         assert!(service.handle.is_ready().await, "a node that leads with a quorum is ready");
         service

@@ -1,3 +1,4 @@
+use std::io::Write;
 use std::time::Duration;
 
 use ringfence_wire::{EndReason, Grant, LeaseId, Waiting};
@@ -5,7 +6,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::client::{Connection, request};
-use crate::service::Service;
+use crate::service::{Service, eventually};
 
 #[tokio::test]
 async fn a_release_grants_the_next_waiter() {
@@ -97,6 +98,60 @@ async fn a_waiter_whose_connection_closes_loses_its_place_to_the_next() {
     assert_eq!(service.lease(gone).await.problem("lease-gone").reason, Some(EndReason::Abandoned));
     service.delete(holder.lease_id).await;
     waiting.await.unwrap().expect::<Grant>(201);
+}
+
+/// hyper does not look for the end of a connection of which it has bytes that it does not need yet.
+#[tokio::test]
+async fn a_waiter_whose_connection_closes_is_noticed_behind_what_else_was_sent() {
+    let service = Service::start().await;
+    service.hold("a").await;
+    let wish = json!({ "keys": ["a"], "wait_ms": 60_000 });
+    let later = [b"\r\n".to_vec(), request("GET", "/livez", &[], b""), vec![b' '; 4_000]];
+    for (sent_with_it, more) in later.iter().flat_map(|more| [(true, more), (false, more)]) {
+        let gone = LeaseId::random();
+        let put = request("PUT", &format!("/v1/leases/{gone}"), &[], wish.to_string().as_bytes());
+        let mut connection = Connection::open(service.address).await;
+        if sent_with_it {
+            connection.send(&[put, more.clone()].concat()).await;
+            service.until_waiters(1).await;
+        } else {
+            connection.send(&put).await;
+            service.until_waiters(1).await;
+            connection.send(more).await;
+        }
+        drop(connection);
+        service.until_waiters(0).await;
+        assert_eq!(service.lease(gone).await.problem("lease-gone").reason, Some(EndReason::Abandoned));
+    }
+}
+
+/// As of a node that was stopped when they were sent, or slower than its clients' patience.
+#[tokio::test]
+async fn what_its_client_has_given_up_before_it_is_read_is_not_done() {
+    let service = Service::start().await;
+    let holder = service.hold("held").await;
+    let ids = [(); 3].map(|()| LeaseId::random());
+    let body = br#"{"keys":["a"]}"#;
+    let long = [&body[..], &[b' '; 200_000]].concat();
+    let batch = json!({ "operations": [{ "acquire": { "lease_id": ids[2], "keys": ["a"] } }] }).to_string();
+    for bytes in [
+        request("PUT", &format!("/v1/leases/{}", ids[0]), &[], body),
+        request("PUT", &format!("/v1/leases/{}", ids[1]), &[], &long),
+        request("POST", "/v1/batch", &[], batch.as_bytes()),
+        request("DELETE", &format!("/v1/leases/{}", holder.lease_id), &[], b""),
+    ] {
+        // Nothing else runs meanwhile: this thread is that of the node.
+        let mut connection = std::net::TcpStream::connect(service.address).unwrap();
+        connection.write_all(&bytes).unwrap();
+    }
+    // Whoever comes later is accepted later.
+    service.get("/livez").await;
+    eventually("they are read", || service.connections.count().0 == 0).await;
+    for id in ids {
+        service.lease(id).await.problem("unknown-lease");
+    }
+    service.lease(holder.lease_id).await.expect::<Grant>(200);
+    service.hold("a").await;
 }
 
 #[tokio::test]

@@ -1,0 +1,75 @@
+//! Memory that many connections share. What is held for longest is given up first: that of the slowest.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::connections::Connection;
+
+/// So many bytes, for all.
+pub(super) struct Budget {
+    most: usize,
+    /// What happens to a connection whose share is taken away.
+    take_away: fn(&Connection),
+    shares: Mutex<Shares>,
+}
+
+#[derive(Default)]
+struct Shares {
+    held: usize,
+    next: u64,
+    /// By age.
+    all: BTreeMap<u64, (usize, Arc<Connection>)>,
+}
+
+/// What one connection holds, until this is dropped.
+pub(super) struct Share {
+    budget: Arc<Budget>,
+    number: u64,
+}
+
+impl Budget {
+    pub(super) fn new(most: usize, take_away: fn(&Connection)) -> Arc<Self> {
+        Arc::new(Self { most, take_away, shares: Mutex::default() })
+    }
+
+    /// A share of no bytes.
+    pub(super) fn share(self: &Arc<Self>, connection: &Arc<Connection>) -> Share {
+        let mut shares = self.shares();
+        let number = shares.next;
+        shares.next += 1;
+        shares.all.insert(number, (0, Arc::clone(connection)));
+        Share { budget: Arc::clone(self), number }
+    }
+
+    fn shares(&self) -> MutexGuard<'_, Shares> {
+        self.shares.lock().expect("nothing that panics is done while it is locked")
+    }
+}
+
+impl Share {
+    /// Holds so many bytes more, for which the oldest shares are taken away if need be.
+    pub(super) fn grow(&self, bytes: usize) {
+        let mut shares = self.budget.shares();
+        let Some((held, _)) = shares.all.get_mut(&self.number) else { return };
+        *held += bytes;
+        shares.held += bytes;
+        let mut losers = Vec::new();
+        while shares.held > self.budget.most
+            && let Some((_, (held, loser))) = shares.all.pop_first()
+        {
+            shares.held -= held;
+            losers.push(loser);
+        }
+        drop(shares);
+        losers.iter().for_each(|loser| (self.budget.take_away)(loser));
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut shares = self.budget.shares();
+        if let Some((held, _)) = shares.all.remove(&self.number) {
+            shares.held -= held;
+        }
+    }
+}

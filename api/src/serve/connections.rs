@@ -1,0 +1,322 @@
+//! The connections of a node: how many there may be, what each is about, and when one is closed.
+//!
+//! ```text
+//!         ┌────────────────── flushed ◀───── answered ◀──┐
+//!         ▼                                              │ the body of the answer ended
+//!  ───▶ idle ──▶ head ──▶ working ─────────────────▶ answering
+//!   accepted  │ first byte │ whole head        a head and a body
+//! ```
+//! An idle one, and one whose head is not whole, owes nothing: where there is no room for a new one, the one that has
+//! been so for longest makes it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use super::budget::Budget;
+use crate::measure::{Closed, connections_closed_total};
+
+/// How long a connection may be silent: no next request begins, or nothing more of an answer could be sent, because its
+/// client does not read.
+pub(super) const SILENCE: Duration = Duration::from_secs(75);
+/// How long the head of a request may take, from its first byte.
+pub(super) const HEAD_WITHIN: Duration = Duration::from_secs(10);
+/// The most bytes of unfinished request bodies, and of large answers that are being sent.
+const MOST_ARRIVING: usize = 64 << 20;
+const MOST_LEAVING: usize = 64 << 20;
+
+/// The connections of a node.
+pub struct Connections {
+    most: usize,
+    table: Mutex<Table>,
+    pub(super) arriving: Arc<Budget>,
+    pub(super) leaving: Arc<Budget>,
+}
+
+#[derive(Default)]
+struct Table {
+    open: usize,
+    /// Those that owe nothing, the first for longest.
+    idle: BTreeMap<u64, Arc<Connection>>,
+    next: u64,
+}
+
+/// One connection.
+pub(super) struct Connection {
+    connections: Arc<Connections>,
+    pub(super) from: SocketAddr,
+    state: Mutex<State>,
+    /// Told when the connection may have to end.
+    end: Notify,
+}
+
+struct State {
+    phase: Phase,
+    /// When the phase began or, of an answer, when something of it was last sent.
+    since: Instant,
+    /// Its place among the idle ones.
+    place: u64,
+    /// Its answer was not read, and others need the memory.
+    is_unread: bool,
+    /// Its request did not arrive, and others need the memory.
+    is_late: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing of a request has come.
+    Idle,
+    /// Some of its head.
+    Head,
+    /// A handler has it.
+    Working,
+    /// The answer is being sent,
+    Answering,
+    /// and all of it has been buffered.
+    Answered,
+}
+
+impl Connections {
+    /// No more than `most` at a time.
+    pub fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            table: Mutex::default(),
+            arriving: Budget::new(MOST_ARRIVING, Connection::be_late),
+            leaving: Budget::new(MOST_LEAVING, Connection::be_unread),
+        })
+    }
+
+    /// How many there are now, and may be.
+    pub fn count(&self) -> (usize, usize) {
+        (self.table().open, self.most)
+    }
+
+    /// A new one; `None` where there is no room, and none that could make some.
+    pub(super) fn enter(self: &Arc<Self>, from: SocketAddr) -> Option<Entered> {
+        let mut table = self.table();
+        if table.open >= self.most {
+            let (_, longest) = table.idle.pop_first()?;
+            longest.end.notify_one();
+        } else {
+            table.open += 1;
+        }
+        let connection = Arc::new(Connection {
+            connections: Arc::clone(self),
+            from,
+            state: Mutex::new(State {
+                phase: Phase::Idle,
+                since: Instant::now(),
+                place: table.next,
+                is_unread: false,
+                is_late: false,
+            }),
+            end: Notify::new(),
+        });
+        table.rest(Arc::clone(&connection));
+        Some(Entered(connection))
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().expect("nothing that panics is done while it is locked")
+    }
+}
+
+impl Table {
+    /// Takes the last place among the idle ones.
+    fn rest(&mut self, connection: Arc<Connection>) -> u64 {
+        let place = self.next;
+        self.next += 1;
+        self.idle.insert(place, connection);
+        place
+    }
+}
+
+impl Connection {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing that panics is done while it is locked")
+    }
+
+    /// Bytes were read.
+    pub(super) fn received(&self) {
+        let mut state = self.state();
+        if state.phase == Phase::Idle {
+            (state.phase, state.since) = (Phase::Head, Instant::now());
+        }
+    }
+
+    /// A request has come.
+    pub(super) fn open(self: &Arc<Self>) -> Open {
+        let mut state = self.state();
+        if matches!(state.phase, Phase::Idle | Phase::Head) {
+            self.connections.table().stay(state.place);
+        }
+        (state.phase, state.is_late) = (Phase::Working, false);
+        Open(Arc::clone(self))
+    }
+
+    pub(super) fn is_working(&self) -> bool {
+        self.state().phase == Phase::Working
+    }
+
+    /// Some of an answer was sent.
+    pub(super) fn sent(&self) {
+        let mut state = self.state();
+        if matches!(state.phase, Phase::Answering | Phase::Answered) {
+            state.since = Instant::now();
+        }
+    }
+
+    /// All that was buffered has been sent.
+    pub(super) fn flushed(self: &Arc<Self>) {
+        let mut state = self.state();
+        if state.phase == Phase::Answered {
+            (state.phase, state.since) = (Phase::Idle, Instant::now());
+            state.place = self.connections.table().rest(Arc::clone(self));
+        }
+    }
+
+    fn be_late(&self) {
+        self.state().is_late = true;
+        self.end.notify_one();
+    }
+
+    /// Whether the body of its request is not to be waited for any longer.
+    pub(super) fn is_late(&self) -> bool {
+        self.state().is_late
+    }
+
+    fn be_unread(&self) {
+        self.state().is_unread = true;
+        self.end.notify_one();
+    }
+
+    /// Returns when it is to be closed, and why.
+    pub(super) async fn over(&self) -> Closed {
+        loop {
+            // To set a timer for each phase costs more than to look from time to time.
+            let mut look_at = Instant::now() + HEAD_WITHIN;
+            {
+                let state = self.state();
+                let (within, reason) = match state.phase {
+                    Phase::Idle | Phase::Head if !self.connections.table().rests(state.place) => {
+                        return Closed::Evicted;
+                    }
+                    _ if state.is_unread => return Closed::Unread,
+                    Phase::Idle => (SILENCE, Closed::Silent),
+                    Phase::Head => (HEAD_WITHIN, Closed::Late),
+                    Phase::Working => (Duration::MAX, Closed::Silent),
+                    Phase::Answering | Phase::Answered => (SILENCE, Closed::Unread),
+                };
+                if let Some(until) = state.since.checked_add(within) {
+                    if until <= Instant::now() {
+                        return reason;
+                    }
+                    look_at = look_at.min(until);
+                }
+            }
+            // Either way it looks again.
+            let _ = timeout_at(look_at, self.end.notified()).await;
+        }
+    }
+}
+
+impl Table {
+    fn rests(&self, place: u64) -> bool {
+        self.idle.contains_key(&place)
+    }
+
+    /// A request came from the idle one at `place`: it stays, also where it has just been chosen to make room.
+    fn stay(&mut self, place: u64) {
+        if self.idle.remove(&place).is_none() {
+            self.open += 1;
+        }
+    }
+}
+
+/// A connection, as long as it is served.
+pub(super) struct Entered(pub(super) Arc<Connection>);
+
+impl Entered {
+    /// It was closed here.
+    pub(super) fn closed(&self, reason: Closed) {
+        connections_closed_total(reason).increment(1);
+        tracing::debug!(from = %self.0.from, ?reason, "an HTTP connection was closed");
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let state = self.0.state();
+        let mut table = self.0.connections.table();
+        // One that made room is counted out already.
+        let is_counted = match state.phase {
+            Phase::Idle | Phase::Head => table.idle.remove(&state.place).is_some(),
+            Phase::Working | Phase::Answering | Phase::Answered => true,
+        };
+        table.open -= usize::from(is_counted);
+    }
+}
+
+/// A request, until all of its answer has been buffered.
+pub(super) struct Open(pub(super) Arc<Connection>);
+
+impl Open {
+    /// There is an answer.
+    pub(super) fn answering(&self) {
+        let mut state = self.0.state();
+        (state.phase, state.since) = (Phase::Answering, Instant::now());
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.state().phase = Phase::Answered;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FROM: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+
+    /// Whether it is to be closed now.
+    async fn is_over(connection: &Connection) -> bool {
+        timeout_at(Instant::now(), connection.over()).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_one_that_owed_nothing_for_longest_makes_room_and_one_at_work_never() {
+        let connections = Connections::new(3);
+        let enter = || connections.enter(FROM).map(|entered| (Arc::clone(&entered.0), entered));
+        let [(first, _first), (second, second_entered), (third, _third)] = [0; 3].map(|_| enter().unwrap());
+        let open = first.open();
+        third.received();
+        let (fourth, _fourth) = enter().unwrap();
+        assert!(!is_over(&first).await && is_over(&second).await && !is_over(&third).await);
+        drop(second_entered);
+        assert_eq!(connections.count(), (3, 3));
+
+        // The head of its request came just after it was chosen.
+        let (fifth, _fifth) = enter().unwrap();
+        let late = third.open();
+        assert!(!is_over(&third).await);
+        assert_eq!(connections.count(), (4, 3));
+
+        let [of_fourth, of_fifth] = [fourth.open(), fifth.open()];
+        assert!(enter().is_none(), "all are at work");
+        // An answer that is still being sent is owed.
+        open.answering();
+        drop(open);
+        assert!(enter().is_none());
+        first.flushed();
+        let (_sixth, _sixth_entered) = enter().unwrap();
+        assert!(is_over(&first).await);
+        drop((late, of_fourth, of_fifth));
+    }
+}

@@ -1,0 +1,65 @@
+//! Connections that say nothing take the descriptors of a node: never those that its log, its snapshots and its peers need,
+//! without which it would stop.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use ringfence_harness::{Answered, Cluster, definite, key, try_once};
+use ringfence_wire::{AcquireRequest, Claim, LeaseId, Mode};
+
+/// Bounds what should take far less.
+const SOON: Duration = Duration::from_secs(60);
+/// More connections to a node than it may have files open.
+const SILENT: usize = 280;
+/// Enough for a second segment of the log, and some snapshots.
+const WRITES: u64 = 400;
+
+/// About 15 KB of keys.
+fn large(number: u64) -> AcquireRequest {
+    let claim =
+        |part| Claim { key: key(&format!("{number}/{part}/{}", "x".repeat(220))), mode: Mode::Exclusive };
+    AcquireRequest { keys: (0..64).map(claim).collect(), ..try_once("replaced") }
+}
+
+#[tokio::test]
+async fn silent_connections_stop_no_node_however_low_its_limit_of_descriptors() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let limited = dir.path().join("limited");
+    let script = format!("#!/bin/sh\nulimit -n 256 && exec '{}' \"$@\"\n", env!("CARGO_BIN_EXE_ringfence"));
+    std::fs::write(&limited, script).unwrap();
+    std::fs::set_permissions(&limited, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let builder = Cluster::builder(&limited).argument("--snapshot-after-bytes").argument("1000000");
+    let cluster = builder.start().await.unwrap();
+    let log = cluster.node(1).log();
+    assert!(log.contains("few connections") && log.contains("connections=128"), "{log}");
+
+    let connect = |_| cluster.nodes().iter().map(|node| TcpStream::connect(node.http()).unwrap());
+    let mut silent: Vec<TcpStream> = (0..SILENT).flat_map(connect).collect();
+    for number in 0..WRITES {
+        let node = &cluster.nodes()[number as usize % 3];
+        let (client, lease, wish) = (node.client(), LeaseId::random(), large(number));
+        definite(SOON, || client.acquire(lease, &wish)).await.unwrap();
+        definite(SOON, || client.release(lease)).await.unwrap();
+        // They come again.
+        silent.remove(0);
+        silent.push(TcpStream::connect(node.http()).unwrap());
+    }
+    for node in cluster.nodes() {
+        assert!(node.is_running(), "{}", node.log());
+        let metrics = node.client().metrics().await.done();
+        let value = |name: &str| -> f64 {
+            let line = metrics.lines().find_map(|line| line.strip_prefix(name)).expect(name);
+            line.trim().parse().unwrap()
+        };
+        assert_eq!(value("ringfence_http_connections_most"), 128.0);
+        assert!(value("ringfence_http_connections ") <= 128.0);
+        assert!(value("ringfence_http_connections_closed_total{reason=\"evicted\"}") > 100.0);
+        assert!(value("ringfence_raft_snapshot_seconds_count") >= 1.0, "snapshots were taken");
+        let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&node.data()), 0o700);
+        assert_eq!(mode(&node.data().join("NODE")), 0o600);
+    }
+}
