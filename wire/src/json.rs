@@ -18,11 +18,33 @@ impl FieldError {
     }
 }
 
+/// The most values that are read. Each costs an allocation or two, and to say which one is wrong costs some times as much:
+/// so this bounds how long a body takes that a stranger sends.
+pub(crate) const MAX_VALUES: usize = 20_000;
+
 /// Reads `body` as a `T`. An empty body is `{}`.
 pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
+    if body.len() > MAX_VALUES && values(body) > MAX_VALUES {
+        let detail = "a body has at most 20,000 values".to_owned();
+        return Err(FieldError { field: None, detail });
+    }
     let body = if body.trim_ascii().is_empty() { b"{}".as_slice() } else { body };
     // To keep track of the path costs about as much as to read: only who is wrong is read so.
     serde_json::from_slice(body).or_else(|_| with_path(body))
+}
+
+/// How many values there are, or more: every one follows on a comma, or opens a list or an object, or is the first of one.
+fn values(body: &[u8]) -> usize {
+    let (mut values, mut is_text, mut bytes) = (0, false, body.iter());
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => is_text = !is_text,
+            b'\\' if is_text => drop(bytes.next()),
+            b',' | b'[' | b'{' if !is_text => values += 1,
+            _ => {}
+        }
+    }
+    values
 }
 
 fn with_path<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {

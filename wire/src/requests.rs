@@ -24,7 +24,7 @@ pub struct Claim {
 
 /// The body of `PUT /v1/leases/{lease_id}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct AcquireRequest {
     /// 1 to [`MAX_KEYS`] keys, none twice; granted all or nothing.
     pub keys: Vec<Claim>,
@@ -47,7 +47,7 @@ pub struct AcquireRequest {
 
 /// The body of `POST /v1/leases/{lease_id}/renew`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct RenewRequest {
     /// A new time-to-live; without it the lease's own.
     #[serde(default)]
@@ -56,7 +56,7 @@ pub struct RenewRequest {
 
 /// The body of `POST /v1/renew`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct RenewManyRequest {
     /// At most [`MAX_BATCH`] leases.
     pub lease_ids: Vec<LeaseId>,
@@ -64,7 +64,7 @@ pub struct RenewManyRequest {
 
 /// The body of `POST /v1/revoke`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct RevokeRequest {
     /// A key of the lease.
     pub key: Key,
@@ -74,7 +74,7 @@ pub struct RevokeRequest {
 
 /// The body of `POST /v1/cluster/members`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct AddMemberRequest {
     /// The new node's id, from 1.
     pub id: u64,
@@ -98,7 +98,7 @@ impl AddMemberRequest {
 
 /// The body of `POST /v1/cluster/transfer`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct TransferRequest {
     /// The voter that is to lead; without it the one that lacks the least of the log.
     #[serde(default)]
@@ -107,7 +107,7 @@ pub struct TransferRequest {
 
 /// The body of `POST /v1/batch`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct BatchRequest {
     /// At most [`MAX_BATCH`], each on its own.
     pub operations: Vec<Operation>,
@@ -127,7 +127,7 @@ pub enum Operation {
 
 /// An acquire in a batch: it is answered at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct BatchAcquire {
     /// The client's handle.
     pub lease_id: LeaseId,
@@ -149,7 +149,7 @@ pub struct BatchAcquire {
 
 /// A renewal in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct BatchRenew {
     /// The lease.
     pub lease_id: LeaseId,
@@ -160,7 +160,7 @@ pub struct BatchRenew {
 
 /// A release in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct BatchRelease {
     /// The lease.
     pub lease_id: LeaseId,
@@ -168,7 +168,7 @@ pub struct BatchRelease {
 
 /// A token to validate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct Check {
     /// The key that the token was granted for.
     pub key: Key,
@@ -178,7 +178,7 @@ pub struct Check {
 
 /// The body of `POST /v1/validate`: `{"key","token"}` or `{"checks":[…]}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, remote = "Self")]
 pub struct ValidateRequest {
     /// Of a single check.
     #[serde(default)]
@@ -266,6 +266,40 @@ fn check_batch(len: usize, path: &str) -> Result<(), FieldError> {
     Ok(())
 }
 
+/// serde takes a list for a struct, too, and its items for the fields in their order. These are read from objects only.
+macro_rules! objects {
+    ($($name:ident)*) => {$(
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                Self::serialize(self, serializer)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Object;
+                impl<'de> de::Visitor<'de> for Object {
+                    type Value = $name;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str("an object")
+                    }
+
+                    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<$name, A::Error> {
+                        $name::deserialize(de::value::MapAccessDeserializer::new(map))
+                    }
+                }
+                deserializer.deserialize_map(Object)
+            }
+        }
+    )*};
+}
+
+objects! {
+    AcquireRequest RenewRequest RenewManyRequest RevokeRequest AddMemberRequest TransferRequest BatchRequest
+    BatchAcquire BatchRenew BatchRelease Check ValidateRequest
+}
+
 /// The long form of a [`Claim`].
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename = "key")]
@@ -318,6 +352,7 @@ impl<'de> Deserialize<'de> for Claim {
 mod tests {
     use super::*;
     use crate::from_json;
+    use crate::json::MAX_VALUES;
 
     fn field_of<T: serde::de::DeserializeOwned + fmt::Debug>(json: &str) -> (String, String) {
         let error = from_json::<T>(json.as_bytes()).expect_err(json);
@@ -352,6 +387,10 @@ mod tests {
             (r#"{"keys":["a"],"metadata":{"a":1}}"#, "metadata.a", "string"),
             (r#"{"ttl_ms":500}"#, "keys", "missing field `keys`"),
             (r#"{"keys":["a"],"keys":["b"]}"#, "keys", "duplicate field"),
+            (r#"{"keys":["a"],"metadata":{"a":"1","a":"1"}}"#, "metadata.a", "duplicate field"),
+            (r#"{"keys":["a"],"metadata":[["a","1"]]}"#, "metadata", "sequence"),
+            (r#"{"keys":[["a","shared"]]}"#, "keys[0]", "a key as a string"),
+            (r#"[["a"]]"#, "", "expected an object"),
         ] {
             let (found, detail) = field_of::<AcquireRequest>(json);
             assert_eq!(found, field, "{json}: {detail}");
@@ -360,6 +399,37 @@ mod tests {
         let (field, _) = field_of::<BatchRequest>(r#"{"operations":[{"renew":{"lease_id":"x"}}]}"#);
         assert_eq!(field, "operations[0].renew.lease_id");
         assert!(field_of::<AcquireRequest>("{").1.contains("line 1"), "the place of a syntax error is told");
+    }
+
+    #[test]
+    fn a_list_is_no_request() {
+        let id = "0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10";
+        let wrong = |(field, detail): (String, String), expected: &str| {
+            assert_eq!(field, expected, "{detail}");
+            assert!(detail.contains("expected an object"), "{detail}");
+        };
+        wrong(field_of::<RenewRequest>("[]"), "");
+        wrong(field_of::<RenewRequest>("[null]"), "");
+        wrong(field_of::<TransferRequest>("[]"), "");
+        wrong(field_of::<RenewManyRequest>("[[]]"), "");
+        wrong(field_of::<RevokeRequest>(r#"["a",1]"#), "");
+        wrong(field_of::<AddMemberRequest>(r#"[1,"a:1"]"#), "");
+        wrong(field_of::<BatchRequest>("[[]]"), "");
+        wrong(field_of::<ValidateRequest>("[]"), "");
+        wrong(field_of::<ValidateRequest>(r#"{"checks":[["a",1]]}"#), "checks[0]");
+        for name in ["acquire", "renew", "release"] {
+            let json = format!(r#"{{"operations":[{{"{name}":["{id}",["a"]]}}]}}"#);
+            wrong(field_of::<BatchRequest>(&json), &format!("operations[0].{name}"));
+        }
+    }
+
+    #[test]
+    fn a_body_of_very_many_values_is_not_read() {
+        let list = |count| format!(r#"{{"keys":[{}"a"]}}"#, r#""a,[{\",","#.repeat(count - 2));
+        let error = from_json::<AcquireRequest>(list(MAX_VALUES + 1).as_bytes()).err().unwrap();
+        assert!(error.field.is_none() && error.detail.contains("20,000 values"), "{error}");
+        let read: AcquireRequest = from_json(list(MAX_VALUES).as_bytes()).unwrap();
+        assert_eq!(read.keys.len(), MAX_VALUES - 1, "as many are read");
     }
 
     #[test]

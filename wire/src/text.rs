@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::fmt;
 
 use arcstr::ArcStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -63,7 +64,26 @@ impl Metadata {
 
 impl<'de> Deserialize<'de> for Metadata {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let entries = BTreeMap::deserialize(deserializer)?;
-        Self::new(entries).ok_or_else(|| de::Error::custom("metadata has at most 4,096 bytes in all"))
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Metadata;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Metadata, A::Error> {
+                let mut entries = BTreeMap::new();
+                while let Some((name, value)) = map.next_entry::<String, String>()? {
+                    if entries.contains_key(&name) {
+                        return Err(de::Error::custom(format_args!("duplicate field `{name}`")));
+                    }
+                    entries.insert(name, value);
+                }
+                Metadata::new(entries)
+                    .ok_or_else(|| de::Error::custom("metadata has at most 4,096 bytes in all"))
+            }
+        }
+        deserializer.deserialize_map(Visitor)
     }
 }
