@@ -58,10 +58,26 @@ impl Group {
         }
     }
 
-    /// Adds `event`, once, to a step of what comes after `before`. Gives how many bytes that made.
-    pub(super) fn add(&mut self, event: &Event, prefix: &str, before: Revision) -> usize {
+    /// How much text is kept.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Up to where the oldest piece goes that is kept.
+    pub(super) fn oldest(&self) -> Option<Revision> {
+        self.pieces.front().map(|piece| piece.upto)
+    }
+
+    /// Whether there is no text that will be the next piece.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    /// Adds `event`, once, to a step of what comes after `before`. Gives how many bytes that made; `None` where it was added
+    /// before.
+    pub(super) fn add(&mut self, event: &Event, prefix: &str, before: Revision) -> Option<usize> {
         if self.latest == event.revision {
-            return 0;
+            return None;
         }
         self.latest = event.revision;
         if self.text.is_empty() {
@@ -69,7 +85,7 @@ impl Group {
         }
         let before = self.text.len();
         frame::put_event(&mut self.text, event, prefix);
-        self.text.len() - before
+        Some(self.text.len() - before)
     }
 
     /// A step has come to `upto`, and a round to its end if it `is_last`. Tells whether there is a new piece.
@@ -131,7 +147,7 @@ mod tests {
         let mut group = Group::new(Revision(2));
         for (before, found, upto) in [(2, &[][..], 4), (4, &[5, 6], 6), (6, &[], 8), (8, &[9], 9)] {
             for revision in found {
-                assert!(group.add(&event(*revision, &["a"]), "", Revision(before)) > 0);
+                assert!(group.add(&event(*revision, &["a"]), "", Revision(before)) > Some(0));
             }
             assert_eq!(group.end_step(Revision(upto), true), !found.is_empty());
         }

@@ -1,6 +1,6 @@
 //! What is told to whom: the rounds, and where each watch has come to. No time passes here, and nothing is sent.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -14,9 +14,14 @@ use super::frame;
 use super::group::{Follows, Group};
 use crate::measure;
 
-/// How much of the history one step reads at most.
+/// How much of the history one step reads at most: changes, and bytes of text that it makes of them.
 const STEP: usize = 256;
 const STEP_BYTES: usize = 64 << 10;
+/// How much a step looks at, whether it makes any text of that or not: keys that are compared with a prefix, and prefixes
+/// that are looked for. Each may be 512 bytes long.
+const STEP_LOOKS: usize = 8_192;
+/// The most text that is kept for slow readers, of all prefixes together.
+const MOST_KEPT: usize = 32 << 20;
 /// How many watches are woken at once: each writes to its client, on the thread that everything else runs on.
 const AT_ONCE: usize = 32;
 /// How many steps those who are behind may read, all together, until they are allowed more.
@@ -33,6 +38,12 @@ const LEAST_FAR: u64 = 64;
 pub(super) struct Rounds {
     /// Up to which change they have come.
     given: Revision,
+    /// How far the next change has been looked through.
+    within: Within,
+    /// The prefixes whose groups have new text that is not a piece yet.
+    fresh: Vec<Box<str>>,
+    /// How much text is kept in all groups.
+    kept: usize,
     watches: HashMap<u64, Watch>,
     /// The number of the next watch.
     next: u64,
@@ -43,7 +54,22 @@ pub(super) struct Rounds {
     sleepers: Vec<u64>,
     /// How many steps of the history may be read, and who waits for more.
     reads: u32,
-    hungry: Vec<u64>,
+    hungry: VecDeque<u64>,
+}
+
+/// A place in a change, and in the lengths of prefixes.
+#[derive(Clone, Copy, Default)]
+struct Within {
+    /// So many of its keys were looked through,
+    keys: usize,
+    /// and of the next one all prefixes that are shorter.
+    length: usize,
+}
+
+impl Within {
+    fn is_begun(self) -> bool {
+        self.keys > 0 || self.length > 0
+    }
 }
 
 /// One watch.
@@ -57,6 +83,8 @@ struct Watch {
     /// What is for it alone, and comes before anything else.
     own: Option<Bytes>,
     is_ended: bool,
+    /// Whether it waits to be allowed to read.
+    is_hungry: bool,
     /// Of the connection, once it has found nothing to send.
     waker: Option<Waker>,
 }
@@ -88,6 +116,16 @@ impl Rounds {
             *self.lengths.entry(prefix.len()).or_default() += 1;
         }
         group.numbers.insert(number);
+        // The next change may have been looked through for shorter prefixes, or other keys.
+        if self.within.is_begun()
+            && let Some(event) = history.after(given).and_then(|mut events| events.next())
+            && event.keys.iter().any(|(key, ..)| key.as_str().starts_with(prefix))
+        {
+            if group.is_fresh() {
+                self.fresh.push(prefix.into());
+            }
+            group.add(event, prefix, given);
+        }
         self.watches.insert(number, Watch::new(prefix.into(), after));
         number
     }
@@ -97,6 +135,7 @@ impl Rounds {
         let Some(group) = self.groups.get_mut(&prefix) else { return };
         group.numbers.remove(&number);
         if group.numbers.is_empty() {
+            self.kept -= group.bytes();
             self.groups.remove(&prefix);
             if let Some(count) = self.lengths.get_mut(&prefix.len()) {
                 *count -= 1;
@@ -107,40 +146,92 @@ impl Rounds {
         }
     }
 
-    /// Takes the next changes, as many as make a short step, of a round that goes up to number `upto`. Tells whether there
+    /// Takes the next changes, or a part of one, as many as make a short step, of a round that goes up to number `upto`. Tells whether there
     /// are more.
     pub(super) fn step(&mut self, history: &History, upto: Revision) -> bool {
         let Some(events) = history.after(self.given) else {
             // The node took over a snapshot, or was kept from rounds for long: each finds out by itself where it is.
-            self.given = history.last();
+            (self.given, self.within, self.kept) = (history.last(), Within::default(), 0);
             self.groups.values_mut().for_each(|group| group.start_after(self.given));
+            self.fresh.clear();
             self.sleepers = self.watches.keys().copied().collect();
             return false;
         };
-        let (before, mut bytes) = (self.given, 0);
+        let (before, mut work) = (self.given, Work::default());
         for event in events.take_while(|event| event.revision <= upto).take(STEP) {
-            bytes += find(event, before, &self.lengths, &mut self.groups);
-            self.given = event.revision;
-            if bytes >= STEP_BYTES {
+            if !self.find(event, before, &mut work) {
+                // No piece has only a part of a change for some of its watches.
+                return true;
+            }
+            (self.given, self.within) = (event.revision, Within::default());
+            if work.is_enough() {
                 break;
             }
         }
         let goes_on = self.given < upto;
-        for group in self.groups.values_mut() {
-            if !group.end_step(self.given, !goes_on) {
-                continue;
-            }
-            let mut all_at = self.given;
-            for number in &group.numbers {
-                let Some(watch) = self.watches.get(number) else { continue };
-                all_at = all_at.min(watch.at);
-                if watch.waker.is_some() {
-                    self.sleepers.push(*number);
+        self.end_step(!goes_on);
+        goes_on
+    }
+
+    /// Adds `event` to what each prefix of its keys has in a step of what comes after `before`, from where the last step came
+    /// to in it. Tells whether it came to its end.
+    fn find(&mut self, event: &Event, before: Revision, work: &mut Work) -> bool {
+        for (index, (key, ..)) in event.keys.iter().enumerate().skip(self.within.keys) {
+            let key = key.as_str();
+            for &length in self.lengths.range(self.within.length..=key.len()).map(|(length, _)| length) {
+                if work.is_enough() {
+                    self.within = Within { keys: index, length };
+                    return false;
+                }
+                work.looks += 1;
+                // A prefix ends where a character does.
+                let Some(prefix) = key.get(..length) else { continue };
+                let Some(group) = self.groups.get_mut(prefix) else { continue };
+                if group.is_fresh() {
+                    self.fresh.push(prefix.into());
+                }
+                if let Some(bytes) = group.add(event, prefix, before) {
+                    work.bytes += bytes;
+                    work.looks += event.keys.len();
                 }
             }
-            group.told_up_to(all_at);
+            self.within = Within { keys: index + 1, length: 0 };
         }
-        goes_on
+        true
+    }
+
+    /// Makes pieces of new text: where there is enough of it, or the round `is_through`.
+    fn end_step(&mut self, is_through: bool) {
+        for prefix in std::mem::take(&mut self.fresh) {
+            let Some(group) = self.groups.get_mut(&prefix) else { continue };
+            self.kept -= group.bytes();
+            if group.end_step(self.given, is_through) {
+                let mut all_at = self.given;
+                for number in &group.numbers {
+                    let Some(watch) = self.watches.get(number) else { continue };
+                    all_at = all_at.min(watch.at);
+                    if watch.waker.is_some() {
+                        self.sleepers.push(*number);
+                    }
+                }
+                group.told_up_to(all_at);
+            } else if !group.is_fresh() {
+                self.fresh.push(prefix);
+            }
+            self.kept += group.bytes();
+        }
+        self.forget_oldest();
+    }
+
+    /// Holds what is kept in all groups below its bound. Whoever has not been told of it reads the history.
+    fn forget_oldest(&mut self) {
+        while self.kept > MOST_KEPT {
+            let oldest = self.groups.values().filter_map(Group::oldest).min().unwrap_or(self.given);
+            // Half of the way, so that a few passes over all groups are enough however many pieces there are.
+            let middle = Revision(oldest.0.midpoint(self.given.0));
+            self.groups.values_mut().for_each(|group| group.told_up_to(middle));
+            self.kept = self.groups.values().map(Group::bytes).sum();
+        }
     }
 
     /// Wakes some of those for whom there is something new. Gives how many.
@@ -190,7 +281,9 @@ impl Rounds {
                     }
                 }
                 Follows::Kept(_) => {
-                    self.hungry.push(number);
+                    if !std::mem::replace(&mut watch.is_hungry, true) {
+                        self.hungry.push_back(number);
+                    }
                     watch.waker = Some(cx.waker().clone());
                     return Next::Nothing;
                 }
@@ -208,12 +301,17 @@ impl Rounds {
         !self.hungry.is_empty()
     }
 
-    /// Those who are behind may read on.
+    /// Those who are behind may read on: by turns, some at a time.
     pub(super) fn feed(&mut self) {
         self.reads = READS;
-        for number in self.hungry.drain(..) {
+        let mut fed = 0;
+        while fed < READS
+            && let Some(number) = self.hungry.pop_front()
+        {
             if let Some(watch) = self.watches.get_mut(&number) {
+                watch.is_hungry = false;
                 watch.wake();
+                fed += 1;
             }
         }
     }
@@ -223,16 +321,23 @@ impl Rounds {
     pub(super) fn remind(&mut self, now: Instant, history: &History) {
         let kept = self.given.0.saturating_sub(history.before().0);
         let far = (kept / 4).clamp(LEAST_FAR, FAR);
-        for watch in self.watches.values_mut().filter(|watch| watch.own.is_none() && !watch.is_ended) {
+        for (number, watch) in &mut self.watches {
+            if watch.own.is_some() || watch.is_ended {
+                continue;
+            }
             match self.groups.get(&watch.prefix).map(|group| group.after(watch.at, self.given)) {
                 Some(Follows::Nothing(_)) if watch.waker.is_some() && watch.at <= self.given => {
                     let behind = self.given.0.saturating_sub(watch.told.0);
                     if behind >= far || now.duration_since(watch.told_at) >= QUIET {
                         watch.tell(self.given);
-                        watch.put(frame::bookmark(self.given));
+                        watch.own = Some(frame::bookmark(self.given));
+                        self.sleepers.push(*number);
                     }
                 }
-                Some(Follows::Kept(_)) if history.after(watch.at).is_none() => watch.cut_off(history),
+                Some(Follows::Kept(_)) if history.after(watch.at).is_none() => {
+                    watch.cut_off(history);
+                    self.sleepers.push(*number);
+                }
                 _ => {}
             }
         }
@@ -247,25 +352,17 @@ impl Rounds {
     }
 }
 
-/// Adds `event` to what each prefix of its keys has in a step of what comes after `before`. Gives how many bytes that made.
-fn find(
-    event: &Event,
-    before: Revision,
-    lengths: &BTreeMap<usize, usize>,
-    groups: &mut HashMap<Box<str>, Group>,
-) -> usize {
-    let mut bytes = 0;
-    for (key, ..) in &event.keys {
-        let key = key.as_str();
-        let lengths = lengths.keys().take_while(|length| **length <= key.len());
-        // A prefix ends where a character does.
-        for prefix in lengths.filter_map(|length| key.get(..*length)) {
-            if let Some(group) = groups.get_mut(prefix) {
-                bytes += group.add(event, prefix, before);
-            }
-        }
+/// What a step has done.
+#[derive(Default)]
+struct Work {
+    looks: usize,
+    bytes: usize,
+}
+
+impl Work {
+    fn is_enough(&self) -> bool {
+        self.looks >= STEP_LOOKS || self.bytes >= STEP_BYTES
     }
-    bytes
 }
 
 impl Watch {
@@ -278,6 +375,7 @@ impl Watch {
             told_at: Instant::now(),
             own: head,
             is_ended: false,
+            is_hungry: false,
             waker: None,
         }
     }
@@ -316,12 +414,7 @@ impl Watch {
         };
         measure::watches_cut_off_total(reason).increment(1);
         self.is_ended = true;
-        self.put(frame::cut_off(CutOff { revision: self.told, reason }));
-    }
-
-    fn put(&mut self, own: Bytes) {
-        self.own = Some(own);
-        self.wake();
+        self.own = Some(frame::cut_off(CutOff { revision: self.told, reason }));
     }
 
     fn wake(&mut self) {

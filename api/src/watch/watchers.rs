@@ -20,6 +20,8 @@ use crate::problems::Failed;
 const GATHER: Duration = Duration::from_millis(20);
 const GATHER_FOR_EACH: Duration = Duration::from_millis(1);
 const GATHER_AT_MOST: Duration = Duration::from_secs(2);
+/// The most watches of a node. Each costs memory, and a look from time to time.
+const MOST: usize = 4_096;
 /// How often quiet and slow watches are looked for.
 const REMIND: Duration = Duration::from_secs(1);
 
@@ -67,6 +69,10 @@ impl Watchers {
         // Before the history is looked at: nothing that comes after that is missed.
         let progress = self.handle.progress();
         let mut state = self.state();
+        if state.rounds.count() >= MOST {
+            let detail = "this node has as many watches as it takes, 4,096: watch at another node";
+            return Err(Failed::new(ProblemKind::Overloaded, detail));
+        }
         let number = self.handle.history(|history| {
             let after = after.unwrap_or(history.last());
             match history.after(after).is_some() {
@@ -114,6 +120,7 @@ impl Watchers {
                 }
                 () = self.changed_at(next_round, &mut progress) => true,
             };
+            self.wake_all().await;
             if is_due {
                 let pause = GATHER_FOR_EACH * self.round().await;
                 next_round = Instant::now() + pause.clamp(GATHER, GATHER_AT_MOST);
@@ -158,14 +165,21 @@ impl Watchers {
             let goes_on = self.step(upto);
             // All are short steps on the thread that everything else runs on.
             yield_now().await;
-            while self.state().rounds.has_sleepers() {
-                woken += self.state().rounds.wake_some();
-                yield_now().await;
-            }
+            woken += self.wake_all().await;
             if !goes_on {
                 return woken;
             }
         }
+    }
+
+    /// Wakes those for whom there is something new, some at a time. Gives how many.
+    async fn wake_all(&self) -> u32 {
+        let mut woken = 0;
+        while self.state().rounds.has_sleepers() {
+            woken += self.state().rounds.wake_some();
+            yield_now().await;
+        }
+        woken
     }
 
     fn step(&self, upto: Revision) -> bool {

@@ -85,6 +85,60 @@ fn a_round_is_made_of_short_steps_and_ends_where_it_was_to() {
     assert!(rounds.given < Revision(steps + 130), "{:?}", rounds.given);
 }
 
+/// Once a step counted only the text that it made: that of a change of many keys, and of watches of prefixes of all lengths,
+/// took most of a second.
+#[test]
+fn a_step_is_short_however_many_prefixes_are_looked_for_and_may_end_within_a_change() {
+    let (mut rounds, mut history) = (Rounds::default(), History::default());
+    let keys: Vec<String> =
+        (0..64).map(|key| char::from(b'0' + key).to_string().repeat(Key::MAX_BYTES)).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    // None of these finds anything, so that no text is made.
+    let others = "z".repeat(Key::MAX_BYTES);
+    let others: Vec<u64> =
+        (1..=others.len()).map(|length| rounds.enter(&others[..length], Revision(0), &history)).collect();
+    keep(&mut history, 1..=3, &keys);
+    let (mut steps, mut numbers) = (1, Vec::new());
+    while rounds.step(&history, Revision(3)) {
+        steps += 1;
+        if steps == 3 {
+            assert_eq!(rounds.given, Revision(0), "it is still with the first change");
+            // The keys of these were looked through already, or not yet.
+            let prefixes = [keys[0], "1", "", &keys[63][..9]];
+            numbers.extend(prefixes.map(|prefix| rounds.enter(prefix, Revision(0), &history)));
+        }
+    }
+    // 3 changes of 64 keys, of each of which 512 prefixes are looked for.
+    assert!(steps >= 12, "{steps} steps");
+    for number in numbers {
+        assert_eq!(told(&mut rounds, number, &history), [1, 2, 3]);
+    }
+    for number in others {
+        assert_eq!(told(&mut rounds, number, &history), [0; 0]);
+    }
+}
+
+#[test]
+fn what_is_kept_for_slow_readers_has_a_bound_for_all_prefixes_together() {
+    let (mut rounds, mut history) = (Rounds::default(), History::default());
+    let prefixes: Vec<String> = (0..400).map(|number| format!("{number:03}/")).collect();
+    let numbers: Vec<u64> =
+        prefixes.iter().map(|prefix| rounds.enter(prefix, Revision(0), &history)).collect();
+    let mut most = 0;
+    for revision in 1..=60_000_u64 {
+        let prefix = &prefixes[revision as usize % prefixes.len()];
+        keep(&mut history, revision..=revision, &[&format!("{prefix}{}", "k".repeat(500))]);
+        if revision % 1_000 == 0 {
+            round(&mut rounds, &history);
+            most = most.max(rounds.kept);
+            assert_eq!(rounds.kept, rounds.groups.values().map(Group::bytes).sum::<usize>());
+        }
+    }
+    assert!((MOST_KEPT / 2..=MOST_KEPT).contains(&most), "{most} bytes");
+    numbers.into_iter().for_each(|number| rounds.leave(number));
+    assert_eq!(rounds.kept, 0);
+}
+
 #[test]
 fn one_that_begins_later_or_ahead_of_the_rounds_is_told_all_after_its_number_and_nothing_twice() {
     let (mut rounds, mut history) = (Rounds::default(), History::default());
@@ -186,6 +240,9 @@ async fn one_that_is_told_nothing_for_long_or_while_much_happens_is_told_where_t
         keep(history, history.last().0 + 1..=given, &["a"]);
         round(&mut rounds, history);
         rounds.remind(Instant::now() + Duration::from_secs(seconds), history);
+        while rounds.has_sleepers() {
+            rounds.wake_some();
+        }
         sent(&mut rounds, number, history).0
     };
     assert_eq!(reminded(14, 64, &mut history), "");
