@@ -44,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) snapshot_after_bytes: u64,
     /// How long a request takes that is logged for it.
     pub(crate) slow_request: Duration,
+    /// The host names that requests may name, besides addresses and the members' own; empty: any.
+    pub(crate) hosts: Vec<String>,
     /// How many connections of clients there may be, if not as many as there is room for.
     pub(crate) max_connections: Option<usize>,
     /// The mirror, if there is to be one.
@@ -82,6 +84,7 @@ pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result
         restore: options.restore.or(file.restore),
         snapshot_after_bytes: options.snapshot_after_bytes.or(file.snapshot_after_bytes),
         slow_request: options.slow_request.or(file.slow_request),
+        hosts: options.hosts.or(file.hosts),
         max_connections: options.max_connections.or(file.max_connections),
         redis: options.redis.or(file.redis),
         mirror: MirrorOptions {
@@ -139,6 +142,7 @@ impl Config {
             restored: restored.transpose().context("--restore")?,
             snapshot_after_bytes: options.snapshot_after_bytes.unwrap_or(SNAPSHOT_AFTER_BYTES),
             slow_request: options.slow_request.map_or(SLOW_REQUEST, Into::into),
+            hosts: hosts(options.hosts.as_deref().unwrap_or_default())?,
             max_connections: options.max_connections,
             mirror: mirror(options.redis, options.mirror)?,
         })
@@ -190,6 +194,17 @@ fn parse_peers(list: &str) -> anyhow::Result<BTreeMap<u64, String>> {
         ensure!(peers.insert(id, address.to_owned()).is_none(), "--peers lists node {id} twice");
     }
     Ok(peers)
+}
+
+fn hosts(list: &str) -> anyhow::Result<Vec<String>> {
+    let hosts: Vec<_> = list.split(',').map(str::trim).filter(|host| !host.is_empty()).collect();
+    for host in &hosts {
+        ensure!(
+            !host.contains(['/', ':']),
+            "--hosts: `{host}` is not a name: give it without scheme and port"
+        );
+    }
+    Ok(hosts.into_iter().map(str::to_owned).collect())
 }
 
 fn check_address(address: &str) -> anyhow::Result<()> {

@@ -97,6 +97,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let options = ringfence_api::Options {
         metrics: recorder,
         connections: Arc::clone(&connections),
+        hosts: config.hosts,
         draining: drain.clone(),
         slow_request: config.slow_request,
         mirror: told,

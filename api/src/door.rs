@@ -101,7 +101,9 @@ impl Door {
         let method = measure::method(request.method());
         let begun = Begun { door: &self, asker: &asker, method, route, at: Instant::now() };
         let checked = head::check(&request).map_err(Failed::from);
-        let answer = match checked.and_then(|()| origin::check(&request, || self.handle.status())) {
+        let answer = match checked
+            .and_then(|()| origin::check(&request, &self.options.hosts, || self.handle.status()))
+        {
             Ok(()) => work(Arc::clone(&self), request).await,
             Err(refused) => Err(refused),
         };

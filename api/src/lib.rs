@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  request ─▶ serve ───▶ routes ─▶ door ───────────▶ a handler ────▶ Handle (raft) ─▶ outcome ─▶ answer or problem
-//!             bounds,    asker     head, Origin,     parses path,
+//!             bounds,    asker     head, Host,       parses path,
 //!             draining             ringfence-leader, query and body
 //!                                  measurements,     into wire types
 //!                                  request_log
@@ -72,6 +72,9 @@ pub struct Options {
     pub metrics: PrometheusHandle,
     /// The connections that the routes are served on.
     pub connections: Arc<Connections>,
+    /// The host names by which requests may reach this node, besides addresses and the members' own. Empty: any name, but
+    /// for what a browser sends.
+    pub hosts: Vec<String>,
     /// Turns `true` when the process is to stop. From then on `/readyz` says 503 and requests that wait are answered:
     /// 202 where they keep their place, else 504. Both tell the client to repeat its PUT, which finds the place in the
     /// queue on any other node.

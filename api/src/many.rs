@@ -1,19 +1,25 @@
-//! Many renewals or operations in one request. They stand in one log entry, so either all have outcomes or none has: a
-//! request without outcomes fails as a whole, with 503 or 504.
+//! Many renewals or operations in one request.
+//!
+//! Those of few keys stand in one log entry together. To apply an entry, and to put what came of it into JSON, are steps on
+//! the thread that everything else runs on: so operations of very many keys are proposed one part after the other. A request
+//! of which the first part has no outcomes fails as a whole, with 503 or 504; where a later one has none, its operations are
+//! answered so, and those behind it are certainly not done.
 
 use std::sync::Arc;
 
 use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
 use futures_util::future::join_all;
-use ringfence_lease::{Acquire, Command, Outcome};
+use ringfence_lease::{Acquire, Command, LeaseTable, Outcome};
 use ringfence_raft::Unanswered;
 use ringfence_wire::{
-    BatchAcquire, BatchAnswer, BatchBody, BatchRequest, BatchResult, Grant, LeaseId, MirroredGrant,
-    Operation, RenewManyRequest, Wait,
+    BatchAcquire, BatchBody, BatchRelease, BatchRenew, BatchRequest, BatchResult, Grant, LeaseId,
+    MirroredGrant, Operation, ProblemKind, RenewManyRequest, Wait,
 };
 
-use crate::door::{Answer, Door, json};
+use crate::door::{Answer, Door};
 use crate::leases::{released, renewed};
 use crate::problems::Failed;
 use crate::query::Query;
@@ -24,18 +30,15 @@ use crate::{body, measure};
 pub(crate) async fn renew(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
     let wish = body::read(request, RenewManyRequest::check).await?;
-    run(
-        &door,
-        wish.lease_ids.into_iter().map(|lease_id| (Command::Renew { lease_id, ttl: None }, Kind::Renew)),
-    )
-    .await
+    let renew = |lease_id| Operation::Renew(BatchRenew { lease_id, ttl_ms: None });
+    run(&door, wish.lease_ids.into_iter().map(renew).collect()).await
 }
 
 /// `POST /v1/batch`
 pub(crate) async fn batch(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
     let wish = body::read(request, BatchRequest::check).await?;
-    run(&door, wish.operations.into_iter().map(|operation| command(&door, operation))).await
+    run(&door, wish.operations).await
 }
 
 /// What an outcome is the outcome of.
@@ -70,27 +73,106 @@ fn once(door: &Door, wish: BatchAcquire) -> Acquire {
     }
 }
 
-async fn run(door: &Door, commands: impl Iterator<Item = (Command, Kind)>) -> Answer {
-    let (commands, kinds): (Vec<_>, Vec<_>) = commands.unzip();
-    let acquires = commands.iter().filter_map(|command| match command {
-        Command::Acquire(acquire) => Some((acquire.lease_id, acquire.attachment)),
-        _ => None,
-    });
-    let unless_answered = TakeBack::unless_answered(&door.handle, acquires.collect());
-    let outcomes = if commands.is_empty() { Ok(Vec::new()) } else { door.handle.propose(commands).await };
-    let mirrored = match &outcomes {
-        Ok(outcomes) => mirrored(door, &kinds, outcomes).await,
-        Err(_) => None,
-    };
-    unless_answered.answered();
-    let outcomes = outcomes.map_err(|unanswered| {
-        let failed = Failed::from(unanswered);
-        kinds.iter().for_each(|kind| kind.failed(&failed));
-        failed
-    })?;
-    let results =
-        kinds.into_iter().zip(outcomes).map(|(kind, outcome)| kind.result(outcome, mirrored)).collect();
-    Ok(json(StatusCode::OK, &BatchAnswer { results }))
+/// How many keys the operations of one part have together, if it is not a single one.
+const MAX_KEYS_AT_ONCE: usize = 4_096;
+/// An answer that has become so long takes the results of no further part.
+const MAX_ANSWER_BYTES: usize = 8 << 20;
+
+async fn run(door: &Door, operations: Vec<Operation>) -> Answer {
+    let parts = door.handle.view(|table| parts(operations, |operation| keys_of(table, operation)));
+    let mut results = Results::default();
+    let (mut unanswered, mut refused) = (Vec::new(), None::<Failed>);
+    for (number, part) in parts.into_iter().enumerate() {
+        let (commands, kinds): (Vec<_>, Vec<_>) =
+            part.into_iter().map(|operation| command(door, operation)).unzip();
+        if refused.is_none() && results.text.len() > MAX_ANSWER_BYTES {
+            let detail = "the answer has become too long for this: it was not done, ask for fewer at once";
+            refused = Some(Failed::new(ProblemKind::TooLarge, detail));
+        }
+        if let Some(refused) = &refused {
+            kinds.into_iter().for_each(|kind| results.put(&kind.refused(refused)));
+            continue;
+        }
+        let acquires = commands.iter().filter_map(|command| match command {
+            Command::Acquire(acquire) => Some((acquire.lease_id, acquire.attachment)),
+            _ => None,
+        });
+        unanswered.push(TakeBack::unless_answered(&door.handle, acquires.collect()));
+        match door.handle.propose(commands).await {
+            Ok(outcomes) => {
+                let mirrored = mirrored(door, &kinds, &outcomes).await;
+                for (kind, outcome) in kinds.into_iter().zip(outcomes) {
+                    results.put(&kind.result(outcome, mirrored));
+                }
+            }
+            Err(failure) => {
+                let failed = Failed::from(failure);
+                kinds.iter().for_each(|kind| kind.failed(&failed));
+                if number == 0 {
+                    unanswered.into_iter().for_each(TakeBack::answered);
+                    return Err(failed);
+                }
+                kinds.into_iter().for_each(|kind| results.put(&kind.refused(&failed)));
+                let detail = "an operation before this one has no outcome: this was certainly not done";
+                refused = Some(Failed::new(ProblemKind::Unavailable, detail));
+            }
+        }
+    }
+    unanswered.into_iter().for_each(TakeBack::answered);
+    Ok(results.answer())
+}
+
+/// How many keys an operation changes or, as it is known here, shows.
+fn keys_of(table: &LeaseTable, operation: &Operation) -> usize {
+    match operation {
+        Operation::Acquire(wish) => wish.keys.len(),
+        Operation::Renew(BatchRenew { lease_id, .. }) | Operation::Release(BatchRelease { lease_id }) => {
+            table.keys_of(*lease_id)
+        }
+    }
+}
+
+/// The operations in their order, in parts that have few keys.
+fn parts(operations: Vec<Operation>, keys_of: impl Fn(&Operation) -> usize) -> Vec<Vec<Operation>> {
+    let mut parts: Vec<Vec<Operation>> = Vec::new();
+    let mut keys = 0;
+    for operation in operations {
+        let more = keys_of(&operation);
+        match parts.last_mut() {
+            Some(part) if keys + more <= MAX_KEYS_AT_ONCE => {
+                keys += more;
+                part.push(operation);
+            }
+            _ => {
+                keys = more;
+                parts.push(vec![operation]);
+            }
+        }
+    }
+    parts
+}
+
+/// A [`BatchAnswer`](ringfence_wire::BatchAnswer) as JSON, part by part.
+#[derive(Default)]
+struct Results {
+    text: Vec<u8>,
+}
+
+impl Results {
+    fn put(&mut self, result: &BatchResult) {
+        let before: &[u8] = if self.text.is_empty() { br#"{"results":["# } else { b"," };
+        self.text.extend_from_slice(before);
+        serde_json::to_writer(&mut self.text, result).expect("answers have nothing that JSON cannot say");
+    }
+
+    fn answer(mut self) -> Response {
+        match self.text.is_empty() {
+            true => self.text.extend_from_slice(br#"{"results":[]}"#),
+            false => self.text.extend_from_slice(b"]}"),
+        }
+        let content_type = HeaderValue::from_static("application/json");
+        (StatusCode::OK, [(CONTENT_TYPE, content_type)], self.text).into_response()
+    }
 }
 
 /// Whether all grants of a batch stand in the mirror; `None` where grants do not wait for that. New ones are looked up
@@ -118,6 +200,15 @@ impl Kind {
             Self::Renew => measure::renewed(Some(failed)),
             Self::Release => {}
         }
+    }
+
+    /// The answer to an operation that has no outcome.
+    fn refused(self, refused: &Failed) -> BatchResult {
+        let refused = refused.clone();
+        problem(match self {
+            Self::Acquire(lease_id) => refused.of_lease(lease_id),
+            Self::Renew | Self::Release => refused,
+        })
     }
 
     /// What the operation would have been answered on its own.

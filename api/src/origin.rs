@@ -1,43 +1,86 @@
+//! Whom a request is for, and from whose page it comes.
+//!
+//! Whoever serves a page may let its name lead to a node afterwards (DNS rebinding): then the page and the node are of one
+//! origin, and a browser shows the page all that the node answers. The name still stands in `Host`. So a browser is answered
+//! only where that is an address, which no name service answers for, or `localhost`, or a name that this cluster goes by: of
+//! a URL that a member advertises, of a member's peer address, or one that the operator lists.
+//!
+//! Programs do not load pages, and reach a node by whatever name leads there, of a proxy or of a service. They are held to
+//! these names only where the operator lists some. What tells a browser is a header that a page can change, but not leave
+//! out; where a browser lets a page change all of them, only a list helps.
+
 use std::net::IpAddr;
 
 use axum::extract::Request;
-use axum::http::header::{HOST, ORIGIN};
+use axum::http::header::{ACCEPT_LANGUAGE, HOST, ORIGIN, REFERER, USER_AGENT};
 use axum::http::uri::Authority;
-use axum::http::{Method, Uri};
-use ringfence_wire::{ClusterStatus, ProblemKind};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use ringfence_wire::{ClusterStatus, FieldError, ProblemKind};
 
 use crate::problems::Failed;
 
-/// Refuses what a page of another site makes a browser send: any request that may change something, from an `Origin`
-/// whose host and port are not those that the request itself was sent to.
-///
-/// It is not enough that they are the same: whoever serves a page may let its name lead to a node afterwards (DNS
-/// rebinding). So the host has to be an address, which no name service answers for, or `localhost`, or that of a URL that a
-/// member advertises; `cluster` is asked for those.
-pub(crate) fn check<B>(request: &Request<B>, cluster: impl Fn() -> ClusterStatus) -> Result<(), Failed> {
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Refuses what is meant for another host; and any request that may change something, from an `Origin` whose host and port
+/// are not those that the request itself was sent to. `hosts` are those that the operator lists; `cluster` is asked for the
+/// names of its members.
+pub(crate) fn check<B>(
+    request: &Request<B>,
+    hosts: &[String],
+    cluster: impl Fn() -> ClusterStatus,
+) -> Result<(), Failed> {
     let headers = request.headers();
-    if !headers.contains_key(ORIGIN) || matches!(*request.method(), Method::GET | Method::HEAD) {
+    let host = only_host(headers)?;
+    if !hosts.is_empty() || is_of_a_browser(headers) {
+        // A proxy may be asked by a whole URL.
+        let named = request.uri().authority().cloned();
+        let named = named.or_else(|| host.and_then(|host| host.parse::<Authority>().ok()));
+        if !named.is_some_and(|named| is_known(named.host(), hosts, &cluster)) {
+            let detail = "this node does not go by the host that the request names: ask it by an IP address or the name that \
+                          a node advertises, or start the nodes with --hosts or --advertise-http";
+            return Err(Failed::new(ProblemKind::Misdirected, detail));
+        }
+    }
+    if !headers.contains_key(ORIGIN) || request.method().is_safe() {
         return Ok(());
     }
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     let is_own = |origin: &str| match (origin.split_once("://"), host) {
         (Some((scheme, from)), Some(host)) => {
             without_default_port(scheme, from).eq_ignore_ascii_case(without_default_port(scheme, host))
         }
         _ => false,
     };
-    if !headers.get_all(ORIGIN).iter().all(|origin| origin.to_str().is_ok_and(is_own)) {
-        return Err(Failed::new(ProblemKind::Forbidden, "the header Origin names another site than Host"));
-    }
-    let host = host.and_then(|host| host.parse::<Authority>().ok());
-    if host.is_some_and(|host| is_address(host.host()) || is_advertised(host.host(), &cluster())) {
+    if headers.get_all(ORIGIN).iter().all(|origin| origin.to_str().is_ok_and(is_own)) {
         return Ok(());
     }
-    Err(Failed::new(
-        ProblemKind::Forbidden,
-        "the header Origin names a host that is neither an IP address nor that of a URL which a node advertises: \
-         open the page by one of these, or start a node with --advertise-http",
-    ))
+    Err(Failed::new(ProblemKind::Forbidden, "the header Origin names another site than Host"))
+}
+
+/// Of two hosts nobody knows which is meant, and a proxy may have looked at the other.
+fn only_host(headers: &HeaderMap) -> Result<Option<&str>, FieldError> {
+    let mut all = headers.get_all(HOST).iter();
+    let host = all.next().map(HeaderValue::to_str);
+    match (host, all.next()) {
+        (None, _) => Ok(None),
+        (Some(Ok(host)), None) => Ok(Some(host)),
+        _ => Err(FieldError::new("Host", "is one host, with or without a port")),
+    }
+}
+
+fn is_of_a_browser(headers: &HeaderMap) -> bool {
+    let has = |name, is: fn(&str) -> bool| {
+        headers.get_all(name).iter().any(|value: &HeaderValue| value.to_str().map_or(true, is))
+    };
+    [ORIGIN, REFERER, SEC_FETCH_SITE].iter().any(|name| headers.contains_key(name))
+        // The fetch of programs in JavaScript sends `*`.
+        || has(ACCEPT_LANGUAGE, |value| value != "*")
+        || has(USER_AGENT, |value| value.contains("Mozilla/"))
+}
+
+fn is_known(host: &str, hosts: &[String], cluster: &impl Fn() -> ClusterStatus) -> bool {
+    is_address(host)
+        || hosts.iter().any(|listed| listed == "*" || listed.eq_ignore_ascii_case(host))
+        || is_of_a_member(host, &cluster())
 }
 
 /// Browsers leave the port out where it is the scheme's own; proxies may write it.
@@ -52,7 +95,11 @@ fn is_address(host: &str) -> bool {
     bare.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
 }
 
-fn is_advertised(host: &str, cluster: &ClusterStatus) -> bool {
-    let urls = cluster.members.values().filter_map(|member| member.url.as_ref()?.parse::<Uri>().ok());
-    urls.filter_map(|url| url.into_parts().authority).any(|own| own.host().eq_ignore_ascii_case(host))
+fn is_of_a_member(host: &str, cluster: &ClusterStatus) -> bool {
+    let is = |name: &str| name.eq_ignore_ascii_case(host);
+    cluster.members.values().any(|member| {
+        let url = member.url.as_ref().and_then(|url| url.parse::<Uri>().ok());
+        url.and_then(|url| url.into_parts().authority).is_some_and(|own| is(own.host()))
+            || member.peer.rsplit_once(':').is_some_and(|(name, _)| is(name))
+    })
 }

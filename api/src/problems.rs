@@ -14,7 +14,7 @@ use ringfence_wire::{EndReason, FieldError, LeaseId, Problem, ProblemKind};
 use crate::door::{Answer, Door};
 
 /// A request that failed, as it will be answered. Boxed because it is large and rare.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failed(Box<Problem>);
 
 impl Failed {

@@ -66,6 +66,10 @@ pub(crate) struct Options {
     #[arg(long, env = "RINGFENCE_SLOW_REQUEST", value_name = "TIME")]
     #[serde(deserialize_with = "time")]
     pub(crate) slow_request: Option<humantime::Duration>,
+    /// Answer only requests for these host names, IP addresses, localhost and the hosts of the members: NAME,… [default: any
+    /// name; but browsers are answered by the members' names only]
+    #[arg(long, env = "RINGFENCE_HOSTS", value_name = "LIST")]
+    pub(crate) hosts: Option<String>,
     /// How many connections of clients there may be [default: as many as the limit of file descriptors leaves room for, and
     /// no more than 16384]
     #[arg(long, env = "RINGFENCE_MAX_CONNECTIONS", value_name = "N")]

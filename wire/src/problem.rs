@@ -95,6 +95,8 @@ problems! {
     StaleToken = "urn:ringfence:problem:stale-token", 412, "The token is stale";
     /// A body over 1 MiB.
     TooLarge = "urn:ringfence:problem:too-large", 413, "The body is too large";
+    /// The request names a host that the node does not go by.
+    Misdirected = "urn:ringfence:problem:misdirected", 421, "The request is for another host";
     /// A guard's: the request shows no token.
     TokenRequired = "urn:ringfence:problem:token-required", 428, "A token is required";
     /// A full queue, or a quota; see the header `Retry-After`.

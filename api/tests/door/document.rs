@@ -29,6 +29,7 @@ pub(crate) fn check(method: &str, target: &str, response: &Response) {
             let name = if response.status == 404 { "NotFound" } else { "MethodNotAllowed" };
             &DOCUMENT["components"]["responses"][name]
         }
+        421 => &DOCUMENT["components"]["responses"]["Misdirected"],
         status => {
             let operation = operation(method, &path).unwrap_or_else(|| panic!("no such operation: {told}"));
             operation["responses"].get(status.to_string()).unwrap_or_else(|| panic!("no such status: {told}"))

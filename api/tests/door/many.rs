@@ -95,3 +95,48 @@ async fn a_batch_of_a_thousand_is_granted_at_once() {
     assert!(results.iter().all(|result| result.status == 201));
     assert_eq!(service.handle.view(|table| table.live()), 1_000);
 }
+
+/// Once they stood in one entry of the log, and its answer was made in one step.
+#[tokio::test]
+async fn operations_of_very_many_keys_are_done_in_parts_and_answered_together() {
+    let service = Service::start().await;
+    let ids: Vec<_> = (0..200).map(|_| LeaseId::random()).collect();
+    let keys = |number: usize| (0..64).map(|key| format!("{number}/{key}")).collect::<Vec<_>>();
+    let acquire = |(number, id)| json!({ "acquire": { "lease_id": id, "keys": keys(number) } });
+    let operations: Vec<_> = ids.iter().enumerate().map(acquire).collect();
+    let entries = || service.handle.status().applied_index.unwrap();
+    let before = entries();
+    let BatchAnswer { results } =
+        service.post("/v1/batch", json!({ "operations": operations })).await.expect(200);
+    assert!(results.iter().all(|result| result.status == 201));
+    assert!(results.iter().map(|result| grant(result).token).is_sorted(), "in their order");
+    // 12,800 keys, of which an entry takes 4,096.
+    assert!(entries() - before >= 4, "{} entries", entries() - before);
+    let before = entries();
+    let renewed = service.post("/v1/renew", json!({ "lease_ids": ids })).await.expect::<BatchAnswer>(200);
+    assert!(renewed.results.iter().zip(&ids).all(|(result, id)| grant(result).lease_id == *id));
+    assert!(entries() - before >= 4, "{} entries", entries() - before);
+}
+
+#[tokio::test]
+async fn an_answer_that_becomes_too_long_takes_no_further_results() {
+    let service = Service::start().await;
+    let ids: Vec<_> = (0..400).map(|_| LeaseId::random()).collect();
+    for (part, ids) in ids.chunks(25).enumerate() {
+        let keys = |number: usize| {
+            (0..64).map(|key| format!("{part}/{number}/{key}/{}", "k".repeat(490))).collect::<Vec<_>>()
+        };
+        let acquire =
+            |(number, id)| json!({ "acquire": { "lease_id": id, "keys": keys(number), "ttl_ms": 600_000 } });
+        let operations: Vec<_> = ids.iter().enumerate().map(acquire).collect();
+        let answer = service.post("/v1/batch", json!({ "operations": operations })).await;
+        assert!(answer.expect::<BatchAnswer>(200).results.iter().all(|result| result.status == 201));
+    }
+    let response = service.post("/v1/renew", json!({ "lease_ids": ids })).await;
+    assert!(response.body.len() < 12 << 20, "{} bytes", response.body.len());
+    let BatchAnswer { results } = response.expect(200);
+    let done = results.iter().take_while(|result| result.status == 200).count();
+    assert!((100..400).contains(&done), "{done} of {}", results.len());
+    assert_eq!(results.len(), ids.len());
+    assert!(results[done..].iter().all(|result| problem(result).kind == ProblemKind::TooLarge));
+}

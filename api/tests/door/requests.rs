@@ -3,7 +3,7 @@
 use ringfence_wire::{Grant, LeaseId, ProblemKind};
 use serde_json::json;
 
-use crate::client::Connection;
+use crate::client::{Connection, Response};
 use crate::service::Service;
 
 #[tokio::test]
@@ -222,12 +222,51 @@ async fn a_name_that_no_node_advertises_may_lead_here_but_its_pages_change_nothi
         connection.receive(false).await
     };
     for host in ["evil.test:7400", "localhost.evil.test", "127.0.0.1.evil.test", "0x7f000001"] {
-        answer(host).await.problem("forbidden");
+        answer(host).await.problem("misdirected");
     }
     assert_eq!(service.handle.view(|table| table.live()), 0);
     for host in ["127.0.0.1:7400", "localhost:7400", "LocalHost", "[::1]:7400", "10.1.2.3"] {
         assert!([200, 201].contains(&answer(host).await.status), "{host}");
     }
+}
+
+/// The answer to a GET with these lines of a head.
+async fn got(service: &Service, lines: &str) -> Response {
+    let mut connection = Connection::open(service.address).await;
+    connection.send(format!("GET /v1/keys HTTP/1.1\r\n{lines}\r\n").as_bytes()).await;
+    connection.receive(false).await
+}
+
+#[tokio::test]
+async fn a_browser_is_answered_by_names_of_the_cluster_only_and_a_program_by_any() {
+    let service = Service::start_as(Some("https://ringfence.test")).await;
+    let of_browsers = [
+        "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\n",
+        "Accept-Language: en-US,en;q=0.5\r\n",
+        "Referer: http://evil.test:7400/\r\n",
+        "Origin: http://evil.test:7400\r\n",
+        "Sec-Fetch-Site: same-origin\r\n",
+    ];
+    for line in of_browsers {
+        for host in ["evil.test:7400", "127.0.0.1.evil.test", "localhost.evil.test:7400", "", "a b"] {
+            got(&service, &format!("Host: {host}\r\n{line}")).await.problem("misdirected");
+        }
+        got(&service, line).await.problem("misdirected");
+        for host in ["127.0.0.1:7400", "[::1]", "LOCALHOST:7400", "Ringfence.TEST", "ringfence.test:443"] {
+            assert_eq!(got(&service, &format!("Host: {host}\r\n{line}")).await.status, 200, "{host}");
+        }
+    }
+    for line in [
+        "",
+        "User-Agent: curl/8.5.0\r\n",
+        "User-Agent: node\r\nAccept-Language: *\r\nSec-Fetch-Mode: cors\r\n",
+    ] {
+        for host in ["locks.example.com", "ringfence.prod.svc:7400"] {
+            assert_eq!(got(&service, &format!("Host: {host}\r\n{line}")).await.status, 200, "{host} {line}");
+        }
+    }
+    let problem = got(&service, "Host: localhost\r\nHost: localhost\r\n").await.problem("invalid-request");
+    assert_eq!(problem.field.as_deref(), Some("Host"));
 }
 
 #[tokio::test]

@@ -122,6 +122,7 @@ impl Service {
             Options {
                 metrics: measurements(),
                 connections: Arc::clone(&connections),
+                hosts: Vec::new(),
                 draining: is_draining,
                 slow_request: PATIENCE,
                 mirror: None,

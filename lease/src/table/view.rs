@@ -33,6 +33,11 @@ impl LeaseTable {
         })
     }
 
+    /// How many keys the lease has; 0 where it has ended, or was never seen.
+    pub fn keys_of(&self, id: LeaseId) -> usize {
+        self.find(id).map_or(0, |(_, lease)| lease.claims.len())
+    }
+
     /// What everybody may see of `key`; of very many holders and waiters the first ones, and how many more there are.
     pub fn key(&self, key: &Key, now_ms: Option<u64>) -> KeyView {
         self.key_view(key, self.line(key), now_ms)
