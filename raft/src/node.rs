@@ -95,9 +95,7 @@ pub enum StartError {
 /// A running node. Dropping it does not stop it in order: see [`Node::stop`].
 pub struct Node {
     handle: Handle,
-    tasks: Vec<JoinHandle<()>>,
-    /// Why the cluster could not be founded, or which task has ended.
-    fault: watch::Sender<Option<String>>,
+    tasks: Tasks,
     dir: Arc<DataDir>,
 }
 
@@ -134,7 +132,8 @@ impl Node {
             handle: OnceLock::new(),
         });
         let listener = Listener { listener: peer_listener, served: Arc::clone(&served) };
-        let mut tasks = Tasks(vec![tokio::spawn(listener.run())]);
+        let mut tasks = Tasks::default();
+        tasks.start("connections of peers", listener.run());
 
         let cluster = if join {
             served.founding.wait(&peers).await
@@ -151,7 +150,8 @@ impl Node {
         peers.attach(raft.clone());
 
         let leading = Arc::new(Leading::new());
-        let proposer = Proposer::start(raft.clone(), Arc::clone(&leading), log.clone());
+        let (proposer, packing) = Proposer::new(raft.clone(), Arc::clone(&leading), log.clone());
+        tasks.start("proposals", packing);
         let read_index = ReadIndex {
             id,
             raft: raft.clone(),
@@ -159,9 +159,8 @@ impl Node {
             leading: Arc::clone(&leading),
             peers: Arc::clone(&peers),
         };
-        let (reads, confirming) = Reads::start(read_index);
-        let fault = watch::Sender::new(None);
-        tasks.0.push(tokio::spawn(watch_over("linearizable reads", confirming, fault.clone())));
+        let (reads, confirming) = Reads::new(read_index);
+        tasks.start("linearizable reads", confirming);
         let shared = Arc::new(Shared {
             id,
             raft: raft.clone(),
@@ -179,7 +178,7 @@ impl Node {
         let handle = Handle { shared: Arc::clone(&shared) };
         let _ = served.handle.set(handle.clone());
         let start = Arc::new(Start { first_revision, elders });
-        tasks.0.push(tokio::spawn(lead(Arc::clone(&shared), start)));
+        tasks.start("the leadership", lead(Arc::clone(&shared), start));
         let before = members.iter().filter(|member| **member < id).count() as u64;
         let compaction = Compaction {
             raft: raft.clone(),
@@ -188,19 +187,19 @@ impl Node {
             after_bytes: snapshot_after_bytes,
             head_start_bytes: snapshot_after_bytes * before / members.len() as u64,
         };
-        tasks.0.push(tokio::spawn(compaction.run()));
-        tasks.0.push(tokio::spawn(hung_disk::watch(Arc::clone(&shared))));
-        tasks.0.push(tokio::spawn(Arc::clone(&shared).promote_learners()));
+        tasks.start("snapshots", compaction.run());
+        tasks.start("a disk that hangs", hung_disk::watch(Arc::clone(&shared)));
+        tasks.start("new members", Arc::clone(&shared).promote_learners());
         if served.founding.is_founder() && !matches!(raft.is_initialized().await, Ok(true)) {
             let served = Arc::clone(&served);
-            let fault = fault.clone();
-            tasks.0.push(tokio::spawn(async move {
+            let fault = tasks.fault.clone();
+            tasks.running.push(tokio::spawn(async move {
                 if let Err(error) = served.founding.finish(peers, raft, cluster, members).await {
                     fault.send_replace(Some(error.to_string()));
                 }
             }));
         }
-        Ok(Self { handle, tasks: std::mem::take(&mut tasks.0), fault, dir })
+        Ok(Self { handle, tasks, dir })
     }
 
     /// The replicated table. Clones may outlive the node; they answer [`Unanswered`](crate::Unanswered) then.
@@ -211,21 +210,20 @@ impl Node {
     /// Returns, with the reason, when the node can go on no longer: a disk that failed, a log that cannot be applied, a
     /// cluster that knows it as another, a task that ended.
     pub async fn failed(&self) -> String {
-        let mut fault = self.fault.subscribe();
-        tokio::select! {
-            reason = self.raft_failed() => reason,
-            Ok(reason) = fault.wait_for(Option::is_some) => reason.clone().unwrap_or_default(),
-        }
-    }
-
-    async fn raft_failed(&self) -> String {
         let raft = &self.handle.shared.raft;
         // Who leads changes seldom, the other metrics with every entry; all channels close when raft ends.
         let mut server = raft.server_metrics();
-        while server.changed().await.is_ok() {}
-        match &raft.metrics().borrow_watched().running_state {
-            Err(error) => error.to_string(),
-            Ok(()) => "raft has stopped".to_owned(),
+        let raft_ends = async { while server.changed().await.is_ok() {} };
+        let mut fault = self.tasks.fault.subscribe();
+        let fault = tokio::select! {
+            () = raft_ends => None,
+            Ok(reason) = fault.wait_for(Option::is_some) => reason.clone(),
+        };
+        // Some tasks end because raft has: its reason is the reason then.
+        match (&raft.metrics().borrow_watched().running_state, fault) {
+            (Err(error), _) => error.to_string(),
+            (Ok(()), Some(fault)) => fault,
+            (Ok(()), None) => "raft has stopped".to_owned(),
         }
     }
 
@@ -238,11 +236,11 @@ impl Node {
     }
 
     /// Stops: what is queued in the log is written, and the data directory is free again.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         if let Err(error) = self.handle.shared.raft.shutdown().await {
             tracing::warn!(%error, "raft did not stop in order");
         }
-        for task in self.tasks {
+        for task in std::mem::take(&mut self.tasks.running) {
             task.abort();
             // What it held, the directory too, is let go of.
             let _ = task.await;
@@ -279,21 +277,45 @@ fn holds_files(dir: &Path) -> bool {
     }
 }
 
-/// Tells `fault` when `task` ends, which it never should while the node runs.
-async fn watch_over(what: &str, task: JoinHandle<()>, fault: watch::Sender<Option<String>>) {
-    let ended = match task.await {
-        Ok(()) => "it has returned".to_owned(),
-        Err(error) => error.to_string(),
-    };
-    fault.send_replace(Some(format!("the task for {what} has ended: {ended}")));
+/// The tasks of a node. They end with it, or with the start that they belong to, should it fail.
+#[derive(Default)]
+struct Tasks {
+    running: Vec<JoinHandle<()>>,
+    /// Why the cluster could not be founded, or which task has ended.
+    fault: watch::Sender<Option<String>>,
 }
 
-/// Tasks that end with the start that they belong to, should it fail.
-struct Tasks(Vec<JoinHandle<()>>);
+impl Tasks {
+    /// Starts a task that is to run as long as the node does: without it, the node would look well and serve nobody.
+    fn start(&mut self, what: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let end = End { what, fault: self.fault.clone() };
+        self.running.push(tokio::spawn(async move {
+            let _end = end;
+            task.await;
+        }));
+    }
+}
+
+/// Told when a task ends, in whichever way.
+struct End {
+    what: &'static str,
+    fault: watch::Sender<Option<String>>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let how = if std::thread::panicking() { "has panicked" } else { "has ended" };
+        self.fault.send_if_modified(|fault| {
+            let is_first = fault.is_none();
+            fault.get_or_insert_with(|| format!("the task for {} {how}", self.what));
+            is_first
+        });
+    }
+}
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        for task in &self.0 {
+        for task in &self.running {
             task.abort();
         }
     }
@@ -443,15 +465,52 @@ async fn lead(shared: Arc<Shared>, start: Arc<Start>) {
 mod tests {
     use super::*;
 
+    /// Far more than anything here takes that goes well.
+    const SOON: Duration = Duration::from_secs(10);
+
+    /// A node once went on without its task for proposals, and answered nobody.
     #[tokio::test]
-    async fn a_task_that_ends_is_a_fault() {
-        let fault = watch::Sender::new(None);
-        let panics = tokio::spawn(async { panic!("of some kind") });
-        watch_over("this", panics, fault.clone()).await;
-        let told = fault.borrow().clone().unwrap();
-        assert!(told.contains("the task for this has ended") && told.contains("of some kind"), "{told}");
-        watch_over("that", tokio::spawn(async {}), fault.clone()).await;
-        let told = fault.borrow().clone().unwrap();
-        assert!(told.contains("the task for that has ended"), "{told}");
+    async fn a_node_fails_when_any_of_its_tasks_ends() {
+        let mut told = Vec::new();
+        loop {
+            let dir = tempfile::tempdir().unwrap();
+            let peer_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let settings = Settings {
+                id: 1,
+                data: dir.path().to_owned(),
+                peer_listener,
+                peers: BTreeMap::new(),
+                join: false,
+                url: "http://node-1".to_owned(),
+                first_revision: None,
+                elders: None,
+                snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
+            };
+            let node = Node::start(settings).await.unwrap();
+            node.handle().linearize().await.unwrap();
+            // The task that founds the cluster has ended by then, or ends for good.
+            let lasting = node.tasks.running.iter().filter(|task| !task.is_finished());
+            let Some(task) = lasting.take(7).nth(told.len()) else { break };
+            task.abort();
+            told.push(timeout(SOON, node.failed()).await.unwrap());
+            node.stop().await;
+        }
+        assert_eq!(told.len(), 7);
+        for task in ["connections of peers", "proposals", "linearizable reads", "the leadership", "snapshots"]
+        {
+            assert!(told.contains(&format!("the task for {task} has ended")), "{task}: {told:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_is_a_fault_and_the_first_is_told() {
+        let mut tasks = Tasks::default();
+        let mut fault = tasks.fault.subscribe();
+        tasks.start("this", async { panic!("of some kind") });
+        let told = timeout(SOON, fault.wait_for(Option::is_some)).await.unwrap().unwrap().clone().unwrap();
+        assert_eq!(told, "the task for this has panicked");
+        tasks.start("that", async {});
+        assert!(tasks.running.pop().unwrap().await.is_ok());
+        assert_eq!(*fault.borrow(), Some(told));
     }
 }

@@ -51,14 +51,13 @@ pub(crate) struct Proposer {
 }
 
 impl Proposer {
-    /// Starts the task that packs and proposes. It ends with the last clone of the queue.
-    pub(crate) fn start(raft: Raft, leading: Arc<Leading>, log: LogStore) -> Self {
+    /// The queue, and the task that packs and proposes, which ends with the last clone of the queue and never before.
+    pub(crate) fn new(raft: Raft, leading: Arc<Leading>, log: LogStore) -> (Self, impl Future<Output = ()>) {
         let (queue, proposals) = mpsc::channel(MAX_QUEUED);
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let seconds = metrics::histogram!("ringfence_raft_proposal_duration_seconds");
         let packer = Packer { raft, leading, log, permits, proposals, next: None, seconds };
-        tokio::spawn(packer.run());
-        Self { queue }
+        (Self { queue }, packer.run())
     }
 
     /// The outcomes of `commands`, in their order. With no commands, an entry that only tells the time.

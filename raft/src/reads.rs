@@ -9,7 +9,6 @@ use std::sync::Arc;
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_mutant::{Mutant, is};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::applied::Applied;
@@ -47,11 +46,11 @@ pub(crate) struct ReadPoint {
 }
 
 impl Reads {
-    /// Starts the task that confirms. It ends with the last clone of the queue, and never before.
-    pub(crate) fn start(read_index: ReadIndex) -> (Self, JoinHandle<()>) {
+    /// The queue, and the task that confirms, which ends with the last clone of the queue and never before.
+    pub(crate) fn new(read_index: ReadIndex) -> (Self, impl Future<Output = ()>) {
         let (queue, mut waiting) = mpsc::unbounded_channel::<Reply>();
         let own = read_index.clone();
-        let task = tokio::spawn(async move {
+        let task = async move {
             while let Some(first) = waiting.recv().await {
                 let mut replies = vec![first];
                 while let Ok(reply) = waiting.try_recv() {
@@ -63,7 +62,7 @@ impl Reads {
                     let _ = reply.send(result);
                 }
             }
-        });
+        };
         (Self { queue, read_index: own }, task)
     }
 
