@@ -118,7 +118,8 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::{Handle, Node, Settings, Unanswered};
+    use crate::proposer::Failure;
+    use crate::{Handle, Node, Settings};
 
     /// Far more than anything here takes that goes well.
     const SOON: Duration = Duration::from_secs(60);
@@ -157,8 +158,8 @@ mod tests {
         }
     }
 
-    async fn propose(handle: &Handle, lease: u128) -> Result<Vec<Outcome>, Unanswered> {
-        let acquire = Acquire {
+    fn acquire(lease: u128) -> Command {
+        Command::Acquire(Box::new(Acquire {
             lease_id: LeaseId::from_u128(lease).unwrap(),
             claims: vec![(Key::new(&format!("key-{lease}")).unwrap(), Mode::Exclusive)],
             ttl: Ttl::from_ms(60_000).unwrap(),
@@ -167,15 +168,14 @@ mod tests {
             holder: None,
             metadata: Metadata::default(),
             attachment: Attachment(1),
-        };
-        handle.propose(vec![Command::Acquire(Box::new(acquire))]).await
+        }))
     }
 
     /// Repeated until it is granted, as a client would.
     async fn grant(handle: &Handle, lease: u128) {
         let began = Instant::now();
         loop {
-            match propose(handle, lease).await {
+            match handle.propose(vec![acquire(lease)]).await {
                 Ok(outcomes) => {
                     assert!(
                         matches!(outcomes[..], [Outcome::Granted(_) | Outcome::Standing(_)]),
@@ -239,7 +239,8 @@ mod tests {
         grant(&handle, 1).await;
         let go_on = handle.shared.log.hang();
         handle.shared.log.fill();
-        assert_eq!(propose(&handle, 2).await.unwrap_err(), Unanswered::Unavailable);
+        let refused = handle.shared.proposer.propose(vec![acquire(2)]).await;
+        assert!(matches!(refused, Err(Failure::Rejected(_))), "{refused:?}");
         assert!(!has(&handle, 2));
         drop(go_on);
         grant(&handle, 2).await;
