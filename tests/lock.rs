@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use tokio::signal::unix::{self, SignalKind};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
 /// Bounds what should take far less.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 async fn cluster() -> Cluster {
     hear_signals();
@@ -284,21 +285,54 @@ async fn when_the_cluster_is_gone_a_stubborn_command_dies_with_all_it_started_be
     let cluster = cluster().await;
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("pids");
-    let child = lock(&cluster, "a --ttl 3s", &stubborn(&file)).spawn().unwrap();
+    let child = lock(&cluster, "a --ttl 6s", &stubborn(&file)).spawn().unwrap();
     let pids = pids_in(&file).await;
     assert!(pids.len() >= 4, "{pids:?}");
     die_without_the_cluster(&cluster, child, &pids).await;
 }
 
-/// That cluster does not answer any more, and these die for it before a lease of 3 s can end; then it goes on.
+/// Measures how late this machine wakes up a thread.
+struct Lateness {
+    enough: Arc<AtomicBool>,
+    worst: std::thread::JoinHandle<Duration>,
+}
+
+impl Lateness {
+    fn start() -> Self {
+        const NAP: Duration = Duration::from_millis(5);
+        let enough = Arc::<AtomicBool>::default();
+        let is_enough = Arc::clone(&enough);
+        let worst = std::thread::spawn(move || {
+            let mut worst = Duration::ZERO;
+            while !is_enough.load(Ordering::Relaxed) {
+                let slept = Instant::now();
+                std::thread::sleep(NAP);
+                worst = worst.max(slept.elapsed() - NAP);
+            }
+            worst
+        });
+        Self { enough, worst }
+    }
+
+    /// Fails if what began `since` has taken until the end of a lease of 6 s, and for no delay of this machine: the time to
+    /// kill, the death and the look at it may each have come late.
+    fn check(self, since: Instant) {
+        let took = since.elapsed();
+        self.enough.store(true, Ordering::Relaxed);
+        let worst = self.worst.join().unwrap();
+        assert!(took < Duration::from_secs(6) + 3 * worst, "{took:?}, where a nap ends {worst:?} late");
+    }
+}
+
+/// That cluster does not answer any more, and these die for it before a lease of 6 s can end; then it goes on.
 async fn die_without_the_cluster(cluster: &Cluster, child: Child, pids: &[Pid]) {
-    let stopped = Instant::now();
+    let (lateness, stopped) = (Lateness::start(), Instant::now());
     for node in cluster.nodes() {
         node.stop().unwrap();
     }
     die(pids).await;
     // The last renewal was sent before.
-    assert!(stopped.elapsed() < Duration::from_secs(3), "{:?}", stopped.elapsed());
+    lateness.check(stopped);
     let (status, _, err) = end_of(child).await;
     assert_eq!(status.code(), Some(76), "{err}");
     for node in cluster.nodes() {
@@ -311,7 +345,7 @@ async fn a_command_whose_lease_is_revoked_is_killed() {
     let cluster = cluster().await;
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("pids");
-    let child = lock(&cluster, "a --ttl 2s", &stubborn(&file)).spawn().unwrap();
+    let child = lock(&cluster, "a --ttl 10s", &stubborn(&file)).spawn().unwrap();
     let pids = pids_in(&file).await;
     let token = view(&cluster, "a").await.holders[0].token;
     cluster.node(2).client().revoke(&key("a"), token).await.done();
@@ -326,7 +360,7 @@ async fn the_command_and_all_it_started_die_with_their_parent() {
     let cluster = cluster().await;
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("pids");
-    let child = lock(&cluster, "a --ttl 2s", &stubborn(&file)).spawn().unwrap();
+    let child = lock(&cluster, "a", &stubborn(&file)).spawn().unwrap();
     let pids = pids_in(&file).await;
     signal(&child, Signal::KILL);
     assert_eq!(end_of(child).await.0.signal(), Some(9));
@@ -337,10 +371,22 @@ async fn the_command_and_all_it_started_die_with_their_parent() {
 async fn a_command_is_ended_when_it_has_run_for_as_long_as_it_may() {
     let cluster = cluster().await;
     assert_eq!(code(lock(&cluster, "a --max 200ms", "sleep 1000")).await, 128 + 15);
-    let own = "trap 'exit 5' USR1; sleep 1000 & wait";
-    assert_eq!(code(lock(&cluster, "a --max 200ms --signal usr1", own)).await, 5);
-    let deaf = "trap '' TERM; sleep 1000 & wait; wait";
-    assert_eq!(code(lock(&cluster, "a --max 200ms --kill-after 300ms", deaf)).await, 128 + 9);
+    // A signal that comes before the shell has set its trap ends it: then it is given more time.
+    for (words, script, expected) in [
+        ("--signal usr1", "trap 'exit 5' USR1; echo set; sleep 1000 & wait", 5),
+        ("--kill-after 300ms", "trap '' TERM; echo set; sleep 1000 & wait; wait", 128 + 9),
+    ] {
+        let mut ended = None;
+        for max in ["200ms", "2s", "20s"] {
+            let (status, out, err) = run(lock(&cluster, &format!("a --max {max} {words}"), script)).await;
+            if out == "set\n" {
+                ended = Some((status.code(), err));
+                break;
+            }
+        }
+        let (code, err) = ended.expect("it sets its trap in time");
+        assert_eq!(code, Some(expected), "{words}: {err}");
+    }
     is_free(&cluster, "a").await;
 }
 
@@ -379,7 +425,7 @@ async fn who_outlives_a_command_that_was_told_to_end_dies_before_the_key_is_free
     }
 
     let file = dir.path().join("doubt");
-    let child = lock(&cluster, "a --ttl 3s", &deserting(&file)).spawn().unwrap();
+    let child = lock(&cluster, "a --ttl 6s", &deserting(&file)).spawn().unwrap();
     let left = Left(pids_in(&file).await[0]);
     die_without_the_cluster(&cluster, child, &[left.0]).await;
 }
@@ -443,7 +489,7 @@ async fn who_has_left_the_process_group_dies_with_the_parent_of_the_command() {
     let cluster = cluster().await;
     let dir = TempDir::new().unwrap();
     let script = scattered(dir.path(), "trap '' TERM; sleep 1000 & wait; wait", "wait");
-    let child = lock(&cluster, "a --ttl 2s", &script).spawn().unwrap();
+    let child = lock(&cluster, "a", &script).spawn().unwrap();
     let left = scattered_in(dir.path()).await;
     signal(&child, Signal::KILL);
     assert_eq!(end_of(child).await.0.signal(), Some(9));
@@ -583,17 +629,17 @@ async fn a_command_ends_with_its_lease_also_where_nothing_can_be_told() {
     let mut children = Vec::new();
     for (key, pipe) in ["a", "b"].into_iter().zip(pipes) {
         let file = dir.path().join(key);
-        let mut command = lock(&cluster, &format!("{key} --ttl 3s"), &stubborn(&file));
+        let mut command = lock(&cluster, &format!("{key} --ttl 6s"), &stubborn(&file));
         children.push((key, command.stderr(pipe).spawn().unwrap(), pids_in(&file).await));
     }
-    let stopped = Instant::now();
+    let (lateness, stopped) = (Lateness::start(), Instant::now());
     for node in cluster.nodes() {
         node.stop().unwrap();
     }
-    for (key, _, pids) in &children {
+    for (_, _, pids) in &children {
         die(pids).await;
-        assert!(stopped.elapsed() < Duration::from_secs(3), "{key}: {:?}", stopped.elapsed());
     }
+    lateness.check(stopped);
     for (key, child, _) in children {
         assert_eq!(end_of(child).await.0.code(), Some(76), "{key}");
     }

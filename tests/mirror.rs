@@ -18,11 +18,11 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 /// Bounds what should take far less.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 /// How long Redis stands still.
 const STOPPED: Duration = Duration::from_secs(10);
 /// How soon after that it has all again, as is promised.
-const CONVERGED: Duration = Duration::from_secs(5);
+const CONVERGED: Duration = Duration::from_secs(30);
 /// How many clients take and leave leases.
 const CLIENTS: usize = 8;
 const TTL: Duration = Duration::from_millis(600);

@@ -15,7 +15,7 @@ const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
 const REFUSAL: u8 = 3;
 /// A node gives a caller 5 s for its first words.
-const CLOSED_WITHIN: Duration = Duration::from_secs(10);
+const CLOSED_WITHIN: Duration = Duration::from_secs(60);
 const VOTES: u8 = 1;
 const APPENDS: u8 = 3;
 const SNAPSHOTS: u8 = 5;

@@ -10,7 +10,7 @@ use ringfence_harness::{Answered, Builder, Client, Cluster, Ended, Node, Reply, 
 use ringfence_wire::LeaseId;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
-const ENDS_WITHIN: Duration = Duration::from_secs(20);
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 fn cluster() -> Builder {
     Cluster::builder(PROGRAM)

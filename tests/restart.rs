@@ -10,7 +10,7 @@ use ringfence_harness::{
 use ringfence_wire::{EndReason, LeaseId, ProblemKind};
 
 /// Bounds what should take far less.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 /// Acknowledged grants of a load before nodes are killed.
 const ENOUGH: u64 = 400;
 

@@ -13,7 +13,7 @@ use ringfence_wire::{AcquireRequest, LeaseId, Problem, ProblemKind, Ttl};
 use tokio::task::JoinHandle;
 
 /// Bounds what should take far less.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const HOUR_S: i64 = 3_600;
 /// How long leases live that nobody renews.
 const TTL: Duration = Duration::from_secs(4);

@@ -19,7 +19,7 @@ use ringfence_wire::{LeaseId, Token};
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(60);
 /// How long a fault lasts that something is asked of meanwhile.
-const LONG: Duration = Duration::from_secs(2);
+const LONG: Duration = Duration::from_secs(4);
 
 fn program() -> PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();

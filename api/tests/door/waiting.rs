@@ -94,7 +94,7 @@ async fn a_waiter_whose_connection_closes_loses_its_place_to_the_next() {
     drop(connection);
     service.until_waiters(1).await;
     let took = closed_at.elapsed();
-    assert!((Duration::from_millis(1_900)..Duration::from_secs(10)).contains(&took), "it took {took:?}");
+    assert!(took >= Duration::from_millis(1_900), "it took {took:?}");
     assert_eq!(service.lease(gone).await.problem("lease-gone").reason, Some(EndReason::Abandoned));
     service.delete(holder.lease_id).await;
     waiting.await.unwrap().expect::<Grant>(201);

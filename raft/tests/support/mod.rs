@@ -21,7 +21,7 @@ use tokio::time::sleep;
 /// What a cluster here counts from.
 pub const FIRST: u64 = 1_000;
 /// Far more than anything here takes that goes well.
-pub const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(60);
 /// How often a condition is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 

@@ -15,7 +15,7 @@ use crate::{Error, Network, Node, Reply, until};
 /// while it has a first may wait for ever: it makes one with other members instead.
 const AT_ONCE: usize = 2;
 /// How long nodes may take to agree on a leader.
-const LEADER_WITHIN: Duration = Duration::from_secs(20);
+const LEADER_WITHIN: Duration = Duration::from_secs(60);
 /// A look at a node takes no longer.
 const LOOK: Duration = Duration::from_secs(1);
 /// Lines of each log that are shown after a failed test.
@@ -226,6 +226,19 @@ impl Cluster {
             until(within, format!("node {} has applied {goal:?}", node.id), look).await?;
         }
         Ok(())
+    }
+
+    /// How long the event loop of a running node was held up at most in the last 30 s. Where that comes near the time of an
+    /// election, it is the machine that may have deposed a leader.
+    pub async fn longest_lag(&self) -> Duration {
+        let mut longest = Duration::ZERO;
+        for node in self.running() {
+            let Ok(Reply::Done { body, .. }) = node.client.metrics().await else { return Duration::MAX };
+            let lag = body.lines().find_map(|line| line.strip_prefix("ringfence_loop_lag_longest_seconds "));
+            let lag = lag.and_then(|lag| Duration::try_from_secs_f64(lag.parse().ok()?).ok());
+            longest = longest.max(lag.unwrap_or_default());
+        }
+        longest
     }
 
     /// Fails if a node ever panicked.

@@ -17,6 +17,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -24,6 +26,8 @@ use crate::{Error, Node};
 
 /// Enough for a file system with a journal.
 const LEAST: u64 = 8 << 20;
+/// Bounds how long a file may stay open that nobody uses any more.
+const UNUSED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A mounted file system; unmounted when dropped, which frees its devices too, or when this process ends, however it
 /// ends.
@@ -117,9 +121,20 @@ impl Disk {
 
     /// Mounts what [`Disk::cut_power`] kept, in place of what was there. Nobody may be using the disk any more.
     pub fn restore_power(&self) -> Result<(), Error> {
-        run(Command::new("umount").arg(&self.at))?;
+        self.unmount()?;
         fs::rename(self.left()?, self.image()?).map_err(Error::io("cannot exchange the image"))?;
         self.mount()
+    }
+
+    /// A process that another thread is just starting may still hold a file open: until it has become its program.
+    fn unmount(&self) -> Result<(), Error> {
+        let began = Instant::now();
+        loop {
+            match run(Command::new("umount").arg(&self.at)) {
+                Err(_) if began.elapsed() < UNUSED_WITHIN => thread::sleep(Duration::from_millis(10)),
+                unmounted => return unmounted.map(drop),
+            }
+        }
     }
 
     /// The commits of the journal that only time demands are put off: nothing but a sync is to flush the write cache.
@@ -198,7 +213,6 @@ fn run(command: &mut Command) -> Result<String, Error> {
 mod tests {
     use std::env;
     use std::os::unix::fs::FileExt;
-    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -315,7 +329,7 @@ mod tests {
     fn waits_until(condition: impl Fn() -> bool) {
         let began = Instant::now();
         while !condition() {
-            assert!(began.elapsed() < Duration::from_secs(20), "it does not come about");
+            assert!(began.elapsed() < Duration::from_secs(60), "it does not come about");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::{Acquired, Answered, Cluster, Consistency, Reply, definite, try_once};
 
 /// Bounds what should take far less.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 
 /// What clients know for certain. What they could not learn is left out, whichever way it went.
 #[derive(Debug, Default)]

@@ -12,9 +12,9 @@ use crate::process::Process;
 use crate::{Client, Ended, Error, until};
 
 /// How long a node may take to be ready: it has to find the others and elect a leader, on a busy machine.
-const READY_WITHIN: Duration = Duration::from_secs(30);
+const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long a node may take to stop in order, or to refuse to start.
-const ENDS_WITHIN: Duration = Duration::from_secs(20);
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
 /// A look whether a node is ready takes no longer.
 const LOOK: Duration = Duration::from_secs(1);
 

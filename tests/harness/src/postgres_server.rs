@@ -22,7 +22,7 @@ use crate::{Error, run, until};
 /// How long a server may take to be ready, and to recover from its log before, on a busy machine.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Bounds what should take far less.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 /// The user and the group that have no rights, on every Linux.
 const NOBODY: u32 = 65_534;
 

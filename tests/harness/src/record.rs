@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A pause after a failure, so that a node that refuses at once is not only asked.
 const AFTER_FAILURE: Duration = Duration::from_millis(50);
 /// How long a healed cluster may take to answer a read.
-const READ_WITHIN: Duration = Duration::from_secs(20);
+const READ_WITHIN: Duration = Duration::from_secs(60);
 /// All keys that are asked for begin with this.
 const PREFIX: &str = "asked/";
 

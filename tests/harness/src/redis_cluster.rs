@@ -4,7 +4,7 @@ use crate::redis_server::RedisPlace;
 use crate::{Error, RedisBuilder, RedisServer, run, until};
 
 /// How long three servers may take to make a cluster.
-const WITHIN: Duration = Duration::from_secs(30);
+const WITHIN: Duration = Duration::from_secs(60);
 
 /// A Redis Cluster of three masters without replicas.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use crate::redis_server::RedisPlace;
 use crate::{Error, RedisBuilder, RedisServer, until};
 
 /// How long a group may take to be in order, or to fail over.
-const WITHIN: Duration = Duration::from_secs(30);
+const WITHIN: Duration = Duration::from_secs(60);
 /// What the group is called.
 const NAME: &str = "leases";
 

@@ -19,9 +19,9 @@ use crate::tls::Certificates;
 use crate::{Error, run, until};
 
 /// How long a server may take to be ready, or to stop in order.
-const WITHIN: Duration = Duration::from_secs(20);
+const WITHIN: Duration = Duration::from_secs(60);
 /// One command by `redis-cli` takes no longer.
-const COMMAND: Duration = Duration::from_secs(10);
+const COMMAND: Duration = Duration::from_secs(30);
 
 /// How servers are made.
 #[derive(Clone, Debug, Default)]

@@ -13,7 +13,7 @@ use crate::process::Process;
 use crate::{Error, Node, until};
 
 /// Bounds what should take far less.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// What happens to the system calls of a node, until this is dropped.
 #[derive(Debug)]
