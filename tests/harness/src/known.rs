@@ -80,12 +80,10 @@ impl Known {
         self.check_repeats(cluster).await;
         for node in cluster.nodes() {
             let key = format!("new/{}/{}", node.id(), self.grants.len());
+            let (client, lease, wish) = (node.client(), LeaseId::random(), try_once(&key));
             let asked = Instant::now();
-            let Acquired::Granted(grant) =
-                node.client().acquire(LeaseId::random(), &try_once(&key)).await.done()
-            else {
-                panic!("{key} is not granted anew");
-            };
+            let granted = Ok(definite(SOON, || client.acquire(lease, &wish)).await.unwrap()).done().grant();
+            let grant = granted.unwrap_or_else(|| panic!("{key} is not granted anew"));
             self.grants.push(Grant { asked, answered: Instant::now(), token: grant.token });
         }
         check_tokens(&self.grants);
@@ -97,7 +95,8 @@ impl Known {
         for name in &self.names {
             let mut after = None;
             loop {
-                let page = client.keys(name, after.as_deref(), Consistency::Linearizable).await.done();
+                let read = || client.keys(name, after.as_deref(), Consistency::Linearizable);
+                let page = Ok(definite(SOON, read).await.unwrap()).done();
                 found.extend(page.keys.into_iter().flat_map(|view| {
                     let key = view.key.as_str().to_owned();
                     view.holders.into_iter().map(move |holder| (key.clone(), (holder.token, holder.ttl_ms)))

@@ -157,7 +157,8 @@ impl Record {
                 assert_eq!(found, Some(&vec![told.token]), "node {} has lost {told:?}", node.id());
             }
             for &lease in &self.not_done {
-                let answer = node.client().lease(lease, Consistency::Linearizable).await;
+                let client = node.client();
+                let answer = definite(READ_WITHIN, || client.lease(lease, Consistency::Linearizable)).await;
                 let is_unknown = matches!(&answer, Ok(Reply::Refused(problem)) if problem.kind == ProblemKind::UnknownLease);
                 assert!(
                     is_unknown,
