@@ -256,6 +256,24 @@ mod tests {
         }
     }
 
+    /// A process that another test had just started held the log open, and the disk could not be unmounted.
+    #[test]
+    fn a_file_that_stays_open_for_a_moment_holds_up_no_power_cut() {
+        if !may_mount() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Disk::with_write_cache(dir.path().join("disk"), LEAST).unwrap();
+        let open = File::create(disk.at().join("log")).unwrap();
+        disk.cut_power().unwrap();
+        let closes = thread::spawn(|| {
+            thread::sleep(Duration::from_millis(300));
+            drop(open);
+        });
+        disk.restore_power().unwrap();
+        closes.join().unwrap();
+    }
+
     #[test]
     fn a_full_disk_has_no_room_until_it_is_given_some() {
         if !may_mount() {
