@@ -12,11 +12,11 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::join_all;
-use ringfence_lease::{Acquire, Command, LeaseTable, Outcome};
+use ringfence_lease::{Acquire, Command, Outcome};
 use ringfence_raft::Unanswered;
 use ringfence_wire::{
-    BatchAcquire, BatchBody, BatchRelease, BatchRenew, BatchRequest, BatchResult, Grant, LeaseId,
-    MirroredGrant, Operation, ProblemKind, RenewManyRequest, Wait,
+    BatchAcquire, BatchBody, BatchRenew, BatchRequest, BatchResult, Grant, LeaseId, MirroredGrant, Operation,
+    ProblemKind, RenewManyRequest, Wait,
 };
 
 use crate::door::{Answer, Door};
@@ -79,12 +79,12 @@ const MAX_KEYS_AT_ONCE: usize = 4_096;
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
 async fn run(door: &Door, operations: Vec<Operation>) -> Answer {
-    let parts = door.handle.view(|table| parts(operations, |operation| keys_of(table, operation)));
+    let operations = operations.into_iter().map(|operation| command(door, operation));
+    let parts = door.handle.view(|table| parts(operations, |(command, _)| table.keys_of(command)));
     let mut results = Results::default();
     let (mut unanswered, mut refused) = (Vec::new(), None::<Failed>);
     for (number, part) in parts.into_iter().enumerate() {
-        let (commands, kinds): (Vec<_>, Vec<_>) =
-            part.into_iter().map(|operation| command(door, operation)).unzip();
+        let (commands, kinds): (Vec<_>, Vec<_>) = part.into_iter().unzip();
         if refused.is_none() && results.text.len() > MAX_ANSWER_BYTES {
             let detail = "the answer has become too long for this: it was not done, ask for fewer at once";
             refused = Some(Failed::new(ProblemKind::TooLarge, detail));
@@ -122,19 +122,9 @@ async fn run(door: &Door, operations: Vec<Operation>) -> Answer {
     Ok(results.answer())
 }
 
-/// How many keys an operation changes or, as it is known here, shows.
-fn keys_of(table: &LeaseTable, operation: &Operation) -> usize {
-    match operation {
-        Operation::Acquire(wish) => wish.keys.len(),
-        Operation::Renew(BatchRenew { lease_id, .. }) | Operation::Release(BatchRelease { lease_id }) => {
-            table.keys_of(*lease_id)
-        }
-    }
-}
-
 /// The operations in their order, in parts that have few keys.
-fn parts(operations: Vec<Operation>, keys_of: impl Fn(&Operation) -> usize) -> Vec<Vec<Operation>> {
-    let mut parts: Vec<Vec<Operation>> = Vec::new();
+fn parts<T>(operations: impl Iterator<Item = T>, keys_of: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    let mut parts: Vec<Vec<T>> = Vec::new();
     let mut keys = 0;
     for operation in operations {
         let more = keys_of(&operation);

@@ -150,7 +150,8 @@ impl Node {
         peers.attach(raft.clone());
 
         let leading = Arc::new(Leading::new());
-        let (proposer, packing) = Proposer::new(raft.clone(), Arc::clone(&leading), log.clone());
+        let (proposer, packing) =
+            Proposer::new(raft.clone(), Arc::clone(&leading), log.clone(), applied.clone());
         tasks.start("proposals", packing);
         let read_index = ReadIndex {
             id,

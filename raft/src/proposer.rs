@@ -13,6 +13,7 @@ use ringfence_lease::{Command, Outcome};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::applied::Applied;
 use crate::batch::Batch;
 use crate::consensus::{Completion, Consensus, EncodedBatch};
 use crate::leading::{Leading, Stamp};
@@ -21,6 +22,9 @@ use crate::state_machine::Raft;
 
 /// The most commands of one entry, unless a single request has more.
 const MAX_COMMANDS: usize = 1_000;
+/// The most keys that the commands of one entry touch, unless a single request touches more: every node applies an entry in
+/// one step.
+const MAX_KEYS: usize = 4_096;
 /// An entry that has grown to about this size takes no more commands.
 const MAX_BYTES: usize = 1 << 20;
 /// Entries on their way at once.
@@ -52,11 +56,16 @@ pub(crate) struct Proposer {
 
 impl Proposer {
     /// The queue, and the task that packs and proposes, which ends with the last clone of the queue and never before.
-    pub(crate) fn new(raft: Raft, leading: Arc<Leading>, log: LogStore) -> (Self, impl Future<Output = ()>) {
+    pub(crate) fn new(
+        raft: Raft,
+        leading: Arc<Leading>,
+        log: LogStore,
+        applied: Applied,
+    ) -> (Self, impl Future<Output = ()>) {
         let (queue, proposals) = mpsc::channel(MAX_QUEUED);
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let seconds = metrics::histogram!("ringfence_raft_proposal_duration_seconds");
-        let packer = Packer { raft, leading, log, permits, proposals, next: None, seconds };
+        let packer = Packer { raft, leading, log, applied, permits, proposals, next: None, seconds };
         (Self { queue }, packer.run())
     }
 
@@ -76,6 +85,8 @@ struct Packer {
     raft: Raft,
     leading: Arc<Leading>,
     log: LogStore,
+    /// Tells how much commands cost.
+    applied: Applied,
     permits: Arc<Semaphore>,
     proposals: mpsc::Receiver<Proposal>,
     /// Taken from the queue, but too large for the entry before.
@@ -127,21 +138,32 @@ impl Packer {
 
     /// The commands of `first` and of as many queued requests as fit, and how many of them belong to whom.
     fn pack(&mut self, first: Proposal) -> (Vec<Command>, Vec<(usize, Reply)>) {
-        let mut bytes = first.commands.iter().map(Command::size_hint).sum::<usize>();
+        let (mut bytes, mut keys) = self.size_of(&first);
         let mut commands = first.commands;
         let mut replies = vec![(commands.len(), first.reply)];
         while bytes < MAX_BYTES && commands.len() < MAX_COMMANDS {
             let Ok(proposal) = self.proposals.try_recv() else { break };
-            let more = proposal.commands.iter().map(Command::size_hint).sum::<usize>();
-            if commands.len() + proposal.commands.len() > MAX_COMMANDS || bytes + more > MAX_BYTES {
+            let (more_bytes, more_keys) = self.size_of(&proposal);
+            let is_too_large = commands.len() + proposal.commands.len() > MAX_COMMANDS
+                || bytes + more_bytes > MAX_BYTES
+                || keys + more_keys > MAX_KEYS;
+            if is_too_large {
                 self.next = Some(proposal);
                 break;
             }
-            bytes += more;
+            (bytes, keys) = (bytes + more_bytes, keys + more_keys);
             replies.push((proposal.commands.len(), proposal.reply));
             commands.extend(proposal.commands);
         }
         (commands, replies)
+    }
+
+    /// How many bytes the commands of a request take in the log, and how many keys they touch.
+    fn size_of(&self, proposal: &Proposal) -> (usize, usize) {
+        let state = self.applied.lock();
+        proposal.commands.iter().fold((0, 0), |(bytes, keys), command| {
+            (bytes + command.size_hint(), keys + state.table.keys_of(command))
+        })
     }
 }
 

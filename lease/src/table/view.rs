@@ -4,11 +4,11 @@ use ringfence_wire::{
 };
 
 use super::LeaseTable;
-use crate::Refusal;
 use crate::lease::Lease;
 use crate::limits::{MAX_AHEAD, MAX_SHOWN, PAGE_BYTES};
 use crate::line::Line;
 use crate::steps::step;
+use crate::{Command, Refusal};
 
 /// A lease that has not ended, as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,9 +33,20 @@ impl LeaseTable {
         })
     }
 
-    /// How many keys the lease has; 0 where it has ended, or was never seen.
-    pub fn keys_of(&self, id: LeaseId) -> usize {
-        self.find(id).map_or(0, |(_, lease)| lease.claims.len())
+    /// How many keys `command` would touch now: what it costs to apply. 0 for a lease that has ended or was never seen.
+    pub fn keys_of(&self, command: &Command) -> usize {
+        let claims = |found: Option<&Lease>| found.map_or(0, |lease| lease.claims.len());
+        match command {
+            Command::Start { .. } => 0,
+            Command::Acquire(acquire) => acquire.claims.len(),
+            Command::Renew { lease_id, .. }
+            | Command::Release { lease_id }
+            | Command::Detach { lease_id, .. } => claims(self.find(*lease_id).map(|(_, lease)| lease)),
+            Command::Revoke { key, token } => {
+                let holder = self.line(key).and_then(|line| line.holder(*token));
+                claims(holder.map(|slot| self.leases.get(slot)))
+            }
+        }
     }
 
     /// What everybody may see of `key`; of very many holders and waiters the first ones, and how many more there are.

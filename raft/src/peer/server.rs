@@ -1,5 +1,6 @@
 //! Answering the other nodes.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -12,7 +13,7 @@ use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -38,6 +39,8 @@ use crate::snapshots::Generations;
 const MAX_APPEND: usize = 16 << 20;
 /// The most bytes of one call: a request of 1 MiB at the door, encoded.
 const MAX_CALL: usize = 8 << 20;
+/// The most connections on which nobody has said yet who calls.
+const MAX_UNNAMED: usize = 64;
 /// How long an append waits for room in the log.
 const ROOM: Duration = Duration::from_secs(1);
 /// Appends read ahead of Raft, and answers that wait to be written.
@@ -63,9 +66,13 @@ impl Listener {
     /// Accepts until the task is ended, and all connections with it.
     pub(crate) async fn run(self) {
         let mut connections = JoinSet::new();
+        let mut unnamed = Unnamed::default();
         loop {
             match self.listener.accept().await {
-                Ok((stream, from)) => drop(connections.spawn(Arc::clone(&self.served).serve(stream, from))),
+                Ok((stream, from)) => {
+                    let served = Arc::clone(&self.served);
+                    connections.spawn(served.serve(stream, from, unnamed.next()));
+                }
                 Err(error) => {
                     tracing::warn!(%error, "a connection of a peer could not be accepted");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -76,8 +83,26 @@ impl Listener {
     }
 }
 
+/// The connections that have not said who calls, the oldest first. Each takes a descriptor, and anybody can open them: so
+/// there are at most [`MAX_UNNAMED`], and one more ends the oldest. A node says who it is as soon as it is connected.
+#[derive(Default)]
+struct Unnamed(VecDeque<oneshot::Sender<()>>);
+
+impl Unnamed {
+    /// What resolves when a connection that is accepted now has to end, if it has still not said who calls.
+    fn next(&mut self) -> oneshot::Receiver<()> {
+        self.0.retain(|waiting| !waiting.is_closed());
+        if self.0.len() >= MAX_UNNAMED {
+            self.0.pop_front();
+        }
+        let (waiting, evicted) = oneshot::channel();
+        self.0.push_back(waiting);
+        evicted
+    }
+}
+
 impl Served {
-    async fn serve(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
+    async fn serve(self: Arc<Self>, stream: TcpStream, from: SocketAddr, evicted: oneshot::Receiver<()>) {
         // A node that stops or restarts closes its connections, and is called before it can answer: nobody's fault.
         let expected = [
             io::ErrorKind::ConnectionReset,
@@ -85,7 +110,7 @@ impl Served {
             io::ErrorKind::NotConnected,
             io::ErrorKind::AlreadyExists,
         ];
-        match self.talk(stream).await {
+        match self.talk(stream, evicted).await {
             Ok(()) => {}
             Err(error) if expected.contains(&error.kind()) => {
                 tracing::debug!(%from, %error, "peer connection ended")
@@ -94,8 +119,12 @@ impl Served {
         }
     }
 
-    async fn talk(self: Arc<Self>, stream: TcpStream) -> io::Result<()> {
-        let (mut incoming, writer) = Incoming::accept(&self, stream).await?;
+    async fn talk(self: Arc<Self>, stream: TcpStream, evicted: oneshot::Receiver<()>) -> io::Result<()> {
+        let (mut incoming, writer) = tokio::select! {
+            accepted = Incoming::accept(&self, stream) => accepted?,
+            // `evicted` ends with this: the connection is not counted any more once the caller is known.
+            _ = evicted => return Err(io::Error::new(io::ErrorKind::NotConnected, "too many said nothing")),
+        };
         match incoming.channel() {
             Channel::Founding | Channel::Votes | Channel::Forwards | Channel::Mirror => {
                 incoming.set_max(MAX_CALL);
@@ -320,5 +349,27 @@ async fn answer(handle: &Handle, call: Call) -> Answer {
         },
         Call::Stands { keys, revision } => Answer::Stands(handle.stands_here(&keys, revision).await),
         Call::Probe | Call::Adopt { .. } => Answer::NotDone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each takes a descriptor: there once was no bound.
+    #[test]
+    fn one_silent_connection_too_many_ends_the_oldest_that_is_still_silent() {
+        let mut unnamed = Unnamed::default();
+        let mut connections: Vec<_> = (0..MAX_UNNAMED).map(|_| unnamed.next()).collect();
+        // The caller of the first is known by now.
+        drop(connections.remove(0));
+        connections.push(unnamed.next());
+        let is_evicted = |evicted: &mut oneshot::Receiver<()>| {
+            matches!(evicted.try_recv(), Err(oneshot::error::TryRecvError::Closed))
+        };
+        assert!(!connections.iter_mut().any(is_evicted));
+        connections.push(unnamed.next());
+        assert!(is_evicted(&mut connections[0]));
+        assert!(!connections[1..].iter_mut().any(is_evicted));
     }
 }
