@@ -82,7 +82,10 @@ impl Known {
             let key = format!("new/{}/{}", node.id(), self.grants.len());
             let (client, lease, wish) = (node.client(), LeaseId::random(), try_once(&key));
             let asked = Instant::now();
-            let granted = Ok(definite(SOON, || client.acquire(lease, &wish)).await.unwrap()).done().grant();
+            let granted =
+                Ok(definite(SOON, || client.acquire(lease, &wish)).await.expect("a definite answer"))
+                    .done()
+                    .grant();
             let grant = granted.unwrap_or_else(|| panic!("{key} is not granted anew"));
             self.grants.push(Grant { asked, answered: Instant::now(), token: grant.token });
         }
@@ -96,7 +99,7 @@ impl Known {
             let mut after = None;
             loop {
                 let read = || client.keys(name, after.as_deref(), Consistency::Linearizable);
-                let page = Ok(definite(SOON, read).await.unwrap()).done();
+                let page = Ok(definite(SOON, read).await.expect("a definite answer")).done();
                 found.extend(page.keys.into_iter().flat_map(|view| {
                     let key = view.key.as_str().to_owned();
                     view.holders.into_iter().map(move |holder| (key.clone(), (holder.token, holder.ttl_ms)))
