@@ -25,11 +25,14 @@ struct Process {
     start: u64,
 }
 
-/// Sends `signal` to all descendants of `root`. Who forks or is orphaned meanwhile may be missed. Fails if any of them may not
+/// Sends `signal` to all descendants of `root`, the first of them first: a command that waits for its children ends by the
+/// signal, and not because they have ended by it. Who forks or is orphaned meanwhile may be missed. Fails if any of them may not
 /// be sent one, after it was sent to all others.
 pub(super) fn signal(root: Pid, signal: Signal) -> io::Result<()> {
     let all = processes()?;
-    send(&descendants(root, &all), &all, signal)
+    let mut found = descendants(root, &all);
+    found.sort_by_key(|process| process.start);
+    send(&found, &all, signal)
 }
 
 /// Kills all descendants of a process, again and again: who forks may escape once, but not for ever.
@@ -49,7 +52,9 @@ impl Killing {
     /// Kills those that live now. Fails as [`signal`] does.
     pub(super) fn kill(&mut self) -> io::Result<()> {
         let all = processes()?;
-        let found = descendants(self.root, &all);
+        let mut found = descendants(self.root, &all);
+        // Who is about to fork and to end is among the latest.
+        found.sort_by_key(|process| Reverse(process.start));
         let sent = send(&found, &all, Signal::KILL);
         self.pause = if found == self.killed { (2 * self.pause).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
         self.killed = found;
@@ -117,7 +122,7 @@ fn processes() -> io::Result<Vec<Process>> {
     Ok(pids.filter_map(Process::read).collect())
 }
 
-/// All below `root`, without itself, the latest first: who is about to fork and to end is among those.
+/// All below `root`, without itself, parents before their children.
 fn descendants(root: Pid, processes: &[Process]) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
     for process in processes {
@@ -130,7 +135,6 @@ fn descendants(root: Pid, processes: &[Process]) -> Vec<Process> {
         found.extend(of_it.into_iter().flatten());
         looked_at += 1;
     }
-    found.sort_by_key(|process| Reverse(process.start));
     found
 }
 
