@@ -100,8 +100,10 @@ impl Lease {
     /// The acquire with this attachment stands no more for a waiter. Tells whether another does.
     pub(crate) fn remove_put(&mut self, attachment: Attachment, now_ms: u64) -> bool {
         let Some(wait) = self.wait_mut() else { return false };
-        wait.puts.remove(attachment, now_ms);
-        let Some(until_ms) = wait.puts.until_ms() else { return false };
+        wait.puts.remove(attachment);
+        let Some(until_ms) = wait.puts.until_ms().filter(|until_ms| *until_ms >= now_ms) else {
+            return false;
+        };
         self.deadline_ms = until_ms;
         true
     }

@@ -132,8 +132,8 @@ impl Model {
                 let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == lease_id);
                 let stood = lease.filter(|lease| lease.puts.iter().any(|put| put.0 == attachment));
                 if let Some(lease) = stood {
-                    lease.puts.retain(|put| put.0 != attachment && put.1 >= now);
-                    match lease.puts.iter().map(|put| put.1).max() {
+                    lease.puts.retain(|put| put.0 != attachment);
+                    match lease.puts.iter().map(|put| put.1).filter(|until| *until >= now).max() {
                         Some(until) => lease.deadline = until,
                         None => {
                             let lease = lease.clone();
@@ -169,15 +169,16 @@ impl Model {
                 lease.puts.clear();
                 return Outcome::Standing(Box::new(self.grant(&known, Some(self.at))));
             }
-            lease.puts.retain(|put| put.1 >= now);
+            let is_kept = lease.deadline > deadline;
+            let deadline = deadline + if is_kept { 5_000 } else { 0 };
+            lease.puts.retain(|put| put.1 + 20_000 >= now);
             match lease.puts.iter_mut().find(|put| put.0 == acquire.attachment) {
                 Some(put) => put.1 = put.1.max(deadline),
                 None => lease.puts.push((acquire.attachment, deadline)),
             }
             lease.deadline = lease.puts.iter().map(|put| put.1).max().expect("one came just now");
-            let is_longer = lease.deadline > deadline;
             let waiting = self.waiting(&known);
-            return if is_longer { Outcome::Kept(waiting) } else { Outcome::Waiting(waiting) };
+            return if is_kept { Outcome::Kept(waiting) } else { Outcome::Waiting(waiting) };
         }
         if let Some(refusal) = self.how_it_ended(id) {
             return Outcome::Refused(refusal);
@@ -286,7 +287,7 @@ impl Model {
         let (revision, at) = (self.revision, self.at);
         let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == id).expect("it waits");
         // Where several stand for it, any of them may be answered. The one that it is granted to at once stands for good.
-        lease.puts.retain(|put| put.1 >= at);
+        lease.puts.retain(|put| put.1 + 20_000 >= at);
         if lease.puts.len() > 1 {
             lease.puts.clear();
         }

@@ -125,13 +125,13 @@ fn who_stands_for_a_waiter_stands_in_the_format() {
     let second = Acquire { attachment: Attachment(8), ..acquire(2, key(), 300) };
     let acquires = [acquire(1, key(), 0), acquire(2, key(), 60_000), second];
     table.apply(1, acquires.map(|acquire| Command::Acquire(Box::new(acquire))).into(), &mut Vec::new());
-    let puts = "050201 07e1d403 0108ad02".replace(' ', "");
+    let puts = "050201 07e1d403 0108b529".replace(' ', "");
     assert!(in_hex(&table.snapshot()).ends_with(&(puts + "030200")), "{}", in_hex(&table.snapshot()));
     let mut restored = LeaseTable::restore(&table.snapshot()[..]).unwrap();
     assert_eq!(restored.snapshot(), table.snapshot());
     let detach = |attachment| Command::Detach { lease_id: id(2), attachment: Attachment(attachment) };
     restored.apply(2, vec![detach(7)], &mut Vec::new());
-    assert_eq!((restored.waiters(), restored.next_due_ms()), (1, Some(302)));
+    assert_eq!((restored.waiters(), restored.next_due_ms()), (1, Some(5_302)));
     restored.apply(2, vec![detach(8)], &mut Vec::new());
     assert_eq!(restored.waiters(), 0);
 }

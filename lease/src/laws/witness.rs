@@ -149,7 +149,8 @@ impl Witness {
             }
         }
         let deadline_ms = now_ms + ttl_ms;
-        puts.retain(|_, until_ms| *until_ms >= now_ms);
+        // The door may answer for 10 s more.
+        puts.retain(|_, until_ms| *until_ms + 20_000 >= now_ms);
         let is_known = puts.len() > 1;
         let seen = Seen { live: true, number: token, claims, ttl_ms, deadline_ms, puts, is_known };
         self.seen.insert(event.lease_id, seen);
@@ -232,11 +233,13 @@ impl Witness {
         match (command, outcome) {
             (Command::Acquire(acquire), Outcome::Waiting(_) | Outcome::Kept(_)) => {
                 let seen = self.seen.get_mut(&acquire.lease_id).expect("it waits");
-                let ends_ms = wait_ends_ms(acquire, now_ms);
+                let kept_ms = if matches!(outcome, Outcome::Kept(_)) { 5_000 } else { 0 };
+                let (wait_ends_ms, before_ms) = (wait_ends_ms(acquire, now_ms), seen.deadline_ms);
+                let ends_ms = wait_ends_ms + kept_ms;
                 let put = seen.puts.entry(acquire.attachment).or_default();
                 *put = ends_ms.max(*put);
                 seen.deadline_ms = seen.deadline_ms.max(ends_ms);
-                let is_kept = seen.deadline_ms > ends_ms;
+                let is_kept = before_ms > wait_ends_ms;
                 assert_eq!(matches!(outcome, Outcome::Kept(_)), is_kept, "its place is kept for another");
                 if is_kept {
                     self.count("kept for another");

@@ -65,7 +65,12 @@ impl LeaseTable {
     }
 
     /// One more acquire stands for it: it takes nothing from those that came before.
-    fn repeat_waiting(&mut self, slot: Slot, put: Put, events: &mut Vec<Event>) -> Outcome {
+    fn repeat_waiting(&mut self, slot: Slot, mut put: Put, events: &mut Vec<Event>) -> Outcome {
+        let is_kept = self.leases.get(slot).deadline_ms > put.until_ms;
+        if is_kept {
+            // It is answered that its place is kept: the others may be given up the next moment.
+            put.until_ms = put.until_ms.saturating_add(KEEP_PLACE_MS);
+        }
         if self.leases.get(slot).is_past(self.at_ms) {
             self.leave(slot, None, events);
             return Outcome::Refused(Refusal::WaitTimeout);
@@ -75,7 +80,7 @@ impl LeaseTable {
         self.waiting.insert(slot, &self.leases);
         let lease = self.leases.get(slot);
         let waiting = Self::waiting_of(lease, self.ahead_of(lease));
-        if lease.deadline_ms > put.until_ms { Outcome::Kept(waiting) } else { Outcome::Waiting(waiting) }
+        if is_kept { Outcome::Kept(waiting) } else { Outcome::Waiting(waiting) }
     }
 
     /// The refusal of a try: the live leases on the keys that are not free, and the length of the longest queue.
