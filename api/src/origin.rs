@@ -34,8 +34,10 @@ pub(crate) fn check<B>(
     if !hosts.is_empty() || is_of_a_browser(headers) {
         // A proxy may be asked by a whole URL.
         let named = request.uri().authority().cloned();
+        let is_unnamed = named.is_none() && host.is_none() && !is_of_a_browser(headers);
         let named = named.or_else(|| host.and_then(|host| host.parse::<Authority>().ok()));
-        if !named.is_some_and(|named| is_known(named.host(), hosts, &cluster)) {
+        // Checks of health by HTTP/1.0 name no host.
+        if !is_unnamed && !named.is_some_and(|named| is_known(named.host(), hosts, &cluster)) {
             let detail = "this node does not go by the host that the request names: ask it by an IP address or the name that \
                           a node advertises, or start the nodes with --hosts or --advertise-http";
             return Err(Failed::new(ProblemKind::Misdirected, detail));
