@@ -24,6 +24,7 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
 use openraft::{ChangeMembers, Instant as _};
 use serde::{Deserialize, Serialize};
+use tokio::sync::MutexGuard;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::consensus::{Consensus, LogId, Member, NodeId};
@@ -143,6 +144,7 @@ impl Handle {
 
 impl Shared {
     async fn add(&self, id: NodeId, peer: String) -> Result<(), MembersError> {
+        let guard = self.changing.lock().await;
         let members = self.members();
         match members.get(&id) {
             Some(member) if member.peer == peer => return self.is_still(id, member).await,
@@ -177,7 +179,7 @@ impl Shared {
             _ => return Err(Refused(format!("node {id} does not answer any more"))),
         }
         let member = Member { peer, incarnation: probed.incarnation };
-        self.change(ChangeMembers::AddNodes(BTreeMap::from([(id, member)]))).await?;
+        self.change(&guard, ChangeMembers::AddNodes(BTreeMap::from([(id, member)]))).await?;
         tracing::info!(id, "a new member learns the log");
         Ok(())
     }
@@ -202,12 +204,13 @@ impl Shared {
     }
 
     async fn remove(&self, id: NodeId, force: bool) -> Result<(), MembersError> {
+        let guard = self.changing.lock().await;
         if !self.members().contains_key(&id) {
             return Ok(());
         }
         let one = BTreeSet::from([id]);
         if !self.voters().contains(&id) {
-            self.change(ChangeMembers::RemoveNodes(one)).await?;
+            self.change(&guard, ChangeMembers::RemoveNodes(one)).await?;
         } else {
             let left = &self.coming_voters() - &one;
             if left.is_empty() {
@@ -220,7 +223,7 @@ impl Shared {
                 self.transfer(None).await?;
                 return Err(Unanswered::Unavailable.into());
             }
-            self.change(ChangeMembers::RemoveVoters(one)).await?;
+            self.change(&guard, ChangeMembers::RemoveVoters(one)).await?;
         }
         tracing::info!(id, force, "a member was removed");
         Ok(())
@@ -259,9 +262,13 @@ impl Shared {
         Err(Refused(format!("node {to} has not taken the leadership over in time")))
     }
 
-    /// One change at a time: two would finish each other's, and neither could tell what became of its own.
-    async fn change(&self, change: ChangeMembers<NodeId, Member>) -> Result<(), MembersError> {
-        let _one_at_a_time = self.changing.lock().await;
+    /// One change at a time: two would finish each other's, and neither could tell what became of its own. The guard is
+    /// that of `changing`, taken before the change was checked: what was checked must still hold.
+    async fn change(
+        &self,
+        _guard: &MutexGuard<'_, ()>,
+        change: ChangeMembers<NodeId, Member>,
+    ) -> Result<(), MembersError> {
         let before = self.membership_id();
         let changed = self.raft.change_membership(change, false).await;
         changed.map(drop).map_err(|error| match refusal(error) {
@@ -276,16 +283,16 @@ impl Shared {
         let mut ticks = tokio::time::interval(LOOK);
         loop {
             ticks.tick().await;
-            let is_changing = self.changing.try_lock().is_err();
-            if self.raft.is_leader() && self.is_between_memberships() && !is_changing {
+            let Ok(guard) = self.changing.try_lock() else { continue };
+            if self.raft.is_leader() && self.is_between_memberships() {
                 // Whoever began this change does not lead any more, or gave it up.
-                if let Err(error) = self.change(ChangeMembers::AddVoterIds(BTreeSet::new())).await {
+                if let Err(error) = self.change(&guard, ChangeMembers::AddVoterIds(BTreeSet::new())).await {
                     tracing::debug!(%error, "a change of the members is not finished yet");
                 }
                 continue;
             }
             let Some(learner) = self.caught_up_learner() else { continue };
-            match self.change(ChangeMembers::AddVoterIds(BTreeSet::from([learner]))).await {
+            match self.change(&guard, ChangeMembers::AddVoterIds(BTreeSet::from([learner]))).await {
                 Ok(()) => tracing::info!(id = learner, "the new member has caught up, and votes"),
                 Err(error) => tracing::warn!(id = learner, %error, "the new member does not vote yet"),
             }

@@ -19,10 +19,10 @@ struct Cluster {
 }
 
 impl Cluster {
-    async fn start() -> Self {
+    async fn start(size: NodeId) -> Self {
         let mut listeners = BTreeMap::new();
         let mut peers = BTreeMap::new();
-        for id in 1..=3 {
+        for id in 1..=size {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             peers.insert(id, listener.local_addr().unwrap().to_string());
             listeners.insert(id, listener);
@@ -121,7 +121,7 @@ fn reason(result: Result<(), MembersError>) -> String {
 /// The member was removed, and those that were left were no majority.
 #[tokio::test]
 async fn a_removal_that_would_stop_the_cluster_is_refused_unless_it_is_forced() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start(3).await;
     cluster.stop(3).await;
     for id in [2, 1] {
         let reason = reason(cluster.handle(1).remove_member(id).await);
@@ -141,17 +141,35 @@ async fn a_removal_that_would_stop_the_cluster_is_refused_unless_it_is_forced() 
 
 #[tokio::test]
 async fn a_member_that_is_down_can_be_removed() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start(3).await;
     cluster.stop(3).await;
     cluster.handle(2).remove_member(3).await.unwrap();
     assert_eq!(cluster.handle(1).shared.voters(), BTreeSet::from([1, 2]));
     cluster.grants().await;
 }
 
+/// Each was checked against the voters that were there before the other.
+#[tokio::test]
+async fn of_two_removals_at_once_that_together_would_stop_the_cluster_one_is_refused() {
+    let mut cluster = Cluster::start(4).await;
+    cluster.stop(4).await;
+    let handle = cluster.handle(1);
+    let (two, three) = tokio::join!(handle.remove_member(2), handle.remove_member(3));
+    let (refused, left) = match (&two, &three) {
+        (Ok(()), Err(_)) => (three, BTreeSet::from([1, 3, 4])),
+        (Err(_), Ok(())) => (two, BTreeSet::from([1, 2, 4])),
+        both => panic!("{both:?}"),
+    };
+    let reason = reason(refused);
+    assert!(reason.contains("does not hear 4"), "{reason}");
+    assert_eq!(handle.shared.voters(), left);
+    cluster.grants().await;
+}
+
 /// It was said to be certainly not done.
 #[tokio::test]
 async fn a_change_that_is_half_done_is_indeterminate_and_its_repeat_finishes_it() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start(3).await;
     let handle = cluster.handle(1);
     let deadline = Instant::now() + TIMEOUT;
     let removed = tokio::spawn(async move { handle.order_here(Order::Remove { id: 3 }, deadline).await });
@@ -168,7 +186,7 @@ async fn a_change_that_is_half_done_is_indeterminate_and_its_repeat_finishes_it(
 /// It was answered as if all were well, and the node waited for ever.
 #[tokio::test]
 async fn a_member_that_lost_its_data_is_not_added_before_it_is_removed() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start(3).await;
     let peer = cluster.peers[&3].clone();
     let add = async |cluster: &Cluster| cluster.handle(2).add_member(3, peer.clone()).await;
     add(&cluster).await.unwrap();
