@@ -39,7 +39,11 @@ use crate::snapshots::Generations;
 const MAX_APPEND: usize = 16 << 20;
 /// The most bytes of one call: a request of 1 MiB at the door, encoded.
 const MAX_CALL: usize = 8 << 20;
-/// The most connections on which nobody has said yet who calls.
+/// The most bytes of one call on [`Channel::Founding`], which anybody may make: the largest takes some tens.
+const MAX_FOUNDING: usize = 1 << 10;
+/// The most calls on one connection of [`Channel::Founding`] that are not answered yet.
+const MAX_FOUNDING_CALLS: usize = 16;
+/// The most connections of callers that are not known to be members.
 const MAX_UNNAMED: usize = 64;
 /// How long an append waits for room in the log.
 const ROOM: Duration = Duration::from_secs(1);
@@ -83,13 +87,15 @@ impl Listener {
     }
 }
 
-/// The connections that have not said who calls, the oldest first. Each takes a descriptor, and anybody can open them: so
-/// there are at most [`MAX_UNNAMED`], and one more ends the oldest. A node says who it is as soon as it is connected.
+/// The connections of callers that are not known to be members, the oldest first: those that have not said who calls, and
+/// those on [`Channel::Founding`], which need no membership. Each takes a descriptor, and anybody can open them: so there
+/// are at most [`MAX_UNNAMED`], and one more ends the oldest. A node says who it is as soon as it is connected, and
+/// connects again when it next has something to ask.
 #[derive(Default)]
 struct Unnamed(VecDeque<oneshot::Sender<()>>);
 
 impl Unnamed {
-    /// What resolves when a connection that is accepted now has to end, if it has still not said who calls.
+    /// What resolves when a connection that is accepted now has to end. It is counted until this is dropped.
     fn next(&mut self) -> oneshot::Receiver<()> {
         self.0.retain(|waiting| !waiting.is_closed());
         if self.0.len() >= MAX_UNNAMED {
@@ -119,16 +125,27 @@ impl Served {
         }
     }
 
-    async fn talk(self: Arc<Self>, stream: TcpStream, evicted: oneshot::Receiver<()>) -> io::Result<()> {
+    async fn talk(self: Arc<Self>, stream: TcpStream, mut evicted: oneshot::Receiver<()>) -> io::Result<()> {
+        let too_many = || io::Error::new(io::ErrorKind::NotConnected, "too many callers that are no members");
         let (mut incoming, writer) = tokio::select! {
             accepted = Incoming::accept(&self, stream) => accepted?,
-            // `evicted` ends with this: the connection is not counted any more once the caller is known.
-            _ = evicted => return Err(io::Error::new(io::ErrorKind::NotConnected, "too many said nothing")),
+            _ = &mut evicted => return Err(too_many()),
         };
+        if incoming.channel() != Channel::Founding {
+            // The caller is a member: the connection is not counted any more.
+            evicted.close();
+        }
         match incoming.channel() {
-            Channel::Founding | Channel::Votes | Channel::Forwards | Channel::Mirror => {
+            Channel::Founding => {
+                incoming.set_max(MAX_FOUNDING);
+                tokio::select! {
+                    result = self.calls(incoming, writer, MAX_FOUNDING_CALLS) => result,
+                    _ = evicted => Err(too_many()),
+                }
+            }
+            Channel::Votes | Channel::Forwards | Channel::Mirror => {
                 incoming.set_max(MAX_CALL);
-                self.calls(incoming, writer).await
+                self.calls(incoming, writer, MAX_CALLS).await
             }
             Channel::Appends | Channel::Heartbeats => {
                 incoming.set_max(MAX_APPEND);
@@ -145,9 +162,15 @@ impl Served {
         self.handle.get().ok_or_else(|| invalid("a node that belongs to no cluster has no Raft".to_owned()))
     }
 
-    async fn calls(self: Arc<Self>, mut incoming: Incoming, mut writer: OwnedWriteHalf) -> io::Result<()> {
+    /// Answers calls, `max` at once. Dropping the future ends the connection.
+    async fn calls(
+        self: Arc<Self>,
+        mut incoming: Incoming,
+        mut writer: OwnedWriteHalf,
+        max: usize,
+    ) -> io::Result<()> {
         let (answers, mut queue) = mpsc::channel::<(u64, Answer)>(QUEUE);
-        let writing = tokio::spawn(async move {
+        let write = async {
             let mut out = BytesMut::new();
             while let Some(next) = queue.recv().await {
                 let mut next = Some(next);
@@ -162,8 +185,8 @@ impl Served {
                 out.clear();
             }
             io::Result::Ok(())
-        });
-        let permits = Arc::new(Semaphore::new(MAX_CALLS));
+        };
+        let permits = Arc::new(Semaphore::new(max));
         let read = async {
             while let Some((kind, body)) = incoming.next().await? {
                 if kind != CALL {
@@ -186,9 +209,11 @@ impl Served {
             }
             Ok(())
         };
-        let result = read.await;
-        writing.abort();
-        result
+        // Whichever ends first ends the connection: the caller starts a new one.
+        tokio::select! {
+            result = read => result,
+            result = write => result,
+        }
     }
 
     async fn answer(&self, call: Call) -> Answer {
@@ -354,7 +379,106 @@ async fn answer(handle: &Handle, call: Call) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use tempfile::TempDir;
+    use uuid::Uuid;
+
     use super::*;
+    use crate::identity::DataDir;
+    use crate::log_store::LogStore;
+    use crate::peer::frame::FrameReader;
+    use crate::peer::hello::{HELLO, Hello, MAX_HELLO, PREFACE, WELCOME, put};
+
+    const SOON: Duration = Duration::from_secs(30);
+
+    /// A node with the id 1 that belongs to no cluster, and where it listens.
+    async fn node(dir: &TempDir) -> (JoinSet<()>, SocketAddr) {
+        let (data, identity) = DataDir::open(dir.path(), 1).unwrap();
+        let data = Arc::new(data);
+        let log = LogStore::open(&dir.path().join("log"), Default::default()).unwrap();
+        let served = Arc::new(Served {
+            peers: Arc::new(Peers::new(identity.clone(), String::new(), BTreeMap::new())),
+            founding: Founding::new(Arc::clone(&data), log, identity),
+            generations: Arc::new(Generations::open(data).unwrap()),
+            handle: OnceLock::new(),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut running = JoinSet::new();
+        running.spawn(Listener { listener, served }.run());
+        (running, address)
+    }
+
+    /// A stranger, who was welcome to found a cluster.
+    async fn stranger(address: SocketAddr) -> FrameReader<TcpStream> {
+        let mut reader = FrameReader::new(TcpStream::connect(address).await.unwrap(), MAX_HELLO);
+        let mut out = BytesMut::from(&PREFACE[..]);
+        let hello = Hello {
+            group: 0,
+            channel: Channel::Founding,
+            cluster: None,
+            from: 9,
+            incarnation: Uuid::from_u128(9),
+            to: 1,
+            to_incarnation: None,
+            member_as_of: None,
+            url: String::new(),
+        };
+        put_frame(&mut out, |out| {
+            put(out, &hello);
+            HELLO
+        });
+        reader.source_mut().write_all(&out).await.unwrap();
+        reader.read_raw(&mut [0; PREFACE.len()]).await.unwrap();
+        assert_eq!(next(&mut reader).await.unwrap(), Some(WELCOME));
+        reader
+    }
+
+    /// The kind of the next frame; `None` at the end of the connection.
+    async fn next(reader: &mut FrameReader<TcpStream>) -> io::Result<Option<u8>> {
+        let frame =
+            timeout(SOON, reader.next()).await.expect("neither a frame nor the end of the connection");
+        Ok(frame?.map(|(kind, _)| kind))
+    }
+
+    async fn call(reader: &mut FrameReader<TcpStream>, call: Call) {
+        let mut out = BytesMut::new();
+        put_frame(&mut out, |out| {
+            put_numbered(out, 1, &call);
+            CALL
+        });
+        reader.source_mut().write_all(&out).await.unwrap();
+    }
+
+    /// They once stayed for as long as the stranger wished.
+    #[tokio::test]
+    async fn one_founding_connection_too_many_ends_the_oldest() {
+        let dir = TempDir::new().unwrap();
+        let (_running, address) = node(&dir).await;
+        let mut strangers = Vec::new();
+        for _ in 0..MAX_UNNAMED + 1 {
+            strangers.push(stranger(address).await);
+        }
+        assert_eq!(next(&mut strangers[0]).await.unwrap(), None);
+        for other in &mut strangers[1..] {
+            call(other, Call::Probe).await;
+            assert_eq!(next(other).await.unwrap(), Some(ANSWER));
+        }
+    }
+
+    /// A stranger could once have 8 MiB kept for each connection.
+    #[tokio::test]
+    async fn a_founding_call_is_short() {
+        let dir = TempDir::new().unwrap();
+        let (_running, address) = node(&dir).await;
+        let mut stranger = stranger(address).await;
+        call(&mut stranger, Call::Adopt { cluster: Uuid::from_u128(7) }).await;
+        assert_eq!(next(&mut stranger).await.unwrap(), Some(ANSWER));
+        // Only the length of a frame of 2 KiB, and its checksum.
+        stranger.source_mut().write_all(&[0, 8, 0, 0, 0, 0, 0, 0]).await.unwrap();
+        assert_eq!(next(&mut stranger).await.unwrap(), None);
+    }
 
     /// Each takes a descriptor: there once was no bound.
     #[test]
