@@ -387,9 +387,9 @@ impl RaftLogStorage<Consensus> for LogStore {
     }
 
     async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
-        // A commit position can outlive its entries only in a log that was purged beyond it.
+        // One beyond the end is of no use. By index: what the log ends with may be uncommitted, and of a later term.
         let inner = self.lock();
-        Ok(inner.committed.filter(|id| inner.last() >= Some(*id)))
+        Ok(inner.committed.filter(|id| inner.next_index() > id.index()))
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<Consensus>) -> Result<(), io::Error>
@@ -428,7 +428,8 @@ impl RaftLogStorage<Consensus> for LogStore {
     /// snapshot beyond its end the log goes on there, and has to say so.
     async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
         let mut inner = self.lock();
-        let is_beyond = inner.last() < Some(log_id);
+        // By index: what the log ends with may be uncommitted, and of a later term than the snapshot.
+        let is_beyond = inner.next_index() <= log_id.index();
         inner.purge(log_id);
         if is_beyond {
             let next = self.wal.append([], None) + 1;
@@ -457,8 +458,12 @@ mod tests {
 
     /// Each in a flush of its own.
     async fn put(log: &mut LogStore, indexes: std::ops::Range<u64>) {
+        put_of_term(log, 1, indexes).await;
+    }
+
+    async fn put_of_term(log: &mut LogStore, term: u64, indexes: std::ops::Range<u64>) {
         for index in indexes {
-            log.append([blank(1, index)], IOFlushed::noop()).await.unwrap();
+            log.append([blank(term, index)], IOFlushed::noop()).await.unwrap();
             log.barrier().await.unwrap();
         }
     }
@@ -485,6 +490,24 @@ mod tests {
             assert_eq!(log.get_log_state().await.unwrap().last_log_id, before);
             assert_eq!(log.purged(), Some(log_id(1, head)));
         }
+    }
+
+    /// The entries of a leader that committed nothing, and a snapshot of what others committed before and after its term.
+    #[tokio::test]
+    async fn a_snapshot_beyond_the_end_of_a_log_of_a_later_term_leaves_no_gap() {
+        let dir = TempDir::new().unwrap();
+        let mut log = open(dir.path()).unwrap();
+        put_of_term(&mut log, 5, 0..51).await;
+        log.save_committed(Some(log_id(4, 100))).await.unwrap();
+        assert_eq!(log.read_committed().await.unwrap(), None, "its entries are not there");
+        log.purge(log_id(4, 100)).await.unwrap();
+        assert_eq!(log.read_committed().await.unwrap(), Some(log_id(4, 100)));
+        put_of_term(&mut log, 7, 101..102).await;
+        drop(log);
+        let mut log = open(dir.path()).unwrap();
+        let state = log.get_log_state().await.unwrap();
+        assert_eq!(state.last_log_id, Some(log_id(7, 101)));
+        assert_eq!(state.last_purged_log_id, Some(log_id(4, 100)));
     }
 
     #[test]
