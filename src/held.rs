@@ -159,27 +159,27 @@ impl Held {
 
     /// To be called when it was stopped. In a terminal its group and this process's are one job to whoever has stopped it, and
     /// to the shell: so the rest of both stops too, and this returns when the job is continued. Returns whether the command
-    /// is to go on.
-    pub(crate) fn stop_likewise(&mut self, signal: Option<i32>) -> io::Result<bool> {
+    /// is to go on. `sent` is given the outcome of stopping the rest, before this process stops.
+    pub(crate) fn stop_likewise(&mut self, signal: Option<i32>, sent: impl FnOnce(io::Result<()>)) -> bool {
         // Whoever has stopped it will continue it, perhaps by way of this process.
-        let Some(terminal) = &self.terminal else { return Ok(false) };
+        let Some(terminal) = &self.terminal else { return false };
         let is = |one: Signal| signal == Some(one.as_raw());
         let is_in_front = terminal.is_own() || terminal.has(self.group);
         if is(Signal::TTIN) || is(Signal::TTOU) {
             self.uses_terminal = true;
             if is_in_front {
-                return Ok(true);
+                return true;
             }
         }
         if is(Signal::STOP) && !is_in_front {
-            return Ok(false);
+            return false;
         }
         // Who is deaf to Ctrl-Z would run on without the lease, which nobody renews meanwhile.
-        self.send(Signal::STOP)?;
+        sent(self.send(Signal::STOP));
         terminal.take_back_from(self.group);
-        // No SIGSTOP: of this one the kernel knows whether there is anybody who could continue the job.
-        kill_current_process_group(Signal::TTIN)?;
-        Ok(true)
+        // No SIGSTOP: of this one the kernel knows whether there is anybody who could continue the job. It cannot fail: a process may signal itself.
+        let _ = kill_current_process_group(Signal::TTIN);
+        true
     }
 
     /// Lets the command go on, with the terminal if it needs that, after it was stopped.

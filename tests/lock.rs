@@ -4,7 +4,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -566,18 +566,14 @@ async fn who_was_there_before_is_no_descendant() {
     assert!(lives(earlier.0));
 }
 
-#[tokio::test]
-async fn who_became_another_user_is_told_of_and_waited_for() {
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: needs root");
-    }
-    let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let [program, setpriv, file, go] = ["ringfence", "setpriv", "up", "go"].map(|name| dir.path().join(name));
+/// In `dir`, what a user without rights can run: the program; and words for a shell that become root, write to `up` there
+/// whether they are (0), and go on until there is a file `go`.
+async fn for_nobody(dir: &Path) -> (PathBuf, String) {
+    let [program, setpriv, file, go] = ["ringfence", "setpriv", "up", "go"].map(|name| dir.join(name));
     let which = Command::new("sh").args(["-c", "command -v setpriv"]).output().await.unwrap();
     std::fs::copy(PROGRAM, &program).unwrap();
     std::fs::copy(String::from_utf8(which.stdout).unwrap().trim(), &setpriv).unwrap();
-    for (path, mode) in [(dir.path(), 0o777), (program.as_path(), 0o755), (setpriv.as_path(), 0o4755)] {
+    for (path, mode) in [(dir, 0o777), (program.as_path(), 0o755), (setpriv.as_path(), 0o4755)] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
     let waits = format!(
@@ -585,7 +581,19 @@ async fn who_became_another_user_is_told_of_and_waited_for() {
         file.display(),
         go.display()
     );
-    let script = format!("{} --reuid 0 sh -c '{waits}' & wait", setpriv.display());
+    (program, format!("{} --reuid 0 sh -c '{waits}'", setpriv.display()))
+}
+
+#[tokio::test]
+async fn who_became_another_user_is_told_of_and_waited_for() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let [file, go] = ["up", "go"].map(|name| dir.path().join(name));
+    let (program, becomes_root) = for_nobody(dir.path()).await;
+    let script = format!("{becomes_root} & wait");
     let usual = lock(&cluster, "a --kill-after 300ms", &script).into_std();
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--clear-groups"]).arg(&program).args(usual.get_args());
@@ -817,6 +825,36 @@ async fn ctrl_z_stops_a_script_and_the_command_in_it_and_fg_continues_both() {
     typed.types("said\n").await;
     typed.shows("got said").await;
     typed.shows("went on").await;
+}
+
+#[tokio::test]
+async fn ctrl_z_keeps_the_lease_of_a_command_that_became_another_user_in_part() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let [file, go] = ["up", "go"].map(|name| dir.path().join(name));
+    let (program, becomes_root) = for_nobody(dir.path()).await;
+    let command = format!("{becomes_root} & echo up; read x; echo got $x; wait");
+    let script = script_in(&dir, &format!("{} lock a --ttl 60s --", program.display()), &command);
+    let mut typed = Typed::start(&cluster, "exec setpriv --reuid 65534 --clear-groups bash --norc -i");
+    typed.types(&format!("{script}\n")).await;
+    typed.shows("up").await;
+    if text_of(&file).await != "0\n" {
+        std::fs::write(&go, "").unwrap();
+        return eprintln!("skipped: programs here cannot become another user");
+    }
+    typed.types("\x1a").await;
+    typed.shows("Stopped").await;
+    assert_eq!(view(&cluster, "a").await.holders.len(), 1);
+    typed.types("fg\n").await;
+    typed.shows("no signal reaches it").await;
+    typed.types("said\n").await;
+    typed.shows("got said").await;
+    std::fs::write(&go, "").unwrap();
+    typed.shows("went on").await;
+    is_free(&cluster, "a").await;
 }
 
 #[tokio::test]

@@ -176,7 +176,18 @@ async fn run_held(
     signals: &mut Signals,
     teller: &Teller,
 ) -> anyhow::Result<Ended> {
-    let mut held = Held::start(&arguments.command, &variables(lease)).await?;
+    let held = Held::start(&arguments.command, &variables(lease)).await?;
+    Ok(end_of(held, arguments, lease, signals, teller).await)
+}
+
+/// No error ends this: the lease is released after it, and the command must not outlive the lease.
+async fn end_of(
+    mut held: Held,
+    arguments: &Arguments,
+    lease: &Lease,
+    signals: &mut Signals,
+    teller: &Teller,
+) -> Ended {
     let kill_after = Duration::from(arguments.kill_after).min(arguments.wish.ttl() / 3);
     let mut max = Timer::after(arguments.max.map(Duration::from));
     let mut kill = Timer::after(None);
@@ -234,7 +245,7 @@ async fn run_held(
                 Change::Emptied => break ended.expect("the command ends before all have"),
                 Change::Stopped(signal) => {
                     // Else it is ended first.
-                    if held.stop_likewise(signal)? && lease.remaining() > TO_DIE {
+                    if held.stop_likewise(signal, sent) && lease.remaining() > TO_DIE {
                         held.go_on();
                     }
                 }
@@ -243,7 +254,7 @@ async fn run_held(
     };
     let had_terminal = held.has_terminal();
     held.let_go();
-    Ok(if is_doubtful { Ended::ForTheLease } else { Ended::ByItself { status, had_terminal } })
+    if is_doubtful { Ended::ForTheLease } else { Ended::ByItself { status, had_terminal } }
 }
 
 /// Why the command must end.
