@@ -27,6 +27,7 @@ pub(crate) mod supervise;
 pub(crate) mod terminal;
 
 use std::ffi::OsString;
+use std::fs;
 use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -34,8 +35,8 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 
-use anyhow::{Context, bail};
-use rustix::process::{Pid, Signal, kill_current_process_group, kill_process_group};
+use anyhow::{Context, bail, ensure};
+use rustix::process::{Pid, Signal, getpid, kill_current_process_group, kill_process_group};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
@@ -203,6 +204,17 @@ impl Held {
             let _ = self.supervisor.wait();
         }
     }
+}
+
+/// Fails if `/proc` shows the processes of another pid namespace: nothing that a command starts would be found there.
+pub(crate) fn check_proc() -> anyhow::Result<()> {
+    let own = fs::read_link("/proc/self").ok();
+    ensure!(
+        own.is_some_and(|own| own.as_os_str() == getpid().to_string().as_str()),
+        "/proc does not belong to the pid namespace of this process, so the command could not be ended: mount it there \
+         (mount -t proc proc /proc, or unshare --mount-proc)"
+    );
+    Ok(())
 }
 
 /// As it runs: the file may have been replaced since.

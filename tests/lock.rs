@@ -551,6 +551,20 @@ async fn what_the_parent_of_the_command_is_sent_ends_nothing_unless_it_kills() {
 }
 
 #[tokio::test]
+async fn nothing_is_started_where_proc_shows_other_pids() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    let cluster = cluster().await;
+    let (status, out, err) = run(after("", lock(&cluster, "a", "echo ran"), "unshare --fork --pid")).await;
+    assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
+    assert!(err.contains("mount"), "{err}");
+    let proc = "unshare --fork --pid --mount-proc";
+    let (status, out, err) = run(after("", lock(&cluster, "a", "echo ran"), proc)).await;
+    assert_eq!((status.code(), out.as_str()), (Some(0), "ran\n"), "{err}");
+}
+
+#[tokio::test]
 async fn who_was_there_before_is_no_descendant() {
     let cluster = cluster().await;
     let dir = TempDir::new().unwrap();

@@ -22,7 +22,7 @@ use crate::cli::connection::Connection;
 use crate::cli::teller::Teller;
 use crate::cli::wish::Wish;
 use crate::held::terminal::Terminal;
-use crate::held::{Change, Held};
+use crate::held::{self, Change, Held};
 
 pub(crate) const LOST: u8 = 76;
 pub(crate) const OWN_ERROR: u8 = 125;
@@ -81,6 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         return ExitCode::from(OWN_ERROR);
     };
     let done = async {
+        held::check_proc()?;
         // From here on no signal ends this process by itself.
         let mut signals = Signals::new()?;
         hold_and_run(arguments, &mut signals, &teller).await
