@@ -36,7 +36,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 
 use anyhow::{Context, bail, ensure};
-use rustix::process::{Pid, Signal, getpid, kill_current_process_group, kill_process_group};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, getpid, kill_current_process_group, kill_process_group, pidfd_send_signal, test_kill_process,
+};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
@@ -51,6 +54,8 @@ pub(crate) struct Held {
     /// What the supervisor says. It kills all when this is closed.
     said: Lines<BufReader<tokio::net::UnixStream>>,
     group: Pid,
+    /// COMMAND itself, which leads the group; `None` if it ended at once.
+    leader: Option<OwnedFd>,
     terminal: Option<Terminal>,
     /// Because this process was given it as standard input, or because the command has asked for it.
     uses_terminal: bool,
@@ -90,10 +95,12 @@ impl Held {
         drop(supervise);
         let Some(group) = said.next_line().await.ok().flatten() else { bail!("cannot start the command") };
         let group = group.parse().ok().and_then(Pid::from_raw).context("the supervisor tells no pid")?;
+        let leader = descendants::open_child(group, Pid::from_child(&supervisor));
         Ok(Self {
             supervisor,
             said,
             group,
+            leader,
             terminal,
             uses_terminal,
             has_ended: false,
@@ -133,10 +140,20 @@ impl Held {
             None if self.has_ended => Change::Emptied,
             None => {
                 // The supervisor was killed, and the command by the kernel for it.
-                let _ = kill_process_group(self.group, Signal::KILL);
+                self.kill_group();
                 self.has_ended = true;
                 Change::Ended(ExitStatus::from_raw(Signal::KILL.as_raw()))
             }
+        }
+    }
+
+    /// Kills the command's group, which may be gone: this process may have been stopped for long. The kernel gives nobody the
+    /// pid of a group that has members, so where another process has it, the group is not the command's.
+    fn kill_group(&self) {
+        let is_there =
+            self.leader.as_ref().is_some_and(|leader| pidfd_send_signal(leader, Signal::KILL).is_ok());
+        if is_there || test_kill_process(self.group) == Err(Errno::SRCH) {
+            let _ = kill_process_group(self.group, Signal::KILL);
         }
     }
 

@@ -550,6 +550,42 @@ async fn what_the_parent_of_the_command_is_sent_ends_nothing_unless_it_kills() {
     is_free(&cluster, "a").await;
 }
 
+/// In a pid namespace, where pids can be chosen.
+#[tokio::test]
+async fn who_has_the_pid_of_a_dead_command_is_not_killed_for_it() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pids");
+    let script = format!("echo $$ $PPID > {0}.new; mv {0}.new {0}; exec sleep 1000", file.display());
+    let first = format!(
+        r#"(exec "$@") >&2 & lock=$!
+        until test -e {0}; do sleep 0.05; done
+        read command supervisor < {0}
+        kill -STOP $lock; kill -KILL $supervisor
+        while test -e /proc/$command; do sleep 0.05; done
+        until test "$stranger" = $command; do
+            echo $((command - 1)) > /proc/sys/kernel/ns_last_pid || exit 9
+            setsid sleep 1000 & stranger=$!
+        done
+        until test "$(cut -d ' ' -f 5 /proc/$command/stat)" = $command; do sleep 0.05; done
+        kill -CONT $lock; wait $lock; status=$?
+        kill -0 $stranger && grep -q 'State:.S' /proc/$stranger/status && echo $status; exit 0"#,
+        file.display()
+    );
+    let mut command = after(&first, lock(&cluster, "a --ttl 60s", &script), "").into_std();
+    let mut within = Command::new("unshare");
+    within.args(["--fork", "--pid", "--mount-proc", "--kill-child"]).arg(command.get_program());
+    within.args(command.get_args());
+    within.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command = within.into_std();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (_, out, err) = run(command.into()).await;
+    assert_eq!(out, "137\n", "{err}");
+}
+
 #[tokio::test]
 async fn nothing_is_started_where_proc_shows_other_pids() {
     if !rustix::process::geteuid().is_root() {

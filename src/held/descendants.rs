@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -33,6 +34,13 @@ pub(super) fn signal(root: Pid, signal: Signal) -> io::Result<()> {
     let mut found = descendants(root, &all);
     found.sort_by_key(|process| process.start);
     send(&found, &all, signal)
+}
+
+/// `None` if `pid` is no living child of `parent` any more: another process may have the pid by now.
+pub(super) fn open_child(pid: Pid, parent: Pid) -> Option<OwnedFd> {
+    let opened = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let process = Process::read(pid)?;
+    (process.parent == Pid::as_raw(Some(parent))).then_some(opened)
 }
 
 /// Kills all descendants of a process, again and again: who forks may escape once, but not for ever.
