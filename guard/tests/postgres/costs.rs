@@ -54,6 +54,20 @@ async fn eight_times_as_many_claims_and_rows_are_about_eight_times_the_work() {
     assert!(many < 24 * few, "{FEW}: {few} ticks; {}: {many} ticks", 8 * FEW);
 }
 
+/// A claim once matched a pattern with the whole text that it came in: beyond 256 MB it failed.
+#[tokio::test]
+async fn a_claim_and_a_write_of_280_mb_in_one_string_are_accepted() {
+    let server = guarded().await;
+    let client = connect(&server.url()).await;
+    client.batch_execute("CREATE TABLE t (id int PRIMARY KEY, size int)").await.unwrap();
+    client.batch_execute("SELECT ringfence.protect('t', 't/', 'id')").await.unwrap();
+    let body = "x".repeat(280_000_000);
+    let sql = format!("SELECT ringfence.claim('t/1', 7); INSERT INTO t SELECT 1, octet_length('{body}')");
+    client.batch_execute(&sql).await.unwrap();
+    let size: i32 = client.query_one("SELECT size FROM t", &[]).await.unwrap().get(0);
+    assert_eq!(size, 280_000_000);
+}
+
 /// The processor's time that the client's backend has had; on a busy machine that is not the time which passes.
 async fn cpu_ticks(client: &Client) -> u64 {
     let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);

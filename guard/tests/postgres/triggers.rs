@@ -243,3 +243,51 @@ async fn a_claim_of_a_transaction_of_the_same_number_elsewhere_counts_for_nothin
     let restored = "UPDATE ringfence.guard SET claimed_by = pg_current_xact_id()";
     assert_eq!(refused(&client, &format!("{restored}; UPDATE settings SET value = 1")).await, "RF428");
 }
+
+/// The condition of a trigger follows the column, the name in its arguments does not: the two once judged two columns.
+#[tokio::test]
+async fn a_new_column_in_the_place_of_a_renamed_id_is_no_way_past_the_guard() {
+    let server = guarded().await;
+    let client = connect(&server.url()).await;
+    with(&client, PROTECT).await;
+    let rename = "ALTER TABLE orders RENAME id TO old_id; ALTER TABLE orders ADD id int DEFAULT 5";
+    client.batch_execute(rename).await.unwrap();
+    let claim = "SELECT ringfence.claim('orders/5', 7)";
+    for write in [
+        "INSERT INTO orders VALUES (1, 0)",
+        "UPDATE orders SET total = 1",
+        "UPDATE orders SET old_id = 7 WHERE old_id = 42",
+        "DELETE FROM orders",
+    ] {
+        assert_eq!(refused(&client, &format!("{claim}; {write}")).await, "RF428", "{write}");
+    }
+    client.batch_execute("SELECT ringfence.protect('orders', 'orders/', 'id')").await.unwrap();
+    client.batch_execute(&format!("BEGIN; {claim}; DELETE FROM orders; COMMIT")).await.unwrap();
+}
+
+/// Two sessions with other settings would derive two keys for one row.
+#[tokio::test]
+async fn an_id_whose_text_depends_on_settings_is_refused() {
+    let server = guarded().await;
+    let client = connect(&server.url()).await;
+    client
+        .batch_execute(
+            "CREATE DOMAIN number AS int; CREATE DOMAIN small AS number; CREATE DOMAIN moment AS timestamptz",
+        )
+        .await
+        .unwrap();
+    let protect = async |kind: &str| {
+        client.batch_execute(&format!("DROP TABLE IF EXISTS t; CREATE TABLE t (id {kind})")).await.unwrap();
+        client.batch_execute("SELECT ringfence.protect('t', 't/', 'id')").await
+    };
+    for kind in ["timestamptz", "date", "interval", "float8", "bytea", "money", "int[]", "moment"] {
+        let error = protect(kind).await.expect_err(kind);
+        assert_eq!(code(&error), "42804", "{kind}");
+        assert!(error.as_db_error().unwrap().message().starts_with("id: column id is of type"), "{error:?}");
+    }
+    for kind in
+        ["int2", "int", "int8", "numeric(9, 2)", "text", "varchar(9)", "char(9)", "name", "uuid", "small"]
+    {
+        protect(kind).await.expect(kind);
+    }
+}

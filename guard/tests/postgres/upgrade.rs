@@ -3,7 +3,7 @@ use ringfence_guard::{Admission, High};
 use ringfence_harness::PostgresServer;
 use ringfence_wire::Token;
 
-use crate::database::{connect, exclusive, guarded, key, refused};
+use crate::database::{code, connect, exclusive, guarded, key, refused};
 
 /// What an earlier file had made, as far as it is not replaced, and a trigger as it told its users to make.
 const EARLIER: &str = "
@@ -50,4 +50,49 @@ async fn an_earlier_install_keeps_its_numbers_and_its_triggers_and_can_replace_t
         assert_eq!(refused(&client, &format!("{late}; {write}")).await, "RF412");
         client.batch_execute(&format!("BEGIN; {live}; {write}; COMMIT")).await.unwrap();
     }
+}
+
+/// What another role made in advance would run with the rights of the role that installs the guard.
+#[tokio::test]
+async fn a_schema_that_another_role_has_a_hand_in_is_refused() {
+    let server = PostgresServer::start().await.unwrap();
+    let client = connect(&server.url()).await;
+    client.batch_execute("CREATE ROLE other").await.unwrap();
+    let table = "CREATE TABLE ringfence.guard (key text PRIMARY KEY, high bigint NOT NULL)";
+    let function = "CREATE FUNCTION public.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'";
+    for (made, why) in [
+        (
+            "CREATE SCHEMA ringfence AUTHORIZATION other".to_owned(),
+            "the schema ringfence does not belong to postgres",
+        ),
+        (
+            format!("CREATE SCHEMA ringfence; {table}; ALTER TABLE ringfence.guard OWNER TO other"),
+            "the relation ringfence.",
+        ),
+        (
+            "CREATE SCHEMA ringfence; CREATE FUNCTION ringfence.high(key text) RETURNS bigint LANGUAGE sql
+             AS 'SELECT 1::bigint'; ALTER FUNCTION ringfence.high OWNER TO other"
+                .to_owned(),
+            "the function ringfence.high does not belong",
+        ),
+        (
+            format!(
+                "CREATE SCHEMA ringfence; {table}; {function};
+                 CREATE TRIGGER more BEFORE INSERT ON ringfence.guard FOR EACH ROW EXECUTE FUNCTION public.f()"
+            ),
+            "the trigger more on ringfence.guard is not of this file",
+        ),
+        (
+            format!("CREATE SCHEMA ringfence; {table}; CREATE RULE more AS ON INSERT TO ringfence.guard DO NOTHING"),
+            "the rule more on ringfence.guard is not of this file",
+        ),
+    ] {
+        client.batch_execute(&made).await.unwrap();
+        let error = client.batch_execute(postgres::SQL).await.expect_err(why);
+        assert_eq!(code(&error), "42501", "{why}");
+        let message = error.as_db_error().unwrap().message();
+        assert!(message.starts_with(why), "{message}");
+        client.batch_execute("DROP SCHEMA ringfence CASCADE").await.unwrap();
+    }
+    client.batch_execute(postgres::SQL).await.unwrap();
 }
