@@ -3,6 +3,8 @@
 -- A cluster that has it and beats keeps it, whoever asks. Another's marker is replaced only if it still is what the
 -- caller has seen for so long that its owner must be gone, or if the caller is to take over from that very cluster.
 --
+-- A look counts as one only where a beat would have been possible: the script fails wherever Redis refuses writes.
+--
 -- The marker also says how far its cluster has come, for those founded later: at least so far.
 --
 -- KEYS[1]  the marker
@@ -20,6 +22,10 @@ local function number(text)
     end
   end
 end
+
+-- A write that changes nothing: no marker expires. It fails where a beat fails. It also lets a beat through when Redis has
+-- no memory left: what needs memory is refused unless the script has written before.
+redis.call('PERSIST', KEYS[1])
 
 local seen, cluster, first, reached, beat = '', '', '0', 0, 0
 if redis.call('TYPE', KEYS[1])['ok'] == 'hash' then
@@ -39,10 +45,7 @@ elseif seen == ARGV[4] or (cluster ~= '' and cluster == ARGV[5]) then
 else
   return {3, seen, cluster, first}
 end
-if done == 0 then
-  -- Redis refuses what needs memory when it has none left, unless the script has written before.
-  redis.call('PERSIST', KEYS[1])
-else
+if done ~= 0 then
   redis.call('DEL', KEYS[1])
   reached = 0
 end

@@ -206,6 +206,28 @@ async fn takes_over(world: &World) {
     until(4 * WITHIN, "it takes over", look).await.unwrap();
 }
 
+/// Once looks went on while the owner's beats were refused, and found silence.
+#[tokio::test]
+async fn a_look_fails_while_redis_refuses_writes() {
+    let server = RedisServer::builder().start().await.unwrap();
+    let redis = Redis::at([server.address()]);
+    let first = World::start(unswept(server.url()), &redis, Table::new(1_000));
+    first.table.grant_all(&keys(5));
+    first.state(State::Published).await;
+    let second = World::start(unswept(server.url()), &redis, Table::new(9_000));
+    second.state(State::Occupied).await;
+    server.command(["config", "set", "min-replicas-to-write", "1"]).await.unwrap();
+    // Well before so many looks that it would try to take over.
+    let look = || ready((second.mirror.status().state == State::Failing).then_some(()));
+    until(Duration::from_secs(10), "the look fails", look).await.unwrap();
+    first.state(State::Failing).await;
+    server.command(["config", "set", "min-replicas-to-write", "0"]).await.unwrap();
+    first.state(State::Published).await;
+    let status = second.state(State::Occupied).await;
+    assert_eq!(status.masters[0].left_to, Some(first.table.identity()));
+    first.is_equal("writes were refused").await;
+}
+
 #[tokio::test]
 async fn a_marker_of_an_earlier_version_gives_way_like_any_other() {
     let server = RedisServer::builder().start().await.unwrap();
