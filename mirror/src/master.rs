@@ -8,9 +8,9 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError};
 use ringfence_wire::Key;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::connection::{Connection, Found, Left, is_elsewhere};
+use crate::connection::{Connection, Found, Left, TIMEOUT, is_elsewhere};
 use crate::due::Due;
 use crate::mirror::Shared;
 use crate::names::Slots;
@@ -26,10 +26,13 @@ const RETRY: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 /// How long a claim is relied on without another. A process that was paused for longer claims again before it writes.
 const CLAIM_LASTS: Duration = Duration::from_secs(2);
-/// How long after it was replaced a cluster may still write: until it looks, and what it had sent has arrived.
+/// How long after it was replaced a cluster usually may still write: until it looks, and what it had sent has arrived. After a
+/// network partition that may take longer; the slow sweep repairs what comes then.
 const FORMER_WRITES: Duration = Duration::from_secs(5);
 /// How often a cluster that has left the master to another looks whether that is gone.
 const LOOK_AFTER_OTHER: Duration = Duration::from_secs(2);
+/// How often it is looked whether the other masters have been seen, where a claim waits for that.
+const LOOK_AT_OTHERS: Duration = Duration::from_millis(10);
 /// How many of these looks in a row must find the same: a cluster that is alive changes its marker every [`LOOK`]. They are
 /// counted, not timed, so that Redis being away for a while makes nobody look dead.
 const QUIET_LOOKS: u32 = 8;
@@ -221,7 +224,19 @@ impl Master {
     /// Sees to it that the marker names this cluster. If it did not, what stands there is to be compared with the table.
     pub(crate) async fn claim<S: Source>(&self, source: &S, connection: &Connection) -> Result<(), Lost> {
         let asked = Instant::now();
-        let found = self.claim_marker(source, connection).await?;
+        let mut found = self.claim_marker(source, connection).await?;
+        if matches!(&found, Found::Left(Left { owner: None, .. })) && self.now().left.is_none() {
+            // Nobody has it, but who has the others? They are being looked at right now.
+            let owners = &self.shared.owners;
+            let known = async {
+                while !owners.know(&self.shared.addresses()) {
+                    sleep(LOOK_AT_OTHERS).await;
+                }
+            };
+            // One that is away is not waited for: this one is looked at again later.
+            let _ = timeout(TIMEOUT, known).await;
+            found = self.claim_marker(source, connection).await?;
+        }
         let is_own = found == Found::Own;
         let redis = self.address();
         let mut now = self.now();
@@ -261,11 +276,15 @@ impl Master {
         connection: &Connection,
     ) -> Result<Found, RedisError> {
         let revision = source.views(&[]).revision;
+        let owners = &self.shared.owners;
+        let address = self.address();
+        // Before `now` is locked: whoever asks for the status locks the list of masters first.
+        let may_claim = owners.may_claim(&address, &self.shared.addresses());
         let seen = match &self.now().left {
-            None => String::new(),
             Some((seen, looks)) if *looks >= QUIET_LOOKS => seen.clone(),
+            _ if may_claim => String::new(),
             // No marker reads like this.
-            Some(_) => "?".to_owned(),
+            _ => "?".to_owned(),
         };
         let take_over = self.shared.settings.take_over;
         let markers = self.place().markers.clone();
@@ -273,7 +292,19 @@ impl Master {
         for marker in &markers {
             match connection.claim(marker, source.identity(), revision, &seen, take_over).await {
                 Err(elsewhere) if is_elsewhere(&elsewhere) => error = elsewhere,
-                answer => return answer,
+                answer => {
+                    match &answer {
+                        Ok(Found::Left(left)) => owners.is_left(&address, left.owner),
+                        Ok(found) => {
+                            owners.is_own(&address);
+                            if *found != Found::Own {
+                                owners.keep(&self.shared.addresses());
+                            }
+                        }
+                        Err(_) => {}
+                    }
+                    return answer;
+                }
             }
         }
         Err(error)
@@ -372,7 +403,7 @@ impl Master {
         now.left = Some((seen, looks + 1));
         now.state = State::Occupied;
         now.refuses = false;
-        now.left_to = owner.or(now.left_to);
+        now.left_to = owner.or(now.left_to).or(self.shared.owners.other());
     }
 
     fn place(&self) -> MutexGuard<'_, Place> {

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::answers::Answers;
 use crate::master::Master;
+use crate::owners::Owners;
 use crate::settings::{Checked, MirrorMode};
 use crate::status::{State, Status};
 use crate::topology::{MasterAt, discover};
@@ -34,6 +35,7 @@ pub struct Mirror {
 pub(crate) struct Shared {
     pub(crate) settings: Checked,
     pub(crate) answers: Answers,
+    pub(crate) owners: Owners,
     publication: Mutex<Option<Publication>>,
 }
 
@@ -52,6 +54,7 @@ impl Mirror {
         let shared = Shared {
             settings: settings.check()?,
             answers: Answers::default(),
+            owners: Owners::default(),
             publication: Mutex::default(),
         };
         status::begin();
@@ -199,7 +202,10 @@ impl Mirror {
             }
         }
         has_changed |= !former.is_empty();
-        former.iter().for_each(|master| master.retire());
+        for master in former {
+            master.retire();
+            self.shared.owners.is_gone(&master.address());
+        }
         if has_changed {
             // What stood on a master need not stand on the one that takes its place.
             self.shared.answers.forget();
@@ -225,6 +231,11 @@ impl Shared {
         *publication = Publication { masters: Vec::new(), backlog, last_error: Some(error) };
     }
 
+    /// The addresses of all masters.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.masters().iter().map(|master| master.address()).collect()
+    }
+
     fn masters(&self) -> Vec<Arc<Master>> {
         self.publication().as_ref().map(|publication| publication.masters.clone()).unwrap_or_default()
     }
@@ -241,6 +252,7 @@ impl<'s> Publishing<'s> {
     fn begin(shared: &'s Shared) -> Self {
         *shared.publication() = Some(Publication::default());
         shared.answers.open();
+        shared.owners.begin();
         Self(shared)
     }
 }

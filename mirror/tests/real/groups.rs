@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ringfence_harness::{RedisCluster, RedisSentinel, RedisServer, until};
-use ringfence_mirror::{MirrorMode, Settings, State, purge};
+use ringfence_mirror::{MirrorMode, Settings, State, Status, purge};
 use ringfence_wire::Revision;
 
 use crate::sampler::Sampler;
@@ -236,6 +236,64 @@ async fn a_freed_key_in_a_slot_that_moves_holds_up_nothing() {
     world.step_down().await;
     world.lead_again();
     world.state(State::Published).await;
+}
+
+/// Once a new master belonged to whichever cluster looked first.
+#[tokio::test]
+async fn a_new_master_does_not_go_to_a_cluster_that_waits_on_the_others() {
+    let builder = RedisServer::builder();
+    let cluster = RedisCluster::start(&builder).await.unwrap();
+    let new = builder.line("cluster-enabled yes").line("appendonly no").start().await.unwrap();
+    let servers = || cluster.masters().iter().chain([&new]);
+    let redis = Redis::at(servers().map(RedisServer::address));
+    let mut first = World::start(unswept(cluster.url()), &redis, Table::new(1_000));
+    first.table.grant_all(&keys(30));
+    first.state(State::Published).await;
+    let second = World::start(unswept(cluster.url()), &redis, Table::new(9_000));
+    second.state(State::Occupied).await;
+
+    let (owner, at) = (id(&new).await, new.address());
+    let (host, port) = (at.ip().to_string(), at.port().to_string());
+    cluster.masters()[0].command(["cluster", "meet", &host, &port]).await.unwrap();
+    let knows = async || {
+        for server in servers() {
+            let nodes = server.command(["cluster", "nodes"]).await.ok()?;
+            let count = nodes.lines().filter(|line| line.contains(" connected")).count();
+            (count == 4 && !nodes.contains("handshake")).then_some(())?;
+        }
+        Some(())
+    };
+    until(3 * WITHIN, "the four know each other", knows).await.unwrap();
+    let mut slot = 0;
+    let keys_in = async |slot: u16| {
+        let words = ["cluster", "countkeysinslot", &slot.to_string()];
+        cluster.masters()[0].command(words).await.unwrap()
+    };
+    while keys_in(slot).await != "0" {
+        slot += 1;
+    }
+    // The first is silent for a moment: the others look first.
+    first.step_down().await;
+    for server in [&new].into_iter().chain(cluster.masters()) {
+        server.command(["cluster", "setslot", &slot.to_string(), "node", &owner]).await.unwrap();
+    }
+    // It has seen nothing yet.
+    let third = World::start(unswept(cluster.url()), &redis, Table::new(20_000));
+    let left_to = Some(first.table.identity());
+    for waits in [&second, &third] {
+        let has_looked = |status: &Status| {
+            status.masters.len() == 4
+                && status.masters.iter().all(|at| at.left_to.is_some() || at.state < State::Connecting)
+        };
+        let status = waits.status("it has looked at all four", has_looked).await;
+        for master in status.masters {
+            assert_eq!((master.state, master.left_to), (State::Occupied, left_to), "{}", master.address);
+        }
+    }
+    first.lead_again();
+    let all_are_its = |status: &Status| status.masters.len() == 4 && status.state == State::Published;
+    first.status("it has all four", all_are_its).await;
+    first.is_equal("there is a fourth master").await;
 }
 
 /// The marker of a master is found under its slots. Once a purge left those that stood elsewhere by then.
