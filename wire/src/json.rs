@@ -19,13 +19,13 @@ impl FieldError {
 }
 
 /// The most values that are read. Each costs an allocation or two, and to say which one is wrong costs some times as much:
-/// so this bounds how long a body takes that a stranger sends. A batch of 1,000 acquires of 64 plain keys has fewer.
-pub(crate) const MAX_VALUES: usize = 80_000;
+/// so this bounds how long a body takes that a stranger sends. A batch within the limits of its fields has fewer.
+pub(crate) const MAX_VALUES: usize = 150_000;
 
 /// Reads `body` as a `T`. An empty body is `{}`.
 pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
     if body.len() > MAX_VALUES && values(body) > MAX_VALUES {
-        let detail = "a body has at most 80,000 values".to_owned();
+        let detail = "a body has at most 150,000 values".to_owned();
         return Err(FieldError { field: None, detail });
     }
     let body = if body.trim_ascii().is_empty() { b"{}".as_slice() } else { body };

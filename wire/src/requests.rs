@@ -427,7 +427,7 @@ mod tests {
     fn a_body_of_very_many_values_is_not_read() {
         let list = |count| format!(r#"{{"keys":[{}"a"]}}"#, r#""a,[{\",","#.repeat(count - 2));
         let error = from_json::<AcquireRequest>(list(MAX_VALUES + 1).as_bytes()).err().unwrap();
-        assert!(error.field.is_none() && error.detail.contains("80,000 values"), "{error}");
+        assert!(error.field.is_none() && error.detail.contains("150,000 values"), "{error}");
         let read: AcquireRequest = from_json(list(MAX_VALUES).as_bytes()).unwrap();
         assert_eq!(read.keys.len(), MAX_VALUES - 1, "as many are read");
     }

@@ -117,8 +117,7 @@ async fn fill_queues(stranger: &mut Stranger, count: usize, shared: bool) -> Res
     let (holder, waiters) = (LeaseId::random(), random_ids(count));
     take(stranger, holder, &keys("q", false)).await?;
     let wish = format!(r#""keys":{},"keep_place":true,"ttl_ms":600000"#, keys("q", shared));
-    let most = (MAX_BODY - 1_000) / (wish.len() + 80);
-    for waiters in waiters.chunks(most.min(MAX_BATCH)) {
+    for waiters in waiters.chunks(MAX_BATCH / 4) {
         stranger.call("POST", "/v1/batch", &acquires(waiters, |_| wish.clone()), 200).await?;
     }
     Ok((holder, waiters))
