@@ -1,4 +1,4 @@
-//! Whom a request is for, and from whose page it comes.
+//! Which host a request names, and which site it comes from.
 //!
 //! Whoever serves a page may let its name lead to a node afterwards (DNS rebinding): then the page and the node are of one
 //! origin, and a browser shows the page all that the node answers. The name still stands in `Host`. So a browser is answered

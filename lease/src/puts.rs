@@ -22,7 +22,7 @@ pub(crate) struct Put {
     pub(crate) until_ms: u64,
 }
 
-/// So many are told apart: far more than a client, or a proxy that tries again for it, sends while it waits.
+/// The most that are told apart: far more than a client, or a proxy that retries for it, sends while it waits.
 const MOST: usize = 32;
 /// For so long after its wait an acquire may still be answered, in milliseconds. The door gives up after 10 s of real time,
 /// and the time of the cluster never goes faster.

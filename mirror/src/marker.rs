@@ -31,7 +31,7 @@ pub(crate) async fn read_marker(
                 moves = Some(error);
                 continue;
             }
-            // No marker: whoever publishes here replaces it.
+            // No marker: the next publisher replaces it.
             Err(error) if error.code() == Some("WRONGTYPE") => return Ok(None),
             answer => answer?,
         };

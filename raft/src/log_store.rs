@@ -32,7 +32,7 @@ use crate::record::{
 const MAX_APPEND_BYTES: usize = 4 << 20;
 /// With so many bytes that are not on disk, no more are taken: a disk that hangs must not fill the memory.
 const MAX_QUEUED_BYTES: u64 = 64 << 20;
-/// How often whoever waits for room looks for it.
+/// How often a waiting append checks for room.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The log of a node. Clones share it.

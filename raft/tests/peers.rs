@@ -152,7 +152,7 @@ async fn a_leader_that_is_started_again_does_not_lead_before_it_is_elected() {
     assert!(begun > Some(term), "it led in term {begun:?}; it was elected in {term} before it stopped");
 }
 
-/// Whoever names no cluster may come to found one. It once could depose a leader, too.
+/// A caller that names no cluster may found one. It once could depose a leader, too.
 #[tokio::test]
 async fn a_channel_takes_no_calls_but_its_own() {
     let cluster = Cluster::start(3).await;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::connections::Connection;
 
-/// So many bytes, for all.
+/// A bound on the bytes that all connections hold together.
 pub(super) struct Budget {
     most: usize,
     /// What happens to a connection whose share is taken away.

@@ -144,7 +144,7 @@ async fn what_its_client_has_given_up_before_it_is_read_is_not_done() {
         let mut connection = std::net::TcpStream::connect(service.address).unwrap();
         connection.write_all(&bytes).unwrap();
     }
-    // Whoever comes later is accepted later.
+    // Later connections are accepted by a later turn.
     service.get("/livez").await;
     eventually("they are read", || service.connections.count().0 == 0).await;
     for id in ids {

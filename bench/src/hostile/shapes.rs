@@ -86,7 +86,7 @@ fn keys(name: &str, shared: bool) -> String {
     format!("[{}]", keys.join(","))
 }
 
-/// A batch that acquires so many leases; `rest` is what each wants beside its id.
+/// A batch that acquires a lease for each id; `rest` is the rest of each request.
 fn acquires(ids: &[LeaseId], rest: impl Fn(usize) -> String) -> String {
     let operations: Vec<String> = ids
         .iter()
@@ -112,7 +112,7 @@ async fn take(stranger: &mut Stranger, lease: LeaseId, keys: &str) -> Result<()>
     stranger.call("PUT", &format!("/v1/leases/{lease}"), &wish, 201).await.map(drop)
 }
 
-/// So many wait for 64 keys each, in batches, behind one lease that holds them all. A place is kept for 5 s.
+/// Puts `count` waiters, of 64 keys each, behind one lease that holds all 64 keys. A place is kept for 5 s.
 async fn fill_queues(stranger: &mut Stranger, count: usize, shared: bool) -> Result<(LeaseId, Vec<LeaseId>)> {
     let (holder, waiters) = (LeaseId::random(), random_ids(count));
     take(stranger, holder, &keys("q", false)).await?;

@@ -9,7 +9,7 @@ use crate::database::{connect, guarded, refused};
 async fn a_row_of_300_mb_is_written_under_the_triggers() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
-    // The text is stored compressed; whoever reads it makes 300 MB of it.
+    // The text is stored compressed; reading it makes 300 MB.
     client
         .batch_execute(
             "CREATE TABLE orders (id int PRIMARY KEY, total int, body text);

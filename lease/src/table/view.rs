@@ -210,7 +210,7 @@ mod tests {
         Metadata::new(BTreeMap::from([("m".to_owned(), "x".repeat(4_000))])).unwrap()
     }
 
-    /// All of 10,000 were shown, with their metadata: 40 MB for whoever did not even read them.
+    /// All of 10,000 were shown, with their metadata: 40 MB for a client that did not read them.
     #[test]
     fn of_very_many_holders_and_waiters_the_first_are_shown_and_the_others_counted() {
         let mut table = LeaseTable::new();

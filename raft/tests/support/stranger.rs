@@ -1,4 +1,4 @@
-//! A caller that speaks the protocol between nodes by hand, and may be whoever it wants to be.
+//! A caller that speaks the protocol between nodes by hand, under any name.
 
 use std::path::Path;
 
