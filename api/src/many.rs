@@ -15,8 +15,8 @@ use futures_util::future::join_all;
 use ringfence_lease::{Acquire, Command, Outcome};
 use ringfence_raft::Unanswered;
 use ringfence_wire::{
-    BatchAcquire, BatchBody, BatchRenew, BatchRequest, BatchResult, Grant, LeaseId, MirroredGrant, Operation,
-    ProblemKind, RenewManyRequest, Wait,
+    BatchAcquire, BatchBody, BatchRenew, BatchRequest, BatchResult, Grant, LeaseId, MAX_KEYS, MirroredGrant,
+    Operation, ProblemKind, RenewManyRequest, Wait,
 };
 
 use crate::door::{Answer, Door};
@@ -79,8 +79,12 @@ const MAX_KEYS_AT_ONCE: usize = 4_096;
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
 async fn run(door: &Door, operations: Vec<Operation>) -> Answer {
+    let are_few = operations.len() * MAX_KEYS <= MAX_KEYS_AT_ONCE;
     let operations = operations.into_iter().map(|operation| command(door, operation));
-    let parts = door.handle.view(|table| parts(operations, |(command, _)| table.keys_of(command)));
+    let parts = match are_few {
+        true => parts(operations, |_| 0),
+        false => door.handle.view(|table| parts(operations, |(command, _)| table.keys_of(command))),
+    };
     let mut results = Results::default();
     let (mut unanswered, mut refused) = (Vec::new(), None::<Failed>);
     for (number, part) in parts.into_iter().enumerate() {

@@ -147,7 +147,7 @@ impl Node {
         let network = Network(Arc::clone(&peers));
         let raft = Raft::new(id, config, network, log.clone(), state_machine).await;
         let raft = raft.map_err(|error| StartError::Raft(error.to_string()))?;
-        peers.attach(raft.clone());
+        peers.attach(&raft);
 
         let leading = Arc::new(Leading::new());
         let (proposer, packing) =

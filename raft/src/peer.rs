@@ -24,7 +24,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::metrics::RaftServerMetrics;
 use uuid::Uuid;
 
 pub(crate) use self::call::CallError;
@@ -35,7 +37,7 @@ pub(crate) use self::network::Network;
 pub(crate) use self::server::{Listener, Served};
 
 use self::call::CallLink;
-use crate::consensus::{Member, NodeId, StoredMembership};
+use crate::consensus::{Consensus, Member, NodeId, StoredMembership};
 use crate::identity::Identity;
 use crate::state_machine::Raft;
 
@@ -47,7 +49,8 @@ pub(crate) struct Peers {
     /// Where the operator says that the others are; goes before what the membership says.
     addresses: BTreeMap<NodeId, String>,
     cluster: OnceLock<Uuid>,
-    raft: OnceLock<Raft>,
+    /// Absent until this node belongs to a cluster.
+    raft_metrics: OnceLock<WatchReceiverOf<Consensus, RaftServerMetrics<Consensus>>>,
     known: Mutex<HashMap<NodeId, Known>>,
     links: Mutex<Links>,
 }
@@ -85,7 +88,7 @@ impl Peers {
             own_url,
             addresses,
             cluster,
-            raft: OnceLock::new(),
+            raft_metrics: OnceLock::new(),
             known: Mutex::default(),
             links: Mutex::default(),
         }
@@ -101,10 +104,10 @@ impl Peers {
         self.cluster.get_or_init(|| cluster);
     }
 
-    /// From now on messages for Raft are passed to `raft`, and the membership is known.
-    pub(crate) fn attach(self: &Arc<Self>, raft: Raft) {
+    /// From now on the membership is what `raft` says.
+    pub(crate) fn attach(self: &Arc<Self>, raft: &Raft) {
         let mut changes = raft.server_metrics();
-        self.raft.get_or_init(|| raft);
+        self.raft_metrics.get_or_init(|| changes.clone());
         let peers = Arc::downgrade(self);
         tokio::spawn(async move {
             while changes.changed().await.is_ok()
@@ -124,8 +127,7 @@ impl Peers {
     }
 
     fn memberships(&self) -> Option<Memberships> {
-        let metrics = self.raft.get()?.server_metrics();
-        let metrics = metrics.borrow_watched();
+        let metrics = self.raft_metrics.get()?.borrow_watched();
         Some(Memberships {
             effective: Arc::clone(&metrics.membership_config),
             committed: Arc::clone(&metrics.committed_membership_config),

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::StreamExt;
-use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -231,10 +230,8 @@ impl Served {
     }
 
     fn probed(&self) -> Probed {
-        let members = self.peers.raft.get().map(|raft| {
-            let metrics = raft.metrics();
-            let metrics = metrics.borrow_watched();
-            metrics.membership_config.membership().nodes().map(|(id, member)| (*id, member.clone())).collect()
+        let members = self.peers.memberships().map(|known| {
+            known.effective.membership().nodes().map(|(id, member)| (*id, member.clone())).collect()
         });
         Probed {
             incarnation: self.peers.identity.incarnation,
