@@ -67,22 +67,30 @@ fn a_file_of_many_steps_may_end_only_where_a_flush_and_a_step_end() {
     }
     drop(wal);
     let expected = contents(dir.path());
-    let mut opened = Vec::new();
+    let bytes = std::fs::read(segments(dir.path()).remove(0)).unwrap();
+    let mut opened = 0;
     for cut in 0..*ends.last().unwrap() {
         let copy = copy(dir.path());
         File::options().write(true).open(segments(copy.path()).remove(0)).unwrap().set_len(cut).unwrap();
-        match Wal::open(copy.path(), small()) {
-            Ok((_, records)) => {
-                let flushes = ends.iter().position(|end| *end == cut).expect("a flush ends there");
+        // A checksum may begin with zeros: then this looks like a step that was being zeroed.
+        let end = ends.iter().copied().rfind(|end| *end <= cut);
+        let end = end.filter(|end| {
+            end % 2_048 == 0 && bytes[*end as usize..cut as usize].iter().all(|byte| *byte == 0)
+        });
+        match (Wal::open(copy.path(), small()), end) {
+            (Ok((_, records)), Some(end)) => {
+                let flushes = ends.iter().position(|other| *other == end).unwrap();
                 assert_eq!(records, expected[..flushes]);
-                opened.push(cut);
+                opened += 1;
             }
-            Err(error) => assert!(matches!(error, OpenError::Damaged { .. }), "{error}"),
+            (Err(OpenError::Damaged { .. }), None) => {}
+            (result, _) => panic!(
+                "cut at {cut}, flushes end at {ends:?}: {:?}",
+                result.map(|(_, records)| records.len())
+            ),
         }
     }
-    let in_principle: Vec<u64> = ends.iter().copied().filter(|end| end % 2_048 == 0).collect();
-    assert!(in_principle.len() >= 2, "{ends:?}");
-    assert_eq!(opened, in_principle);
+    assert!(opened >= 2, "{ends:?}");
 }
 
 /// A crash while the next step was being zeroed.
