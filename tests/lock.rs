@@ -775,7 +775,9 @@ async fn without_a_terminal_a_command_is_stopped_and_continued_by_way_of_this_on
     let cluster = cluster().await;
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("pid");
-    let script = format!("trap 'exit 5' USR1; echo $$ > {}; while :; do sleep 0.05; done", file.display());
+    // A shell that starts a command, by vfork, waits in a state of its own for a child that was stopped before it is that.
+    let script =
+        format!("trap 'kill $!; exit 5' USR1; sleep 1000 >&- 2>&- & echo $$ > {}; wait", file.display());
     let child = after("", lock(&cluster, "a", &script), "setsid").spawn().unwrap();
     let pid = pids_in(&file).await[0].as_raw_nonzero().get().unsigned_abs();
     for (sent, is_stopped) in [(Signal::TSTP, true), (Signal::CONT, false)] {
