@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::table::Table;
 
 /// Everything that takes a few seconds comes about within this on a busy machine.
-pub(crate) const WITHIN: Duration = Duration::from_secs(20);
+pub(crate) const WITHIN: Duration = Duration::from_secs(60);
 
 /// A reader of one or several masters, as a test and a sampler need it.
 #[derive(Clone)]
