@@ -99,12 +99,17 @@ impl Connections {
     /// A new one; `None` where there is no room, and none that could make some.
     pub(super) fn enter(self: &Arc<Self>, from: SocketAddr) -> Option<Entered> {
         let mut table = self.table();
-        if table.open >= self.most {
-            let (_, longest) = table.idle.pop_first()?;
-            longest.end.notify_one();
-        } else {
-            table.open += 1;
+        // More than one if some that were chosen before have stayed.
+        let too_many = (table.open + 1).saturating_sub(self.most);
+        if table.idle.len() < too_many {
+            return None;
         }
+        for _ in 0..too_many {
+            let Some((_, longest)) = table.idle.pop_first() else { break };
+            longest.end.notify_one();
+            table.open -= 1;
+        }
+        table.open += 1;
         let connection = Arc::new(Connection {
             connections: Arc::clone(self),
             from,
@@ -315,8 +320,13 @@ mod tests {
         drop(open);
         assert!(enter().is_none());
         first.flushed();
+        assert!(enter().is_none(), "there is one too many, and one that is idle");
+        late.answering();
+        drop(late);
+        third.flushed();
         let (_sixth, _sixth_entered) = enter().unwrap();
-        assert!(is_over(&first).await);
-        drop((late, of_fourth, of_fifth));
+        assert!(is_over(&first).await && is_over(&third).await);
+        assert_eq!(connections.count(), (3, 3));
+        drop((of_fourth, of_fifth));
     }
 }
