@@ -123,7 +123,7 @@ export class KeyTable {
       this.#leaving.delete(entry);
       const { token, holder = null } = change;
       const leaves = entry.waiters.findIndex((waiter) => waiter.holder === holder);
-      // Of very many only the first were answered: whoever comes later is counted with those that were not.
+      // The answer lists only the first of very many. One that joins later is counted with the rest.
       const leave = () => {
         if (leaves >= 0) entry.waiters = entry.waiters.toSpliced(leaves, 1);
         else if (entry.more_waiters > 0) entry.more_waiters -= 1;

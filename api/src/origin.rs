@@ -1,7 +1,7 @@
 //! Which host a request names, and which site it comes from.
 //!
-//! Whoever serves a page may let its name lead to a node afterwards (DNS rebinding): then the page and the node are of one
-//! origin, and a browser shows the page all that the node answers. The name still stands in `Host`. So a browser is answered
+//! The site that serves a page can point its name at a node afterwards (DNS rebinding). Then the page and the node have one
+//! origin, and the page can read all that the node answers. `Host` still has the site's name. So a browser is answered
 //! only where that is an address, which no name service answers for, or `localhost`, or a name that this cluster goes by: of
 //! a URL that a member advertises, of a member's peer address, or one that the operator lists.
 //!

@@ -1,6 +1,6 @@
 //! Serving HTTP/1.1: accepting, bounds on what connections take, and an end in order.
 //!
-//! Whoever can connect is a stranger. What all of them together may take is bounded: descriptors by how many connections
+//! Any client may be a stranger. What all clients together may take is bounded: descriptors by how many connections
 //! there may be (`connections`), memory by what bodies and answers may hold (`budget`, `bodies`). Where a bound is reached,
 //! those end first that are idle, or slow, for longest; a request that is worked on never does.
 

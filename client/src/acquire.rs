@@ -16,8 +16,8 @@
 //! [`Pending`] is for, however the acquire ends, also by being dropped.
 //!
 //! An answer counts from when *its* PUT was sent. One that waited is too old to begin work on: hence the renewal. A PUT
-//! that was given up may arrive yet, and its connection is closed: the cluster takes back nothing by that which another PUT
-//! was answered.
+//! that was given up may still arrive on a closed connection. The cluster then takes back nothing that it has answered to
+//! another PUT.
 
 use std::sync::Arc;
 use std::time::Duration;

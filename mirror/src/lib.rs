@@ -45,7 +45,7 @@
 //! **One Redis, one cluster.** A marker on each master names the cluster that has it, and changes with each of that
 //! cluster's looks, twice a second. Another cluster does not publish there, and says so, until it has seen the marker
 //! unchanged at eight looks in a row, two seconds apart; then it takes over, if the marker still is what it saw. A look
-//! fails wherever Redis refuses writes, as the owner's beat does. A master without a marker goes to whoever looks first,
+//! fails wherever Redis refuses writes, as the owner's beat does. A master without a marker goes to the cluster that looks first,
 //! unless that one has found another cluster on any [master](owners) of this Redis: then it looks as often. The one
 //! that was replaced finds that at its next look, and before its next write if it was paused. Where what it writes until
 //! then has the lower revisions the script leaves it out; for where it has not, everything is compared once more 5 s

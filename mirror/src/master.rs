@@ -278,7 +278,7 @@ impl Master {
         let revision = source.views(&[]).revision;
         let owners = &self.shared.owners;
         let address = self.address();
-        // Before `now` is locked: whoever asks for the status locks the list of masters first.
+        // Before `now` is locked: the status locks the list of masters first.
         let may_claim = owners.may_claim(&address, &self.shared.addresses());
         let seen = match &self.now().left {
             Some((seen, looks)) if *looks >= QUIET_LOOKS => seen.clone(),

@@ -60,7 +60,7 @@ impl Master {
                         taken.is_elsewhere(number);
                         elsewhere = Some(error);
                     } else {
-                        // The slot has gone meanwhile. Whoever got it compares everything.
+                        // The slot has moved. The master that got it is compared with everything.
                         taken.settle(number);
                     }
                 }

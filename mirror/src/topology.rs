@@ -84,7 +84,7 @@ async fn ask_sentinels(settings: &Checked, name: &str) -> Result<Vec<MasterAt>, 
                     (ErrorKind::InvalidClientConfig, "Sentinel names a server that is a replica", replica)
                         .into();
             }
-            // Whoever publishes there finds out what is wrong, and says so.
+            // Publishing there will find and report what is wrong.
             Err(_) => unreached = unreached.or(Some((host, port))),
         }
     }

@@ -1,7 +1,7 @@
 //! A round of questions that confirms a leadership.
 //!
 //! The leader of term T notes what is committed, then asks every other voter whether T's vote is still its own. When a
-//! majority of each configuration of the membership has said yes, what was noted is a read point: whoever has applied it
+//! majority of each configuration of the membership has said yes, what was noted is a read point: a node that has applied it
 //! sees every write that was acknowledged before the round began.
 //!
 //! Why: a write that the round's leader does not know was acknowledged by the leader of a later term, whom a majority had

@@ -55,7 +55,7 @@ pub(crate) struct Peers {
     links: Mutex<Links>,
 }
 
-/// By node, and by its incarnation; `None`: of one that the membership does not name, whoever it is.
+/// By node, and by its incarnation; `None`: the membership does not name it.
 type Links = HashMap<(NodeId, Option<Uuid>, Channel), CallLink>;
 
 /// The memberships that are known here.

@@ -185,7 +185,7 @@ impl Settle {
                 self.seconds.record(self.begun.elapsed());
                 let mut outcomes = response.data.into_iter();
                 for (count, reply) in replies {
-                    // Whoever has gone meanwhile needs no answer.
+                    // The caller may have gone.
                     let _ = reply.send(Ok(outcomes.by_ref().take(count).collect()));
                 }
             }

@@ -58,7 +58,7 @@ impl Reads {
                 }
                 let result = read_index.linearize().await;
                 for reply in replies {
-                    // Whoever has gone meanwhile needs no answer.
+                    // The caller may have gone.
                     let _ = reply.send(result);
                 }
             }

@@ -47,7 +47,7 @@ impl Budget {
 }
 
 impl Share {
-    /// Holds so many bytes more, for which the oldest shares are taken away if need be.
+    /// Adds `bytes` to the share. Where that exceeds the bound, the oldest shares are taken away.
     pub(super) fn grow(&self, bytes: usize) {
         let mut shares = self.budget.shares();
         let Some((held, _)) = shares.all.get_mut(&self.number) else { return };

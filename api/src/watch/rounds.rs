@@ -60,7 +60,7 @@ pub(super) struct Rounds {
 /// A place in a change, and in the lengths of prefixes.
 #[derive(Clone, Copy, Default)]
 struct Within {
-    /// So many of its keys were looked through,
+    /// How many of its keys were looked through,
     keys: usize,
     /// and of the next one all prefixes that are shorter.
     length: usize,
@@ -223,7 +223,7 @@ impl Rounds {
         self.forget_oldest();
     }
 
-    /// Holds what is kept in all groups below its bound. Whoever has not been told of it reads the history.
+    /// Keeps the text of all groups below its bound. A watch that was not sent what is dropped reads the history.
     fn forget_oldest(&mut self) {
         while self.kept > MOST_KEPT {
             let oldest = self.groups.values().filter_map(Group::oldest).min().unwrap_or(self.given);
@@ -234,7 +234,7 @@ impl Rounds {
         }
     }
 
-    /// Wakes some of those for whom there is something new. Gives how many.
+    /// Wakes some watches that have something new. Returns how many.
     pub(super) fn wake_some(&mut self) -> u32 {
         let rest = self.sleepers.len().saturating_sub(AT_ONCE);
         let mut woken = 0;

@@ -1,6 +1,6 @@
 //! Calls to another node: many at once over one connection, made when first needed and again after it broke.
 //!
-//! A link belongs to one incarnation of a node. An answer that comes over it is that incarnation's, whoever else has the
+//! A link belongs to one incarnation of a node. An answer that comes over it is that incarnation's, even if another has the
 //! same id before or after. When the membership names the incarnation no longer, the link is closed and what was asked
 //! over it fails.
 //!
@@ -64,7 +64,7 @@ impl Drop for CallLink {
 }
 
 impl Peers {
-    /// The answer of `to`: of the member that the membership names now, or of whoever is there if it names none. The
+    /// The answer of `to`: of the member that the membership names now, or of the node that answers there if it names none. The
     /// caller bounds the time.
     pub(crate) async fn call(self: &Arc<Self>, to: NodeId, call: Call) -> Result<Answer, CallError> {
         self.call_link(to, self.member(to).map(|member| member.incarnation), call).await
@@ -227,7 +227,7 @@ impl Sent {
 }
 
 fn not_sent((_, reply): (Call, Reply), error: &io::Error) {
-    // Whoever has gone meanwhile needs no answer.
+    // The caller may have gone.
     let _ = reply.send(Err(CallError::NotSent(copy(error))));
 }
 
