@@ -17,6 +17,11 @@ use crate::plot::{self, Line, Panel};
 use crate::service::{Contender, Service};
 use crate::usage;
 
+/// What threads have used, by process and name.
+type Threads = BTreeMap<u32, BTreeMap<String, Duration>>;
+
+/// Threads that use less are not shown.
+const LEAST_US: f64 = 0.1;
 /// The disk alone is measured no longer than this.
 const FLOOR: Duration = Duration::from_secs(2);
 
@@ -47,6 +52,8 @@ pub(crate) struct Row {
     pub(crate) p99_9_ms: Figure,
     /// Of all its processes, for 10,000 of them.
     pub(crate) cpu_s: Figure,
+    /// Of each thread of the process that used the most, for one of them, in microseconds.
+    pub(crate) thread_us: BTreeMap<String, Figure>,
     /// Of who made the load.
     pub(crate) load_cpu_s: Figure,
     pub(crate) peak_mib: Figure,
@@ -100,6 +107,7 @@ async fn measure(service: &dyn Service, job: Job, plan: &Plan, row: &mut Row) ->
     let mut workers = workers(service, job, row.clients, plan.tasks, &queue).await?;
     closed(&mut workers, plan.time / 4).await?;
     let (cpu, own_cpu, flushes) = (usage::cpu(&pids)?, usage::cpu(&own)?, service.flushes().await);
+    let threads = usage::cpu_by_thread(&pids)?;
     let load = match plan.rate {
         Some(rate) => open(&mut workers, rate, plan.time).await?,
         None => closed(&mut workers, plan.time).await?,
@@ -112,6 +120,9 @@ async fn measure(service: &dyn Service, job: Job, plan: &Plan, row: &mut Row) ->
     row.p99_9_ms.push(load.quantile_ms(0.999));
     row.cpu_s.push(per_10_000(usage::cpu(&pids)? - cpu));
     row.load_cpu_s.push(per_10_000(usage::cpu(&own)? - own_cpu));
+    for (name, used) in busiest(&threads, &usage::cpu_by_thread(&pids)?) {
+        row.thread_us.entry(name).or_default().push(per_10_000(used) * 100.0);
+    }
     row.peak_mib.push(usage::peak_bytes(&pids)? as f64 / f64::from(1 << 20));
     if let Some((before, after)) = flushes.zip(service.flushes().await) {
         row.flushes_per_s.push((after - before) as f64 / load.took.as_secs_f64());
@@ -120,6 +131,17 @@ async fn measure(service: &dyn Service, job: Job, plan: &Plan, row: &mut Row) ->
         row.in_order_percent.push(percent);
     }
     Ok(())
+}
+
+/// What each thread used of the process that used the most.
+fn busiest(before: &Threads, after: &Threads) -> BTreeMap<String, Duration> {
+    let used = after.iter().map(|(pid, threads)| {
+        let before =
+            |name| before.get(pid).and_then(|threads| threads.get(name)).copied().unwrap_or_default();
+        threads.iter().map(|(name, time)| (name.clone(), time.saturating_sub(before(name)))).collect()
+    });
+    used.max_by_key(|threads: &BTreeMap<String, Duration>| threads.values().sum::<Duration>())
+        .unwrap_or_default()
 }
 
 impl Comparison {
@@ -153,6 +175,12 @@ impl Comparison {
             });
             let (clients, cells) = (first.clients, cells.collect::<Vec<_>>());
             let _ = write!(text, "\n{clients} clients {}\n{}", first.job, table(&HEADINGS, &cells));
+            let used = first.thread_us.iter().filter_map(|(name, us)| Some((name, us, us.median()?)));
+            let used: Vec<_> = used.filter(|(_, _, median)| *median >= LEAST_US).collect();
+            let used = used.iter().map(|(name, us, _)| format!("{name} {}", us.text())).collect::<Vec<_>>();
+            if first.thread_us.len() > 1 {
+                let _ = writeln!(text, "CPU of its threads, µs each: {}", used.join(", "));
+            }
         }
         text
     }
