@@ -1,4 +1,4 @@
-//! Guards beside a cluster: one in memory that asks it after a restart, and what README.md of the guard shows of PostgreSQL.
+//! Guards beside a cluster: one in memory that asks it after a restart, and what README.md of the guard shows.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -10,12 +10,39 @@ use ringfence_harness::{
     Acquired, Answered, Client, Cluster, Consistency, Failure, PostgresServer, Shown, try_once,
 };
 use ringfence_wire::{Grant, Key, LeaseId};
+use tokio::net::TcpListener;
+use tokio::process::Command;
 
 /// How long a guard waits for the fence.
 const SOON: Duration = Duration::from_secs(5);
 
 /// Bounds what waits for a lease of 2 s to run out.
 const TEN_MINUTES: Duration = Duration::from_secs(600);
+
+#[path = "../guard/examples/storage.rs"]
+#[allow(dead_code, reason = "its `main` is for the command line")]
+mod storage;
+
+#[tokio::test]
+async fn a_storage_backend_rejects_a_late_writer_as_the_readme_shows() {
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
+    let url = cluster.leader().await.unwrap().url();
+    let folder = tempfile::tempdir().unwrap();
+    let client = ringfence_client::Client::connect([&url]).unwrap();
+    let backend = storage::storage(client, folder.path().to_owned());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async { axum::serve(listener, backend).await.unwrap() });
+    Shown::new(include_str!("../guard/README.md"), "[`examples/storage.rs`]", "**Files.**")
+        .play(folder.path(), &[("URL", &*url), ("STORAGE", &address)], TEN_MINUTES)
+        .await
+        .unwrap();
+    let unclaimed = Command::new("curl")
+        .args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "-X", "PUT", "-d", "no claim"])
+        .arg(format!("{address}/files/report"))
+        .output();
+    assert_eq!(String::from_utf8(unclaimed.await.unwrap().stdout).unwrap(), "428");
+}
 
 #[tokio::test]
 async fn the_ten_minutes_of_the_readme_are_as_it_shows_them() {

@@ -1,0 +1,73 @@
+//! A storage backend that rejects stale writers: files over HTTP, each guarded by the key of its path.
+//!
+//! ```sh
+//! cargo run -p ringfence-guard --example storage -- http://localhost:7401 127.0.0.1:7480 /tmp/files
+//! ```
+
+use std::path::PathBuf;
+
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::routing::get;
+use axum::{Extension, Router};
+use percent_encoding::percent_decode_str;
+use ringfence_client::{Client, Consistency};
+use ringfence_guard::Claim;
+use ringfence_guard::http::GuardLayer;
+use ringfence_wire::Key;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [cluster, address, folder] = arguments.as_slice() else {
+        return Err("usage: storage URL-OF-A-NODE ADDRESS FOLDER".into());
+    };
+    std::fs::create_dir_all(folder)?;
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    Ok(axum::serve(listener, storage(Client::connect([cluster])?, folder.into())).await?)
+}
+
+/// Files in `folder`, which nobody else writes.
+pub(crate) fn storage(cluster: Client, folder: PathBuf) -> Router {
+    // Asked for a key that was not used lately: no lower token than its fence is alive.
+    let fence = move |key: Key| {
+        let cluster = cluster.clone();
+        async move { cluster.key(&key, Consistency::Linearizable).await.map(|view| view.fence) }
+    };
+    Router::new()
+        .route("/files/{name}", get(read).put(write))
+        .layer(GuardLayer::new(key_of, fence, 10_000, 1 << 20))
+        .with_state(folder)
+}
+
+/// The key of `/files/report` is `files/report`. What `%72eport` is decoded to has the same key, as it is the same file.
+fn key_of(request: &Parts) -> Option<Key> {
+    let path = percent_decode_str(request.uri.path()).decode_utf8().ok()?;
+    path.strip_prefix('/')?.parse().ok()
+}
+
+async fn read(State(folder): State<PathBuf>, Path(name): Path<String>) -> Result<Vec<u8>, StatusCode> {
+    let path = folder.join(plain(&name)?);
+    std::fs::read(path).map_err(|_| StatusCode::NOT_FOUND)
+}
+
+/// The layer lets one request for a key in at a time, and none whose token is dead. It adds the claim: without one, axum
+/// answers 500, and nothing is written.
+async fn write(
+    State(folder): State<PathBuf>,
+    Path(name): Path<String>,
+    Extension(_admitted): Extension<Claim>,
+    body: Bytes,
+) -> Result<StatusCode, StatusCode> {
+    let path = folder.join(plain(&name)?);
+    std::fs::write(path, body).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A name that leads to no other folder.
+fn plain(name: &str) -> Result<&str, StatusCode> {
+    let is_plain = !name.starts_with('.') && !name.contains(['/', '\0']);
+    is_plain.then_some(name).ok_or(StatusCode::BAD_REQUEST)
+}
