@@ -16,6 +16,10 @@ use crate::cli::serve::{MirrorMode, MirrorOptions, Options};
 /// Revisions stay below this, so that every JSON reader keeps them exact.
 const MAX_REVISION: u64 = 1 << 53;
 
+/// How many threads serve connections at most: unless more are asked for, and ever.
+const DOOR_THREADS: usize = 8;
+const MAX_DOOR_THREADS: usize = 64;
+
 /// How long a request takes that is logged for it.
 const SLOW_REQUEST: Duration = Duration::from_secs(1);
 
@@ -48,6 +52,8 @@ pub(crate) struct Config {
     pub(crate) hosts: Vec<String>,
     /// How many connections of clients there may be, if not as many as there is room for.
     pub(crate) max_connections: Option<usize>,
+    /// How many threads serve connections of clients.
+    pub(crate) door_threads: usize,
     /// The mirror, if there is to be one.
     pub(crate) mirror: Option<Settings>,
 }
@@ -86,6 +92,7 @@ pub(crate) fn with_file(options: Options, path: Option<&Path>) -> anyhow::Result
         slow_request: options.slow_request.or(file.slow_request),
         hosts: options.hosts.or(file.hosts),
         max_connections: options.max_connections.or(file.max_connections),
+        door_threads: options.door_threads.or(file.door_threads),
         redis: options.redis.or(file.redis),
         mirror: MirrorOptions {
             mode: options.mirror.mode.or(file.mirror.mode),
@@ -144,6 +151,7 @@ impl Config {
             slow_request: options.slow_request.map_or(SLOW_REQUEST, Into::into),
             hosts: hosts(options.hosts.as_deref().unwrap_or_default())?,
             max_connections: options.max_connections,
+            door_threads: door_threads(options.door_threads)?,
             mirror: mirror(options.redis, options.mirror)?,
         })
     }
@@ -194,6 +202,19 @@ fn parse_peers(list: &str) -> anyhow::Result<BTreeMap<u64, String>> {
         ensure!(peers.insert(id, address.to_owned()).is_none(), "--peers lists node {id} twice");
     }
     Ok(peers)
+}
+
+fn door_threads(asked: Option<usize>) -> anyhow::Result<usize> {
+    match asked {
+        Some(asked) => {
+            ensure!(
+                (1..=MAX_DOOR_THREADS).contains(&asked),
+                "--door-threads is from 1 to {MAX_DOOR_THREADS}"
+            );
+            Ok(asked)
+        }
+        None => Ok(std::thread::available_parallelism().map_or(1, usize::from).min(DOOR_THREADS)),
+    }
 }
 
 fn hosts(list: &str) -> anyhow::Result<Vec<String>> {

@@ -5,18 +5,21 @@ use anyhow::{Context, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A node does not start with fewer.
-const LEAST: usize = 128;
+const LEAST: usize = 256;
 /// What the log, snapshots, peers and a mirror are left; or half of what there is, where that is less.
 const RESERVE: usize = 256;
+/// What the runtime of each thread takes that serves connections.
+const OF_THREAD: usize = 4;
 /// With fewer connections than these, clients will wait for them.
 const FEW: usize = 1_000;
 /// A node takes no more connections, unless it is told to: each takes memory, too.
 const MOST: usize = 16_384;
 
-/// Raises the limit as far as this process may, and tells how many connections of clients it leaves room for.
-pub(crate) fn connections(asked: Option<usize>) -> anyhow::Result<usize> {
+/// Raises the limit as far as this process may, and tells how many connections of clients it leaves room for, where so many
+/// threads serve them.
+pub(crate) fn connections(asked: Option<usize>, threads: usize) -> anyhow::Result<usize> {
     let limit = raise()?;
-    let most = most(limit, asked)?;
+    let most = most(limit, asked, threads)?;
     if most < FEW {
         tracing::warn!(
             connections = most,
@@ -36,13 +39,14 @@ fn raise() -> anyhow::Result<usize> {
     Ok(maximum.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)))
 }
 
-fn most(limit: usize, asked: Option<usize>) -> anyhow::Result<usize> {
+fn most(limit: usize, asked: Option<usize>, threads: usize) -> anyhow::Result<usize> {
+    let kept = RESERVE.min(limit / 2) + OF_THREAD * threads;
     ensure!(
-        limit >= LEAST,
-        "this process may have {limit} file descriptors open; a node needs at least {LEAST}, and one for each \
-         connection (LimitNOFILE, ulimit -n)"
+        limit >= LEAST && kept < limit,
+        "this process may have {limit} file descriptors open; a node needs at least {LEAST}, {OF_THREAD} for each of \
+         --door-threads, and one for each connection (LimitNOFILE, ulimit -n)"
     );
-    let room = limit - RESERVE.min(limit / 2);
+    let room = limit - kept;
     match asked {
         None => Ok(room.min(MOST)),
         Some(asked) => {
@@ -50,7 +54,7 @@ fn most(limit: usize, asked: Option<usize>) -> anyhow::Result<usize> {
                 (1..=room).contains(&asked),
                 "--max-connections is from 1 to {room}: of {limit} file descriptors (LimitNOFILE, ulimit -n), {} are kept \
                  for the node itself",
-                limit - room
+                kept
             );
             Ok(asked)
         }
@@ -63,13 +67,15 @@ mod tests {
 
     #[test]
     fn connections_leave_a_reserve() {
-        for (limit, room) in [(128, 64), (512, 256), (1_024, 768), (4_096, 3_840), (usize::MAX, MOST)] {
-            assert_eq!(most(limit, None).unwrap(), room, "{limit}");
+        for (limit, room) in [(256, 120), (512, 248), (1_024, 760), (4_096, 3_832), (usize::MAX, MOST)] {
+            assert_eq!(most(limit, None, 2).unwrap(), room, "{limit}");
         }
-        assert_eq!(most(1_024, Some(5)).unwrap(), 5);
-        assert_eq!(most(1 << 20, Some(100_000)).unwrap(), 100_000);
-        for (limit, asked) in [(127, None), (1_024, Some(0)), (1_024, Some(769))] {
-            assert!(most(limit, asked).is_err(), "{limit} {asked:?}");
+        assert_eq!(most(1_024, Some(5), 64).unwrap(), 5);
+        assert_eq!(most(1 << 20, Some(100_000), 8).unwrap(), 100_000);
+        for (limit, asked, threads) in
+            [(255, None, 1), (256, None, 32), (1_024, Some(0), 2), (1_024, Some(761), 2)]
+        {
+            assert!(most(limit, asked, threads).is_err(), "{limit} {asked:?} {threads}");
         }
     }
 }

@@ -1,6 +1,7 @@
-//! The lag of the event loop, that is how long what is due waits for the runtime: everything of a node runs on one thread,
-//! so one long step delays all.
+//! The lag of the event loop that runs Raft, the table and the peers: how long what is due waits there. They share one
+//! thread, so one long step delays all, heartbeats too.
 
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use metrics::{gauge, histogram};
@@ -9,6 +10,15 @@ use metrics::{gauge, histogram};
 const EVERY: Duration = Duration::from_millis(10);
 /// The longest lag is that of this time or of the one before.
 const WINDOW: Duration = Duration::from_secs(30);
+
+/// When this was measured last.
+static MEASURED: Mutex<Option<Instant>> = Mutex::new(None);
+
+/// How long the event loop has measured nothing: where it hangs, for how long.
+pub(crate) fn hangs_for() -> Duration {
+    let measured = *MEASURED.lock().expect("nothing that panics is done while it is locked");
+    measured.map_or(Duration::ZERO, |at| at.elapsed())
+}
 
 /// Measures until the task is ended.
 pub(crate) async fn measure() {
@@ -19,6 +29,7 @@ pub(crate) async fn measure() {
         let due = Instant::now() + EVERY;
         tokio::time::sleep_until(due.into()).await;
         let lag = due.elapsed();
+        *MEASURED.lock().expect("nothing that panics is done while it is locked") = Some(Instant::now());
         if begun.elapsed() >= WINDOW {
             (before, now, begun) = (now, Duration::ZERO, Instant::now());
         }

@@ -86,7 +86,10 @@ const GAUGES: &[(&str, &str)] = &[
         "ringfence_raft_log_flush_pending_seconds",
         "How long this node's disk has been at the flush that is under way; 0 where none is.",
     ),
-    ("ringfence_loop_lag_longest_seconds", "The longest lag of the event loop in the last 30 to 60 s."),
+    (
+        "ringfence_loop_lag_longest_seconds",
+        "The longest lag of the event loop that runs Raft, in the last 30 to 60 s.",
+    ),
     ("ringfence_disk_size_bytes", "The size of the file system that this node's data is on."),
     (
         "ringfence_disk_available_bytes",
@@ -120,7 +123,7 @@ const HISTOGRAMS: &[(&str, &str)] = &[
     ("ringfence_raft_snapshot_seconds", "How long this node took to write a snapshot."),
     (
         "ringfence_loop_lag_seconds",
-        "How late a timer fired: all of a node but its disk and snapshots runs on one thread, and waits as long.",
+        "How late a timer fired on the thread that runs Raft, the table and the peers: all of them wait as long.",
     ),
 ];
 

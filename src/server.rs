@@ -4,15 +4,21 @@
 //! SIGTERM ─▶ /readyz says no, waiters are told to come again ─▶ leadership handed over ─▶ connections drained ─▶ log closed
 //! ```
 
+use std::convert::Infallible;
+use std::net::{self, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use axum::extract::Request;
+use axum::response::Response;
+use ringfence_api::{Arriving, Connections, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
 use ringfence_raft::{Node, Settings};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::backup::Earlier;
 use crate::config::Config;
@@ -36,8 +42,8 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     measured::describe();
     metrics::gauge!("ringfence_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     tokio::spawn(loop_lag::measure());
-    let listener = Arc::new(bind(config.http, "--http").await?);
-    let peer = bind(config.peer, "--peer").await?;
+    let listener = bind(config.http, "--http")?;
+    let peer = TcpListener::from_std(bind(config.peer, "--peer")?)?;
     let mut stop = Stop::new()?;
     let url = config.url(listener.local_addr()?);
     let before_answer = config
@@ -62,14 +68,11 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         snapshot_after_bytes: config.snapshot_after_bytes,
     };
     let (started, starting) = watch::channel(false);
-    let connections = ringfence_api::Connections::new(descriptors::connections(config.max_connections)?);
-    tokio::spawn(ringfence_api::serve(
-        Arc::clone(&listener),
-        Arc::clone(&connections),
-        ringfence_api::starting,
-        starting,
-        DRAIN,
-    ));
+    let connections =
+        Connections::new(descriptors::connections(config.max_connections, config.door_threads)?);
+    let threads = Arc::new(Threads::start(config.door_threads).context("--door-threads")?);
+    let of_starting = listener.try_clone().context("no descriptor for the HTTP listener")?;
+    serve(of_starting, &threads, &connections, ringfence_api::starting, starting);
     let node = tokio::select! {
         node = Node::start(settings) => node?,
         _ = stop.requested() => return Ok(()),
@@ -80,7 +83,8 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let (draining, drain) = watch::channel(false);
     tokio::spawn(disk_space::measure(data));
     let upkeep = recorder.clone();
-    tokio::spawn(async move {
+    // Beside Raft: there may be many samples, and the recorder is locked meanwhile.
+    threads.spawn(async move {
         loop {
             // Samples of histograms pile up until this is called, or the metrics are asked for.
             tokio::time::sleep(UPKEEP).await;
@@ -99,12 +103,13 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         connections: Arc::clone(&connections),
         hosts: config.hosts,
         draining: drain.clone(),
+        hangs_for: loop_lag::hangs_for,
         slow_request: config.slow_request,
         mirror: told,
     };
     let routes = ringfence_api::routes(node.handle(), options);
     let answer = move |request, from| routes.clone().answer(request, from);
-    let mut serving = tokio::spawn(ringfence_api::serve(listener, connections, answer, drain, DRAIN));
+    let mut serving = serve(listener, &threads, &connections, answer, drain);
 
     let failure = tokio::select! {
         _ = stop.requested() => None,
@@ -119,10 +124,39 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     node.hand_over(HAND_OVER).await;
     serving.await.context("the HTTP listener ended")?;
     node.stop().await;
+    // What still runs there holds the log.
+    threads.end();
     tracing::info!("stopped");
     Ok(())
 }
 
-async fn bind(address: std::net::SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} ({flag})"))
+/// Answers requests that come to `listener`, on `threads`.
+fn serve<A, F>(
+    listener: net::TcpListener,
+    threads: &Arc<Threads>,
+    connections: &Arc<Connections>,
+    answer: A,
+    draining: watch::Receiver<bool>,
+) -> JoinHandle<()>
+where
+    A: Fn(Request<Arriving>, SocketAddr) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Response, Infallible>> + Send + 'static,
+{
+    let (of_threads, connections) = (Arc::clone(threads), Arc::clone(connections));
+    threads.spawn(async move {
+        // Made there, it wakes the thread that accepts, and no other.
+        match TcpListener::from_std(listener) {
+            Ok(listener) => {
+                ringfence_api::serve(listener, of_threads, connections, answer, draining, DRAIN).await;
+            }
+            Err(error) => tracing::error!(%error, "the HTTP listener cannot be used"),
+        }
+    })
+}
+
+fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<net::TcpListener> {
+    let listener =
+        net::TcpListener::bind(address).with_context(|| format!("cannot listen on {address} ({flag})"))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }

@@ -5,7 +5,6 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::trace_context::TraceContext;
@@ -39,11 +38,6 @@ impl Asker {
             sent_id: only(headers, REQUEST_ID).filter(is_id).cloned(),
             traceparent: only(headers, TRACEPARENT).cloned(),
         }
-    }
-
-    /// Of a request that came through the router.
-    pub(crate) fn of<B>(request: &Request<B>) -> Self {
-        request.extensions().get().cloned().expect("the router is given no request without it")
     }
 
     /// The request's id, if it was sent with one.

@@ -1,17 +1,16 @@
-use std::error::Error;
 use std::time::Duration;
 
 use axum::BoxError;
 use axum::body::HttpBody;
-use axum::extract::Request;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use ringfence_wire::{FieldError, ProblemKind, from_json};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use crate::door::Request;
 use crate::problems::Failed;
-use crate::serve::Late;
+use crate::serve::{Arriving, Late};
 
 /// How long a body may take to arrive.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -21,14 +20,9 @@ const MAX_BYTES: usize = 1 << 20;
 /// connection, and a client that still writes would see the reset in place of the answer.
 const MAX_DISCARDED: u64 = 16 << 20;
 
-/// The body of a request, of whichever server.
-pub(crate) trait Sent: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin {}
-
-impl<B> Sent for B where B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin {}
-
 /// The body of `request`, read as JSON whatever its content type says, and checked.
 pub(crate) async fn read<T: DeserializeOwned>(
-    request: Request<impl Sent>,
+    request: Request,
     check: impl FnOnce(&T) -> Result<(), FieldError>,
 ) -> Result<T, Failed> {
     let body = timeout(WITHIN, bytes(request.into_body())).await.map_err(|_| {
@@ -40,7 +34,7 @@ pub(crate) async fn read<T: DeserializeOwned>(
     Ok(wish)
 }
 
-async fn bytes(mut body: impl Sent) -> Result<Bytes, Failed> {
+async fn bytes(mut body: Arriving) -> Result<Bytes, Failed> {
     if body.size_hint().lower() > MAX_DISCARDED {
         return Err(too_large());
     }
@@ -64,17 +58,16 @@ async fn bytes(mut body: impl Sent) -> Result<Bytes, Failed> {
 }
 
 /// The next piece of the body; trailers are empty pieces.
-async fn frame(body: &mut impl Sent) -> Result<Option<Bytes>, Failed> {
+async fn frame(body: &mut Arriving) -> Result<Option<Bytes>, Failed> {
     match body.frame().await {
         None => Ok(None),
         Some(Ok(frame)) => Ok(Some(frame.into_data().unwrap_or_default())),
-        Some(Err(error)) => Err(unread(&*error.into())),
+        Some(Err(error)) => Err(unread(&error)),
     }
 }
 
-fn unread(error: &(dyn Error + 'static)) -> Failed {
-    // The router puts errors of bodies into its own.
-    if error.is::<Late>() || error.source().is_some_and(|source| source.is::<Late>()) {
+fn unread(error: &BoxError) -> Failed {
+    if error.is::<Late>() {
         let detail = "too many requests are on their way to this node, and this one took longest: come again";
         return Failed::new(ProblemKind::Unavailable, detail);
     }

@@ -1,6 +1,5 @@
 use std::sync::Arc;
 
-use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use ringfence_raft::MembersError;
@@ -8,7 +7,7 @@ use ringfence_wire::{AddMemberRequest, Backup, ClusterStatus, FieldError, Proble
 
 use crate::asker::Asker;
 use crate::audit::{Act, Wish};
-use crate::door::{Answer, Door, json};
+use crate::door::{Answer, Door, Request, json};
 use crate::problems::Failed;
 use crate::query::Query;
 use crate::{body, path};
@@ -30,19 +29,18 @@ pub(crate) async fn backup(door: Arc<Door>, request: Request) -> Answer {
 }
 
 /// `POST /v1/cluster/members`
-pub(crate) async fn add(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn add(door: Arc<Door>, asker: Asker, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let asker = Asker::of(&request);
     let AddMemberRequest { id, peer } = body::read(request, AddMemberRequest::check).await?;
     let act = Act::begin(asker, Wish::AddMember { id, peer: peer.clone() });
     act.ended(done(door.handle.add_member(id, peer).await))
 }
 
 /// `DELETE /v1/cluster/members/{id}`
-pub(crate) async fn remove(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn remove(door: Arc<Door>, asker: Asker, request: Request) -> Answer {
     let id = path::member(request.uri())?;
     let force = Query::of(request.uri(), &["force"])?.flag("force")?;
-    let act = Act::begin(Asker::of(&request), Wish::RemoveMember { id, force });
+    let act = Act::begin(asker, Wish::RemoveMember { id, force });
     act.ended(done(match force {
         false => door.handle.remove_member(id).await,
         true => door.handle.force_remove_member(id).await,
@@ -50,9 +48,8 @@ pub(crate) async fn remove(door: Arc<Door>, request: Request) -> Answer {
 }
 
 /// `POST /v1/cluster/transfer`
-pub(crate) async fn transfer(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn transfer(door: Arc<Door>, asker: Asker, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let asker = Asker::of(&request);
     let TransferRequest { to } = body::read(request, |_| Ok::<_, FieldError>(())).await?;
     let act = Act::begin(asker, Wish::Transfer { to });
     act.ended(done(door.handle.transfer_leadership(to).await))

@@ -3,7 +3,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -18,11 +17,15 @@ use crate::asker::{Asker, REQUEST_ID};
 use crate::problems::Failed;
 use crate::query::Consistency;
 use crate::request_log::{Ended, RequestLog};
+use crate::serve::Arriving;
 use crate::watch::Watchers;
 use crate::{Options, head, measure, origin};
 
 /// The header that names the leader's URL.
 const LEADER: HeaderName = HeaderName::from_static("ringfence-leader");
+
+/// A request, with its body as it comes.
+pub(crate) type Request = axum::extract::Request<Arriving>;
 
 /// What a handler makes of a request.
 pub(crate) type Answer = Result<Response, Failed>;
@@ -54,7 +57,7 @@ impl Door {
     }
 
     /// Who sent this request, which came from there.
-    pub(crate) fn asker<B>(&self, request: &Request<B>, from: SocketAddr) -> Asker {
+    pub(crate) fn asker(&self, request: &Request, from: SocketAddr) -> Asker {
         Asker::new(request.headers(), from, self.requests.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -87,24 +90,20 @@ impl Door {
     }
 
     /// Does what every route does around its own `work`. `route` is the label of what is measured.
-    pub(crate) async fn answer<B, W, F>(
-        self: Arc<Self>,
+    pub(crate) async fn answer<F: Future<Output = Answer>>(
+        self: &Arc<Self>,
         route: &'static str,
         asker: Asker,
-        request: Request<B>,
-        work: W,
-    ) -> Response
-    where
-        W: Fn(Arc<Self>, Request<B>) -> F,
-        F: Future<Output = Answer>,
-    {
+        request: Request,
+        work: impl FnOnce(Arc<Self>, Request) -> F,
+    ) -> Response {
         let method = measure::method(request.method());
-        let begun = Begun { door: &self, asker: &asker, method, route, at: Instant::now() };
+        let begun = Begun { door: self, asker: &asker, method, route, at: Instant::now(), has_ended: false };
         let checked = head::check(&request).map_err(Failed::from);
         let answer = match checked
             .and_then(|()| origin::check(&request, &self.options.hosts, || self.handle.status()))
         {
-            Ok(()) => work(Arc::clone(&self), request).await,
+            Ok(()) => work(Arc::clone(self), request).await,
             Err(refused) => Err(refused),
         };
         let mut response = answer.unwrap_or_else(IntoResponse::into_response);
@@ -114,8 +113,7 @@ impl Door {
         if let Some(id) = asker.sent_id() {
             response.headers_mut().insert(REQUEST_ID, id.clone());
         }
-        begun.ended(Some(&response));
-        std::mem::forget(begun);
+        begun.ended(&response);
         response
     }
 }
@@ -127,11 +125,17 @@ struct Begun<'a> {
     method: &'static str,
     route: &'static str,
     at: Instant,
+    has_ended: bool,
 }
 
 impl Begun<'_> {
-    fn ended(&self, response: Option<&Response>) {
-        let Self { door, asker, method, route, at } = *self;
+    fn ended(mut self, response: &Response) {
+        self.has_ended = true;
+        self.report(Some(response));
+    }
+
+    fn report(&self, response: Option<&Response>) {
+        let Self { door, asker, method, route, at, .. } = *self;
         let took = at.elapsed();
         measure::ended(method, route, response.map(Response::status), took);
         door.log.ended(&Ended { asker, method, route, response, took });
@@ -140,7 +144,9 @@ impl Begun<'_> {
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        self.ended(None);
+        if !self.has_ended {
+            self.report(None);
+        }
     }
 }
 

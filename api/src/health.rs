@@ -1,18 +1,26 @@
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::Response;
 use ringfence_wire::ProblemKind;
 use serde_json::json as object;
 
-use crate::door::{Answer, Door, json};
+use crate::door::{Answer, Door, Request, json};
 use crate::problems::Failed;
 use crate::query::Query;
 
+/// A node that has hung for so long may be restarted.
+const HANGS: Duration = Duration::from_secs(10);
+
 /// `GET /livez`: the process runs and answers. Whether it has a leader is no reason to restart it.
-pub(crate) async fn live(_: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn live(door: Arc<Door>, request: Request) -> Answer {
     Query::none(request.uri())?;
+    let hangs_for = (door.options.hangs_for)();
+    if hangs_for > HANGS {
+        let detail = format!("the thread that runs Raft has hung for {} s", hangs_for.as_secs());
+        return Err(Failed::new(ProblemKind::Unavailable, detail));
+    }
     Ok(is_live())
 }
 

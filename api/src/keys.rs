@@ -1,6 +1,5 @@
 use std::sync::Arc;
 
-use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use ringfence_lease::{Command, Outcome};
@@ -9,7 +8,7 @@ use ringfence_wire::{FieldError, Key, KeyList, RevokeRequest};
 use crate::asker::Asker;
 use crate::audit::{Act, Wish};
 use crate::cursor::Cursor;
-use crate::door::{Answer, Door, json};
+use crate::door::{Answer, Door, Request, json};
 use crate::query::Query;
 use crate::{body, path};
 
@@ -52,9 +51,8 @@ pub(crate) async fn list(door: Arc<Door>, request: Request) -> Answer {
 }
 
 /// `POST /v1/revoke`
-pub(crate) async fn revoke(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn revoke(door: Arc<Door>, asker: Asker, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let asker = Asker::of(&request);
     let RevokeRequest { key, token } = body::read(request, |_| Ok(())).await?;
     let act = Act::begin(asker, Wish::Revoke { key: key.clone(), token });
     act.ended(match door.propose(Command::Revoke { key, token }).await {

@@ -1,7 +1,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use ringfence_lease::{Command, LeaseState, Outcome};
@@ -10,15 +9,14 @@ use ringfence_wire::{AcquireRequest, Grant, LeaseId, MirroredGrant, RenewRequest
 use tokio::time::Instant;
 
 use crate::acquire::{Acquired, Acquisition, acquire};
-use crate::body::Sent;
-use crate::door::{Answer, Door, json};
+use crate::door::{Answer, Door, Request, json};
 use crate::problems::Failed;
 use crate::query::Query;
 use crate::request_log::Waited;
 use crate::{body, measure, path};
 
 /// `PUT /v1/leases/{lease_id}`
-pub(crate) async fn put(door: Arc<Door>, request: Request<impl Sent>) -> Answer {
+pub(crate) async fn put(door: Arc<Door>, request: Request) -> Answer {
     let lease_id = path::lease_id(request.uri())?;
     let mut waited = Duration::ZERO;
     let answer = answer_acquire(&door, lease_id, request, &mut waited).await;
@@ -26,7 +24,7 @@ pub(crate) async fn put(door: Arc<Door>, request: Request<impl Sent>) -> Answer 
 }
 
 /// `POST /v1/leases`
-pub(crate) async fn post(door: Arc<Door>, request: Request<impl Sent>) -> Answer {
+pub(crate) async fn post(door: Arc<Door>, request: Request) -> Answer {
     let lease_id = LeaseId::random();
     let mut waited = Duration::ZERO;
     let answer = answer_acquire(&door, lease_id, request, &mut waited).await;
@@ -43,12 +41,7 @@ fn having_waited(waited: Duration, answer: Answer) -> Answer {
     Ok(response)
 }
 
-async fn answer_acquire(
-    door: &Door,
-    lease_id: LeaseId,
-    request: Request<impl Sent>,
-    waited: &mut Duration,
-) -> Answer {
+async fn answer_acquire(door: &Door, lease_id: LeaseId, request: Request, waited: &mut Duration) -> Answer {
     let began = Instant::now();
     Query::none(request.uri())?;
     let wish = body::read(request, AcquireRequest::check).await?;
@@ -66,7 +59,7 @@ async fn answer_acquire(
 }
 
 /// `POST /v1/leases/{lease_id}/renew`
-pub(crate) async fn renew(door: Arc<Door>, request: Request<impl Sent>) -> Answer {
+pub(crate) async fn renew(door: Arc<Door>, request: Request) -> Answer {
     let lease_id = path::lease_id(request.uri())?;
     Query::none(request.uri())?;
     let wish: RenewRequest = body::read(request, |_| Ok(())).await?;
@@ -102,7 +95,7 @@ pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
 }
 
 /// `DELETE /v1/leases/{lease_id}`
-pub(crate) async fn delete(door: Arc<Door>, request: Request<impl Sent>) -> Answer {
+pub(crate) async fn delete(door: Arc<Door>, request: Request) -> Answer {
     let lease_id = path::lease_id(request.uri())?;
     Query::none(request.uri())?;
     let outcome = door.propose(Command::Release { lease_id }).await?;

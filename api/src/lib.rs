@@ -22,7 +22,7 @@
 //! - Nothing that a client chose (a key, a lease id, a path) ever becomes the label of a measurement.
 //! - A lease id is its owner's secret: no line of the log has one.
 //!
-//! `GET /openapi.json` describes every route; tests hold the document, the router and the wire types together. `/` is
+//! `GET /openapi.json` describes every route; tests hold the document, the routes and the wire types together. `/` is
 //! the `dashboard`: files in the program, scripts of which use these routes and no others.
 
 mod acquire;
@@ -62,7 +62,7 @@ use tokio::sync::watch::Receiver;
 
 pub use measure::metrics_builder;
 pub use routes::Routes;
-pub use serve::{Arriving, Connections, serve};
+pub use serve::{Arriving, Connections, Threads, serve};
 pub use starting::starting;
 
 /// What the door needs besides the table.
@@ -79,6 +79,8 @@ pub struct Options {
     /// 202 where they keep their place, else 504. Both tell the client to repeat its PUT, which finds the place in the
     /// queue on any other node.
     pub draining: Receiver<bool>,
+    /// How long the thread that runs Raft has done nothing that it had to. `/livez` tells of it, from another thread.
+    pub hangs_for: fn() -> Duration,
     /// A request that takes so long, beyond what it asked to wait, is logged.
     pub slow_request: Duration,
     /// The mirror, where there is one.

@@ -1,13 +1,12 @@
 //! Many renewals or operations in one request.
 //!
-//! Those of few keys stand in one log entry together. To apply an entry, and to put what came of it into JSON, are steps on
-//! the thread that everything else runs on: so operations of very many keys are proposed one part after the other. A request
-//! of which the first part has no outcomes fails as a whole, with 503 or 504; where a later one has none, its operations are
-//! answered so, and those behind it are certainly not done.
+//! Those of few keys stand in one log entry together. To apply an entry is a step on the thread that runs Raft, and to put
+//! what came of it into JSON one on a thread that serves others: so operations of very many keys are proposed one part after
+//! the other. A request of which the first part has no outcomes fails as a whole, with 503 or 504; where a later one has none,
+//! its operations are answered so, and those behind it are certainly not done.
 
 use std::sync::Arc;
 
-use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -19,7 +18,7 @@ use ringfence_wire::{
     Operation, ProblemKind, RenewManyRequest, Wait,
 };
 
-use crate::door::{Answer, Door};
+use crate::door::{Answer, Door, Request};
 use crate::leases::{released, renewed};
 use crate::problems::Failed;
 use crate::query::Query;

@@ -5,7 +5,6 @@ use std::hash::Hash;
 use std::sync::{Arc, LazyLock, RwLock};
 use std::time::Duration;
 
-use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::IntoResponse;
@@ -13,7 +12,7 @@ use metrics::{Counter, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use ringfence_wire::{ClusterStatus, CutOffReason, Role};
 
-use crate::door::{Answer, Door};
+use crate::door::{Answer, Door, Request};
 use crate::problems::Failed;
 use crate::query::Query;
 

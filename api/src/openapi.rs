@@ -1,16 +1,15 @@
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use axum::extract::Request;
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use bytes::Bytes;
 
-use crate::door::{Answer, Door};
+use crate::door::{Answer, Request};
 use crate::query::Query;
 
 /// The document as it is kept, by hand: the wire types write their own JSON, so nothing could be derived from them.
-/// Tests hold it to what they read and write, and to the router.
+/// Tests hold it to what they read and write, and to the routes.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
     let document = include_str!("../openapi.json");
     document
@@ -19,7 +18,7 @@ static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
 });
 
 /// `GET /openapi.json`
-pub(crate) async fn get(_: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn get(request: Request) -> Answer {
     Query::none(request.uri())?;
     Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], DOCUMENT.clone()).into_response())
 }

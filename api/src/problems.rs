@@ -1,8 +1,5 @@
 //! The only place where what went wrong becomes a status and a [`Problem`].
 
-use std::sync::Arc;
-
-use axum::extract::Request;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -10,8 +7,6 @@ use ringfence_lease::Refusal;
 use ringfence_mutant::{Mutant, is};
 use ringfence_raft::Unanswered;
 use ringfence_wire::{EndReason, FieldError, LeaseId, Problem, ProblemKind};
-
-use crate::door::{Answer, Door};
 
 /// A request that failed, as it will be answered. Boxed because it is large and rare.
 #[derive(Clone, Debug)]
@@ -134,19 +129,4 @@ impl IntoResponse for Failed {
         }
         response
     }
-}
-
-/// The answer where there is no route.
-pub(crate) async fn not_found(_: Arc<Door>, request: Request) -> Answer {
-    let path = request.uri().path();
-    Err(Failed::new(ProblemKind::NotFound, format!("there is no route `{path}`; see /openapi.json")))
-}
-
-/// The answer where there is a route for other methods. The router adds `Allow`.
-pub(crate) async fn method_not_allowed(_: Arc<Door>, request: Request) -> Answer {
-    let method = request.method();
-    Err(Failed::new(
-        ProblemKind::MethodNotAllowed,
-        format!("{method} is not a method of this route; see `Allow`"),
-    ))
 }

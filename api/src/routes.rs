@@ -2,162 +2,167 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::{Request, State};
 use axum::http::Method;
-use axum::response::Response;
-use axum::routing::{MethodFilter, MethodRouter};
-use axum::{BoxError, Router};
-use tower_service::Service;
+use axum::http::header::{ALLOW, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use ringfence_wire::ProblemKind;
 
 use crate::asker::Asker;
-use crate::door::{Answer, Door};
-use crate::problems::{method_not_allowed, not_found};
+use crate::door::{Answer, Door, Request};
+use crate::problems::Failed;
 use crate::{cluster, dashboard, health, keys, leases, many, measure, openapi, validate, watch};
 
 /// The label of what is measured where no route takes a request.
 const NO_ROUTE: &str = "none";
 
-/// All routes. Those that clients take all the time are found without the router and its own work: captures that the
-/// handlers do not use, and layers of boxed services, futures and bodies.
+/// All routes.
 #[derive(Clone)]
 pub struct Routes {
     door: Arc<Door>,
-    router: Router,
 }
 
 impl Routes {
     pub(crate) fn new(door: Arc<Door>) -> Self {
-        Self { router: router(Arc::clone(&door)), door }
+        Self { door }
     }
 
     /// Answers one request that came `from` there. To be polled inside a tokio runtime with timers.
-    pub async fn answer<B>(self, mut request: Request<B>, from: SocketAddr) -> Result<Response, Infallible>
-    where
-        B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
-    {
-        let Self { door, mut router } = self;
-        let asker = door.asker(&request, from);
-        Ok(match Busy::of(request.method(), request.uri().path()) {
-            Some(Busy::Put) => door.answer(LEASE, asker, request, leases::put).await,
-            Some(Busy::Delete) => door.answer(LEASE, asker, request, leases::delete).await,
-            Some(Busy::Renew) => door.answer(RENEW, asker, request, leases::renew).await,
-            Some(Busy::Validate) => door.answer(VALIDATE, asker, request, validate::post).await,
-            None => {
-                request.extensions_mut().insert(asker);
-                return router.call(request.map(Body::new)).await;
-            }
-        })
+    pub async fn answer(self, request: Request, from: SocketAddr) -> Result<Response, Infallible> {
+        let asker = self.door.asker(&request, from);
+        let (route, call) = find(request.method(), request.uri().path());
+        let of_call = asker.clone();
+        let work = |door, request| call.answer(door, of_call, request);
+        Ok(self.door.answer(route, asker, request, work).await)
     }
 }
 
-const LEASE: &str = "/v1/leases/{lease_id}";
-const RENEW: &str = "/v1/leases/{lease_id}/renew";
-const VALIDATE: &str = "/v1/validate";
+/// Every route of the API, as the OpenAPI document writes it, and its methods. A GET answers HEAD, too.
+const ROUTES: &[(&str, &[(Method, Call)])] = &[
+    (
+        "/v1/leases/{lease_id}",
+        &[(Method::PUT, Call::Acquire), (Method::DELETE, Call::Release), (Method::GET, Call::Lease)],
+    ),
+    ("/v1/leases/{lease_id}/renew", &[(Method::POST, Call::Renew)]),
+    ("/v1/validate", &[(Method::POST, Call::Validate)]),
+    ("/v1/batch", &[(Method::POST, Call::Batch)]),
+    ("/v1/renew", &[(Method::POST, Call::RenewMany)]),
+    ("/v1/leases", &[(Method::POST, Call::AcquireNew)]),
+    ("/v1/keys", &[(Method::GET, Call::Keys)]),
+    ("/v1/keys/{key}", &[(Method::GET, Call::Key)]),
+    ("/v1/revoke", &[(Method::POST, Call::Revoke)]),
+    ("/v1/watch", &[(Method::GET, Call::Watch)]),
+    ("/v1/cluster", &[(Method::GET, Call::Cluster)]),
+    ("/v1/cluster/backup", &[(Method::GET, Call::Backup)]),
+    ("/v1/cluster/members", &[(Method::POST, Call::AddMember)]),
+    ("/v1/cluster/members/{id}", &[(Method::DELETE, Call::RemoveMember)]),
+    ("/v1/cluster/transfer", &[(Method::POST, Call::Transfer)]),
+    ("/livez", &[(Method::GET, Call::Live)]),
+    ("/readyz", &[(Method::GET, Call::Ready)]),
+    ("/metrics", &[(Method::GET, Call::Metrics)]),
+    ("/openapi.json", &[(Method::GET, Call::OpenApi)]),
+];
 
-/// What clients ask for all the time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Busy {
-    Put,
-    Delete,
+/// What a request asks for.
+#[derive(Clone, Copy)]
+enum Call {
+    Acquire,
+    AcquireNew,
     Renew,
+    RenewMany,
+    Release,
+    Lease,
+    Batch,
     Validate,
+    Key,
+    Keys,
+    Revoke,
+    Watch,
+    Cluster,
+    Backup,
+    AddMember,
+    RemoveMember,
+    Transfer,
+    Live,
+    Ready,
+    Metrics,
+    OpenApi,
+    /// A file of the dashboard, which is no part of the API.
+    File(dashboard::File),
+    /// The route has only these methods.
+    OtherMethod(&'static [(Method, Call)]),
+    Nothing,
 }
 
-impl Busy {
-    fn of(method: &Method, path: &str) -> Option<Self> {
-        if path == VALIDATE {
-            return (method == Method::POST).then_some(Self::Validate);
-        }
-        let lease = path.strip_prefix("/v1/leases/")?;
-        let (lease, rest) = lease.split_once('/').map_or((lease, None), |(lease, rest)| (lease, Some(rest)));
-        match rest {
-            _ if lease.is_empty() => None,
-            None if method == Method::PUT => Some(Self::Put),
-            None if method == Method::DELETE => Some(Self::Delete),
-            Some("renew") if method == Method::POST => Some(Self::Renew),
-            _ => None,
-        }
-    }
-}
-
-fn router(door: Arc<Door>) -> Router {
-    let add = |router: Router<_>, route: Route| router.route(route.path, route.methods);
-    let nowhere = |State(door): State<Arc<Door>>, request: Request| {
-        door.answer(NO_ROUTE, Asker::of(&request), request, not_found)
+/// What a request asks for, and the label of what is measured.
+fn find(method: &Method, path: &str) -> (&'static str, Call) {
+    let (route, methods) = match ROUTES.iter().find(|(route, _)| is_at(route, path)) {
+        Some(&(route, methods)) => (route, methods),
+        None => match dashboard::FILES.iter().find(|file| file.path == path) {
+            Some(&file) if matches!(*method, Method::GET | Method::HEAD) => {
+                return (dashboard::ROUTE, Call::File(file));
+            }
+            Some(_) => return (dashboard::ROUTE, Call::OtherMethod(&[(Method::GET, Call::Nothing)])),
+            None => return (NO_ROUTE, Call::Nothing),
+        },
     };
-    table().into_iter().chain(pages()).fold(Router::new(), add).fallback(nowhere).with_state(door)
+    let asked = if method == Method::HEAD { &Method::GET } else { method };
+    let call = methods.iter().find(|(method, _)| method == asked).map(|(_, call)| *call);
+    (route, call.unwrap_or(Call::OtherMethod(methods)))
 }
 
-/// The files of the dashboard, which are no part of the API.
-fn pages() -> impl Iterator<Item = Route> {
-    dashboard::FILES.iter().map(|&file| {
-        Route::new(dashboard::ROUTE, file.path)
-            .on(MethodFilter::GET, move |_, request| dashboard::get(file, request))
-    })
+/// Whether `path` is of this route. A key may have slashes, and be missing; all else is one segment.
+fn is_at(route: &str, path: &str) -> bool {
+    let Some((before, rest)) = route.split_once('{') else { return path == route };
+    let Some(found) = path.strip_prefix(before) else { return false };
+    let (name, after) = rest.split_once('}').expect("every brace of a route is closed");
+    let is_segment = |found: &str| !found.is_empty() && !found.contains('/');
+    name == "key" || found.strip_suffix(after).is_some_and(is_segment)
 }
 
-/// Every route of the API. A GET answers HEAD too.
-fn table() -> Vec<Route> {
-    use MethodFilter as Method;
-    let at = |path| Route::new(path, path);
-    vec![
-        at("/v1/leases").on(Method::POST, leases::post),
-        at(LEASE)
-            .on(Method::PUT, leases::put)
-            .on(Method::GET, leases::get)
-            .on(Method::DELETE, leases::delete),
-        at(RENEW).on(Method::POST, leases::renew),
-        at("/v1/renew").on(Method::POST, many::renew),
-        at("/v1/batch").on(Method::POST, many::batch),
-        at("/v1/keys").on(Method::GET, keys::list),
-        Route::new("/v1/keys/{key}", "/v1/keys/{*key}").on(Method::GET, keys::get),
-        // The wildcard takes no empty rest: so an empty key is refused like other texts that are no keys.
-        Route::new("/v1/keys/{key}", "/v1/keys/").on(Method::GET, keys::get),
-        at("/v1/revoke").on(Method::POST, keys::revoke),
-        at(VALIDATE).on(Method::POST, validate::post),
-        at("/v1/watch").on(Method::GET, watch::get),
-        at("/v1/cluster").on(Method::GET, cluster::get),
-        at("/v1/cluster/backup").on(Method::GET, cluster::backup),
-        at("/v1/cluster/members").on(Method::POST, cluster::add),
-        at("/v1/cluster/members/{id}").on(Method::DELETE, cluster::remove),
-        at("/v1/cluster/transfer").on(Method::POST, cluster::transfer),
-        at("/livez").on(Method::GET, health::live),
-        at("/readyz").on(Method::GET, health::ready),
-        at("/metrics").on(Method::GET, measure::get),
-        at("/openapi.json").on(Method::GET, openapi::get),
-    ]
-}
-
-/// One path and the handlers of its methods.
-struct Route {
-    /// As the OpenAPI document writes it; the label of what is measured.
-    name: &'static str,
-    /// As the router writes it.
-    path: &'static str,
-    methods: MethodRouter<Arc<Door>>,
-}
-
-impl Route {
-    fn new(name: &'static str, path: &'static str) -> Self {
-        let others = move |State(door): State<Arc<Door>>, request: Request| {
-            door.answer(name, Asker::of(&request), request, method_not_allowed)
-        };
-        Self { name, path, methods: MethodRouter::new().fallback(others) }
+impl Call {
+    async fn answer(self, door: Arc<Door>, asker: Asker, request: Request) -> Answer {
+        match self {
+            Self::Acquire => leases::put(door, request).await,
+            Self::AcquireNew => leases::post(door, request).await,
+            Self::Renew => leases::renew(door, request).await,
+            Self::RenewMany => many::renew(door, request).await,
+            Self::Release => leases::delete(door, request).await,
+            Self::Lease => leases::get(door, request).await,
+            Self::Batch => many::batch(door, request).await,
+            Self::Validate => validate::post(door, request).await,
+            Self::Key => keys::get(door, request).await,
+            Self::Keys => keys::list(door, request).await,
+            Self::Revoke => keys::revoke(door, asker, request).await,
+            Self::Watch => watch::get(door, request).await,
+            Self::Cluster => cluster::get(door, request).await,
+            Self::Backup => cluster::backup(door, request).await,
+            Self::AddMember => cluster::add(door, asker, request).await,
+            Self::RemoveMember => cluster::remove(door, asker, request).await,
+            Self::Transfer => cluster::transfer(door, asker, request).await,
+            Self::Live => health::live(door, request).await,
+            Self::Ready => health::ready(door, request).await,
+            Self::Metrics => measure::get(door, request).await,
+            Self::OpenApi => openapi::get(request).await,
+            Self::File(file) => Ok(dashboard::get(file, &request)),
+            Self::OtherMethod(methods) => Ok(method_not_allowed(request.method(), methods)),
+            Self::Nothing => {
+                let detail = format!("there is no route `{}`; see /openapi.json", request.uri().path());
+                Err(Failed::new(ProblemKind::NotFound, detail))
+            }
+        }
     }
+}
 
-    fn on<W, F>(mut self, method: MethodFilter, work: W) -> Self
-    where
-        W: Fn(Arc<Door>, Request) -> F + Copy + Send + Sync + 'static,
-        F: Future<Output = Answer> + Send + 'static,
-    {
-        let name = self.name;
-        let handler = move |State(door): State<Arc<Door>>, request: Request| {
-            door.answer(name, Asker::of(&request), request, work)
-        };
-        self.methods = self.methods.on(method, handler);
-        self
-    }
+fn method_not_allowed(method: &Method, methods: &[(Method, Call)]) -> Response {
+    let names = methods.iter().map(|(method, _)| match *method {
+        Method::GET => "GET,HEAD",
+        ref other => other.as_str(),
+    });
+    let allowed = HeaderValue::try_from(names.collect::<Vec<_>>().join(","));
+    let detail = format!("{method} is not a method of this route; see `Allow`");
+    let mut response = Failed::new(ProblemKind::MethodNotAllowed, detail).into_response();
+    response.headers_mut().insert(ALLOW, allowed.expect("methods are of letters"));
+    response
 }
 
 #[cfg(test)]
@@ -167,36 +172,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_busy_routes_themselves_go_without_the_router() {
-        let of = |method: &str, path: &str| Busy::of(&method.parse().unwrap(), path);
-        let lease = "/v1/leases/0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10";
-        assert_eq!(of("PUT", lease), Some(Busy::Put));
-        assert_eq!(of("DELETE", lease), Some(Busy::Delete));
-        assert_eq!(of("POST", &format!("{lease}/renew")), Some(Busy::Renew));
-        assert_eq!(of("POST", "/v1/validate"), Some(Busy::Validate));
-        for (method, path) in [
-            ("GET", lease),
-            ("POST", lease),
-            ("PUT", "/v1/leases/"),
-            ("PUT", "/v1/leases"),
-            ("PUT", "/v1/leases//"),
-            ("PUT", "/v1/leases/a/"),
-            ("PUT", "/v1/leases/a/renew"),
-            ("POST", "/v1/leases//renew"),
-            ("POST", "/v1/leases/a/renew/"),
-            ("GET", "/v1/validate"),
-            ("POST", "/v1/validate/"),
+    fn a_path_is_of_one_route() {
+        for (path, expected) in [
+            ("/v1/leases", "/v1/leases"),
+            ("/v1/leases/", NO_ROUTE),
+            ("/v1/leases//", NO_ROUTE),
+            ("/v1/leases/a", "/v1/leases/{lease_id}"),
+            ("/v1/leases/a/", NO_ROUTE),
+            ("/v1/leases/a/renew", "/v1/leases/{lease_id}/renew"),
+            ("/v1/leases//renew", NO_ROUTE),
+            ("/v1/leases/renew", "/v1/leases/{lease_id}"),
+            ("/v1/leases/a/renew/", NO_ROUTE),
+            ("/v1/keys", "/v1/keys"),
+            ("/v1/keys/", "/v1/keys/{key}"),
+            ("/v1/keys/a/b//c", "/v1/keys/{key}"),
+            ("/v1/cluster/members", "/v1/cluster/members"),
+            ("/v1/cluster/members/7", "/v1/cluster/members/{id}"),
+            ("/v1/validate/", NO_ROUTE),
+            ("/", dashboard::ROUTE),
+            ("", NO_ROUTE),
         ] {
-            assert_eq!(of(method, path), None, "{method} {path}");
+            assert_eq!(find(&Method::GET, path).0, expected, "{path}");
+            let routes = ROUTES.iter().filter(|(route, _)| is_at(route, path)).count();
+            assert!(routes <= 1, "{path}");
         }
+    }
+
+    #[test]
+    fn a_get_answers_head_too() {
+        for path in ["/livez", "/v1/keys/a", "/"] {
+            assert!(!matches!(find(&Method::HEAD, path).1, Call::OtherMethod(_) | Call::Nothing), "{path}");
+        }
+        assert!(matches!(find(&Method::HEAD, "/v1/batch").1, Call::OtherMethod(_)));
     }
 
     #[test]
     fn the_document_names_every_route_and_no_other() {
         let document: serde_json::Value = serde_json::from_str(include_str!("../openapi.json")).unwrap();
-        let documented: BTreeSet<_> =
-            document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
-        let routed: BTreeSet<_> = table().iter().map(|route| route.name).collect();
+        let mut documented = BTreeSet::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            let methods = item.as_object().unwrap().keys().filter(|name| *name != "parameters");
+            documented.extend(methods.map(|method| format!("{} {path}", method.to_ascii_uppercase())));
+        }
+        let routes =
+            ROUTES.iter().flat_map(|(route, methods)| methods.iter().map(move |(method, _)| (route, method)));
+        let routed: BTreeSet<_> = routes.map(|(route, method)| format!("{method} {route}")).collect();
         assert_eq!(documented, routed);
     }
 }

@@ -16,7 +16,7 @@ use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use ringfence_wire::ProblemKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -31,12 +31,15 @@ mod bodies;
 mod budget;
 mod connections;
 mod socket;
+mod threads;
 
 pub use bodies::Arriving;
 pub(crate) use bodies::Late;
 pub use connections::Connections;
+pub use threads::Threads;
 
 use bodies::Leaving;
+use connections::Entered;
 use socket::Socket;
 
 /// How many bytes are buffered of a connection, each way: the head of a request has to fit.
@@ -45,23 +48,19 @@ const MOST_BUFFERED: usize = 32 << 10;
 const MOST_REFUSED: usize = 32;
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Answers requests with `answer` until `draining` turns true; then waits, no longer than `within`, for open requests to
-/// end.
+/// Answers requests that come to `listener` with `answer` until `draining` turns true; then waits, no longer than `within`,
+/// for open requests to end. To be run on the first of `threads`, which accepts.
 pub async fn serve<A, F>(
-    listener: Arc<TcpListener>,
+    listener: TcpListener,
+    threads: Arc<Threads>,
     connections: Arc<Connections>,
     answer: A,
     mut draining: watch::Receiver<bool>,
     within: Duration,
 ) where
-    A: Fn(Request<Arriving>, SocketAddr) -> F + Clone + Send + 'static,
+    A: Fn(Request<Arriving>, SocketAddr) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Response, Infallible>> + Send + 'static,
 {
-    let mut builder = http1::Builder::new();
-    // Answers are small: to copy one behind its head costs less than to write two pieces.
-    builder.writev(false);
-    // What is written to a client that does not read is kept for it up to here.
-    builder.max_buf_size(MOST_BUFFERED);
     let open = GracefulShutdown::new();
     let refusals = Arc::new(Semaphore::new(MOST_REFUSED));
     loop {
@@ -69,7 +68,11 @@ pub async fn serve<A, F>(
             accepted = accept(&listener) => accepted,
             _ = draining.wait_for(|draining| *draining) => break,
         };
-        let Some(entered) = connections.enter(from) else {
+        let entered = tokio::select! {
+            entered = connections.enter(from) => entered,
+            _ = draining.wait_for(|draining| *draining) => break,
+        };
+        let Some(entered) = entered else {
             connections_closed_total(Closed::Refused).increment(1);
             if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
                 tokio::spawn(async move {
@@ -79,48 +82,64 @@ pub async fn serve<A, F>(
             }
             continue;
         };
-        let socket = Socket::new(stream, Arc::clone(&entered.0));
-        let ear = socket.ear();
-        let (of_service, connections, answer) = (Arc::clone(&ear), Arc::clone(&connections), answer.clone());
-        let is_new = AtomicBool::new(true);
-        let service = service_fn(move |request: Request<Incoming>| {
-            let (open, is_new) = (of_service.connection().open(), is_new.swap(false, Ordering::Relaxed));
-            let (ear, connections, answer) =
-                (Arc::clone(&of_service), Arc::clone(&connections), answer.clone());
-            async move {
-                let only_reads = request.method().is_safe();
-                if !only_reads && is_new {
-                    // tokio reads from a new socket before it has asked the system whether that is closed already.
-                    yield_now().await;
-                }
-                if !only_reads && request.body().is_end_stream() {
-                    ear.still_there().await;
-                }
-                let request =
-                    request.map(|body| Arriving::new(body, ear, only_reads, Arc::clone(&connections)));
-                let response = answer(request, from).await?;
-                Ok::<_, Infallible>(response.map(|body| Leaving::new(body, open, &connections)))
+        // The thread that serves it is to be told when it is ready, and no other.
+        let Ok(stream) = stream.into_std() else { continue };
+        let (answer, watcher) = (answer.clone(), open.watcher());
+        threads.serve(async move {
+            if let Ok(stream) = TcpStream::from_std(stream) {
+                connection(stream, entered, answer, watcher).await;
             }
         });
-        let connection = open.watch(builder.serve_connection(TokioIo::new(socket), service));
-        tokio::spawn(async move {
-            tokio::select! {
-                biased;
-                result = connection => {
-                    if let Err(error) = result {
-                        tracing::debug!(%error, "HTTP connection ended");
-                    }
-                }
-                () = std::future::poll_fn(|cx| ear.poll_gone(cx)) => tracing::debug!("an HTTP client has gone"),
-                reason = entered.0.over() => entered.closed(reason),
-            }
-        });
-        // One that was chosen to make room closes before the next comes.
-        yield_now().await;
     }
     drop(listener);
     if timeout(within, open.shutdown()).await.is_err() {
         tracing::warn!("some requests were still open");
+    }
+}
+
+/// Serves one connection until it ends.
+async fn connection<A, F>(stream: TcpStream, entered: Entered, answer: A, watcher: Watcher)
+where
+    A: Fn(Request<Arriving>, SocketAddr) -> F,
+    F: Future<Output = Result<Response, Infallible>>,
+{
+    let from = entered.0.from;
+    let socket = Socket::new(stream, Arc::clone(&entered.0));
+    let ear = socket.ear();
+    let is_new = AtomicBool::new(true);
+    let service = service_fn(|request: Request<Incoming>| {
+        let (open, is_new) = (ear.connection().open(), is_new.swap(false, Ordering::Relaxed));
+        let (ear, connections, answer) = (&ear, &entered.0.connections, &answer);
+        async move {
+            let only_reads = request.method().is_safe();
+            if !only_reads && is_new {
+                // tokio reads from a new socket before it has asked the system whether that is closed already.
+                yield_now().await;
+            }
+            if !only_reads && request.body().is_end_stream() {
+                ear.still_there().await;
+            }
+            let request =
+                request.map(|body| Arriving::new(body, Arc::clone(ear), only_reads, Arc::clone(connections)));
+            let response = answer(request, from).await?;
+            Ok::<_, Infallible>(response.map(|body| Leaving::new(body, open, connections)))
+        }
+    });
+    let mut builder = http1::Builder::new();
+    // Answers are small: to copy one behind its head costs less than to write two pieces.
+    builder.writev(false);
+    // What is written to a client that does not read is kept for it up to here.
+    builder.max_buf_size(MOST_BUFFERED);
+    let served = watcher.watch(builder.serve_connection(TokioIo::new(socket), service));
+    tokio::select! {
+        biased;
+        result = served => {
+            if let Err(error) = result {
+                tracing::debug!(%error, "HTTP connection ended");
+            }
+        }
+        () = std::future::poll_fn(|cx| ear.poll_gone(cx)) => tracing::debug!("an HTTP client has gone"),
+        reason = entered.0.over() => entered.closed(reason),
     }
 }
 
@@ -184,16 +203,17 @@ mod tests {
 
     /// Serves `answer` on a new address.
     async fn served<F>(
-        answer: impl Fn(Request<Arriving>, SocketAddr) -> F + Clone + Send + 'static,
+        answer: impl Fn(Request<Arriving>, SocketAddr) -> F + Clone + Send + Sync + 'static,
     ) -> SocketAddr
     where
         F: Future<Output = Result<Response, Infallible>> + Send + 'static,
     {
-        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             let (_serving, ending) = watch::channel(false);
-            serve(listener, Connections::new(100), answer, ending, SILENCE).await;
+            let (threads, connections) = (Arc::new(Threads::here()), Connections::new(100));
+            serve(listener, threads, connections, answer, ending, SILENCE).await;
         });
         address
     }

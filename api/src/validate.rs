@@ -1,16 +1,15 @@
 use std::sync::Arc;
 
-use axum::extract::Request;
 use axum::http::StatusCode;
 use ringfence_lease::LeaseTable;
 use ringfence_wire::{Check, ValidateRequest, Verdict, VerdictName, VerdictsAnswer};
 
-use crate::body::{self, Sent};
-use crate::door::{Answer, Door, json};
+use crate::body;
+use crate::door::{Answer, Door, Request, json};
 use crate::query::{Consistency, Query};
 
 /// `POST /v1/validate`
-pub(crate) async fn post(door: Arc<Door>, request: Request<impl Sent>) -> Answer {
+pub(crate) async fn post(door: Arc<Door>, request: Request) -> Answer {
     let consistency = Query::consistency_only(request.uri())?;
     let wish: ValidateRequest = body::read(request, |_| Ok(())).await?;
     let (checks, single) = wish.checks()?;

@@ -13,7 +13,7 @@
 //! A round takes what is new, finds the prefixes of each key that somebody watches (one look for each length that such a
 //! prefix has, however many watch), and encodes each change once for each of them. It gathers for a moment, because to
 //! wake a watch costs more than all else. Those who read the history by themselves do so by turns: they share what is left
-//! to them of the thread that grants leases, too. There is one task for all, and only while anybody watches.
+//! to them of the thread that makes the rounds, too. There is one task for all, and only while anybody watches.
 //!
 //! A client that is told nothing, as nothing happens under its prefix, still needs a number to go on from that the history
 //! has not gone past. So what keeps a quiet connection alive is no comment but an `id` without data: it sets the
@@ -23,13 +23,12 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::Request;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::IntoResponse;
 use ringfence_wire::{FieldError, Key, ProblemKind, Revision};
 
-use crate::door::{Answer, Door};
+use crate::door::{Answer, Door, Request};
 use crate::problems::Failed;
 use crate::query::Query;
 

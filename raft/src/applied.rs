@@ -11,7 +11,7 @@ use crate::changes::Marker;
 use crate::consensus::{LogId, SnapshotMeta, StoredMembership};
 use crate::history::History;
 use crate::tally::Tally;
-use crate::waits::Waits;
+use crate::waits::{Told, Waits};
 
 /// The applied state. Clones share it.
 #[derive(Clone)]
@@ -62,9 +62,14 @@ impl Applied {
         replaced
     }
 
-    /// To be called after `last_applied` has changed and the lock is released.
+    /// Tells how far the log is applied, and those whose waits have ended. To be called after `last_applied` has changed and
+    /// the lock is released.
     pub(crate) fn announce(&self) {
-        let last_applied = self.lock().last_applied;
+        let (last_applied, told) = {
+            let mut state = self.lock();
+            (state.last_applied, state.waits.take_told())
+        };
+        told.into_iter().for_each(Told::tell);
         self.index.send_replace(last_applied);
     }
 }

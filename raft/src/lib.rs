@@ -26,8 +26,8 @@
 //! [`StoppedNode`] reads what all this left on a disk (`inspect`).
 //!
 //! This is the only room that knows openraft; none of its types leave it, and none of them is what stands on disk or
-//! goes over the wire (`record`, `peer::message`). Everything runs on one single-threaded tokio runtime, so every step
-//! here is short; the flusher has a thread of its own, and so has whatever reads or writes a snapshot.
+//! goes over the wire (`record`, `peer::message`). All tasks of a node run on one single-threaded tokio runtime, so every
+//! step here is short; callers of [`Handle`] may be on other threads, and hold the lock of the applied state as briefly; the flusher has a thread of its own, and so has whatever reads or writes a snapshot.
 
 mod applied;
 mod audit;

@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::metrics::RaftServerMetrics;
+use tokio::runtime::Handle;
 use uuid::Uuid;
 
 pub(crate) use self::call::CallError;
@@ -53,6 +54,8 @@ pub(crate) struct Peers {
     raft_metrics: OnceLock<WatchReceiverOf<Consensus, RaftServerMetrics<Consensus>>>,
     known: Mutex<HashMap<NodeId, Known>>,
     links: Mutex<Links>,
+    /// Of the node: calls may come from others, and their connections have to outlive them.
+    runtime: Handle,
 }
 
 /// By node, and by its incarnation; `None`: the membership does not name it.
@@ -78,6 +81,7 @@ struct Known {
 }
 
 impl Peers {
+    /// To be called in the runtime of the node.
     pub(crate) fn new(identity: Identity, own_url: String, addresses: BTreeMap<NodeId, String>) -> Self {
         let cluster = OnceLock::new();
         if let Some(id) = identity.cluster {
@@ -91,6 +95,7 @@ impl Peers {
             raft_metrics: OnceLock::new(),
             known: Mutex::default(),
             links: Mutex::default(),
+            runtime: Handle::current(),
         }
     }
 

@@ -138,12 +138,19 @@ impl Packer {
 
     /// The commands of `first` and of as many queued requests as fit, and how many of them belong to whom.
     fn pack(&mut self, first: Proposal) -> (Vec<Command>, Vec<(usize, Reply)>) {
-        let (mut bytes, mut keys) = self.size_of(&first);
+        let state = self.applied.lock();
+        // How many bytes the commands of a request take in the log, and how many keys they touch.
+        let size_of = |proposal: &Proposal| {
+            proposal.commands.iter().fold((0, 0), |(bytes, keys), command| {
+                (bytes + command.size_hint(), keys + state.table.keys_of(command))
+            })
+        };
+        let (mut bytes, mut keys) = size_of(&first);
         let mut commands = first.commands;
         let mut replies = vec![(commands.len(), first.reply)];
         while bytes < MAX_BYTES && commands.len() < MAX_COMMANDS {
             let Ok(proposal) = self.proposals.try_recv() else { break };
-            let (more_bytes, more_keys) = self.size_of(&proposal);
+            let (more_bytes, more_keys) = size_of(&proposal);
             let is_too_large = commands.len() + proposal.commands.len() > MAX_COMMANDS
                 || bytes + more_bytes > MAX_BYTES
                 || keys + more_keys > MAX_KEYS;
@@ -156,14 +163,6 @@ impl Packer {
             commands.extend(proposal.commands);
         }
         (commands, replies)
-    }
-
-    /// How many bytes the commands of a request take in the log, and how many keys they touch.
-    fn size_of(&self, proposal: &Proposal) -> (usize, usize) {
-        let state = self.applied.lock();
-        proposal.commands.iter().fold((0, 0), |(bytes, keys), command| {
-            (bytes + command.size_hint(), keys + state.table.keys_of(command))
-        })
     }
 }
 

@@ -29,6 +29,20 @@ pub enum Settled {
 #[derive(Default)]
 pub(crate) struct Waits {
     by_lease: HashMap<LeaseId, Vec<(u64, oneshot::Sender<Settled>)>>,
+    told: Vec<Told>,
+}
+
+/// How a wait ended, and who is to be told. To tell wakes another thread, which is not done while the state is locked.
+pub(crate) struct Told {
+    to: oneshot::Sender<Settled>,
+    settled: Settled,
+}
+
+impl Told {
+    pub(crate) fn tell(self) {
+        // A request that has gone meanwhile needs no answer.
+        let _ = self.to.send(self.settled);
+    }
 }
 
 /// The wait of one request for one lease. Dropping it ends the wait.
@@ -40,7 +54,7 @@ pub struct LeaseWait {
 }
 
 impl Waits {
-    /// Tells those who wait for the lease of `event`, unless it still waits.
+    /// Ends the waits for the lease of `event`, unless it still waits.
     pub(crate) fn tell(&mut self, event: &Event, table: &LeaseTable) {
         if event.change == Change::Queued || !self.by_lease.contains_key(&event.lease_id) {
             return;
@@ -55,21 +69,22 @@ impl Waits {
             Change::Left(None) => Settled::TimedOut,
             Change::Queued => return,
         };
-        for (_, sender) in self.by_lease.remove(&event.lease_id).into_iter().flatten() {
-            // A request that has gone meanwhile needs no answer.
-            let _ = sender.send(settled.clone());
-        }
+        let waiting = self.by_lease.remove(&event.lease_id).into_iter().flatten();
+        self.told.extend(waiting.map(|(_, to)| Told { to, settled: settled.clone() }));
     }
 
-    /// Tells everybody whose lease has changed: to be called when `table` was replaced, by changes that nobody told of.
+    /// Ends the waits for all leases that have changed: to be called when `table` was replaced, by changes that nobody told of.
     pub(crate) fn tell_all(&mut self, table: &LeaseTable) {
         self.by_lease.retain(|lease_id, senders| {
             let Some(settled) = settled(table, *lease_id) else { return true };
-            for (_, sender) in senders.drain(..) {
-                let _ = sender.send(settled.clone());
-            }
+            self.told.extend(senders.drain(..).map(|(_, to)| Told { to, settled: settled.clone() }));
             false
         });
+    }
+
+    /// Those whose waits have ended since this was called last. Each is to be told once the state is unlocked.
+    pub(crate) fn take_told(&mut self) -> Vec<Told> {
+        std::mem::take(&mut self.told)
     }
 
     fn remove(&mut self, lease_id: LeaseId, number: u64) {

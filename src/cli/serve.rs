@@ -74,6 +74,9 @@ pub(crate) struct Options {
     /// no more than 16384]
     #[arg(long, env = "RINGFENCE_MAX_CONNECTIONS", value_name = "N")]
     pub(crate) max_connections: Option<usize>,
+    /// How many threads serve connections of clients [default: one for each core, at most 8]
+    #[arg(long, env = "RINGFENCE_DOOR_THREADS", value_name = "N")]
+    pub(crate) door_threads: Option<usize>,
     /// Publish fences in this Redis: redis://HOST:PORT, redis+cluster://HOST:PORT,…, redis+sentinel://HOST:PORT,…/NAME, or
     /// rediss… for TLS, with USER:PASSWORD@ before the hosts
     #[arg(long, env = "RINGFENCE_REDIS", value_name = "URL", hide_env_values = true)]
@@ -143,7 +146,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(parent) = arguments.die_with_parent {
         child::die_with_parent(parent)?;
     }
-    // One thread for Raft, table, peers and HTTP: commands batch by themselves, and nothing waits for a lock.
+    // One thread for Raft, the table and the peers: commands batch by themselves. The door has its own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(server::run(config))
 }

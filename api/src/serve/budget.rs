@@ -53,15 +53,13 @@ impl Share {
         let Some((held, _)) = shares.all.get_mut(&self.number) else { return };
         *held += bytes;
         shares.held += bytes;
-        let mut losers = Vec::new();
         while shares.held > self.budget.most
             && let Some((_, (held, loser))) = shares.all.pop_first()
         {
             shares.held -= held;
-            losers.push(loser);
+            // Locked, as the share is the loser's own until that is told: else it might be told of another request.
+            (self.budget.take_away)(&loser);
         }
-        drop(shares);
-        losers.iter().for_each(|loser| (self.budget.take_away)(loser));
     }
 }
 

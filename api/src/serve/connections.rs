@@ -23,6 +23,8 @@ use crate::measure::{Closed, connections_closed_total};
 /// How long a connection may be silent: no next request begins, or nothing more of an answer could be sent, because its
 /// client does not read.
 pub(super) const SILENCE: Duration = Duration::from_secs(75);
+/// How many connections that are to make room may be open still when the next comes.
+pub(crate) const MOST_CLOSING: usize = 16;
 /// How long the head of a request may take, from its first byte.
 pub(super) const HEAD_WITHIN: Duration = Duration::from_secs(10);
 /// The most bytes of unfinished request bodies, and of large answers that are being sent.
@@ -33,13 +35,18 @@ const MOST_LEAVING: usize = 64 << 20;
 pub struct Connections {
     most: usize,
     table: Mutex<Table>,
+    /// Told when one has closed, or stays that was to make room.
+    made_room: Notify,
     pub(super) arriving: Arc<Budget>,
     pub(super) leaving: Arc<Budget>,
 }
 
 #[derive(Default)]
 struct Table {
+    /// All that have a descriptor.
     open: usize,
+    /// Those of them that are to make room.
+    closing: usize,
     /// Those that owe nothing, the first for longest.
     idle: BTreeMap<u64, Arc<Connection>>,
     next: u64,
@@ -47,7 +54,7 @@ struct Table {
 
 /// One connection.
 pub(super) struct Connection {
-    connections: Arc<Connections>,
+    pub(super) connections: Arc<Connections>,
     pub(super) from: SocketAddr,
     state: Mutex<State>,
     /// Told when the connection may have to end.
@@ -86,6 +93,7 @@ impl Connections {
         Arc::new(Self {
             most,
             table: Mutex::default(),
+            made_room: Notify::new(),
             arriving: Budget::new(MOST_ARRIVING, Connection::be_late),
             leaving: Budget::new(MOST_LEAVING, Connection::be_unread),
         })
@@ -93,22 +101,34 @@ impl Connections {
 
     /// How many there are now, and may be.
     pub fn count(&self) -> (usize, usize) {
-        (self.table().open, self.most)
+        let table = self.table();
+        (table.open - table.closing, self.most)
     }
 
-    /// A new one; `None` where there is no room, and none that could make some.
-    pub(super) fn enter(self: &Arc<Self>, from: SocketAddr) -> Option<Entered> {
-        let mut table = self.table();
-        // More than one if some that were chosen before have stayed.
-        let too_many = (table.open + 1).saturating_sub(self.most);
-        if table.idle.len() < too_many {
-            return None;
+    /// A new one; `None` where there is no room, and none that could make some. Waits while many that are to make room are
+    /// not closed yet.
+    pub(super) async fn enter(self: &Arc<Self>, from: SocketAddr) -> Option<Entered> {
+        loop {
+            {
+                let mut table = self.table();
+                let too_many = (table.open - table.closing + 1).saturating_sub(self.most);
+                if table.idle.len() < too_many {
+                    return None;
+                }
+                for _ in 0..too_many {
+                    let Some((_, longest)) = table.idle.pop_first() else { break };
+                    longest.end.notify_one();
+                    table.closing += 1;
+                }
+                if table.open < self.most + MOST_CLOSING {
+                    return Some(self.add(&mut table, from));
+                }
+            }
+            self.made_room.notified().await;
         }
-        for _ in 0..too_many {
-            let Some((_, longest)) = table.idle.pop_first() else { break };
-            longest.end.notify_one();
-            table.open -= 1;
-        }
+    }
+
+    fn add(self: &Arc<Self>, table: &mut Table, from: SocketAddr) -> Entered {
         table.open += 1;
         let connection = Arc::new(Connection {
             connections: Arc::clone(self),
@@ -123,7 +143,7 @@ impl Connections {
             end: Notify::new(),
         });
         table.rest(Arc::clone(&connection));
-        Some(Entered(connection))
+        Entered(connection)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -158,9 +178,14 @@ impl Connection {
     pub(super) fn open(self: &Arc<Self>) -> Open {
         let mut state = self.state();
         if matches!(state.phase, Phase::Idle | Phase::Head) {
-            self.connections.table().stay(state.place);
+            let mut table = self.connections.table();
+            if table.idle.remove(&state.place).is_none() {
+                // It was to make room, and stays.
+                table.closing -= 1;
+                self.connections.made_room.notify_one();
+            }
         }
-        (state.phase, state.is_late) = (Phase::Working, false);
+        (state.phase, state.is_late, state.is_unread) = (Phase::Working, false, false);
         Open(Arc::clone(self))
     }
 
@@ -234,13 +259,6 @@ impl Table {
     fn rests(&self, place: u64) -> bool {
         self.idle.contains_key(&place)
     }
-
-    /// A request came from the idle one at `place`: it stays, also where it has just been chosen to make room.
-    fn stay(&mut self, place: u64) {
-        if self.idle.remove(&place).is_none() {
-            self.open += 1;
-        }
-    }
 }
 
 /// A connection, as long as it is served.
@@ -258,12 +276,11 @@ impl Drop for Entered {
     fn drop(&mut self) {
         let state = self.0.state();
         let mut table = self.0.connections.table();
-        // One that made room is counted out already.
-        let is_counted = match state.phase {
-            Phase::Idle | Phase::Head => table.idle.remove(&state.place).is_some(),
-            Phase::Working | Phase::Answering | Phase::Answered => true,
-        };
-        table.open -= usize::from(is_counted);
+        table.open -= 1;
+        if matches!(state.phase, Phase::Idle | Phase::Head) && table.idle.remove(&state.place).is_none() {
+            table.closing -= 1;
+        }
+        self.0.connections.made_room.notify_one();
     }
 }
 
@@ -286,9 +303,18 @@ impl Drop for Open {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
+    use futures_util::FutureExt;
+
     use super::*;
 
     const FROM: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+
+    /// A new connection, at once.
+    fn entered(connections: &Arc<Connections>) -> Option<Entered> {
+        connections.enter(FROM).now_or_never().expect("few are closing")
+    }
 
     /// Whether it is to be closed now.
     async fn is_over(connection: &Connection) -> bool {
@@ -298,7 +324,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_one_that_owed_nothing_for_longest_makes_room_and_one_at_work_never() {
         let connections = Connections::new(3);
-        let enter = || connections.enter(FROM).map(|entered| (Arc::clone(&entered.0), entered));
+        let enter = || entered(&connections).map(|entered| (Arc::clone(&entered.0), entered));
         let [(first, _first), (second, second_entered), (third, _third)] = [0; 3].map(|_| enter().unwrap());
         let open = first.open();
         third.received();
@@ -328,5 +354,35 @@ mod tests {
         assert!(is_over(&first).await && is_over(&third).await);
         assert_eq!(connections.count(), (3, 3));
         drop((of_fourth, of_fifth));
+    }
+
+    /// The table once lost count of those that were chosen and stayed: after some, nothing was accepted any more.
+    #[tokio::test(start_paused = true)]
+    async fn those_that_stay_though_they_were_to_make_room_take_no_room_for_good() {
+        let connections = Connections::new(2);
+        let (first, second) = (entered(&connections).unwrap(), entered(&connections).unwrap());
+        for _ in 0..2 * MOST_CLOSING {
+            for chosen in [&first, &second] {
+                let new = entered(&connections).unwrap();
+                let open = chosen.0.open();
+                drop(new);
+                assert_eq!(connections.count(), (2, 2));
+                open.answering();
+                drop(open);
+                chosen.0.flushed();
+            }
+        }
+        let table = connections.table();
+        assert_eq!((table.open, table.closing), (2, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_one_waits_while_many_that_are_to_make_room_are_open() {
+        let connections = Connections::new(1);
+        let mut all: VecDeque<Entered> = (0..=MOST_CLOSING).map(|_| entered(&connections).unwrap()).collect();
+        let mut next = Box::pin(connections.enter(FROM));
+        assert!(timeout_at(Instant::now(), &mut next).await.is_err());
+        all.pop_front();
+        assert!(next.await.is_some());
     }
 }

@@ -22,7 +22,7 @@ const STEP_BYTES: usize = 64 << 10;
 const STEP_LOOKS: usize = 8_192;
 /// The most text that is kept for slow readers, of all prefixes together.
 const MOST_KEPT: usize = 32 << 20;
-/// How many watches are woken at once: each writes to its client, on the thread that everything else runs on.
+/// How many watches are woken at once: each writes to its client.
 const AT_ONCE: usize = 32;
 /// How many steps those who are behind may read, all together, until they are allowed more.
 const READS: u32 = 8;

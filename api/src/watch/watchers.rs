@@ -163,7 +163,7 @@ impl Watchers {
         let (upto, mut woken) = (self.handle.history(History::last), 0);
         loop {
             let goes_on = self.step(upto);
-            // All are short steps on the thread that everything else runs on.
+            // All are short steps: this thread serves connections, too, and the table is locked meanwhile.
             yield_now().await;
             woken += self.wake_all().await;
             if !goes_on {

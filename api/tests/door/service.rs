@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use ringfence_api::{Connections, Options, metrics_builder, routes, serve};
+use ringfence_api::{Connections, Options, Threads, metrics_builder, routes, serve};
 use ringfence_raft::{Handle, Node, Settings};
 use ringfence_wire::{Grant, LeaseId, Role, Waiting};
 use serde_json::{Value, json};
@@ -100,7 +100,7 @@ impl Service {
         url: Option<&str>,
     ) -> Self {
         let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let settings = Settings {
             id,
@@ -124,13 +124,15 @@ impl Service {
                 connections: Arc::clone(&connections),
                 hosts: Vec::new(),
                 draining: is_draining,
+                hangs_for: || Duration::ZERO,
                 slow_request: PATIENCE,
                 mirror: None,
             },
         );
         let answer = move |request, from| routes.clone().answer(request, from);
         let (serving, ending) = watch::channel(false);
-        tokio::spawn(serve(listener, Arc::clone(&connections), answer, ending, PATIENCE));
+        let threads = Arc::new(Threads::here());
+        tokio::spawn(serve(listener, threads, Arc::clone(&connections), answer, ending, PATIENCE));
         let service = Self {
             address,
             handle,

@@ -103,7 +103,7 @@ impl CallLink {
     fn start(peers: &Arc<Peers>, to: NodeId, incarnation: Option<Uuid>, channel: Channel) -> Self {
         let (queue, calls) = mpsc::channel(MAX_QUEUED);
         let caller = Caller { peers: Arc::downgrade(peers), to, incarnation, channel, calls };
-        Self { queue, task: tokio::spawn(caller.run()).abort_handle() }
+        Self { queue, task: peers.runtime.spawn(caller.run()).abort_handle() }
     }
 
     fn send(&self, call: Call) -> Result<Pending, CallError> {
