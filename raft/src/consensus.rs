@@ -12,7 +12,7 @@ use ringfence_lease::Outcome;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::snapshots::generation::Generation;
+use crate::storage::snapshots::generation::Generation;
 
 /// A node's number, chosen by the operator; from 1.
 pub type NodeId = u64;
@@ -67,7 +67,7 @@ pub(crate) fn log_id(term: u64, index: u64) -> LogId {
     LogId::new(CommittedLeaderIdOf::<Consensus>::new(term), index)
 }
 
-/// An encoded [`Batch`](crate::batch::Batch). Log, peers and apply share the same bytes.
+/// An encoded [`Batch`](crate::propose::batch::Batch). Log, peers and apply share the same bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct EncodedBatch(pub(crate) Bytes);
 

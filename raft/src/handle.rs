@@ -13,19 +13,19 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use uuid::Uuid;
 
-use crate::applied::{Applied, Progress};
-use crate::changes::Changes;
+use crate::applied::changes::Changes;
+use crate::applied::history::History;
+use crate::applied::state_machine::Raft;
+use crate::applied::table::{Applied, Progress};
+use crate::applied::waits::LeaseWait;
 use crate::consensus::NodeId;
-use crate::history::History;
 use crate::hung_disk::GivenUp;
-use crate::leading::Leading;
-use crate::log_store::LogStore;
 use crate::peer::{ForwardError, Peers};
-use crate::proposer::{Failure, Proposer};
+use crate::propose::proposer::{Failure, Proposer};
 use crate::reads::{Reads, leader_is};
-use crate::state_machine::Raft;
 use crate::status::status;
-use crate::waits::LeaseWait;
+use crate::storage::log_store::LogStore;
+use crate::time::leading::Leading;
 
 /// How long a proposal or a read may take, the search for a leader included.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@
 //! cannot wait until Raft knows of a new leader, since Raft here stands still as soon as it has to write down the new
 //! leader's term, and until that is on disk. While the disk hangs the node does not campaign, leader or not.
 //!
-//! What it is sent is bounded meanwhile by [`LogStore::is_full`](crate::log_store::LogStore::is_full).
+//! What it is sent is bounded meanwhile by [`LogStore::is_full`](crate::storage::log_store::LogStore::is_full).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,7 +119,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::proposer::Failure;
+    use crate::propose::proposer::Failure;
     use crate::{Handle, Node, Settings};
 
     /// Far more than anything here takes that goes well.

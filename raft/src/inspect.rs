@@ -14,12 +14,12 @@ use ringfence_wire::Revision;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::batch::{Batch, DecodeError};
 use crate::consensus::{Entry, LogId, Member, Membership, NodeId};
-use crate::identity::{DataDir, DirError, Identity};
-use crate::log_store::LogContents;
-use crate::snapshots::generation::{Head, Reader};
-use crate::snapshots::{FOLDER, indexes, path_of};
+use crate::propose::batch::{Batch, DecodeError};
+use crate::storage::identity::{DataDir, DirError, Identity};
+use crate::storage::log_store::LogContents;
+use crate::storage::snapshots::generation::{Head, Reader};
+use crate::storage::snapshots::{FOLDER, indexes, path_of};
 
 mod events;
 

@@ -30,48 +30,33 @@
 //! step here is short; callers of [`Handle`] may be on other threads, and hold the lock of the applied state as briefly; the flusher has a thread of its own, and so has whatever reads or writes a snapshot.
 
 mod applied;
-mod audit;
-mod batch;
-mod changes;
-mod clock;
-mod compaction;
-mod confirm;
 mod consensus;
-mod founding;
 mod handle;
-mod history;
 mod hung_disk;
-mod identity;
 mod inspect;
-mod leading;
-mod log_store;
 mod members;
 mod node;
 mod peer;
-mod proposer;
+mod propose;
 mod reads;
-mod record;
-mod snapshots;
-mod start;
-mod state_machine;
 mod status;
+mod storage;
 #[cfg(test)]
 mod suite;
-mod tally;
-mod waits;
+mod time;
 
-pub use applied::Progress;
-pub use changes::{Changed, Changes};
+pub use applied::changes::{Changed, Changes};
+pub use applied::history::History;
+pub use applied::table::Progress;
+pub use applied::waits::{LeaseWait, Settled};
 pub use consensus::{Member, NodeId};
-pub use founding::JoinError;
 pub use handle::{Handle, Mirrored, Unanswered, Unfinished};
-pub use history::History;
-pub use identity::DirError;
 pub use inspect::{
     ChangeName, ChangedKey, EntryView, EventView, EventsView, InspectError, LogView, Owner, Position, Says,
     SnapshotView, SnapshotsView, StateView, StoppedNode, VoteView,
 };
 pub use members::MembersError;
+pub use members::founding::JoinError;
 pub use node::{Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
-pub use start::Elders;
-pub use waits::{LeaseWait, Settled};
+pub use storage::identity::DirError;
+pub use time::start::Elders;

@@ -15,6 +15,8 @@
 //! A node whose data is lost is removed and added again, with an empty data directory, under its old id or another: its
 //! incarnation is a new one, so nobody takes it for the member that it was.
 
+pub(crate) mod founding;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;

@@ -15,22 +15,22 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::applied::Applied;
-use crate::clock::TICK;
-use crate::compaction::{Compaction, tail_bytes};
+use crate::applied::state_machine::{Raft, StateMachine};
+use crate::applied::table::Applied;
 use crate::consensus::NodeId;
-use crate::founding::{Founding, JoinError};
 use crate::handle::{Handle, Shared};
 use crate::hung_disk::{self, GivenUp};
-use crate::identity::{DataDir, DirError};
-use crate::leading::Leading;
-use crate::log_store::LogStore;
+use crate::members::founding::{Founding, JoinError};
 use crate::peer::{Listener, Network, Peers, Served};
-use crate::proposer::Proposer;
+use crate::propose::proposer::Proposer;
 use crate::reads::{ReadIndex, Reads};
-use crate::snapshots::{Generations, LoadError};
-use crate::start::{Elders, Start};
-use crate::state_machine::{Raft, StateMachine};
+use crate::storage::compaction::{Compaction, tail_bytes};
+use crate::storage::identity::{DataDir, DirError};
+use crate::storage::log_store::LogStore;
+use crate::storage::snapshots::{Generations, LoadError};
+use crate::time::clock::TICK;
+use crate::time::leading::Leading;
+use crate::time::start::{Elders, Start};
 
 /// A leader counts time only if a quorum acknowledged it within this time: less than any follower waits before it may
 /// elect another.

@@ -38,9 +38,9 @@ pub(crate) use self::network::Network;
 pub(crate) use self::server::{Listener, Served};
 
 use self::call::CallLink;
+use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, Member, NodeId, StoredMembership};
-use crate::identity::Identity;
-use crate::state_machine::Raft;
+use crate::storage::identity::Identity;
 
 /// What this node knows of itself and of the others, and its connections to them.
 pub(crate) struct Peers {

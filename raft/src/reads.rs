@@ -4,6 +4,8 @@
 //! what was committed by then. So reads that arrive while one confirmation is under way share the next. What the
 //! confirmation is stands in [`crate::confirm`].
 
+mod confirm;
+
 use std::sync::Arc;
 
 use openraft::async_runtime::watch::WatchReceiver;
@@ -11,13 +13,13 @@ use ringfence_mutant::{Mutant, is};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::applied::Applied;
-use crate::confirm::confirm;
+use crate::applied::state_machine::Raft;
+use crate::applied::table::Applied;
 use crate::consensus::{LogId, NodeId};
 use crate::handle::{RETRY, TIMEOUT, Unanswered};
-use crate::leading::Leading;
 use crate::peer::Peers;
-use crate::state_machine::Raft;
+use crate::time::leading::Leading;
+use confirm::confirm;
 
 type Reply = oneshot::Sender<Result<u64, Unanswered>>;
 

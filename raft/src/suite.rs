@@ -8,12 +8,12 @@ use openraft::errors::ErrorSource;
 use openraft::testing::log::{StoreBuilder, Suite};
 use tempfile::TempDir;
 
-use crate::applied::Applied;
+use crate::applied::state_machine::StateMachine;
+use crate::applied::table::Applied;
 use crate::consensus::Consensus;
-use crate::identity::DataDir;
-use crate::log_store::LogStore;
-use crate::snapshots::Generations;
-use crate::state_machine::StateMachine;
+use crate::storage::identity::DataDir;
+use crate::storage::log_store::LogStore;
+use crate::storage::snapshots::Generations;
 
 struct Builder;
 

@@ -244,9 +244,9 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::identity::Identity;
     use crate::peer::frame::FrameReader;
     use crate::peer::hello::{Hello, MAX_HELLO, PREFACE, WELCOME, Welcome, get, put};
+    use crate::storage::identity::Identity;
 
     const SOON: Duration = Duration::from_secs(30);
 

@@ -16,7 +16,7 @@ use super::hello::{Channel, get, put};
 use crate::consensus::{Consensus, Member, NodeId, Vote, log_id};
 use crate::members::Order;
 use crate::reads::ReadPoint;
-use crate::record::{
+use crate::storage::record::{
     RecordError, put_entry, put_option_log_id, put_vote, read_entry, read_option_log_id, read_vote,
 };
 

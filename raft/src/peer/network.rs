@@ -21,7 +21,7 @@ use super::call::CallError;
 use super::hello::Channel;
 use super::message::{Answer, Call};
 use crate::consensus::{Consensus, Member, NodeId, Snapshot, Vote};
-use crate::snapshots::generation::Generation;
+use crate::storage::snapshots::generation::Generation;
 
 type RpcResult<T> = Result<T, RPCError<Consensus>>;
 

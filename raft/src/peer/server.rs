@@ -27,12 +27,12 @@ use super::message::{
 };
 use super::snapshot::{Begin, CHUNK};
 use crate::consensus::{Consensus, Vote};
-use crate::founding::Founding;
 use crate::handle::{Handle, TIMEOUT, Unanswered};
+use crate::members::founding::Founding;
 use crate::members::{self, MembersError};
-use crate::proposer::Failure;
-use crate::record::put_vote;
-use crate::snapshots::Generations;
+use crate::propose::proposer::Failure;
+use crate::storage::record::put_vote;
+use crate::storage::snapshots::Generations;
 
 /// The most bytes of one append: what the log gives at once, and room for one entry more.
 const MAX_APPEND: usize = 16 << 20;
@@ -382,10 +382,10 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::identity::DataDir;
-    use crate::log_store::LogStore;
     use crate::peer::frame::FrameReader;
     use crate::peer::hello::{HELLO, Hello, MAX_HELLO, PREFACE, WELCOME, put};
+    use crate::storage::identity::DataDir;
+    use crate::storage::log_store::LogStore;
 
     const SOON: Duration = Duration::from_secs(30);
 

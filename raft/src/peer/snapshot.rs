@@ -25,9 +25,9 @@ use super::hello::Channel;
 use super::incoming::Incoming;
 use super::message::{SNAPSHOT_BEGIN, SNAPSHOT_CHUNK, SNAPSHOT_END, SNAPSHOT_INSTALLED};
 use crate::consensus::{NodeId, Snapshot, SnapshotMeta, Vote};
-use crate::record::{RecordError, put_meta, put_vote, read_meta, read_vote};
-use crate::snapshots::generation::{Generation, Reader, Writer};
-use crate::snapshots::{Generations, aside};
+use crate::storage::record::{RecordError, put_meta, put_vote, read_meta, read_vote};
+use crate::storage::snapshots::generation::{Generation, Reader, Writer};
+use crate::storage::snapshots::{Generations, aside};
 
 /// The size of a chunk in bytes.
 pub(super) const CHUNK: usize = 1 << 20;

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
 
-use crate::log_store::LogStore;
-use crate::snapshots::Generations;
-use crate::state_machine::Raft;
+use crate::applied::state_machine::Raft;
+use crate::storage::log_store::LogStore;
+use crate::storage::snapshots::Generations;
 
 /// How often it is looked at how long the log is.
 const LOOK: Duration = Duration::from_millis(250);

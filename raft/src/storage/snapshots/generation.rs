@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::consensus::SnapshotMeta;
-use crate::record::{RecordError, put_meta, read_meta};
+use crate::storage::record::{RecordError, put_meta, read_meta};
 
 /// What the names of folders begin with that are not whole yet, and of copies.
 pub(super) const NEW: &str = "new-";

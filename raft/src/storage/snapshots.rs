@@ -31,8 +31,8 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::consensus::{LogId, SnapshotMeta};
-use crate::identity::DataDir;
-use crate::snapshots::generation::{Generation, Reader, Writer};
+use crate::storage::identity::DataDir;
+use crate::storage::snapshots::generation::{Generation, Reader, Writer};
 
 pub(crate) mod generation;
 

@@ -11,7 +11,7 @@ use ringfence_mutant::{Mutant, is};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::clock::ClusterClock;
+use crate::time::clock::ClusterClock;
 
 /// What is shared between the tasks of a leading node.
 pub(crate) struct Leading {

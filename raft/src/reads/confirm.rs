@@ -24,9 +24,9 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use openraft::RaftState;
 use tokio::time::timeout;
 
+use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, LogId, NodeId, StoredMembership, Vote};
 use crate::peer::Peers;
-use crate::state_machine::Raft;
 
 /// How long a round may take: as long as any follower waits before it may elect another.
 const ROUND: Duration = Duration::from_millis(500);

@@ -13,12 +13,12 @@ use ringfence_lease::{Command, Outcome};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::applied::Applied;
-use crate::batch::Batch;
+use crate::applied::state_machine::Raft;
+use crate::applied::table::Applied;
 use crate::consensus::{Completion, Consensus, EncodedBatch};
-use crate::leading::{Leading, Stamp};
-use crate::log_store::LogStore;
-use crate::state_machine::Raft;
+use crate::propose::batch::Batch;
+use crate::storage::log_store::LogStore;
+use crate::time::leading::{Leading, Stamp};
 
 /// The most commands of one entry, unless a single request has more.
 const MAX_COMMANDS: usize = 1_000;

@@ -16,11 +16,11 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
+use crate::applied::state_machine::Raft;
 use crate::consensus::{Member, NodeId};
-use crate::identity::{DataDir, Identity};
-use crate::log_store::LogStore;
 use crate::peer::{Answer, Call, Peers, Probed};
-use crate::state_machine::Raft;
+use crate::storage::identity::{DataDir, Identity};
+use crate::storage::log_store::LogStore;
 
 /// How long one member may take to answer, and how often members are asked.
 const ASK: Duration = Duration::from_millis(500);
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
     use crate::consensus::Vote;
     use crate::peer::{Listener, Served};
-    use crate::snapshots::Generations;
+    use crate::storage::snapshots::Generations;
 
     /// A node that listens and has not started Raft yet: as one that still reads its log.
     async fn starting(

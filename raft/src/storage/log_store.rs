@@ -23,7 +23,7 @@ use ringfence_wal::{OpenError, Record, Wal};
 use tokio::sync::oneshot;
 
 use crate::consensus::{Consensus, Entry, LogId, Vote};
-use crate::record::{
+use crate::storage::record::{
     LogRecord, RecordError, body_len, committed_record, entry_record, purged_record, truncated_record,
     vote_record,
 };

@@ -12,7 +12,7 @@ use ringfence_lease::{Change, Event, LeaseState, LeaseTable, Refusal};
 use ringfence_wire::{EndReason, Grant, LeaseId};
 use tokio::sync::oneshot;
 
-use crate::applied::Applied;
+use crate::applied::table::Applied;
 
 /// How a wait ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,14 +10,14 @@ use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use ringfence_lease::{FrozenTable, Outcome};
 
-use crate::applied::Applied;
-use crate::batch::Batch;
+use crate::applied::table::Applied;
 use crate::consensus::{
     Consensus, EncodedBatch, LogId, Member, NodeId, Snapshot, SnapshotMeta, StoredMembership,
 };
-use crate::log_store::LogStore;
-use crate::snapshots::generation::Generation;
-use crate::snapshots::{Generations, aside, with_descriptors};
+use crate::propose::batch::Batch;
+use crate::storage::log_store::LogStore;
+use crate::storage::snapshots::generation::Generation;
+use crate::storage::snapshots::{Generations, aside, with_descriptors};
 
 /// openraft over this state machine.
 pub(crate) type Raft = openraft::Raft<Consensus, StateMachine>;
@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
     use crate::consensus::{Entry, Membership, Vote, log_id};
-    use crate::identity::DataDir;
+    use crate::storage::identity::DataDir;
 
     /// Enough for a snapshot that does not wait for the log.
     const LONG: Duration = Duration::from_secs(1);

@@ -1,0 +1,4 @@
+//! How commands become log entries.
+
+pub(crate) mod batch;
+pub(crate) mod proposer;

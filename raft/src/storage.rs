@@ -1,0 +1,7 @@
+//! What a node keeps on disk: its identity, the log, snapshots, and the records that they are made of.
+
+pub(crate) mod compaction;
+pub(crate) mod identity;
+pub(crate) mod log_store;
+pub(crate) mod record;
+pub(crate) mod snapshots;
