@@ -213,7 +213,8 @@ fn door_threads(asked: Option<usize>) -> anyhow::Result<usize> {
             );
             Ok(asked)
         }
-        None => Ok(std::thread::available_parallelism().map_or(1, usize::from).min(DOOR_THREADS)),
+        // One core is for Raft: with two, one thread answers more requests than two that take its time.
+        None => Ok(std::thread::available_parallelism().map_or(1, |n| n.get() - 1).clamp(1, DOOR_THREADS)),
     }
 }
 

@@ -107,7 +107,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         slow_request: config.slow_request,
         mirror: told,
     };
-    let routes = ringfence_api::routes(node.handle(), options);
+    let routes = ringfence_api::routes(node.handle().on(&threads.runtimes()), options);
     let answer = move |request, from| routes.clone().answer(request, from);
     let mut serving = serve(listener, &threads, &connections, answer, drain);
 

@@ -9,6 +9,7 @@ use openraft::{Instant as _, ServerState};
 use ringfence_lease::{Attachment, Command, LeaseTable, Outcome};
 use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{ClusterStatus, Key, LeaseId, Revision};
+use tokio::runtime;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use uuid::Uuid;
@@ -20,6 +21,7 @@ use crate::applied::table::{Applied, Progress};
 use crate::applied::waits::LeaseWait;
 use crate::consensus::NodeId;
 use crate::hung_disk::GivenUp;
+use crate::lanes::Lanes;
 use crate::peer::{ForwardError, Peers};
 use crate::propose::proposer::{Failure, Proposer};
 use crate::reads::{Reads, leader_is};
@@ -45,6 +47,7 @@ pub(crate) const RETRY: Duration = Duration::from_millis(20);
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) shared: Arc<Shared>,
+    lanes: Lanes,
 }
 
 pub(crate) struct Shared {
@@ -97,6 +100,18 @@ pub enum Unanswered {
 }
 
 impl Handle {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let lanes = Lanes::start(&[], shared.proposer.clone(), shared.reads.clone());
+        Self { shared, lanes }
+    }
+
+    /// For use on these `runtimes`, each of one thread: what one of them asks in one turn is batched.
+    #[must_use]
+    pub fn on(self, runtimes: &[runtime::Handle]) -> Self {
+        let lanes = Lanes::start(runtimes, self.shared.proposer.clone(), self.shared.reads.clone());
+        Self { lanes, ..self }
+    }
+
     /// The outcomes of `commands`, in their order, once they are committed and applied on the leader. Commands of one
     /// call stand in one log entry, each on its own.
     pub async fn propose(&self, mut commands: Vec<Command>) -> Result<Vec<Outcome>, Unanswered> {
@@ -129,15 +144,13 @@ impl Handle {
         if !self.shared.is_leading(deadline).await {
             return Err(Failure::Rejected(commands));
         }
-        match timeout_at(deadline, self.shared.proposer.propose(commands)).await {
-            Ok(result) => result,
-            Err(_) => Err(Failure::Unknown),
-        }
+        let outcomes = self.lanes.propose(commands);
+        timeout_at(deadline, outcomes).await.unwrap_or(Err(Failure::Unknown))
     }
 
     /// To be told when `lease_id`, whose acquire waits, is granted or ends.
     pub fn wait_for(&self, lease_id: LeaseId) -> LeaseWait {
-        LeaseWait::start(&self.shared.applied, lease_id)
+        LeaseWait::start(&self.shared.applied, lease_id, self.lanes.reply())
     }
 
     /// Takes back the acquire with this attachment in 2 s, granted or not, unless another acquire stands for the lease or a renewal comes.
@@ -161,7 +174,7 @@ impl Handle {
     /// Waits until this node's state is as new as the cluster's was at some instant of the call. Gives the leader's
     /// clock in milliseconds, to count what is left of leases.
     pub async fn linearize(&self) -> Result<u64, Unanswered> {
-        self.shared.reads.linearize().await
+        self.lanes.linearize().await
     }
 
     /// Looks at this node's applied table.

@@ -34,11 +34,13 @@ mod consensus;
 mod handle;
 mod hung_disk;
 mod inspect;
+mod lanes;
 mod members;
 mod node;
 mod peer;
 mod propose;
 mod reads;
+mod reply;
 mod status;
 mod storage;
 #[cfg(test)]

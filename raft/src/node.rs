@@ -176,7 +176,7 @@ impl Node {
             changing: tokio::sync::Mutex::default(),
             given_up: GivenUp::default(),
         });
-        let handle = Handle { shared: Arc::clone(&shared) };
+        let handle = Handle::new(Arc::clone(&shared));
         let _ = served.handle.set(handle.clone());
         let start = Arc::new(Start { first_revision, elders });
         tasks.start("the leadership", lead(Arc::clone(&shared), start));

@@ -18,15 +18,17 @@ use crate::applied::table::Applied;
 use crate::consensus::{LogId, NodeId};
 use crate::handle::{RETRY, TIMEOUT, Unanswered};
 use crate::peer::Peers;
+use crate::reply::Reply;
 use crate::time::leading::Leading;
 use confirm::confirm;
 
-type Reply = oneshot::Sender<Result<u64, Unanswered>>;
+/// The leader's clock in milliseconds, when this node's state is as new as the cluster's was after the read arrived.
+pub(crate) type Read = Result<u64, Unanswered>;
 
 /// Where reads queue up. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Reads {
-    queue: mpsc::UnboundedSender<Reply>,
+    queue: mpsc::UnboundedSender<Vec<Reply<Read>>>,
     read_index: ReadIndex,
 }
 
@@ -50,18 +52,16 @@ pub(crate) struct ReadPoint {
 impl Reads {
     /// The queue, and the task that confirms, which ends with the last clone of the queue and never before.
     pub(crate) fn new(read_index: ReadIndex) -> (Self, impl Future<Output = ()>) {
-        let (queue, mut waiting) = mpsc::unbounded_channel::<Reply>();
+        let (queue, mut waiting) = mpsc::unbounded_channel::<Vec<Reply<Read>>>();
         let own = read_index.clone();
         let task = async move {
-            while let Some(first) = waiting.recv().await {
-                let mut replies = vec![first];
-                while let Ok(reply) = waiting.try_recv() {
-                    replies.push(reply);
+            while let Some(mut replies) = waiting.recv().await {
+                while let Ok(more) = waiting.try_recv() {
+                    replies.extend(more);
                 }
                 let result = read_index.linearize().await;
                 for reply in replies {
-                    // The caller may have gone.
-                    let _ = reply.send(result);
+                    reply.send(result);
                 }
             }
         };
@@ -73,11 +73,24 @@ impl Reads {
         self.read_index.confirm_here().await
     }
 
-    pub(crate) async fn linearize(&self) -> Result<u64, Unanswered> {
-        let (reply, result) = oneshot::channel();
-        self.queue.send(reply).map_err(|_| Unanswered::Unavailable)?;
+    pub(crate) async fn linearize(&self) -> Read {
+        let (reply, read) = Reply::new(None);
+        self.send(vec![reply]);
+        Self::answered(read).await
+    }
+
+    /// Queues reads.
+    pub(crate) fn send(&self, reads: Vec<Reply<Read>>) {
+        if !reads.is_empty() {
+            // Where the task has ended the replies are dropped, which `answered` notices.
+            let _ = self.queue.send(reads);
+        }
+    }
+
+    /// The answer to a read that was queued just now.
+    pub(crate) async fn answered(read: oneshot::Receiver<Read>) -> Read {
         // Counted from here: a batch that fails before this one must not add its time.
-        match timeout(TIMEOUT, result).await {
+        match timeout(TIMEOUT, read).await {
             Ok(Ok(result)) => result,
             _ => Err(Unanswered::Unavailable),
         }

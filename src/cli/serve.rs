@@ -74,7 +74,7 @@ pub(crate) struct Options {
     /// no more than 16384]
     #[arg(long, env = "RINGFENCE_MAX_CONNECTIONS", value_name = "N")]
     pub(crate) max_connections: Option<usize>,
-    /// How many threads serve connections of clients [default: one for each core, at most 8]
+    /// How many threads serve connections of clients [default: one for each core but one, at most 8]
     #[arg(long, env = "RINGFENCE_DOOR_THREADS", value_name = "N")]
     pub(crate) door_threads: Option<usize>,
     /// Publish fences in this Redis: redis://HOST:PORT, redis+cluster://HOST:PORT,…, redis+sentinel://HOST:PORT,…/NAME, or

@@ -73,6 +73,11 @@ impl Threads {
         Self { all: vec![here], next: AtomicUsize::new(0), ends: Mutex::default() }
     }
 
+    /// The runtime of each.
+    pub fn runtimes(&self) -> Vec<Handle> {
+        self.all.iter().map(|thread| thread.runtime.clone()).collect()
+    }
+
     /// Runs `task` on the first thread.
     pub fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.all[0].runtime.spawn(task)

@@ -13,6 +13,7 @@ use ringfence_wire::{EndReason, Grant, LeaseId};
 use tokio::sync::oneshot;
 
 use crate::applied::table::Applied;
+use crate::reply::Reply;
 
 /// How a wait ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,20 +29,19 @@ pub enum Settled {
 /// Those who wait on this node, by lease.
 #[derive(Default)]
 pub(crate) struct Waits {
-    by_lease: HashMap<LeaseId, Vec<(u64, oneshot::Sender<Settled>)>>,
+    by_lease: HashMap<LeaseId, Vec<(u64, Reply<Settled>)>>,
     told: Vec<Told>,
 }
 
 /// How a wait ended, and who is to be told. To tell wakes another thread, which is not done while the state is locked.
 pub(crate) struct Told {
-    to: oneshot::Sender<Settled>,
+    to: Reply<Settled>,
     settled: Settled,
 }
 
 impl Told {
     pub(crate) fn tell(self) {
-        // A request that has gone meanwhile needs no answer.
-        let _ = self.to.send(self.settled);
+        self.to.send(self.settled);
     }
 }
 
@@ -108,17 +108,19 @@ fn settled(table: &LeaseTable, lease_id: LeaseId) -> Option<Settled> {
 }
 
 impl LeaseWait {
-    pub(crate) fn start(applied: &Applied, lease_id: LeaseId) -> Self {
+    pub(crate) fn start(
+        applied: &Applied,
+        lease_id: LeaseId,
+        (reply, settled_here): (Reply<Settled>, oneshot::Receiver<Settled>),
+    ) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let (sender, receiver) = oneshot::channel();
         let mut state = applied.lock();
         match settled(&state.table, lease_id) {
-            // It is received below.
-            Some(settled) => drop(sender.send(settled)),
-            None => state.waits.by_lease.entry(lease_id).or_default().push((number, sender)),
+            Some(settled) => reply.send(settled),
+            None => state.waits.by_lease.entry(lease_id).or_default().push((number, reply)),
         }
-        Self { applied: applied.clone(), lease_id, number, settled: receiver }
+        Self { applied: applied.clone(), lease_id, number, settled: settled_here }
     }
 
     /// Waits until this node has applied a grant or the end of the lease. `None`: nobody is left to tell.

@@ -3,20 +3,23 @@
 //! Nothing lingers: whatever has queued up while earlier entries were on their way goes into the next one. A few
 //! entries may be on their way at once, so that replication and the disk overlap.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use metrics::Histogram;
 use openraft::alias::CommittedLeaderIdOf;
 use openraft::errors::ClientWriteError;
 use openraft::raft::ClientWriteResult;
 use ringfence_lease::{Command, Outcome};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::applied::state_machine::Raft;
 use crate::applied::table::Applied;
 use crate::consensus::{Completion, Consensus, EncodedBatch};
 use crate::propose::batch::Batch;
+use crate::reply::Reply;
 use crate::storage::log_store::LogStore;
 use crate::time::leading::{Leading, Stamp};
 
@@ -41,17 +44,20 @@ pub(crate) enum Failure {
     Unknown,
 }
 
-type Reply = oneshot::Sender<Result<Vec<Outcome>, Failure>>;
+/// The outcomes of the commands of one request, in their order.
+pub(crate) type Proposed = Result<Vec<Outcome>, Failure>;
 
-struct Proposal {
-    commands: Vec<Command>,
-    reply: Reply,
+/// One request.
+pub(crate) struct Proposal {
+    pub(crate) commands: Vec<Command>,
+    pub(crate) reply: Reply<Proposed>,
 }
 
-/// Where commands are queued. Clones share the queue.
+/// Where requests are queued. Clones share the queue.
 #[derive(Clone)]
 pub(crate) struct Proposer {
-    queue: mpsc::Sender<Proposal>,
+    queue: mpsc::UnboundedSender<Vec<Proposal>>,
+    queued: Arc<AtomicUsize>,
 }
 
 impl Proposer {
@@ -62,22 +68,69 @@ impl Proposer {
         log: LogStore,
         applied: Applied,
     ) -> (Self, impl Future<Output = ()>) {
-        let (queue, proposals) = mpsc::channel(MAX_QUEUED);
+        let (queue, messages) = mpsc::unbounded_channel();
+        let queued = Arc::new(AtomicUsize::new(0));
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let seconds = metrics::histogram!("ringfence_raft_proposal_duration_seconds");
-        let packer = Packer { raft, leading, log, applied, permits, proposals, next: None, seconds };
-        (Self { queue }, packer.run())
+        let requests = Requests { messages, received: VecDeque::new(), queued: Arc::clone(&queued) };
+        let packer = Packer { raft, leading, log, applied, permits, requests, seconds };
+        (Self { queue, queued }, packer.run())
     }
 
-    /// The outcomes of `commands`, in their order. With no commands, an entry that only tells the time.
-    pub(crate) async fn propose(&self, commands: Vec<Command>) -> Result<Vec<Outcome>, Failure> {
-        let (reply, outcome) = oneshot::channel();
-        match self.queue.try_send(Proposal { commands, reply }) {
-            Ok(()) => outcome.await.unwrap_or(Err(Failure::Unknown)),
-            Err(mpsc::error::TrySendError::Full(proposal) | mpsc::error::TrySendError::Closed(proposal)) => {
-                Err(Failure::Rejected(proposal.commands))
+    /// The outcomes of `commands`, in their order. With no commands, an entry that only carries the time.
+    pub(crate) async fn propose(&self, commands: Vec<Command>) -> Proposed {
+        let (reply, outcomes) = Reply::new(None);
+        self.send(vec![Proposal { commands, reply }]);
+        outcomes.await.unwrap_or(Err(Failure::Unknown))
+    }
+
+    /// Queues requests; rejects them where too many are queued.
+    pub(crate) fn send(&self, proposals: Vec<Proposal>) {
+        let count = proposals.len();
+        if count == 0 {
+            return;
+        }
+        let has_room = self.queued.fetch_add(count, Ordering::Relaxed) + count <= MAX_QUEUED;
+        let rejected = match has_room {
+            true => self.queue.send(proposals).err().map(|mpsc::error::SendError(proposals)| proposals),
+            false => Some(proposals),
+        };
+        if let Some(proposals) = rejected {
+            self.queued.fetch_sub(count, Ordering::Relaxed);
+            for Proposal { commands, reply } in proposals {
+                reply.send(Err(Failure::Rejected(commands)));
             }
         }
+    }
+}
+
+/// Queued requests.
+struct Requests {
+    messages: mpsc::UnboundedReceiver<Vec<Proposal>>,
+    /// What no entry has taken yet of the message that was received last.
+    received: VecDeque<Proposal>,
+    queued: Arc<AtomicUsize>,
+}
+
+impl Requests {
+    /// Waits for a request; `false` if none can come any more.
+    async fn wait(&mut self) -> bool {
+        while self.received.is_empty() {
+            let Some(message) = self.messages.recv().await else { return false };
+            self.received = message.into();
+        }
+        true
+    }
+
+    /// The next request, if there is one and it `fits`.
+    fn next_if(&mut self, fits: impl FnOnce(&Proposal) -> bool) -> Option<Proposal> {
+        if self.received.is_empty() {
+            self.received = self.messages.try_recv().ok()?.into();
+        }
+        self.received.front().is_some_and(fits).then(|| {
+            self.queued.fetch_sub(1, Ordering::Relaxed);
+            self.received.pop_front()
+        })?
     }
 }
 
@@ -88,26 +141,17 @@ struct Packer {
     /// Tells how much commands cost.
     applied: Applied,
     permits: Arc<Semaphore>,
-    proposals: mpsc::Receiver<Proposal>,
-    /// Taken from the queue, but too large for the entry before.
-    next: Option<Proposal>,
+    requests: Requests,
     /// What is measured of each entry.
     seconds: Histogram,
 }
 
 impl Packer {
     async fn run(mut self) {
-        loop {
-            let first = match self.next.take() {
-                Some(proposal) => proposal,
-                None => match self.proposals.recv().await {
-                    Some(proposal) => proposal,
-                    None => return,
-                },
-            };
+        while self.requests.wait().await {
             let permit =
                 Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
-            let (commands, replies) = self.pack(first);
+            let (commands, replies) = self.pack();
             // The others may commit entries for as long as the disk of this node hangs.
             let stamp = if self.log.is_full() { None } else { self.leading.stamp() };
             let Some(stamp) = stamp else {
@@ -136,29 +180,22 @@ impl Packer {
         }
     }
 
-    /// The commands of `first` and of as many queued requests as fit, and how many of them belong to whom.
-    fn pack(&mut self, first: Proposal) -> (Vec<Command>, Vec<(usize, Reply)>) {
+    /// The commands of as many queued requests as fit into one entry, at least of one; how many each request has.
+    fn pack(&mut self) -> (Vec<Command>, Replies) {
         let state = self.applied.lock();
-        // How many bytes the commands of a request take in the log, and how many keys they touch.
-        let size_of = |proposal: &Proposal| {
-            proposal.commands.iter().fold((0, 0), |(bytes, keys), command| {
-                (bytes + command.size_hint(), keys + state.table.keys_of(command))
-            })
-        };
-        let (mut bytes, mut keys) = size_of(&first);
-        let mut commands = first.commands;
-        let mut replies = vec![(commands.len(), first.reply)];
-        while bytes < MAX_BYTES && commands.len() < MAX_COMMANDS {
-            let Ok(proposal) = self.proposals.try_recv() else { break };
-            let (more_bytes, more_keys) = size_of(&proposal);
-            let is_too_large = commands.len() + proposal.commands.len() > MAX_COMMANDS
-                || bytes + more_bytes > MAX_BYTES
-                || keys + more_keys > MAX_KEYS;
-            if is_too_large {
-                self.next = Some(proposal);
-                break;
+        let (mut bytes, mut keys, mut count) = (0, 0, 0);
+        let (mut commands, mut replies) = (Vec::new(), Vec::new());
+        // Sizes are how many bytes the commands take in the log, and how many keys they touch.
+        let mut fits = |proposal: &Proposal| {
+            let is_first = count == 0;
+            for command in &proposal.commands {
+                bytes += command.size_hint();
+                keys += state.table.keys_of(command);
             }
-            (bytes, keys) = (bytes + more_bytes, keys + more_keys);
+            count += proposal.commands.len();
+            is_first || count <= MAX_COMMANDS && bytes <= MAX_BYTES && keys <= MAX_KEYS
+        };
+        while let Some(proposal) = self.requests.next_if(&mut fits) {
             replies.push((proposal.commands.len(), proposal.reply));
             commands.extend(proposal.commands);
         }
@@ -166,12 +203,15 @@ impl Packer {
     }
 }
 
+/// How many commands of an entry belong to each request.
+type Replies = Vec<(usize, Reply<Proposed>)>;
+
 /// Hands the outcomes of one entry to those who asked.
 struct Settle {
     leading: Arc<Leading>,
     stamp: Stamp,
     begun: Instant,
-    replies: Vec<(usize, Reply)>,
+    replies: Replies,
     batch: EncodedBatch,
     seconds: Histogram,
 }
@@ -184,8 +224,7 @@ impl Settle {
                 self.seconds.record(self.begun.elapsed());
                 let mut outcomes = response.data.into_iter();
                 for (count, reply) in replies {
-                    // The caller may have gone.
-                    let _ = reply.send(Ok(outcomes.by_ref().take(count).collect()));
+                    reply.send(Ok(outcomes.by_ref().take(count).collect()));
                 }
             }
             // "Rejected before its entry was appended."
@@ -206,9 +245,9 @@ impl Drop for Settle {
     }
 }
 
-fn reject(commands: Vec<Command>, replies: Vec<(usize, Reply)>) {
+fn reject(commands: Vec<Command>, replies: Replies) {
     let mut commands = commands.into_iter();
     for (count, reply) in replies {
-        let _ = reply.send(Err(Failure::Rejected(commands.by_ref().take(count).collect())));
+        reply.send(Err(Failure::Rejected(commands.by_ref().take(count).collect())));
     }
 }

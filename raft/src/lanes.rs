@@ -1,0 +1,110 @@
+//! Batches what other threads ask of the Raft thread, and what it answers.
+//!
+//! Waking a task on another thread costs a system call, so requests share them. A lane belongs to one runtime: it gathers
+//! the commands and reads that its tasks send within one turn of the runtime, and passes them on as one message.
+
+use std::sync::Arc;
+
+use ringfence_lease::Command;
+use tokio::runtime::{Handle, Id};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::propose::proposer::{Failure, Proposal, Proposed, Proposer};
+use crate::reads::{Read, Reads};
+use crate::reply::{Answer, Answers, Reply};
+
+/// The most requests in one message.
+const MOST_GATHERED: usize = 1_024;
+
+/// The queues of a node, and the lanes to them. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Lanes {
+    proposer: Proposer,
+    reads: Reads,
+    all: Arc<[(Id, Lane)]>,
+}
+
+/// What the tasks of one runtime share. Its own tasks end with it, or with the runtime.
+struct Lane {
+    asked: mpsc::UnboundedSender<Asked>,
+    answers: Answers,
+}
+
+enum Asked {
+    Propose(Proposal),
+    Read(Reply<Read>),
+}
+
+impl Lanes {
+    /// One lane for each of `runtimes`. The tasks of others use the queues themselves.
+    pub(crate) fn start(runtimes: &[Handle], proposer: Proposer, reads: Reads) -> Self {
+        let start = |runtime: &Handle| {
+            let (asked, asking) = mpsc::unbounded_channel();
+            let (answers, answered) = mpsc::unbounded_channel();
+            runtime.spawn(gather(asking, proposer.clone(), reads.clone()));
+            runtime.spawn(complete(answered));
+            (runtime.id(), Lane { asked, answers })
+        };
+        let all = runtimes.iter().map(start).collect();
+        Self { proposer, reads, all }
+    }
+
+    /// As [`Proposer::propose`].
+    pub(crate) async fn propose(&self, commands: Vec<Command>) -> Proposed {
+        let Some(lane) = self.here() else { return self.proposer.propose(commands).await };
+        let (reply, outcomes) = self.reply();
+        lane.ask(Asked::Propose(Proposal { commands, reply }));
+        outcomes.await.unwrap_or(Err(Failure::Unknown))
+    }
+
+    /// As [`Reads::linearize`].
+    pub(crate) async fn linearize(&self) -> Read {
+        let Some(lane) = self.here() else { return self.reads.linearize().await };
+        let (reply, read) = self.reply();
+        lane.ask(Asked::Read(reply));
+        Reads::answered(read).await
+    }
+
+    /// A reply that comes by the lane of this runtime.
+    pub(crate) fn reply<T: Send + 'static>(&self) -> (Reply<T>, oneshot::Receiver<T>) {
+        Reply::new(self.here().map(|lane| lane.answers.clone()))
+    }
+
+    /// The lane of the runtime that this is called in.
+    fn here(&self) -> Option<&Lane> {
+        if self.all.is_empty() {
+            return None;
+        }
+        let here = Handle::current().id();
+        self.all.iter().find(|(id, _)| *id == here).map(|(_, lane)| lane)
+    }
+}
+
+impl Lane {
+    /// A lane whose tasks have ended drops the reply: the caller learns that its outcome is unknown.
+    fn ask(&self, asked: Asked) {
+        let _ = self.asked.send(asked);
+    }
+}
+
+/// Passes on what was asked in each turn.
+async fn gather(mut asking: mpsc::UnboundedReceiver<Asked>, proposer: Proposer, reads: Reads) {
+    let mut asked = Vec::new();
+    while asking.recv_many(&mut asked, MOST_GATHERED).await > 0 {
+        let (mut proposals, mut replies) = (Vec::new(), Vec::new());
+        for one in asked.drain(..) {
+            match one {
+                Asked::Propose(proposal) => proposals.push(proposal),
+                Asked::Read(reply) => replies.push(reply),
+            }
+        }
+        proposer.send(proposals);
+        reads.send(replies);
+    }
+}
+
+async fn complete(mut answered: mpsc::UnboundedReceiver<Answer>) {
+    while let Some(answer) = answered.recv().await {
+        answer();
+    }
+}

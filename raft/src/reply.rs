@@ -1,0 +1,33 @@
+//! Answers on their way from the Raft thread.
+
+use tokio::sync::{mpsc, oneshot};
+
+/// Where an answer goes.
+pub(crate) struct Reply<T> {
+    to: oneshot::Sender<T>,
+    answers: Option<Answers>,
+}
+
+/// Answers for one thread. That is woken once for all that pile up, where each reply alone would cost a system call.
+pub(crate) type Answers = mpsc::UnboundedSender<Answer>;
+
+/// Completes one request when it is called on the thread that asked.
+pub(crate) type Answer = Box<dyn FnOnce() + Send>;
+
+impl<T: Send + 'static> Reply<T> {
+    /// A reply, and where it arrives: by way of `answers`, if given.
+    pub(crate) fn new(answers: Option<Answers>) -> (Self, oneshot::Receiver<T>) {
+        let (to, receiver) = oneshot::channel();
+        (Self { to, answers }, receiver)
+    }
+
+    /// The receiver may be gone: then nobody needs the answer.
+    pub(crate) fn send(self, value: T) {
+        let Self { to, answers } = self;
+        let answer = move || drop(to.send(value));
+        match answers {
+            Some(answers) => drop(answers.send(Box::new(answer))),
+            None => answer(),
+        }
+    }
+}
