@@ -13,13 +13,15 @@ use ringfence_wire::{Grant, Revision, Token};
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::asker::{Asker, REQUEST_ID};
 use crate::problems::Failed;
-use crate::query::Consistency;
+use crate::request::asker::{Asker, REQUEST_ID};
+use crate::request::head;
+use crate::request::origin;
+use crate::request::query::Consistency;
 use crate::request_log::{Ended, RequestLog};
 use crate::serve::Arriving;
 use crate::watch::Watchers;
-use crate::{Options, head, measure, origin};
+use crate::{Options, measure};
 
 /// The header that names the leader's URL.
 const LEADER: HeaderName = HeaderName::from_static("ringfence-leader");

@@ -25,32 +25,13 @@
 //! `GET /openapi.json` describes every route; tests hold the document, the routes and the wire types together. `/` is
 //! the `dashboard`: files in the program, scripts of which use these routes and no others.
 
-mod acquire;
-mod asker;
-mod audit;
-mod body;
-mod cluster;
-mod cursor;
-mod dashboard;
 mod door;
-mod head;
-mod health;
-mod keys;
-mod leases;
-mod many;
 mod measure;
-mod openapi;
-mod origin;
-mod path;
 mod problems;
-mod query;
+mod request;
 mod request_log;
 mod routes;
 mod serve;
-mod starting;
-mod take_back;
-mod trace_context;
-mod validate;
 mod watch;
 
 use std::sync::Arc;
@@ -62,8 +43,8 @@ use tokio::sync::watch::Receiver;
 
 pub use measure::metrics_builder;
 pub use routes::Routes;
+pub use routes::starting::starting;
 pub use serve::{Arriving, Connections, Threads, serve};
-pub use starting::starting;
 
 /// What the door needs besides the table.
 #[derive(Clone)]

@@ -1,20 +1,16 @@
-//! What the door measures, and `/metrics`. Labels are routes, statuses and outcomes: never what a client chose.
+//! What the door measures. Labels are routes, statuses and outcomes: never what a client chose.
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, LazyLock, RwLock};
+use std::sync::{LazyLock, RwLock};
 use std::time::Duration;
 
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, Method, StatusCode};
-use axum::response::IntoResponse;
-use metrics::{Counter, Histogram, counter, gauge, histogram};
+use axum::http::{Method, StatusCode};
+use metrics::{Counter, Histogram, counter, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-use ringfence_wire::{ClusterStatus, CutOffReason, Role};
+use ringfence_wire::CutOffReason;
 
-use crate::door::{Answer, Door, Request};
 use crate::problems::Failed;
-use crate::query::Query;
 
 /// The upper ends of the buckets of everything that is measured in seconds: from a batch in memory to the longest wait.
 const SECONDS: &[f64] = &[
@@ -106,37 +102,6 @@ fn acquire_total(outcome: &'static str) -> Counter {
 
 fn renew_total(outcome: &'static str) -> Counter {
     counter!("ringfence_renew_total", "outcome" => outcome)
-}
-
-/// `GET /metrics`
-pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
-    Query::none(request.uri())?;
-    set_gauges(&door.handle.status(), door.watchers.count());
-    let (connections, most) = door.options.connections.count();
-    gauge!("ringfence_http_connections").set(connections as f64);
-    gauge!("ringfence_http_connections_most").set(most as f64);
-    let unfinished = door.handle.unfinished();
-    gauge!("ringfence_raft_proposal_pending_seconds").set(unfinished.proposal);
-    gauge!("ringfence_raft_log_flush_pending_seconds").set(unfinished.flush);
-    let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    Ok(([(CONTENT_TYPE, content_type)], door.options.metrics.render()).into_response())
-}
-
-/// Read when asked for, not kept up to date.
-fn set_gauges(status: &ClusterStatus, watchers: usize) {
-    let set = |name: &'static str, value: u64| gauge!(name).set(value as f64);
-    set("ringfence_raft_has_leader", status.leader.is_some().into());
-    set("ringfence_raft_is_leader", (status.role == Role::Leader).into());
-    set("ringfence_raft_term", status.term);
-    set("ringfence_raft_last_log_index", status.last_log_index.unwrap_or(0));
-    set("ringfence_raft_committed_index", status.committed_index.unwrap_or(0));
-    set("ringfence_raft_applied_index", status.applied_index.unwrap_or(0));
-    let lag = status.committed_index.unwrap_or(0).saturating_sub(status.applied_index.unwrap_or(0));
-    set("ringfence_raft_apply_lag_entries", lag);
-    set("ringfence_revision", status.revision.0);
-    set("ringfence_leases_live", status.live_leases);
-    set("ringfence_waiters", status.waiters);
-    set("ringfence_watchers", watchers as u64);
 }
 
 /// Where something is measured, by its labels. To look that up among all measurements costs more than to measure.

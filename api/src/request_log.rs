@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::response::Response;
 
-use crate::asker::Asker;
+use crate::request::asker::Asker;
 
 /// Where everything is slow each request is: so many are told of in a second, and the next one says how many were not.
 const MAX_LINES: u32 = 10;

@@ -1,3 +1,21 @@
+//! Every route of the API, and the one `match` that answers them.
+
+pub(crate) mod acquire;
+pub(crate) mod audit;
+mod cluster;
+pub(crate) mod cursor;
+mod dashboard;
+mod health;
+mod keys;
+mod leases;
+mod many;
+mod metrics;
+mod openapi;
+pub(crate) mod starting;
+pub(crate) mod take_back;
+mod validate;
+mod watch;
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,10 +25,9 @@ use axum::http::header::{ALLOW, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use ringfence_wire::ProblemKind;
 
-use crate::asker::Asker;
 use crate::door::{Answer, Door, Request};
 use crate::problems::Failed;
-use crate::{cluster, dashboard, health, keys, leases, many, measure, openapi, validate, watch};
+use crate::request::asker::Asker;
 
 /// The label of what is measured where no route takes a request.
 const NO_ROUTE: &str = "none";
@@ -141,7 +158,7 @@ impl Call {
             Self::Transfer => cluster::transfer(door, asker, request).await,
             Self::Live => health::live(door, request).await,
             Self::Ready => health::ready(door, request).await,
-            Self::Metrics => measure::get(door, request).await,
+            Self::Metrics => metrics::get(door, request).await,
             Self::OpenApi => openapi::get(request).await,
             Self::File(file) => Ok(dashboard::get(file, &request)),
             Self::OtherMethod(methods) => Ok(method_not_allowed(request.method(), methods)),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 
 use super::budget::Share;
-use super::connections::{Connections, Open};
+use super::connections::{Connection, Connections, Open};
 use super::socket::Ear;
 
 /// So much of an answer is buffered at a time. A smaller answer needs no share of the memory.
@@ -30,7 +30,7 @@ pub struct Arriving {
     /// Whether the request changes nothing: then its client may have gone.
     only_reads: bool,
     connections: Arc<Connections>,
-    share: Option<Share>,
+    share: Option<Share<Connection>>,
     kept: usize,
 }
 
@@ -92,7 +92,7 @@ pub(super) struct Leaving {
     body: Body,
     /// What is left of a large piece.
     rest: Bytes,
-    _share: Option<Share>,
+    _share: Option<Share<Connection>>,
     _open: Open,
 }
 

@@ -3,50 +3,51 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::connections::Connection;
-
 /// A bound on the bytes that all connections hold together.
-pub(super) struct Budget {
+pub(super) struct Budget<T> {
     most: usize,
-    /// What happens to a connection whose share is taken away.
-    take_away: fn(&Connection),
-    shares: Mutex<Shares>,
+    /// What happens to the owner of a share that is taken away.
+    take_away: fn(&T),
+    shares: Mutex<Shares<T>>,
 }
 
-#[derive(Default)]
-struct Shares {
+struct Shares<T> {
     held: usize,
     next: u64,
     /// By age.
-    all: BTreeMap<u64, (usize, Arc<Connection>)>,
+    all: BTreeMap<u64, (usize, Arc<T>)>,
 }
 
 /// What one connection holds, until this is dropped.
-pub(super) struct Share {
-    budget: Arc<Budget>,
+pub(super) struct Share<T> {
+    budget: Arc<Budget<T>>,
     number: u64,
 }
 
-impl Budget {
-    pub(super) fn new(most: usize, take_away: fn(&Connection)) -> Arc<Self> {
-        Arc::new(Self { most, take_away, shares: Mutex::default() })
+impl<T> Budget<T> {
+    pub(super) fn new(most: usize, take_away: fn(&T)) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            take_away,
+            shares: Mutex::new(Shares { held: 0, next: 0, all: BTreeMap::new() }),
+        })
     }
 
     /// A share of no bytes.
-    pub(super) fn share(self: &Arc<Self>, connection: &Arc<Connection>) -> Share {
+    pub(super) fn share(self: &Arc<Self>, owner: &Arc<T>) -> Share<T> {
         let mut shares = self.shares();
         let number = shares.next;
         shares.next += 1;
-        shares.all.insert(number, (0, Arc::clone(connection)));
+        shares.all.insert(number, (0, Arc::clone(owner)));
         Share { budget: Arc::clone(self), number }
     }
 
-    fn shares(&self) -> MutexGuard<'_, Shares> {
+    fn shares(&self) -> MutexGuard<'_, Shares<T>> {
         self.shares.lock().expect("nothing that panics is done while it is locked")
     }
 }
 
-impl Share {
+impl<T> Share<T> {
     /// Adds `bytes` to the share. Where that exceeds the bound, the oldest shares are taken away.
     pub(super) fn grow(&self, bytes: usize) {
         let mut shares = self.budget.shares();
@@ -63,7 +64,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl<T> Drop for Share<T> {
     fn drop(&mut self) {
         let mut shares = self.budget.shares();
         if let Some((held, _)) = shares.all.remove(&self.number) {

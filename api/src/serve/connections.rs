@@ -37,8 +37,8 @@ pub struct Connections {
     table: Mutex<Table>,
     /// Told when one has closed, or stays that was to make room.
     made_room: Notify,
-    pub(super) arriving: Arc<Budget>,
-    pub(super) leaving: Arc<Budget>,
+    pub(super) arriving: Arc<Budget<Connection>>,
+    pub(super) leaving: Arc<Budget<Connection>>,
 }
 
 #[derive(Default)]

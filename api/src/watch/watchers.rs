@@ -1,9 +1,14 @@
 //! The watches of a node, and the task that makes their rounds.
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::Context;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::body::HttpBody;
+use bytes::Bytes;
+use hyper::body::Frame;
 use ringfence_raft::{Handle, History, Progress};
 use ringfence_wire::{ProblemKind, Revision};
 use tokio::sync::{Notify, watch};
@@ -11,7 +16,6 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::rounds::{Next, Rounds};
-use super::stream::Stream;
 use crate::problems::Failed;
 
 /// How long after a round the next one comes, so that changes gather; and for each watch that it woke, which costs a system
@@ -54,6 +58,34 @@ impl State {
     }
 }
 
+/// The body of the answer to one watch. Dropping it ends the watch.
+pub(crate) struct Stream {
+    watchers: Arc<Watchers>,
+    number: u64,
+}
+
+impl HttpBody for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.watchers.next(self.number, cx) {
+            Next::Text(text) => Poll::Ready(Some(Ok(Frame::data(text)))),
+            Next::End => Poll::Ready(None),
+            Next::Nothing => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.watchers.leave(self.number);
+    }
+}
+
 impl Watchers {
     pub(crate) fn new(handle: Handle, draining: watch::Receiver<bool>) -> Arc<Self> {
         Arc::new(Self { handle, draining, state: Mutex::default(), hunger: Notify::new() })
@@ -86,7 +118,7 @@ impl Watchers {
         Ok(Stream { watchers: Arc::clone(self), number })
     }
 
-    pub(super) fn next(&self, number: u64, cx: &Context<'_>) -> Next {
+    fn next(&self, number: u64, cx: &Context<'_>) -> Next {
         let mut state = self.state();
         let next = self.handle.history(|history| state.rounds.next(number, cx, history));
         if state.rounds.are_hungry() {
@@ -95,7 +127,7 @@ impl Watchers {
         next
     }
 
-    pub(super) fn leave(&self, number: u64) {
+    fn leave(&self, number: u64) {
         self.state().rounds.leave(number);
     }
 

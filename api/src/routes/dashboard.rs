@@ -40,7 +40,7 @@ macro_rules! files {
         pub(crate) const FILES: &[File] = &[$(File {
             path: $path,
             content_type: $content_type,
-            content: include_str!(concat!("../dashboard/", $name)),
+            content: include_str!(concat!("../../dashboard/", $name)),
         },)*];
     };
 }

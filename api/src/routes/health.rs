@@ -8,7 +8,7 @@ use serde_json::json as object;
 
 use crate::door::{Answer, Door, Request, json};
 use crate::problems::Failed;
-use crate::query::Query;
+use crate::request::query::Query;
 
 /// A node that has hung for so long may be restarted.
 const HANGS: Duration = Duration::from_secs(10);

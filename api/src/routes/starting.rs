@@ -9,8 +9,8 @@ use axum::http::{HeaderValue, Method};
 use axum::response::{IntoResponse, Response};
 use ringfence_wire::ProblemKind;
 
-use crate::health::is_live;
 use crate::problems::Failed;
+use crate::routes::health::is_live;
 
 /// The answer of a node that waits for the other members of a new cluster: it lives, and everything else is certainly
 /// not done. Each answer ends its connection: the next one finds the routes of the API.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::door::Door;
 use crate::measure;
 use crate::problems::Failed;
-use crate::take_back::TakeBack;
+use crate::routes::take_back::TakeBack;
 
 /// The cluster's clock stands still while it has no leader. So long after the wait should have ended, the client is
 /// told that this is unknown.

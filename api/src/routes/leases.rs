@@ -8,12 +8,14 @@ use ringfence_raft::Unanswered;
 use ringfence_wire::{AcquireRequest, Grant, LeaseId, MirroredGrant, RenewRequest};
 use tokio::time::Instant;
 
-use crate::acquire::{Acquired, Acquisition, acquire};
 use crate::door::{Answer, Door, Request, json};
+use crate::measure;
 use crate::problems::Failed;
-use crate::query::Query;
+use crate::request::body;
+use crate::request::path;
+use crate::request::query::Query;
 use crate::request_log::Waited;
-use crate::{body, measure, path};
+use crate::routes::acquire::{Acquired, Acquisition, acquire};
 
 /// `PUT /v1/leases/{lease_id}`
 pub(crate) async fn put(door: Arc<Door>, request: Request) -> Answer {

@@ -6,12 +6,12 @@ use axum::response::IntoResponse;
 use bytes::Bytes;
 
 use crate::door::{Answer, Request};
-use crate::query::Query;
+use crate::request::query::Query;
 
 /// The document as it is kept, by hand: the wire types write their own JSON, so nothing could be derived from them.
 /// Tests hold it to what they read and write, and to the routes.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
-    let document = include_str!("../openapi.json");
+    let document = include_str!("../../openapi.json");
     document
         .replacen("\"version\": \"0\"", concat!("\"version\": \"", env!("CARGO_PKG_VERSION"), "\""), 1)
         .into()

@@ -5,12 +5,13 @@ use axum::response::IntoResponse;
 use ringfence_raft::MembersError;
 use ringfence_wire::{AddMemberRequest, Backup, ClusterStatus, FieldError, ProblemKind, TransferRequest};
 
-use crate::asker::Asker;
-use crate::audit::{Act, Wish};
 use crate::door::{Answer, Door, Request, json};
 use crate::problems::Failed;
-use crate::query::Query;
-use crate::{body, path};
+use crate::request::asker::Asker;
+use crate::request::body;
+use crate::request::path;
+use crate::request::query::Query;
+use crate::routes::audit::{Act, Wish};
 
 /// `GET /v1/cluster`
 pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::trace_context::TraceContext;
+use crate::request::trace_context::TraceContext;
 
 /// By it a client, or a proxy before it, names a request in its own log.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -19,11 +19,12 @@ use ringfence_wire::{
 };
 
 use crate::door::{Answer, Door, Request};
-use crate::leases::{released, renewed};
+use crate::measure;
 use crate::problems::Failed;
-use crate::query::Query;
-use crate::take_back::TakeBack;
-use crate::{body, measure};
+use crate::request::body;
+use crate::request::query::Query;
+use crate::routes::leases::{released, renewed};
+use crate::routes::take_back::TakeBack;
 
 /// `POST /v1/renew`
 pub(crate) async fn renew(door: Arc<Door>, request: Request) -> Answer {

@@ -4,9 +4,9 @@ use axum::http::StatusCode;
 use ringfence_lease::LeaseTable;
 use ringfence_wire::{Check, ValidateRequest, Verdict, VerdictName, VerdictsAnswer};
 
-use crate::body;
 use crate::door::{Answer, Door, Request, json};
-use crate::query::{Consistency, Query};
+use crate::request::body;
+use crate::request::query::{Consistency, Query};
 
 /// `POST /v1/validate`
 pub(crate) async fn post(door: Arc<Door>, request: Request) -> Answer {

@@ -2,8 +2,8 @@
 
 use ringfence_wire::{Key, Token};
 
-use crate::asker::Asker;
 use crate::door::Answer;
+use crate::request::asker::Asker;
 
 /// What an operator wants.
 pub(crate) enum Wish {

@@ -5,12 +5,13 @@ use axum::response::IntoResponse;
 use ringfence_lease::{Command, Outcome};
 use ringfence_wire::{FieldError, Key, KeyList, RevokeRequest};
 
-use crate::asker::Asker;
-use crate::audit::{Act, Wish};
-use crate::cursor::Cursor;
 use crate::door::{Answer, Door, Request, json};
-use crate::query::Query;
-use crate::{body, path};
+use crate::request::asker::Asker;
+use crate::request::body;
+use crate::request::path;
+use crate::request::query::Query;
+use crate::routes::audit::{Act, Wish};
+use crate::routes::cursor::Cursor;
 
 /// How many keys a page has where the client does not say.
 const DEFAULT_LIMIT: usize = 100;

@@ -1,0 +1,41 @@
+use std::sync::Arc;
+
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use metrics::gauge;
+use ringfence_wire::{ClusterStatus, Role};
+
+use crate::door::{Answer, Door, Request};
+use crate::request::query::Query;
+
+/// `GET /metrics`
+pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
+    Query::none(request.uri())?;
+    set_gauges(&door.handle.status(), door.watchers.count());
+    let (connections, most) = door.options.connections.count();
+    gauge!("ringfence_http_connections").set(connections as f64);
+    gauge!("ringfence_http_connections_most").set(most as f64);
+    let unfinished = door.handle.unfinished();
+    gauge!("ringfence_raft_proposal_pending_seconds").set(unfinished.proposal);
+    gauge!("ringfence_raft_log_flush_pending_seconds").set(unfinished.flush);
+    let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    Ok(([(CONTENT_TYPE, content_type)], door.options.metrics.render()).into_response())
+}
+
+/// Read when asked for, not kept up to date.
+fn set_gauges(status: &ClusterStatus, watchers: usize) {
+    let set = |name: &'static str, value: u64| gauge!(name).set(value as f64);
+    set("ringfence_raft_has_leader", status.leader.is_some().into());
+    set("ringfence_raft_is_leader", (status.role == Role::Leader).into());
+    set("ringfence_raft_term", status.term);
+    set("ringfence_raft_last_log_index", status.last_log_index.unwrap_or(0));
+    set("ringfence_raft_committed_index", status.committed_index.unwrap_or(0));
+    set("ringfence_raft_applied_index", status.applied_index.unwrap_or(0));
+    let lag = status.committed_index.unwrap_or(0).saturating_sub(status.applied_index.unwrap_or(0));
+    set("ringfence_raft_apply_lag_entries", lag);
+    set("ringfence_revision", status.revision.0);
+    set("ringfence_leases_live", status.live_leases);
+    set("ringfence_waiters", status.waiters);
+    set("ringfence_watchers", watchers as u64);
+}
