@@ -33,7 +33,7 @@ async fn a_storage_backend_rejects_a_late_writer_as_the_readme_shows() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async { axum::serve(listener, backend).await.unwrap() });
-    Shown::new(include_str!("../guard/README.md"), "[`examples/storage.rs`]", "**Files.**")
+    Shown::new(include_str!("../README.md"), "## Using it", "**At the storage**")
         .play(folder.path(), &[("URL", &*url), ("STORAGE", &address)], TEN_MINUTES)
         .await
         .unwrap();
