@@ -1,28 +1,26 @@
 //! Watches: the changes of the table as server-sent events.
 //!
 //! ```text
-//!  apply ─▶ History ─▶ round ─▶ Group of each prefix: the latest changes as text ─▶ Stream of each watch ─▶ hyper
-//!              │       (20 ms)  encoded once                                               ▲
-//!              └────────────────────────────── a watch that is further behind reads by itself ┘
+//!  apply ─▶ History ─▶ round ─▶ Group of each prefix: recent changes as text ─▶ Stream of each watch ─▶ hyper
+//!              │       (20 ms)  encoded once                                         ▲
+//!              └──────────────────────────── a watch that lags reads by itself ──────┘
 //! ```
-//! The changes are numbered without a gap and are the same on every node, so a watch is no more than a number, and goes on
-//! at any node from the last one that was told. What follows on it the watch finds in its group, if it is recent, and else
-//! in the history, as fast as its client reads. It is cut off only when the history has gone past it, and the last event
-//! says so.
+//! Changes are numbered without a gap and are the same on every node. So a watch is only a number, and a client resumes at
+//! any node from the last number it got. A watch takes recent changes from its group and older ones from the history, as
+//! fast as its client reads. It is cut off only when the history has dropped its place; the last event says so.
 //!
-//! A round takes what is new, finds the prefixes of each key that somebody watches (one look for each length that such a
-//! prefix has, however many watch), and encodes each change once for each of them. It gathers for a moment, because to
-//! wake a watch costs more than all else. Those who read the history by themselves do so by turns: they share what is left
-//! to them of the thread that makes the rounds, too. There is one task for all, and only while anybody watches.
+//! A round takes the new changes, finds the watched prefixes of each key (one lookup for each length that a watched prefix
+//! has, however many watches there are), and encodes each change once for each prefix. It waits a moment for changes to gather,
+//! because waking a watch costs more than everything else. Lagging watches read the history by turns, within a budget. One
+//! task serves all watches, and runs only while there are any.
 //!
-//! A client that is told nothing, as nothing happens under its prefix, still needs a number to go on from that the history
-//! has not gone past. So what keeps a quiet connection alive is no comment but an `id` without data: it sets the
-//! `Last-Event-ID` and is no event ([HTML, 9.2.6](https://html.spec.whatwg.org/multipage/server-sent-events.html)). A
-//! stream begins with one, too.
+//! A client whose prefix is quiet still needs a number that the history has not dropped. So quiet connections are kept alive
+//! by an `id` without data, not by a comment: it sets the `Last-Event-ID` and is no event
+//! ([HTML, 9.2.6](https://html.spec.whatwg.org/multipage/server-sent-events.html)). A stream begins with one, too.
 
+mod fanout;
 mod frame;
 mod group;
-mod rounds;
 mod watchers;
 
 pub(crate) use watchers::Watchers;

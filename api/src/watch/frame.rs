@@ -5,27 +5,27 @@ use ringfence_lease::{Change, Event};
 use ringfence_wire::{CutOff, EndReason, Revision, WatchEvent, WatchEventName, WatchedKey};
 use serde::Serialize;
 
-/// How long a browser is to wait before it connects again, in milliseconds.
+/// How long a browser waits before it reconnects, in milliseconds.
 const RETRY_MS: u32 = 1_000;
 
-/// What a stream begins with.
+/// The beginning of a stream.
 pub(super) fn head(after: Revision) -> Bytes {
     format!("retry: {RETRY_MS}\nid: {after}\n\n").into()
 }
 
-/// Where to go on from, without an event.
+/// A position to resume from, without an event.
 pub(super) fn bookmark(revision: Revision) -> Bytes {
     format!("id: {revision}\n\n").into()
 }
 
-/// The last of a stream that is cut off. It needs no `id`: the latest that was told is where to go on from.
+/// The last event of a stream that is cut off. It needs no `id`: the client resumes from the last one it got.
 pub(super) fn cut_off(cut_off: CutOff) -> Bytes {
     let mut text = BytesMut::from(format!("event: {}\n", CutOff::NAME).as_bytes());
     put_data(&mut text, &cut_off);
     text.freeze()
 }
 
-/// Adds `event` with those of its keys that start with `prefix`, if there are any.
+/// Appends `event` with its keys that start with `prefix`, if there are any.
 pub(super) fn put_event(text: &mut BytesMut, event: &Event, prefix: &str) {
     let keys = event.keys.iter().filter(|(key, ..)| key.as_str().starts_with(prefix));
     let keys = keys.map(|(key, mode, fence)| WatchedKey {

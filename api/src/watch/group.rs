@@ -1,4 +1,4 @@
-//! What all watches of one prefix share.
+//! The text that all watches of one prefix share.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -8,73 +8,72 @@ use ringfence_wire::Revision;
 
 use super::frame;
 
-/// The most text that is kept for those who read more slowly than the others.
+/// Bytes of text kept for watches that read slowly.
 pub(super) const MOST_BYTES: usize = 256 << 10;
-/// So much makes a piece, also before a round is over.
+/// This much text becomes a piece before the round is over.
 const ENOUGH: usize = 32 << 10;
 
 /// The watches of one prefix, and the text of the latest changes under it.
 pub(super) struct Group {
     pub(super) numbers: HashSet<u64>,
-    /// Of the changes after this one, all that concern the prefix are in the pieces, up to where the rounds have come.
+    /// The pieces hold every change of the prefix after this one, up to the fan-out's position.
     since: Revision,
     pieces: VecDeque<Piece>,
     bytes: usize,
-    /// What will be the next piece, of the changes after which one, and its latest.
+    /// The next piece: its text, the change before it, and its latest change.
     text: BytesMut,
     begun: Revision,
     latest: Revision,
 }
 
-/// What one or some steps of a round had of the changes after one, up to another.
+/// The changes of the prefix after one revision, up to another.
 struct Piece {
     text: Bytes,
     before: Revision,
     upto: Revision,
 }
 
-/// What comes next for a watch.
+/// What a group has for a watch.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Follows {
+pub(super) enum Available {
     /// Nothing, up to that change.
     Nothing(Revision),
-    /// This, and with it all up to that change is told.
+    /// This text, which covers everything up to that change.
     Piece(Bytes, Revision),
-    /// What the history has, up to that change: it is not kept here, or only together with what was told before.
-    Kept(Revision),
+    /// The history has it, up to that change: the pieces do not, or only together with what was sent before.
+    InHistory(Revision),
 }
 
 impl Group {
-    /// The rounds have come to `given`.
-    pub(super) fn new(given: Revision) -> Self {
+    /// An empty group; the fan-out is at `position`.
+    pub(super) fn new(position: Revision) -> Self {
         Self {
             numbers: HashSet::new(),
-            since: given,
+            since: position,
             pieces: VecDeque::new(),
             bytes: 0,
             text: BytesMut::new(),
-            begun: given,
-            latest: given,
+            begun: position,
+            latest: position,
         }
     }
 
-    /// How much text is kept.
+    /// Bytes of text in pieces.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Up to where the oldest piece goes that is kept.
+    /// The end of the oldest piece.
     pub(super) fn oldest(&self) -> Option<Revision> {
         self.pieces.front().map(|piece| piece.upto)
     }
 
-    /// Whether there is no text that will be the next piece.
+    /// Whether the next piece has no text yet.
     pub(super) fn is_fresh(&self) -> bool {
         self.text.is_empty()
     }
 
-    /// Adds `event`, once, to a step of what comes after `before`. Gives how many bytes that made; `None` where it was added
-    /// before.
+    /// Adds `event` in a step that covers what follows `before`. Returns the bytes added; `None` if it was added already.
     pub(super) fn add(&mut self, event: &Event, prefix: &str, before: Revision) -> Option<usize> {
         if self.latest == event.revision {
             return None;
@@ -88,7 +87,7 @@ impl Group {
         Some(self.text.len() - before)
     }
 
-    /// A step has come to `upto`, and a round to its end if it `is_last`. Tells whether there is a new piece.
+    /// Ends a step at `upto`, and the round if it `is_last`. Returns whether that made a piece.
     pub(super) fn end_step(&mut self, upto: Revision, is_last: bool) -> bool {
         if self.text.len() < if is_last { 1 } else { ENOUGH } {
             return false;
@@ -102,30 +101,30 @@ impl Group {
         true
     }
 
-    /// All of them were told all up to here.
-    pub(super) fn told_up_to(&mut self, at: Revision) {
+    /// Drops the pieces up to `at`: all watches were sent them.
+    pub(super) fn sent_up_to(&mut self, at: Revision) {
         while self.pieces.front().is_some_and(|piece| piece.upto <= at) {
             self.forget_first();
         }
     }
 
-    /// Nothing is kept up to here.
-    pub(super) fn start_after(&mut self, given: Revision) {
+    /// Drops everything up to `position`.
+    pub(super) fn start_after(&mut self, position: Revision) {
         let numbers = std::mem::take(&mut self.numbers);
-        *self = Self { numbers, ..Self::new(given) };
+        *self = Self { numbers, ..Self::new(position) };
     }
 
-    /// What follows on `at`, where the rounds have come to `given`.
-    pub(super) fn after(&self, at: Revision, given: Revision) -> Follows {
+    /// What follows `at`, with the fan-out at `position`.
+    pub(super) fn after(&self, at: Revision, position: Revision) -> Available {
         if at < self.since {
-            return Follows::Kept(self.since);
+            return Available::InHistory(self.since);
         }
-        let told = self.pieces.partition_point(|piece| piece.upto <= at);
-        match self.pieces.get(told) {
-            None if self.text.is_empty() => Follows::Nothing(given),
-            None => Follows::Nothing(self.begun),
-            Some(piece) if at <= piece.before => Follows::Piece(piece.text.clone(), piece.upto),
-            Some(piece) => Follows::Kept(piece.upto),
+        let sent = self.pieces.partition_point(|piece| piece.upto <= at);
+        match self.pieces.get(sent) {
+            None if self.text.is_empty() => Available::Nothing(position),
+            None => Available::Nothing(self.begun),
+            Some(piece) if at <= piece.before => Available::Piece(piece.text.clone(), piece.upto),
+            Some(piece) => Available::InHistory(piece.upto),
         }
     }
 
@@ -154,17 +153,17 @@ mod tests {
         group
     }
 
-    fn upto(follows: Follows) -> Option<(bool, u64)> {
+    fn upto(follows: Available) -> Option<(bool, u64)> {
         match follows {
-            Follows::Nothing(upto) => {
+            Available::Nothing(upto) => {
                 assert_eq!(upto, Revision(10));
                 None
             }
-            Follows::Piece(text, upto) => {
+            Available::Piece(text, upto) => {
                 assert!(text.ends_with(b"\n\n"));
                 Some((true, upto.0))
             }
-            Follows::Kept(upto) => Some((false, upto.0)),
+            Available::InHistory(upto) => Some((false, upto.0)),
         }
     }
 
@@ -178,9 +177,9 @@ mod tests {
         let first = [kept(2), kept(2), piece(6), piece(6), piece(6), kept(6)];
         let second = [piece(9), piece(9), piece(9), None, None];
         assert_eq!(follows(&group), [&first[..], &second].concat());
-        group.told_up_to(Revision(5));
+        group.sent_up_to(Revision(5));
         assert_eq!(follows(&group), [&first[..], &second].concat(), "a piece is told as a whole");
-        group.told_up_to(Revision(6));
+        group.sent_up_to(Revision(6));
         assert_eq!(follows(&group), [&[kept(6); 6][..], &second].concat());
         group.start_after(Revision(10));
         assert_eq!(follows(&group), [&[kept(10); 10][..], &[None]].concat());
@@ -198,7 +197,7 @@ mod tests {
         }
         assert_eq!(upto(group.after(Revision(0), Revision(10))), Some((false, 1)));
         assert!(group.bytes <= MOST_BYTES && group.bytes > MOST_BYTES - 2_000, "{}", group.bytes);
-        group.told_up_to(Revision(revision));
+        group.sent_up_to(Revision(revision));
         assert_eq!((group.bytes, group.pieces.len()), (0, 0));
     }
 
@@ -213,12 +212,12 @@ mod tests {
         assert!(!group.end_step(Revision(2), false));
         assert_eq!(
             group.after(Revision(0), Revision(2)),
-            Follows::Nothing(Revision(0)),
+            Available::Nothing(Revision(0)),
             "it is not told yet"
         );
         add(&mut group, 3, &["a"]);
         assert!(group.end_step(Revision(4), true));
-        let Follows::Piece(text, upto) = group.after(Revision(0), Revision(4)) else { panic!("no piece") };
+        let Available::Piece(text, upto) = group.after(Revision(0), Revision(4)) else { panic!("no piece") };
         assert_eq!((text.windows(2).filter(|two| two == b"\n\n").count(), upto), (2, Revision(4)));
         add(&mut group, 5, &["k".repeat(512).as_str(); 64]);
         assert!(group.end_step(Revision(5), false));

@@ -1,4 +1,4 @@
-//! The watches of a node, and the task that makes their rounds.
+//! The watches of a node, and the task that drives their fan-out.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,45 +15,45 @@ use tokio::sync::{Notify, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
-use super::rounds::{Next, Rounds};
+use super::fanout::{Fanout, Next};
 use crate::problems::Failed;
 
-/// How long after a round the next one comes, so that changes gather; and for each watch that it woke, which costs a system
-/// call and more, here and at its client. So few watches are told at once, and a thousand that have something to be told all
-/// the time are told once a second, and slow down who acquires by little.
+/// The pause after a round, so that changes gather, and the addition for each watch that the round woke: waking one costs a
+/// system call here and work at its client. So a few watches are served at once, and a thousand busy ones once a second,
+/// at little cost to those who acquire.
 const GATHER: Duration = Duration::from_millis(20);
 const GATHER_FOR_EACH: Duration = Duration::from_millis(1);
 const GATHER_AT_MOST: Duration = Duration::from_secs(2);
-/// The most watches of a node. Each costs memory, and a look from time to time.
+/// The most watches of a node. Each costs memory and regular checks.
 const MOST: usize = 4_096;
-/// How often quiet and slow watches are looked for.
-const REMIND: Duration = Duration::from_secs(1);
+/// How often bookmarks and watches to cut off are looked for.
+const BOOKMARKS: Duration = Duration::from_secs(1);
 
 /// The watches of this node.
 pub(crate) struct Watchers {
     handle: Handle,
     draining: watch::Receiver<bool>,
     state: Mutex<State>,
-    /// Told when somebody waits to be allowed to read.
-    hunger: Notify,
+    /// Notified when a watch waits for its turn to read the history.
+    blocked_reader: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    /// Whether the task is there.
+    /// Whether the task runs.
     runs: bool,
-    rounds: Rounds,
+    fanout: Fanout,
 }
 
 impl State {
-    /// Whether there is still somebody who watches. If not, the task ends.
+    /// Whether there are watches left. If not, the task ends.
     fn go_on(&mut self) -> bool {
-        self.runs = self.rounds.count() > 0;
+        self.runs = self.fanout.count() > 0;
         self.runs
     }
 
     fn end(&mut self) {
-        self.rounds.end();
+        self.fanout.end();
         self.runs = false;
     }
 }
@@ -88,27 +88,27 @@ impl Drop for Stream {
 
 impl Watchers {
     pub(crate) fn new(handle: Handle, draining: watch::Receiver<bool>) -> Arc<Self> {
-        Arc::new(Self { handle, draining, state: Mutex::default(), hunger: Notify::new() })
+        Arc::new(Self { handle, draining, state: Mutex::default(), blocked_reader: Notify::new() })
     }
 
-    /// How many there are.
+    /// The number of watches.
     pub(crate) fn count(&self) -> usize {
-        self.state().rounds.count()
+        self.state().fanout.count()
     }
 
-    /// A watch of what comes after number `after`, or from now on, on keys that start with `prefix`.
+    /// Opens a watch of the changes after `after`, or from now on, of keys that start with `prefix`.
     pub(crate) fn open(self: &Arc<Self>, prefix: &str, after: Option<Revision>) -> Result<Stream, Failed> {
-        // Before the history is looked at: nothing that comes after that is missed.
+        // Taken before the history is read, so that no later change is missed.
         let progress = self.handle.progress();
         let mut state = self.state();
-        if state.rounds.count() >= MOST {
-            let detail = "this node has as many watches as it takes, 4,096: watch at another node";
+        if state.fanout.count() >= MOST {
+            let detail = "this node has its maximum of 4,096 watches: watch at another node";
             return Err(Failed::new(ProblemKind::Overloaded, detail));
         }
         let number = self.handle.history(|history| {
             let after = after.unwrap_or(history.last());
             match history.after(after).is_some() {
-                true => Ok(state.rounds.enter(prefix, after, history)),
+                true => Ok(state.fanout.enter(prefix, after, history)),
                 false => Err(gone(after, history)),
             }
         })?;
@@ -120,37 +120,37 @@ impl Watchers {
 
     fn next(&self, number: u64, cx: &Context<'_>) -> Next {
         let mut state = self.state();
-        let next = self.handle.history(|history| state.rounds.next(number, cx, history));
-        if state.rounds.are_hungry() {
-            self.hunger.notify_one();
+        let next = self.handle.history(|history| state.fanout.next(number, cx, history));
+        if state.fanout.has_blocked_readers() {
+            self.blocked_reader.notify_one();
         }
         next
     }
 
     fn leave(&self, number: u64) {
-        self.state().rounds.leave(number);
+        self.state().fanout.leave(number);
     }
 
-    /// Makes the rounds, until nobody watches any more.
+    /// Runs until there are no watches left.
     async fn run(self: Arc<Self>, mut progress: Progress) {
         let mut draining = self.draining.clone();
-        let mut reminders = interval(REMIND);
-        reminders.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut next_round, mut next_meal) = (Instant::now(), Instant::now());
+        let mut bookmarks = interval(BOOKMARKS);
+        bookmarks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut next_round, mut next_reads) = (Instant::now(), Instant::now());
         loop {
             let is_due = tokio::select! {
                 biased;
                 _ = draining.wait_for(|draining| *draining) => break,
-                _ = reminders.tick() => {
-                    self.remind();
+                _ = bookmarks.tick() => {
+                    self.send_bookmarks();
                     false
                 }
-                () = self.hungry_at(next_meal) => {
-                    self.state().rounds.feed();
-                    next_meal = Instant::now() + GATHER;
+                () = self.readers_due(next_reads) => {
+                    self.state().fanout.allow_reads();
+                    next_reads = Instant::now() + GATHER;
                     false
                 }
-                () = self.changed_at(next_round, &mut progress) => true,
+                () = self.changes_due(next_round, &mut progress) => true,
             };
             self.wake_all().await;
             if is_due {
@@ -164,16 +164,16 @@ impl Watchers {
         self.state().end();
     }
 
-    /// Waits until somebody wants to read, and may.
-    async fn hungry_at(&self, next: Instant) {
-        while !self.state().rounds.are_hungry() {
-            self.hunger.notified().await;
+    /// Waits until a watch wants to read the history, and it is time for that.
+    async fn readers_due(&self, next: Instant) {
+        while !self.state().fanout.has_blocked_readers() {
+            self.blocked_reader.notified().await;
         }
         sleep_until(next).await;
     }
 
-    /// Waits until a round is due, and there is something for it.
-    async fn changed_at(&self, next: Instant, progress: &mut Progress) {
+    /// Waits until a round is due and there are changes.
+    async fn changes_due(&self, next: Instant, progress: &mut Progress) {
         while Instant::now() < next && !self.are_late() {
             sleep(GATHER).await;
         }
@@ -182,20 +182,20 @@ impl Watchers {
 
     fn are_late(&self) -> bool {
         let state = self.state();
-        self.handle.history(|history| state.rounds.are_late(history))
+        self.handle.history(|history| state.fanout.are_late(history))
     }
 
-    fn remind(&self) {
+    fn send_bookmarks(&self) {
         let mut state = self.state();
-        self.handle.history(|history| state.rounds.remind(Instant::now(), history));
+        self.handle.history(|history| state.fanout.send_bookmarks(Instant::now(), history));
     }
 
-    /// Gives out all that is there when it begins. Gives how many it woke.
+    /// Fans out all changes that exist when it begins. Returns how many watches it woke.
     async fn round(&self) -> u32 {
         let (upto, mut woken) = (self.handle.history(History::last), 0);
         loop {
             let goes_on = self.step(upto);
-            // All are short steps: this thread serves connections, too, and the table is locked meanwhile.
+            // Short steps: this thread serves connections, and the step holds the lock of the table.
             yield_now().await;
             woken += self.wake_all().await;
             if !goes_on {
@@ -204,11 +204,11 @@ impl Watchers {
         }
     }
 
-    /// Wakes those for whom there is something new, some at a time. Gives how many.
+    /// Wakes the watches that have something to send, some at a time. Returns how many.
     async fn wake_all(&self) -> u32 {
         let mut woken = 0;
-        while self.state().rounds.has_sleepers() {
-            woken += self.state().rounds.wake_some();
+        while self.state().fanout.has_any_to_wake() {
+            woken += self.state().fanout.wake_some();
             yield_now().await;
         }
         woken
@@ -216,7 +216,7 @@ impl Watchers {
 
     fn step(&self, upto: Revision) -> bool {
         let mut state = self.state();
-        self.handle.history(|history| state.rounds.step(history, upto))
+        self.handle.history(|history| state.fanout.step(history, upto))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -227,12 +227,10 @@ impl Watchers {
 fn gone(after: Revision, history: &History) -> Failed {
     let (before, last) = (history.before(), history.last());
     let detail = if after > last {
-        format!(
-            "the cluster has come to revision {last}, and not to {after}: list the keys, and watch from there"
-        )
+        format!("the cluster is at revision {last}, not yet at {after}: list the keys, and watch from there")
     } else {
         format!(
-            "this node keeps what came after revision {before}, not {after}: list the keys, and watch from there"
+            "this node has the changes after revision {before}, not after {after}: list the keys, and watch from there"
         )
     };
     Failed::new(ProblemKind::HistoryGone, detail)

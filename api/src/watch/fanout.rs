@@ -1,4 +1,4 @@
-//! What is told to whom: the rounds, and where each watch has come to. No time passes here, and nothing is sent.
+//! Watch fan-out: what each watch sends next. It does no I/O and never waits.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::task::{Context, Waker};
@@ -11,62 +11,59 @@ use ringfence_wire::{CutOff, CutOffReason, Revision};
 use tokio::time::Instant;
 
 use super::frame;
-use super::group::{Follows, Group};
+use super::group::{Available, Group};
 use crate::measure;
 
-/// How much of the history one step reads at most: changes, and bytes of text that it makes of them.
+/// Limits of one step: changes read, and bytes of text encoded.
 const STEP: usize = 256;
 const STEP_BYTES: usize = 64 << 10;
-/// How much a step looks at, whether it makes any text of that or not: keys that are compared with a prefix, and prefixes
-/// that are looked for. Each may be 512 bytes long.
+/// Comparisons of a key with a prefix, and lookups of a prefix, in one step. Each may touch 512 bytes.
 const STEP_LOOKS: usize = 8_192;
-/// The most text that is kept for slow readers, of all prefixes together.
+/// Bytes of text kept for slow readers, over all prefixes.
 const MOST_KEPT: usize = 32 << 20;
-/// How many watches are woken at once: each writes to its client.
+/// Watches woken in one step: each writes to its client.
 const AT_ONCE: usize = 32;
-/// How many steps those who are behind may read, all together, until they are allowed more.
+/// Steps of the history that all lagging watches may read together before their next turn.
 const READS: u32 = 8;
-/// A client that was told nothing for so long is told where to go on from. Connections are closed that are silent for
-/// longer, here and at proxies.
+/// After this long without an event a watch sends a bookmark: servers and proxies close silent connections.
 const QUIET: Duration = Duration::from_secs(15);
-/// So is one that is so many changes behind, or a quarter of the history.
+/// A bookmark is also due after this many changes that did not match, or a quarter of the history if that is less.
 const FAR: u64 = 16_384;
 const LEAST_FAR: u64 = 64;
 
 /// All watches, by number.
 #[derive(Default)]
-pub(super) struct Rounds {
-    /// Up to which change they have come.
-    given: Revision,
-    /// How far the next change has been looked through.
-    within: Within,
-    /// The prefixes whose groups have new text that is not a piece yet.
+pub(super) struct Fanout {
+    /// The last change that was fanned out.
+    position: Revision,
+    /// The position within the next change.
+    cursor: Cursor,
+    /// Prefixes whose groups have text that is not a piece yet.
     fresh: Vec<Box<str>>,
-    /// How much text is kept in all groups.
+    /// Bytes of text kept in all groups.
     kept: usize,
     watches: HashMap<u64, Watch>,
-    /// The number of the next watch.
     next: u64,
     groups: HashMap<Box<str>, Group>,
-    /// How many prefixes have each length, in bytes.
+    /// The number of prefixes of each length in bytes.
     lengths: BTreeMap<usize, usize>,
-    /// Who is to be woken.
-    sleepers: Vec<u64>,
-    /// How many steps of the history may be read, and who waits for more.
+    /// Watches to wake.
+    to_wake: Vec<u64>,
+    /// Steps of the history that may still be read, and the watches that wait for more.
     reads: u32,
-    hungry: VecDeque<u64>,
+    blocked: VecDeque<u64>,
 }
 
-/// A place in a change, and in the lengths of prefixes.
+/// A position within a change.
 #[derive(Clone, Copy, Default)]
-struct Within {
-    /// How many of its keys were looked through,
+struct Cursor {
+    /// Keys that are done.
     keys: usize,
-    /// and of the next one all prefixes that are shorter.
+    /// All prefixes of the next key that are shorter than this are done.
     length: usize,
 }
 
-impl Within {
+impl Cursor {
     fn is_begun(self) -> bool {
         self.keys > 0 || self.length > 0
     }
@@ -75,56 +72,56 @@ impl Within {
 /// One watch.
 struct Watch {
     prefix: Box<str>,
-    /// All up to here was looked through for it.
+    /// The last change that was matched against the prefix.
     at: Revision,
-    /// Up to where its client knows to have been told all, and since when.
-    told: Revision,
-    told_at: Instant,
-    /// What is for it alone, and comes before anything else.
+    /// The last revision that the client was sent, and when.
+    sent: Revision,
+    sent_at: Instant,
+    /// Text for this watch alone, sent before anything else.
     own: Option<Bytes>,
     is_ended: bool,
-    /// Whether it waits to be allowed to read.
-    is_hungry: bool,
-    /// Of the connection, once it has found nothing to send.
+    /// Whether it waits for its turn to read the history.
+    is_blocked: bool,
+    /// Set when the connection has found nothing to send.
     waker: Option<Waker>,
 }
 
-/// What a watch has for its connection.
+/// What a watch sends next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Text(Bytes),
-    /// Nothing yet; it will be woken.
+    /// Nothing yet; the waker is called when there is.
     Nothing,
     End,
 }
 
-impl Rounds {
+impl Fanout {
     pub(super) fn count(&self) -> usize {
         self.watches.len()
     }
 
-    /// A watch of what comes after number `after`, on keys that start with `prefix`.
+    /// Adds a watch of the changes after `after` of keys that start with `prefix`.
     pub(super) fn enter(&mut self, prefix: &str, after: Revision, history: &History) -> u64 {
         if self.watches.is_empty() {
-            self.given = history.last();
+            self.position = history.last();
         }
         let number = self.next;
         self.next += 1;
-        let (groups, given) = (&mut self.groups, self.given);
-        let group = groups.entry(prefix.into()).or_insert_with(|| Group::new(given));
+        let (groups, position) = (&mut self.groups, self.position);
+        let group = groups.entry(prefix.into()).or_insert_with(|| Group::new(position));
         if group.numbers.is_empty() {
             *self.lengths.entry(prefix.len()).or_default() += 1;
         }
         group.numbers.insert(number);
-        // The next change may have been looked through for shorter prefixes, or other keys.
-        if self.within.is_begun()
-            && let Some(event) = history.after(given).and_then(|mut events| events.next())
+        // The next change may have passed this prefix already.
+        if self.cursor.is_begun()
+            && let Some(event) = history.after(position).and_then(|mut events| events.next())
             && event.keys.iter().any(|(key, ..)| key.as_str().starts_with(prefix))
         {
             if group.is_fresh() {
                 self.fresh.push(prefix.into());
             }
-            group.add(event, prefix, given);
+            group.add(event, prefix, position);
         }
         self.watches.insert(number, Watch::new(prefix.into(), after));
         number
@@ -146,41 +143,40 @@ impl Rounds {
         }
     }
 
-    /// Takes the next changes, or a part of one, as many as make a short step, of a round that goes up to number `upto`. Tells whether there
-    /// are more.
+    /// Fans out the next changes up to `upto`, or a part of one, in one short step. Returns whether there are more.
     pub(super) fn step(&mut self, history: &History, upto: Revision) -> bool {
-        let Some(events) = history.after(self.given) else {
-            // The node took over a snapshot, or was kept from rounds for long: each finds out by itself where it is.
-            (self.given, self.within, self.kept) = (history.last(), Within::default(), 0);
-            self.groups.values_mut().for_each(|group| group.start_after(self.given));
+        let Some(events) = history.after(self.position) else {
+            // A snapshot replaced the table, or fan-out lagged behind the history: each watch finds its own place.
+            (self.position, self.cursor, self.kept) = (history.last(), Cursor::default(), 0);
+            self.groups.values_mut().for_each(|group| group.start_after(self.position));
             self.fresh.clear();
-            self.sleepers = self.watches.keys().copied().collect();
+            self.to_wake = self.watches.keys().copied().collect();
             return false;
         };
-        let (before, mut work) = (self.given, Work::default());
+        let (before, mut work) = (self.position, Work::default());
         for event in events.take_while(|event| event.revision <= upto).take(STEP) {
             if !self.find(event, before, &mut work) {
-                // No piece has only a part of a change for some of its watches.
+                // A piece never holds a part of a change.
                 return true;
             }
-            (self.given, self.within) = (event.revision, Within::default());
+            (self.position, self.cursor) = (event.revision, Cursor::default());
             if work.is_enough() {
                 break;
             }
         }
-        let goes_on = self.given < upto;
+        let goes_on = self.position < upto;
         self.end_step(!goes_on);
         goes_on
     }
 
-    /// Adds `event` to what each prefix of its keys has in a step of what comes after `before`, from where the last step came
-    /// to in it. Tells whether it came to its end.
+    /// Adds `event` to the group of each prefix of its keys, from the position that the last step reached. The step covers
+    /// what follows `before`. Returns whether all of the event is done.
     fn find(&mut self, event: &Event, before: Revision, work: &mut Work) -> bool {
-        for (index, (key, ..)) in event.keys.iter().enumerate().skip(self.within.keys) {
+        for (index, (key, ..)) in event.keys.iter().enumerate().skip(self.cursor.keys) {
             let key = key.as_str();
-            for &length in self.lengths.range(self.within.length..=key.len()).map(|(length, _)| length) {
+            for &length in self.lengths.range(self.cursor.length..=key.len()).map(|(length, _)| length) {
                 if work.is_enough() {
-                    self.within = Within { keys: index, length };
+                    self.cursor = Cursor { keys: index, length };
                     return false;
                 }
                 work.looks += 1;
@@ -195,26 +191,26 @@ impl Rounds {
                     work.looks += event.keys.len();
                 }
             }
-            self.within = Within { keys: index + 1, length: 0 };
+            self.cursor = Cursor { keys: index + 1, length: 0 };
         }
         true
     }
 
-    /// Makes pieces of new text: where there is enough of it, or the round `is_through`.
+    /// Turns new text into pieces, where there is enough of it or the round `is_through`.
     fn end_step(&mut self, is_through: bool) {
         for prefix in std::mem::take(&mut self.fresh) {
             let Some(group) = self.groups.get_mut(&prefix) else { continue };
             self.kept -= group.bytes();
-            if group.end_step(self.given, is_through) {
-                let mut all_at = self.given;
+            if group.end_step(self.position, is_through) {
+                let mut all_at = self.position;
                 for number in &group.numbers {
                     let Some(watch) = self.watches.get(number) else { continue };
                     all_at = all_at.min(watch.at);
                     if watch.waker.is_some() {
-                        self.sleepers.push(*number);
+                        self.to_wake.push(*number);
                     }
                 }
-                group.told_up_to(all_at);
+                group.sent_up_to(all_at);
             } else if !group.is_fresh() {
                 self.fresh.push(prefix);
             }
@@ -223,22 +219,22 @@ impl Rounds {
         self.forget_oldest();
     }
 
-    /// Keeps the text of all groups below its bound. A watch that was not sent what is dropped reads the history.
+    /// Bounds the text of all groups. A watch that still needs what is dropped reads the history.
     fn forget_oldest(&mut self) {
         while self.kept > MOST_KEPT {
-            let oldest = self.groups.values().filter_map(Group::oldest).min().unwrap_or(self.given);
-            // Half of the way, so that a few passes over all groups are enough however many pieces there are.
-            let middle = Revision(oldest.0.midpoint(self.given.0));
-            self.groups.values_mut().for_each(|group| group.told_up_to(middle));
+            let oldest = self.groups.values().filter_map(Group::oldest).min().unwrap_or(self.position);
+            // Halving needs few passes over the groups, however many pieces there are.
+            let middle = Revision(oldest.0.midpoint(self.position.0));
+            self.groups.values_mut().for_each(|group| group.sent_up_to(middle));
             self.kept = self.groups.values().map(Group::bytes).sum();
         }
     }
 
-    /// Wakes some watches that have something new. Returns how many.
+    /// Wakes some of the watches that have something to send. Returns how many.
     pub(super) fn wake_some(&mut self) -> u32 {
-        let rest = self.sleepers.len().saturating_sub(AT_ONCE);
+        let rest = self.to_wake.len().saturating_sub(AT_ONCE);
         let mut woken = 0;
-        for number in self.sleepers.drain(rest..) {
+        for number in self.to_wake.drain(rest..) {
             if let Some(watch) = self.watches.get_mut(&number) {
                 watch.wake();
                 woken += 1;
@@ -247,15 +243,15 @@ impl Rounds {
         woken
     }
 
-    /// Whether there are more to be woken.
-    pub(super) fn has_sleepers(&self) -> bool {
-        !self.sleepers.is_empty()
+    /// Whether more watches have to be woken.
+    pub(super) fn has_any_to_wake(&self) -> bool {
+        !self.to_wake.is_empty()
     }
 
-    /// Whether the history is about to go past where the rounds have come.
+    /// Whether the history is about to drop changes that were not fanned out.
     pub(super) fn are_late(&self, history: &History) -> bool {
         let (last, before) = (history.last().0, history.before().0);
-        last - self.given.0.min(last) > (last - before) / 2
+        last - self.position.0.min(last) > (last - before) / 2
     }
 
     /// What watch `number` sends next.
@@ -269,25 +265,27 @@ impl Rounds {
                 return Next::End;
             }
             let group = self.groups.get(&watch.prefix);
-            match group.map_or(Follows::Nothing(self.given), |group| group.after(watch.at, self.given)) {
-                Follows::Piece(text, upto) => {
-                    watch.tell(upto);
+            match group
+                .map_or(Available::Nothing(self.position), |group| group.after(watch.at, self.position))
+            {
+                Available::Piece(text, upto) => {
+                    watch.mark_sent(upto);
                     return Next::Text(text);
                 }
-                Follows::Kept(upto) if self.reads > 0 => {
+                Available::InHistory(upto) if self.reads > 0 => {
                     self.reads -= 1;
                     if let Some(text) = watch.read(upto, history) {
                         return Next::Text(text);
                     }
                 }
-                Follows::Kept(_) => {
-                    if !std::mem::replace(&mut watch.is_hungry, true) {
-                        self.hungry.push_back(number);
+                Available::InHistory(_) => {
+                    if !std::mem::replace(&mut watch.is_blocked, true) {
+                        self.blocked.push_back(number);
                     }
                     watch.waker = Some(cx.waker().clone());
                     return Next::Nothing;
                 }
-                Follows::Nothing(upto) => {
+                Available::Nothing(upto) => {
                     watch.at = watch.at.max(upto);
                     watch.waker = Some(cx.waker().clone());
                     return Next::Nothing;
@@ -296,54 +294,54 @@ impl Rounds {
         }
     }
 
-    /// Whether anybody waits to be allowed to read.
-    pub(super) fn are_hungry(&self) -> bool {
-        !self.hungry.is_empty()
+    /// Whether a watch waits for its turn to read the history.
+    pub(super) fn has_blocked_readers(&self) -> bool {
+        !self.blocked.is_empty()
     }
 
-    /// Those who are behind may read on: by turns, some at a time.
-    pub(super) fn feed(&mut self) {
+    /// Lets some lagging watches read on, by turns.
+    pub(super) fn allow_reads(&mut self) {
         self.reads = READS;
-        let mut fed = 0;
-        while fed < READS
-            && let Some(number) = self.hungry.pop_front()
+        let mut woken = 0;
+        while woken < READS
+            && let Some(number) = self.blocked.pop_front()
         {
             if let Some(watch) = self.watches.get_mut(&number) {
-                watch.is_hungry = false;
+                watch.is_blocked = false;
                 watch.wake();
-                fed += 1;
+                woken += 1;
             }
         }
     }
 
-    /// Where nothing else is told, tells from time to time where to go on from; and gives up those that the history has gone
-    /// past, whether their clients will ever read again or not.
-    pub(super) fn remind(&mut self, now: Instant, history: &History) {
-        let kept = self.given.0.saturating_sub(history.before().0);
+    /// Sends bookmarks where they are due, and cuts off watches whose place the history has dropped, whether or not their
+    /// clients read.
+    pub(super) fn send_bookmarks(&mut self, now: Instant, history: &History) {
+        let kept = self.position.0.saturating_sub(history.before().0);
         let far = (kept / 4).clamp(LEAST_FAR, FAR);
         for (number, watch) in &mut self.watches {
             if watch.own.is_some() || watch.is_ended {
                 continue;
             }
-            match self.groups.get(&watch.prefix).map(|group| group.after(watch.at, self.given)) {
-                Some(Follows::Nothing(_)) if watch.waker.is_some() && watch.at <= self.given => {
-                    let behind = self.given.0.saturating_sub(watch.told.0);
-                    if behind >= far || now.duration_since(watch.told_at) >= QUIET {
-                        watch.tell(self.given);
-                        watch.own = Some(frame::bookmark(self.given));
-                        self.sleepers.push(*number);
+            match self.groups.get(&watch.prefix).map(|group| group.after(watch.at, self.position)) {
+                Some(Available::Nothing(_)) if watch.waker.is_some() && watch.at <= self.position => {
+                    let behind = self.position.0.saturating_sub(watch.sent.0);
+                    if behind >= far || now.duration_since(watch.sent_at) >= QUIET {
+                        watch.mark_sent(self.position);
+                        watch.own = Some(frame::bookmark(self.position));
+                        self.to_wake.push(*number);
                     }
                 }
-                Some(Follows::Kept(_)) if history.after(watch.at).is_none() => {
+                Some(Available::InHistory(_)) if history.after(watch.at).is_none() => {
                     watch.cut_off(history);
-                    self.sleepers.push(*number);
+                    self.to_wake.push(*number);
                 }
                 _ => {}
             }
         }
     }
 
-    /// Ends all: their clients go on elsewhere from what they were told.
+    /// Ends all watches: their clients resume at another node.
     pub(super) fn end(&mut self) {
         for watch in self.watches.values_mut() {
             (watch.own, watch.is_ended) = (None, true);
@@ -352,7 +350,7 @@ impl Rounds {
     }
 }
 
-/// What a step has done.
+/// The work of one step.
 #[derive(Default)]
 struct Work {
     looks: usize,
@@ -371,21 +369,21 @@ impl Watch {
         Self {
             prefix,
             at: after,
-            told: after,
-            told_at: Instant::now(),
+            sent: after,
+            sent_at: Instant::now(),
             own: head,
             is_ended: false,
-            is_hungry: false,
+            is_blocked: false,
             waker: None,
         }
     }
 
-    /// With what is sent now all is told up to here.
-    fn tell(&mut self, upto: Revision) {
-        (self.at, self.told, self.told_at) = (upto, upto, Instant::now());
+    /// What is sent now covers everything up to here.
+    fn mark_sent(&mut self, upto: Revision) {
+        (self.at, self.sent, self.sent_at) = (upto, upto, Instant::now());
     }
 
-    /// Reads a step of the history, as far as `upto`.
+    /// Reads one step of the history, up to `upto`.
     fn read(&mut self, upto: Revision, history: &History) -> Option<Bytes> {
         let Some(events) = history.after(self.at) else {
             self.cut_off(history);
@@ -402,11 +400,11 @@ impl Watch {
         if text.is_empty() {
             return None;
         }
-        self.tell(self.at);
+        self.mark_sent(self.at);
         Some(text.freeze())
     }
 
-    /// Ends it with an event that says so.
+    /// Ends the watch with an event that says why.
     fn cut_off(&mut self, history: &History) {
         let reason = match self.at < history.began_after() {
             true => CutOffReason::StateReplaced,
@@ -414,7 +412,7 @@ impl Watch {
         };
         measure::watches_cut_off_total(reason).increment(1);
         self.is_ended = true;
-        self.own = Some(frame::cut_off(CutOff { revision: self.told, reason }));
+        self.own = Some(frame::cut_off(CutOff { revision: self.sent, reason }));
     }
 
     fn wake(&mut self) {

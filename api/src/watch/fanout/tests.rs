@@ -1,0 +1,296 @@
+use ringfence_wire::Key;
+
+use super::*;
+use crate::watch::group::MOST_BYTES;
+use crate::watch::tests::event;
+
+/// All that watch `number` has to send, and whether that is the end.
+fn sent(fanout: &mut Fanout, number: u64, history: &History) -> (String, bool) {
+    let mut all = String::new();
+    for _ in 0..10_000 {
+        match fanout.next(number, &Context::from_waker(Waker::noop()), history) {
+            Next::Text(text) => all += std::str::from_utf8(&text).unwrap(),
+            Next::Nothing if fanout.has_blocked_readers() => fanout.allow_reads(),
+            Next::Nothing => return (all, false),
+            Next::End => return (all, true),
+        }
+    }
+    panic!("it goes on for ever");
+}
+
+/// The numbers of the events that it has to send.
+fn revisions(fanout: &mut Fanout, number: u64, history: &History) -> Vec<u64> {
+    let (text, _) = sent(fanout, number, history);
+    let blocks = text.split("\n\n").filter(|block| block.contains("data: "));
+    let ids = blocks.filter_map(|block| block.lines().find_map(|line| line.strip_prefix("id: ")));
+    ids.map(|id| id.parse().unwrap()).collect()
+}
+
+fn keep(history: &mut History, revisions: std::ops::RangeInclusive<u64>, keys: &[&str]) {
+    revisions.for_each(|revision| history.keep(event(revision, keys)));
+}
+
+fn round(fanout: &mut Fanout, history: &History) -> u32 {
+    while fanout.step(history, history.last()) {}
+    let mut woken = 0;
+    while fanout.has_any_to_wake() {
+        woken += fanout.wake_some();
+    }
+    woken
+}
+
+#[test]
+fn a_change_is_found_once_for_each_prefix_of_any_of_its_keys() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    let prefixes = ["", "a", "a/", "a/\u{e4}", "a/\u{e4}b", "b", "a", "a/x"];
+    let numbers = prefixes.map(|prefix| fanout.enter(prefix, Revision(0), &history));
+    for number in numbers {
+        sent(&mut fanout, number, &history);
+    }
+    keep(&mut history, 1..=1, &["a/\u{e4}", "a/\u{e4}b", "a"]);
+    keep(&mut history, 2..=2, &["c"]);
+    keep(&mut history, 3..=3, &["b/a"]);
+    assert_eq!((round(&mut fanout, &history), fanout.position), (7, Revision(3)));
+    let all: Vec<_> = numbers.map(|number| revisions(&mut fanout, number, &history)).to_vec();
+    assert_eq!(all, [vec![1, 2, 3], vec![1], vec![1], vec![1], vec![1], vec![3], vec![1], vec![]]);
+    assert_eq!(round(&mut fanout, &history), 0);
+}
+
+#[test]
+fn not_all_are_woken_at_once() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    for _ in 0..AT_ONCE + 1 {
+        let number = fanout.enter("a", Revision(0), &history);
+        sent(&mut fanout, number, &history);
+    }
+    keep(&mut history, 1..=1, &["a"]);
+    fanout.step(&history, Revision(1));
+    assert_eq!((fanout.wake_some(), fanout.has_any_to_wake()), (AT_ONCE as u32, true));
+    assert_eq!((fanout.wake_some(), fanout.has_any_to_wake()), (1, false));
+    assert!(fanout.watches.values().all(|watch| watch.waker.is_none()));
+}
+
+#[test]
+fn a_round_is_made_of_short_steps_and_ends_where_it_was_to() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    fanout.enter("", Revision(0), &history);
+    let steps = STEP as u64 + 1;
+    keep(&mut history, 1..=steps + 5, &["a"]);
+    assert_eq!((fanout.step(&history, Revision(steps)), fanout.position), (true, Revision(steps - 1)));
+    assert_eq!((fanout.step(&history, Revision(steps)), fanout.position), (false, Revision(steps)));
+    round(&mut fanout, &history);
+    // Long ones are given out in smaller steps.
+    keep(&mut history, steps + 6..=steps + 206, &[&"k".repeat(Key::MAX_BYTES)]);
+    assert!(fanout.step(&history, history.last()));
+    assert!(fanout.position < Revision(steps + 130), "{:?}", fanout.position);
+}
+
+/// Once a step counted only the text that it made: that of a change of many keys, and of watches of prefixes of all lengths,
+/// took most of a second.
+#[test]
+fn a_step_is_short_however_many_prefixes_are_looked_for_and_may_end_within_a_change() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    let keys: Vec<String> =
+        (0..64).map(|key| char::from(b'0' + key).to_string().repeat(Key::MAX_BYTES)).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    // None of these finds anything, so that no text is made.
+    let others = "z".repeat(Key::MAX_BYTES);
+    let others: Vec<u64> =
+        (1..=others.len()).map(|length| fanout.enter(&others[..length], Revision(0), &history)).collect();
+    keep(&mut history, 1..=3, &keys);
+    let (mut steps, mut numbers) = (1, Vec::new());
+    while fanout.step(&history, Revision(3)) {
+        steps += 1;
+        if steps == 3 {
+            assert_eq!(fanout.position, Revision(0), "it is still with the first change");
+            // The keys of these were looked through already, or not yet.
+            let prefixes = [keys[0], "1", "", &keys[63][..9]];
+            numbers.extend(prefixes.map(|prefix| fanout.enter(prefix, Revision(0), &history)));
+        }
+    }
+    // 3 changes of 64 keys, of each of which 512 prefixes are looked for.
+    assert!(steps >= 12, "{steps} steps");
+    for number in numbers {
+        assert_eq!(revisions(&mut fanout, number, &history), [1, 2, 3]);
+    }
+    for number in others {
+        assert_eq!(revisions(&mut fanout, number, &history), [0; 0]);
+    }
+}
+
+#[test]
+fn what_is_kept_for_slow_readers_has_a_bound_for_all_prefixes_together() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    let prefixes: Vec<String> = (0..400).map(|number| format!("{number:03}/")).collect();
+    let numbers: Vec<u64> =
+        prefixes.iter().map(|prefix| fanout.enter(prefix, Revision(0), &history)).collect();
+    let mut most = 0;
+    for revision in 1..=60_000_u64 {
+        let prefix = &prefixes[revision as usize % prefixes.len()];
+        keep(&mut history, revision..=revision, &[&format!("{prefix}{}", "k".repeat(500))]);
+        if revision % 1_000 == 0 {
+            round(&mut fanout, &history);
+            most = most.max(fanout.kept);
+            assert_eq!(fanout.kept, fanout.groups.values().map(Group::bytes).sum::<usize>());
+        }
+    }
+    assert!((MOST_KEPT / 2..=MOST_KEPT).contains(&most), "{most} bytes");
+    numbers.into_iter().for_each(|number| fanout.leave(number));
+    assert_eq!(fanout.kept, 0);
+}
+
+#[test]
+fn one_that_begins_later_or_ahead_of_the_rounds_is_told_all_after_its_number_and_nothing_twice() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    let first = fanout.enter("a", Revision(0), &history);
+    keep(&mut history, 1..=4, &["a"]);
+    round(&mut fanout, &history);
+    keep(&mut history, 5..=9, &["a"]);
+    // Of these two the rounds have come to 4.
+    let (behind, ahead) =
+        (fanout.enter("a", Revision(2), &history), fanout.enter("a", Revision(7), &history));
+    assert_eq!(revisions(&mut fanout, behind, &history), [3, 4]);
+    assert_eq!(revisions(&mut fanout, ahead, &history), [0; 0]);
+    assert_eq!(round(&mut fanout, &history), 2, "who waits is woken");
+    assert_eq!(revisions(&mut fanout, behind, &history), [5, 6, 7, 8, 9]);
+    assert_eq!(revisions(&mut fanout, ahead, &history), [8, 9]);
+    assert_eq!(revisions(&mut fanout, first, &history), (1..=9).collect::<Vec<_>>());
+    keep(&mut history, 10..=10, &["a"]);
+    round(&mut fanout, &history);
+    for number in [first, behind, ahead] {
+        assert_eq!(revisions(&mut fanout, number, &history), [10]);
+    }
+    assert!(matches!(fanout.groups["a"].after(Revision(0), fanout.position), Available::InHistory(_)));
+}
+
+#[test]
+fn who_reads_slowly_has_the_rest_from_the_history() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    let number = fanout.enter("", Revision(0), &history);
+    sent(&mut fanout, number, &history);
+    let long = "k".repeat(Key::MAX_BYTES);
+    let changes = 3 * (MOST_BYTES / Key::MAX_BYTES) as u64;
+    keep(&mut history, 1..=changes, &[&long]);
+    round(&mut fanout, &history);
+    assert!(matches!(fanout.groups[""].after(Revision(0), fanout.position), Available::InHistory(_)));
+    assert_eq!(revisions(&mut fanout, number, &history), (1..=changes).collect::<Vec<_>>());
+}
+
+#[test]
+fn those_who_are_behind_read_a_few_steps_together_until_they_may_go_on() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    keep(&mut history, 1..=20_000, &["a"]);
+    let numbers = ["a", "x", "a"].map(|prefix| fanout.enter(prefix, Revision(0), &history));
+    let next =
+        |fanout: &mut Fanout, number| fanout.next(number, &Context::from_waker(Waker::noop()), &history);
+    for number in numbers {
+        assert!(matches!(next(&mut fanout, number), Next::Text(_)), "the head");
+    }
+    fanout.allow_reads();
+    assert!(matches!(next(&mut fanout, numbers[0]), Next::Text(text) if text.len() < 2 * STEP_BYTES));
+    // One that finds nothing uses up the rest.
+    assert_eq!(next(&mut fanout, numbers[1]), Next::Nothing);
+    assert_eq!(fanout.watches[&numbers[1]].at, Revision((u64::from(READS) - 1) * STEP as u64));
+    assert_eq!(next(&mut fanout, numbers[2]), Next::Nothing);
+    assert!(fanout.has_blocked_readers());
+    fanout.allow_reads();
+    assert!(!fanout.has_blocked_readers() && fanout.watches[&numbers[2]].waker.is_none(), "they are woken");
+    assert!(matches!(next(&mut fanout, numbers[2]), Next::Text(_)));
+}
+
+#[test]
+fn one_that_the_history_has_gone_past_is_cut_off_when_it_reads_or_is_looked_for() {
+    for (reads, is_replaced) in [(true, true), (false, true), (true, false), (false, false)] {
+        let (mut fanout, mut history) = (Fanout::default(), History::default());
+        let numbers = ["a", "a"].map(|prefix| fanout.enter(prefix, Revision(0), &history));
+        keep(&mut history, 1..=1, &["a"]);
+        round(&mut fanout, &history);
+        let [slow, ended] = numbers.map(|number| revisions(&mut fanout, number, &history));
+        assert_eq!((slow, ended), (vec![1], vec![1]));
+        if is_replaced {
+            history.start_after(Revision(90_000));
+        } else {
+            keep(&mut history, 2..=90_000, &["a"]);
+        }
+        // This one comes with what is kept now.
+        let new = fanout.enter("a", Revision(90_000), &history);
+        round(&mut fanout, &history);
+        if !reads {
+            fanout.send_bookmarks(Instant::now(), &history);
+            assert!(fanout.watches[&numbers[0]].is_ended && !fanout.watches[&new].is_ended);
+        }
+        let (text, is_ended) = sent(&mut fanout, numbers[0], &history);
+        let reason = if is_replaced { "state-replaced" } else { "too-slow" };
+        let end = format!("event: cut-off\ndata: {{\"revision\":1,\"reason\":\"{reason}\"}}\n\n");
+        assert_eq!((text, is_ended), (end, true));
+        assert_eq!(sent(&mut fanout, numbers[0], &history), (String::new(), true), "only once");
+        keep(&mut history, 90_001..=90_001, &["a"]);
+        round(&mut fanout, &history);
+        assert_eq!(revisions(&mut fanout, new, &history), [90_001]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_told_nothing_for_long_or_while_much_happens_is_told_where_to_go_on_from() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    keep(&mut history, 1..=1, &["a"]);
+    let number = fanout.enter("x", Revision(1), &history);
+    sent(&mut fanout, number, &history);
+    let mut reminded = |seconds, position, history: &mut History| {
+        keep(history, history.last().0 + 1..=position, &["a"]);
+        round(&mut fanout, history);
+        fanout.send_bookmarks(Instant::now() + Duration::from_secs(seconds), history);
+        while fanout.has_any_to_wake() {
+            fanout.wake_some();
+        }
+        sent(&mut fanout, number, history).0
+    };
+    assert_eq!(reminded(14, 64, &mut history), "");
+    assert_eq!(reminded(15, 64, &mut history), "id: 64\n\n");
+    assert_eq!(reminded(0, 64 + 63, &mut history), "");
+    assert_eq!(
+        reminded(0, 64 + 64, &mut history),
+        "id: 128\n\n",
+        "a quarter of what is kept, or 64 if that is more"
+    );
+    assert_eq!(reminded(0, 40_000, &mut history), "id: 40000\n\n");
+    assert_eq!(reminded(0, 49_000, &mut history), "");
+    assert_eq!(reminded(0, 54_000, &mut history), "id: 54000\n\n");
+}
+
+#[test]
+fn one_that_has_something_to_send_is_not_reminded() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    let number = fanout.enter("a", Revision(0), &history);
+    sent(&mut fanout, number, &history);
+    keep(&mut history, 1..=1, &["a"]);
+    round(&mut fanout, &history);
+    fanout.send_bookmarks(Instant::now() + 2 * QUIET, &history);
+    let (text, _) = sent(&mut fanout, number, &history);
+    assert!(text.starts_with("event: granted\nid: 1\n") && text.matches("id: ").count() == 1, "{text}");
+}
+
+#[test]
+fn rounds_are_late_where_half_of_the_history_came_since() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    fanout.enter("a", Revision(0), &history);
+    keep(&mut history, 1..=100, &["a"]);
+    round(&mut fanout, &history);
+    keep(&mut history, 101..=200, &["a"]);
+    assert!(!fanout.are_late(&history));
+    keep(&mut history, 201..=201, &["a"]);
+    assert!(fanout.are_late(&history));
+}
+
+#[test]
+fn nothing_is_left_of_watches_that_have_gone() {
+    let (mut fanout, history) = (Fanout::default(), History::default());
+    let numbers = ["a", "b", "a", "abc"].map(|prefix| fanout.enter(prefix, Revision(0), &history));
+    assert_eq!(fanout.lengths, BTreeMap::from([(1, 2), (3, 1)]));
+    fanout.leave(numbers[0]);
+    assert_eq!((fanout.lengths[&1], fanout.groups.len()), (2, 3));
+    for number in numbers {
+        fanout.leave(number);
+    }
+    assert!(fanout.watches.is_empty() && fanout.groups.is_empty() && fanout.lengths.is_empty());
+}
