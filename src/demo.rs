@@ -1,16 +1,15 @@
-//! The story that this project exists for, played on a cluster of its own and checked as it is told.
+//! `ringfence demo`: a stale writer on a real cluster, verified as it is printed.
 //!
-//! 1. A writer is paused past the end of its lease while another one works. Its late write is rejected by a file that
-//!    checks tokens; in a file that does not it destroys what the other one wrote.
+//! 1. A writer is paused past the end of its lease while another one works. A file that checks tokens rejects its late
+//!    write. In a file that does not, the late write destroys the other writer's.
 //! 2. The leader is killed, and 3. all nodes are: the next token is still larger, and no lease is lost.
-//! 4. The late write is made again at a Redis and a PostgreSQL that compare tokens, where they are installed.
+//! 4. If Redis or PostgreSQL is installed, each rejects the same late write by itself.
 //!
-//! Nothing is acted. Nodes and writers are processes, what is said of the files was read from them, and each claim
-//! of the summary was found true in this run.
+//! Nothing is simulated. Nodes and writers are processes, file contents are read back, and the summary lists only claims
+//! that were checked in this run.
 
 mod accounts;
-mod claims;
-mod client;
+mod checks;
 mod databases;
 mod killed_nodes;
 mod paused_writer;
@@ -18,38 +17,40 @@ mod screen;
 pub(crate) mod writer;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use ringfence_wire::{LeaseId, Token};
+use anyhow::bail;
+use ringfence_client::{Client, Consistency, Error, Grant, LeaseId, LeaseView, Lock, Token};
 
-use self::claims::Claims;
-use self::client::Client;
+use self::checks::Checks;
 use self::databases::LateWrite;
 use self::screen::Screen;
 use crate::nodes::{Node, Nodes};
 
-/// The time-to-live of the leases that are to outlast the demo, in milliseconds.
-const LONG_MS: u32 = 600_000;
+/// The ttl of leases that must outlive the demo.
+const LONG_TTL: Duration = Duration::from_secs(600);
+/// Longer than an election takes on a busy machine. The client gives up after 5 s.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The cluster, and what has been seen of it so far.
 struct Demo<'a> {
     nodes: &'a mut Nodes,
     client: Client,
     screen: Screen,
-    claims: Claims,
-    /// The leases that must be found again as they are.
+    checks: Checks,
+    /// Leases that must survive every kill.
     live: Vec<(LeaseId, Token)>,
-    /// The write of the first act that came too late.
+    /// The late write of part 1.
     late: Option<LateWrite>,
 }
 
-/// Plays it on `nodes`, which have not been started; `dir` is for the files of the story. An error says what was not so.
+/// Runs the demo on `nodes`, which are not started yet, with its files in `dir`. An error names the claim that failed.
 pub(crate) async fn play(nodes: &mut Nodes, dir: &Path) -> anyhow::Result<()> {
     let screen = Screen::new();
     screen.title("Ringfence: a lease cannot keep a paused writer out. A number can.")?;
     nodes.start()?;
     nodes.ready().await?;
-    let client = Client::new(nodes.all().iter().map(|node| node.http).collect());
-    let mut demo = Demo { nodes, client, screen, claims: Claims::default(), live: Vec::new(), late: None };
+    let client = Client::connect(nodes.all().iter().map(Node::url))?;
+    let mut demo = Demo { nodes, client, screen, checks: Checks::default(), live: Vec::new(), late: None };
     demo.introduction()?;
     demo.a_writer_is_paused(dir).await?;
     demo.the_leader_is_killed().await?;
@@ -62,33 +63,54 @@ impl Demo<'_> {
     fn introduction(&self) -> anyhow::Result<()> {
         let pids: Vec<String> =
             self.nodes.all().iter().filter_map(Node::pid).map(|pid| pid.to_string()).collect();
-        self.screen.text(&format!(
-            "The three nodes of a cluster are up: processes {}.\n\n\
-             Two files hold the balance of account 42. The first is guarded: it keeps the\n\
-             highest fence it has seen, and checks the token of each write against it. The\n\
-             second trusts whoever has acquired a lease.",
+        Ok(self.screen.text(&format!(
+            "A cluster of three nodes is running: processes {}.\n\n\
+             Two files hold the balance of account 42. The guarded file stores the highest\n\
+             fence it has seen and checks the token of every write against it. The other\n\
+             file trusts every writer that has acquired a lease.",
             pids.join(", ")
-        ))?;
-        Ok(())
+        ))?)
     }
 
     fn summary(&self) -> anyhow::Result<()> {
-        self.screen.title(&format!("Checked in this run, in {:.1} s", self.screen.elapsed_s()))?;
-        for claim in self.claims.proven() {
+        self.screen.title(&format!("Verified in this run, in {:.1} s", self.screen.elapsed_s()))?;
+        for claim in self.checks.verified() {
             self.screen.claim(claim)?;
         }
-        self.screen.text(
-            "\nTry next: ringfence dev, which keeps three nodes running and shows a curl line.\n\
-             README.md says what is guaranteed, what is not, and how a database checks.\n",
-        )?;
-        Ok(())
+        Ok(self.screen.text(
+            "\nNext: `ringfence dev` keeps three nodes running and prints curl commands to try.\n\
+             README.md lists what is guaranteed and what is not.\n",
+        )?)
     }
 
-    /// A lease that is to outlast the demo.
+    /// Acquires `key` with a lease that outlives the demo.
     async fn acquire(&mut self, holder: &str, key: &str) -> anyhow::Result<Token> {
-        let lease_id = LeaseId::random();
-        let grant = self.client.acquire(lease_id, holder, &key.parse()?, LONG_MS, 0).await?;
-        self.live.push((lease_id, grant.token));
+        let grant = acquire(self.client.lock(key).holder(holder).ttl(LONG_TTL)).await?;
+        self.live.push((grant.lease_id, grant.token));
         Ok(grant.token)
+    }
+}
+
+/// Acquires, through changes of the leader. Nothing renews or releases the lease.
+async fn acquire(lock: Lock) -> anyhow::Result<Grant> {
+    let began = Instant::now();
+    loop {
+        match lock.clone().no_renew().acquire().await {
+            Err(Error::Unavailable { .. } | Error::Unknown { .. }) if began.elapsed() < ACQUIRE_TIMEOUT => {}
+            lease => {
+                let lease = lease?;
+                let grant = lease.grant();
+                lease.into_id();
+                return Ok(grant);
+            }
+        }
+    }
+}
+
+/// A granted lease, as the cluster has it.
+async fn granted(client: &Client, lease_id: LeaseId) -> anyhow::Result<Grant> {
+    match client.lease(lease_id, Consistency::Linearizable).await? {
+        LeaseView::Granted(grant) => Ok(*grant),
+        LeaseView::Waiting(_) => bail!("lease {lease_id} is not granted"),
     }
 }

@@ -1,47 +1,46 @@
-//! The nodes of a cluster on this machine, each a process of its own: started, watched, killed, and started again on
-//! their data.
+//! A cluster on this machine, each node a child process: started, killed, and restarted on its data.
 //!
-//! Node N listens for clients on the base port + N and for its peers on the base port + 100 + N; its data is in
-//! `node-N`.
+//! Node N serves clients on base port + N and peers on base port + 100 + N. Its data is in `node-N`.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use axum::body::Bytes;
-use hyper::{Method, StatusCode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::child::{self, Child};
-use crate::exchange::exchange;
+use crate::poll;
 
-/// The most nodes that are run here.
 pub(crate) const MAX_NODES: u16 = 9;
 
-/// How far the ports for peers lie above those for clients.
-const PEERS: u16 = 100;
-const READY_WITHIN: Duration = Duration::from_secs(30);
-/// A look whether a node is ready takes no longer: it gives up by itself after a second.
-const LOOK: Duration = Duration::from_secs(2);
+/// Peer port minus client port.
+const PEER_OFFSET: u16 = 100;
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longer than the second after which a node itself answers /readyz with 503.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where nodes log to, from warnings up.
+/// Where nodes log warnings and errors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Log {
-    /// To this process's standard error.
+    /// The standard error of this process.
     Stderr,
-    /// Each to `node-N.log` beside its data.
+    /// `node-N.log`, next to the node's data.
     Files,
 }
 
-/// What nodes are told besides who they are: variables of the environment, for `ringfence serve`. Unlike arguments these
-/// are not shown to everybody on the machine.
+/// Environment variables for `ringfence serve`. Arguments would be visible to every user of the machine, with the
+/// password in a URL.
 pub(crate) type Variables = Vec<(&'static str, OsString)>;
 
-/// The nodes, ended when dropped.
+/// The nodes. They are killed on drop.
 pub(crate) struct Nodes {
     nodes: Vec<Node>,
     data: PathBuf,
@@ -49,16 +48,17 @@ pub(crate) struct Nodes {
     log: Log,
 }
 
-/// One node, which may have a process.
+/// One node.
 pub(crate) struct Node {
     pub(crate) id: u16,
     pub(crate) http: SocketAddr,
     peer: SocketAddr,
+    /// `None` while it is down.
     process: Option<Child>,
 }
 
 impl Nodes {
-    /// `count` nodes, none of them started.
+    /// `count` nodes, not started yet.
     pub(crate) fn new(
         count: u16,
         base_port: u16,
@@ -66,23 +66,23 @@ impl Nodes {
         variables: Variables,
         log: Log,
     ) -> anyhow::Result<Self> {
-        let highest = u16::MAX - PEERS - MAX_NODES;
-        ensure!(base_port <= highest, "--base-port is at most {highest}");
+        let highest = u16::MAX - PEER_OFFSET - MAX_NODES;
+        ensure!(base_port <= highest, "--base-port must be at most {highest}");
         let nodes = (1..=count).map(|id| Node {
             id,
             http: address(base_port + id),
-            peer: address(base_port + PEERS + id),
+            peer: address(base_port + PEER_OFFSET + id),
             process: None,
         });
         Ok(Self { nodes: nodes.collect(), data: data.to_owned(), variables, log })
     }
 
-    /// All of them, by id.
+    /// All nodes, ordered by id.
     pub(crate) fn all(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// Starts each that has no process.
+    /// Starts every node that is down.
     pub(crate) fn start(&mut self) -> anyhow::Result<()> {
         let peers: Vec<String> = self.nodes.iter().map(|node| format!("{}={}", node.id, node.peer)).collect();
         let peers = peers.join(",");
@@ -106,25 +106,21 @@ impl Nodes {
         Ok(())
     }
 
-    /// Waits until all that have a process are ready for requests.
+    /// Waits until every running node answers /readyz with 200.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + READY_WITHIN;
-        for index in 0..self.nodes.len() {
-            let Node { id, http, .. } = self.nodes[index];
-            while self.nodes[index].process.is_some() && !is_ready(http).await {
-                self.fail_if_ended()?;
-                ensure!(
-                    Instant::now() < deadline,
-                    "node {id} is not ready after {} s",
-                    READY_WITHIN.as_secs()
-                );
-                tokio::time::sleep(Duration::from_millis(50)).await;
+        poll::until(READY_TIMEOUT, "the nodes did not become ready", async || {
+            self.fail_if_ended()?;
+            for node in self.nodes.iter().filter(|node| node.process.is_some()) {
+                if !is_ready(node.http).await {
+                    return Ok(None);
+                }
             }
-        }
-        Ok(())
+            Ok(Some(()))
+        })
+        .await
     }
 
-    /// Fails if one has ended that was not killed here.
+    /// Fails if a node exited without being killed here.
     pub(crate) fn fail_if_ended(&mut self) -> anyhow::Result<()> {
         for node in &mut self.nodes {
             if let Some(process) = &mut node.process
@@ -132,18 +128,18 @@ impl Nodes {
             {
                 let log = std::fs::read_to_string(self.data.join(format!("node-{}.log", node.id)));
                 let last = log.unwrap_or_default().lines().last().unwrap_or_default().to_owned();
-                bail!("node {} has ended ({status}); ending the others. {last}", node.id);
+                bail!("node {} exited ({status}); stopping the others. {last}", node.id);
             }
         }
         Ok(())
     }
 
-    /// Kills node `id` with SIGKILL, and returns when it is gone.
+    /// Kills node `id` with SIGKILL and reaps it.
     pub(crate) fn kill(&mut self, id: u16) {
         self.nodes.iter_mut().filter(|node| node.id == id).for_each(|node| node.process = None);
     }
 
-    /// The same with all of them, as nearly at once as can be.
+    /// Kills all nodes: every SIGKILL is sent before the first process is reaped.
     pub(crate) fn kill_all(&mut self) -> anyhow::Result<()> {
         for process in self.nodes.iter_mut().filter_map(|node| node.process.as_mut()) {
             process.kill()?;
@@ -153,7 +149,7 @@ impl Nodes {
     }
 }
 
-/// As nearly at once as can be, so that none is left to complain about the others.
+/// Kills all at once, so that no survivor logs that the others are gone.
 impl Drop for Nodes {
     fn drop(&mut self) {
         let _ = self.kill_all();
@@ -161,41 +157,53 @@ impl Drop for Nodes {
 }
 
 impl Node {
-    /// The id of its process, while it has one.
+    /// `None` while it is down.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Child::pid)
     }
+
+    /// Where clients reach it.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.http)
+    }
 }
 
-/// Base ports that no other cluster started by this has.
+/// A base port reserved against other clusters on this machine.
 pub(crate) struct Ports {
     pub(crate) base: u16,
-    /// Whoever listens on the base port itself has those that belong to it.
-    _claim: TcpListener,
+    /// Bound to the base port itself, which no node uses.
+    _reservation: TcpListener,
 }
 
 impl Ports {
-    /// Looks for ports that are free, below those that connections come from: so they stay free while a node is down.
-    pub(crate) fn claim(nodes: u16) -> anyhow::Result<Self> {
-        let candidates: Vec<u16> = (20_000..32_000).step_by(usize::from(2 * PEERS)).collect();
+    /// Finds free ports below the ephemeral range, so that no connection takes the port of a node that is down.
+    pub(crate) fn reserve(nodes: u16) -> anyhow::Result<Self> {
+        let candidates: Vec<u16> = (20_000..32_000).step_by(usize::from(2 * PEER_OFFSET)).collect();
         let first = RandomState::new().hash_one(()) as usize % candidates.len();
         let is_free = |port| TcpListener::bind(address(port)).is_ok();
         candidates[first..]
             .iter()
             .chain(&candidates[..first])
             .find_map(|&base| {
-                let claim = TcpListener::bind(address(base)).ok()?;
-                let are_free = (1..=nodes).all(|id| is_free(base + id) && is_free(base + PEERS + id));
-                are_free.then_some(Self { base, _claim: claim })
+                let reservation = TcpListener::bind(address(base)).ok()?;
+                let are_free = (1..=nodes).all(|id| is_free(base + id) && is_free(base + PEER_OFFSET + id));
+                are_free.then_some(Self { base, _reservation: reservation })
             })
-            .context("no ports are free between 20,000 and 32,000")
+            .context("no free ports between 20000 and 32000")
     }
 }
 
-/// Whether the node at `http` says so itself.
+/// `GET /readyz`. Only the status line is read.
 async fn is_ready(http: SocketAddr) -> bool {
-    let answer = exchange(http, Method::GET, "/readyz", Bytes::new(), LOOK).await;
-    answer.is_ok_and(|answer| answer.status == StatusCode::OK)
+    let probe = async {
+        let mut stream = TcpStream::connect(http).await?;
+        let request = format!("GET /readyz HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).await?;
+        io::Result::Ok(&status == b"HTTP/1.1 200")
+    };
+    matches!(timeout(PROBE_TIMEOUT, probe).await, Ok(Ok(true)))
 }
 
 fn address(port: u16) -> SocketAddr {

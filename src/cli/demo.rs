@@ -16,7 +16,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     runtime()?.block_on(async {
         let mut stop = Stop::new()?;
         let dir = tempfile::Builder::new().prefix("ringfence-demo-").tempdir()?;
-        let ports = Ports::claim(NODES)?;
+        let ports = Ports::reserve(NODES)?;
         // Its guards end with it, so small tokens, which are easier to follow, do no harm.
         let variables = vec![("RINGFENCE_FIRST_REVISION", "1".into())];
         let mut nodes = Nodes::new(NODES, ports.base, dir.path(), variables, Log::Files)?;

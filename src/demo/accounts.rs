@@ -1,18 +1,18 @@
-//! What the two writers write to: the balance of one account, in a file that checks their tokens and in one that does not.
+//! The balance of one account, in a file that checks tokens and in one that does not.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use ringfence_guard::{Admission, Claim, GuardedFile};
 
-/// The same account, twice.
+/// Both files.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     guarded: GuardedFile,
     plain: PathBuf,
 }
 
-/// The balance as each of the files has it.
+/// The balance in each file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Balances {
     pub(crate) guarded: u64,
@@ -20,12 +20,12 @@ pub(crate) struct Balances {
 }
 
 impl Accounts {
-    /// Those in `dir`.
+    /// The files in `dir`.
     pub(crate) fn open(dir: &Path) -> Self {
         Self { guarded: GuardedFile::open(dir.join("guarded")), plain: dir.join("plain") }
     }
 
-    /// Opens the account, with this in both files.
+    /// Creates both files with this balance.
     pub(crate) fn create(dir: &Path, balance: u64) -> anyhow::Result<Self> {
         let accounts = Self::open(dir);
         GuardedFile::create(dir.join("guarded"), balance.to_string().as_bytes())?;
@@ -33,23 +33,23 @@ impl Accounts {
         Ok(accounts)
     }
 
-    /// Shuts earlier holders out of the guarded file, and reads both.
+    /// Raises the fence of the guarded file to `claim`, then reads both.
     pub(crate) fn read_as(&self, claim: Claim) -> anyhow::Result<Balances> {
         if let Admission::Stale { high } = self.guarded.touch(claim)? {
-            bail!("token {} is dead already: the fence is {high}", claim.token());
+            bail!("token {} is stale: the fence is {high}", claim.token());
         }
         self.read()
     }
 
-    /// What stands in the files.
+    /// Reads both files.
     pub(crate) fn read(&self) -> anyhow::Result<Balances> {
         let guarded = String::from_utf8(self.guarded.read()?.data)?;
         let plain = std::fs::read_to_string(&self.plain)?;
-        let parse = |balance: &str| balance.parse().with_context(|| format!("`{balance}` is no balance"));
+        let parse = |balance: &str| balance.parse().with_context(|| format!("`{balance}` is not a balance"));
         Ok(Balances { guarded: parse(&guarded)?, plain: parse(&plain)? })
     }
 
-    /// Writes to both: the plain file takes it from anyone, the guarded one says whether it did.
+    /// Writes both files. The plain one takes every write; the result is the guarded one's.
     pub(crate) fn write(&self, claim: Claim, new: Balances) -> anyhow::Result<Admission> {
         std::fs::write(&self.plain, new.plain.to_string())?;
         Ok(self.guarded.write(claim, new.guarded.to_string().as_bytes())?)

@@ -1,79 +1,74 @@
-//! The last acts, where these servers are installed: A's late write again, at a Redis and at a PostgreSQL that compare
-//! tokens themselves. No node is asked.
+//! Part 4, if they are installed: Redis and PostgreSQL compare tokens themselves and reject A's late write. No node is
+//! involved.
 
+use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
-use redis::aio::MultiplexedConnection;
+use anyhow::{Context, ensure};
+use ringfence_client::{Key, Token};
 use ringfence_guard::redis::RedisGuard;
 use ringfence_guard::{Admission, Claim};
-use ringfence_wire::{Key, Token};
 use rustix::process::geteuid;
-use tokio::time::{sleep, timeout};
 
 use super::Demo;
 use super::screen::Tone::{Bad, Good, Plain};
 use crate::child::Child;
+use crate::poll;
 
-/// How long a server may take to be ready.
-const READY_WITHIN: Duration = Duration::from_secs(20);
-/// The user and group without rights. PostgreSQL does not run as root.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// The unprivileged user and group, for PostgreSQL, which refuses to run as root.
 const NOBODY: u32 = 65_534;
-/// The rule for PostgreSQL, as any writer installs it.
+/// The guard for PostgreSQL, as every user installs it.
 const SQL: &str = include_str!("../../guard/sql/postgres.sql");
 
-/// A's write that comes after B's, as in the first act.
+/// The writes of part 1: B's, then A's with a stale token.
 #[derive(Clone, Debug)]
 pub(super) struct LateWrite {
     pub(super) key: Key,
-    /// A's token, which is dead, and what A writes.
+    /// Token and balance.
     pub(super) a: (Token, u64),
-    /// B's, which is live.
     pub(super) b: (Token, u64),
 }
 
-/// What became of both writes.
+/// What a database did with both writes.
 struct Outcome {
-    /// What the database said to A.
-    said: Option<String>,
-    /// What it holds, where tokens are compared and where they are not.
+    /// Its answer to A.
+    rejection: Option<String>,
+    /// The balance where tokens are compared, and where they are not.
     guarded: u64,
     plain: u64,
 }
 
 impl Demo<'_> {
     pub(super) async fn a_late_write_reaches_databases(&mut self, dir: &Path) -> anyhow::Result<()> {
-        let late = self.late.clone().context("the first act was not played")?;
-        let mut number = 3;
+        let late = self.late.clone().context("part 1 did not run")?;
+        let mut part = 3;
         let mut missing = Vec::new();
-        match found("redis-server", &[]) {
+        match find("redis-server", &[]) {
             Some(program) => {
-                number += 1;
-                self.screen.title(&format!("{number}. The same late write, at Redis"))?;
-                let dir = dir.join("redis");
-                std::fs::create_dir(&dir)?;
-                let outcome = at_redis(&program, &dir, &late).await?;
+                part += 1;
+                self.screen.title(&format!("{part}. The same late write, at Redis"))?;
+                let outcome = at_redis(&program, dir, &late).await?;
                 self.show("Redis", &late, &outcome)?;
             }
             None => missing.push("redis-server"),
         }
-        let folders = newest_first(Path::new("/usr/lib/postgresql"));
-        let programs = ["initdb", "postgres", "psql"].map(|name| found(name, &folders));
-        match programs {
-            [Some(_), Some(_), Some(_)] if geteuid().is_root() && !lets_nobody_in(dir)? => {
+        let folders = postgres_folders();
+        match ["initdb", "postgres", "psql"].map(|name| find(name, &folders)) {
+            [Some(_), Some(_), Some(_)] if geteuid().is_root() && !nobody_can_enter(dir)? => {
                 self.screen.text(&format!(
                     "\nPostgreSQL does not run as root, and the user `nobody` cannot enter\n{}.\n\
-                     As another user, or with another TMPDIR, this goes on: the same late write there.",
+                     Run this as another user or set TMPDIR to see the same late write there.",
                     dir.parent().unwrap_or(dir).display()
                 ))?;
             }
             [Some(initdb), Some(postgres), Some(psql)] => {
-                number += 1;
-                self.screen.title(&format!("{number}. The same late write, at PostgreSQL"))?;
+                part += 1;
+                self.screen.title(&format!("{part}. The same late write, at PostgreSQL"))?;
                 let outcome = at_postgres([&initdb, &postgres, &psql], dir, &late).await?;
                 self.show("PostgreSQL", &late, &outcome)?;
             }
@@ -81,62 +76,61 @@ impl Demo<'_> {
         }
         if !missing.is_empty() {
             let servers = missing.join(" and ");
-            self.screen
-                .text(&format!("\nWith {servers} installed, this goes on: the same late write there."))?;
+            self.screen.text(&format!("\nInstall {servers} to see the same late write there."))?;
         }
         Ok(())
     }
 
     fn show(&mut self, database: &str, late: &LateWrite, outcome: &Outcome) -> anyhow::Result<()> {
-        let ((a, by_a), (b, by_b)) = (late.a, late.b);
-        let said = outcome.said.as_deref().unwrap_or("nothing");
-        let rejected = outcome.said.is_some() && outcome.guarded == by_b && outcome.plain == by_a;
-        let claim = format!("{database} itself rejected the late write; unguarded it took it.");
-        self.claims.check(rejected, claim)?;
+        let LateWrite { a: (a, by_a), b: (b, by_b), .. } = late;
+        let Outcome { rejection, guarded, plain } = outcome;
+        let rejected = rejection.is_some() && guarded == by_b && plain == by_a;
+        let claim = format!("{database} itself rejected the late write. Unguarded, it took it.");
+        self.checks.check(rejected, claim)?;
         self.screen.event(&format!(
-            "B writes {by_b} with token {b}; then A writes {by_a} with token {a}.\n{said}"
+            "B writes {by_b} with token {b}; then A writes {by_a} with token {a}.\n{}",
+            rejection.as_deref().unwrap_or_default()
         ))?;
-        self.screen.text("")?;
-        for (left, right) in [
+        self.screen.columns([
             ((Plain, "Guarded".to_owned()), (Plain, "Not guarded".to_owned())),
-            ((Good, format!("A writes {by_a}: REJECTED")), (Bad, format!("A writes {by_a}: it lands"))),
-            ((Good, format!("It holds {}", outcome.guarded)), (Bad, format!("It holds {}", outcome.plain))),
-        ] {
-            self.screen.columns(left, right)?;
-        }
+            ((Good, format!("A writes {by_a}: REJECTED")), (Bad, format!("A writes {by_a}: accepted"))),
+            ((Good, format!("It holds {guarded}")), (Bad, format!("It holds {plain}"))),
+        ])?;
         Ok(())
     }
 }
 
-/// Plays it on a Redis that is started for it, with the guard's script.
+/// Starts a Redis and writes to it through the guard's script, and past it.
 async fn at_redis(program: &Path, dir: &Path, late: &LateWrite) -> anyhow::Result<Outcome> {
+    let dir = dir.join("redis");
+    std::fs::create_dir(&dir)?;
     let socket = dir.join("socket");
     let mut command = mortal(program, false);
-    command.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket).arg("--dir").arg(dir);
+    command.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket).arg("--dir").arg(&dir);
     let mut server = start(command, &dir.join("log"))?;
     let client = redis::Client::open(format!("redis+unix://{}", socket.display()))?;
-    let connection = async || client.get_multiplexed_async_connection().await.ok();
-    let mut connection = ready(&mut server, "Redis", connection).await?;
+    let mut connection = poll::until(READY_TIMEOUT, "Redis did not become ready", async || {
+        server.fail_if_ended("Redis")?;
+        Ok(client.get_multiplexed_async_connection().await.ok())
+    })
+    .await?;
 
     let guard = RedisGuard::new(&late.key)?;
     let (guarded, plain) = (format!("{{{}}}:balance", late.key), format!("{}:plain", late.key));
-    let mut said = None;
+    let mut rejection = None;
     for (token, balance) in [late.b, late.a] {
         let admission = guard.set(&mut connection, Claim::exclusive(token)?, &guarded, balance).await?;
         if let Admission::Stale { high } = admission {
-            said = Some(format!("The script says to A: {{0, {high}}}: every token below {high} is dead."));
+            rejection =
+                Some(format!("The script answers A: {{0, {high}}}: every token below {high} is dead."));
         }
         redis::cmd("SET").arg(&plain).arg(balance).exec_async(&mut connection).await?;
     }
-    let mut get = async |name: &str| number(&mut connection, name).await;
-    Ok(Outcome { said, guarded: get(&guarded).await?, plain: get(&plain).await? })
+    let (guarded, plain) = redis::cmd("MGET").arg(&guarded).arg(&plain).query_async(&mut connection).await?;
+    Ok(Outcome { rejection, guarded, plain })
 }
 
-async fn number(connection: &mut MultiplexedConnection, name: &str) -> redis::RedisResult<u64> {
-    redis::cmd("GET").arg(name).query_async(connection).await
-}
-
-/// Plays it on a PostgreSQL that is started for it, with the guard's functions, by `psql`.
+/// Starts a PostgreSQL and writes to it through `psql`, with the guard's functions and without.
 async fn at_postgres(
     [initdb, postgres, psql]: [&Path; 3],
     dir: &Path,
@@ -150,9 +144,9 @@ async fn at_postgres(
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o711))?;
     }
     let data = own.join("data");
-    let mut made = mortal(initdb, is_root);
-    made.args(["--username=postgres", "--auth=trust", "--no-locale", "--no-sync", "-D"]).arg(&data);
-    finished(ends(made).await?).context("initdb")?;
+    let mut command = mortal(initdb, is_root);
+    command.args(["--username=postgres", "--auth=trust", "--no-locale", "--no-sync", "-D"]).arg(&data);
+    output(command).await.context("initdb")?;
     let mut command = mortal(postgres, is_root);
     command.args(["-c", "listen_addresses=", "-c", "fsync=off", "-k"]).arg(&own).arg("-D").arg(&data);
     let mut server = start(command, &dir.join("postgres.log"))?;
@@ -160,52 +154,53 @@ async fn at_postgres(
         let mut command = Command::new(psql);
         command.args(["-XqAt", "-U", "postgres", "-v", "ON_ERROR_STOP=1", "-h"]).arg(&own);
         command.args(["-c", sql]).stdin(Stdio::null());
-        ends(command).await
+        output(command).await
     };
-    let answers = async || run("SELECT 1").await.ok().filter(|output| output.status.success());
-    ready(&mut server, "PostgreSQL", answers).await?;
+    poll::until(READY_TIMEOUT, "PostgreSQL did not become ready", async || {
+        server.fail_if_ended("PostgreSQL")?;
+        Ok(run("SELECT 1").await.ok())
+    })
+    .await?;
 
-    finished(run(SQL).await?)?;
-    finished(
-        run("CREATE TABLE guarded (balance int); CREATE TABLE plain (balance int);\
-                  INSERT INTO guarded VALUES (100); INSERT INTO plain VALUES (100)")
-        .await?,
-    )?;
+    run(SQL).await?;
+    run("CREATE TABLE guarded (balance int); CREATE TABLE plain (balance int);\
+         INSERT INTO guarded VALUES (100); INSERT INTO plain VALUES (100)")
+    .await?;
     let key = late.key.as_str().replace('\'', "''");
-    let mut said = None;
+    let mut rejection = None;
     for (token, balance) in [late.b, late.a] {
-        let claimed = run(&format!(
+        let written = run(&format!(
             "BEGIN; SELECT ringfence.claim('{key}', {token}, {token}); UPDATE guarded SET balance = {balance}; COMMIT"
         ))
-        .await?;
-        if let Err(error) = finished(claimed) {
+        .await;
+        if let Err(error) = written {
             let error = error.to_string();
             let first = error.lines().next().unwrap_or_default();
-            said = Some(format!("It says to A: {}", first.trim_start_matches("ERROR:").trim()));
+            rejection = Some(format!("It answers A: {}", first.trim_start_matches("ERROR:").trim()));
         }
-        finished(run(&format!("UPDATE plain SET balance = {balance}")).await?)?;
+        run(&format!("UPDATE plain SET balance = {balance}")).await?;
     }
-    let get = async |table: &str| -> anyhow::Result<u64> {
-        Ok(finished(run(&format!("SELECT balance FROM {table}")).await?)?.trim().parse()?)
+    let balance = async |table: &str| {
+        anyhow::Ok(run(&format!("SELECT balance FROM {table}")).await?.trim().parse::<u64>()?)
     };
-    let outcome = Outcome { said, guarded: get("guarded").await?, plain: get("plain").await? };
-    // In order: its processes would write into the folder a little longer.
+    let outcome = Outcome { rejection, guarded: balance("guarded").await?, plain: balance("plain").await? };
+    // A SIGKILL would leave its children behind for a moment, and they write to the folder that is removed next.
     let mut stop = mortal(&postgres.with_file_name("pg_ctl"), is_root);
     stop.args(["stop", "-m", "immediate", "-D"]).arg(&data);
-    finished(ends(stop).await?).context("pg_ctl")?;
+    output(stop).await.context("pg_ctl")?;
     Ok(outcome)
 }
 
-/// A command that is killed when this program ends, without rights if it is to be without.
-fn mortal(program: &Path, without_rights: bool) -> Command {
+/// A command that the kernel kills when this program ends.
+fn mortal(program: &Path, as_nobody: bool) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]);
-    if without_rights {
+    if as_nobody {
         let id = NOBODY.to_string();
         command.args(["--reuid", &id, "--regid", &id, "--clear-groups"]);
     }
     command.arg(program).current_dir("/").stdin(Stdio::null());
-    // Ctrl-C in the terminal reaches the whole group; this process ends its children itself.
+    // Ctrl-C goes to the whole foreground group; this process ends its children itself.
     command.process_group(0);
     command
 }
@@ -216,13 +211,16 @@ fn start(mut command: Command, log: &Path) -> anyhow::Result<Child> {
     Child::start(command).context("cannot run setpriv")
 }
 
-/// Runs it to its end, and kills it if that is not waited for.
-async fn ends(command: Command) -> std::io::Result<Output> {
-    tokio::process::Command::from(command).kill_on_drop(true).output().await
+/// Runs `command` and returns its standard output, or its standard error as the error. Killed if dropped.
+async fn output(command: Command) -> anyhow::Result<String> {
+    let output = tokio::process::Command::from(command).kill_on_drop(true).output().await?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}", errors.trim());
+    Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Whether the user without rights can get to what is in `dir`, which is made passable for it: all above it are.
-fn lets_nobody_in(dir: &Path) -> std::io::Result<bool> {
+/// Whether the user `nobody` can pass every folder above `dir`. `dir` itself is opened to it later.
+fn nobody_can_enter(dir: &Path) -> io::Result<bool> {
     for above in dir.canonicalize()?.ancestors().skip(1) {
         if above.metadata()?.permissions().mode() & 0o001 == 0 {
             return Ok(false);
@@ -231,39 +229,16 @@ fn lets_nobody_in(dir: &Path) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// Waits until `look` gives something.
-async fn ready<T>(server: &mut Child, name: &str, look: impl AsyncFn() -> Option<T>) -> anyhow::Result<T> {
-    let looks = async {
-        loop {
-            if let Some(status) = server.ended()? {
-                bail!("{name} has ended ({status})");
-            }
-            match look().await {
-                Some(seen) => return Ok(seen),
-                None => sleep(Duration::from_millis(20)).await,
-            }
-        }
-    };
-    timeout(READY_WITHIN, looks).await.with_context(|| format!("{name} is not ready in time"))?
-}
-
-/// What it printed; what it complained of, if it failed.
-fn finished(output: Output) -> anyhow::Result<String> {
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{}", complaint.trim());
-    Ok(String::from_utf8(output.stdout)?)
-}
-
-/// Where `program` is: in `folders`, or in the PATH.
-fn found(program: &str, folders: &[PathBuf]) -> Option<PathBuf> {
+/// Finds `program` in `folders`, then in the PATH.
+fn find(program: &str, folders: &[PathBuf]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = folders.iter().cloned().chain(std::env::split_paths(&path));
     folders.map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// The `bin` of each version in `folder`.
-fn newest_first(folder: &Path) -> Vec<PathBuf> {
-    let versions = std::fs::read_dir(folder).into_iter().flatten().flatten();
+/// Where Debian installs PostgreSQL, newest version first.
+fn postgres_folders() -> Vec<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
     let mut versions: Vec<PathBuf> = versions.map(|entry| entry.path()).collect();
     versions.sort_by_key(|path| std::cmp::Reverse(number(path)));

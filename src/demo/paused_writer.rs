@@ -1,19 +1,19 @@
-//! The first act: a writer that is paused past the end of its lease.
+//! Part 1: a writer is paused past the end of its lease.
 
 use std::path::Path;
+use std::time::Duration;
 
-use ringfence_wire::Key;
+use ringfence_client::Key;
 
 use super::accounts::{Accounts, Balances};
 use super::databases::LateWrite;
 use super::screen::Tone::{Bad, Good, Plain};
 use super::writer::{Holds, Task, Writer, Wrote};
-use super::{Demo, LONG_MS};
+use super::{Demo, LONG_TTL};
+use crate::nodes::Node;
 
-/// A's time-to-live.
-const SHORT_MS: u32 = 4_000;
-/// How long B is willing to stand in line.
-const WAIT_MS: u32 = 30_000;
+/// A's ttl.
+const SHORT_TTL: Duration = Duration::from_secs(4);
 const BALANCE: u64 = 100;
 
 impl Demo<'_> {
@@ -21,60 +21,50 @@ impl Demo<'_> {
         self.screen.title("1. A writer is paused for longer than its lease lasts")?;
         let accounts = Accounts::create(dir, BALANCE)?;
         let key: Key = "accounts/42".parse()?;
-        let mut nodes: Vec<_> = self.nodes.all().iter().map(|node| node.http).collect();
+        let mut urls: Vec<_> = self.nodes.all().iter().map(Node::url).collect();
         let a = Task {
             name: "A".to_owned(),
             key: key.clone(),
-            ttl_ms: SHORT_MS,
-            wait_ms: 0,
+            ttl: SHORT_TTL,
             adds: 50,
             pauses: true,
             dir: dir.to_owned(),
-            nodes: nodes.clone(),
+            urls: urls.clone(),
         };
-        nodes.rotate_left(1);
-        let b = Task {
-            name: "B".to_owned(),
-            ttl_ms: LONG_MS,
-            wait_ms: WAIT_MS,
-            adds: 30,
-            pauses: false,
-            nodes,
-            ..a.clone()
-        };
+        urls.rotate_left(1);
+        let b = Task { name: "B".to_owned(), ttl: LONG_TTL, adds: 30, pauses: false, urls, ..a.clone() };
 
         let mut a = Writer::start(a)?;
-        let a_holds = a.holds().await?;
-        let text = format!("A acquires {key} for {} s, and reads {}.", SHORT_MS / 1_000, a_holds.reads);
+        let a_holds: Holds = a.next().await?;
+        let text = format!("A acquires {key} for {} s, and reads {}.", SHORT_TTL.as_secs(), a_holds.reads);
         self.screen.grant(&text, &format!("token {}", a_holds.token))?;
         a.stopped().await?;
         self.screen.event(&format!(
-            "A looks again: its lease has {:.1} s left. Before it can write it is\n\
+            "A checks its lease: {:.1} s left. Before it can write, it is\n\
              stopped (SIGSTOP to pid {}), as by a garbage collection.",
-            f64::from(a_holds.left_ms) / 1e3,
+            Duration::from_millis(a_holds.left_ms).as_secs_f64(),
             a.pid()
         ))?;
         let mut b = Writer::start(b)?;
-        self.screen.event(&format!("B asks another node for {key}, and is willing to wait."))?;
-        let b_holds = b.holds().await?;
-        let text = format!("A's lease has run out: B acquires, and reads {}.", b_holds.reads);
+        self.screen.event(&format!("B asks another node for {key} and waits in the queue."))?;
+        let b_holds: Holds = b.next().await?;
+        let text = format!("A's lease expires: B acquires, and reads {}.", b_holds.reads);
         self.screen.grant(&text, &format!("token {}", b_holds.token))?;
         self.live.push((b_holds.lease_id, b_holds.token));
-        let b_wrote = b.wrote().await?;
+        let b_wrote: Wrote = b.next().await?;
         let between = accounts.read()?;
         self.screen.event(&format!("B adds 30, and writes {}.", b_wrote.balance))?;
         a.resume()?;
-        let a_wrote = a.wrote().await?;
-        let text =
-            format!("A goes on (SIGCONT) and knows of nothing: it adds 50, and writes {}.", a_wrote.balance);
-        self.screen.event(&text)?;
+        let a_wrote: Wrote = a.next().await?;
+        self.screen
+            .event(&format!("A resumes (SIGCONT), unaware: it adds 50, and writes {}.", a_wrote.balance))?;
 
         self.late =
             Some(LateWrite { key, a: (a_holds.token, a_wrote.balance), b: (b_holds.token, b_wrote.balance) });
         self.compare((&a_holds, &a_wrote), (&b_holds, &b_wrote), between, accounts.read()?)
     }
 
-    /// What became of the writes: `between` stood in the files before A's, `end` afterwards.
+    /// Checks both writes. The files held `between` before A's write, and hold `end` after it.
     fn compare(
         &mut self,
         (a_holds, a_wrote): (&Holds, &Wrote),
@@ -84,35 +74,32 @@ impl Demo<'_> {
     ) -> anyhow::Result<()> {
         let (a, b) = (a_holds.token, b_holds.token);
         let (by_a, by_b) = (a_wrote.balance, b_wrote.balance);
-        let rises = self.claims.rises(a) && self.claims.rises(b);
-        self.claims.check(rises, format!("B's token, {b}, is larger than A's, {a}."))?;
+        let rises = self.checks.is_largest(a) && self.checks.is_largest(b);
+        self.checks.check(rises, format!("B's token, {b}, is larger than A's, {a}."))?;
         let both_have_b =
             b_wrote.rejected_below.is_none() && between == Balances { guarded: by_b, plain: by_b };
-        self.claims.check(both_have_b, "B's write landed in both files.")?;
+        self.checks.check(both_have_b, "Both files took B's write.")?;
         let rejected = a_wrote.rejected_below == Some(b) && end.guarded == by_b;
-        self.claims.check(rejected, "The guarded file rejected A's late write, and holds what B wrote.")?;
+        self.checks.check(rejected, "The guarded file rejected A's late write, and holds B's.")?;
         let lost = end.plain == by_a && by_a != by_b;
-        self.claims.check(lost, "The other file took it: what B wrote was lost.")?;
+        self.checks.check(lost, "The other file took A's late write: B's write is lost.")?;
 
-        self.screen.text("")?;
-        for (left, right) in [
+        self.screen.columns([
             ((Plain, "The guarded file".to_owned()), (Plain, "The file that trusts leases".to_owned())),
             ((Good, format!("B writes {by_b} with {b}: accepted")), (Good, format!("B writes {by_b}"))),
             (
                 (Good, format!("A writes {by_a} with {a}: REJECTED,")),
-                (Bad, format!("A writes {by_a}: it lands")),
+                (Bad, format!("A writes {by_a}: accepted,")),
             ),
             (
                 (Good, format!("  {a} is below the fence, {b}")),
-                (Bad, "  as nobody compares anything".to_owned()),
+                (Bad, "  as nothing compares tokens".to_owned()),
             ),
             (
                 (Good, format!("It holds {}", end.guarded)),
                 (Bad, format!("It holds {}: B's 30 are lost", end.plain)),
             ),
-        ] {
-            self.screen.columns(left, right)?;
-        }
+        ])?;
         Ok(())
     }
 }

@@ -1,104 +1,97 @@
-//! A writer: a process that acquires a lease, reads the account, and writes it back with something added.
+//! A writer process: acquires a lease, reads the account, adds to it and writes it back.
 //!
 //! ```text
-//!  the demo ──starts──▶ writer: acquire ─▶ touch, read ─▶ look at the lease ─▶ [stopped] ─▶ write ─▶ exit
-//!           ◀── what it holds, and what became of its write: two lines of JSON
+//!  demo ──starts──▶ writer: acquire ─▶ touch, read ─▶ check the lease ─▶ [SIGSTOP] ─▶ write ─▶ exit
+//!       ◀── Holds after the check, Wrote after the write: two lines of JSON
 //! ```
-//! One that `pauses` is stopped between its look at the lease and its write. It stops itself there so that the demo hits
-//! the moment each time, with SIGSTOP, which no process can handle or notice: what follows is what any process does
-//! that the scheduler, the collector or the hypervisor has held up for a while.
+//! A writer that `pauses` stops itself between the check and the write, so that every run hits that moment. SIGSTOP
+//! cannot be handled or noticed: to the process it is the same as a pause by its scheduler, collector or hypervisor.
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
+use ringfence_client::{Client, Key, LeaseId, Token};
 use ringfence_guard::{Admission, Claim};
-use ringfence_wire::{Key, LeaseId, Token};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::ChildStdout;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::accounts::{Accounts, Balances};
-use super::client::Client;
+use super::{acquire, granted};
 use crate::child::{self, Child};
+use crate::poll;
 
-/// How long the demo waits for what a writer does, its wait for the lease included.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Bounds one step of a writer, its wait in the queue included.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What makes this process a writer.
+/// Arguments of the hidden command `demo-writer`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[arg(long)]
     die_with_parent: i32,
-    /// A [`Task`] in JSON
+    /// A [`Task`] in JSON.
     task: String,
 }
 
-/// What a writer has to do.
+/// What a writer does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
-    /// What it is called.
     pub(crate) name: String,
-    /// The key of its lease.
     pub(crate) key: Key,
-    /// The time-to-live of its lease.
-    pub(crate) ttl_ms: u32,
-    /// How long it is willing to stand in line.
-    pub(crate) wait_ms: u32,
-    /// By how much it raises the balance.
+    pub(crate) ttl: Duration,
+    /// How much it adds to the balance.
     pub(crate) adds: u64,
-    /// Whether it is stopped before it writes.
+    /// Whether it stops itself before it writes.
     pub(crate) pauses: bool,
     /// Where the accounts are.
     pub(crate) dir: PathBuf,
-    /// Whom it asks, in this order.
-    pub(crate) nodes: Vec<SocketAddr>,
+    /// The nodes, in the order in which it tries them.
+    pub(crate) urls: Vec<String>,
 }
 
-/// What a writer says when it holds its lease and has read.
+/// Printed when the writer holds its lease and has read.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Holds {
     pub(crate) lease_id: LeaseId,
     pub(crate) token: Token,
     pub(crate) reads: u64,
-    pub(crate) left_ms: u32,
+    pub(crate) left_ms: u64,
 }
 
-/// What a writer says when it has written, or tried to.
+/// Printed after the write.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Wrote {
     pub(crate) balance: u64,
-    /// What stood in the guarded file, if that rejected it.
+    /// The fence of the guarded file, if it rejected the write.
     pub(crate) rejected_below: Option<Token>,
 }
 
-/// A writer as the demo sees it; killed when dropped.
+/// A writer process, seen from the demo. It is killed on drop.
 pub(crate) struct Writer {
     name: String,
     process: Child,
-    says: Lines<BufReader<ChildStdout>>,
+    output: Lines<BufReader<ChildStdout>>,
 }
 
-/// Is one.
+/// Runs in the writer process.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     child::die_with_parent(arguments.die_with_parent)?;
     let task: Task = serde_json::from_str(&arguments.task)?;
-    let client = Client::new(task.nodes);
-    let lease_id = LeaseId::random();
-    let grant = client.acquire(lease_id, &task.name, &task.key, task.ttl_ms, task.wait_ms).await?;
+    let client = Client::connect(&task.urls)?;
+    let grant = acquire(client.lock(&task.key).holder(&task.name).ttl(task.ttl)).await?;
     let claim = Claim::new(grant.token, grant.keys.first().context("a lease without keys")?.fence)?;
     let accounts = Accounts::open(&task.dir);
     let read = accounts.read_as(claim)?;
 
-    let left_ms = client.lease(lease_id).await?.expires_in_ms.unwrap_or(0).try_into()?;
-    say(&Holds { lease_id, token: grant.token, reads: read.guarded, left_ms })?;
+    let left_ms = granted(&client, grant.lease_id).await?.expires_in_ms.unwrap_or(0);
+    print(&Holds { lease_id: grant.lease_id, token: grant.token, reads: read.guarded, left_ms })?;
     if task.pauses {
         kill_process(getpid(), Signal::STOP)?;
     }
@@ -107,11 +100,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Admission::Accepted => None,
         Admission::Stale { high } => Some(high),
     };
-    say(&Wrote { balance: new.guarded, rejected_below })
+    print(&Wrote { balance: new.guarded, rejected_below })
 }
 
-fn say(what: &impl Serialize) -> anyhow::Result<()> {
-    Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(what)?)?)
+fn print(message: &impl Serialize) -> anyhow::Result<()> {
+    Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(message)?)?)
 }
 
 impl Writer {
@@ -120,49 +113,33 @@ impl Writer {
         command.arg(serde_json::to_string(&task)?).stdout(Stdio::piped());
         let name = task.name;
         let mut process = Child::start(command).with_context(|| format!("cannot start {name}"))?;
-        let says = process.take_stdout().context("its output is piped")?;
-        Ok(Self { name, process, says: BufReader::new(ChildStdout::from_std(says)?).lines() })
+        let output = ChildStdout::from_std(process.take_stdout().context("its output is piped")?)?;
+        Ok(Self { name, process, output: BufReader::new(output).lines() })
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Waits until it holds its lease, and has read.
-    pub(crate) async fn holds(&mut self) -> anyhow::Result<Holds> {
-        self.next().await
+    /// Its next message: [`Holds`], then [`Wrote`].
+    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> anyhow::Result<T> {
+        let line = timeout(STEP_TIMEOUT, self.output.next_line()).await;
+        let line = line.with_context(|| format!("{} printed nothing in time", self.name))??;
+        let line = line.with_context(|| format!("{} exited", self.name))?;
+        serde_json::from_str(&line).with_context(|| format!("{} printed `{line}`", self.name))
     }
 
-    /// Waits until it has written, or tried to.
-    pub(crate) async fn wrote(&mut self) -> anyhow::Result<Wrote> {
-        self.next().await
-    }
-
-    /// Waits until it is stopped.
+    /// Waits until it has stopped itself.
     pub(crate) async fn stopped(&mut self) -> anyhow::Result<()> {
-        let stops = async {
-            loop {
-                if let Some(status) = self.process.ended()? {
-                    bail!("{} has ended ({status})", self.name);
-                }
-                if self.process.has_stopped()? {
-                    return Ok(());
-                }
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(PATIENCE, stops).await.with_context(|| format!("{} is not stopped in time", self.name))?
+        poll::until(STEP_TIMEOUT, "the writer did not stop", async || {
+            self.process.fail_if_ended(&self.name)?;
+            Ok(self.process.has_stopped()?.then_some(()))
+        })
+        .await
     }
 
-    /// Lets it go on.
+    /// Sends SIGCONT.
     pub(crate) fn resume(&self) -> anyhow::Result<()> {
         Ok(self.process.resume()?)
-    }
-
-    async fn next<T: DeserializeOwned>(&mut self) -> anyhow::Result<T> {
-        let line = timeout(PATIENCE, self.says.next_line()).await;
-        let line = line.with_context(|| format!("{} says nothing in time", self.name))??;
-        let line = line.with_context(|| format!("{} has ended", self.name))?;
-        serde_json::from_str(&line).with_context(|| format!("{} says `{line}`", self.name))
     }
 }
