@@ -1,4 +1,4 @@
-//! What the log of a real node says of requests: those that took long or failed, and the acts of operators.
+//! Log lines about requests, from real nodes: slow and failed requests, and operator actions.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
 
 const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 #[tokio::test]
-async fn a_slow_request_is_told_of_by_the_names_that_its_sender_knows() {
+async fn a_slow_request_is_logged_with_its_request_id_and_trace() {
     let cluster = cluster(1, "1us").await;
     let node = cluster.node(1);
     let (lease, other) = (LeaseId::random(), LeaseId::random());
@@ -35,7 +35,7 @@ async fn a_slow_request_is_told_of_by_the_names_that_its_sender_knows() {
     assert_eq!(line["span_id"], "b7ad6b7169203331");
     assert!(line["from"].as_str().unwrap().starts_with("127."), "{line}");
 
-    // In vain: so all of its time is known.
+    // It times out, so its duration is known.
     let wish = json!({ "keys": ["a"], "wait_ms": 300 });
     let waits = [("x-request-id", "mine-2"), ("traceparent", "00-1-2-3")];
     assert_eq!(send(node, "PUT", &format!("/v1/leases/{other}"), &waits, &wish).await, 409);
@@ -44,7 +44,7 @@ async fn a_slow_request_is_told_of_by_the_names_that_its_sender_knows() {
     assert!(line["took_ms"].as_u64() >= Some(300), "{line}");
     assert_eq!((line.get("trace_id"), line.get("span_id")), (None, None));
 
-    // One that was made for it, where none was sent or none that can be used.
+    // An id is generated if none was sent, or an invalid one.
     let before = lines(node, "ringfence::requests").len();
     assert_eq!(send(node, "GET", "/v1/keys/a", &[("x-request-id", "two words")], &Value::Null).await, 200);
     let line = lines(node, "ringfence::requests").swap_remove(before);
@@ -55,7 +55,7 @@ async fn a_slow_request_is_told_of_by_the_names_that_its_sender_knows() {
 }
 
 #[tokio::test]
-async fn what_a_request_asked_to_wait_does_not_make_it_slow() {
+async fn the_wait_that_a_request_asked_for_does_not_make_it_slow() {
     let cluster = cluster(1, "5s").await;
     let node = cluster.node(1);
     let put =
@@ -66,7 +66,7 @@ async fn what_a_request_asked_to_wait_does_not_make_it_slow() {
 }
 
 #[tokio::test]
-async fn a_request_that_the_cluster_fails_is_told_of_but_not_a_probe() {
+async fn a_failed_request_is_logged_but_not_a_failed_probe() {
     let cluster = cluster(3, "1h").await;
     let node = alone(&cluster).await;
     let put = format!("/v1/leases/{}", LeaseId::random());
@@ -79,7 +79,7 @@ async fn a_request_that_the_cluster_fails_is_told_of_but_not_a_probe() {
 }
 
 #[tokio::test]
-async fn a_request_that_its_client_gives_up_is_told_of_and_counted() {
+async fn an_abandoned_request_is_logged_and_counted() {
     let cluster = cluster(3, "1us").await;
     let node = alone(&cluster).await;
     let (host, lease) = (node.http(), LeaseId::random());
@@ -88,7 +88,7 @@ async fn a_request_that_its_client_gives_up_is_told_of_and_counted() {
         format!("POST /v1/leases/{lease}/renew HTTP/1.1\r\nhost: {host}\r\nx-request-id: given-up\r\n");
     let expects = "expect: 100-continue\r\ncontent-length: 2\r\n\r\n";
     stream.write_all(format!("{head}{expects}").as_bytes()).await.unwrap();
-    // What ends before the node has begun with it is as if it had never come.
+    // A request that is abandoned before the node reads it leaves no trace.
     let mut begun = [0; 12];
     stream.read_exact(&mut begun).await.unwrap();
     assert_eq!(&begun, b"HTTP/1.1 100");
@@ -98,7 +98,7 @@ async fn a_request_that_its_client_gives_up_is_told_of_and_counted() {
         let lines = lines(node, "ringfence::requests");
         lines.into_iter().find(|line| line["request_id"] == "given-up")
     };
-    let line = until(SOON, "it is told of", told).await.unwrap();
+    let line = until(SOON, "it is logged", told).await.unwrap();
     assert_eq!(
         (&line["message"], &line["method"], line.get("status")),
         (&json!("a request was given up"), &json!("POST"), None)
@@ -109,7 +109,7 @@ async fn a_request_that_its_client_gives_up_is_told_of_and_counted() {
 }
 
 #[tokio::test]
-async fn every_act_of_an_operator_is_told_of_with_who_asked_and_what_came_of_it() {
+async fn every_operator_action_is_logged_with_its_origin_and_outcome() {
     let cluster = cluster(3, "1h").await;
     let node = cluster.node(2);
     let lease = LeaseId::random();
@@ -167,7 +167,7 @@ async fn every_act_of_an_operator_is_told_of_with_who_asked_and_what_came_of_it(
     for (number, (method, path, body, expected, told)) in acts.into_iter().enumerate() {
         let id = format!("act-{number}");
         let headers = [("x-request-id", id.as_str()), ("traceparent", TRACEPARENT)];
-        // A leader that is to be removed hands over first: the repeat removes it.
+        // A leader first transfers the leadership: the repeat removes it.
         let done = async || (send(node, method, path, &headers, &body).await == expected).then_some(());
         until(SOON, format!("{method} {path} is answered with {expected}"), done).await.unwrap();
         let lines = lines(node, "ringfence::audit");
@@ -179,7 +179,7 @@ async fn every_act_of_an_operator_is_told_of_with_who_asked_and_what_came_of_it(
         assert_eq!(line["detail"].is_string(), line["outcome"] != "done", "{line}");
         assert!(line["from"].as_str().unwrap().starts_with("127."), "{line}");
     }
-    // What was not understood was no act.
+    // An invalid request is not an action.
     let before = lines(node, "ringfence::audit").len();
     assert_eq!(send(node, "POST", "/v1/revoke", &[], &json!({ "key": "a" })).await, 400);
     assert_eq!(lines(node, "ringfence::audit").len(), before);
@@ -187,24 +187,24 @@ async fn every_act_of_an_operator_is_told_of_with_who_asked_and_what_came_of_it(
 }
 
 #[tokio::test]
-async fn an_act_is_told_of_though_its_connection_closed_before_the_answer() {
+async fn an_action_is_logged_even_if_its_connection_closed_before_the_answer() {
     let cluster = cluster(3, "1h").await;
     let node = alone(&cluster).await;
     let body = json!({ "key": "a", "token": 1 });
     let told = async || {
         let stream = request(node, "POST", "/v1/revoke", &[("x-request-id", "gone")], &body).await;
-        // What it asks cannot be done now. By the time that a later request is answered the node has read it.
+        // It cannot be done now. Once a later request is answered, the node has read it.
         assert_eq!(send(node, "GET", "/livez", &[], &Value::Null).await, 200);
         drop(stream);
         lines(node, "ringfence::audit").pop()
     };
-    let line = until(SOON, "the act is told of", told).await.unwrap();
+    let line = until(SOON, "the action is logged", told).await.unwrap();
     assert_eq!(line["request_id"], "gone");
     assert_eq!((&line["act"], &line["outcome"]), (&json!("revoke"), &json!("indeterminate")));
 }
 
 #[tokio::test]
-async fn each_grant_and_each_end_is_told_of_once_if_that_is_wanted() {
+async fn each_grant_and_each_end_is_logged_once_at_debug() {
     let builder = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).argument("--log-format=json");
     let cluster = builder.argument("--log=info,openraft=error,ringfence::audit=debug").start().await.unwrap();
     let node = cluster.leader().await.unwrap();
@@ -228,21 +228,21 @@ async fn cluster(nodes: u16, slow_request: &str) -> Cluster {
     builder.start().await.unwrap()
 }
 
-/// The leader, after the others were stopped.
+/// The leader, with all other nodes stopped.
 async fn alone(cluster: &Cluster) -> &Node {
     let leader = cluster.leader().await.unwrap();
     cluster.others(leader.id()).for_each(|node| node.stop().unwrap());
     leader
 }
 
-/// Sends a request, and gives the status of its answer.
+/// Sends a request and returns the status of the answer.
 async fn send(node: &Node, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> u16 {
     let mut answer = String::new();
     request(node, method, path, headers, body).await.read_to_string(&mut answer).await.unwrap();
     answer.strip_prefix("HTTP/1.1 ").unwrap()[..3].parse().unwrap()
 }
 
-/// Sends a request on a connection of its own, which its answer ends.
+/// Sends a request on a new connection, which closes after the answer.
 async fn request(node: &Node, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> TcpStream {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
@@ -255,14 +255,14 @@ async fn request(node: &Node, method: &str, path: &str, headers: &[(&str, &str)]
     stream
 }
 
-/// The lines of a target. Each was written before the answer that it is about.
+/// The log lines of a target. A line is written before the answer is sent.
 fn lines(node: &Node, target: &str) -> Vec<Value> {
     let log = node.log();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter(|line| line["target"] == target).collect()
 }
 
-/// The only line of a target about the request with this id.
+/// The only line of a target with this request id.
 fn one(node: &Node, target: &str, request_id: &str) -> Value {
     let mut lines = lines(node, target);
     lines.retain(|line| line["request_id"] == request_id);

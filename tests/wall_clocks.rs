@@ -1,4 +1,4 @@
-//! The wall clocks of the nodes jump by hours, each in its own way: nothing in a decision reads them.
+//! Wall clocks that jump by hours, differently on each node, change no decision.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -12,22 +12,22 @@ use ringfence_harness::{
 use ringfence_wire::{AcquireRequest, LeaseId, Problem, ProblemKind, Ttl};
 use tokio::task::JoinHandle;
 
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
 const HOUR_S: i64 = 3_600;
-/// How long leases live that nobody renews.
+/// The ttl of leases that are not renewed.
 const TTL: Duration = Duration::from_secs(4);
 /// How often clocks jump back and forth.
 const STROBE: Duration = Duration::from_millis(100);
 
-/// A cluster whose nodes have clocks of their own.
+/// A cluster with a separate wall clock per node.
 struct Clocked {
     cluster: Cluster,
     clocks: Clocks,
 }
 
 impl Clocked {
-    /// `None`, said why, where there is no library for it.
+    /// `None`, after printing why, if the clock library is missing.
     async fn start() -> Option<Self> {
         let clocks = match Clocks::new(3, false) {
             Err(Error::Unavailable(why)) => {
@@ -48,12 +48,12 @@ impl Clocked {
         self.clocks.started(node.pid());
     }
 
-    /// From now on the clocks are off by so many seconds.
+    /// Sets how far each clock is off.
     fn throw(&self, offsets_s: [i64; 3]) {
         (1..).zip(offsets_s).for_each(|(id, offset_s)| self.clocks.throw(id, offset_s).unwrap());
     }
 
-    /// Kills the leader, waits until the others go on, and starts it again.
+    /// Kills the leader, waits until the others grant again, and restarts it.
     async fn fail_over(&self, load: &Load) {
         let leader = self.cluster.leader().await.unwrap();
         leader.kill().unwrap();
@@ -67,7 +67,7 @@ async fn sees(node: &Node, by_s: i64) {
     clock_is_off(node, by_s, SOON).await.unwrap();
 }
 
-/// Takes leases that nobody renews, through all nodes. What it gives fails if one of them ends early or late.
+/// Acquires a lease through each node and does not renew it. The tasks fail if one ends early or late.
 async fn take_leases(cluster: &Cluster) -> Vec<JoinHandle<()>> {
     let clients: Vec<Client> = cluster.nodes().iter().map(Node::client).collect();
     let ttl_ms = Ttl::from_ms(TTL.as_millis() as u32).unwrap();
@@ -82,7 +82,7 @@ async fn take_leases(cluster: &Cluster) -> Vec<JoinHandle<()>> {
     taken.await.into_iter().map(ends).collect()
 }
 
-/// Watches a lease end: not before its client may count on it, and not long after.
+/// Waits until a lease ends. Fails if it ends before its ttl, or long after.
 async fn ends_in_time(clients: Vec<Client>, lease: LeaseId, asked: Instant) {
     let mut clients = clients.iter().cycle();
     let gone = || {
@@ -93,16 +93,16 @@ async fn ends_in_time(clients: Vec<Client>, lease: LeaseId, asked: Instant) {
             matches!(seen, Ok(Reply::Refused(problem)) if ended(&problem)).then_some(())
         }
     };
-    until(SOON, "a lease that nobody renews ends", gone).await.unwrap();
+    until(SOON, "the lease expires", gone).await.unwrap();
     assert!(asked.elapsed() >= TTL, "it ended after {:?}, not {TTL:?}", asked.elapsed());
 }
 
 #[tokio::test]
-async fn no_lease_ends_early_or_late_though_wall_clocks_jump_by_hours() {
+async fn no_lease_ends_early_or_late_when_wall_clocks_jump_by_hours() {
     let Some(clocks) = Clocked::start().await else { return };
     let cluster = &clocks.cluster;
     let load = Load::start(cluster, "load");
-    // Whoever leads, its clock jumps both ways.
+    // In three turns, every node's clock jumps both ways, the leader's included.
     for turn in 0..3 {
         load.more(50).await.unwrap();
         let before = take_leases(cluster).await;
@@ -122,7 +122,7 @@ async fn no_lease_ends_early_or_late_though_wall_clocks_jump_by_hours() {
 }
 
 #[tokio::test]
-async fn no_lease_ends_early_or_late_though_wall_clocks_jump_back_and_forth() {
+async fn no_lease_ends_early_or_late_when_wall_clocks_jump_back_and_forth() {
     let Some(clocks) = Clocked::start().await else { return };
     let cluster = &clocks.cluster;
     let load = Load::start(cluster, "load");
