@@ -1,10 +1,9 @@
-//! The command line: one file a command.
+//! The command line: one file per group of commands.
 
+pub(crate) mod acquire_options;
 pub(crate) mod backup;
-pub(crate) mod calls;
+pub(crate) mod client;
 pub(crate) mod cluster;
-pub(crate) mod connection;
-pub(crate) mod demo;
 pub(crate) mod dev;
 pub(crate) mod inspect;
 pub(crate) mod keys;
@@ -14,86 +13,123 @@ pub(crate) mod manual;
 pub(crate) mod mirror;
 pub(crate) mod output;
 pub(crate) mod serve;
-pub(crate) mod teller;
-pub(crate) mod text;
-pub(crate) mod wish;
+pub(crate) mod stderr;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::held;
+use crate::{demo, job};
 
 /// A Raft-replicated lease service with fencing tokens.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true)]
-pub(crate) struct Arguments {
-    /// What to do.
+struct Arguments {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    command: Command,
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Run one node
+enum Command {
+    /// Run a node
     Serve(Box<serve::Arguments>),
-    /// Run a cluster of throw-away nodes on this machine
+    /// Run a throw-away cluster on this machine
     Dev(dev::Arguments),
-    /// Watch a stale writer being rejected and nodes being killed, on a cluster of its own
+    /// Show how a stale writer is rejected and nodes are killed, on a temporary cluster
     Demo,
-    /// One of the demo's writers
+    /// A writer process of the demo
     #[command(hide = true)]
-    DemoWriter(crate::demo::writer::Arguments),
-    /// Run a command while a lease is held
+    DemoWriter(demo::writer::Arguments),
+    /// Run a command while holding a lease
     Lock(Box<lock::Arguments>),
-    /// Take a lease, and leave renewing it to others
+    /// Acquire a lease that is not renewed automatically
     Acquire(Box<leases::Acquire>),
     /// Renew a lease
     Renew(leases::Renew),
-    /// Give a lease back, or leave the queue
+    /// Release a lease, or leave the queue
     Release(leases::Release),
-    /// Show who holds a key and who waits for it
+    /// Show the holders and waiters of a key
     Get(keys::Get),
     /// List the keys that are held or waited for
     Ls(keys::List),
-    /// Show changes as they come
+    /// Print changes as they happen
     Watch(keys::Watch),
-    /// Tell whether a token is dead
+    /// Check whether a token is stale
     Validate(keys::Validate),
-    /// End somebody's lease
+    /// End the lease of another client
     Revoke(keys::Revoke),
-    /// Look after a cluster
+    /// Show and change the members of the cluster
     #[command(subcommand)]
     Cluster(cluster::Command),
-    /// Note how far a cluster has come, for one that is to take its place
+    /// Save the cluster's revision, for a new cluster that replaces this one
     #[command(subcommand)]
     Backup(backup::Command),
-    /// Print what a shell needs to complete these commands
+    /// Print a completion script for a shell
     Completions(manual::Completions),
     /// Print a manual page
     Man(manual::Man),
-    /// Look after the mirror in Redis
+    /// Maintain the mirror in Redis
     #[command(subcommand)]
     Mirror(mirror::Command),
-    /// Look at the data of a stopped node
+    /// Inspect the data of a stopped node
     Inspect(inspect::Arguments),
-    /// The command of `lock`, before it is that
+    /// Prepares a process for the command of `lock`
     #[command(hide = true)]
-    Become(held::r#become::Arguments),
+    Exec(job::exec::Arguments),
     /// The parent of the command of `lock`
     #[command(hide = true)]
-    Supervise(held::supervise::Arguments),
+    Supervise(job::supervisor::Arguments),
 }
 
-/// Says what is wrong with the arguments, or shows the help that was asked for.
-pub(crate) fn refuse(error: &clap::Error) -> ExitCode {
-    // Where nobody reads, the exit status tells it.
+/// Parses the command line and runs the command.
+pub(crate) fn run() -> anyhow::Result<ExitCode> {
+    let mut program = Arguments::command();
+    let parsed = program.try_get_matches_from_mut(std::env::args_os()).and_then(|matches| {
+        let arguments = Arguments::from_arg_matches(&matches);
+        Ok((arguments.map_err(|error| error.format(&mut program))?, matches))
+    });
+    let (Arguments { command }, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return Ok(usage_error(&error)),
+    };
+    let done = |()| ExitCode::SUCCESS;
+    match command {
+        Command::Lock(arguments) => Ok(lock::run(&arguments)),
+        Command::Acquire(arguments) => leases::acquire(&arguments),
+        Command::Renew(arguments) => leases::renew(&arguments),
+        Command::Release(arguments) => leases::release(&arguments),
+        Command::Get(arguments) => keys::get(&arguments),
+        Command::Ls(arguments) => keys::list(&arguments),
+        Command::Watch(arguments) => keys::watch(&arguments),
+        Command::Validate(arguments) => keys::validate(&arguments),
+        Command::Revoke(arguments) => keys::revoke(&arguments),
+        Command::Cluster(command) => cluster::run(&command),
+        Command::Backup(command) => backup::run(&command),
+        Command::Completions(arguments) => manual::completions(&Arguments::command(), &arguments).map(done),
+        Command::Man(arguments) => manual::man(&Arguments::command(), &arguments).map(done),
+        Command::Exec(arguments) => job::exec::run(&arguments),
+        Command::Supervise(arguments) => job::supervisor::run(&arguments).map(done),
+        Command::Serve(arguments) => serve::run(*arguments, of_subcommand(&matches)).map(done),
+        Command::Dev(arguments) => dev::run(&arguments).map(done),
+        Command::Demo => demo::run(),
+        Command::DemoWriter(arguments) => demo::writer::run(arguments).map(done),
+        Command::Mirror(command) => mirror::run(command).map(done),
+        Command::Inspect(arguments) => inspect::run(&arguments).map(done),
+    }
+}
+
+fn of_subcommand(matches: &ArgMatches) -> &ArgMatches {
+    matches.subcommand().expect("clap requires a subcommand").1
+}
+
+/// Prints a usage error, or the help that was asked for.
+fn usage_error(error: &clap::Error) -> ExitCode {
+    // If this fails, the exit status still tells.
     let _ = error.print();
-    let of_lock = std::env::args_os().nth(1).is_some_and(|command| command == "lock");
+    let is_lock = std::env::args_os().nth(1).is_some_and(|command| command == "lock");
     match error.exit_code() {
-        // Else it would be taken for COMMAND's.
-        code if code != 0 && of_lock => ExitCode::from(lock::OWN_ERROR),
+        // 2 would look like the status of COMMAND.
+        code if code != 0 && is_lock => ExitCode::from(lock::FAILED),
         code => ExitCode::from(u8::try_from(code).unwrap_or(1)),
     }
 }

@@ -16,7 +16,9 @@ mod paused_writer;
 mod screen;
 pub(crate) mod writer;
 
+use std::io;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
@@ -25,8 +27,11 @@ use ringfence_client::{Client, Consistency, Error, Grant, LeaseId, LeaseView, Lo
 use self::checks::Checks;
 use self::databases::LateWrite;
 use self::screen::Screen;
-use crate::nodes::{Node, Nodes};
+use crate::nodes::{Log, Node, Nodes, Ports};
+use crate::runtime;
+use crate::signals::Signals;
 
+const NODES: u16 = 3;
 /// The ttl of leases that must outlive the demo.
 const LONG_TTL: Duration = Duration::from_secs(600);
 /// Longer than an election takes on a busy machine. The client gives up after 5 s.
@@ -43,8 +48,39 @@ struct Demo<'a> {
     late: Option<LateWrite>,
 }
 
-/// Runs the demo on `nodes`, which are not started yet, with its files in `dir`. An error names the claim that failed.
-pub(crate) async fn play(nodes: &mut Nodes, dir: &Path) -> anyhow::Result<()> {
+/// Runs the demo on a temporary cluster. It succeeds if every claim was verified.
+pub(crate) fn run() -> anyhow::Result<ExitCode> {
+    runtime::block_on(async {
+        let mut stop = Signals::stop()?;
+        let dir = tempfile::Builder::new().prefix("ringfence-demo-").tempdir()?;
+        let ports = Ports::reserve(NODES)?;
+        // Small tokens are easier to read, and safe here: every guard is removed at the end.
+        let variables = vec![("RINGFENCE_FIRST_REVISION", "1".into())];
+        let mut nodes = Nodes::new(NODES, ports.base, dir.path(), variables, Log::Files)?;
+        // In every case, drop order ends the writers, then the nodes, and then removes the data.
+        let played = tokio::select! {
+            played = play(&mut nodes, dir.path()) => played,
+            signal = stop.next() => {
+                let number = u8::try_from(signal.as_raw()).unwrap_or(0);
+                return Ok(ExitCode::from(128 + number));
+            }
+        };
+        match played {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            // The reader of standard output is gone.
+            Err(error) if is_broken_pipe(&error) => Ok(ExitCode::FAILURE),
+            // If a node exited, that is the cause.
+            Err(error) => nodes.fail_if_ended().and(Err(error)),
+        }
+    })?
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Starts the nodes and runs all parts, with files in `dir`. An error names the claim that failed.
+async fn play(nodes: &mut Nodes, dir: &Path) -> anyhow::Result<()> {
     let screen = Screen::new();
     screen.title("Ringfence: a lease cannot keep a paused writer out. A number can.")?;
     nodes.start()?;

@@ -1,4 +1,4 @@
-//! How much room the file system of the data directory has: a node whose disk is full stops.
+//! Free space on the file system of the data directory. A node whose disk is full stops.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,23 +6,22 @@ use std::time::Duration;
 use metrics::gauge;
 use rustix::fs::statvfs;
 
-/// How often it is looked.
-const LOOK: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Measures until the task is ended.
+/// Runs until its task is aborted.
 pub(crate) async fn measure(data: PathBuf) {
     let (size, available) = (gauge!("ringfence_disk_size_bytes"), gauge!("ringfence_disk_available_bytes"));
     loop {
         let path = data.clone();
-        // A disk that does not answer must not hold up the node.
+        // On a thread of its own: a hung disk must not block the node.
         match tokio::task::spawn_blocking(move || statvfs(path)).await {
             Ok(Ok(found)) => {
                 size.set(found.f_blocks as f64 * found.f_frsize as f64);
                 available.set(found.f_bavail as f64 * found.f_frsize as f64);
             }
-            Ok(Err(error)) => tracing::debug!(%error, "the room on the disk is not known"),
-            Err(error) => tracing::debug!(%error, "the room on the disk is not known"),
+            Ok(Err(error)) => tracing::debug!(%error, "cannot read the free disk space"),
+            Err(error) => tracing::debug!(%error, "cannot read the free disk space"),
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(INTERVAL).await;
     }
 }

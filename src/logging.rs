@@ -1,4 +1,4 @@
-//! Where the log lines go: standard error, as text or as JSON lines.
+//! Log lines: to standard error, as text or JSON.
 
 use std::io::IsTerminal;
 
@@ -12,21 +12,21 @@ use tracing_subscriber::{Layer, fmt};
 
 const DEFAULT: &str = "info,openraft=error";
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// For people
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line
     Json,
 }
 
-/// Starts logging by `filter`: a level, or `target=level` pairs.
+/// Starts logging with `filter`: levels and `target=level` pairs.
 pub(crate) fn start(filter: Option<&str>, format: LogFormat) -> anyhow::Result<()> {
     let filter = parse(filter.unwrap_or(DEFAULT))
-        .context("--log is a level (error, warn, info, debug, trace, off) or a list of target=level")?;
+        .context("--log must be a level (error, warn, info, debug, trace, off) or a list of target=level")?;
     let stderr = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     let layer = match format {
         LogFormat::Text => stderr.boxed(),
@@ -35,13 +35,13 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat) -> anyhow::Result<(
     tracing_subscriber::registry()
         .with(layer.with_filter(filter))
         .try_init()
-        .context("logging was started before")
+        .context("logging is already started")
 }
 
 fn parse(filter: &str) -> anyhow::Result<Targets> {
     for item in filter.split(',').filter(|item| !item.contains('=')) {
-        // Alone, a misspelt level would be taken for a target, and all others be silent.
-        item.parse::<LevelFilter>().with_context(|| format!("`{item}` is no level"))?;
+        // The parser would take a misspelt level for a target, and disable all others.
+        item.parse::<LevelFilter>().with_context(|| format!("`{item}` is not a level"))?;
     }
     Ok(filter.parse()?)
 }

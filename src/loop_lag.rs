@@ -1,40 +1,40 @@
-//! The lag of the event loop that runs Raft, the table and the peers: how long what is due waits there. They share one
-//! thread, so one long step delays all, heartbeats too.
+//! The lag of the event loop that runs Raft, the table and the peers. They share one thread, so a long step of any of
+//! them delays all, heartbeats included.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use metrics::{gauge, histogram};
 
-/// How often a timer is set.
-const EVERY: Duration = Duration::from_millis(10);
-/// The longest lag is that of this time or of the one before.
+/// How often the lag is measured.
+const INTERVAL: Duration = Duration::from_millis(10);
+/// The longest lag is that of the current window and the one before.
 const WINDOW: Duration = Duration::from_secs(30);
 
-/// When this was measured last.
+/// The time of the last measurement.
 static MEASURED: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// How long the event loop has measured nothing: where it hangs, for how long.
+/// Time since the last measurement: if the event loop hangs, for how long.
 pub(crate) fn hangs_for() -> Duration {
-    let measured = *MEASURED.lock().expect("nothing that panics is done while it is locked");
+    let measured = *MEASURED.lock().expect("nothing panics while it holds this lock");
     measured.map_or(Duration::ZERO, |at| at.elapsed())
 }
 
-/// Measures until the task is ended.
+/// Runs until its task is aborted.
 pub(crate) async fn measure() {
     let lags = histogram!("ringfence_loop_lag_seconds");
     let longest = gauge!("ringfence_loop_lag_longest_seconds");
-    let (mut before, mut now, mut begun) = (Duration::ZERO, Duration::ZERO, Instant::now());
+    let (mut previous, mut current, mut began) = (Duration::ZERO, Duration::ZERO, Instant::now());
     loop {
-        let due = Instant::now() + EVERY;
+        let due = Instant::now() + INTERVAL;
         tokio::time::sleep_until(due.into()).await;
         let lag = due.elapsed();
-        *MEASURED.lock().expect("nothing that panics is done while it is locked") = Some(Instant::now());
-        if begun.elapsed() >= WINDOW {
-            (before, now, begun) = (now, Duration::ZERO, Instant::now());
+        *MEASURED.lock().expect("nothing panics while it holds this lock") = Some(Instant::now());
+        if began.elapsed() >= WINDOW {
+            (previous, current, began) = (current, Duration::ZERO, Instant::now());
         }
-        now = now.max(lag);
+        current = current.max(lag);
         lags.record(lag);
-        longest.set(before.max(now).as_secs_f64());
+        longest.set(previous.max(current).as_secs_f64());
     }
 }

@@ -1,4 +1,4 @@
-//! What a node writes is for its own user: the ids of leases, by which they are renewed and ended, stand in it.
+//! File permissions: a node's data is for its own user, as it contains lease ids, with which anyone can end a lease.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -8,18 +8,18 @@ use std::path::Path;
 use rustix::fs::Mode;
 use rustix::process::umask;
 
-/// The rights of others and of the group.
+/// The permission bits of the group and others.
 const OTHERS: u32 = 0o077;
 
-/// Takes from others the right to what this process makes from now on, and to `data`, if it is there.
-pub(crate) fn keep(data: &Path) {
+/// Denies others access to files created from now on, and to `data` if it exists.
+pub(crate) fn restrict(data: &Path) {
     umask(Mode::from_raw_mode(OTHERS));
-    if let Err(error) = close(data) {
-        tracing::warn!(%error, data = %data.display(), "others may read this node's data: its rights could not be changed");
+    if let Err(error) = restrict_existing(data) {
+        tracing::warn!(%error, data = %data.display(), "cannot change the permissions of the data directory: other users may read it");
     }
 }
 
-fn close(data: &Path) -> io::Result<()> {
+fn restrict_existing(data: &Path) -> io::Result<()> {
     let mode = match fs::metadata(data) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?.permissions().mode(),

@@ -1,7 +1,7 @@
-//! A node as a process: listeners, the node itself, and stopping in order.
+//! The process of a node: its listeners, the node itself, and an orderly stop.
 //!
 //! ```text
-//! SIGTERM ─▶ /readyz says no, waiters are told to come again ─▶ leadership handed over ─▶ connections drained ─▶ log closed
+//! SIGTERM ─▶ /readyz answers 503, waiters get 202 or 504 ─▶ leadership transferred ─▶ connections drained ─▶ log closed
 //! ```
 
 use std::convert::Infallible;
@@ -14,37 +14,33 @@ use axum::extract::Request;
 use axum::response::Response;
 use ringfence_api::{Arriving, Connections, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
-use ringfence_raft::{Node, Settings};
+use ringfence_raft::{Handle, Node, Settings};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::backup::Earlier;
 use crate::config::Config;
-use crate::descriptors;
-use crate::disk_space;
-use crate::duties;
-use crate::loop_lag;
-use crate::measured;
-use crate::private;
-use crate::stop::Stop;
+use crate::predecessors::Predecessors;
+use crate::signals::Signals;
+use crate::{descriptors, disk_space, loop_lag, metric_help, mirror, private};
 
-/// How long the leadership may take to be handed over, and open requests to end, at a stop.
-const HAND_OVER: Duration = Duration::from_secs(2);
-const DRAIN: Duration = Duration::from_secs(5);
-const UPKEEP: Duration = Duration::from_secs(5);
+/// Bounds the transfer of the leadership at a stop.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Bounds open requests at a stop.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Runs a node until it is told to stop, or cannot go on.
+/// Runs a node until a signal asks it to stop, or it fails.
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let recorder =
-        ringfence_api::metrics_builder().install_recorder().context("metrics were started before")?;
-    measured::describe();
+        ringfence_api::metrics_builder().install_recorder().context("metrics are already started")?;
+    metric_help::describe();
     metrics::gauge!("ringfence_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     tokio::spawn(loop_lag::measure());
     let listener = bind(config.http, "--http")?;
-    let peer = TcpListener::from_std(bind(config.peer, "--peer")?)?;
-    let mut stop = Stop::new()?;
+    let peer_listener = TcpListener::from_std(bind(config.peer, "--peer")?)?;
+    let mut stop = Signals::stop()?;
     let url = config.url(listener.local_addr()?);
     let before_answer = config
         .mirror
@@ -52,30 +48,27 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         .and_then(|mirror| (mirror.mode == MirrorMode::BeforeAnswer).then_some(mirror.timeout));
     let mirror = config.mirror.map(Mirror::new).transpose()?;
     let data = config.data.clone();
-    private::keep(&data);
+    private::restrict(&data);
     let settings = Settings {
         id: config.id,
         data: config.data,
-        peer_listener: peer,
+        peer_listener,
         peers: config.peers,
         join: config.join,
         url: url.clone(),
         first_revision: config.first_revision.map(Revision),
-        elders: Some(Box::new(Earlier {
-            restored: config.restored,
-            mirror: mirror.clone().map(duties::mirror::Found),
-        })),
+        elders: Some(Box::new(Predecessors { restored: config.restored, mirror: mirror.clone() })),
         snapshot_after_bytes: config.snapshot_after_bytes,
     };
     let (started, starting) = watch::channel(false);
     let connections =
         Connections::new(descriptors::connections(config.max_connections, config.door_threads)?);
     let threads = Arc::new(Threads::start(config.door_threads).context("--door-threads")?);
-    let of_starting = listener.try_clone().context("no descriptor for the HTTP listener")?;
-    serve(of_starting, &threads, &connections, ringfence_api::starting, starting);
+    let starting_listener = listener.try_clone().context("cannot duplicate the HTTP listener")?;
+    serve(starting_listener, &threads, &connections, ringfence_api::starting, starting);
     let node = tokio::select! {
         node = Node::start(settings) => node?,
-        _ = stop.requested() => return Ok(()),
+        _ = stop.next() => return Ok(()),
     };
     started.send_replace(true);
     tracing::info!(id = config.id, url, version = env!("CARGO_PKG_VERSION"), "node started");
@@ -83,20 +76,13 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let (draining, drain) = watch::channel(false);
     tokio::spawn(disk_space::measure(data));
     let upkeep = recorder.clone();
-    // Beside Raft: there may be many samples, and the recorder is locked meanwhile.
+    // On a door thread, as it locks the recorder for as long as there are samples.
     threads.spawn(async move {
         loop {
-            // Samples of histograms pile up until this is called, or the metrics are asked for.
-            tokio::time::sleep(UPKEEP).await;
+            // Without upkeep, histogram samples pile up until the metrics are next read.
+            tokio::time::sleep(UPKEEP_INTERVAL).await;
             upkeep.run_upkeep();
         }
-    });
-    let told = mirror.as_ref().map(|mirror| {
-        let handle = node.handle();
-        handle.set_mirror(Box::new(duties::mirror::Told(mirror.clone())));
-        tokio::spawn(duties::mirror::run(handle, mirror.clone()));
-        let own = mirror.clone();
-        ringfence_api::Mirror { before_answer, status: Arc::new(move || serde_json::json!(own.status())) }
     });
     let options = ringfence_api::Options {
         metrics: recorder,
@@ -105,32 +91,41 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         draining: drain.clone(),
         hangs_for: loop_lag::hangs_for,
         slow_request: config.slow_request,
-        mirror: told,
+        mirror: mirror.map(|mirror| start_mirror(node.handle(), mirror, before_answer)),
     };
     let routes = ringfence_api::routes(node.handle().on(&threads.runtimes()), options);
     let answer = move |request, from| routes.clone().answer(request, from);
     let mut serving = serve(listener, &threads, &connections, answer, drain);
 
     let failure = tokio::select! {
-        _ = stop.requested() => None,
+        _ = stop.next() => None,
         reason = node.failed() => Some(reason),
         ended = &mut serving => Some(format!("the HTTP listener ended: {ended:?}")),
     };
     draining.send_replace(true);
     if let Some(reason) = failure {
-        bail!("this node cannot go on: {reason}");
+        // Otherwise requests could log lines after the error, which must be the last.
+        threads.end();
+        bail!("the node failed: {reason}");
     }
     tracing::info!("stopping");
-    node.hand_over(HAND_OVER).await;
+    node.hand_over(TRANSFER_TIMEOUT).await;
     serving.await.context("the HTTP listener ended")?;
     node.stop().await;
-    // What still runs there holds the log.
+    // Requests that still run there hold the log open.
     threads.end();
     tracing::info!("stopped");
     Ok(())
 }
 
-/// Answers requests that come to `listener`, on `threads`.
+/// Starts publishing in Redis.
+fn start_mirror(handle: Handle, mirror: Mirror, before_answer: Option<Duration>) -> ringfence_api::Mirror {
+    handle.set_mirror(Box::new(mirror::Published(mirror.clone())));
+    tokio::spawn(mirror::run(handle, mirror.clone()));
+    ringfence_api::Mirror { before_answer, status: Arc::new(move || serde_json::json!(mirror.status())) }
+}
+
+/// Answers the requests of `listener` on `threads`.
 fn serve<A, F>(
     listener: net::TcpListener,
     threads: &Arc<Threads>,
@@ -142,14 +137,15 @@ where
     A: Fn(Request<Arriving>, SocketAddr) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Response, Infallible>> + Send + 'static,
 {
-    let (of_threads, connections) = (Arc::clone(threads), Arc::clone(connections));
+    let (door_threads, connections) = (Arc::clone(threads), Arc::clone(connections));
     threads.spawn(async move {
-        // Made there, it wakes the thread that accepts, and no other.
+        // Registered with the runtime of the thread that accepts, it wakes no other.
         match TcpListener::from_std(listener) {
             Ok(listener) => {
-                ringfence_api::serve(listener, of_threads, connections, answer, draining, DRAIN).await;
+                ringfence_api::serve(listener, door_threads, connections, answer, draining, DRAIN_TIMEOUT)
+                    .await;
             }
-            Err(error) => tracing::error!(%error, "the HTTP listener cannot be used"),
+            Err(error) => tracing::error!(%error, "cannot use the HTTP listener"),
         }
     })
 }

@@ -49,7 +49,7 @@ async fn a_restored_cluster_grants_larger_tokens_or_none_and_holds_no_lease() {
     let restore = format!("--restore={}", file.display());
     let below = cluster(saved.revision.0).nodes(1).argument(&restore).lay_out().await.unwrap();
     below.start_all().unwrap();
-    let refused = || async { below.node(1).log().contains("had come to").then_some(()) };
+    let refused = || async { below.node(1).log().contains("its first revision would be").then_some(()) };
     until(SOON, "it says why it does not start", refused).await.unwrap();
     assert!(!below.node(1).client().is_ready().await);
     drop(below);

@@ -1,4 +1,4 @@
-//! The commands that call a cluster, but for `lock`.
+//! The commands that call a cluster, except `lock`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -16,7 +16,7 @@ fn urls(cluster: &Cluster) -> String {
     cluster.nodes().iter().map(|node| node.url()).collect::<Vec<_>>().join(",")
 }
 
-/// `ringfence` with these words, a space between two.
+/// Runs `ringfence` with arguments that are separated by spaces.
 fn run(cluster: &Cluster, words: &str) -> Output {
     let mut command = Command::new(PROGRAM);
     command.env("RINGFENCE_URLS", urls(cluster)).args(words.split(' ')).output().unwrap()
@@ -26,14 +26,14 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// What it prints as JSON, if it succeeds.
+/// Its JSON output. It must succeed.
 fn json_of(cluster: &Cluster, words: &str) -> Value {
     let output = run(cluster, &format!("{words} -o json"));
     assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Its exit status, and what it says to standard error.
+/// Its exit status and standard error. It must print nothing else.
 fn failed(cluster: &Cluster, words: &str) -> (i32, String) {
     let output = run(cluster, words);
     assert_eq!(text(&output), "", "{words}");
@@ -41,7 +41,7 @@ fn failed(cluster: &Cluster, words: &str) -> (i32, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_is_taken_shown_renewed_validated_and_released_by_hand() {
+async fn a_lease_is_acquired_shown_renewed_validated_and_released() {
     let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
     let grant = json_of(&cluster, "acquire orders/1 orders/2 --ttl 60s --holder me");
     assert_eq!(
@@ -83,7 +83,7 @@ async fn a_lease_is_taken_shown_renewed_validated_and_released_by_hand() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn people_are_shown_who_holds_and_who_waits_in_lines_that_no_holder_can_forge() {
+async fn a_holder_cannot_forge_lines_or_control_the_terminal() {
     let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
     let forged = Command::new(PROGRAM)
         .env("RINGFENCE_URLS", urls(&cluster))
@@ -110,11 +110,11 @@ async fn people_are_shown_who_holds_and_who_waits_in_lines_that_no_holder_can_fo
     let (code, said) = failed(&cluster, "get a//b");
     assert!(code == 1 && said.contains("key"), "{code}: {said}");
     let nobody = text(&run(&cluster, "get b"));
-    assert!(nobody.contains("nobody holds it"), "{nobody}");
+    assert!(nobody.contains("not held"), "{nobody}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_are_shown_as_they_come_and_from_where_one_has_seen_them() {
+async fn a_watch_prints_changes_from_a_given_revision_on() {
     let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
     let before = json_of(&cluster, "ls")["revision"].to_string();
     let grant = json_of(&cluster, "acquire seen/a other --ttl 60s --holder me");
@@ -141,7 +141,7 @@ async fn changes_are_shown_as_they_come_and_from_where_one_has_seen_them() {
     );
 }
 
-/// Its end, in good time.
+/// Waits until it exits.
 fn ends(child: &mut std::process::Child) -> std::process::ExitStatus {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -150,14 +150,14 @@ fn ends(child: &mut std::process::Child) -> std::process::ExitStatus {
         }
         if Instant::now() > deadline {
             child.kill().unwrap();
-            panic!("it runs on");
+            panic!("it is still running");
         }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_nobody_reads_any_more_ends() {
+async fn a_watch_exits_when_its_reader_is_gone() {
     let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
     let before = json_of(&cluster, "ls")["revision"].to_string();
     json_of(&cluster, "acquire seen other --ttl 60s");
@@ -166,7 +166,7 @@ async fn a_watch_that_nobody_reads_any_more_ends() {
         command.env("RINGFENCE_URLS", urls(&cluster)).args(["watch", prefix, "--after", &before]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    // One that is told something is read for a line; to the other nothing happens.
+    // One has printed a line that was read. The other has had nothing to print.
     let mut told = watch("seen");
     let mut line = String::new();
     BufReader::new(told.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -180,7 +180,7 @@ async fn a_watch_that_nobody_reads_any_more_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_nobody_was_told_of_is_not_held() {
+async fn a_lease_whose_id_cannot_be_printed_is_released() {
     let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let (_, closed) = std::io::pipe().unwrap();
@@ -195,7 +195,7 @@ async fn a_lease_that_nobody_was_told_of_is_not_held() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_revokes_and_moves_the_leader() {
+async fn an_operator_revokes_a_lease_and_transfers_the_leadership() {
     let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
     let grant = json_of(&cluster, "acquire a --ttl 60s");
     let token = &grant["token"];
@@ -216,7 +216,7 @@ async fn an_operator_revokes_and_moves_the_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_nodes_are_named_by_flag_before_variable_before_file() {
+async fn urls_come_from_the_flag_then_the_variable_then_the_file() {
     let cluster = Cluster::builder(PROGRAM).nodes(1).start().await.unwrap();
     let (right, wrong) = (cluster.node(1).url(), "http://127.0.0.1:9");
     let dir = TempDir::new().unwrap();
@@ -236,7 +236,7 @@ async fn the_nodes_are_named_by_flag_before_variable_before_file() {
 }
 
 #[test]
-fn shells_and_man_are_told_of_every_command() {
+fn completions_and_manual_pages_cover_every_command_but_hidden_ones() {
     let print = |words: &[&str]| {
         let output = Command::new(PROGRAM).args(words).output().unwrap();
         assert!(output.status.success(), "{words:?}");
@@ -245,7 +245,7 @@ fn shells_and_man_are_told_of_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let completions = print(&["completions", shell]);
         assert!(completions.contains("kill-after") && completions.contains("transfer"), "{shell}");
-        assert!(!completions.contains("become"), "{shell}: hidden commands are not for users");
+        assert!(!completions.contains("supervise"), "{shell}: hidden commands must not be completed");
     }
     assert!(print(&["man"]).contains("ringfence\\-lock"));
     let page = print(&["man", "lock"]);

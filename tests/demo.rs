@@ -1,4 +1,4 @@
-//! `ringfence demo`: its story comes out as told, and nothing of it is left behind, however it ends.
+//! `ringfence demo`: its output is right, and it leaves nothing behind, however it ends.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// It promises half a minute on a machine that has nothing else to do.
+/// Twice what it may take on an idle machine.
 const SOON: Duration = Duration::from_secs(60);
 
 /// A running `ringfence demo` with a temporary directory of its own, killed when dropped.
@@ -24,7 +24,7 @@ struct Demo {
 impl Demo {
     fn start() -> (Self, BufReader<ChildStdout>) {
         let temporary = tempfile::tempdir().unwrap();
-        // As /tmp: PostgreSQL, which does not run as root, is to get in.
+        // Like /tmp: PostgreSQL, which does not run as root, must be able to enter.
         set_permissions(temporary.path(), Permissions::from_mode(0o755)).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_ringfence"))
             .arg("demo")
@@ -47,7 +47,7 @@ impl Demo {
             match read.recv_timeout(SOON.saturating_sub(self.began.elapsed())) {
                 Ok(line) => all.push(line),
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
-                Err(mpsc::RecvTimeoutError::Timeout) => panic!("not over in time:\n{}", all.join("\n")),
+                Err(mpsc::RecvTimeoutError::Timeout) => panic!("timeout after:\n{}", all.join("\n")),
             }
         }
         all
@@ -58,7 +58,7 @@ impl Demo {
         assert!(status.success());
     }
 
-    /// How it ended, and what it complained of.
+    /// Its exit status and standard error.
     fn ended(&mut self) -> (ExitStatus, String) {
         let status = self.wait_for("the demo has ended", |demo| demo.child.try_wait().unwrap());
         let mut complaints = String::new();
@@ -66,7 +66,7 @@ impl Demo {
         (status, complaints)
     }
 
-    /// The processes that were told to put their data into this demo's directory: nodes and writers.
+    /// The processes of this demo, nodes and writers: their arguments name its directory.
     fn processes(&self) -> Vec<String> {
         let directory = self.temporary.path().to_str().unwrap();
         let command_lines = std::fs::read_dir("/proc")
@@ -87,7 +87,7 @@ impl Demo {
             if let Some(seen) = look(self) {
                 return seen;
             }
-            assert!(self.began.elapsed() < SOON, "not in time: {what}; there are {:#?}", self.processes());
+            assert!(self.began.elapsed() < SOON, "timeout: {what}; running: {:#?}", self.processes());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -101,7 +101,7 @@ impl Drop for Demo {
 }
 
 #[test]
-fn a_late_write_is_rejected_where_tokens_are_checked_and_tokens_outlive_every_kill() {
+fn a_late_write_is_rejected_and_tokens_rise_through_every_kill() {
     let (mut demo, told) = Demo::start();
     let lines = demo.lines_to(told, "nothing says this");
     let all = lines.join("\n");
@@ -127,7 +127,7 @@ fn a_late_write_is_rejected_where_tokens_are_checked_and_tokens_outlive_every_ki
     let e = token("E acquires");
     assert!(b < c && c < first && first + 49 <= last && last < e, "{b} < {c} < {first}..{last} < {e}");
     assert!(all.contains("All 52 leases that were live still are"), "{all}");
-    // As installed by ./test. Where one is missing the demo says so.
+    // ./test installs both. If one is missing, the demo says so.
     let databases = ["redis-server", "PostgreSQL"].iter().filter(|name| {
         !all.contains(&format!("Install {name} ")) && !all.contains(&format!("and {name} to see"))
     });
@@ -136,13 +136,13 @@ fn a_late_write_is_rejected_where_tokens_are_checked_and_tokens_outlive_every_ki
     assert_eq!(lines_with(&lines, &format!("every token below {b} is dead")).len(), databases, "{all}");
     assert_eq!(lines_with(&lines, "  ok  ").len(), 8 + databases, "{all}");
 
-    assert!(!all.contains('\x1b'), "no colours where there is no terminal");
+    assert!(!all.contains('\x1b'), "no colours without a terminal");
     let widest = lines.iter().max_by_key(|line| line.chars().count()).unwrap();
     assert!(widest.chars().count() <= 80, "{widest}");
 }
 
 #[test]
-fn nothing_of_it_is_left_however_it_is_ended() {
+fn nothing_is_left_behind_after_any_signal() {
     for (moment, signal, code) in [
         ("B asks another node", "-INT", Some(130)),
         ("is the leader: kill -9", "-TERM", Some(143)),
@@ -151,7 +151,7 @@ fn nothing_of_it_is_left_however_it_is_ended() {
         let (mut demo, told) = Demo::start();
         let lines = demo.lines_to(told, moment);
         assert!(lines.last().is_some_and(|line| line.contains(moment)), "{lines:#?}");
-        // At that moment there are nodes, and writers one of which is stopped.
+        // At that moment nodes are running, and in part 1 a writer is stopped.
         assert!(demo.processes().len() >= 2, "{:#?}", demo.processes());
         demo.signal(signal);
         let (status, complaints) = demo.ended();
@@ -160,19 +160,23 @@ fn nothing_of_it_is_left_however_it_is_ended() {
             assert_eq!(complaints, "");
             assert_eq!((demo.processes(), demo.is_tidy()), (Vec::new(), true), "after {signal}");
         } else {
-            // The kernel ends them, as soon as it gets to it.
+            // The kernel kills them, soon.
             demo.wait_for("its processes end with it", |demo| demo.processes().is_empty().then_some(()));
         }
     }
 }
 
 #[test]
-fn it_ends_quietly_when_nobody_reads_on() {
+fn it_exits_quietly_when_its_reader_is_gone() {
     let (mut demo, mut told) = Demo::start();
     while told.read_line(&mut String::new()).unwrap() <= 1 {}
     drop(told);
     let (status, complaints) = demo.ended();
-    assert_eq!((status.code(), complaints.as_str()), (Some(1), ""), "not all was shown to be true");
+    assert_eq!(
+        (status.code(), complaints.as_str()),
+        (Some(1), ""),
+        "it must fail, as not every claim was printed"
+    );
     assert_eq!((demo.processes(), demo.is_tidy()), (Vec::new(), true));
 }
 

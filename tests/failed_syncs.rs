@@ -31,7 +31,7 @@ async fn it_stops_and_comes_back(victim_leads: bool) {
         assert_eq!(victim.ends().await.unwrap().code(), Some(1));
         let log = victim.log().split_off(before);
         let (last, file) = (log.lines().last().unwrap(), format!("{}/log/", victim.data().display()));
-        assert!(last.starts_with("ringfence: this node cannot go on"), "{last}");
+        assert!(last.starts_with("ringfence: the node failed"), "{last}");
         assert!(last.contains(&file) && last.ends_with(".wal: Input/output error (os error 5)"), "{last}");
         load.more(200).await.unwrap();
         victim.start().unwrap();

@@ -55,7 +55,7 @@ async fn it_stops_and_comes_back(victim_leads: bool) {
     assert!(granted.is_sorted_by_key(|(.., token)| *token));
     assert_eq!(full.ends().await.unwrap().code(), Some(1));
     let log = full.log();
-    assert!(log.contains("this node cannot go on") && log.contains("No space left on device"), "{log}");
+    assert!(log.contains("the node failed") && log.contains("No space left on device"), "{log}");
 
     disk.give_room().unwrap();
     full.start().unwrap();

@@ -661,7 +661,7 @@ async fn who_became_another_user_is_told_of_and_waited_for() {
         let line = tokio::time::timeout(SOON, lines.next_line()).await.expect("it is told").unwrap();
         told += &line.expect("it goes on");
     }
-    assert!(told.contains("no signal reaches it"), "{told}");
+    assert!(told.contains("cannot signal"), "{told}");
     assert_eq!(view(&cluster, "a").await.holders.len(), 1);
     std::fs::write(&go, "").unwrap();
     assert_eq!(end_of(child).await.0.code(), Some(143));
@@ -901,7 +901,7 @@ async fn ctrl_z_keeps_the_lease_of_a_command_that_became_another_user_in_part() 
     typed.shows("Stopped").await;
     assert_eq!(view(&cluster, "a").await.holders.len(), 1);
     typed.types("fg\n").await;
-    typed.shows("no signal reaches it").await;
+    typed.shows("cannot signal").await;
     typed.types("said\n").await;
     typed.shows("got said").await;
     std::fs::write(&go, "").unwrap();

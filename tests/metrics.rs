@@ -52,7 +52,7 @@ async fn measurements_explain_themselves_and_name_nobody() {
     until(SOON, "the room on the disk is known", room).await.unwrap();
     // What is explained is measured, and what pages for people name is.
     for text in [
-        include_str!("../src/measured.rs"),
+        include_str!("../src/metric_help.rs"),
         include_str!("../mirror/README.md"),
         include_str!("../deploy/README.md"),
     ] {

@@ -1,4 +1,4 @@
-//! `ringfence backup`: how far a cluster came, for the one that takes its place.
+//! `ringfence backup`: the highest revision of a cluster, for the one that replaces it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,46 +7,43 @@ use clap::{Args, Subcommand};
 use ringfence_wire::Backup;
 
 use crate::backup;
-use crate::cli::calls::Caller;
-use crate::cli::output::{self, Output};
+use crate::cli::client::Call;
+use crate::cli::output::Output;
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Write how far the cluster has come; `serve --restore FILE` founds a new cluster beyond it
+    /// Save the cluster's revision to a file. `serve --restore FILE` starts a new cluster above it
     Save(Save),
-    /// Show what a backup says
+    /// Show a backup
     Inspect(Inspect),
 }
 
-/// Where the backup goes.
 #[derive(Debug, Args)]
 pub(crate) struct Save {
+    /// The file to write
     file: PathBuf,
     #[command(flatten)]
-    caller: Caller,
+    call: Call,
 }
 
-/// Which backup to show.
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
+    /// The backup to read
     file: PathBuf,
-    /// How to show it
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Output,
 }
 
-/// Does it.
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Save(Save { file, caller }) => caller.run(async |client, output| {
+        Command::Save(Save { file, call }) => call.print(text, async |client| {
             let saved = client.backup().await?;
             backup::write(&saved, file)?;
-            output::print(&output.show(&saved, text)?)?;
-            Ok(ExitCode::SUCCESS)
+            Ok(saved)
         }),
         Command::Inspect(Inspect { file, output }) => {
-            output::print(&output.show(&backup::read(file)?, text)?)?;
+            output.print(&backup::read(file)?, text)?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -55,6 +52,6 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
 fn text(backup: &Backup) -> String {
     let Backup { format, cluster_id, first_revision, revision } = backup;
     format!(
-        "cluster   {cluster_id}\nstarted   at revision {first_revision}\ncame to   revision {revision}\nformat    {format}\n"
+        "cluster         {cluster_id}\nfirst revision  {first_revision}\nrevision        {revision}\nformat          {format}\n"
     )
 }

@@ -1,69 +1,63 @@
-//! `ringfence cluster`: what operators do with a cluster.
+//! `ringfence cluster`: membership and leadership, for operators.
 
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use ringfence_client::ClusterStatus;
 
-use crate::cli::calls::Caller;
-use crate::cli::output;
-use crate::cli::text::Table;
+use crate::cli::client::Call;
+use crate::cli::output::{Table, or_dash};
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show the members and how they do, as one node sees them
-    Status(Caller),
-    /// Take in a node that was started with --join
+    /// Show the members and their state, as seen by the node that answers
+    Status(Call),
+    /// Add a node that was started with --join
     Add(Add),
-    /// Take a node out
+    /// Remove a member
     Remove(Remove),
-    /// Make another node the leader
+    /// Transfer the leadership to another member
     Transfer(Transfer),
 }
 
-/// Which node to take in.
 #[derive(Debug, Args)]
 pub(crate) struct Add {
     /// Its --id
     id: u64,
-    /// Where the other nodes reach it
+    /// Its peer address, as the other nodes reach it
     #[arg(value_name = "HOST:PORT")]
     peer: String,
     #[command(flatten)]
-    caller: Caller,
+    call: Call,
 }
 
-/// Which node to take out.
 #[derive(Debug, Args)]
 pub(crate) struct Remove {
+    /// Its --id
     id: u64,
-    /// Also where no majority of the nodes that are left answers: the cluster then stops until enough of them are back
+    /// Remove it even if no majority of the remaining members answers. The cluster then stops until enough are back
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    caller: Caller,
+    call: Call,
 }
 
-/// Who is to lead.
 #[derive(Debug, Args)]
 pub(crate) struct Transfer {
-    /// Its id [default: the node that lacks the least of the log]
+    /// The next leader [default: the member whose log is furthest ahead]
     #[arg(long, value_name = "ID")]
     to: Option<u64>,
     #[command(flatten)]
-    caller: Caller,
+    call: Call,
 }
 
-/// Does it. What changes the cluster is shown by its status afterwards.
+/// Prints the status of the cluster, after a change if `command` is one.
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
-    let caller = match command {
-        Command::Status(caller)
-        | Command::Add(Add { caller, .. })
-        | Command::Remove(Remove { caller, .. })
-        | Command::Transfer(Transfer { caller, .. }) => caller,
-    };
-    caller.run(async |client, output| {
+    let (Command::Status(call)
+    | Command::Add(Add { call, .. })
+    | Command::Remove(Remove { call, .. })
+    | Command::Transfer(Transfer { call, .. })) = command;
+    call.print(text, async |client| {
         match command {
             Command::Status(_) => {}
             Command::Add(Add { id, peer, .. }) => client.add_member(*id, peer).await?,
@@ -71,17 +65,16 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
             Command::Remove(Remove { id, force: true, .. }) => client.force_remove_member(*id).await?,
             Command::Transfer(Transfer { to, .. }) => client.transfer_leadership(*to).await?,
         }
-        output::print(&output.show(&client.cluster().await?, text)?)?;
-        Ok(ExitCode::SUCCESS)
+        Ok(client.cluster().await?)
     })
 }
 
 fn text(status: &ClusterStatus) -> String {
-    let known = |id: Option<u64>| id.map_or_else(|| "none is known".to_owned(), |id| id.to_string());
-    let mut text = format!("cluster   {}\nleader    {}\n", status.cluster_id, known(status.leader));
+    let leader = status.leader.map_or_else(|| "unknown".to_owned(), |id| id.to_string());
+    let mut text = format!("cluster   {}\nleader    {leader}\n", status.cluster_id);
     text += &format!("term      {}\nrevision  {}\n", status.term, status.revision);
     text += &format!("leases    {} live, {} waiting\n", status.live_leases, status.waiters);
-    text += &format!("version   {} of node {}, which answers\n\n", status.version, status.node_id);
+    text += &format!("version   {}, answered by node {}\n\n", status.version, status.node_id);
     let mut table = Table::new(["NODE", "ROLE", "LAG", "HTTP", "PEER"]);
     for (id, member) in &status.members {
         let role = match member.voter {
@@ -89,8 +82,7 @@ fn text(status: &ClusterStatus) -> String {
             true => "voter",
             false => "learner",
         };
-        let lag = member.lag_entries.map_or_else(|| "–".to_owned(), |entries| entries.to_string());
-        let url = member.url.clone().unwrap_or_else(|| "–".to_owned());
+        let (lag, url) = (or_dash(member.lag_entries), or_dash(member.url.as_ref()));
         table.add([id.to_string(), role.to_owned(), lag, url, member.peer.clone()]);
     }
     text + &table.text()

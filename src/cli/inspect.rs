@@ -1,4 +1,4 @@
-//! `ringfence inspect`: the data of a stopped node, for comparing nodes and for finding out what happened.
+//! `ringfence inspect`: the data of a stopped node, to compare nodes and to investigate.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -11,52 +11,50 @@ use ringfence_raft::{
 };
 use ringfence_wire::{EndReason, Mode};
 
-use crate::cli::output::{self, Output};
+use crate::cli::output::Output;
 
-/// What is looked at, and how it is shown.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     what: What,
-    /// The data directory of a node that does not run; nothing in it is changed
+    /// Data directory of a stopped node. It is only read
     #[arg(long, env = "RINGFENCE_DATA", value_name = "DIR", global = true)]
     data: Option<PathBuf>,
-    /// How to show it
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text", global = true)]
     output: Output,
 }
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// The entries of the log
+    /// Show the entries of the log
     Log,
-    /// The snapshots on disk
+    /// Show the snapshots on disk
     Snapshot,
-    /// The state of the lease table, with a checksum that is equal on nodes in the same state
+    /// Show the state of the lease table, with a checksum that is equal on nodes in the same state
     State {
-        /// After this entry [default: the last that the node knows to be committed]
+        /// After this log entry [default: the last one known to be committed]
         #[arg(long, value_name = "N")]
         index: Option<u64>,
     },
-    /// The changes of the lease table, as far back as the log goes
+    /// Show the changes of the lease table, as far back as the log goes
     Events {
-        /// Up to this entry [default: the last that the node knows to be committed]
+        /// Up to this log entry [default: the last one known to be committed]
         #[arg(long, value_name = "N")]
         index: Option<u64>,
     },
 }
 
-/// Prints what is asked for.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let data = arguments.data.as_deref().context("which node's data? give --data DIR")?;
-    let node = StoppedNode::open(data)?;
-    let text = match arguments.what {
-        What::Log => arguments.output.show(&node.log()?, log),
-        What::Snapshot => arguments.output.show(&node.snapshots()?, snapshots),
-        What::State { index } => arguments.output.show(&node.state(index)?, state),
-        What::Events { index } => arguments.output.show(&node.events(index)?, events),
-    }?;
-    output::print(&text).map(drop)
+    let Arguments { what, data, output } = arguments;
+    let node = StoppedNode::open(data.as_deref().context("--data is missing")?)?;
+    match *what {
+        What::Log => output.print(&node.log()?, log),
+        What::Snapshot => output.print(&node.snapshots()?, snapshots),
+        What::State { index } => output.print(&node.state(index)?, state),
+        What::Events { index } => output.print(&node.events(index)?, events),
+    }
+    .map(drop)
 }
 
 /// `name  value` lines.
@@ -68,12 +66,12 @@ impl Lines {
         let mut lines = Self::default();
         lines.add("node", owner.node_id);
         lines.add("incarnation", owner.incarnation);
-        lines.add("cluster", owner.cluster_id.map_or_else(|| "none yet".to_owned(), |id| id.to_string()));
+        lines.add("cluster", owner.cluster_id.map_or_else(|| "none".to_owned(), |id| id.to_string()));
         lines
     }
 
     fn add(&mut self, name: &str, value: impl std::fmt::Display) {
-        writeln!(self.0, "{name:<12} {value}").expect("a text takes all that is written");
+        writeln!(self.0, "{name:<12} {value}").expect("writing to a String cannot fail");
     }
 }
 
@@ -86,7 +84,7 @@ fn log(view: &LogView) -> String {
     match view.vote {
         None => lines.add("vote", "none"),
         Some(vote) => {
-            let won = if vote.committed { ", which leads" } else { "" };
+            let won = if vote.committed { ", elected" } else { "" };
             lines.add("vote", format!("node {} in term {}{won}", vote.voted_for, vote.term));
         }
     }
@@ -96,12 +94,12 @@ fn log(view: &LogView) -> String {
     text += "\n   index   term\n";
     for EntryView { position: Position { term, index }, says } in &view.entries {
         let says = match says {
-            Says::Blank => "a leader begins".to_owned(),
-            Says::Membership { voters, .. } => format!("the voters are {voters:?}"),
+            Says::Blank => "new leader".to_owned(),
+            Says::Membership { voters, .. } => format!("voters {voters:?}"),
             Says::Commands { at_ms, commands } => {
                 let mut says = format!("at {at_ms} ms");
                 for command in commands {
-                    let command = serde_json::to_string(command).expect("commands are made of JSON's words");
+                    let command = serde_json::to_string(command).expect("commands are plain data");
                     says += &format!("\n{:18}{command}", "");
                 }
                 says
@@ -138,7 +136,7 @@ fn events(view: &EventsView) -> String {
     text
 }
 
-/// As `granted 0192…, token 7, "worker 3": a (fence 7), b shared (fence 5)`.
+/// `granted 0192…, token 7, "worker 3": a (fence 7), b shared (fence 5)`.
 fn what_happened(event: &EventView) -> String {
     let what = match event.change {
         ChangeName::Granted => "granted",
@@ -151,7 +149,7 @@ fn what_happened(event: &EventView) -> String {
         (_, Some(EndReason::Expired)) => " (expired)",
         (_, Some(EndReason::Revoked)) => " (revoked)",
         (_, Some(EndReason::Abandoned)) => " (abandoned)",
-        (ChangeName::Left, None) => " (its wait ran out)",
+        (ChangeName::Left, None) => " (wait timed out)",
         (_, None) => "",
     };
     let mut text = format!("{what}{why} {}", event.lease_id);
@@ -165,7 +163,7 @@ fn what_happened(event: &EventView) -> String {
         let mode = match key.mode {
             Mode::Exclusive => String::new(),
             Mode::Shared { limit: None } => " shared".to_owned(),
-            Mode::Shared { limit: Some(limit) } => format!(" shared by {limit} at most"),
+            Mode::Shared { limit: Some(limit) } => format!(" shared({limit})"),
         };
         format!("{}{mode} (fence {})", key.key, key.fence)
     });

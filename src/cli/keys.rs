@@ -1,4 +1,4 @@
-//! `ringfence get`, `ls`, `watch`, `validate` and `revoke`: what everybody may see of keys, and what an operator may do.
+//! `ringfence get`, `ls`, `watch`, `validate` and `revoke`.
 
 use std::pin::pin;
 use std::process::ExitCode;
@@ -9,81 +9,77 @@ use ringfence_client::{Consistency, Error, Event, KeyList, KeyView, Revision, To
 use ringfence_wire::Holder;
 use serde_json::json;
 
-use crate::cli::calls::Caller;
-use crate::cli::output;
-use crate::cli::text::{Table, mode, seconds};
+use crate::cli::client::Call;
+use crate::cli::output::{Table, mode, or_dash, reader_gone, seconds};
 
-/// The exit status where a token is not known to be live.
+/// Exit status of `validate`: the token is not known to be live.
 const NOT_LIVE: u8 = 1;
 
-/// Which node's state is read.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Freshness {
-    /// The state of the node that is asked, which may be old
+    /// Read the state of the node that answers, which may lag behind
     #[arg(long)]
     local: bool,
 }
 
-/// Which key to show.
 #[derive(Debug, Args)]
 pub(crate) struct Get {
+    /// The key to show
     key: String,
     #[command(flatten)]
     freshness: Freshness,
     #[command(flatten)]
-    caller: Caller,
+    call: Call,
 }
 
-/// Which keys to list.
 #[derive(Debug, Args)]
 pub(crate) struct List {
-    /// What they begin with
+    /// List only keys with this prefix
     #[arg(default_value = "")]
     prefix: String,
     #[command(flatten)]
     freshness: Freshness,
     #[command(flatten)]
-    caller: Caller,
+    call: Call,
 }
 
-/// Which keys to watch.
 #[derive(Debug, Args)]
 pub(crate) struct Watch {
-    /// What they begin with
+    /// Watch only keys with this prefix
     #[arg(default_value = "")]
     prefix: String,
-    /// From the change after this revision on [default: from now on]
+    /// Start after this revision [default: now]
     #[arg(long, value_name = "REVISION")]
     after: Option<u64>,
     #[command(flatten)]
-    caller: Caller,
+    call: Call,
 }
 
-/// A token that was granted for a key.
 #[derive(Debug, Args)]
 pub(crate) struct Granted {
+    /// A key of the lease
     key: String,
+    /// The token of the lease
     token: u64,
 }
 
-/// What to validate.
 #[derive(Debug, Args)]
+#[command(after_help = "Exit status: 0 only if the token is live.")]
 pub(crate) struct Validate {
     #[command(flatten)]
     granted: Granted,
     #[command(flatten)]
     freshness: Freshness,
     #[command(flatten)]
-    caller: Caller,
+    call: Call,
 }
 
-/// What to revoke.
 #[derive(Debug, Args)]
 pub(crate) struct Revoke {
     #[command(flatten)]
     granted: Granted,
     #[command(flatten)]
-    caller: Caller,
+    call: Call,
 }
 
 impl From<Freshness> for Consistency {
@@ -92,87 +88,77 @@ impl From<Freshness> for Consistency {
     }
 }
 
-/// Shows a key.
 pub(crate) fn get(arguments: &Get) -> anyhow::Result<ExitCode> {
-    let Get { key, freshness, caller } = arguments;
-    caller.run(async |client, output| {
-        let view = client.key(key, (*freshness).into()).await?;
-        output::print(&output.show(&view, key_text)?)?;
-        Ok(ExitCode::SUCCESS)
-    })
+    let Get { key, freshness, call } = arguments;
+    call.print(key_text, async |client| Ok(client.key(key, (*freshness).into()).await?))
 }
 
-/// Lists all keys with a prefix.
 pub(crate) fn list(arguments: &List) -> anyhow::Result<ExitCode> {
-    let List { prefix, freshness, caller } = arguments;
-    caller.run(async |client, output| {
-        let list = client.list(prefix.as_str()).consistency((*freshness).into()).all().await?;
-        output::print(&output.show(&list, list_text)?)?;
-        Ok(ExitCode::SUCCESS)
+    let List { prefix, freshness, call } = arguments;
+    call.print(list_text, async |client| {
+        Ok(client.list(prefix.as_str()).consistency((*freshness).into()).all().await?)
     })
 }
 
-/// Prints events as they come, one a line, until it is ended or nobody reads them.
+/// Prints events, one per line, until it is killed or its reader is gone.
 pub(crate) fn watch(arguments: &Watch) -> anyhow::Result<ExitCode> {
-    let Watch { prefix, after, caller } = arguments;
-    caller.run(async |client, output| {
+    let Watch { prefix, after, call } = arguments;
+    call.run(async |client| {
         let mut watch = client.watch(prefix.as_str());
         if let Some(after) = after {
             watch = watch.after(Revision(*after));
         }
-        let mut unread = pin!(output::unread());
+        let mut reader_gone = pin!(reader_gone());
         loop {
             let event = tokio::select! {
                 event = watch.next() => event,
-                () = &mut unread => return Ok(ExitCode::SUCCESS),
+                () = &mut reader_gone => return Ok(ExitCode::SUCCESS),
             };
             let event = match event {
                 Err(error @ Error::HistoryGone { .. }) => {
-                    bail!("{error}; `ringfence ls -o json` shows the keys as they are, and the revision to go on --after");
+                    bail!(
+                        "{error}; list the keys with `ringfence ls -o json` and watch --after its revision"
+                    );
                 }
                 event => event?,
             };
-            if !output::print(&output.show(&event, event_text)?)? {
+            if !call.output.print(&event, event_text)? {
                 return Ok(ExitCode::SUCCESS);
             }
         }
     })
 }
 
-/// Tells what is known of a token; succeeds only if it is live.
 pub(crate) fn validate(arguments: &Validate) -> anyhow::Result<ExitCode> {
-    let Validate { granted, freshness, caller } = arguments;
-    caller.run(async |client, output| {
+    let Validate { granted, freshness, call } = arguments;
+    call.run(async |client| {
         let verdict = client.validate(&granted.key, Token(granted.token), (*freshness).into()).await?;
-        output::print(&output.show(&verdict, verdict_text)?)?;
+        call.output.print(&verdict, verdict_text)?;
         Ok(if verdict.verdict == VerdictName::Live { ExitCode::SUCCESS } else { ExitCode::from(NOT_LIVE) })
     })
 }
 
-/// Ends a lease.
 pub(crate) fn revoke(arguments: &Revoke) -> anyhow::Result<ExitCode> {
-    let Revoke { granted, caller } = arguments;
-    caller.run(async |client, output| {
+    let Revoke { granted, call } = arguments;
+    let text =
+        |_: &_| "revoked. The holder may still write: raise the fence at the guarded resource too\n".into();
+    call.print(text, async |client| {
         client.revoke(&granted.key, Token(granted.token)).await?;
-        let done = json!({ "key": granted.key, "token": granted.token });
-        let text =
-            |_: &_| "revoked; the writer may go on for all that: raise the guard's number, too\n".to_owned();
-        output::print(&output.show(&done, text)?)?;
-        Ok(ExitCode::SUCCESS)
+        Ok(json!({ "key": granted.key, "token": granted.token }))
     })
 }
 
+/// Escaped: a holder is any text that a client chose, and must not forge lines or control the terminal.
 fn holder(holder: &Option<Holder>) -> String {
-    // Whatever it is, it must not be taken for more than a word of one line, nor reach the terminal.
-    holder.as_ref().map_or_else(|| "–".to_owned(), |holder| holder.as_str().escape_debug().to_string())
+    or_dash(holder.as_ref().map(|holder| holder.as_str().escape_debug()))
 }
 
 fn key_text(view: &KeyView) -> String {
     let mut text = format!("key       {}\nfence     {}\nrevision  {}\n", view.key, view.fence, view.revision);
     if view.holders.is_empty() {
-        text += "\nnobody holds it\n";
+        text += "\nnot held\n";
     } else {
-        let mut table = Table::new(["TOKEN", "MODE", "LIVES", "HOLDER"]);
+        let mut table = Table::new(["TOKEN", "MODE", "EXPIRES IN", "HOLDER"]);
         for held in &view.holders {
             table.add([
                 held.token.to_string(),
@@ -184,7 +170,7 @@ fn key_text(view: &KeyView) -> String {
         text = text + "\n" + &table.text() + &more(view.more_holders);
     }
     if !view.waiters.is_empty() {
-        let mut table = Table::new(["WAITS", "MODE", "HOLDER"]);
+        let mut table = Table::new(["WAITING", "MODE", "HOLDER"]);
         for waiter in &view.waiters {
             table.add([seconds(Some(waiter.waited_ms)), mode(waiter.mode, None), holder(&waiter.holder)]);
         }
@@ -198,39 +184,41 @@ fn more(count: u64) -> String {
 }
 
 fn list_text(list: &KeyList) -> String {
-    let mut table = Table::new(["KEY", "MODE", "HOLDERS", "TOKEN", "LIVES", "WAITERS", "HOLDER"]);
+    let mut table = Table::new(["KEY", "MODE", "HOLDERS", "TOKEN", "EXPIRES IN", "WAITERS", "HOLDER"]);
     for view in &list.keys {
-        let [mode, token, lives, holder] = match view.holders.first() {
-            Some(oldest) => [
-                mode(oldest.mode, oldest.limit),
-                oldest.token.to_string(),
-                seconds(oldest.expires_in_ms),
-                holder(&oldest.holder),
-            ],
-            None => std::array::from_fn(|_| "–".to_owned()),
-        };
+        let oldest = view.holders.first();
         let count = |shown: usize, more: u64| (shown as u64 + more).to_string();
-        let holders = count(view.holders.len(), view.more_holders);
-        let waiters = count(view.waiters.len(), view.more_waiters);
-        table.add([view.key.to_string(), mode, holders, token, lives, waiters, holder]);
+        table.add([
+            view.key.to_string(),
+            or_dash(oldest.map(|oldest| mode(oldest.mode, oldest.limit))),
+            count(view.holders.len(), view.more_holders),
+            or_dash(oldest.map(|oldest| oldest.token)),
+            seconds(oldest.and_then(|oldest| oldest.expires_in_ms)),
+            count(view.waiters.len(), view.more_waiters),
+            holder(&oldest.and_then(|oldest| oldest.holder.clone())),
+        ]);
     }
     table.text()
 }
 
 fn event_text(event: &Event) -> String {
     let Event { kind, change: event } = event;
-    let kind = kind.as_str();
-    let token = event.token.map_or_else(|| "–".to_owned(), |token| token.to_string());
-    let keys: Vec<String> =
-        event.keys.iter().map(|key| format!("{} (fence {})", key.key, key.fence)).collect();
-    format!("{}  {kind:<8}  token {token}  {}  {}\n", event.revision, holder(&event.holder), keys.join(" "))
+    let keys = event.keys.iter().map(|key| format!("{} (fence {})", key.key, key.fence));
+    format!(
+        "{}  {:<8}  token {}  {}  {}\n",
+        event.revision,
+        kind.as_str(),
+        or_dash(event.token),
+        holder(&event.holder),
+        keys.collect::<Vec<_>>().join(" ")
+    )
 }
 
 fn verdict_text(verdict: &Verdict) -> String {
     let name = match verdict.verdict {
-        VerdictName::Stale => "stale: it is dead for good",
-        VerdictName::Live => "live: at one instant of this call; it licenses no later write",
-        VerdictName::Unknown => "unknown: not known to be dead, which is no reason to accept it",
+        VerdictName::Stale => "stale: this token can never be valid again",
+        VerdictName::Live => "live during this call; it may be stale by the time of a later write",
+        VerdictName::Unknown => "unknown: not known to be stale, which is no reason to accept it",
     };
     format!("{name}\nfence     {}\n", verdict.fence)
 }

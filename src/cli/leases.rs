@@ -1,4 +1,4 @@
-//! `ringfence acquire`, `renew` and `release`: leases by hand, or in scripts that cannot run under `lock`.
+//! `ringfence acquire`, `renew` and `release`: leases for scripts that cannot use `lock`.
 
 use std::process::ExitCode;
 
@@ -7,55 +7,50 @@ use clap::Args;
 use ringfence_client::{Error, Grant, LeaseId};
 use tokio::time::timeout;
 
-use crate::cli::calls::{Caller, NOT_ACQUIRED, TO_LEAVE};
-use crate::cli::lock::LOST;
-use crate::cli::output;
-use crate::cli::text::{Table, mode, seconds};
-use crate::cli::wish::Wish;
+use crate::cli::acquire_options::AcquireOptions;
+use crate::cli::client::{Call, LOST, NOT_ACQUIRED, RELEASE_TIMEOUT};
+use crate::cli::output::{Table, mode, seconds};
 
-/// What to acquire. Nobody renews the lease then.
 #[derive(Debug, Args)]
+#[command(after_help = "Exit status: 75 if the lease was not acquired.")]
 pub(crate) struct Acquire {
-    /// Keys to hold, all or none
+    /// Keys to acquire, all or none
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<String>,
     #[command(flatten)]
-    wish: Wish,
+    options: AcquireOptions,
     #[command(flatten)]
-    caller: Caller,
+    call: Call,
 }
 
-/// Which lease to renew.
 #[derive(Debug, Args)]
 pub(crate) struct Renew {
-    /// As acquire has told it
+    /// The lease_id that `acquire` printed
     lease_id: LeaseId,
-    /// A new time-to-live [default: the one it has]
+    /// A new time-to-live [default: unchanged]
     #[arg(long, value_name = "TIME")]
     ttl: Option<humantime::Duration>,
     #[command(flatten)]
-    caller: Caller,
+    call: Call,
 }
 
-/// Which lease to release.
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 76 if the lease had ended before, and not by a release.")]
+#[command(after_help = "Exit status: 76 if the lease had already ended, other than by a release.")]
 pub(crate) struct Release {
-    /// As acquire has told it
+    /// The lease_id that `acquire` printed
     lease_id: LeaseId,
     #[command(flatten)]
-    caller: Caller,
+    call: Call,
 }
 
-/// Acquires, and leaves the lease as it is.
 pub(crate) fn acquire(arguments: &Acquire) -> anyhow::Result<ExitCode> {
-    let Acquire { keys, wish, caller } = arguments;
-    caller.run(async |client, output| {
-        let lease = match wish.of(&client, keys).no_renew().acquire().await {
+    let Acquire { keys, options, call } = arguments;
+    call.run(async |client| {
+        let lease = match options.lock(&client, keys).no_renew().acquire().await {
             Ok(lease) => lease,
             Err(error) => {
-                // What may have been granted is being given back.
-                let _ = timeout(TO_LEAVE, client.settle()).await;
+                // The client is releasing a grant that may have come too late.
+                let _ = timeout(RELEASE_TIMEOUT, client.settle()).await;
                 if !matches!(error, Error::Held { .. } | Error::TimedOut { .. }) {
                     return Err(error.into());
                 }
@@ -63,35 +58,30 @@ pub(crate) fn acquire(arguments: &Acquire) -> anyhow::Result<ExitCode> {
                 return Ok(ExitCode::from(NOT_ACQUIRED));
             }
         };
-        match output.show(&lease.grant(), text).and_then(|shown| output::print(&shown)) {
+        match call.output.print(&lease.grant(), text) {
             Ok(true) => {
                 lease.into_id();
                 Ok(ExitCode::SUCCESS)
             }
-            // Nobody could release what nobody knows of.
+            // Nobody could release a lease whose id was not read.
             unread => {
-                let _ = timeout(TO_LEAVE, lease.release()).await;
-                unread.and_then(|_| bail!("nobody reads which lease it is: it is released again"))
+                let _ = timeout(RELEASE_TIMEOUT, lease.release()).await;
+                unread.and_then(|_| bail!("nobody read the lease_id, so the lease was released"))
             }
         }
     })
 }
 
-/// Renews, and shows the grant.
 pub(crate) fn renew(arguments: &Renew) -> anyhow::Result<ExitCode> {
-    let Renew { lease_id, ttl, caller } = arguments;
-    caller.run(async |client, output| {
-        let grant = client.renew(*lease_id, ttl.map(Into::into)).await?;
-        output::print(&output.show(&grant, text)?)?;
-        Ok(ExitCode::SUCCESS)
-    })
+    let Renew { lease_id, ttl, call } = arguments;
+    call.print(text, async |client| Ok(client.renew(*lease_id, ttl.map(Into::into)).await?))
 }
 
-/// Releases, and says nothing unless the lease had been lost before.
+/// Releases. Prints nothing, unless the lease was lost before.
 pub(crate) fn release(arguments: &Release) -> anyhow::Result<ExitCode> {
-    arguments.caller.run(async |client, _| match client.release(arguments.lease_id).await {
+    arguments.call.run(async |client| match client.release(arguments.lease_id).await {
         Err(error @ Error::Lost(_)) => {
-            eprintln!("ringfence: {error}; what was done since may have met another holder");
+            eprintln!("ringfence: {error}; another holder may have been active since");
             Ok(ExitCode::from(LOST))
         }
         released => released.map(|()| ExitCode::SUCCESS).map_err(Into::into),
@@ -100,7 +90,7 @@ pub(crate) fn release(arguments: &Release) -> anyhow::Result<ExitCode> {
 
 fn text(grant: &Grant) -> String {
     let mut text = format!("lease_id  {}\ntoken     {}\n", grant.lease_id, grant.token);
-    text += &format!("lives     {} unless renewed\n\n", seconds(grant.expires_in_ms));
+    text += &format!("expires   in {} unless renewed\n\n", seconds(grant.expires_in_ms));
     let mut table = Table::new(["KEY", "MODE", "FENCE"]);
     for granted in &grant.keys {
         table.add([granted.key.to_string(), mode(granted.mode, granted.limit), granted.fence.to_string()]);

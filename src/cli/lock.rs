@@ -1,120 +1,133 @@
-//! `ringfence lock`: runs a command while a lease is held.
+//! `ringfence lock`: runs a command while it holds a lease.
 
 use std::ffi::OsString;
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::pin::pin;
 use std::process::{Command, ExitCode, ExitStatus};
-use std::str::FromStr;
-use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Args;
 use ringfence_client::{Error, Lease, State};
 use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
-use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::cli::calls::{NOT_ACQUIRED, TO_LEAVE};
-use crate::cli::connection::Connection;
-use crate::cli::teller::Teller;
-use crate::cli::wish::Wish;
-use crate::held::terminal::Terminal;
-use crate::held::{self, Change, Held};
+use crate::cli::acquire_options::AcquireOptions;
+use crate::cli::client::{Connection, LOST, NOT_ACQUIRED, RELEASE_TIMEOUT};
+use crate::cli::stderr::Stderr;
+use crate::job::terminal::Terminal;
+use crate::job::{self, Event, Job};
+use crate::runtime;
+use crate::signals::{self, Signals};
 
-pub(crate) const LOST: u8 = 76;
-pub(crate) const OWN_ERROR: u8 = 125;
-/// An end by signal n, as shells show it.
+/// Exit status: `lock` itself failed.
+pub(crate) const FAILED: u8 = 125;
+/// Added to a signal's number, as shells show it.
 const SIGNALLED: i32 = 128;
-/// Who is sent one of these is told to end.
-const ENDS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
-/// With less, a third of it, at which COMMAND is told to end, comes too soon after the second third, at which it is renewed.
+/// Signals that are passed on to COMMAND.
+const PASSED_ON: [Signal; 8] = [
+    Signal::INT,
+    Signal::TERM,
+    Signal::HUP,
+    Signal::QUIT,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::TSTP,
+    Signal::CONT,
+];
+/// Signals after which all descendants must end, not just COMMAND.
+const FATAL: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+/// Renewals run at one third of the ttl, and COMMAND is signalled with one third left. With less than this, one late
+/// renewal would end it.
 const MIN_TTL: Duration = Duration::from_secs(2);
-/// How long the process may take to die of SIGKILL, and this one to send it.
-const TO_DIE: Duration = Duration::from_millis(200);
+/// Time to send SIGKILL, and for the processes to die of it.
+const KILL_MARGIN: Duration = Duration::from_millis(200);
 
-/// What to hold, and what to run meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-COMMAND finds in its environment: RINGFENCE_KEYS, a key a line; RINGFENCE_TOKEN; RINGFENCE_FENCE, one a line as the keys are.
-Hand the token on with every write, to a resource that checks it: nothing else stops a writer that was paused together with
-this program.
+COMMAND gets RINGFENCE_TOKEN, RINGFENCE_KEYS (one key per line) and RINGFENCE_FENCE (one fence per line, in the order of the \
+keys). Send the token with every write to a resource that checks it: nothing else stops a writer that was paused together \
+with this program.
 
-What COMMAND has started and leaves behind when it exits goes on without the lease. Not so where COMMAND was told to end, by a
-signal, by --max or for the lease, or died of a signal: all its descendants are told to end then, in whatever process group or
-session they are, are killed after --kill-after, and the keys are free when the last has ended. What became another user (sudo)
-cannot be told: it is waited for. What a server runs for COMMAND (docker, systemd-run, ssh) is no descendant.
+Descendants that COMMAND leaves behind when it exits by itself continue without the lease. If COMMAND is told to end, by a \
+signal, by --max or because the lease may be lost, or dies of a signal, all its descendants are told to end too, in any \
+process group or session, and get SIGKILL after --kill-after. The keys are released when the last one has exited. A \
+descendant that became another user (sudo) cannot be signalled; it is waited for. What a server runs for COMMAND (docker, \
+systemd-run, ssh) is not a descendant.
 
-Exit status: that of COMMAND; 128+N if signal N ended it; 75 if the lease was not acquired (see -E); 76 if it was lost, and
-COMMAND ended for it, or was found to have ended after it; 125 if something else went wrong here; 126 if COMMAND cannot be
-run; 127 if it is not found.")]
+Exit status:
+  that of COMMAND, or 128+N if it died of signal N
+  75   the lease was not acquired (see -E)
+  76   the lease was lost, and COMMAND was ended for it or outlived it
+  125  ringfence itself failed
+  126  COMMAND cannot be run
+  127  COMMAND was not found")]
 pub(crate) struct Arguments {
-    /// Keys to hold, all or none
+    /// Keys to acquire, all or none
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<String>,
     #[command(flatten)]
-    wish: Wish,
-    /// End COMMAND when it was held for so long: by --signal, then by SIGKILL
+    options: AcquireOptions,
+    /// End COMMAND after this time, by --signal and then SIGKILL
     #[arg(long, value_name = "TIME")]
     max: Option<humantime::Duration>,
-    /// How long COMMAND has between --signal and SIGKILL; never more than a third of --ttl
+    /// Time between --signal and SIGKILL, at most a third of --ttl
     #[arg(long, value_name = "TIME", default_value = "5s")]
     kill_after: humantime::Duration,
-    /// The signal that asks COMMAND to end
-    #[arg(long, value_name = "NAME", default_value = "TERM", value_parser = signal_of)]
+    /// Signal that asks COMMAND to end
+    #[arg(long, value_name = "NAME", default_value = "TERM", value_parser = signals::parse)]
     signal: Signal,
-    /// Exit status where the lease was not acquired
+    /// Exit status if the lease is not acquired
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = NOT_ACQUIRED)]
     conflict_exit_code: u8,
     #[command(flatten)]
     connection: Connection,
-    /// What to run, without a shell
+    /// The command to run, without a shell
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// Runs it. All errors are told here: their exit status differs from those of other commands.
+/// Prints its own errors: their exit status differs from that of other commands.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    let Ok(teller) = Teller::start() else {
-        return ExitCode::from(OWN_ERROR);
+    let Ok(stderr) = Stderr::start() else {
+        return ExitCode::from(FAILED);
     };
-    let done = async {
-        held::check_proc()?;
-        // From here on no signal ends this process by itself.
-        let mut signals = Signals::new()?;
-        hold_and_run(arguments, &mut signals, &teller).await
+    let lock = async {
+        job::check_proc()?;
+        // From here on, no signal ends this process by itself.
+        let mut signals = Signals::unless_ignored(PASSED_ON)?;
+        acquire_and_run(arguments, &mut signals, &stderr).await
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(done)) {
+    match runtime::block_on(lock).map_err(anyhow::Error::from).flatten() {
         Ok(status) => {
-            drop(teller);
+            drop(stderr);
             match interrupt(status).filter(|_| Terminal::open().is_some()) {
                 Some(signal) => die_of(signal),
                 None => code_of(status),
             }
         }
         Err(error) => {
-            teller.tell(format_args!("{error:#}"));
-            ExitCode::from(OWN_ERROR)
+            stderr.print(format_args!("{error:#}"));
+            ExitCode::from(FAILED)
         }
     }
 }
 
-async fn hold_and_run(
+async fn acquire_and_run(
     arguments: &Arguments,
     signals: &mut Signals,
-    teller: &Teller,
+    stderr: &Stderr,
 ) -> anyhow::Result<ExitStatus> {
     ensure!(
-        arguments.wish.ttl() >= MIN_TTL,
-        "--ttl: a command needs a lease of {} s or more, else each delay of a renewal ends it",
+        arguments.options.ttl() >= MIN_TTL,
+        "--ttl must be at least {} s for a command: with less, one late renewal would end it",
         MIN_TTL.as_secs()
     );
     let client = arguments.connection.client()?;
     let acquired = {
-        let mut acquired = pin!(arguments.wish.of(&client, &arguments.keys).acquire());
+        let mut acquired = pin!(arguments.options.lock(&client, &arguments.keys).acquire());
         loop {
             tokio::select! {
                 acquired = &mut acquired => break Ok(acquired),
@@ -127,148 +140,143 @@ async fn hold_and_run(
         }
     };
     if !matches!(acquired, Ok(Ok(_))) {
-        // What may have been granted, or the place in the queue, is being given back. Where that takes too long it is lost by
-        // itself.
-        let _ = timeout(TO_LEAVE, client.settle()).await;
+        // The client is releasing the grant or the place in the queue. If that takes too long, it expires.
+        let _ = timeout(RELEASE_TIMEOUT, client.settle()).await;
     }
     let lease = match acquired {
         Ok(Ok(lease)) => lease,
         Ok(Err(error @ (Error::Held { .. } | Error::TimedOut { .. }))) => {
-            teller.tell(error);
+            stderr.print(error);
             return Ok(exit(arguments.conflict_exit_code));
         }
         Ok(Err(error)) => return Err(error.into()),
         Err(signal) => return Ok(ExitStatus::from_raw(signal.as_raw())),
     };
-    let ended = run_held(arguments, &lease, signals, teller).await;
-    let released = timeout(TO_LEAVE, lease.release()).await;
-    match (&ended, &released) {
-        (Ok(Ended::ByItself { .. }), Ok(Err(Error::Lost(loss)))) => {
-            teller.tell(format_args!("the lease was lost before the command had ended: {loss}"));
+    let outcome = match Job::start(&arguments.command, &variables(&lease)).await {
+        Ok(job) => Ok(supervise(job, arguments, &lease, signals, stderr).await),
+        Err(error) => Err(error),
+    };
+    let released = timeout(RELEASE_TIMEOUT, lease.release()).await;
+    match (&outcome, &released) {
+        (Ok(Outcome::Exited { .. }), Ok(Err(Error::Lost(loss)))) => {
+            stderr.print(format_args!("the lease was lost before the command exited: {loss}"));
         }
         (_, Ok(Ok(()) | Err(Error::Lost(_)))) => {}
-        (_, Ok(Err(error))) => teller.tell(format_args!("the lease could not be released: {error}")),
-        (_, Err(_)) => teller.tell("the lease could not be released in time; it ends by itself"),
+        (_, Ok(Err(error))) => stderr.print(format_args!("cannot release the lease: {error}")),
+        (_, Err(_)) => stderr.print("timeout while releasing the lease; it will expire"),
     }
-    Ok(match ended? {
-        Ended::ByItself { .. } if matches!(released, Ok(Err(Error::Lost(_)))) => exit(LOST),
-        Ended::ByItself { status, had_terminal } => {
+    Ok(match outcome? {
+        Outcome::Exited { .. } if matches!(released, Ok(Err(Error::Lost(_)))) => exit(LOST),
+        Outcome::Exited { status, had_terminal } => {
             if let Some(signal) = interrupt(status).filter(|_| had_terminal) {
                 kill_current_process_group(signal)?;
             }
             status
         }
-        Ended::ForTheLease => exit(LOST),
+        Outcome::LeaseLost => exit(LOST),
     })
 }
 
 /// How the command ended.
-enum Ended {
-    /// Or by a signal that was passed on to it, or by --max. With the terminal, Ctrl-C reached it alone.
-    ByItself { status: ExitStatus, had_terminal: bool },
-    /// Because the lease could not be confirmed.
-    ForTheLease,
+enum Outcome {
+    /// By itself, by a signal that was passed on, or by --max. If it had the terminal, Ctrl-C reached it alone.
+    Exited { status: ExitStatus, had_terminal: bool },
+    /// It was ended because the lease could not be renewed.
+    LeaseLost,
 }
 
-/// Runs the command until it has ended, one way or another; where it was told to end, until all that it started has.
-async fn run_held(
+/// Waits until the command exits. If it is told to end, waits for all its descendants too.
+///
+/// Infallible: the lease is released afterwards, and the command must not outlive it.
+async fn supervise(
+    mut job: Job,
     arguments: &Arguments,
     lease: &Lease,
     signals: &mut Signals,
-    teller: &Teller,
-) -> anyhow::Result<Ended> {
-    let held = Held::start(&arguments.command, &variables(lease)).await?;
-    Ok(end_of(held, arguments, lease, signals, teller).await)
-}
-
-/// No error ends this: the lease is released after it, and the command must not outlive the lease.
-async fn end_of(
-    mut held: Held,
-    arguments: &Arguments,
-    lease: &Lease,
-    signals: &mut Signals,
-    teller: &Teller,
-) -> Ended {
-    let kill_after = Duration::from(arguments.kill_after).min(arguments.wish.ttl() / 3);
-    let mut max = Timer::after(arguments.max.map(Duration::from));
-    let mut kill = Timer::after(None);
-    let (mut is_told, mut is_doubtful, mut is_lost) = (false, false, false);
+    stderr: &Stderr,
+) -> Outcome {
+    let kill_after = Duration::from(arguments.kill_after).min(arguments.options.ttl() / 3);
+    let after = |time: Duration| Instant::now().checked_add(time);
+    let (mut max, mut kill) = (arguments.max.and_then(|max| after(*max)), None);
+    // Told to end; because of the lease; and killed for it.
+    let (mut is_ending, mut is_expiring, mut is_expired) = (false, false, false);
     let mut ended = None;
-    let sent = |sent: io::Result<()>| {
+    let report = |sent: io::Result<()>| {
         if let Err(error) = sent {
-            teller.tell(format_args!(
-                "some of the command runs on, whatever becomes of the lease: no signal reaches it: {error}"
+            stderr.print(format_args!(
+                "cannot signal some processes of the command; they may outlive the lease: {error}"
             ));
         }
     };
     let status = loop {
         tokio::select! {
-            // The lease comes first, whatever else there is to do.
+            // The lease comes first.
             biased;
-            () = lease.nearly_lost(TO_DIE), if !is_lost => {
-                sent(held.kill());
-                (is_told, is_doubtful, is_lost) = (true, true, true);
-                teller.tell(format_args!("{}: the command is killed", doubt(lease)));
+            () = lease.nearly_lost(KILL_MARGIN), if !is_expired => {
+                report(job.kill());
+                (is_ending, is_expiring, is_expired) = (true, true, true);
+                stderr.print(format_args!("{}: the command is killed", loss(lease)));
             }
-            () = lease.nearly_lost(kill_after + TO_DIE), if !is_doubtful => {
-                sent(held.signal(arguments.signal));
-                (is_told, is_doubtful) = (true, true);
-                teller.tell(format_args!("{}: the command is told to end", doubt(lease)));
+            () = lease.nearly_lost(kill_after + KILL_MARGIN), if !is_expiring => {
+                report(job.signal(arguments.signal));
+                (is_ending, is_expiring) = (true, true);
+                stderr.print(format_args!("{}: the command is told to end", loss(lease)));
             }
-            () = kill.over() => {
-                sent(held.kill());
-                kill = Timer::after(None);
-                teller.tell("what was told to end has not: it is killed");
+            () = reached(kill) => {
+                report(job.kill());
+                kill = None;
+                stderr.print("the command did not end in time: it is killed");
             }
-            () = max.over() => {
-                sent(held.signal(arguments.signal));
-                is_told = true;
-                (max, kill) = (Timer::after(None), Timer::after(Some(kill_after)));
-                teller.tell("the command has run for as long as --max allows: it is told to end");
+            () = reached(max) => {
+                report(job.signal(arguments.signal));
+                is_ending = true;
+                (max, kill) = (None, after(kill_after));
+                stderr.print("the command reached --max: it is told to end");
             }
             signal = signals.next() => {
-                sent(held.signal(signal));
-                is_told |= ENDS.contains(&signal);
+                report(job.signal(signal));
+                is_ending |= FATAL.contains(&signal);
             }
-            change = held.changed() => match change {
-                Change::Ended(status) => {
-                    if !is_told && status.signal().is_none() {
+            event = job.next() => match event {
+                Event::Exited(status) => {
+                    if !is_ending && status.signal().is_none() {
                         break status;
                     }
-                    // What it has started may take longer, or have been told of nothing.
-                    if !is_told {
-                        sent(held.signal(arguments.signal));
-                        is_told = true;
+                    // Descendants may need longer, or have got no signal yet.
+                    if !is_ending {
+                        report(job.signal(arguments.signal));
+                        is_ending = true;
                     }
-                    kill = kill.or_after(kill_after);
+                    kill = kill.or_else(|| after(kill_after));
                     ended = Some(status);
                 }
-                Change::Emptied => break ended.expect("the command ends before all have"),
-                Change::Stopped(signal) => {
-                    // Else it is ended first.
-                    if held.stop_likewise(signal, sent) && lease.remaining() > TO_DIE {
-                        held.go_on();
+                Event::AllExited => break ended.expect("the command exits before its last descendant"),
+                Event::Stopped(signal) => {
+                    // If the lease ran out meanwhile, the next turn kills the command.
+                    if job.stop(signal, report) && lease.remaining() > KILL_MARGIN {
+                        job.resume();
                     }
                 }
             },
         }
     };
-    let had_terminal = held.has_terminal();
-    held.let_go();
-    if is_doubtful { Ended::ForTheLease } else { Ended::ByItself { status, had_terminal } }
+    let had_terminal = job.has_terminal();
+    job.detach();
+    if is_expiring { Outcome::LeaseLost } else { Outcome::Exited { status, had_terminal } }
 }
 
 /// Why the command must end.
-fn doubt(lease: &Lease) -> String {
+fn loss(lease: &Lease) -> String {
     match lease.state() {
         State::Lost(loss) => format!("the lease is lost: {loss}"),
         State::Held | State::Unknown => {
-            format!("the lease could not be renewed and may end in {:.1} s", lease.remaining().as_secs_f64())
+            let left = lease.remaining().as_secs_f64();
+            format!("the lease could not be renewed and may end in {left:.1} s")
         }
     }
 }
 
-/// What the command is told of the lease. The lease_id is not for others.
+/// The command's variables. The lease_id stays secret: with it, anyone could release the lease.
 fn variables(lease: &Lease) -> [(&'static str, String); 3] {
     let keys = lease.keys();
     let fences: Vec<String> =
@@ -283,93 +291,32 @@ fn variables(lease: &Lease) -> [(&'static str, String); 3] {
 
 fn code_of(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| SIGNALLED + signal));
-    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(OWN_ERROR))
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED))
 }
 
 fn exit(code: u8) -> ExitStatus {
     ExitStatus::from_raw(i32::from(code) << 8)
 }
 
-/// The signal from the keyboard that ended it, if one did.
+/// The keyboard signal that ended it, if one did.
 fn interrupt(status: ExitStatus) -> Option<Signal> {
     [Signal::INT, Signal::QUIT].into_iter().find(|signal| status.signal() == Some(signal.as_raw()))
 }
 
-/// A shell ends its script where a command died of Ctrl-C; one that exits has dealt with it. This process catches the signal for
-/// good: what it becomes does not.
+/// Dies of `signal`. A shell ends its script if a command *dies* of Ctrl-C, but not if it exits with 130. This process
+/// has a handler for the signal; the shell that it becomes has none.
 fn die_of(signal: Signal) -> ExitCode {
     let (signal, code) = (signal.as_raw(), SIGNALLED + signal.as_raw());
     let script = format!("ulimit -c 0; kill -{signal} $$; exit {code}");
-    // Returns only if it cannot.
+    // Returns only on failure.
     let _ = Command::new("/bin/sh").args(["-c", &script]).exec();
-    ExitCode::from(u8::try_from(code).unwrap_or(OWN_ERROR))
+    ExitCode::from(u8::try_from(code).unwrap_or(FAILED))
 }
 
-/// A point in time, or none.
-struct Timer(Option<Instant>);
-
-impl Timer {
-    fn after(time: Option<Duration>) -> Self {
-        Self(time.and_then(|time| Instant::now().checked_add(time)))
+/// Never completes without a deadline.
+async fn reached(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
     }
-
-    fn or_after(self, time: Duration) -> Self {
-        if self.0.is_some() { self } else { Self::after(Some(time)) }
-    }
-
-    async fn over(&self) {
-        match self.0 {
-            Some(at) => sleep_until(at).await,
-            None => pending().await,
-        }
-    }
-}
-
-/// The signals that are passed on.
-struct Signals(Vec<(Signal, unix::Signal)>);
-
-impl Signals {
-    /// From when it is made, they do nothing else. What this process was told to ignore (`nohup`, `&` in a script) is ignored
-    /// on, by the command as well.
-    fn new() -> io::Result<Self> {
-        let passed_on = [
-            Signal::INT,
-            Signal::TERM,
-            Signal::HUP,
-            Signal::QUIT,
-            Signal::USR1,
-            Signal::USR2,
-            Signal::TSTP,
-            Signal::CONT,
-        ];
-        let ignored = ignored_in(&std::fs::read_to_string("/proc/self/status")?);
-        let listen = |passed: Signal| Ok((passed, signal(SignalKind::from_raw(passed.as_raw()))?));
-        let passed_on = passed_on.into_iter().filter(|signal| ignored & (1 << (signal.as_raw() - 1)) == 0);
-        passed_on.map(listen).collect::<io::Result<_>>().map(Self)
-    }
-
-    async fn next(&mut self) -> Signal {
-        poll_fn(|context| {
-            let come = |(signal, stream): &mut (Signal, unix::Signal)| {
-                stream.poll_recv(context).is_ready().then_some(*signal)
-            };
-            self.0.iter_mut().find_map(come).map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
-    }
-}
-
-/// The signals that a process ignores, from bit 0 on, as in proc_pid_status(5).
-fn ignored_in(status: &str) -> u64 {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
-}
-
-/// By name, with SIG before it or without, or by number.
-fn signal_of(text: &str) -> Result<Signal, String> {
-    let upper = text.to_ascii_uppercase();
-    let named = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
-    let named = nix::sys::signal::Signal::from_str(&named).ok().map(|signal| signal as i32);
-    let raw = named.or_else(|| text.parse().ok());
-    raw.and_then(Signal::from_named_raw).ok_or_else(|| "it is no signal".to_owned())
 }

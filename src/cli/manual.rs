@@ -1,53 +1,46 @@
-//! `ringfence completions` and `ringfence man`, both made from the same words as `--help`.
+//! `ringfence completions` and `ringfence man`, generated from the same definitions as `--help`.
 
 use anyhow::Context;
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::cli;
 use crate::cli::output;
 
-/// For which shell.
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
+    /// The shell to print completions for, as in `source <(ringfence completions bash)`
     shell: Shell,
 }
 
-/// Which page.
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// Of this command, as in `man cluster add` [default: of the program]
+    /// The command, as in `ringfence man cluster add | man -l -` [default: ringfence itself]
     command: Vec<String>,
 }
 
-/// To be read by the shell: `source <(ringfence completions bash)`.
-pub(crate) fn completions(arguments: &Completions) -> anyhow::Result<()> {
+pub(crate) fn completions(program: &Command, arguments: &Completions) -> anyhow::Result<()> {
     let mut text = Vec::new();
-    clap_complete::generate(arguments.shell, &mut for_users(), "ringfence", &mut text);
+    clap_complete::generate(arguments.shell, &mut without_hidden(program), "ringfence", &mut text);
     output::print(&String::from_utf8(text)?).map(drop)
 }
 
-/// To be read by man: `ringfence man lock | man -l -`.
-pub(crate) fn man(arguments: &Man) -> anyhow::Result<()> {
-    let mut command = for_users();
-    // Names as they are typed, and a page for each.
+pub(crate) fn man(program: &Command, arguments: &Man) -> anyhow::Result<()> {
+    let mut command = without_hidden(program);
+    // Gives every subcommand its full name and a page of its own.
     command.build();
     for name in &arguments.command {
-        command =
-            command.find_subcommand(name).with_context(|| format!("there is no command {name}"))?.clone();
+        command = command.find_subcommand(name).with_context(|| format!("no such command: {name}"))?.clone();
     }
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page)?;
     output::print(&String::from_utf8(page)?).map(drop)
 }
 
-/// The program without its hidden commands.
-fn for_users() -> Command {
-    let all = cli::Arguments::command();
-    let shown = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
-    let about = all.get_about().cloned().unwrap_or_default();
+/// `clap` completes hidden commands too, and has no way to remove one.
+fn without_hidden(program: &Command) -> Command {
+    let shown = program.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     Command::new("ringfence")
-        .about(about)
+        .about(program.get_about().cloned().unwrap_or_default())
         .version(env!("CARGO_PKG_VERSION"))
         .subcommands(shown.collect::<Vec<_>>())
 }

@@ -19,6 +19,12 @@ impl Checks {
         Ok(())
     }
 
+    /// Ends the demo if `token`, just granted, is not larger than all before it.
+    pub(crate) fn check_largest(&mut self, token: Token, claim: impl Into<String>) -> anyhow::Result<()> {
+        let is_largest = self.is_largest(token);
+        self.check(is_largest, claim)
+    }
+
     /// Whether a token, just granted, is larger than all before it.
     pub(crate) fn is_largest(&mut self, token: Token) -> bool {
         let rises = self.largest.is_none_or(|largest| token > largest);

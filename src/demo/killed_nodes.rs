@@ -20,9 +20,8 @@ impl Demo<'_> {
         self.nodes.kill(leader);
         let token = self.acquire("C", "accounts/43").await?;
         let gap_s = killed.elapsed().as_secs_f64();
-        let rises = self.checks.is_largest(token);
-        self.checks
-            .check(rises, format!("After the leader was killed, the next token, {token}, is the largest."))?;
+        let claim = format!("After the leader was killed, the next token, {token}, is the largest.");
+        self.checks.check_largest(token, claim)?;
         let text = format!("C acquires accounts/43, {gap_s:.2} s after the kill.");
         self.screen.grant(&text, &format!("token {token}"))?;
         let next = self.leader_other_than(Some(leader)).await?;
@@ -59,9 +58,8 @@ impl Demo<'_> {
         self.checks.check(kept == self.live.len(), &*text)?;
         self.screen.event(&text)?;
         let token = self.acquire("E", "accounts/44").await?;
-        let rises = self.checks.is_largest(token);
-        self.checks
-            .check(rises, format!("After all nodes were killed, the next token, {token}, is the largest."))?;
+        let claim = format!("After all nodes were killed, the next token, {token}, is the largest.");
+        self.checks.check_largest(token, claim)?;
         Ok(self.screen.grant("E acquires accounts/44.", &format!("token {token}"))?)
     }
 

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use super::accounts::{Accounts, Balances};
 use super::{acquire, granted};
 use crate::child::{self, Child};
-use crate::poll;
+use crate::{poll, runtime};
 
 /// Bounds one step of a writer, its wait in the queue included.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -81,7 +81,11 @@ pub(crate) struct Writer {
 }
 
 /// Runs in the writer process.
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
+    runtime::block_on(write(arguments))?
+}
+
+async fn write(arguments: Arguments) -> anyhow::Result<()> {
     child::die_with_parent(arguments.die_with_parent)?;
     let task: Task = serde_json::from_str(&arguments.task)?;
     let client = Client::connect(&task.urls)?;

@@ -1,4 +1,4 @@
-//! Signals for all that a process has started, whatever groups and sessions those have made since.
+//! Signals for all descendants of a process, in any process group or session.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -15,20 +15,20 @@ use rustix::process::{
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A living process, as in proc_pid_stat(5).
+/// A living process, from proc_pid_stat(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: Pid,
     parent: i32,
-    /// `None` if it was made outside this pid namespace.
+    /// `None` if the group is outside this pid namespace.
     group: Option<Pid>,
-    /// Tells it from a later process with the same pid.
+    /// Start time, which distinguishes it from a later process with the same pid.
     start: u64,
 }
 
-/// Sends `signal` to all descendants of `root`, the first of them first: a command that waits for its children ends by the
-/// signal, and not because they have ended by it. Who forks or is orphaned meanwhile may be missed. Fails if any of them may not
-/// be sent one, after it was sent to all others.
+/// Sends `signal` to all descendants of `root`, oldest first, so that a command that waits for its children dies of the
+/// signal and not of their deaths. May miss processes that are forked or orphaned meanwhile. Fails if some of them may not
+/// be signalled, after signalling all others.
 pub(super) fn signal(root: Pid, signal: Signal) -> io::Result<()> {
     let all = processes()?;
     let mut found = descendants(root, &all);
@@ -36,32 +36,32 @@ pub(super) fn signal(root: Pid, signal: Signal) -> io::Result<()> {
     send(&found, &all, signal)
 }
 
-/// `None` if `pid` is no living child of `parent` any more: another process may have the pid by now.
+/// `None` unless `pid` is a living child of `parent`: the pid may have been reused.
 pub(super) fn open_child(pid: Pid, parent: Pid) -> Option<OwnedFd> {
     let opened = pidfd_open(pid, PidfdFlags::empty()).ok()?;
     let process = Process::read(pid)?;
     (process.parent == Pid::as_raw(Some(parent))).then_some(opened)
 }
 
-/// Kills all descendants of a process, again and again: who forks may escape once, but not for ever.
+/// Kills all descendants of a process repeatedly: a fork may escape one kill, but not all.
 #[derive(Debug)]
-pub(super) struct Killing {
+pub(super) struct RepeatedKill {
     root: Pid,
     killed: Vec<Process>,
-    /// Until they are to be killed again. It grows while those that are left do not change: they cannot be killed, or not soon.
+    /// Time until the next kill. It doubles while the same processes are left: they cannot be killed, or not soon.
     pub(super) pause: Duration,
 }
 
-impl Killing {
-    pub(super) fn of(root: Pid) -> Self {
+impl RepeatedKill {
+    pub(super) fn new(root: Pid) -> Self {
         Self { root, killed: Vec::new(), pause: FIRST_PAUSE }
     }
 
-    /// Kills those that live now. Fails as [`signal`] does.
+    /// Kills the descendants alive now. Fails like [`signal`].
     pub(super) fn kill(&mut self) -> io::Result<()> {
         let all = processes()?;
         let mut found = descendants(self.root, &all);
-        // Who is about to fork and to end is among the latest.
+        // Youngest first: a process that forks and exits is among them.
         found.sort_by_key(|process| Reverse(process.start));
         let sent = send(&found, &all, Signal::KILL);
         self.pause = if found == self.killed { (2 * self.pause).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
@@ -70,6 +70,7 @@ impl Killing {
     }
 }
 
+/// Signals a group at once if it has no other members, else each process.
 fn send(to: &[Process], all: &[Process], signal: Signal) -> io::Result<()> {
     let ours: HashSet<Pid> = to.iter().map(|process| process.pid).collect();
     let strangers = all.iter().filter(|process| !ours.contains(&process.pid));
@@ -79,7 +80,7 @@ fn send(to: &[Process], all: &[Process], signal: Signal) -> io::Result<()> {
     for process in to {
         let group = process.group.filter(|group| !shared.contains(group));
         match process.send(signal, group, &mut signalled) {
-            // It has ended by now.
+            // It has exited.
             Ok(()) | Err(Errno::SRCH) => {}
             Err(error) => result = Err(error.into()),
         }
@@ -88,60 +89,60 @@ fn send(to: &[Process], all: &[Process], signal: Signal) -> io::Result<()> {
 }
 
 impl Process {
-    /// By way of `group`, if all in it are to be sent the signal: it is sent once then, and no member escapes by forking.
+    /// Signals the whole `group` if one is given: once, so that no member escapes by forking.
     fn send(&self, signal: Signal, group: Option<Pid>, signalled: &mut HashSet<Pid>) -> Result<(), Errno> {
         let itself = pidfd_open(self.pid, PidfdFlags::empty())?;
-        // Another process may have its pid by now.
+        // The pid may have been reused.
         if Self::read(self.pid).as_ref() != Some(self) {
             return Ok(());
         }
         let Some(group) = group else { return pidfd_send_signal(itself, signal) };
         if signalled.insert(group) {
-            // That succeeds if any of them may be sent it.
+            // Succeeds if at least one member may be signalled, so the result says nothing about this one.
             let _ = kill_process_group(group, signal);
         }
         test_kill_process(self.pid)
     }
 
-    /// `None` if it does not live.
+    /// `None` if it is not alive.
     fn read(pid: Pid) -> Option<Self> {
         let mut line = [0; 1024];
         let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut line).ok()?;
         Self::parse(pid, &String::from_utf8_lossy(&line[..length]))
     }
 
-    /// The name of a program, in brackets, may have brackets and spaces in it.
+    /// The program's name, in brackets, may contain brackets and spaces.
     fn parse(pid: Pid, stat: &str) -> Option<Self> {
         let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
         let number = |place: usize| fields.get(place)?.parse::<u64>().ok();
         let id = |place| i32::try_from(number(place)?).ok();
-        // Of a process whose first thread has ended before the others, the state is that of a corpse.
-        let is_corpse = matches!(fields.first(), None | Some(&("Z" | "X"))) && number(17)? <= 1;
+        // A process whose first thread exited before the others also has the state of a zombie.
+        let is_zombie = matches!(fields.first(), None | Some(&("Z" | "X"))) && number(17)? <= 1;
         let process = Self { pid, parent: id(1)?, group: Pid::from_raw(id(2)?), start: number(19)? };
-        (!is_corpse).then_some(process)
+        (!is_zombie).then_some(process)
     }
 }
 
 fn processes() -> io::Result<Vec<Process>> {
     let names = fs::read_dir("/proc")?.map(|entry| Ok(entry?.file_name()));
     let names = names.collect::<io::Result<Vec<_>>>()?;
-    // The other names there are no processes; who has gone meanwhile is none any more.
+    // Skips other names, and processes that exited meanwhile.
     let pids = names.iter().filter_map(|name| Pid::from_raw(name.to_str()?.parse().ok()?));
     Ok(pids.filter_map(Process::read).collect())
 }
 
-/// All below `root`, without itself, parents before their children.
+/// All descendants of `root`, parents before children.
 fn descendants(root: Pid, processes: &[Process]) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
     for process in processes {
         children.entry(process.parent).or_default().push(*process);
     }
     let mut found = children.remove(&Pid::as_raw(Some(root))).unwrap_or_default();
-    let mut looked_at = 0;
-    while let Some(process) = found.get(looked_at) {
-        let of_it = children.remove(&Pid::as_raw(Some(process.pid)));
-        found.extend(of_it.into_iter().flatten());
-        looked_at += 1;
+    let mut visited = 0;
+    while let Some(process) = found.get(visited) {
+        let its_children = children.remove(&Pid::as_raw(Some(process.pid)));
+        found.extend(its_children.into_iter().flatten());
+        visited += 1;
     }
     found
 }
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_proc_is_read_and_corpses_are_none() {
+    fn stat_lines_are_parsed_and_zombies_skipped() {
         let stat = |state: &str, threads: u32| {
             let name = "a) R 1 99 (b";
             format!(
@@ -168,7 +169,7 @@ mod tests {
         }
         assert_eq!(Process::parse(pid(78), &stat("Z", 1)), None);
         assert_eq!(Process::parse(pid(78), &stat("X", 1)), None);
-        assert_eq!(Process::parse(pid(78), &stat("Z", 2)), Some(process), "its other threads run on");
+        assert_eq!(Process::parse(pid(78), &stat("Z", 2)), Some(process), "its other threads are running");
         assert_eq!(Process::parse(pid(78), ""), None);
         let own = rustix::process::getpid();
         assert_eq!(
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn descendants_are_found_in_whatever_order_and_others_are_not() {
+    fn descendants_are_found_in_any_order_and_nothing_else() {
         let process = |own, parent| Process { pid: pid(own), parent, group: None, start: 0 };
         let all = [process(9, 4), process(4, 2), process(2, 1), process(3, 1), process(5, 2), process(6, 3)];
         let mut found: Vec<i32> =

@@ -1,13 +1,13 @@
-//! The mirror duty: while this node leads, the fences of its table are published in Redis.
+//! Publishes the table's fences in Redis while this node leads.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringfence_lease::Fence;
-use ringfence_mirror::{Changed, Elder, Identity, KeyState, Mirror, Source, View};
+use ringfence_mirror::{Changed, Identity, KeyState, Mirror, Source, View};
 use ringfence_mutant::{Mutant, is};
-use ringfence_raft::{Changes, Elders, Handle, Mirrored};
+use ringfence_raft::{Changes, Handle, Mirrored};
 use ringfence_wire::{Key, Revision, Token};
 
 /// Publishes whenever this node leads, until it stops.
@@ -16,26 +16,26 @@ pub(crate) async fn run(handle: Handle, mirror: Mirror) {
     loop {
         let is_leading = leads.borrow_and_update().is_some();
         let changed = async { leads.changed().await.is_ok() };
-        let goes_on = if is_leading {
-            // Keys are marked before the first comparison reads the table: no change falls between.
+        let continues = if is_leading {
+            // Changes are recorded before the first comparison reads the table, so none is missed.
             let table = Table { changes: Arc::new(handle.changes()), handle: handle.clone() };
             tokio::select! {
                 never = mirror.publish(table) => match never {},
-                goes_on = changed => goes_on,
+                continues = changed => continues,
             }
         } else {
             changed.await
         };
-        if !goes_on {
+        if !continues {
             return;
         }
     }
 }
 
-/// A mirror as the replicated table knows it: by it a node tells the others whether a grant stands there.
-pub(crate) struct Told(pub(crate) Mirror);
+/// Tells the other nodes whether a grant is in the mirror.
+pub(crate) struct Published(pub(crate) Mirror);
 
-impl Mirrored for Told {
+impl Mirrored for Published {
     fn stands<'a>(
         &'a self,
         keys: &'a [Key],
@@ -45,28 +45,7 @@ impl Mirrored for Told {
     }
 }
 
-/// A mirror as a new cluster knows it: what it finds there of an earlier one.
-pub(crate) struct Found(pub(crate) Mirror);
-
-impl Elders for Found {
-    fn objection(
-        &self,
-        first_revision: Revision,
-    ) -> Pin<Box<dyn Future<Output = Option<String>> + Send + '_>> {
-        Box::pin(async move {
-            let Elder { address, cluster, reached } =
-                self.0.elder().await.filter(|elder| elder.reached >= first_revision)?;
-            Some(format!(
-                "it would count from {first_revision}, and cluster {cluster}, whose marker stands in the Redis at \
-                 {address}, came to {reached}: guards that know its tokens would reject those of this one. Start all \
-                 nodes with a --first-revision well above that, and with another --mirror-prefix if that cluster still \
-                 runs; or, if nothing that it guarded is there any more, run `ringfence mirror purge --cluster {cluster}`"
-            ))
-        })
-    }
-}
-
-/// The table of a node that leads.
+/// The table of the leader.
 #[derive(Clone)]
 struct Table {
     handle: Handle,

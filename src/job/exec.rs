@@ -1,4 +1,4 @@
-//! Between `lock` and COMMAND: what has to be done in the new process before it becomes COMMAND.
+//! The step between fork and COMMAND: prepares the new process, then becomes COMMAND.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -11,11 +11,11 @@ use rustix::process::getpgrp;
 use super::terminal::Terminal;
 use crate::child;
 
-/// As shells say it: found, but it cannot be run; not found.
+/// Exit statuses, as in shells.
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// What to become.
+/// Arguments of the hidden command `exec`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[arg(long)]
@@ -27,16 +27,23 @@ pub(crate) struct Arguments {
     command: Vec<OsString>,
 }
 
-/// Returns only if it cannot.
+/// Returns only on failure.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     child::die_with_parent(arguments.parent)?;
     if arguments.terminal
         && let Some(terminal) = Terminal::open()
     {
-        terminal.put_in_front(getpgrp());
+        terminal.set_foreground(getpgrp());
     }
-    let (program, rest) = arguments.command.split_first().expect("clap has seen to it that there is one");
+    let (program, rest) = arguments.command.split_first().expect("clap requires at least one");
     let error = Command::new(program).args(rest).exec();
     let _ = writeln!(io::stderr(), "ringfence: cannot run {}: {error}", program.display());
     Ok(ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }))
+}
+
+/// This program, as it runs: its file may have been replaced since.
+pub(super) fn this_program(subcommand: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("ringfence").arg(subcommand);
+    command
 }

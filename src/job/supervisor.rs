@@ -1,4 +1,4 @@
-//! The process between `lock` and COMMAND: the parent of all that COMMAND leaves orphaned.
+//! The process between `lock` and COMMAND, which adopts COMMAND's orphans.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -19,64 +19,64 @@ use rustix::net::{
 };
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, wait};
 
-use super::descendants::Killing;
-use super::this_program;
+use super::exec::this_program;
+use super::process_tree::RepeatedKill;
 
-/// What to supervise. Standard input is the socket to `lock`.
+/// Arguments of the hidden command `supervise`, whose standard input is the socket to `lock`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Whether COMMAND is to take the terminal.
+    /// Whether COMMAND takes the terminal.
     #[arg(long, action = clap::ArgAction::Set)]
     terminal: bool,
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
 
-/// Ends when COMMAND and all its descendants have ended. `lock` is told COMMAND's pid, then each status of it as wait(2) gives
-/// it, a number a line.
+/// Returns when COMMAND and all descendants have exited. Sends `lock` the pid of COMMAND, then each of its wait(2)
+/// statuses, one number per line.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    set_child_subreaper(Some(getpid())).context("cannot become the parent of orphans")?;
+    set_child_subreaper(Some(getpid())).context("cannot become a subreaper")?;
     let mut lock = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let stdin = receive(&lock).context("cannot receive the standard input of the command")?;
-    let mut become_it = this_program("become");
-    become_it.arg(format!("--parent={}", std::process::id()));
-    become_it.arg(format!("--terminal={}", arguments.terminal)).arg("--").args(&arguments.command);
-    let child = become_it.stdin(stdin).process_group(0).spawn().context("cannot start a process")?;
-    // This process holds the command's standard input open no longer.
-    drop(become_it);
-    // From here on, who ends this process lets the others get away: only SIGKILL does. Earlier, COMMAND would inherit it.
+    let mut exec = this_program("exec");
+    exec.arg(format!("--parent={}", std::process::id()));
+    exec.arg(format!("--terminal={}", arguments.terminal)).arg("--").args(&arguments.command);
+    let child = exec.stdin(stdin).process_group(0).spawn().context("cannot start a process")?;
+    // Closes this process's copy of the command's standard input.
+    drop(exec);
+    // The death of this process frees its descendants, so only SIGKILL may end it. COMMAND must not inherit the mask.
     SigSet::all().thread_block()?;
-    let of_lock = lock.try_clone()?;
-    thread::Builder::new().spawn(move || kill_all_after(of_lock)).context("cannot start a thread")?;
-    let (command, mut has_ended) = (Pid::from_child(&child), false);
-    // What cannot be told need not be: `lock` is gone.
+    let locks_end = lock.try_clone()?;
+    thread::Builder::new().spawn(move || kill_all_after(locks_end)).context("cannot start a thread")?;
+    let (command, mut has_exited) = (Pid::from_child(&child), false);
+    // A failed write means that `lock` is gone.
     let _ = writeln!(lock, "{command}");
     loop {
         match wait(WaitOptions::UNTRACED) {
-            Ok(Some((pid, status))) if pid == command && !has_ended => {
-                has_ended = !status.stopped();
+            Ok(Some((pid, status))) if pid == command && !has_exited => {
+                has_exited = !status.stopped();
                 let _ = writeln!(lock, "{}", status.as_raw());
             }
             Ok(_) | Err(Errno::INTR) => {}
-            // A descendant has an ancestor that is a child of this process.
+            // No children, so no descendants.
             Err(Errno::CHILD) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Kills all descendants when `lock` is gone: the other end is closed then.
+/// Kills all descendants once `lock` has closed its end.
 fn kill_all_after(mut lock: UnixStream) {
     let _ = lock.read_to_end(&mut Vec::new());
-    let mut killing = Killing::of(getpid());
+    let mut killing = RepeatedKill::new(getpid());
     loop {
-        // Who may not be killed is waited for.
+        // Processes that cannot be killed are waited for.
         let _ = killing.kill();
         thread::sleep(killing.pause);
     }
 }
 
-/// Sends the standard input of this process to a supervisor, whose own is the other end of the socket.
+/// Sends the standard input of this process to the supervisor at the other end of the socket.
 pub(super) fn send_stdin(supervisor: &UnixStream) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

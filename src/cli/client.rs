@@ -1,0 +1,76 @@
+//! Options and exit statuses of the commands that call a cluster.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use ringfence_client::Client;
+use serde::Serialize;
+
+use crate::cli::output::Output;
+use crate::config::options;
+use crate::runtime;
+
+/// Exit status: the lease was not acquired.
+pub(crate) const NOT_ACQUIRED: u8 = 75;
+/// Exit status: the lease was lost.
+pub(crate) const LOST: u8 = 76;
+/// How long a command waits for its last release before it exits.
+pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// A node with default options, and the nodes of `dev`.
+const DEFAULT: [&str; 4] =
+    ["http://127.0.0.1:7400", "http://127.0.0.1:7401", "http://127.0.0.1:7402", "http://127.0.0.1:7403"];
+
+/// How to reach the cluster.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Connection {
+    /// URLs of the nodes, or some of them: http://HOST:PORT,… [default: 127.0.0.1, ports 7400 to 7403]
+    #[arg(short, long = "urls", env = "RINGFENCE_URLS", value_name = "LIST", value_delimiter = ',')]
+    urls: Vec<String>,
+    /// TOML file to read `urls` from [default: ./ringfence.toml, if it exists]
+    #[arg(long, env = "RINGFENCE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Connection {
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        if !self.urls.is_empty() {
+            return Ok(Client::connect(&self.urls)?);
+        }
+        let urls = options::file(self.config.as_deref())?.urls;
+        Ok(if urls.is_empty() { Client::connect(DEFAULT)? } else { Client::connect(urls)? })
+    }
+}
+
+/// A call to the cluster whose answer is printed.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Call {
+    #[command(flatten)]
+    connection: Connection,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: Output,
+}
+
+impl Call {
+    /// Runs `work` with a client.
+    pub(crate) fn run(
+        &self,
+        work: impl AsyncFnOnce(Client) -> anyhow::Result<ExitCode>,
+    ) -> anyhow::Result<ExitCode> {
+        runtime::block_on(async { work(self.connection.client()?).await })?
+    }
+
+    /// Makes one call and prints its answer, as JSON or as `text`.
+    pub(crate) fn print<T: Serialize>(
+        &self,
+        text: fn(&T) -> String,
+        call: impl AsyncFnOnce(Client) -> anyhow::Result<T>,
+    ) -> anyhow::Result<ExitCode> {
+        self.run(async |client| {
+            self.output.print(&call(client).await?, text)?;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}

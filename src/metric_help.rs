@@ -1,0 +1,117 @@
+//! The HELP texts of all metrics, in every room.
+//!
+//! Counters are per process and start at 0. What is counted where a request is answered or an entry is proposed is counted
+//! by one node: sum over all nodes. Metrics of the table are equal on all nodes that have applied the same entries: take
+//! the maximum.
+
+use metrics::{describe_counter, describe_gauge, describe_histogram};
+
+const COUNTERS: &[(&str, &str)] = &[
+    (
+        "ringfence_acquire_total",
+        "Acquires that this node answered, by result: granted, standing (a repeat), waiting (its place is kept), or the problem.",
+    ),
+    ("ringfence_renew_total", "Renewals that this node answered, by result: renewed, or the problem."),
+    ("ringfence_release_total", "Releases that this node answered, repeats included."),
+    (
+        "ringfence_lease_end_total",
+        "Ended leases, by reason, counted by the leader that proposed the end: sum over all nodes. A change of the leader can lose counts.",
+    ),
+    (
+        "ringfence_http_requests_total",
+        "Requests to this node, by method, route and status; closed if the connection closed before the answer.",
+    ),
+    (
+        "ringfence_http_connections_closed_total",
+        "Connections that this node closed, by reason: evicted (too many, and longest idle), refused (too many, none idle), silent, late (slow request head), unread (answer not read).",
+    ),
+    ("ringfence_raft_leader_changes_total", "Changes of the leader that this node saw, the first included."),
+    ("ringfence_raft_commands_applied_total", "Commands that this node applied, replay at start included."),
+    ("ringfence_raft_log_written_bytes_total", "Bytes that this node wrote to its log."),
+    (
+        "ringfence_watches_cut_off_total",
+        "Watches that this node ended because they fell behind the kept history, by reason.",
+    ),
+    ("ringfence_mirror_published_total", "Hashes that this node wrote to Redis."),
+    ("ringfence_mirror_errors_total", "Failed connections to Redis, and refused writes."),
+    (
+        "ringfence_mirror_repaired_total",
+        "Hashes in Redis that were not the state of a key, and were replaced.",
+    ),
+    (
+        "ringfence_mirror_foreign_total",
+        "Hashes in Redis that no leader can have written, and that were replaced: somebody else writes there.",
+    ),
+];
+
+const GAUGES: &[(&str, &str)] = &[
+    ("ringfence_build_info", "Always 1; the label has the version."),
+    ("ringfence_revision", "Revision of this node's table: its first revision plus the number of changes."),
+    (
+        "ringfence_leases_live",
+        "Live leases in this node's table. Equal on nodes that applied the same entries.",
+    ),
+    (
+        "ringfence_waiters",
+        "Queued leases in this node's table. Equal on nodes that applied the same entries.",
+    ),
+    ("ringfence_watchers", "Open watches at this node."),
+    ("ringfence_http_connections", "Open client connections."),
+    ("ringfence_http_connections_most", "Maximum number of client connections."),
+    (
+        "ringfence_raft_has_leader",
+        "1 if this node hears a leader, or leads with a quorum. The cluster has a leader if a majority reports 1.",
+    ),
+    ("ringfence_raft_is_leader", "1 if this node leads."),
+    ("ringfence_raft_term", "Raft term of this node."),
+    ("ringfence_raft_last_log_index", "Index of the last entry in this node's log."),
+    ("ringfence_raft_committed_index", "Index of the last entry that this node knows to be committed."),
+    ("ringfence_raft_applied_index", "Index of the last entry that this node applied."),
+    ("ringfence_raft_apply_lag_entries", "Entries that this node knows to be committed but has not applied."),
+    ("ringfence_raft_log_since_snapshot_bytes", "Bytes of log since this node's newest snapshot."),
+    (
+        "ringfence_raft_proposal_pending_seconds",
+        "Age of the oldest entry that this node, as the leader, proposed and has not applied; 0 if none.",
+    ),
+    (
+        "ringfence_raft_log_flush_pending_seconds",
+        "Age of the flush in progress on this node's disk; 0 if none.",
+    ),
+    ("ringfence_loop_lag_longest_seconds", "Longest lag of the Raft event loop in the last 30 to 60 s."),
+    ("ringfence_disk_size_bytes", "Size of the file system of this node's data."),
+    ("ringfence_disk_available_bytes", "Free space there. A node whose disk is full stops."),
+    (
+        "ringfence_mirror_state",
+        "1 for the state of this node's mirror: standby (it does not lead), published, reconciling, connecting, failing, occupied (another cluster publishes there).",
+    ),
+    ("ringfence_mirror_lag_keys", "Changed keys that are not known to be in Redis yet."),
+    ("ringfence_mirror_lag_seconds", "Time since the oldest of these changes."),
+];
+
+const HISTOGRAMS: &[(&str, &str)] = &[
+    (
+        "ringfence_acquire_wait_seconds",
+        "Time in the queue of acquires that were granted from it, as seen by the node that answered.",
+    ),
+    (
+        "ringfence_http_request_duration_seconds",
+        "Time from a request's head to its answer, or to the end of its connection, by method and route. Includes the wait of an acquire.",
+    ),
+    (
+        "ringfence_raft_proposal_duration_seconds",
+        "Time from the proposal of an entry by this node, as the leader, until it is committed and applied.",
+    ),
+    ("ringfence_raft_log_flush_seconds", "Time to write and sync one flush of the log on this node's disk."),
+    ("ringfence_raft_snapshot_seconds", "Time to write a snapshot on this node."),
+    (
+        "ringfence_loop_lag_seconds",
+        "Delay of a timer on the thread that runs Raft, the table and the peers: all of them wait as long.",
+    ),
+];
+
+/// Call once, after the recorder is installed.
+pub(crate) fn describe() {
+    COUNTERS.iter().for_each(|(name, help)| describe_counter!(*name, *help));
+    GAUGES.iter().for_each(|(name, help)| describe_gauge!(*name, *help));
+    HISTOGRAMS.iter().for_each(|(name, help)| describe_histogram!(*name, *help));
+}

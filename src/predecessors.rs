@@ -1,0 +1,45 @@
+//! What a new cluster must know of earlier ones: guards remember their tokens, so it must start above them.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+
+use ringfence_mirror::{Elder, Mirror};
+use ringfence_raft::Elders;
+use ringfence_wire::{Backup, Revision};
+
+/// Sources that may know an earlier cluster.
+pub(crate) struct Predecessors {
+    /// The backup of the cluster that is replaced, and its file.
+    pub(crate) restored: Option<(Backup, PathBuf)>,
+    /// A cluster leaves a marker in its mirror.
+    pub(crate) mirror: Option<Mirror>,
+}
+
+impl Elders for Predecessors {
+    fn objection(
+        &self,
+        first_revision: Revision,
+    ) -> Pin<Box<dyn Future<Output = Option<String>> + Send + '_>> {
+        Box::pin(async move {
+            if let Some((Backup { cluster_id, revision, .. }, path)) = &self.restored
+                && *revision >= first_revision
+            {
+                return Some(format!(
+                    "its first revision would be {first_revision}, but cluster {cluster_id} was at {revision} when {} \
+                     was saved: guards that know its tokens would reject the new ones. Correct the clock of this \
+                     machine, or start all nodes with a --first-revision well above that",
+                    path.display()
+                ));
+            }
+            let Elder { address, cluster, reached } =
+                self.mirror.as_ref()?.elder().await.filter(|elder| elder.reached >= first_revision)?;
+            Some(format!(
+                "its first revision would be {first_revision}, but the Redis at {address} has the marker of cluster \
+                 {cluster}, which reached {reached}: guards that know its tokens would reject the new ones. Start all \
+                 nodes with a --first-revision well above that, and with another --mirror-prefix if that cluster is \
+                 still running. If nothing that it guarded exists any more, run \
+                 `ringfence mirror purge --cluster {cluster}`"
+            ))
+        })
+    }
+}
