@@ -1,4 +1,4 @@
-//! `ringfence dev`: the cluster that it makes ends with it, however it ends.
+//! `ringfence dev`: its nodes end with it, however it ends.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -18,7 +18,7 @@ const SOON: Duration = Duration::from_secs(30);
 /// A running `ringfence dev`, killed when dropped.
 struct Dev {
     child: Child,
-    /// The address and the process of each node, as it told them.
+    /// The address and pid of each node, from its output.
     nodes: Vec<(SocketAddr, u32)>,
 }
 
@@ -27,7 +27,7 @@ impl Dev {
         let mut child = Command::new(PROGRAM)
             .args(["dev", "--base-port", &free_base_port().to_string()])
             .args(arguments)
-            // Meant for real nodes.
+            // For real nodes: must not reach those of dev.
             .env("RINGFENCE_MIRROR_PREFIX", "another")
             .env("RINGFENCE_FIRST_REVISION", "1")
             .stdin(Stdio::null())
@@ -56,7 +56,7 @@ impl Dev {
         self.child.wait().unwrap();
         let deadline = Instant::now() + SOON;
         for &(address, pid) in &self.nodes {
-            // The process first, then the threads that it still had, and with the last of them its listeners.
+            // Listeners close with the last thread, which may end after the process.
             while is_alive(pid) || TcpStream::connect(address).is_ok() {
                 assert!(
                     Instant::now() < deadline,
@@ -72,7 +72,7 @@ impl Drop for Dev {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // Should they have outlived it, they end now.
+        // In case a node has outlived it.
         for &(_, pid) in &self.nodes {
             if std::fs::read_link(format!("/proc/{pid}/exe"))
                 .is_ok_and(|program| program == Path::new(PROGRAM))
@@ -84,7 +84,7 @@ impl Drop for Dev {
 }
 
 #[tokio::test]
-async fn the_nodes_of_dev_end_with_it_however_it_ends() {
+async fn the_nodes_of_dev_end_with_it_after_any_signal() {
     for signal in ["-KILL", "-TERM", "-INT"] {
         let dev = Dev::start(&[]);
         assert_eq!(dev.nodes.len(), 3);
@@ -98,9 +98,9 @@ async fn the_nodes_of_dev_end_with_it_however_it_ends() {
     }
 }
 
-/// Once each cluster began with token 2, and what the last one had guarded rejected it.
+/// Regression: each cluster began at token 2, and resources guarded by the last one rejected it.
 #[tokio::test]
-async fn a_dev_that_is_started_again_gives_larger_tokens() {
+async fn a_restarted_dev_grants_larger_tokens() {
     let mut last = Token(0);
     for _ in 0..2 {
         let dev = Dev::start(&["--nodes", "1"]);
@@ -112,7 +112,7 @@ async fn a_dev_that_is_started_again_gives_larger_tokens() {
 }
 
 #[tokio::test]
-async fn dev_keeps_a_mirror_where_it_is_told_to() {
+async fn dev_publishes_to_the_given_redis() {
     let redis = RedisServer::builder().line("user publisher on >secret ~dev:* +@all").start().await.unwrap();
     let url = redis.url().replace("://", "://publisher:secret@");
     let options = ["--redis", &url, "--mirror-prefix", "dev", "--mirror-mode", "before-answer"];
@@ -132,10 +132,7 @@ async fn dev_keeps_a_mirror_where_it_is_told_to() {
     assert_eq!(fence, token.to_string());
     for &(_, pid) in &dev.nodes {
         let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
-        assert!(
-            command.contains("serve") && !command.contains("secret"),
-            "everybody can read this: {command}"
-        );
+        assert!(command.contains("serve") && !command.contains("secret"), "visible to every user: {command}");
     }
     dev.ends_with("-INT");
 }
@@ -167,20 +164,23 @@ async fn a_node_that_starts_after_its_parent_has_ended_ends_too() {
     assert!(ended.output.contains("the parent process has exited"), "{ended:?}");
 }
 
-/// A process that has ended but whom nobody has asked how is not alive.
+/// A zombie is not alive.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
-/// A port such that those which `dev` uses relative to it are free. Below the ports that connections come from.
+/// A base port whose node and peer ports are free, below the ephemeral range. Another one for each call: tests run in
+/// parallel, and the ports of a `dev` that is just starting still look free.
 fn free_base_port() -> u16 {
-    let start = 20_000 + (std::process::id() % 50) as u16 * 200;
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id() + CALLS.fetch_add(1, Ordering::Relaxed);
     let is_free = |base: u16| {
         (1..=3).all(|id| {
             TcpListener::bind(("127.0.0.1", base + id)).is_ok()
                 && TcpListener::bind(("127.0.0.1", base + 100 + id)).is_ok()
         })
     };
-    (start..32_000).step_by(200).find(|&base| is_free(base)).expect("some ports are free")
+    let mut bases = (0..60).map(|step| 20_000 + 200 * ((first + step) % 60) as u16);
+    bases.find(|&base| is_free(base)).expect("some ports are free")
 }
