@@ -34,14 +34,14 @@ impl Demo {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let told = BufReader::new(child.stdout.take().unwrap());
-        (Self { child, temporary, began: Instant::now() }, told)
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        (Self { child, temporary, began: Instant::now() }, stdout)
     }
 
     /// The lines up to one that contains `last`, or to the end.
-    fn lines_to(&self, told: BufReader<ChildStdout>, last: &str) -> Vec<String> {
+    fn lines_to(&self, stdout: BufReader<ChildStdout>, last: &str) -> Vec<String> {
         let (lines, read) = mpsc::channel();
-        std::thread::spawn(move || told.lines().try_for_each(|line| lines.send(line.unwrap())));
+        std::thread::spawn(move || stdout.lines().try_for_each(|line| lines.send(line.unwrap())));
         let mut all: Vec<String> = Vec::new();
         while !all.last().is_some_and(|line| line.contains(last)) {
             match read.recv_timeout(SOON.saturating_sub(self.began.elapsed())) {
@@ -102,8 +102,8 @@ impl Drop for Demo {
 
 #[test]
 fn a_late_write_is_rejected_and_tokens_rise_through_every_kill() {
-    let (mut demo, told) = Demo::start();
-    let lines = demo.lines_to(told, "nothing says this");
+    let (mut demo, stdout) = Demo::start();
+    let lines = demo.lines_to(stdout, "nothing says this");
     let all = lines.join("\n");
     let (status, complaints) = demo.ended();
     assert!(status.success(), "{status}: {complaints}\n{all}");
@@ -148,8 +148,8 @@ fn nothing_is_left_behind_after_any_signal() {
         ("is the leader: kill -9", "-TERM", Some(143)),
         ("B asks another node", "-KILL", None),
     ] {
-        let (mut demo, told) = Demo::start();
-        let lines = demo.lines_to(told, moment);
+        let (mut demo, stdout) = Demo::start();
+        let lines = demo.lines_to(stdout, moment);
         assert!(lines.last().is_some_and(|line| line.contains(moment)), "{lines:#?}");
         // At that moment nodes are running, and in part 1 a writer is stopped.
         assert!(demo.processes().len() >= 2, "{:#?}", demo.processes());
@@ -168,9 +168,9 @@ fn nothing_is_left_behind_after_any_signal() {
 
 #[test]
 fn it_exits_quietly_when_its_reader_is_gone() {
-    let (mut demo, mut told) = Demo::start();
-    while told.read_line(&mut String::new()).unwrap() <= 1 {}
-    drop(told);
+    let (mut demo, mut stdout) = Demo::start();
+    while stdout.read_line(&mut String::new()).unwrap() <= 1 {}
+    drop(stdout);
     let (status, complaints) = demo.ended();
     assert_eq!(
         (status.code(), complaints.as_str()),

@@ -34,9 +34,9 @@ impl Dev {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let told = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let stdout = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let mut dev = Self { child, nodes: Vec::new() };
-        for line in told {
+        for line in stdout {
             let words: Vec<&str> = line.split_whitespace().collect();
             if let [_, url, pid] = words.as_slice()
                 && let Some(address) = url.strip_prefix("http://")

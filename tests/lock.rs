@@ -657,7 +657,7 @@ async fn who_became_another_user_is_told_of_and_waited_for() {
     signal(&child, Signal::TERM);
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut told = String::new();
-    while !told.contains("is killed") {
+    while !told.contains("killing") {
         let line = tokio::time::timeout(SOON, lines.next_line()).await.expect("it is told").unwrap();
         told += &line.expect("it goes on");
     }

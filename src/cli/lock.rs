@@ -51,11 +51,11 @@ COMMAND gets RINGFENCE_TOKEN, RINGFENCE_KEYS (one key per line) and RINGFENCE_FE
 keys). Send the token with every write to a resource that checks it: nothing else stops a writer that was paused together \
 with this program.
 
-Descendants that COMMAND leaves behind when it exits by itself continue without the lease. If COMMAND is told to end, by a \
-signal, by --max or because the lease may be lost, or dies of a signal, all its descendants are told to end too, in any \
-process group or session, and get SIGKILL after --kill-after. The keys are released when the last one has exited. A \
-descendant that became another user (sudo) cannot be signalled; it is waited for. What a server runs for COMMAND (docker, \
-systemd-run, ssh) is not a descendant.
+Descendants that COMMAND leaves behind when it exits by itself continue without the lease. If COMMAND dies of a signal, or \
+ringfence ends it (on a signal, for --max, or because the lease may be lost), ringfence ends all descendants too, in any \
+process group or session: by the signal, then by SIGKILL after --kill-after. The keys are released when the last one has \
+exited. A descendant that became another user (sudo) cannot be signalled; it is waited for. What a server runs for COMMAND \
+(docker, systemd-run, ssh) is not a descendant.
 
 Exit status:
   that of COMMAND, or 128+N if it died of signal N
@@ -185,7 +185,7 @@ enum Outcome {
     LeaseLost,
 }
 
-/// Waits until the command exits. If it is told to end, waits for all its descendants too.
+/// Waits until the command exits. If it has to be ended, waits for all its descendants too.
 ///
 /// Infallible: the lease is released afterwards, and the command must not outlive it.
 async fn supervise(
@@ -198,7 +198,7 @@ async fn supervise(
     let kill_after = Duration::from(arguments.kill_after).min(arguments.options.ttl() / 3);
     let after = |time: Duration| Instant::now().checked_add(time);
     let (mut max, mut kill) = (arguments.max.and_then(|max| after(*max)), None);
-    // Told to end; because of the lease; and killed for it.
+    // COMMAND is being ended; for the lease; and was killed for the lease.
     let (mut is_ending, mut is_expiring, mut is_expired) = (false, false, false);
     let mut ended = None;
     let report = |sent: io::Result<()>| {
@@ -215,23 +215,23 @@ async fn supervise(
             () = lease.nearly_lost(KILL_MARGIN), if !is_expired => {
                 report(job.kill());
                 (is_ending, is_expiring, is_expired) = (true, true, true);
-                stderr.print(format_args!("{}: the command is killed", loss(lease)));
+                stderr.print(format_args!("{}: killing the command", loss(lease)));
             }
             () = lease.nearly_lost(kill_after + KILL_MARGIN), if !is_expiring => {
                 report(job.signal(arguments.signal));
                 (is_ending, is_expiring) = (true, true);
-                stderr.print(format_args!("{}: the command is told to end", loss(lease)));
+                stderr.print(format_args!("{}: terminating the command", loss(lease)));
             }
             () = reached(kill) => {
                 report(job.kill());
                 kill = None;
-                stderr.print("the command did not end in time: it is killed");
+                stderr.print("the command did not exit in time: killing it");
             }
             () = reached(max) => {
                 report(job.signal(arguments.signal));
                 is_ending = true;
                 (max, kill) = (None, after(kill_after));
-                stderr.print("the command reached --max: it is told to end");
+                stderr.print("the command reached --max: terminating it");
             }
             signal = signals.next() => {
                 report(job.signal(signal));
