@@ -21,13 +21,17 @@ impl<T: Send + 'static> Reply<T> {
         (Self { to, answers }, receiver)
     }
 
-    /// The receiver may be gone: then nobody needs the answer.
+    /// Sends the answer from another thread. If the receiver is gone, nobody needs it.
     pub(crate) fn send(self, value: T) {
         let Self { to, answers } = self;
-        let answer = move || drop(to.send(value));
         match answers {
-            Some(answers) => drop(answers.send(Box::new(answer))),
-            None => answer(),
+            Some(answers) => drop(answers.send(Box::new(move || drop(to.send(value))))),
+            None => drop(to.send(value)),
         }
+    }
+
+    /// Sends the answer on the thread that asked: it is there at once.
+    pub(crate) fn send_here(self, value: T) {
+        drop(self.to.send(value));
     }
 }

@@ -117,7 +117,7 @@ impl LeaseWait {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let mut state = applied.lock();
         match settled(&state.table, lease_id) {
-            Some(settled) => reply.send(settled),
+            Some(settled) => reply.send_here(settled),
             None => state.waits.by_lease.entry(lease_id).or_default().push((number, reply)),
         }
         Self { applied: applied.clone(), lease_id, number, settled: settled_here }
