@@ -1,11 +1,11 @@
-//! Prints what the mirror in Redis costs: the same load on a cluster without it, with it, and where answers wait for it.
+//! Prints the cost of the Redis mirror: the same load on a cluster without it, with it, and with answers that wait for it.
 //!
 //! ```text
 //! cargo build --release && cargo run --release --example mirror
 //! ```
-//! Two clusters of three nodes, a Redis and the load share this machine; the clusters are measured in turns.
+//! Two clusters of three nodes, a Redis and the load share this machine. The clusters are measured in turns.
 
-// A measurement that fails has nothing better to do than to say where.
+// A measurement that fails panics.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::net::SocketAddr;
@@ -22,9 +22,9 @@ mod closed_loop;
 const ROUNDS: usize = 7;
 const TIME: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_secs(20);
-/// Clients of each cluster while Redis is not well.
+/// Clients of each cluster during Redis outages.
 const CLIENTS: usize = 64;
-/// How many leases are live when Redis is emptied.
+/// Live leases when Redis is emptied.
 const LIVE: usize = 100_000;
 
 fn main() {
@@ -44,7 +44,7 @@ async fn measure(program: &std::path::Path) {
     let with = mirrored.clone().start().await.unwrap();
     published(with.leader().await.unwrap()).await;
     throughput(&without, &with).await;
-    unwell(&without, &with, &redis).await;
+    outages(&without, &with, &redis).await;
     emptied(&with, &redis).await;
     drop(with);
 
@@ -71,8 +71,8 @@ async fn throughput(without: &Cluster, with: &Cluster) {
     }
 }
 
-/// The same load while Redis is well, stopped and gone.
-async fn unwell(without: &Cluster, with: &Cluster, redis: &RedisServer) {
+/// The same load while Redis is well, stopped and killed.
+async fn outages(without: &Cluster, with: &Cluster, redis: &RedisServer) {
     let leader = with.leader().await.unwrap();
     let without = without.leader().await.unwrap().http();
     let (mut plain, mut rates) = (Vec::new(), [const { Vec::new() }; 3]);
@@ -142,7 +142,7 @@ async fn emptied(with: &Cluster, redis: &RedisServer) {
     row(&format!("{LIVE} live keys are there after a FLUSHALL, s"), &mut healed);
 }
 
-/// Takes many leases of one key each.
+/// Acquires many leases of one key each.
 async fn fill(http: SocketAddr) {
     let client = Client::new(http);
     for batch in 0..LIVE / 1_000 {

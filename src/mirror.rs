@@ -41,7 +41,7 @@ impl Mirrored for Published {
         keys: &'a [Key],
         revision: Revision,
     ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
-        Box::pin(self.0.stands(keys, revision))
+        Box::pin(self.0.wait_published(keys, revision))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::pin::Pin;
 
-use ringfence_mirror::{Elder, Mirror};
+use ringfence_mirror::{Marker, Mirror};
 use ringfence_raft::Elders;
 use ringfence_wire::{Backup, Revision};
 
@@ -31,8 +31,9 @@ impl Elders for Predecessors {
                     path.display()
                 ));
             }
-            let Elder { address, cluster, reached } =
-                self.mirror.as_ref()?.elder().await.filter(|elder| elder.reached >= first_revision)?;
+            let found = self.mirror.as_ref()?.furthest_marker().await;
+            let (address, Marker { cluster, reached }) =
+                found.filter(|(_, marker)| marker.reached >= first_revision)?;
             Some(format!(
                 "its first revision would be {first_revision}, but the Redis at {address} has the marker of cluster \
                  {cluster}, which reached {reached}: guards that know its tokens would reject the new ones. Start all \

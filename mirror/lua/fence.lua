@@ -1,15 +1,14 @@
--- Brings the hash of one key up to date, if what is told here is newer. The only script that writes such a hash.
+-- Updates the hash of one key, unless it is as new. The only script that writes such hashes.
 --
 -- KEYS[1]  the hash
--- ARGV     rev, fence, token, state, mode, holder: the fields as they should be
---          retention_ms: how long the hash stays, 0 for ever
---          and, to replace what no leader can have written, the six fields as they were read: their hash is
---          overwritten, whatever its rev, if it still is what was read
+-- ARGV     rev, fence, token, state, mode, holder: the new fields
+--          retention_ms: how long Redis keeps the hash, 0 for ever
+--          optionally the six fields as read before: a hash that still holds them is replaced, whatever its rev
 --
--- Answers {what was done, rev, fence}, the last two as they stand now:
---   0  nothing: what stands is as new, or newer
+-- Answers {outcome, rev, fence}, the last two as the hash holds them now. Outcomes:
+--   0  nothing written: the hash is as new, or newer
 --   1  written
---   2  written in place of what was no hash, or no state of a key, or was to be replaced
+--   2  replaced: it was no hash, or malformed, or held the fields read before
 local FIELDS = {'rev', 'fence', 'token', 'state', 'mode', 'holder'}
 
 -- Numbers are doubles here, and exact below 2^53.

@@ -1,19 +1,19 @@
--- Claims a Redis master for a cluster. Each claim of the cluster that has it is a beat: the marker changes.
+-- Claims a Redis master for a cluster. Each claim by the owner is a heartbeat: the marker changes.
 --
--- A cluster that has it and beats keeps it, whoever asks. Another's marker is replaced only if it still is what the
--- caller has seen for so long that its owner must be gone, or if the caller is to take over from that very cluster.
+-- An owner that sends heartbeats keeps the master. Another cluster's marker is replaced only if it still is the one that the
+-- caller has seen for long enough, or if the caller is configured to take over from that very cluster.
 --
--- A look counts as one only where a beat would have been possible: the script fails wherever Redis refuses writes.
+-- A check must fail wherever a heartbeat would have failed, so the script fails wherever Redis refuses writes.
 --
--- The marker also says how far its cluster has come, for those founded later: at least so far.
+-- The marker also has a revision that its cluster has reached, for clusters founded later.
 --
 -- KEYS[1]  the marker
 -- ARGV     cluster, first_revision, revision
---          seen: what may be replaced, as it was answered here; '' for no marker
---          from: the cluster that may be replaced whatever it does, or ''
+--          seen: the marker that may be replaced, as answered here; '' for no marker
+--          from: the cluster that may be replaced even while alive, or ''
 --
--- Answers {what was done, seen, cluster, first_revision}, the last three as they were found:
---   0  the caller's own marker: it has beaten    1  no marker: claimed    2  another's: replaced    3  left as it was
+-- Answers {outcome, seen, cluster, first_revision}, the last three as found. Outcomes:
+--   0  the caller's own marker: heartbeat    1  no marker: claimed    2  another's: replaced    3  unchanged
 local function number(text)
   if text and #text <= 16 and string.find(text, '^%d+$') then
     local value = tonumber(text)
@@ -23,8 +23,8 @@ local function number(text)
   end
 end
 
--- A write that changes nothing: no marker expires. It fails where a beat fails. It also lets a beat through when Redis has
--- no memory left: what needs memory is refused unless the script has written before.
+-- A write that changes nothing, as no marker expires. It fails where a heartbeat fails. It also allows a heartbeat when Redis is
+-- out of memory, which refuses commands that need memory unless the script has written before.
 redis.call('PERSIST', KEYS[1])
 
 local seen, cluster, first, reached, beat = '', '', '0', 0, 0

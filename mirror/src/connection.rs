@@ -1,96 +1,62 @@
-//! What is said to one Redis master, over one connection.
+//! The commands to one Redis master, over one connection.
 //!
-//! Every command ends within [`TIMEOUT`]. Nothing is repeated here: whoever got an error does not know what Redis did,
-//! and has to begin again on another connection.
-
-use std::time::Duration;
+//! Each ends within [`TIMEOUT`](crate::settings::TIMEOUT). Nothing is retried here: after an error it is unknown what
+//! Redis did, and the caller starts again on another connection.
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
+use redis::{ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{Key, Revision};
-use uuid::Uuid;
 
-use crate::hash::{FIELDS, Fields, Standing, number};
-use crate::marker::{Marker, read_marker};
-use crate::names::Names;
+use crate::hash::{FIELDS, Fields, number};
+use crate::redis_url::Address;
+use crate::settings::Config;
 use crate::{Identity, KeyState};
-
-/// Bounds each command, so that a Redis that does not answer is noticed.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
 
 const FENCE: &str = include_str!("../lua/fence.lua");
 const MARKER: &str = include_str!("../lua/marker.lua");
 
 /// A connection whose scripts are loaded.
-#[derive(Clone)]
-pub(crate) struct Connection {
-    redis: MultiplexedConnection,
-    fence: String,
-    marker: String,
-    names: Names,
-    retention_ms: u64,
+pub(crate) struct Connection<'a> {
+    pub(crate) redis: MultiplexedConnection,
+    fence_script: String,
+    marker_script: String,
+    config: &'a Config,
 }
 
-/// What fence.lua answers.
-type FenceAnswer = (u8, Vec<u8>, Vec<u8>);
-
-/// What became of one hash.
+/// The outcome of writing one hash, and what it holds now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
-    pub(crate) done: Done,
-    /// What stands now.
+    pub(crate) change: Change,
     pub(crate) rev: Revision,
     pub(crate) fence: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Done {
-    /// What stands is as new.
-    Nothing,
+pub(crate) enum Change {
+    /// The hash was as new, or newer.
+    None,
     Written,
-    /// Written in place of damage, or of what was to be replaced.
+    /// Written over damage, or over what was to be replaced.
     Replaced,
 }
 
-/// What was found where the marker of this cluster now is, or is not.
+/// The outcome of claiming a master.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    Own,
-    Nothing,
-    /// That of a cluster that is gone, or was to be replaced.
-    Former(Identity),
-    /// It was left as it was.
-    Left(Left),
+pub(crate) enum Claimed {
+    /// The marker already named this cluster.
+    Held,
+    /// There was no marker.
+    Vacant,
+    /// The marker named another cluster, which is gone or was to be replaced.
+    TakenOver(Identity),
+    /// Nothing was changed. `marker` is all that the marker says, as one text; empty if there is none.
+    Refused { marker: String, owner: Option<Identity> },
 }
 
-/// A marker that was left as it was.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Left {
-    /// All that it says, in one text; empty where there is none.
-    pub(crate) seen: String,
-    /// Whose it is.
-    pub(crate) owner: Option<Identity>,
-}
-
-/// A pipeline in which each command has its own answer or error.
-fn pipeline(commands: usize) -> Pipeline {
-    let mut pipeline = Pipeline::with_capacity(commands);
-    pipeline.ignore_errors();
-    pipeline
-}
-
-/// Connects within [`TIMEOUT`].
-pub(crate) async fn connect(client: &Client) -> Result<MultiplexedConnection, RedisError> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(TIMEOUT))
-        .set_response_timeout(Some(TIMEOUT));
-    client.get_multiplexed_async_connection_with_config(&config).await
-}
-
-/// Whether an error says that this connection is of no more use: that Redis is gone, another, or does not know the
-/// scripts (it was emptied or is new). Others concern one command, as when memory is full.
-pub(crate) fn is_final(error: &RedisError) -> bool {
+/// Whether the connection is of no more use after this error: Redis is gone, another server, or does not know the scripts
+/// (it was emptied or is new). Other errors concern one command, as when memory is full.
+pub(crate) fn is_fatal(error: &RedisError) -> bool {
     use ServerErrorKind::{BusyLoading, MasterDown, NoScript, ReadOnly};
     match error.kind() {
         ErrorKind::Server(kind) => matches!(kind, NoScript | ReadOnly | MasterDown | BusyLoading),
@@ -99,20 +65,16 @@ pub(crate) fn is_final(error: &RedisError) -> bool {
     }
 }
 
-/// Whether an error says that the slot of a key is not served here now: it has moved, it is moving, or nobody serves it.
-/// It says nothing of other keys.
-pub(crate) fn is_elsewhere(error: &RedisError) -> bool {
+/// Whether the slot of a key is not served here now: it has moved, is moving, or nobody serves it. Other keys are not
+/// affected.
+pub(crate) fn is_slot_error(error: &RedisError) -> bool {
     use ServerErrorKind::{Ask, ClusterDown, Moved, TryAgain};
     matches!(error.kind(), ErrorKind::Server(Moved | Ask | TryAgain | ClusterDown))
 }
 
-impl Connection {
-    pub(crate) async fn open(
-        client: &Client,
-        names: &Names,
-        retention: Duration,
-    ) -> Result<Self, RedisError> {
-        let mut redis = connect(client).await?;
+impl<'a> Connection<'a> {
+    pub(crate) async fn open(config: &'a Config, address: &Address) -> Result<Self, RedisError> {
+        let mut redis = config.connect(address).await?;
         let mut load =
             async |script| redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut redis).await;
         let fence = if is(Mutant::MirrorsBlindly) {
@@ -120,89 +82,62 @@ impl Connection {
         } else {
             FENCE
         };
-        let (fence, marker) = (load(fence).await?, load(MARKER).await?);
-        let retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
-        Ok(Self { redis, fence, marker, names: names.clone(), retention_ms })
+        let (fence_script, marker_script) = (load(fence).await?, load(MARKER).await?);
+        Ok(Self { redis, fence_script, marker_script, config })
     }
 
-    /// Writes these states of one table, each unless what stands is as new.
+    /// Writes these states, of one table at `revision`, each unless its hash is as new. With `replaces`, which has the
+    /// hash read for each state, a hash that still holds that is overwritten in any case.
     pub(crate) async fn write(
         &self,
         revision: Revision,
         states: &[KeyState],
+        replaces: &[Fields],
     ) -> Result<Vec<Result<Written, RedisError>>, RedisError> {
+        let retention_ms = u64::try_from(self.config.settings.retention.as_millis()).unwrap_or(u64::MAX);
         let mut pipeline = pipeline(states.len());
-        for state in states {
-            pipeline.add_command(self.fence_command(revision, state));
+        for (index, state) in states.iter().enumerate() {
+            let command = pipeline.cmd("EVALSHA").arg(&self.fence_script).arg(1);
+            command.arg(self.config.names.hash(&state.key)).arg(&state.fields(revision)[..]);
+            command.arg(if state.is_held() { 0 } else { retention_ms });
+            if let Some(read) = replaces.get(index) {
+                command.arg(&read[..]);
+            }
         }
-        self.written(&pipeline).await
-    }
-
-    /// Puts these states in place of what was read, where that still stands.
-    pub(crate) async fn replace(
-        &self,
-        revision: Revision,
-        states: &[(KeyState, Fields)],
-    ) -> Result<Vec<Result<Written, RedisError>>, RedisError> {
-        let mut pipeline = pipeline(states.len());
-        for (state, read) in states {
-            let mut command = self.fence_command(revision, state);
-            command.arg(&read[..]);
-            pipeline.add_command(command);
-        }
-        self.written(&pipeline).await
-    }
-
-    fn fence_command(&self, revision: Revision, state: &KeyState) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.fence).arg(1).arg(self.names.hash(&state.key));
-        command.arg(&state.fields(revision)[..]);
-        command.arg(if state.is_held() { 0 } else { self.retention_ms });
-        command
-    }
-
-    async fn written(&self, pipeline: &Pipeline) -> Result<Vec<Result<Written, RedisError>>, RedisError> {
-        let answers: Vec<Result<FenceAnswer, RedisError>> = self.run(pipeline).await?;
-        let written = |(done, rev, fence): FenceAnswer| {
-            let done = match done {
-                0 => Done::Nothing,
-                1 => Done::Written,
-                _ => Done::Replaced,
+        let written = |(change, rev, fence): (u8, Vec<u8>, Vec<u8>)| {
+            let change = match change {
+                0 => Change::None,
+                1 => Change::Written,
+                _ => Change::Replaced,
             };
-            Written { done, rev: Revision(number(&rev).unwrap_or(0)), fence: number(&fence).unwrap_or(0) }
+            Written { change, rev: Revision(number(&rev).unwrap_or(0)), fence: number(&fence).unwrap_or(0) }
         };
+        let answers: Vec<Result<_, RedisError>> = self.run(&pipeline).await?;
         Ok(answers.into_iter().map(|answer| answer.map(written)).collect())
     }
 
-    /// Reads the hashes of these keys, in their order.
-    pub(crate) async fn read<'k>(
-        &self,
-        keys: impl IntoIterator<Item = &'k Key>,
-    ) -> Result<Vec<Standing>, RedisError> {
-        let mut pipeline = pipeline(0);
+    /// Reads the hashes of these keys, in their order. `None` where there is none, or it cannot be read now.
+    pub(crate) async fn read(&self, keys: &[Key]) -> Result<Vec<Option<Fields>>, RedisError> {
+        let mut pipeline = pipeline(keys.len());
         for key in keys {
-            pipeline.cmd("HMGET").arg(self.names.hash(key)).arg(&FIELDS);
+            pipeline.cmd("HMGET").arg(self.config.names.hash(key)).arg(&FIELDS);
         }
-        let answers: Vec<Result<Vec<Option<Vec<u8>>>, RedisError>> = self.run(&pipeline).await?;
-        answers.into_iter().map(Self::standing).collect()
-    }
-
-    fn standing(answer: Result<Vec<Option<Vec<u8>>>, RedisError>) -> Result<Standing, RedisError> {
-        match answer {
-            Ok(fields) if fields.iter().all(Option::is_none) => Ok(Standing::Absent),
-            Ok(fields) => {
-                let fields = fields.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>();
-                let fields = <Fields>::try_from(fields)
-                    .map_err(|_| RedisError::from((ErrorKind::Parse, "HMGET answers a value per field")))?;
-                Ok(Standing::Hash(Box::new(fields)))
+        type Values = Vec<Option<Vec<u8>>>;
+        let fields = |answer: Result<Values, RedisError>| match answer {
+            Ok(values) if values.iter().all(Option::is_none) => Ok(None),
+            Ok(values) => {
+                let values: Vec<_> = values.into_iter().map(Option::unwrap_or_default).collect();
+                let wrong = |_| RedisError::from((ErrorKind::Parse, "HMGET answers a value per field"));
+                Fields::try_from(values).map(Some).map_err(wrong)
             }
-            Err(error) if error.code() == Some("WRONGTYPE") => Ok(Standing::WrongType),
-            Err(error) if !is_final(&error) => Ok(Standing::Unread),
-            Err(error) => Err(error),
-        }
+            Err(error) if error.code() == Some("WRONGTYPE") => Ok(Some(Fields::default())),
+            Err(error) if is_fatal(&error) => Err(error),
+            Err(_) => Ok(None),
+        };
+        self.run(&pipeline).await?.into_iter().map(fields).collect()
     }
 
-    /// The next names that match, and where to go on; 0 at the end.
+    /// The next matching names, and the next cursor; 0 at the end.
     pub(crate) async fn scan(
         &self,
         pattern: &str,
@@ -214,73 +149,72 @@ impl Connection {
         scan.query_async(&mut self.redis.clone()).await
     }
 
-    /// Claims the master for this cluster, which has come to `revision`. Another's marker is replaced only if it is
-    /// what was `seen`, or of the cluster `from`.
+    /// Claims the master for this cluster, which has reached `revision`. Another cluster's marker is replaced only if it
+    /// is `seen`, or names the cluster in the setting `take_over`.
     pub(crate) async fn claim(
         &self,
         marker: &str,
         identity: Identity,
         revision: Revision,
         seen: &str,
-        from: Option<Uuid>,
-    ) -> Result<Found, RedisError> {
+    ) -> Result<Claimed, RedisError> {
+        let take_over = self.config.settings.take_over;
         let mut claim = redis::cmd("EVALSHA");
-        claim.arg(&self.marker).arg(1).arg(marker);
+        claim.arg(&self.marker_script).arg(1).arg(marker);
         claim.arg(identity.cluster_id.to_string()).arg(identity.first_revision.0).arg(revision.0);
-        claim.arg(seen).arg(from.map(|from| from.to_string()).unwrap_or_default());
-        let (done, seen, cluster, first): (u8, String, String, u64) =
+        claim.arg(seen).arg(take_over.map(|cluster| cluster.to_string()).unwrap_or_default());
+        let (outcome, marker, cluster, first): (u8, String, String, u64) =
             claim.query_async(&mut self.redis.clone()).await?;
-        let found = Identity {
-            first_revision: Revision(first),
-            cluster_id: Uuid::parse_str(&cluster).unwrap_or_default(),
-        };
-        Ok(match done {
-            0 => Found::Own,
-            1 => Found::Nothing,
-            2 => Found::Former(found),
-            _ => Found::Left(Left { owner: (!cluster.is_empty()).then_some(found), seen }),
+        let first_revision = Revision(first);
+        let found = Identity { first_revision, cluster_id: cluster.parse().unwrap_or_default() };
+        Ok(match outcome {
+            0 => Claimed::Held,
+            1 => Claimed::Vacant,
+            2 => Claimed::TakenOver(found),
+            _ => Claimed::Refused { marker, owner: (!cluster.is_empty()).then_some(found) },
         })
     }
 
-    /// The marker under one of these names.
-    pub(crate) async fn marker(&self, names: &[String]) -> Result<Option<Marker>, RedisError> {
-        read_marker(&mut self.redis.clone(), names).await
-    }
-
-    /// How many keys this Redis has evicted since it was started; `None` where we may not know.
+    /// The number of keys evicted since Redis started; `None` without the right to ask.
     pub(crate) async fn evicted(&self) -> Result<Option<u64>, RedisError> {
         match redis::cmd("INFO").arg("stats").query_async::<String>(&mut self.redis.clone()).await {
             Ok(info) => {
                 Ok(info.lines().find_map(|line| line.strip_prefix("evicted_keys:")?.trim().parse().ok()))
             }
-            Err(error) if is_final(&error) => Err(error),
+            Err(error) if is_fatal(&error) => Err(error),
             Err(_) => Ok(None),
         }
     }
 
-    /// Removes keys by name, and tells how many it had to leave because their slots are not served here.
+    /// Removes keys by name. Returns how many remain because their slots are not served here.
     pub(crate) async fn remove(&self, names: &[Vec<u8>]) -> Result<u64, RedisError> {
-        // In a Redis Cluster one command takes keys of one slot only.
+        // In a Redis Cluster, one command takes keys of one slot only.
         let mut pipeline = pipeline(names.len());
         for name in names {
             pipeline.cmd("DEL").arg(name);
         }
-        let removed: Vec<Result<Value, RedisError>> = self.run(&pipeline).await?;
         let mut left = 0;
-        for answer in removed {
+        for answer in self.run::<Result<Value, RedisError>>(&pipeline).await? {
             match answer {
-                Err(error) if is_elsewhere(&error) => left += 1,
+                Err(error) if is_slot_error(&error) => left += 1,
                 answer => drop(answer?),
             }
         }
         Ok(left)
     }
 
-    /// The answer of each command. An error is one of the connection.
+    /// The answer to each command. An error is one of the connection.
     async fn run<T: redis::FromRedisValue>(&self, pipeline: &Pipeline) -> Result<Vec<T>, RedisError> {
         if pipeline.is_empty() {
             return Ok(Vec::new());
         }
         pipeline.query_async(&mut self.redis.clone()).await
     }
+}
+
+/// A pipeline in which each command has its own answer or error.
+fn pipeline(commands: usize) -> Pipeline {
+    let mut pipeline = Pipeline::with_capacity(commands);
+    pipeline.ignore_errors();
+    pipeline
 }

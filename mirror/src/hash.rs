@@ -1,4 +1,4 @@
-//! The hash of a key: its fields as they should be, and what to think of what was read.
+//! The hash of a key: its fields, and how a hash read from Redis compares with the table.
 
 use ringfence_wire::{ModeName, Revision};
 
@@ -6,38 +6,25 @@ use crate::KeyState;
 
 /// The fields, in the order in which they are read and written.
 pub(crate) const FIELDS: [&str; 6] = ["rev", "fence", "token", "state", "mode", "holder"];
-/// Numbers that a double, and so a script, holds exactly are below this.
+/// Scripts hold numbers as doubles, exact below this.
 const NUMBERS_END: u64 = 1 << 53;
 
-/// The values of the [`FIELDS`]. One that is missing is empty.
+/// The values of [`FIELDS`]. A missing one is empty; all are empty for a value that is not a hash.
 pub(crate) type Fields = [Vec<u8>; 6];
 
-/// What was read under the name of a hash.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// Nothing.
-    Absent,
-    /// Something that is no hash.
-    WrongType,
-    /// A hash.
-    Hash(Box<Fields>),
-    /// It could not be read here, as while its slot moves to another master: what stands is not known.
-    Unread,
-}
-
-/// What a hash that was read is, beside the table.
+/// A hash read from Redis, compared with the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judgement {
-    /// What it should be.
-    Right,
-    /// Behind: to be written.
+pub(crate) enum Verdict {
+    /// It says what the table says, or there is nothing to say.
+    Current,
+    /// It must be written.
     Behind,
     /// It cannot have been written from a table as old as this one.
     Ahead,
 }
 
 impl KeyState {
-    /// The fields, as a table of this revision has them.
+    /// The fields, from a table at this revision.
     pub(crate) fn fields(&self, revision: Revision) -> Fields {
         let mode = match self.mode {
             Some(ModeName::Exclusive) => "exclusive",
@@ -46,32 +33,22 @@ impl KeyState {
         };
         let state = if self.is_held() { "held" } else { "free" };
         let holder = self.holder.as_ref().map_or("", |holder| holder.as_str());
-        let text = |text: &str| text.as_bytes().to_vec();
-        let number = |number: u64| number.to_string().into_bytes();
-        [
-            number(revision.0),
-            number(self.fence.0),
-            number(self.token.0),
-            text(state),
-            text(mode),
-            text(holder),
-        ]
+        let [rev, fence, token] = [revision.0, self.fence.0, self.token.0].map(|number| number.to_string());
+        [rev.as_str(), &fence, &token, state, mode, holder].map(|text| text.as_bytes().to_vec())
     }
 
-    /// Compares what stands in Redis with this state, of a table of this revision.
+    /// Compares a hash with this state of a table at this revision. `None` is a hash that is absent, or that cannot be
+    /// read now, as while its slot moves.
     ///
-    /// The state of a key that is held stands as it was first written, whatever the table's revision has become since;
-    /// that of a free key, with the revision and the fence that it was freed at.
-    pub(crate) fn judge(&self, standing: &Standing, revision: Revision) -> Judgement {
-        let fields = match standing {
-            // Absent is not wrong: it says nothing.
-            Standing::Absent if !self.is_held() => return Judgement::Right,
-            Standing::Unread if !self.is_held() => return Judgement::Right,
-            Standing::Absent | Standing::WrongType | Standing::Unread => return Judgement::Behind,
-            Standing::Hash(fields) => fields,
+    /// The hash of a held key stays as first written, whatever the table's revision becomes; that of a free key keeps the
+    /// revision and the fence at which it was freed.
+    pub(crate) fn compare(&self, hash: Option<&Fields>, revision: Revision) -> Verdict {
+        let Some(fields) = hash else {
+            // An absent hash says nothing, which is right for a free key.
+            return if self.is_held() { Verdict::Behind } else { Verdict::Current };
         };
         let (Some(rev), Some(fence)) = (number(&fields[0]), number(&fields[1])) else {
-            return Judgement::Behind;
+            return Verdict::Behind;
         };
         let wanted = self.fields(revision);
         let fits = if self.is_held() {
@@ -80,16 +57,16 @@ impl KeyState {
             fields[2..] == wanted[2..] && fence == rev + 1
         };
         match () {
-            () if rev > revision.0 => Judgement::Ahead,
-            () if fits => Judgement::Right,
-            // Two tables of one revision are the same.
-            () if rev == revision.0 => Judgement::Ahead,
-            () => Judgement::Behind,
+            () if rev > revision.0 => Verdict::Ahead,
+            () if fits => Verdict::Current,
+            // Tables at one revision are equal.
+            () if rev == revision.0 => Verdict::Ahead,
+            () => Verdict::Behind,
         }
     }
 }
 
-/// As the scripts read a number.
+/// Parses a number as the scripts do.
 pub(crate) fn number(bytes: &[u8]) -> Option<u64> {
     let digits = bytes.len() <= 16 && bytes.iter().all(u8::is_ascii_digit);
     let number = digits.then(|| std::str::from_utf8(bytes).ok()?.parse().ok()).flatten();
@@ -112,37 +89,35 @@ mod tests {
         }
     }
 
-    fn hash(fields: [&str; 6]) -> Standing {
-        Standing::Hash(Box::new(fields.map(|field| field.as_bytes().to_vec())))
+    fn hash(fields: [&str; 6]) -> Fields {
+        fields.map(|field| field.as_bytes().to_vec())
     }
 
     #[test]
-    fn a_held_hash_is_right_at_any_revision_up_to_the_tables() {
-        let judge = |fields| held().judge(&hash(fields), Revision(9));
-        assert_eq!(judge(["7", "5", "7", "held", "shared", "h"]), Judgement::Right);
-        assert_eq!(judge(["9", "5", "7", "held", "shared", "h"]), Judgement::Right);
-        assert_eq!(judge(["10", "5", "7", "held", "shared", "h"]), Judgement::Ahead);
-        assert_eq!(judge(["8", "4", "7", "held", "shared", "h"]), Judgement::Behind);
-        assert_eq!(judge(["9", "4", "7", "held", "shared", "h"]), Judgement::Ahead);
+    fn a_held_hash_is_current_at_any_revision_up_to_the_tables() {
+        let compare = |fields| held().compare(Some(&hash(fields)), Revision(9));
+        assert_eq!(compare(["7", "5", "7", "held", "shared", "h"]), Verdict::Current);
+        assert_eq!(compare(["9", "5", "7", "held", "shared", "h"]), Verdict::Current);
+        assert_eq!(compare(["10", "5", "7", "held", "shared", "h"]), Verdict::Ahead);
+        assert_eq!(compare(["8", "4", "7", "held", "shared", "h"]), Verdict::Behind);
+        assert_eq!(compare(["9", "4", "7", "held", "shared", "h"]), Verdict::Ahead);
         for garbage in ["", "-1", "0x8", "1e3", "9007199254740992", "99999999999999999"] {
-            assert_eq!(judge([garbage, "5", "7", "held", "shared", "h"]), Judgement::Behind, "{garbage}");
-            assert_eq!(judge(["99", garbage, "7", "held", "shared", "h"]), Judgement::Behind, "{garbage}");
+            assert_eq!(compare([garbage, "5", "7", "held", "shared", "h"]), Verdict::Behind, "{garbage}");
+            assert_eq!(compare(["99", garbage, "7", "held", "shared", "h"]), Verdict::Behind, "{garbage}");
         }
-        assert_eq!(held().judge(&Standing::Absent, Revision(9)), Judgement::Behind);
-        assert_eq!(held().judge(&Standing::WrongType, Revision(9)), Judgement::Behind);
-        assert_eq!(held().judge(&Standing::Unread, Revision(9)), Judgement::Behind);
+        assert_eq!(held().compare(None, Revision(9)), Verdict::Behind);
+        assert_eq!(held().compare(Some(&Fields::default()), Revision(9)), Verdict::Behind);
     }
 
     #[test]
     fn a_free_hash_keeps_the_revision_it_was_freed_at() {
         let free = KeyState { fence: Token(10), token: Token(0), mode: None, holder: None, ..held() };
-        let judge = |fields| free.judge(&hash(fields), Revision(9));
-        assert_eq!(judge(["8", "9", "0", "free", "", ""]), Judgement::Right);
-        assert_eq!(judge(["8", "10", "0", "free", "", ""]), Judgement::Behind);
-        assert_eq!(judge(["8", "5", "7", "held", "shared", "h"]), Judgement::Behind);
-        assert_eq!(judge(["12", "13", "0", "free", "", ""]), Judgement::Ahead);
-        assert_eq!(free.judge(&Standing::Absent, Revision(9)), Judgement::Right);
-        assert_eq!(free.judge(&Standing::Unread, Revision(9)), Judgement::Right);
-        assert_eq!(free.judge(&Standing::WrongType, Revision(9)), Judgement::Behind);
+        let compare = |fields| free.compare(Some(&hash(fields)), Revision(9));
+        assert_eq!(compare(["8", "9", "0", "free", "", ""]), Verdict::Current);
+        assert_eq!(compare(["8", "10", "0", "free", "", ""]), Verdict::Behind);
+        assert_eq!(compare(["8", "5", "7", "held", "shared", "h"]), Verdict::Behind);
+        assert_eq!(compare(["12", "13", "0", "free", "", ""]), Verdict::Ahead);
+        assert_eq!(free.compare(None, Revision(9)), Verdict::Current);
+        assert_eq!(free.compare(Some(&Fields::default()), Revision(9)), Verdict::Behind);
     }
 }

@@ -1,81 +1,78 @@
-//! Publishes the fences of a cluster into a real Redis, for cheap reads in any language.
+//! Publishes a cluster's fences to Redis, for cheap reads in any language.
 //!
-//! One hash per key: `rev`, `fence`, `token`, `state`, `mode`, `holder`. Whoever reads `token < fence` there rejects, and is
-//! right, however old the mirror is: a fence only rises. Anything else that is read, or nothing, says *unknown*.
+//! One hash per key: `rev`, `fence`, `token`, `state`, `mode`, `holder`. A reader that finds `token < fence` rejects the
+//! token, and is right however old the mirror is: a fence only rises. Any other reading, also none, means *unknown*.
 //!
 //! ```text
-//!   lease table ──marks──▶ Source ◀── views of one applied table ──────┐
-//!   (of the leader)          │ take_changed                            │
-//!                            ▼                                         │
-//!   Mirror::publish: dispatch, by slot                                 │
-//!        │                                                             │
-//!        ▼        one Master per Redis master, until this node leads no longer
-//!   ┌─ pending ──▶ publish: state, revision and fence of each key ◀────┤
-//!   │     ▲           │ fence.lua, pipelined                           │
-//!   │     │           ▼                                                │
-//!   │     │        Redis ──answers──▶ what stands ──▶ Mirror::stands   │
-//!   │     │           │                                                │
-//!   │     └──behind── sweep: what was read, beside the table ◀─────────┘
-//!   │                 ▲   └──ahead──▶ who wrote that? ──▶ replaced, if nobody of us
-//!   └──too many───────┘
-//!                     watch: the marker, and evictions ──▶ all is due
+//!   lease table ──changed keys──▶ Source ◀── views of one applied table ──┐
+//!   (of the leader)                 │ take_changed                        │
+//!                                   ▼                                     │
+//!   Mirror::publish: dispatch, by slot                                    │
+//!        │                                                                │
+//!        ▼        one Master per Redis master, one Session per connection │
+//!   ┌─ Work ──▶ publish: state, revision and fence of each key ◀──────────┤
+//!   │    ▲         │ fence.lua, pipelined                                 │
+//!   │    │         ▼                                                      │
+//!   │    │       Redis ──answers──▶ what the hash holds ──▶ Waiters       │
+//!   │    │         │                                                      │
+//!   │    └─behind─ sweep: compares hashes with the table ◀────────────────┘
+//!   │                ▲   └─ahead──▶ who wrote it? ──▶ replaced, unless this cluster did
+//!   └──overflow──────┘
+//!                    watch: marker and evictions ──▶ resync
 //! ```
 //!
-//! **It can only under-report.** State, revision and fence of a key come from one applied table, and the script writes
-//! nothing unless that revision is larger than the one that stands there. So it does not matter in which order writes
-//! arrive, how often, or how late: one of a former leader that was stopped in the middle changes nothing. Frees write
-//! `state=free` and never delete, so that an old write cannot come back to life behind them.
+//! **The mirror can only under-report.** State, revision and fence of a key come from one applied table, and the script
+//! writes a hash only if that revision is larger than the stored one. So the order, number and delay of writes do not
+//! matter: those of a former leader that was paused midway change nothing. A free sets `state=free` and never deletes the
+//! hash, so an old write cannot bring the key back to life.
 //!
-//! **Unknown is not done.** A key leaves `pending` when Redis has said what stands. Whatever else happened to a write, it
-//! is written again; every connection's end is followed by a comparison of everything. Nothing is repeated by the
-//! client library, and every command ends within a second, so that a Redis that stopped is noticed.
+//! **Unknown is not done.** A key leaves `Work` only when Redis has answered what its hash now holds. After any
+//! other outcome it is written again, and every disconnect is followed by a full comparison. The client library retries
+//! nothing, and every command times out after a second, so that a Redis that hangs is noticed.
 //!
-//! **Comparing is marking.** There is one way into a hash, `publish`. The sweep reads hashes and the table, and marks what
-//! is behind as if it had changed just now: live keys that Redis does not have, and hashes that Redis calls held and the
-//! table does not. It does so at full speed when Redis may have lost something (after connecting, when the marker is
-//! missing, after evictions, when slots came from another master, after too many changes at once), and slowly all the time.
+//! **Comparing is marking.** Hashes are written by `publish`. The sweep reads hashes and the table, and marks keys that
+//! are behind as changed: live keys that Redis lacks, and hashes that Redis calls held and the table does not. It runs at
+//! full speed when Redis may have lost something (after connecting, after a missing marker, after evictions, for slots
+//! that moved here, after an overflow of changed keys), and slowly all the time.
 //!
-//! **A slot that moves concerns its keys.** Those wait apart until it is served, and hold up neither the others nor the
-//! connection.
+//! **A moving slot delays its own keys only.** They wait apart until the slot is served.
 //!
-//! **What is ahead of the table** may be a newer leader's. The hash was read; *then* the cluster is asked for a revision R
-//! by a linearizable read. What carries a revision above R was never written by this cluster: it is replaced, if it still
-//! is what was read.
+//! **A hash ahead of the table** may come from a newer leader. After reading the hash, the sweep gets a revision R by a
+//! linearizable read. This cluster never wrote a revision above R, so such a hash is replaced, provided that it still
+//! holds what was read.
 //!
-//! **One Redis, one cluster.** A marker on each master names the cluster that has it, and changes with each of that
-//! cluster's looks, twice a second. Another cluster does not publish there, and says so, until it has seen the marker
-//! unchanged at eight looks in a row, two seconds apart; then it takes over, if the marker still is what it saw. A look
-//! fails wherever Redis refuses writes, as the owner's beat does. A master without a marker goes to the cluster that looks first,
-//! unless that one has found another cluster on any [master](owners) of this Redis: then it looks as often. The one
-//! that was replaced finds that at its next look, and before its next write if it was paused. Where what it writes until
-//! then has the lower revisions the script leaves it out; for where it has not, everything is compared once more 5 s
-//! later.
+//! **One Redis, one cluster.** A marker on each master names its cluster, whose leader changes it twice a second. Another
+//! cluster does not publish there, and says so, until it has found the marker unchanged in eight checks in a row, two
+//! seconds apart; then it takes over, if the marker still is what it saw. A check fails wherever Redis refuses writes, as
+//! the owner's updates do. A master without a marker goes to the first cluster that checks it, unless that one has found another
+//! cluster on any [master](owners) of this Redis: then it needs as many checks. A replaced cluster notices at
+//! its next check, and before its next write if it was paused. The script drops its late writes where they have the lower
+//! revisions; for the others, everything is compared once more 5 s later.
 //!
-//! **Memory is bounded** while Redis is away: so many pending keys, then none and the word that all is due.
+//! **Memory is bounded** while Redis is away: too many queued keys are dropped for a full resync.
 //!
-//! A grant never waits here, unless its answer is to: [`Mirror::stands`].
+//! A grant never waits here, unless its answer is configured to: [`Mirror::wait_published`].
 
-mod answers;
 mod connection;
-mod due;
-mod elder;
 mod hash;
 mod marker;
 mod master;
 mod mirror;
 mod names;
 mod owners;
-mod pending;
 mod publish;
 mod purge;
 mod redis_url;
+mod session;
 mod settings;
 mod source;
 mod status;
 mod sweep;
 mod topology;
+mod waiters;
+mod work;
 
-pub use elder::Elder;
+pub use marker::Marker;
 pub use mirror::Mirror;
 pub use purge::{PurgeError, purge};
 pub use settings::{MirrorMode, Settings, SettingsError};

@@ -1,37 +1,41 @@
-//! The marker of a master, as others than its owner read it.
+//! The marker of a master, as read by others than its owner.
 
+use futures_util::future::join_all;
 use redis::RedisError;
 use redis::aio::MultiplexedConnection;
 use ringfence_wire::Revision;
 
-use crate::connection::is_elsewhere;
+use crate::connection::is_slot_error;
 use crate::hash::number;
+use crate::settings::Config;
+use crate::topology::discover;
 
-/// What a marker says.
+/// A cluster's marker on a master.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Marker {
+pub struct Marker {
     /// The cluster's id, as it stands there.
-    pub(crate) cluster: String,
-    /// How far it has come, or where it started if it has not said more.
-    pub(crate) reached: Revision,
+    pub cluster: String,
+    /// The revision that the cluster had reached, or started at if it has not said more. It lacks changes of the
+    /// cluster's last half second.
+    pub reached: Revision,
 }
 
-/// The marker under the first of these names whose slot is served. `None` where nothing, or no marker, stands.
+/// Reads the marker under the first of these names whose slot is served. `None` if there is none.
 pub(crate) async fn read_marker(
     redis: &mut MultiplexedConnection,
     names: &[String],
 ) -> Result<Option<Marker>, RedisError> {
-    let mut moves = None;
+    let mut unserved = None;
     for name in names {
-        let mut ask = redis::cmd("HMGET");
-        ask.arg(name).arg(&["cluster", "first_revision", "revision"]);
+        let mut command = redis::cmd("HMGET");
+        command.arg(name).arg(&["cluster", "first_revision", "revision"]);
         type Fields = (Option<String>, Option<Vec<u8>>, Option<Vec<u8>>);
-        let (cluster, first, revision): Fields = match ask.query_async(redis).await {
-            Err(error) if is_elsewhere(&error) => {
-                moves = Some(error);
+        let (cluster, first, revision): Fields = match command.query_async(redis).await {
+            Err(error) if is_slot_error(&error) => {
+                unserved = Some(error);
                 continue;
             }
-            // No marker: the next publisher replaces it.
+            // Not a marker: the next publisher replaces it.
             Err(error) if error.code() == Some("WRONGTYPE") => return Ok(None),
             answer => answer?,
         };
@@ -39,5 +43,23 @@ pub(crate) async fn read_marker(
         let marker = cluster.zip(reached);
         return Ok(marker.map(|(cluster, reached)| Marker { cluster, reached: Revision(reached) }));
     }
-    moves.map_or(Ok(None), Err)
+    unserved.map_or(Ok(None), Err)
+}
+
+/// The marker with the highest revision, and the address of its master. Masters that do not answer within about a second
+/// are logged and skipped: no new cluster waits for Redis.
+pub(crate) async fn furthest_marker(config: &Config) -> Option<(String, Marker)> {
+    let log = |error: RedisError| {
+        tracing::warn!(%error, "cannot ask Redis how far an earlier cluster has come; this one is founded all the same");
+    };
+    let masters = discover(config).await.map_err(log).ok()?;
+    let markers = masters.iter().map(async |at| {
+        let mut redis = config.connect(&at.address).await?;
+        read_marker(&mut redis, &config.names.markers(&at.slots)).await
+    });
+    let found = masters
+        .iter()
+        .zip(join_all(markers).await)
+        .filter_map(|(at, marker)| Some((at.address.to_string(), marker.map_err(log).ok().flatten()?)));
+    found.max_by_key(|(_, marker)| marker.reached)
 }

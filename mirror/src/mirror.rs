@@ -1,138 +1,136 @@
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use redis::RedisError;
 use ringfence_wire::{Key, Revision};
 use tokio::sync::Notify;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::answers::Answers;
-use crate::master::Master;
+use crate::marker::furthest_marker;
+use crate::master::{Master, Shared};
 use crate::owners::Owners;
-use crate::settings::{Checked, MirrorMode};
-use crate::status::{State, Status};
+use crate::session;
+use crate::settings::MirrorMode;
+use crate::status::{State, Status, register_metrics};
 use crate::topology::{MasterAt, discover};
-use crate::{Changed, Settings, SettingsError, Source, status};
+use crate::waiters::Waiters;
+use crate::{Changed, Marker, Settings, SettingsError, Source};
 
-/// Marked keys that are taken from the source at once.
+/// Changed keys taken from the source at once.
 const TAKE: usize = 1_024;
-/// How long changes gather where no answer waits for them: a key that is taken and left meanwhile is written once.
+/// How long changes gather if no answer waits for them: a key acquired and released meanwhile is written once.
 const GATHER: Duration = Duration::from_millis(50);
-/// How often the masters are looked for anew, and the gauges set.
-const LOOK: Duration = Duration::from_secs(1);
-/// How long to wait before the masters are looked for again, at least.
+/// How often the masters are searched for and the gauges are set.
+const DISCOVER: Duration = Duration::from_secs(1);
+/// The shortest time between two searches.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Publishes the fences of a cluster into Redis. Made once per process; clones share it.
+/// Publishes a cluster's fences to Redis. Make one per process; clones share it.
 #[derive(Clone)]
 pub struct Mirror {
     shared: Arc<Shared>,
+    /// `None` while nothing is published.
+    publication: Arc<Mutex<Option<Publication>>>,
 }
 
-pub(crate) struct Shared {
-    pub(crate) settings: Checked,
-    pub(crate) answers: Answers,
-    pub(crate) owners: Owners,
-    publication: Mutex<Option<Publication>>,
-}
-
-/// What [`Mirror::publish`] is doing.
 #[derive(Default)]
 struct Publication {
     masters: Vec<Arc<Master>>,
-    /// While no master is found: how many keys wait for one, and since when there have been any.
+    /// While no master is found: the number of keys that wait for one, and since when.
     backlog: Option<(usize, Instant)>,
     last_error: Option<String>,
 }
 
 impl Mirror {
-    /// Checks the settings. Nothing is connected to before [`Mirror::publish`].
+    /// Checks the settings. Connects to nothing before [`Mirror::publish`].
     pub fn new(settings: Settings) -> Result<Self, SettingsError> {
-        let shared = Shared {
-            settings: settings.check()?,
-            answers: Answers::default(),
-            owners: Owners::default(),
-            publication: Mutex::default(),
-        };
-        status::begin();
-        Ok(Self { shared: Arc::new(shared) })
+        let config = settings.check()?;
+        register_metrics();
+        let (waiters, owners) = (Waiters::default(), Owners::default());
+        let shared = Shared { config, waiters, owners, suspect: Notify::new() };
+        Ok(Self { shared: Arc::new(shared), publication: Arc::default() })
     }
 
     /// Whether answers wait for Redis.
     pub fn mode(&self) -> MirrorMode {
-        self.shared.settings.mode
+        self.shared.config.settings.mode
     }
 
-    pub(crate) fn settings(&self) -> &Checked {
-        &self.shared.settings
-    }
-
-    /// Publishes from `source`: to be run for as long as this node leads, and dropped when it does not. It needs a tokio
+    /// Publishes from `source`. Run it while this node leads, and drop it when the node no longer does. It needs a tokio
     /// runtime with I/O and time, which may be another than the one that serves clients.
     pub async fn publish<S: Source>(&self, source: S) -> Infallible {
-        let _publishing = Publishing::begin(&self.shared);
-        let found = loop {
-            match discover(&self.shared.settings).await {
+        let _publishing = Publishing::begin(self);
+        let first = loop {
+            match discover(&self.shared.config).await {
                 Ok(found) => break found,
                 Err(error) => {
-                    self.shared.cannot_find(&error, source.count_changed());
-                    // Nobody hands them on now: those who wait hear no when their time is over.
-                    self.shared.answers.forget_asked();
-                    self.status().measure();
+                    self.no_master(&error, source.count_changed());
+                    // Nobody takes them now: their waiters time out.
+                    self.shared.waiters.clear_rewrites();
+                    self.status().set_gauges();
                     sleep(RETRY).await;
                 }
             }
         };
-        let (new, mut masters) = unbounded_channel::<Arc<Master>>();
-        let source = &source;
-        let run = async move {
-            let mut running = FuturesUnordered::new();
-            loop {
-                tokio::select! {
-                    Some(master) = masters.recv() => running.push(async move { master.run(source).await }),
-                    Some(()) = running.next() => {}
-                }
-            }
+        let run = |master: Arc<Master>| {
+            let source = &source;
+            async move { session::run(&master, source).await }
         };
-        // All in one task: nobody sees half of a change of the masters.
-        tokio::select! {
-            never = self.follow(found, &new) => never,
-            never = self.dispatch(source) => never,
-            never = run => never,
+        // All in one task: nothing sees half of a change of the masters.
+        let mut sessions: FuturesUnordered<_> = self.adopt(first).into_iter().map(run).collect();
+        let mut dispatch = pin!(self.dispatch(&source));
+        let mut discovered = pin!(self.discover_again());
+        loop {
+            tokio::select! {
+                found = &mut discovered => {
+                    // If nobody can be asked, the masters stay as they were.
+                    sessions.extend(found.map(|found| self.adopt(found)).unwrap_or_default().into_iter().map(run));
+                    discovered.set(self.discover_again());
+                }
+                Some(()) = sessions.next() => {}
+                never = &mut dispatch => match never {},
+            }
         }
     }
 
-    /// Waits until all `keys` stand in Redis as of `revision` or later, for readers to see; false after the timeout,
-    /// and where nothing is published.
-    pub async fn stands(&self, keys: &[Key], revision: Revision) -> bool {
-        self.shared.answers.wait(keys, revision, self.shared.settings.timeout).await
+    /// Waits until readers of Redis see all `keys` as of `revision` or later. False after the timeout, and if nothing is
+    /// published.
+    pub async fn wait_published(&self, keys: &[Key], revision: Revision) -> bool {
+        self.shared.waiters.wait(keys, revision, self.shared.config.settings.timeout).await
     }
 
-    /// How it is.
+    /// Of the clusters that have left a marker in Redis, the one that came furthest, and the address of its master.
+    /// Masters that do not answer within about a second are logged and skipped: no new cluster waits for Redis.
+    pub async fn furthest_marker(&self) -> Option<(String, Marker)> {
+        furthest_marker(&self.shared.config).await
+    }
+
+    /// The state of the mirror.
     pub fn status(&self) -> Status {
-        let publication = self.shared.publication();
+        let publication = self.lock();
         let Some(Publication { masters, backlog, last_error }) = publication.as_ref() else {
             return Status::standby();
         };
         let masters: Vec<_> = masters.iter().map(|master| master.status()).collect();
-        let nowhere = if last_error.is_some() { State::Failing } else { State::Connecting };
+        let no_master = if last_error.is_some() { State::Failing } else { State::Connecting };
         let (waiting, waited_ms) = backlog.map_or((0, 0), |(count, since)| {
             (count, u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX))
         });
-        let of_masters = masters.iter().filter_map(|master| master.last_error.clone()).next_back();
+        let master_error = masters.iter().filter_map(|master| master.last_error.clone()).next_back();
         Status {
-            state: masters.iter().map(|master| master.state).max().unwrap_or(nowhere),
+            state: masters.iter().map(|master| master.state).max().unwrap_or(no_master),
             lag_keys: waiting + masters.iter().map(|master| master.lag_keys).sum::<usize>(),
             lag_ms: masters.iter().map(|master| master.lag_ms).max().unwrap_or(waited_ms),
-            last_error: of_masters.or_else(|| last_error.clone()),
+            last_error: master_error.or_else(|| last_error.clone()),
             masters,
         }
     }
 
-    /// Hands marked keys on to the masters that have their slots.
+    /// Queues changed keys at the masters that have their slots.
     async fn dispatch<S: Source>(&self, source: &S) -> Infallible {
         let mut gathers = self.mode() == MirrorMode::Async;
         loop {
@@ -142,125 +140,103 @@ impl Mirror {
                         sleep(GATHER).await;
                     }
                     let Changed { keys, overflowed } = source.take_changed(TAKE);
-                    // Not while there are more: they have gathered.
+                    // A full batch means that more have gathered already.
                     gathers = self.mode() == MirrorMode::Async && keys.len() < TAKE;
                     if overflowed {
-                        self.shared.masters().iter().for_each(|master| master.due.all());
+                        self.masters().iter().for_each(|master| master.work.resync());
                     }
                     keys
                 }
-                asked = self.shared.answers.asked() => asked,
+                rewrites = self.shared.waiters.rewrites() => rewrites,
             };
-            let masters = self.shared.masters();
+            let masters = self.masters();
             for key in keys {
-                let owner = match &masters[..] {
-                    [one] => Some(one),
+                let master = match &masters[..] {
+                    [only] => Some(only),
                     _ => masters.iter().find(|master| master.has(&key)),
                 };
-                // A slot that nobody serves has nobody to read it; whoever serves it next is told all.
-                if let Some(owner) = owner {
-                    owner.pending.mark(key);
+                // Nobody reads a slot that nobody serves. Its next master is compared with everything.
+                if let Some(master) = master {
+                    master.work.mark(key);
                 }
             }
             tokio::task::consume_budget().await;
         }
     }
 
-    /// Keeps the list of masters as Redis has it, hands on those that are `new`, and sets the gauges.
-    async fn follow(&self, first: Vec<MasterAt>, new: &UnboundedSender<Arc<Master>>) -> Infallible {
-        let suspect = Arc::new(Notify::new());
-        let mut found = Ok(first);
-        loop {
-            // Where nobody can be asked, the masters are those that were found before.
-            if let Ok(found) = found {
-                self.adopt(found, &suspect, new);
-            }
-            self.status().measure();
-            sleep(RETRY).await;
-            let _ = timeout(LOOK, suspect.notified()).await;
-            found = discover(&self.shared.settings).await;
-        }
+    async fn discover_again(&self) -> Result<Vec<MasterAt>, RedisError> {
+        self.status().set_gauges();
+        sleep(RETRY).await;
+        let _ = timeout(DISCOVER, self.shared.suspect.notified()).await;
+        discover(&self.shared.config).await
     }
 
-    /// Of those that were masters before, only what changed is compared anew.
-    fn adopt(&self, found: Vec<MasterAt>, suspect: &Arc<Notify>, new: &UnboundedSender<Arc<Master>>) {
-        let mut former = self.shared.masters();
-        let mut masters = Vec::new();
-        let mut has_changed = false;
+    /// Makes these the masters, and returns those that are new. The others compare only what changed.
+    fn adopt(&self, found: Vec<MasterAt>) -> Vec<Arc<Master>> {
+        self.shared.owners.set_masters(found.iter().map(|at| at.address.clone()).collect());
+        let mut former = self.masters();
+        let (mut masters, mut new, mut has_changed) = (Vec::new(), Vec::new(), false);
         for at in found {
-            let known = former.iter().position(|master| master.is_at(&at));
-            if let Some(known) = known {
-                let master = former.swap_remove(known);
-                has_changed |= master.get(&at.slots);
+            if let Some(index) = former.iter().position(|master| master.address == at.address) {
+                let master = former.swap_remove(index);
+                has_changed |= master.set_slots(&at.slots);
                 masters.push(master);
             } else {
-                let master = Master::new(at, &self.shared, suspect);
-                has_changed = true;
-                // It is received as long as anything is published.
-                let _ = new.send(Arc::clone(&master));
+                let master = Master::new(at, &self.shared);
+                new.push(Arc::clone(&master));
                 masters.push(master);
             }
         }
-        has_changed |= !former.is_empty();
-        for master in former {
-            master.retire();
-            self.shared.owners.is_gone(&master.address());
+        former.iter().for_each(|master| master.retired.notify_one());
+        if has_changed || !new.is_empty() || !former.is_empty() {
+            // A write to one master says nothing about the master that takes its place.
+            self.shared.waiters.forget_written();
         }
-        if has_changed {
-            // What stood on a master need not stand on the one that takes its place.
-            self.shared.answers.forget();
-        }
-        let mut publication = self.shared.publication();
+        let mut publication = self.lock();
         let publication = publication.get_or_insert_default();
         publication.masters = masters;
         publication.backlog = None;
+        new
     }
-}
 
-impl Shared {
-    fn cannot_find(&self, error: &redis::RedisError, waiting: usize) {
+    fn no_master(&self, error: &RedisError, waiting: usize) {
         metrics::counter!("ringfence_mirror_errors_total").increment(1);
-        let mut publication = self.publication();
+        let mut publication = self.lock();
         let publication = publication.get_or_insert_default();
         let error = error.to_string();
         if publication.last_error.as_ref() != Some(&error) {
             tracing::warn!(error, "cannot find Redis; grants go on without it");
         }
         let since = publication.backlog.map_or_else(Instant::now, |(_, since)| since);
-        let backlog = (waiting > 0).then_some((waiting, since));
-        *publication = Publication { masters: Vec::new(), backlog, last_error: Some(error) };
-    }
-
-    /// The addresses of all masters.
-    pub(crate) fn addresses(&self) -> Vec<String> {
-        self.masters().iter().map(|master| master.address()).collect()
+        publication.backlog = (waiting > 0).then_some((waiting, since));
+        publication.last_error = Some(error);
     }
 
     fn masters(&self) -> Vec<Arc<Master>> {
-        self.publication().as_ref().map(|publication| publication.masters.clone()).unwrap_or_default()
+        self.lock().as_ref().map(|publication| publication.masters.clone()).unwrap_or_default()
     }
 
-    fn publication(&self) -> MutexGuard<'_, Option<Publication>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Publication>> {
         self.publication.lock().expect("no panic while the publication is locked")
     }
 }
 
-/// While it lasts, this node publishes.
-struct Publishing<'s>(&'s Shared);
+/// Publishing ends when it is dropped.
+struct Publishing<'m>(&'m Mirror);
 
-impl<'s> Publishing<'s> {
-    fn begin(shared: &'s Shared) -> Self {
-        *shared.publication() = Some(Publication::default());
-        shared.answers.open();
-        shared.owners.begin();
-        Self(shared)
+impl<'m> Publishing<'m> {
+    fn begin(mirror: &'m Mirror) -> Self {
+        *mirror.lock() = Some(Publication::default());
+        mirror.shared.waiters.start();
+        mirror.shared.owners.begin();
+        Self(mirror)
     }
 }
 
 impl Drop for Publishing<'_> {
     fn drop(&mut self) {
-        *self.0.publication() = None;
-        self.0.answers.close();
-        Status::standby().measure();
+        *self.0.lock() = None;
+        self.0.shared.waiters.stop();
+        Status::standby().set_gauges();
     }
 }

@@ -1,10 +1,10 @@
-//! What the keys in Redis are called, and in which slot of a Redis Cluster they are.
+//! The names of keys in Redis, and their slots in a Redis Cluster.
 
 use std::collections::HashSet;
 
 use ringfence_wire::Key;
 
-/// How many names a marker may have.
+/// The most names that a marker has.
 const MARKERS: usize = 3;
 /// The slots of a Redis Cluster.
 const SLOTS: u16 = 16_384;
@@ -15,12 +15,12 @@ pub(crate) struct Names {
     prefix: String,
 }
 
-/// The slots that one master has.
+/// The slots of one master, as sorted ranges that include their ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slots(Vec<(u16, u16)>);
 
 impl Names {
-    /// The prefix has neither braces nor what SCAN takes for a pattern.
+    /// The prefix must not contain braces or SCAN's pattern characters.
     pub(crate) fn new(prefix: &str) -> Self {
         Self { prefix: prefix.to_owned() }
     }
@@ -30,17 +30,17 @@ impl Names {
         format!("{}:{{{key}}}", self.prefix)
     }
 
-    /// The pattern that all hashes and markers match.
-    pub(crate) fn everything(&self) -> String {
+    /// The pattern of all hashes and markers.
+    pub(crate) fn all_pattern(&self) -> String {
         format!("{}:*", self.prefix)
     }
 
-    /// The pattern that all hashes match.
-    pub(crate) fn pattern(&self) -> String {
+    /// The pattern of all hashes.
+    pub(crate) fn hash_pattern(&self) -> String {
         format!("{}:{{*", self.prefix)
     }
 
-    /// The key whose hash has this name; `None` where the name is none of ours.
+    /// The key whose hash has this name; `None` if the mirror never makes such a name.
     pub(crate) fn key(&self, name: &[u8]) -> Option<Key> {
         let name = std::str::from_utf8(name).ok()?;
         let key = name.strip_prefix(&self.prefix)?.strip_prefix(":{")?.strip_suffix('}')?;
@@ -49,28 +49,26 @@ impl Names {
 
     /// Whether the hash of this key is in these slots.
     pub(crate) fn is_in(&self, slots: &Slots, key: &Key) -> bool {
-        slots.have(slot(&self.hash(key)))
+        slots.contain(slot(&self.hash(key)))
     }
 
-    /// Whether a marker may have this name.
+    /// Whether this is the name of a marker.
     pub(crate) fn is_marker(&self, name: &[u8]) -> bool {
-        let number =
-            name.strip_prefix(self.prefix.as_bytes()).and_then(|rest| rest.strip_prefix(b":marker:{"));
-        number
-            .and_then(|rest| rest.strip_suffix(b"}"))
-            .is_some_and(|digits| digits.iter().all(u8::is_ascii_digit))
+        let number = name
+            .strip_prefix(self.prefix.as_bytes())
+            .and_then(|rest| rest.strip_prefix(b":marker:{")?.strip_suffix(b"}"));
+        number.is_some_and(|digits| digits.iter().all(u8::is_ascii_digit))
     }
 
-    /// What the marker on the master with these slots may be called: the first names that belong there, so that every
-    /// cluster finds the same. Each is in another slot: while one moves, the next serves. Empty for a master without
-    /// slots.
+    /// The possible names of the marker on the master with these slots: the first ones that hash there, so that every
+    /// cluster finds the same. Each is in another slot; while one slot moves, the next name serves. Empty for a master
+    /// without slots.
     pub(crate) fn markers(&self, slots: &Slots) -> Vec<String> {
-        let name = |number| format!("{}:marker:{{{number}}}", self.prefix);
         let mut taken = HashSet::new();
-        // Of ten times as many names as there are slots, each slot has one for certain.
-        let names = (0..u32::from(SLOTS) * 10).map(name);
-        names
-            .filter(|name| slots.have(slot(name)) && taken.insert(slot(name)))
+        // Ten times as many names as slots reach every slot.
+        (0..u32::from(SLOTS) * 10)
+            .map(|number| format!("{}:marker:{{{number}}}", self.prefix))
+            .filter(|name| slots.contain(slot(name)) && taken.insert(slot(name)))
             .take(MARKERS.min(slots.count()))
             .collect()
     }
@@ -81,10 +79,9 @@ impl Slots {
         Self(vec![(0, SLOTS - 1)])
     }
 
-    /// From ranges that include their ends.
+    /// From ranges that include their ends. Adjacent ranges become one.
     pub(crate) fn new(mut ranges: Vec<(u16, u16)>) -> Self {
         ranges.sort_unstable();
-        // Neighbours are one.
         ranges.dedup_by(|next, range| {
             let joins = u32::from(next.0) <= u32::from(range.1) + 1;
             range.1 = if joins { range.1.max(next.1) } else { range.1 };
@@ -93,13 +90,11 @@ impl Slots {
         Self(ranges)
     }
 
-    /// Whether all of these are among `others`.
-    pub(crate) fn are_among(&self, others: &Self) -> bool {
-        let is_among = |(first, last)| others.0.iter().any(|(from, to)| from <= first && last <= to);
-        self.0.iter().map(|(first, last)| (first, last)).all(is_among)
+    pub(crate) fn is_subset(&self, of: &Self) -> bool {
+        self.0.iter().all(|(first, last)| of.0.iter().any(|(from, to)| from <= first && last <= to))
     }
 
-    pub(crate) fn have(&self, slot: u16) -> bool {
+    fn contain(&self, slot: u16) -> bool {
         let after = self.0.partition_point(|(first, _)| *first <= slot);
         after > 0 && slot <= self.0[after - 1].1
     }
@@ -109,8 +104,9 @@ impl Slots {
     }
 }
 
-/// The slot of a name: that of the text between its first `{` and the `}` after it, if there is any.
-pub(crate) fn slot(name: &str) -> u16 {
+/// The slot of a name: of the text between its first `{` and the next `}`, or of the whole name if that is empty or
+/// missing.
+fn slot(name: &str) -> u16 {
     let tag = name.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(name).as_bytes()) % SLOTS
 }
@@ -138,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_leads_back_to_its_key_and_no_other_does() {
+    fn only_the_name_of_a_hash_has_a_key() {
         let names = Names::new("ringfence");
         for key in ["a", "orders/42", "odd}key", "}", "{", "ä/ö ü"] {
             let key = Key::new(key).unwrap();
@@ -153,12 +149,12 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_told_apart_by_what_they_are_not_by_how_they_are_listed() {
+    fn slots_listed_in_different_ranges_are_equal() {
         let slots = Slots::new(vec![(8, 9), (0, 3), (4, 5)]);
         assert_eq!(slots, Slots::new(vec![(0, 5), (8, 9)]));
-        assert_eq!((0..12).filter(|slot| slots.have(*slot)).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 8, 9]);
-        assert!(Slots::new(vec![(1, 5), (9, 9)]).are_among(&slots));
-        assert!(!Slots::new(vec![(5, 6)]).are_among(&slots) && !Slots::new(vec![(5, 8)]).are_among(&slots));
+        assert_eq!((0..12).filter(|slot| slots.contain(*slot)).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 8, 9]);
+        assert!(Slots::new(vec![(1, 5), (9, 9)]).is_subset(&slots));
+        assert!(!Slots::new(vec![(5, 6)]).is_subset(&slots) && !Slots::new(vec![(5, 8)]).is_subset(&slots));
     }
 
     #[test]
@@ -167,7 +163,7 @@ mod tests {
         for slots in [Slots::all(), Slots::new(vec![(0, 0)]), Slots::new(vec![(16_383, 16_383), (7, 7)])] {
             let markers = names.markers(&slots);
             assert_eq!(markers.len(), MARKERS.min(slots.count()));
-            assert!(markers.iter().all(|name| slots.have(slot(name))));
+            assert!(markers.iter().all(|name| slots.contain(slot(name))));
         }
         assert!(names.markers(&Slots::new(vec![])).is_empty());
         assert_eq!(names.markers(&Slots::all())[0], "p:marker:{0}");

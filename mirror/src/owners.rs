@@ -1,17 +1,25 @@
-//! Whose the masters of this Redis are, as far as this process knows.
+//! What this process knows about the owner of each master.
 //!
-//! Two clusters that are configured for the same Redis are both configured for all its masters. So one master that has
-//! another cluster's marker says that those without a marker are not free either: that cluster may just not have got to
-//! them yet.
+//! Two clusters configured for one Redis are configured for all its masters. So another cluster's marker on one master
+//! means that masters without a marker may not be free either: that cluster may just not have reached them yet.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::Identity;
+use crate::connection::Claimed;
+use crate::redis_url::Address;
 
-/// What was seen at a master last, by its address.
 #[derive(Default)]
-pub(crate) struct Owners(Mutex<BTreeMap<String, Owner>>);
+pub(crate) struct Owners(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    /// All masters of this Redis.
+    masters: Vec<Address>,
+    /// The owner last seen at each.
+    seen: BTreeMap<Address, Owner>,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
@@ -21,67 +29,64 @@ enum Owner {
 }
 
 impl Owners {
-    /// This node begins to lead: what belonged to its cluster may not by now. What another has is remembered.
+    /// A new term of leadership. This cluster may have lost its masters meanwhile; other owners are remembered.
     pub(crate) fn begin(&self) {
-        self.owners().retain(|_, owner| matches!(owner, Owner::Other(_)));
+        self.set_masters(Vec::new());
     }
 
-    /// The marker there names this cluster.
-    pub(crate) fn is_own(&self, address: &str) {
-        self.owners().insert(address.to_owned(), Owner::Own);
+    /// The masters have changed. If another cluster owned one that is gone, it may come back under another address.
+    pub(crate) fn set_masters(&self, masters: Vec<Address>) {
+        let mut inner = self.lock();
+        inner.seen.retain(|address, owner| masters.contains(address) || matches!(owner, Owner::Other(_)));
+        inner.masters = masters;
     }
 
-    /// The marker there was left as it was. Where there is none, the master still is whose it was.
-    pub(crate) fn is_left(&self, address: &str, owner: Option<Identity>) {
-        let mut owners = self.owners();
-        match owner {
-            Some(other) => drop(owners.insert(address.to_owned(), Owner::Other(other))),
-            None => drop(owners.entry(address.to_owned()).or_insert(Owner::Nobody)),
-        }
+    /// Notes the outcome of a claim.
+    pub(crate) fn note(&self, address: &Address, claimed: &Claimed) {
+        let Inner { masters, seen } = &mut *self.lock();
+        let owner = match claimed {
+            // Without a marker, a master still belongs to its last known owner.
+            Claimed::Refused { owner: None, .. } => *seen.get(address).unwrap_or(&Owner::Nobody),
+            Claimed::Refused { owner: Some(other), .. } => Owner::Other(*other),
+            Claimed::Held => Owner::Own,
+            Claimed::Vacant | Claimed::TakenOver(_) => {
+                // Masters that are gone do not matter once this cluster gets one.
+                seen.retain(|address, _| masters.contains(address));
+                Owner::Own
+            }
+        };
+        seen.insert(address.clone(), owner);
     }
 
-    /// It is a master no longer. If another cluster had it, that may come back under another address.
-    pub(crate) fn is_gone(&self, address: &str) {
-        let mut owners = self.owners();
-        if !matches!(owners.get(address), Some(Owner::Other(_))) {
-            owners.remove(address);
-        }
-    }
-
-    /// This cluster has got a master. Those that are gone do not matter any more.
-    pub(crate) fn keep(&self, masters: &[String]) {
-        self.owners().retain(|address, _| masters.contains(address));
-    }
-
-    /// Whether this cluster may claim the master there at once if it has no marker. `masters` are all there are.
-    pub(crate) fn may_claim(&self, address: &str, masters: &[String]) -> bool {
-        let owners = self.owners();
-        if owners.get(address) == Some(&Owner::Own) {
+    /// Whether this cluster may claim the master there at once if it has no marker.
+    pub(crate) fn may_claim(&self, address: &Address) -> bool {
+        let Inner { masters, seen } = &*self.lock();
+        if seen.get(address) == Some(&Owner::Own) {
             return true;
         }
-        let is_seen = |master: &String| master == address || owners.contains_key(master);
-        let has_any = owners.values().any(|owner| *owner == Owner::Own);
-        other(&owners).is_none() && (has_any || masters.iter().all(is_seen))
+        let owns_any = seen.values().any(|owner| *owner == Owner::Own);
+        let mut others = masters.iter().filter(|master| *master != address);
+        other(seen).is_none() && (owns_any || others.all(|master| seen.contains_key(master)))
     }
 
-    /// A cluster that has a master.
+    /// Another cluster that owns a master.
     pub(crate) fn other(&self) -> Option<Identity> {
-        other(&self.owners())
+        other(&self.lock().seen)
     }
 
-    /// Whether each of these was seen.
-    pub(crate) fn know(&self, masters: &[String]) -> bool {
-        let owners = self.owners();
-        masters.iter().all(|master| owners.contains_key(master))
+    /// Whether every master has been checked.
+    pub(crate) fn all_seen(&self) -> bool {
+        let Inner { masters, seen } = &*self.lock();
+        masters.iter().all(|master| seen.contains_key(master))
     }
 
-    fn owners(&self) -> MutexGuard<'_, BTreeMap<String, Owner>> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().expect("no panic while the owners are locked")
     }
 }
 
-fn other(owners: &BTreeMap<String, Owner>) -> Option<Identity> {
-    owners.values().find_map(|owner| match owner {
+fn other(seen: &BTreeMap<Address, Owner>) -> Option<Identity> {
+    seen.values().find_map(|owner| match owner {
         Owner::Other(other) => Some(*other),
         Owner::Nobody | Owner::Own => None,
     })

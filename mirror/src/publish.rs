@@ -1,102 +1,94 @@
-//! Marked keys to Redis.
+//! Writes changed keys to Redis.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use ringfence_wire::Revision;
 use tokio::time::sleep;
 
-use crate::connection::{Connection, Done, Written, is_elsewhere, is_final};
-use crate::master::{Lost, Master};
-use crate::pending::Taken;
+use crate::connection::{Change, Written, is_fatal, is_slot_error};
+use crate::session::{End, Session};
 use crate::settings::MirrorMode;
+use crate::work::Batch;
 use crate::{KeyState, Source};
 
-/// Keys in one pipeline: so few that even a slow Redis answers them in time.
+/// Keys in one pipeline: few enough that even a slow Redis answers in time.
 const BATCH: usize = 256;
-/// Pipelines under way at once: what changes just after one was sent need not wait for its answer.
-const FLIGHTS: usize = 2;
-/// How long to wait after Redis has refused a write, as when its memory is full.
+/// Pipelines in flight: a change just after one was sent need not wait for its answer.
+const PIPELINES: usize = 2;
+/// The pause after Redis has refused a write, as when its memory is full.
 const REFUSED: Duration = Duration::from_millis(200);
 
-impl Master {
-    /// Writes what is pending. The order of two pipelines does not matter: the script orders by revision.
-    pub(crate) async fn publish<S: Source>(
-        &self,
-        source: &S,
-        connection: &Connection,
-    ) -> Result<Infallible, Lost> {
-        let mut flights = FuturesUnordered::new();
+impl<S: Source> Session<'_, S> {
+    /// Writes queued keys. The order of two pipelines does not matter: the script orders writes by revision.
+    pub(crate) async fn publish(&self) -> Result<Infallible, End> {
+        let mut pipelines = FuturesUnordered::new();
         loop {
             tokio::select! {
-                taken = self.pending.take(BATCH), if flights.len() < FLIGHTS => {
-                    flights.push(self.write(source, connection, taken));
+                batch = self.master.work.batch(BATCH), if pipelines.len() < PIPELINES => {
+                    pipelines.push(self.write(batch));
                 }
-                Some(done) = flights.next() => done?,
+                Some(written) = pipelines.next() => written?,
             }
         }
     }
 
-    async fn write<S: Source>(
-        &self,
-        source: &S,
-        connection: &Connection,
-        mut taken: Taken<'_>,
-    ) -> Result<(), Lost> {
-        self.keep_claim(source, connection).await?;
-        let view = source.views(&taken.keys());
-        let (mut refused, mut elsewhere) = (None, None);
-        for (number, (state, answer)) in
-            view.keys.iter().zip(connection.write(view.revision, &view.keys).await?).enumerate()
-        {
+    async fn write(&self, mut batch: Batch<'_>) -> Result<(), End> {
+        self.renew_claim().await?;
+        let view = self.source.views(&batch.keys());
+        let answers = self.connection.write(view.revision, &view.keys, &[]).await?;
+        let (mut refused, mut unserved) = (None, None);
+        for (index, (state, answer)) in view.keys.iter().zip(answers).enumerate() {
             match answer {
                 Ok(written) => {
                     self.note(state, view.revision, written);
-                    taken.settle(number);
+                    batch.done(index);
                 }
-                Err(error) if is_elsewhere(&error) => {
-                    if self.has(&state.key) {
-                        taken.is_elsewhere(number);
-                        elsewhere = Some(error);
+                Err(error) if is_slot_error(&error) => {
+                    if self.master.has(&state.key) {
+                        batch.defer(index);
+                        unserved = Some(error);
                     } else {
-                        // The slot has moved. The master that got it is compared with everything.
-                        taken.settle(number);
+                        // The slot has moved. Its new master is compared with everything.
+                        batch.done(index);
                     }
                 }
-                Err(error) if is_final(&error) => return Err(error.into()),
+                Err(error) if is_fatal(&error) => return Err(error.into()),
                 Err(error) => refused = Some(error),
             }
         }
-        drop(taken);
-        if let Some(error) = elsewhere {
-            self.wait_for_slots(&error);
+        drop(batch);
+        if let Some(error) = unserved {
+            self.master.deferred(&error);
         }
         if let Some(error) = refused {
-            self.refused(&error);
+            self.master.write_refused(&error);
             sleep(REFUSED).await;
         } else {
-            self.accepted();
+            self.master.lock().refuses = false;
         }
         Ok(())
     }
 
-    fn note(&self, state: &KeyState, revision: ringfence_wire::Revision, written: Written) {
-        match written.done {
-            Done::Nothing => {}
-            Done::Written => metrics::counter!("ringfence_mirror_published_total").increment(1),
-            Done::Replaced => {
+    fn note(&self, state: &KeyState, revision: Revision, written: Written) {
+        match written.change {
+            Change::None => {}
+            Change::Written => metrics::counter!("ringfence_mirror_published_total").increment(1),
+            Change::Replaced => {
                 metrics::counter!("ringfence_mirror_repaired_total").increment(1);
                 tracing::warn!(key = %state.key, "what stood in Redis was no state of this key: replaced");
             }
         }
         if written.rev > revision {
-            // A newer leader's, or nobody's of us.
-            self.due.key(state.key.clone());
+            // From a newer leader, or from outside this cluster.
+            self.master.work.compare(state.key.clone());
         }
         if written.rev >= revision && written.fence >= state.fence.0 {
-            let remember = self.shared.settings.mode == MirrorMode::BeforeAnswer;
-            self.shared.answers.stands(&state.key, revision, remember);
+            let shared = &self.master.shared;
+            let remember = shared.config.settings.mode == MirrorMode::BeforeAnswer;
+            shared.waiters.written(&state.key, revision, remember);
         }
     }
 }

@@ -1,17 +1,17 @@
 use uuid::Uuid;
 
-use crate::connection::{Connection, is_elsewhere};
-use crate::marker::Marker;
-use crate::topology::discover;
+use crate::connection::{Connection, is_slot_error};
+use crate::marker::{Marker, read_marker};
+use crate::topology::{MasterAt, discover};
 use crate::{Settings, SettingsError};
 
-/// Names that are asked for at once.
+/// Names scanned at once.
 const PAGE: usize = 512;
 
-/// Why nothing, or not all, was removed.
+/// Why nothing, or not everything, was removed.
 #[derive(Debug, thiserror::Error)]
 pub enum PurgeError {
-    /// A setting will not do.
+    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// Redis could not be reached, or refused.
@@ -25,7 +25,7 @@ pub enum PurgeError {
         /// The cluster.
         cluster: String,
     },
-    /// The rest was removed, and is counted too.
+    /// Some keys remain; the others were removed.
     #[error(
         "removed {removed} keys; {left} are in slots that are moving between masters, or are left of such a move: try \
          again when `redis-cli --cluster check` finds nothing to fix"
@@ -33,7 +33,7 @@ pub enum PurgeError {
     SlotsMove {
         /// How many keys were removed.
         removed: u64,
-        /// How many were left.
+        /// How many remain.
         left: u64,
     },
 }
@@ -44,54 +44,51 @@ impl From<redis::RedisError> for PurgeError {
     }
 }
 
-/// Removes all that the dead cluster `cluster_id` has left in Redis under the prefix, and tells how many keys those were.
-/// Hashes do not say whose they are: so this refuses where a marker names another cluster. One that is not dead after
-/// all publishes everything again.
+/// Removes all that the dead cluster `cluster_id` has left in Redis under the prefix, and returns the number of keys.
+/// Hashes do not name their cluster, so this refuses if a marker names another one. If the cluster is not dead after all,
+/// it publishes everything again.
 pub async fn purge(settings: Settings, cluster_id: Uuid) -> Result<u64, PurgeError> {
-    let settings = settings.check()?;
+    let config = settings.check()?;
     let mut masters = Vec::new();
-    for at in discover(&settings).await? {
-        let connection =
-            Connection::open(&settings.client(&at.host, at.port)?, &settings.names, settings.retention)
-                .await?;
-        match connection.marker(&settings.names.markers(&at.slots)).await? {
+    for at in discover(&config).await? {
+        let connection = Connection::open(&config, &at.address).await?;
+        match read_marker(&mut connection.redis.clone(), &config.names.markers(&at.slots)).await? {
             Some(Marker { cluster, .. }) if cluster != cluster_id.to_string() => {
-                return Err(PurgeError::OtherCluster { address: at.address(), cluster });
+                return Err(PurgeError::OtherCluster { address: at.address.to_string(), cluster });
             }
             _ => masters.push((at, connection)),
         }
     }
     let (mut removed, mut left) = (0, 0);
-    for (at, connection) in masters {
+    for (MasterAt { slots, .. }, connection) in masters {
         let (mut cursor, mut markers) = (0, Vec::new());
         loop {
-            let (next, names) = connection.scan(&settings.names.everything(), cursor, PAGE).await?;
+            let (next, found) = connection.scan(&config.names.all_pattern(), cursor, PAGE).await?;
             let mut hashes = Vec::new();
-            for name in names {
-                if settings.names.is_marker(&name) {
-                    markers.push(name);
-                } else if settings.names.key(&name).is_some_and(|key| settings.names.is_in(&at.slots, &key)) {
-                    hashes.push(name);
-                } else {
-                    left += u64::from(settings.names.key(&name).is_some());
+            for name in found {
+                match config.names.key(&name) {
+                    Some(key) if config.names.is_in(&slots, &key) => hashes.push(name),
+                    Some(_) => left += 1,
+                    None if config.names.is_marker(&name) => markers.push(name),
+                    None => {}
                 }
             }
-            let elsewhere = connection.remove(&hashes).await?;
-            removed += hashes.len() as u64 - elsewhere;
-            left += elsewhere;
+            let unserved = connection.remove(&hashes).await?;
+            removed += hashes.len() as u64 - unserved;
+            left += unserved;
             cursor = next;
             if cursor == 0 {
                 break;
             }
         }
-        // Last: a cluster that is not dead then notices. There are more than one where slots have moved.
+        // Last, so that a cluster that is not dead notices. Moved slots leave more than one marker.
         for name in markers {
-            let marker = connection.marker(&[String::from_utf8_lossy(&name).into_owned()]).await;
-            match marker {
+            let names = [String::from_utf8_lossy(&name).into_owned()];
+            match read_marker(&mut connection.redis.clone(), &names).await {
                 Ok(Some(marker)) if marker.cluster == cluster_id.to_string() => {
                     left += connection.remove(&[name]).await?;
                 }
-                Err(error) if !is_elsewhere(&error) => return Err(error.into()),
+                Err(error) if !is_slot_error(&error) => return Err(error.into()),
                 _ => {}
             }
         }

@@ -1,44 +1,65 @@
+use std::fmt::{self, Display, Formatter};
+
 use percent_encoding::percent_decode_str;
 
-/// Where Redis is, of which kind, and who we are there.
+/// Where Redis is, and how to log in.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct RedisUrl {
     pub(crate) kind: Kind,
     pub(crate) tls: bool,
-    /// The servers, or the Sentinels: host and port.
-    pub(crate) hosts: Vec<(String, u16)>,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+    /// The servers, or the Sentinels.
+    pub(crate) hosts: Vec<Address>,
+    pub(crate) login: Login,
     pub(crate) db: i64,
-    /// Who we are to the Sentinels.
-    pub(crate) sentinel_user: Option<String>,
-    pub(crate) sentinel_password: Option<String>,
+    /// For Sentinels.
+    pub(crate) sentinel_login: Login,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One server.
     Single,
-    /// The master of this name, which Sentinels watch.
+    /// The master of this name, watched by Sentinels.
     Sentinel(String),
-    /// A Redis Cluster, of which these are some.
+    /// A Redis Cluster, of which some nodes are listed.
     Cluster,
 }
 
+/// A server.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Address {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// `None` instead of empty text.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+}
+
+impl Display for Address {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
 impl RedisUrl {
-    /// Reads `redis[s][+cluster|+sentinel]://[user:password@]host[:port],…[/name][/db]`, and for Sentinels
-    /// `?sentinel-user=…&sentinel-password=…` after it.
+    /// Parses `redis[s][+cluster|+sentinel]://[user:password@]host[:port],…[/name][/db]`, for Sentinels with an optional
+    /// `?sentinel-user=…&sentinel-password=…`. Errors never quote a part of the URL that may hold a password.
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
-        let (scheme, rest) = url.split_once("://").ok_or("it starts with redis:// or rediss://")?;
+        let scheme_error = || "it must start with redis:// or rediss://".to_owned();
+        let (scheme, rest) = url.split_once("://").ok_or_else(scheme_error)?;
         let (base, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
         let tls = match base {
             "redis" => false,
             "rediss" => true,
-            _ => return Err("it starts with redis:// or rediss://".to_owned()),
+            _ => return Err(scheme_error()),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         if rest.contains('#') || query.contains(['?', '#']) {
-            return Err("it has no `#` and one `?` at most (percent-encode those in a password)".to_owned());
+            return Err("`#` and a second `?` must be percent-encoded, as in a password".to_owned());
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
@@ -49,9 +70,8 @@ impl RedisUrl {
             "sentinel" => {
                 let (name, db) = path.split_once('/').unwrap_or((path, ""));
                 if name.is_empty() {
-                    return Err(
-                        "it ends with the name of the master: redis+sentinel://host:26379/name".to_owned()
-                    );
+                    return Err("it must end with the name of the master: redis+sentinel://host:26379/name"
+                        .to_owned());
                 }
                 (Kind::Sentinel(decode(name)?), 26_379, db)
             }
@@ -60,44 +80,45 @@ impl RedisUrl {
         let hosts =
             hosts.split(',').map(|host| parse_host(host, default_port)).collect::<Result<Vec<_>, _>>()?;
         if kind == Kind::Single && hosts.len() > 1 {
-            return Err("several servers are a redis+cluster:// or have a redis+sentinel://".to_owned());
+            return Err("several servers need redis+cluster:// or redis+sentinel://".to_owned());
         }
         let db = match db.trim_end_matches('/') {
             "" => 0,
-            db => db.parse().ok().filter(|db| *db >= 0).ok_or("the database is a number")?,
+            db => db.parse().ok().filter(|db| *db >= 0).ok_or("the database must be a number")?,
         };
         if kind == Kind::Cluster && db != 0 {
-            return Err("a Redis Cluster has no database other than 0".to_owned());
+            return Err("a Redis Cluster has database 0 only".to_owned());
         }
-        let given = |text: &str| if text.is_empty() { Ok(None) } else { decode(text).map(Some) };
-        let (mut sentinel_user, mut sentinel_password) = (None, None);
+        let mut sentinel_login = Login::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match (pair.split_once('='), &kind) {
-                (Some(("sentinel-user", user)), Kind::Sentinel(_)) => sentinel_user = given(user)?,
+                (Some(("sentinel-user", user)), Kind::Sentinel(_)) => sentinel_login.user = optional(user)?,
                 (Some(("sentinel-password", password)), Kind::Sentinel(_)) => {
-                    sentinel_password = given(password)?
+                    sentinel_login.password = optional(password)?;
                 }
-                // What it is, is not shown.
                 _ => {
-                    return Err("after `?` a redis+sentinel:// has sentinel-user=…&sentinel-password=…, and no other \
-                                has anything"
+                    return Err("after `?` only redis+sentinel:// takes parameters: \
+                                sentinel-user=…&sentinel-password=…"
                         .to_owned());
                 }
             }
         }
-        let (user, password) = (given(user)?, given(password)?);
-        Ok(Self { kind, tls, hosts, user, password, db, sentinel_user, sentinel_password })
+        let login = Login { user: optional(user)?, password: optional(password)? };
+        Ok(Self { kind, tls, hosts, login, db, sentinel_login })
     }
+}
+
+fn optional(text: &str) -> Result<Option<String>, String> {
+    if text.is_empty() { Ok(None) } else { decode(text).map(Some) }
 }
 
 fn decode(text: &str) -> Result<String, String> {
     let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(|text| text.into_owned()).map_err(|_| "a percent-encoded part is no UTF-8".to_owned())
+    decoded.map(|text| text.into_owned()).map_err(|_| "a percent-encoded part is not UTF-8".to_owned())
 }
 
-fn parse_host(host: &str, default_port: u16) -> Result<(String, u16), String> {
-    // What it is, is not shown: it may be a part of a password.
-    let bad = || "a host is no host:port (percent-encode `/`, `,` and `@` in a password)".to_owned();
+fn parse_host(host: &str, default_port: u16) -> Result<Address, String> {
+    let bad = || "a host must be host:port (percent-encode `/`, `,` and `@` in a password)".to_owned();
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {
             let (name, port) = rest.split_once(']').ok_or_else(bad)?;
@@ -107,40 +128,40 @@ fn parse_host(host: &str, default_port: u16) -> Result<(String, u16), String> {
     };
     let port = port.map_or(Ok(default_port), |port| port.parse().map_err(|_| bad()))?;
     if name.is_empty() || name.contains(char::is_whitespace) {
-        Err(bad())
-    } else {
-        Ok((name.to_owned(), port))
+        return Err(bad());
     }
+    Ok(Address { host: name.to_owned(), port })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn each_kind_is_read() {
-        let url = RedisUrl::parse("redis://localhost").ok().unwrap();
-        assert_eq!(
-            (url.kind, url.hosts, url.tls),
-            (Kind::Single, vec![("localhost".to_owned(), 6379)], false)
-        );
-        let url = RedisUrl::parse("rediss+sentinel://me:p%40ss@[::1]:1,b/my%20name/3").ok().unwrap();
-        assert_eq!(url.kind, Kind::Sentinel("my name".to_owned()));
-        assert_eq!(url.hosts, [("::1".to_owned(), 1), ("b".to_owned(), 26_379)]);
-        assert_eq!((url.user.as_deref(), url.password.as_deref()), (Some("me"), Some("p@ss")));
-        assert_eq!((url.db, url.tls), (3, true));
-        assert_eq!((url.sentinel_user, url.sentinel_password), (None, None));
-        let url = "redis+sentinel://a:b@c/name?sentinel-user=me&sentinel-password=p%26ss";
-        let url = RedisUrl::parse(url).ok().unwrap();
-        assert_eq!((url.user.as_deref(), url.sentinel_user.as_deref()), (Some("a"), Some("me")));
-        assert_eq!(url.sentinel_password.as_deref(), Some("p&ss"));
-        let url = RedisUrl::parse("redis+cluster://:secret@a:1,b:2").ok().unwrap();
-        assert_eq!((url.kind, url.hosts.len()), (Kind::Cluster, 2));
-        assert_eq!((url.user, url.password.as_deref()), (None, Some("secret")));
+    /// Scheme and hosts, user and password.
+    fn parsed(url: &str) -> (RedisUrl, String, [Option<String>; 4]) {
+        let url = RedisUrl::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+        let hosts: Vec<_> = url.hosts.iter().map(Address::to_string).collect();
+        let (Login { user, password }, sentinel) = (url.login.clone(), url.sentinel_login.clone());
+        (url, hosts.join(" "), [user, password, sentinel.user, sentinel.password])
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn each_kind_is_parsed() {
+        let texts = |texts: [&str; 4]| texts.map(|text| (!text.is_empty()).then(|| text.to_owned()));
+        let (url, hosts, _) = parsed("redis://localhost");
+        assert_eq!((url.kind, &*hosts, url.tls), (Kind::Single, "localhost:6379", false));
+        let (url, hosts, logins) = parsed("rediss+sentinel://me:p%40ss@[::1]:1,b/my%20name/3");
+        assert_eq!((url.kind, &*hosts), (Kind::Sentinel("my name".to_owned()), "[::1]:1 b:26379"));
+        assert_eq!((url.db, url.tls, logins), (3, true, texts(["me", "p@ss", "", ""])));
+        let (_, _, logins) = parsed("redis+sentinel://a:b@c/name?sentinel-user=me&sentinel-password=p%26ss");
+        assert_eq!(logins, texts(["a", "b", "me", "p&ss"]));
+        let (url, hosts, logins) = parsed("redis+cluster://:secret@a:1,b:2");
+        assert_eq!((url.kind, &*hosts), (Kind::Cluster, "a:1 b:2"));
+        assert_eq!(logins, texts(["", "secret", "", ""]));
+    }
+
+    #[test]
+    fn a_bad_url_is_refused() {
         for bad in [
             "localhost",
             "http://localhost",

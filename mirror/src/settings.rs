@@ -1,35 +1,39 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates, io::tcp::TcpSettings,
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisError,
+    TlsCertificates,
 };
-
 use uuid::Uuid;
 
 use crate::names::Names;
-use crate::redis_url::RedisUrl;
+use crate::redis_url::{Address, Login, RedisUrl};
 
-/// How the mirror is configured.
+/// Bounds each connection attempt and each command, so that a Redis that hangs is noticed.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The configuration of the mirror.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where Redis is: `redis://[user:password@]host:port[/db]`, `redis+cluster://host:port,…` or
     /// `redis+sentinel://host:port,…/name[/db][?sentinel-user=…&sentinel-password=…]`; with `rediss` for TLS.
     pub url: String,
-    /// Whether answers wait.
+    /// Whether answers wait for Redis.
     pub mode: MirrorMode,
-    /// How long they do.
+    /// How long they wait.
     pub timeout: Duration,
-    /// What the names of all keys in Redis start with.
+    /// The prefix of all names in Redis.
     pub prefix: String,
-    /// How long the hash of a key stays that was freed.
+    /// How long Redis keeps the hash of a freed key.
     pub retention: Duration,
-    /// How many keys a second are compared with Redis when nothing seems wrong, to find what a foreign hand did; 0 for
-    /// none.
+    /// How many keys a second the slow sweep compares, to find foreign writes; 0 turns it off.
     pub sweep_keys_per_s: u32,
-    /// A file with the certificates (PEM) of the authorities to trust, in place of the system's.
+    /// A PEM file of the authorities to trust instead of the system's.
     pub tls_ca: Option<PathBuf>,
-    /// The cluster whose Redis is taken over though it is alive. Others are waited for until they are gone.
+    /// Take Redis over from this cluster even while it is alive. Any other owner must fall silent first.
     pub take_over: Option<Uuid>,
 }
 
@@ -39,34 +43,30 @@ pub enum MirrorMode {
     /// A grant never waits.
     #[default]
     Async,
-    /// A grant is answered when its fence stands in Redis, or after the timeout.
+    /// A grant is answered once its fence is in Redis, or after the timeout.
     BeforeAnswer,
 }
 
-/// A setting that will not do.
+/// An invalid setting.
 #[derive(Debug, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct SettingsError {
-    /// Which, as `mirror.timeout`.
+    /// The setting, as `mirror.timeout`.
     pub field: &'static str,
-    /// Why.
+    /// Why it is invalid.
     pub why: String,
 }
 
-/// Settings that were checked.
-pub(crate) struct Checked {
+/// Checked settings.
+pub(crate) struct Config {
+    pub(crate) settings: Settings,
     pub(crate) url: RedisUrl,
-    pub(crate) mode: MirrorMode,
-    pub(crate) timeout: Duration,
     pub(crate) names: Names,
-    pub(crate) retention: Duration,
-    pub(crate) sweep_keys_per_s: u32,
-    pub(crate) take_over: Option<Uuid>,
     certificates: Option<Vec<u8>>,
 }
 
 impl Settings {
-    /// Redis at this URL, and for the rest the defaults: `async`, 1 s, `ringfence`, 24 h, 2,000 keys a second.
+    /// Redis at this URL, with the defaults: `async`, 1 s, `ringfence`, 24 h, 2,000 keys a second.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -80,88 +80,75 @@ impl Settings {
         }
     }
 
-    pub(crate) fn check(self) -> Result<Checked, SettingsError> {
-        let url = RedisUrl::parse(&self.url).map_err(refuse("redis"))?;
+    pub(crate) fn check(self) -> Result<Config, SettingsError> {
+        let refuse = |field, why: String| SettingsError { field, why };
+        let url = RedisUrl::parse(&self.url).map_err(|why| refuse("redis", why))?;
         let hour = Duration::from_secs(60 * 60);
         if !(Duration::from_millis(1)..=hour).contains(&self.timeout) {
-            return Err(refuse("mirror.timeout")("it is from 1 ms to 1 h".to_owned()));
+            return Err(refuse("mirror.timeout", "must be from 1 ms to 1 h".to_owned()));
         }
         if !(Duration::from_secs(1)..=hour * 24 * 365).contains(&self.retention) {
-            return Err(refuse("mirror.retention")("it is from 1 s to 365 days".to_owned()));
+            return Err(refuse("mirror.retention", "must be from 1 s to 365 days".to_owned()));
         }
-        // Neither a brace, which would be taken for the hash tag, nor what SCAN takes for a pattern.
+        // No brace, which would start the hash tag, and no pattern character of SCAN.
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte);
         if !(1..=64).contains(&self.prefix.len()) || !self.prefix.bytes().all(is_plain) {
-            let why = "it has 1 to 64 of the characters A-Z a-z 0-9 . _ : / -";
-            return Err(refuse("mirror.prefix")(why.to_owned()));
+            let why = "must be 1 to 64 of the characters A-Z a-z 0-9 . _ : / -";
+            return Err(refuse("mirror.prefix", why.to_owned()));
         }
-        let certificates = self.tls_ca.map(|path| {
-            let read = std::fs::read(&path);
-            read.map_err(|error| refuse("mirror.tls-ca")(format!("cannot read {}: {error}", path.display())))
+        let read = self.tls_ca.as_ref().map(|path| {
+            let why = |error| format!("cannot read {}: {error}", path.display());
+            std::fs::read(path).map_err(|error| refuse("mirror.tls-ca", why(error)))
         });
-        let checked = Checked {
-            url,
-            mode: self.mode,
-            timeout: self.timeout,
-            names: Names::new(&self.prefix),
-            retention: self.retention,
-            sweep_keys_per_s: self.sweep_keys_per_s,
-            take_over: self.take_over,
-            certificates: certificates.transpose()?,
-        };
-        if checked.certificates.is_some() && !checked.url.tls {
-            let why = "it is for TLS, and the URL's scheme is not rediss";
-            return Err(refuse("mirror.tls-ca")(why.to_owned()));
+        let certificates = read.transpose()?;
+        if certificates.is_some() && !url.tls {
+            return Err(refuse("mirror.tls-ca", "the scheme of the URL must be rediss".to_owned()));
         }
-        // Whether the certificates can be read.
-        checked.client("localhost", 1).map_err(|error| refuse("mirror.tls-ca")(error.to_string()))?;
-        Ok(checked)
+        let config = Config { url, names: Names::new(&self.prefix), certificates, settings: self };
+        // Parses the certificates.
+        let nowhere = Address { host: "localhost".to_owned(), port: 1 };
+        let parsed = config.client(&nowhere, &Login::default(), 0);
+        parsed.map_err(|error| refuse("mirror.tls-ca", error.to_string()))?;
+        Ok(config)
     }
 }
 
-impl Checked {
-    /// Of a server that has the data.
-    pub(crate) fn client(&self, host: &str, port: u16) -> redis::RedisResult<Client> {
-        let login = login(self.url.user.as_ref(), self.url.password.as_ref()).set_db(self.url.db);
-        self.open(host, port, login)
+impl Config {
+    /// Connects to a server that has the data.
+    pub(crate) async fn connect(&self, to: &Address) -> Result<MultiplexedConnection, RedisError> {
+        open(self.client(to, &self.url.login, self.url.db)?).await
     }
 
-    /// Of a Sentinel.
-    pub(crate) fn sentinel(&self, host: &str, port: u16) -> redis::RedisResult<Client> {
-        self.open(host, port, login(self.url.sentinel_user.as_ref(), self.url.sentinel_password.as_ref()))
+    pub(crate) async fn connect_sentinel(&self, to: &Address) -> Result<MultiplexedConnection, RedisError> {
+        open(self.client(to, &self.url.sentinel_login, 0)?).await
     }
 
-    fn open(&self, host: &str, port: u16, login: RedisConnectionInfo) -> redis::RedisResult<Client> {
-        let host = host.to_owned();
+    fn client(&self, to: &Address, login: &Login, db: i64) -> Result<Client, RedisError> {
+        let Address { host, port } = to.clone();
         let address = match self.url.tls {
             false => ConnectionAddr::Tcp(host, port),
             true => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
         };
-        let tcp = TcpSettings::default().set_nodelay(true);
-        let info = address.into_connection_info()?.set_redis_settings(login).set_tcp_settings(tcp);
-        match &self.certificates {
-            None => Client::open(info),
-            Some(root) => Client::build_with_tls(
-                info,
-                TlsCertificates { client_tls: None, root_cert: Some(root.clone()) },
-            ),
+        let mut redis = RedisConnectionInfo::default().set_skip_set_lib_name().set_db(db);
+        if let Some(user) = &login.user {
+            redis = redis.set_username(user);
         }
+        if let Some(password) = &login.password {
+            redis = redis.set_password(password);
+        }
+        let tcp = TcpSettings::default().set_nodelay(true);
+        let info = address.into_connection_info()?.set_redis_settings(redis).set_tcp_settings(tcp);
+        let Some(certificates) = &self.certificates else { return Client::open(info) };
+        let root_cert = Some(certificates.clone());
+        Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert })
     }
 }
 
-fn login(user: Option<&String>, password: Option<&String>) -> RedisConnectionInfo {
-    let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
-    if let Some(user) = user {
-        login = login.set_username(user);
-    }
-    if let Some(password) = password {
-        login = login.set_password(password);
-    }
-    login
-}
-
-fn refuse(field: &'static str) -> impl Fn(String) -> SettingsError {
-    move |why| SettingsError { field, why }
+async fn open(client: Client) -> Result<MultiplexedConnection, RedisError> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(TIMEOUT))
+        .set_response_timeout(Some(TIMEOUT));
+    client.get_multiplexed_async_connection_with_config(&config).await
 }
 
 #[cfg(test)]
@@ -169,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_will_not_do_is_refused_by_name() {
+    fn an_invalid_setting_is_refused_by_name() {
         let good = || Settings::new("redis://localhost");
         assert!(good().check().is_ok());
         for (field, bad) in [

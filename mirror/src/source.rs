@@ -4,37 +4,38 @@ use ringfence_wire::{Holder, Key, ModeName, Revision, Token};
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Where the mirror reads from: the applied table of a node that leads. All of it may be called at any time, and what
-/// does not wait must take no longer than a look at so many keys takes.
+/// What the mirror reads: the applied table of the leader. Any method may be called at any time; those that are not async
+/// must take no longer than looking up as many keys.
 pub trait Source: Clone + Send + Sync + 'static {
-    /// Which cluster this is. It never changes.
+    /// The cluster's identity. It never changes.
     fn identity(&self) -> Identity;
 
-    /// Returns when there are marked keys, or more were marked than are kept.
+    /// Returns when keys have changed, or more than are kept.
     fn changed(&self) -> impl Future<Output = ()> + Send;
 
-    /// How many keys are marked.
+    /// The number of changed keys not taken yet.
     fn count_changed(&self) -> usize;
 
-    /// Takes up to `at_most` marked keys, each once, in about the order of their marks.
+    /// Takes up to `at_most` changed keys, each once, in about the order of their changes.
     fn take_changed(&self, at_most: usize) -> Changed;
 
-    /// The state of these keys, in their order, of one applied table that is at least as new as every mark taken before.
+    /// The states of these keys, in their order, from one applied table that is at least as new as every change taken
+    /// before.
     fn views(&self, keys: &[Key]) -> View;
 
-    /// The next keys after `after` in the order of their bytes, of one applied table; none after the last. All live ones
-    /// are among them; others may be.
+    /// The next keys after `after` in byte order, from one applied table; none after the last. They include all live
+    /// keys, and may include others.
     fn live(&self, after: Option<&Key>, at_most: usize) -> View;
 
-    /// A revision as new as the cluster's was at some instant of the call, which this node has applied; `None` where it
-    /// cannot be had, as when this node leads no longer.
+    /// A revision that this node has applied, as new as the cluster's at some instant of the call. `None` if that is
+    /// unavailable, as when this node no longer leads.
     fn read_index(&self) -> impl Future<Output = Option<Revision>> + Send;
 }
 
-/// A cluster, as it is told from others on the same Redis.
+/// The identity of a cluster among others on the same Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Identity {
-    /// The revision that it started at.
+    /// The revision at which it started.
     pub first_revision: Revision,
     /// Its id.
     pub cluster_id: Uuid,
@@ -45,11 +46,11 @@ pub struct Identity {
 pub struct Changed {
     /// The keys, each once.
     pub keys: Vec<Key>,
-    /// More were marked than are kept: any key may have changed.
+    /// More changed than are kept: any key may have changed.
     pub overflowed: bool,
 }
 
-/// Some keys as one applied table has them.
+/// Some keys from one applied table.
 #[derive(Clone, Debug)]
 pub struct View {
     /// The table's revision.
@@ -58,18 +59,18 @@ pub struct View {
     pub keys: Vec<KeyState>,
 }
 
-/// A key as the mirror shows it.
+/// The state of a key, as the mirror shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyState {
     /// The key.
     pub key: Key,
-    /// The lowest token that may still be alive: of a key that nobody holds, the view's revision + 1.
+    /// The lowest token that may still be alive: of a free key, the view's revision + 1.
     pub fence: Token,
-    /// The newest live token; 0 where nobody holds the key.
+    /// The newest live token; 0 if the key is free.
     pub token: Token,
-    /// How the newest holder holds it.
+    /// The mode of the newest holder.
     pub mode: Option<ModeName>,
-    /// The newest holder's label.
+    /// The label of the newest holder.
     pub holder: Option<Holder>,
 }
 

@@ -2,25 +2,25 @@ use serde::Serialize;
 
 use crate::Identity;
 
-/// How the mirror is, as `GET /v1/cluster` tells it of the leader.
+/// The state of the mirror, as `GET /v1/cluster` of the leader shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Status {
     /// The worst state among the masters.
     pub state: State,
-    /// How many keys have changed and are not known to stand in Redis yet.
+    /// The number of changed keys not known to be in Redis yet.
     pub lag_keys: usize,
-    /// How long ago the oldest of them changed, in milliseconds.
+    /// The time since the oldest of these changes, in milliseconds.
     pub lag_ms: u64,
-    /// Each master; none while this node does not publish, or has found none.
+    /// Each master. Empty if this node does not publish, or has found none.
     pub masters: Vec<MasterStatus>,
-    /// What went wrong last, if anything did since this node began to publish.
+    /// The last error since this node began to publish.
     pub last_error: Option<String>,
 }
 
-/// How one master is.
+/// The state of one master.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MasterStatus {
-    /// Where it is.
+    /// Host and port.
     pub address: String,
     /// Its state.
     pub state: State,
@@ -28,37 +28,35 @@ pub struct MasterStatus {
     pub lag_keys: usize,
     /// As in [`Status`].
     pub lag_ms: u64,
-    /// The cluster that this Redis is left to.
+    /// The other cluster that owns this Redis.
     pub left_to: Option<Identity>,
-    /// What went wrong here last.
+    /// The last error of this master.
     pub last_error: Option<String>,
 }
 
-/// What is going on. Later ones are worse.
+/// The state of a master. Later ones are worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// This node does not publish: it does not lead.
     Standby,
-    /// Redis has what the table has, but for what changed just now.
+    /// Redis has what the table has, except for the latest changes.
     Published,
-    /// Table and Redis are being compared, and changes published.
+    /// Table and Redis are being compared. Changes are published meanwhile.
     Reconciling,
-    /// Redis is being connected to.
+    /// The first connection is being made.
     Connecting,
-    /// Redis cannot be reached, or refuses what is written. It is tried again and again.
+    /// Redis is unreachable or refuses writes. Retried until it works.
     Failing,
     /// Another cluster publishes here: this one does not.
     Occupied,
 }
 
 impl State {
-    /// All there are.
-    pub(crate) const ALL: [Self; 6] =
+    const ALL: [Self; 6] =
         [Self::Standby, Self::Published, Self::Reconciling, Self::Connecting, Self::Failing, Self::Occupied];
 
-    /// Its word.
-    pub fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Standby => "standby",
             Self::Published => "published",
@@ -70,9 +68,9 @@ impl State {
     }
 }
 
-/// Shows what is measured from the start: a rate sees no first count of what was not there before.
-pub(crate) fn begin() {
-    Status::standby().measure();
+/// Creates all metrics: `rate()` misses the first increment of a counter that did not exist before.
+pub(crate) fn register_metrics() {
+    Status::standby().set_gauges();
     for name in [
         "ringfence_mirror_published_total",
         "ringfence_mirror_errors_total",
@@ -84,18 +82,17 @@ pub(crate) fn begin() {
 }
 
 impl Status {
-    /// That of a node that does not publish.
+    /// The status of a node that does not publish.
     pub(crate) fn standby() -> Self {
         Self { state: State::Standby, lag_keys: 0, lag_ms: 0, masters: Vec::new(), last_error: None }
     }
 
-    /// Sets the gauges.
-    pub(crate) fn measure(&self) {
+    pub(crate) fn set_gauges(&self) {
         metrics::gauge!("ringfence_mirror_lag_keys").set(self.lag_keys as f64);
         metrics::gauge!("ringfence_mirror_lag_seconds").set(self.lag_ms as f64 / 1_000.0);
         for state in State::ALL {
-            let is_this = f64::from(u8::from(state == self.state));
-            metrics::gauge!("ringfence_mirror_state", "state" => state.name()).set(is_this);
+            let is_current = f64::from(u8::from(state == self.state));
+            metrics::gauge!("ringfence_mirror_state", "state" => state.name()).set(is_current);
         }
     }
 }

@@ -1,13 +1,12 @@
 //! Compares the table with Redis.
 //!
-//! A round goes through the live keys of the table, and then through the hashes that Redis has of keys that are not
-//! held. It goes as fast as it can when all is to be compared: after connecting, when the marker was missing, when
-//! Redis has evicted something or too many changes came at once. Otherwise slowly, for what a foreign hand did. What is
-//! behind is marked as changed, and [published](crate::publish) like any other change.
+//! A round covers the live keys of the table, then the hashes in Redis of keys that are not held. A full comparison goes
+//! as fast as it can; otherwise rounds go slowly, to find foreign writes. Keys that are behind are marked as changed, and
+//! [published](crate::publish) like any other change.
 //!
-//! What is *ahead* of the table is not believed and not overwritten at once, as it may be a newer leader's: the hash was
-//! read, *then* the cluster is asked for its revision R. Whoever wrote a revision larger than R was not of this
-//! cluster. It is replaced, if it is still what was read.
+//! A hash *ahead* of the table may come from a newer leader, so it is neither trusted nor overwritten at once. After
+//! reading it, the sweep asks the cluster for its revision R. A revision above R was not written by this cluster: the hash
+//! is replaced, provided that it still holds what was read.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,164 +14,130 @@ use std::time::Duration;
 use ringfence_wire::Key;
 use tokio::time::timeout;
 
-use crate::connection::{Connection, Done, is_elsewhere, is_final};
-use crate::hash::{Fields, Judgement, Standing};
-use crate::master::{Lost, Master};
-use crate::{KeyState, Source};
+use crate::Source;
+use crate::connection::{Change, is_fatal, is_slot_error};
+use crate::hash::{Fields, Verdict};
+use crate::session::{End, Session};
 
-/// Keys that are compared at once.
+/// Keys compared at once.
 const PAGE: usize = 256;
-/// Between two rounds of the slow sweep.
+/// The shortest time between two rounds of the slow sweep.
 const ROUND_EVERY: Duration = Duration::from_secs(2);
 
-/// How far a round has come.
-#[derive(Debug, Default)]
-struct Round {
-    part: Part,
-    /// The last live key that was compared.
-    after: Option<Key>,
-    /// Where SCAN goes on.
-    cursor: u64,
+/// The next page of a round.
+#[derive(Debug)]
+enum Page {
+    /// Live keys of the table after this one.
+    Live(Option<Key>),
+    /// Hashes in Redis from this cursor on.
+    Hashes(u64),
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Part {
-    #[default]
-    Live,
-    Hashes,
-    Over,
-}
-
-impl Master {
-    /// Compares what is due at once, and the rest slowly.
-    pub(crate) async fn sweep<S: Source>(
-        &self,
-        source: &S,
-        connection: &Connection,
-    ) -> Result<Infallible, Lost> {
-        let mut slow = Round::default();
+impl<S: Source> Session<'_, S> {
+    /// Compares what is due at once, and everything else slowly.
+    pub(crate) async fn sweep(&self) -> Result<Infallible, End> {
+        let work = &self.master.work;
+        let mut slow = Page::Live(None);
         loop {
-            let due = self.due.take();
+            let due = work.take_comparison();
             let keys: Vec<Key> = due.keys.into_iter().collect();
-            for page in keys.chunks(PAGE) {
-                self.compare(source, connection, page).await?;
+            for keys in keys.chunks(PAGE) {
+                self.compare(keys).await?;
             }
             if due.all {
-                slow = Round::default();
-                let mut round = Round::default();
-                while round.part != Part::Over {
-                    self.step(source, connection, &mut round).await?;
-                    // What clients change meanwhile must not wait behind all of the table.
-                    self.pending.fewer_than(2 * PAGE).await;
+                slow = Page::Live(None);
+                let mut page = Some(Page::Live(None));
+                while let Some(now) = page {
+                    page = self.step(now).await?;
+                    // Changes by clients must not wait behind the whole table.
+                    work.below(2 * PAGE).await;
                 }
-                self.pending.catch_up().await;
-                self.is_reconciled();
+                work.caught_up().await;
+                self.master.reconciled();
             }
-            match self.shared.settings.sweep_keys_per_s {
-                0 => self.due.is_set().await,
+            match self.master.shared.config.settings.sweep_keys_per_s {
+                0 => work.comparison_wanted().await,
                 rate => {
-                    self.step(source, connection, &mut slow).await?;
+                    let next = self.step(slow).await?;
                     let mut pause = Duration::from_secs_f64(PAGE as f64 / f64::from(rate));
-                    if slow.part == Part::Over {
+                    if next.is_none() {
                         pause = pause.max(ROUND_EVERY);
-                        slow = Round::default();
                     }
-                    // Either way it goes on.
-                    let _ = timeout(pause, self.due.is_set()).await;
+                    slow = next.unwrap_or(Page::Live(None));
+                    let _ = timeout(pause, work.comparison_wanted()).await;
                 }
             }
         }
     }
 
-    /// Compares the next page.
-    async fn step<S: Source>(
-        &self,
-        source: &S,
-        connection: &Connection,
-        round: &mut Round,
-    ) -> Result<(), Lost> {
-        match round.part {
-            Part::Live => {
-                let live = source.live(round.after.as_ref(), PAGE).keys;
-                match live.last() {
-                    Some(last) => round.after = Some(last.key.clone()),
-                    None => round.part = Part::Hashes,
-                }
+    /// Compares one page. Returns the next; `None` after the last.
+    async fn step(&self, page: Page) -> Result<Option<Page>, End> {
+        match page {
+            Page::Live(after) => {
+                let live = self.source.live(after.as_ref(), PAGE).keys;
                 let keys: Vec<Key> = live.into_iter().map(|state| state.key).collect();
-                self.compare(source, connection, &keys).await
+                self.compare(&keys).await?;
+                Ok(Some(keys.into_iter().last().map_or(Page::Hashes(0), |last| Page::Live(Some(last)))))
             }
-            Part::Hashes => {
-                let names = &self.shared.settings.names;
-                let (cursor, found) = connection.scan(&names.pattern(), round.cursor, PAGE).await?;
-                round.cursor = cursor;
-                if cursor == 0 {
-                    round.part = Part::Over;
-                }
+            Page::Hashes(cursor) => {
+                let names = &self.master.shared.config.names;
+                let (cursor, found) = self.connection.scan(&names.hash_pattern(), cursor, PAGE).await?;
                 let keys: Vec<Key> = found.iter().filter_map(|name| names.key(name)).collect();
-                // Live keys have had their turn.
-                let free = source.views(&keys).keys.into_iter().filter(|state| !state.is_held());
+                // Live keys were compared before.
+                let free = self.source.views(&keys).keys.into_iter().filter(|state| !state.is_held());
                 let keys: Vec<Key> = free.map(|state| state.key).collect();
-                self.compare(source, connection, &keys).await
+                self.compare(&keys).await?;
+                Ok((cursor != 0).then_some(Page::Hashes(cursor)))
             }
-            Part::Over => Ok(()),
         }
     }
 
-    async fn compare<S: Source>(
-        &self,
-        source: &S,
-        connection: &Connection,
-        keys: &[Key],
-    ) -> Result<(), Lost> {
-        // The table has keys of all masters. And SCAN finds what has come ahead of its slot, or stayed behind it: nobody
-        // reads that here.
-        let keys: Vec<Key> = keys.iter().filter(|key| self.has(key)).cloned().collect();
+    async fn compare(&self, keys: &[Key]) -> Result<(), End> {
+        // The table has the keys of all masters. And SCAN finds hashes that arrived ahead of their slot or stayed behind
+        // it, which nobody reads here.
+        let keys: Vec<Key> = keys.iter().filter(|key| self.master.has(key)).cloned().collect();
         if keys.is_empty() {
             return Ok(());
         }
-        let read = connection.read(&keys).await?;
-        let view = source.views(&keys);
+        let read = self.connection.read(&keys).await?;
+        let view = self.source.views(&keys);
         let mut ahead = Vec::new();
-        for (state, standing) in view.keys.iter().zip(read) {
-            match (state.judge(&standing, view.revision), standing) {
-                (Judgement::Right, _) => {}
-                (Judgement::Ahead, Standing::Hash(fields)) => ahead.push((state.key.clone(), *fields)),
-                _ => self.pending.mark(state.key.clone()),
+        for (state, fields) in view.keys.into_iter().zip(read) {
+            match (state.compare(fields.as_ref(), view.revision), fields) {
+                (Verdict::Current, _) => {}
+                (Verdict::Ahead, Some(fields)) => ahead.push((state.key, fields)),
+                _ => self.master.work.mark(state.key),
             }
         }
-        if ahead.is_empty() { Ok(()) } else { self.settle(source, connection, ahead).await }
+        if ahead.is_empty() { Ok(()) } else { self.check_ahead(ahead).await }
     }
 
-    /// Finds out who wrote these hashes, which were ahead of the table when they were read.
-    async fn settle<S: Source>(
-        &self,
-        source: &S,
-        connection: &Connection,
-        ahead: Vec<(Key, Fields)>,
-    ) -> Result<(), Lost> {
-        // Where it cannot be had, this node leads no longer, or the next round finds the same again.
-        let Some(revision) = source.read_index().await else { return Ok(()) };
-        // Hashes of a later cluster are ahead as well.
-        self.claim(source, connection).await?;
+    /// Replaces those of these hashes, read ahead of the table, that this cluster cannot have written.
+    async fn check_ahead(&self, ahead: Vec<(Key, Fields)>) -> Result<(), End> {
+        // Without an answer this node no longer leads, or the next round finds the same again.
+        let Some(revision) = self.source.read_index().await else { return Ok(()) };
+        // Hashes of another cluster that owns the master now are ahead as well.
+        self.claim().await?;
         let keys: Vec<Key> = ahead.iter().map(|(key, _)| key.clone()).collect();
-        let view = source.views(&keys);
+        let view = self.source.views(&keys);
         if view.revision < revision {
             return Ok(());
         }
-        let mut foreign: Vec<(KeyState, Fields)> = Vec::new();
+        let (mut foreign, mut replaces) = (Vec::new(), Vec::new());
         for (state, (_, fields)) in view.keys.into_iter().zip(ahead) {
-            let standing = Standing::Hash(Box::new(fields.clone()));
-            match state.judge(&standing, view.revision) {
-                Judgement::Right => {}
-                Judgement::Behind => self.pending.mark(state.key),
-                Judgement::Ahead => foreign.push((state, fields)),
+            match state.compare(Some(&fields), view.revision) {
+                Verdict::Current => {}
+                Verdict::Behind => self.master.work.mark(state.key),
+                Verdict::Ahead => {
+                    foreign.push(state);
+                    replaces.push(fields);
+                }
             }
         }
-        for ((state, fields), answer) in
-            foreign.iter().zip(connection.replace(view.revision, &foreign).await?)
-        {
+        let answers = self.connection.write(view.revision, &foreign, &replaces).await?;
+        for ((state, fields), answer) in foreign.iter().zip(&replaces).zip(answers) {
             match answer {
-                Ok(written) if written.done == Done::Nothing => {}
+                Ok(written) if written.change == Change::None => {}
                 Ok(_) => {
                     metrics::counter!("ringfence_mirror_foreign_total").increment(1);
                     let (rev, fence) = (&fields[0].escape_ascii(), &fields[1].escape_ascii());
@@ -181,10 +146,10 @@ impl Master {
                         "a foreign hand has written to the mirror: replaced"
                     );
                 }
-                // It is looked at again where its slot is then.
-                Err(error) if is_elsewhere(&error) => {}
-                Err(error) if is_final(&error) => return Err(error.into()),
-                Err(error) => self.refused(&error),
+                // Compared again where its slot is then.
+                Err(error) if is_slot_error(&error) => {}
+                Err(error) if is_fatal(&error) => return Err(error.into()),
+                Err(error) => self.master.write_refused(&error),
             }
         }
         Ok(())

@@ -1,47 +1,35 @@
-//! Which masters there are.
+//! Finds the masters of a Redis.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{ErrorKind, RedisError, ServerErrorKind, Value, from_redis_value};
 
-use crate::connection::connect;
 use crate::names::Slots;
-use crate::redis_url::Kind;
-use crate::settings::Checked;
+use crate::redis_url::{Address, Kind};
+use crate::settings::Config;
 
-/// A master: where it is, and which slots it has (all, outside a Redis Cluster).
+/// A master and its slots: all, outside a Redis Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MasterAt {
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    pub(crate) address: Address,
     pub(crate) slots: Slots,
 }
 
-impl MasterAt {
-    pub(crate) fn address(&self) -> String {
-        address(&self.host, self.port)
+/// The current masters.
+pub(crate) async fn discover(config: &Config) -> Result<Vec<MasterAt>, RedisError> {
+    let hosts = &config.url.hosts;
+    let only_master = |address| vec![MasterAt { address, slots: Slots::all() }];
+    let mut last = RedisError::from((ErrorKind::InvalidClientConfig, "the URL names no host"));
+    match &config.url.kind {
+        Kind::Single => return hosts.first().cloned().map(only_master).ok_or(last),
+        Kind::Sentinel(name) => return ask_sentinels(config, name).await.map(only_master),
+        Kind::Cluster => {}
     }
-}
-
-pub(crate) fn address(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
-/// Asks for the masters, as they are now.
-pub(crate) async fn discover(settings: &Checked) -> Result<Vec<MasterAt>, RedisError> {
-    let hosts = &settings.url.hosts;
-    let mut last = RedisError::from((ErrorKind::InvalidClientConfig, "there is nobody to ask"));
-    for (host, port) in hosts {
-        let answer = match &settings.url.kind {
-            Kind::Single => return Ok(vec![the_master(host.clone(), *port)]),
-            Kind::Sentinel(name) => return ask_sentinels(settings, name).await,
-            Kind::Cluster => ask_cluster(settings, host, *port).await,
-        };
-        match answer {
+    for node in hosts {
+        match ask_cluster(config, node).await {
             Ok(masters) => return Ok(masters),
             Err(error) => last = error,
         }
@@ -49,105 +37,80 @@ pub(crate) async fn discover(settings: &Checked) -> Result<Vec<MasterAt>, RedisE
     Err(last)
 }
 
-fn the_master(host: String, port: u16) -> MasterAt {
-    MasterAt { host, port, slots: Slots::all() }
-}
-
-/// Of the addresses that Sentinels name, the one that most of them name is believed, if the server there says that it is
-/// a master: a Sentinel that was cut off, or was told wrong, may name a replica for ever.
-async fn ask_sentinels(settings: &Checked, name: &str) -> Result<Vec<MasterAt>, RedisError> {
-    let hosts = &settings.url.hosts;
+/// The address that most Sentinels name, if the server there says that it is a master: a Sentinel that was cut off or
+/// misled may name a replica for ever.
+async fn ask_sentinels(config: &Config, name: &str) -> Result<Address, RedisError> {
+    let hosts = &config.url.hosts;
     let mut error = RedisError::from((ErrorKind::InvalidClientConfig, "there is no Sentinel to ask"));
-    let mut asked: FuturesUnordered<_> =
-        hosts.iter().map(|(host, port)| ask_sentinel(settings, host, *port, name)).collect();
-    let mut named: Vec<((String, u16), usize)> = Vec::new();
-    // Those that are gone are waited for only as long as the others do not agree.
-    while named.iter().all(|(_, votes)| 2 * votes <= hosts.len())
-        && let Some(answer) = asked.next().await
+    let mut answers: FuturesUnordered<_> =
+        hosts.iter().map(|host| ask_sentinel(config, host, name)).collect();
+    let mut votes: BTreeMap<Address, usize> = BTreeMap::new();
+    // Waits for Sentinels that do not answer only until the others are a majority.
+    while votes.values().all(|count| 2 * count <= hosts.len())
+        && let Some(answer) = answers.next().await
     {
         match answer {
-            Ok(address) => match named.iter_mut().find(|(known, _)| *known == address) {
-                Some((_, votes)) => *votes += 1,
-                None => named.push((address, 1)),
-            },
+            Ok(address) => *votes.entry(address).or_default() += 1,
             Err(failed) => error = failed,
         }
     }
-    named.sort_by_key(|(_, votes)| Reverse(*votes));
-    let mut unreached = None;
-    for ((host, port), _) in named {
-        match is_master(settings, &host, port).await {
-            Ok(true) => return Ok(vec![the_master(host, port)]),
+    let mut votes: Vec<_> = votes.into_iter().collect();
+    votes.sort_by_key(|(_, count)| Reverse(*count));
+    let mut unreachable = None;
+    for (address, _) in votes {
+        match is_master(config, &address).await {
+            Ok(true) => return Ok(address),
             Ok(false) => {
-                let replica = address(&host, port);
-                error =
-                    (ErrorKind::InvalidClientConfig, "Sentinel names a server that is a replica", replica)
-                        .into();
+                let why = "Sentinel names a server that is a replica";
+                error = (ErrorKind::InvalidClientConfig, why, address.to_string()).into();
             }
-            // Publishing there will find and report what is wrong.
-            Err(_) => unreached = unreached.or(Some((host, port))),
+            // Publishing there will report the cause.
+            Err(_) => unreachable = unreachable.or(Some(address)),
         }
     }
-    unreached.map(|(host, port)| vec![the_master(host, port)]).ok_or(error)
+    unreachable.ok_or(error)
 }
 
-async fn ask_sentinel(
-    settings: &Checked,
-    host: &str,
-    port: u16,
-    name: &str,
-) -> Result<(String, u16), RedisError> {
-    let mut sentinel = connect(&settings.sentinel(host, port)?).await?;
-    let mut ask = redis::cmd("SENTINEL");
-    ask.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let address = ask.query_async::<Option<(String, u16)>>(&mut sentinel).await?;
-    address
-        .ok_or_else(|| (ErrorKind::MasterNameNotFoundBySentinel, "the Sentinel knows no such master").into())
+async fn ask_sentinel(config: &Config, host: &Address, name: &str) -> Result<Address, RedisError> {
+    let mut sentinel = config.connect_sentinel(host).await?;
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+    let Some((host, port)) = command.query_async::<Option<(String, u16)>>(&mut sentinel).await? else {
+        return Err((ErrorKind::MasterNameNotFoundBySentinel, "the Sentinel knows no such master").into());
+    };
+    Ok(Address { host, port })
 }
 
-async fn is_master(settings: &Checked, host: &str, port: u16) -> Result<bool, RedisError> {
-    let mut server = connect(&settings.client(host, port)?).await?;
+async fn is_master(config: &Config, address: &Address) -> Result<bool, RedisError> {
+    let mut server = config.connect(address).await?;
     match redis::cmd("ROLE").query_async::<Vec<Value>>(&mut server).await {
         Ok(role) => Ok(role.first().is_some_and(|role| *role == Value::BulkString(b"master".to_vec()))),
-        // It may not be asked: then Sentinel is believed.
+        // Without the right to ask, believe Sentinel.
         Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) => Ok(true),
         Err(error) => Err(error),
     }
 }
 
-async fn ask_cluster(settings: &Checked, host: &str, port: u16) -> Result<Vec<MasterAt>, RedisError> {
-    let mut node = connect(&settings.client(host, port)?).await?;
-    let slots = cluster_slots(&mut node).await?;
-    let mut masters: BTreeMap<(String, u16), Vec<(u16, u16)>> = BTreeMap::new();
-    for (first, last, owner, owner_port) in slots {
+async fn ask_cluster(config: &Config, node: &Address) -> Result<Vec<MasterAt>, RedisError> {
+    let mut connection = config.connect(node).await?;
+    let answer: Vec<Vec<Value>> = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await?;
+    let mut masters: BTreeMap<Address, Vec<(u16, u16)>> = BTreeMap::new();
+    for range in answer {
+        // First slot, last slot, master, and replicas, which do not matter here.
+        let mut parts = range.into_iter();
+        let mut part = || parts.next().unwrap_or_default();
+        let (first, last) = (from_redis_value(part())?, from_redis_value(part())?);
+        // Address, port, and more.
+        let mut parts = from_redis_value::<Vec<Value>>(part())?.into_iter();
+        let mut part = || parts.next().unwrap_or_default();
+        let (host, port): (Option<String>, _) = (from_redis_value(part())?, from_redis_value(part())?);
         // A node that does not know its own address yet leaves it empty.
-        let at = (owner.filter(|owner| !owner.is_empty()).unwrap_or_else(|| host.to_owned()), owner_port);
-        masters.entry(at).or_default().push((first, last));
+        let host = host.filter(|host| !host.is_empty()).unwrap_or_else(|| node.host.clone());
+        masters.entry(Address { host, port }).or_default().push((first, last));
     }
     if masters.is_empty() {
         return Err((ErrorKind::InvalidClientConfig, "this server knows of no slots of a cluster").into());
     }
-    let master = |((host, port), ranges)| MasterAt { host, port, slots: Slots::new(ranges) };
+    let master = |(address, ranges)| MasterAt { address, slots: Slots::new(ranges) };
     Ok(masters.into_iter().map(master).collect())
-}
-
-/// Ranges of slots with the address of their master.
-async fn cluster_slots(
-    node: &mut MultiplexedConnection,
-) -> Result<Vec<(u16, u16, Option<String>, u16)>, RedisError> {
-    let answer: Vec<Vec<Value>> = redis::cmd("CLUSTER").arg("SLOTS").query_async(node).await?;
-    let mut ranges = Vec::new();
-    for entry in answer {
-        let mut parts = entry.into_iter();
-        let mut next = || parts.next().unwrap_or_default();
-        let first = redis::from_redis_value(next())?;
-        let last = redis::from_redis_value(next())?;
-        // Address, port, and more than we need.
-        let owner: Vec<Value> = redis::from_redis_value(next())?;
-        let mut owner = owner.into_iter();
-        let host = redis::from_redis_value(owner.next().unwrap_or_default())?;
-        let port = redis::from_redis_value(owner.next().unwrap_or_default())?;
-        ranges.push((first, last, host, port));
-    }
-    Ok(ranges)
 }

@@ -16,7 +16,7 @@ fn settings(server: &RedisServer, timeout: Duration) -> Settings {
 }
 
 #[tokio::test]
-async fn whenever_an_answer_is_mirrored_a_reader_sees_its_fence() {
+async fn a_mirrored_answer_means_that_readers_see_its_fence() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
     let world = World::start(settings(&server, Duration::from_secs(20)), &redis, Table::new(1_000));
@@ -27,12 +27,12 @@ async fn whenever_an_answer_is_mirrored_a_reader_sees_its_fence() {
         }
         let (lease, token) = world.table.grant(key).unwrap();
         if number % 3 == 1 {
-            // Written before anybody waits.
+            // Written before the answer waits.
             until(WITHIN, "it is written", async || redis.fence(&name(key)).await.ok().flatten())
                 .await
                 .unwrap();
         }
-        assert!(world.mirror.stands(std::slice::from_ref(key), Revision(token.0)).await);
+        assert!(world.mirror.wait_published(std::slice::from_ref(key), Revision(token.0)).await);
         let seen =
             until(WITHIN, "a reader connects", async || redis.fence(&name(key)).await.ok()).await.unwrap();
         assert!(seen >= Some(token.0), "{key} {token}: {seen:?}");
@@ -41,10 +41,10 @@ async fn whenever_an_answer_is_mirrored_a_reader_sees_its_fence() {
 }
 
 #[tokio::test]
-async fn many_answers_at_once_wait_each_for_its_own_keys() {
+async fn concurrent_answers_wait_each_for_its_own_keys() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
-    // A reader is faster than the mirror.
+    // The reader must be faster than the mirror.
     let proxy = Proxy::start(server.address(), Duration::from_millis(20)).await;
     let settings = Settings { url: proxy.url(), ..settings(&server, Duration::from_secs(20)) };
     let world = World::start(settings, &redis, Table::new(1_000));
@@ -53,7 +53,7 @@ async fn many_answers_at_once_wait_each_for_its_own_keys() {
         let (_, token) = world.table.grant(&key).unwrap();
         let (mirror, redis) = (world.mirror.clone(), redis.clone());
         tokio::spawn(async move {
-            let is_mirrored = mirror.stands(std::slice::from_ref(&key), Revision(token.0)).await;
+            let is_mirrored = mirror.wait_published(std::slice::from_ref(&key), Revision(token.0)).await;
             (is_mirrored, redis.fence(&name(&key)).await.unwrap() >= Some(token.0))
         })
     });
@@ -63,7 +63,7 @@ async fn many_answers_at_once_wait_each_for_its_own_keys() {
 }
 
 #[tokio::test]
-async fn with_redis_down_an_answer_waits_for_its_timeout_and_no_longer() {
+async fn with_redis_down_an_answer_waits_for_its_timeout() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
     let timeout = Duration::from_millis(300);
@@ -73,18 +73,18 @@ async fn with_redis_down_an_answer_waits_for_its_timeout_and_no_longer() {
     let key = [Key::new("a").unwrap()];
     let (_, token) = world.table.grant(&key[0]).unwrap();
     let asked = Instant::now();
-    assert!(!world.mirror.stands(&key, Revision(token.0)).await);
+    assert!(!world.mirror.wait_published(&key, Revision(token.0)).await);
     assert!(asked.elapsed() >= timeout, "it did not wait");
     server.resume().unwrap();
     world.is_equal("Redis went on").await;
-    assert!(world.mirror.stands(&key, Revision(token.0)).await);
-    // Whoever does not lead has nothing to wait for.
+    assert!(world.mirror.wait_published(&key, Revision(token.0)).await);
+    // A node that does not lead has nothing to wait for.
     world.step_down().await;
-    assert!(!world.mirror.stands(&key, Revision(token.0)).await);
+    assert!(!world.mirror.wait_published(&key, Revision(token.0)).await);
 }
 
 #[tokio::test]
-async fn what_an_earlier_leader_wrote_is_written_again_for_an_answer() {
+async fn a_key_written_by_an_earlier_leader_is_written_again_for_an_answer() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
     let mut world = World::start(settings(&server, Duration::from_secs(20)), &redis, Table::new(1_000));
@@ -94,5 +94,5 @@ async fn what_an_earlier_leader_wrote_is_written_again_for_an_answer() {
     world.step_down().await;
     world.lead_again();
     world.state(State::Published).await;
-    assert!(world.mirror.stands(&key, Revision(token.0)).await);
+    assert!(world.mirror.wait_published(&key, Revision(token.0)).await);
 }

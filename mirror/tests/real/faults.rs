@@ -1,4 +1,4 @@
-//! One Redis, and what becomes of it.
+//! Faults of a single Redis server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::sampler::Sampler;
 use crate::table::Table;
 use crate::world::{Churn, Redis, WITHIN, World, keys, unswept};
 
-/// A server, a table whose keys change all the time, its mirror, and a sampler.
+/// A table whose keys change all the time, its mirror, and a sampler.
 async fn begin(server: &RedisServer) -> (World, Churn, Sampler) {
     let redis = Redis::at([server.address()]);
     let world = World::start(unswept(server.url()), &redis, Table::new(1_000));
@@ -23,7 +23,7 @@ async fn begin(server: &RedisServer) -> (World, Churn, Sampler) {
     (world, churn, sampler)
 }
 
-/// Grants go on for a while, then stop; and soon the mirror is equal.
+/// Grants go on for a while, then stop; then the mirror must become equal.
 async fn end(world: World, churn: Churn, sampler: Sampler, since: &str) {
     churn.goes_on(50).await;
     churn.stop().await;
@@ -36,7 +36,7 @@ async fn end(world: World, churn: Churn, sampler: Sampler, since: &str) {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_down_at_the_start_gets_all_when_it_comes() {
+async fn a_redis_that_is_down_at_the_start_gets_everything_later() {
     let server = RedisServer::builder().start().await.unwrap();
     server.kill().unwrap();
     let (world, churn, sampler) = begin(&server).await;
@@ -48,7 +48,7 @@ async fn a_redis_that_is_down_at_the_start_gets_all_when_it_comes() {
 }
 
 #[tokio::test]
-async fn a_redis_killed_and_restarted_empty_gets_all_again() {
+async fn a_redis_restarted_empty_gets_everything_again() {
     let server = RedisServer::builder().start().await.unwrap();
     let (world, churn, sampler) = begin(&server).await;
     world.state(State::Published).await;
@@ -61,10 +61,10 @@ async fn a_redis_killed_and_restarted_empty_gets_all_again() {
 }
 
 #[tokio::test]
-async fn a_flush_is_noticed_though_no_connection_is_lost() {
+async fn a_flush_is_noticed_without_a_lost_connection() {
     let server = RedisServer::builder().start().await.unwrap();
     let (world, churn, sampler) = begin(&server).await;
-    // Nobody touches this one again.
+    // This one does not change again.
     world.table.grant(&Key::new("untouched").unwrap()).unwrap();
     world.state(State::Published).await;
     for what in ["flushall", "flushdb"] {
@@ -72,13 +72,13 @@ async fn a_flush_is_noticed_though_no_connection_is_lost() {
         server.command([what]).await.unwrap();
         churn.goes_on(20).await;
     }
-    // The scripts can be lost as well.
+    // Scripts can be lost as well.
     server.command(["script", "flush"]).await.unwrap();
     end(world, churn, sampler, "a flush").await;
 }
 
 #[tokio::test]
-async fn an_old_replica_is_brought_up_to_date_with_frees_as_well() {
+async fn an_old_replica_is_brought_up_to_date_frees_included() {
     let server = RedisServer::builder().start().await.unwrap();
     let (world, churn, sampler) = begin(&server).await;
     let freed = Key::new("freed").unwrap();
@@ -99,7 +99,7 @@ async fn an_old_replica_is_brought_up_to_date_with_frees_as_well() {
 }
 
 #[tokio::test]
-async fn a_stopped_redis_is_noticed_and_caught_up_with() {
+async fn a_stopped_redis_is_noticed_and_catches_up() {
     let server = RedisServer::builder().start().await.unwrap();
     let (world, churn, sampler) = begin(&server).await;
     world.state(State::Published).await;
@@ -111,16 +111,16 @@ async fn a_stopped_redis_is_noticed_and_caught_up_with() {
 }
 
 #[tokio::test]
-async fn a_full_redis_gets_the_rest_once_there_is_room() {
+async fn a_full_redis_gets_the_rest_once_it_has_memory() {
     let server = RedisServer::builder().line("maxmemory-policy noeviction").start().await.unwrap();
     let (world, churn, sampler) = begin(&server).await;
     world.state(State::Published).await;
-    // Less than it has in use.
+    // Less than it uses.
     server.command(["config", "set", "maxmemory", "500kb"]).await.unwrap();
     let status = world.state(State::Failing).await;
     assert!(status.last_error.unwrap().contains("OOM"));
     churn.goes_on(50).await;
-    // Its cluster is not taken for dead meanwhile.
+    // Another cluster does not take this one for dead meanwhile.
     let beat = async || server.command(["hget", "ringfence:marker:{0}", "beat"]).await.unwrap();
     let before = beat().await;
     until(WITHIN, "its marker beats", async || (beat().await != before).then_some(())).await.unwrap();
@@ -129,7 +129,7 @@ async fn a_full_redis_gets_the_rest_once_there_is_room() {
 }
 
 #[tokio::test]
-async fn what_redis_evicts_is_published_again() {
+async fn evicted_keys_are_published_again() {
     let server = RedisServer::builder()
         .line("maxmemory 3mb")
         .line("maxmemory-policy allkeys-random")
@@ -154,7 +154,7 @@ async fn what_redis_evicts_is_published_again() {
 }
 
 #[tokio::test]
-async fn a_slow_redis_gets_all() {
+async fn a_slow_redis_gets_everything() {
     let server = RedisServer::builder().start().await.unwrap();
     let proxy = Proxy::start(server.address(), Duration::from_millis(150)).await;
     let redis = Redis::at([server.address()]);
@@ -167,11 +167,11 @@ async fn a_slow_redis_gets_all() {
 }
 
 #[tokio::test]
-async fn more_changes_than_the_source_keeps_are_compared() {
+async fn an_overflow_of_changes_becomes_a_full_comparison() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
     let table = Table::new(1_000);
-    table.keep_marks(10);
+    table.keep_changed(10);
     let world = World::start(unswept(server.url()), &redis, table);
     world.state(State::Published).await;
     let leases = world.table.grant_all(&keys(1_000));
@@ -181,7 +181,7 @@ async fn more_changes_than_the_source_keeps_are_compared() {
 }
 
 #[tokio::test]
-async fn a_new_leader_publishes_what_the_last_one_left_out() {
+async fn a_new_leader_publishes_what_the_last_one_did_not() {
     let server = RedisServer::builder().start().await.unwrap();
     let (mut world, churn, sampler) = begin(&server).await;
     world.state(State::Published).await;
@@ -189,10 +189,10 @@ async fn a_new_leader_publishes_what_the_last_one_left_out() {
     churn.goes_on(50).await;
     churn.stop().await;
     sampler.finish();
-    // Marks are not handed over.
+    // Recorded changes are not handed over.
     world.table = world.table.node(true);
     world.lead_again();
-    // It need not wait until the last one is gone.
+    // It need not wait until the last one has gone silent.
     let begins = |state| !matches!(state, State::Standby | State::Connecting);
     let status = world.status("it has connected", |status| begins(status.state)).await;
     assert!(matches!(status.state, State::Reconciling | State::Published), "{status:?}");
@@ -200,7 +200,7 @@ async fn a_new_leader_publishes_what_the_last_one_left_out() {
 }
 
 #[tokio::test]
-async fn many_live_keys_come_back_after_a_flush() {
+async fn many_live_keys_are_published_again_after_a_flush() {
     let server = RedisServer::builder().start().await.unwrap();
     let table = Table::new(1_000);
     table.grant_all(&keys(20_000));

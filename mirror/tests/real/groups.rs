@@ -1,4 +1,4 @@
-//! Several servers: behind Sentinel, and a Redis Cluster.
+//! Several servers: Sentinel, and Redis Cluster.
 
 use std::time::Duration;
 
@@ -28,12 +28,12 @@ async fn a_failover_of_sentinel_is_followed() {
     world.is_equal("a failover").await;
     let status = world.state(State::Published).await;
     assert_eq!(status.masters[0].address, second.address().to_string());
-    // What was on its way to the former master arrives there, and harms nobody.
+    // Late writes to the former master harm nobody.
     first.resume().unwrap();
     world.is_equal("the former master came back").await;
 }
 
-/// Once whichever Sentinel answered first was believed.
+/// Once the first Sentinel to answer was believed.
 #[tokio::test]
 async fn a_sentinel_that_names_a_replica_is_not_believed() {
     let group = RedisSentinel::start(&RedisServer::builder()).await.unwrap();
@@ -41,7 +41,7 @@ async fn a_sentinel_that_names_a_replica_is_not_believed() {
     let misled = group.misled().await.unwrap();
     let named = misled.command(["sentinel", "get-master-addr-by-name", "leases"]).await.unwrap();
     assert!(named.contains(&group.servers()[1].address().port().to_string()), "{named}");
-    // One says so and the other so.
+    // The two Sentinels disagree.
     let url = format!("redis+sentinel://{},{}/leases", misled.address(), group.sentinels()[0].address());
     let world = World::start(unswept(url), &Redis::at([first.address()]), Table::new(1_000));
     world.table.grant_all(&keys(3));
@@ -49,7 +49,7 @@ async fn a_sentinel_that_names_a_replica_is_not_believed() {
     assert_eq!(status.masters[0].address, first.address().to_string());
     world.is_equal("the start").await;
     drop(world);
-    // With nobody else to ask, that is what is told.
+    // Without another Sentinel, this is the reported error.
     let url = format!("redis+sentinel://{}/leases", misled.address());
     let world = World::start(unswept(url), &Redis::at([first.address()]), Table::new(1_000));
     let status = world.state(State::Failing).await;
@@ -57,7 +57,7 @@ async fn a_sentinel_that_names_a_replica_is_not_believed() {
 }
 
 #[tokio::test]
-async fn sentinels_are_asked_with_a_login_of_their_own() {
+async fn sentinels_have_a_login_of_their_own() {
     let group = RedisSentinel::start(&RedisServer::builder()).await.unwrap();
     for sentinel in group.sentinels() {
         let user = ["acl", "setuser", "asker", "on", ">p&ss", "&*", "+@all"];
@@ -77,7 +77,7 @@ async fn sentinels_are_asked_with_a_login_of_their_own() {
 }
 
 #[tokio::test]
-async fn one_emptied_master_of_a_redis_cluster_gets_its_part_again() {
+async fn an_emptied_master_of_a_redis_cluster_gets_its_keys_again() {
     let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
     let redis = Redis::at(cluster.masters().iter().map(RedisServer::address));
     let world = World::start(unswept(cluster.url()), &redis, Table::new(1_000));
@@ -109,7 +109,7 @@ async fn one_emptied_master_of_a_redis_cluster_gets_its_part_again() {
 }
 
 #[tokio::test]
-async fn what_stood_on_a_master_that_is_lost_is_not_said_to_stand_on_the_next() {
+async fn a_write_to_a_lost_master_is_not_reported_for_the_next() {
     let group = RedisSentinel::start(&RedisServer::builder()).await.unwrap();
     let [first, second] = group.servers() else { panic!("not two servers") };
     let redis = Redis::at([second.address()]);
@@ -119,10 +119,10 @@ async fn what_stood_on_a_master_that_is_lost_is_not_said_to_stand_on_the_next() 
     world.state(State::Published).await;
     let key = keys(1);
     let (_, token) = world.table.grant(&key[0]).unwrap();
-    let stands = async || world.mirror.stands(&key, Revision(token.0)).await.then_some(());
-    until(WITHIN, "it stands", &stands).await.unwrap();
+    let published = async || world.mirror.wait_published(&key, Revision(token.0)).await.then_some(());
+    until(WITHIN, "it is published", &published).await.unwrap();
     let hash = name(&key[0]);
-    // Sentinel ends the connections of a server that it makes the master.
+    // Sentinel closes the connections of a server that it promotes.
     let reads = async || until(WITHIN, "it is read", async || redis.fence(&hash).await.ok()).await.unwrap();
     until(WITHIN, "it is replicated", async || reads().await).await.unwrap();
     // The next master has lost it.
@@ -137,12 +137,12 @@ async fn what_stood_on_a_master_that_is_lost_is_not_said_to_stand_on_the_next() 
         })
         .await;
     for _ in 0..20 {
-        // As soon as it is said to stand, it does.
-        let says = stands().await.is_some();
-        assert!(!says || reads().await >= Some(token.0), "it does not stand");
+        // Whenever it is reported, it is there.
+        let says = published().await.is_some();
+        assert!(!says || reads().await >= Some(token.0), "it is not there");
     }
     group.fails_over(first.address()).await.unwrap();
-    until(WITHIN, "it stands again", &stands).await.unwrap();
+    until(WITHIN, "it is published again", &published).await.unwrap();
     assert!(reads().await >= Some(token.0));
 }
 
@@ -170,7 +170,7 @@ async fn slots_that_move_between_masters_are_followed() {
         [comparisons(first).await, comparisons(second).await, comparisons(third).await];
     for hash in &moved {
         let slot = begin_move(first, second, hash).await;
-        // Neither has the slot for certain now.
+        // Now neither clearly owns the slot.
         churn.goes_on(20).await;
         for master in [second, first] {
             master.command(["cluster", "setslot", &slot, "node", &to]).await.unwrap();
@@ -181,16 +181,16 @@ async fn slots_that_move_between_masters_are_followed() {
     churn.stop().await;
     world.is_equal("slots have moved").await;
     world.state(State::Published).await;
-    // Once every master was compared with the whole table for each slot that moved.
+    // Once each moved slot compared every master with the whole table.
     assert_eq!((comparisons(first).await, comparisons(third).await), (of_first, of_third));
     assert!(comparisons(second).await > of_second);
     let there = second.command(["keys", "ringfence:{k/*"]).await.unwrap();
     assert!(moved.iter().all(|hash| there.lines().any(|line| line == *hash)), "{moved:?} in {there}");
 }
 
-/// Once such a key ended the connection of the master that its hash had gone to, again and again.
+/// Once such a key broke the connection to the importing master, again and again.
 #[tokio::test]
-async fn a_freed_key_in_a_slot_that_moves_holds_up_nothing() {
+async fn a_freed_key_in_a_moving_slot_delays_nothing() {
     let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
     let redis = Redis::at(cluster.masters().iter().map(RedisServer::address));
     let mut world = World::start(unswept(cluster.url()), &redis, Table::new(1_000));
@@ -215,7 +215,7 @@ async fn a_freed_key_in_a_slot_that_moves_holds_up_nothing() {
         slots.push(begin_move(first, second, name).await);
     }
 
-    // Whoever leads now compares everything.
+    // The new leader compares everything.
     world.lead_again();
     world.state(State::Published).await;
     let status = world.status("the held key waits", |status| status.lag_keys == 1).await;
@@ -224,23 +224,24 @@ async fn a_freed_key_in_a_slot_that_moves_holds_up_nothing() {
     world.table.grant_all(&others);
     world.status("the others do not", |status| status.lag_keys == 1).await;
 
-    // The move is given up: what went with it is lost, and what is left of it over there is nobody's.
+    // The move is abandoned: the migrated keys are lost here, and nobody reads those left over there.
     for slot in slots {
         for master in [first, second] {
             master.command(["cluster", "setslot", &slot, "stable"]).await.unwrap();
         }
     }
     world.status("it waits no longer", |status| status.lag_keys == 0).await;
-    let stands = async || first.command(["hget", &held, "state"]).await.ok().filter(|state| state == "held");
-    until(WITHIN, "it is published where its slot is", stands).await.unwrap();
+    let restored =
+        async || first.command(["hget", &held, "state"]).await.ok().filter(|state| state == "held");
+    until(WITHIN, "it is published where its slot is", restored).await.unwrap();
     world.step_down().await;
     world.lead_again();
     world.state(State::Published).await;
 }
 
-/// Once a new master belonged to whichever cluster looked first.
+/// Once a new master went to the first cluster that checked it.
 #[tokio::test]
-async fn a_new_master_does_not_go_to_a_cluster_that_waits_on_the_others() {
+async fn a_new_master_does_not_go_to_a_cluster_that_is_occupied_on_the_others() {
     let builder = RedisServer::builder();
     let cluster = RedisCluster::start(&builder).await.unwrap();
     let new = builder.line("cluster-enabled yes").line("appendonly no").start().await.unwrap();
@@ -272,15 +273,15 @@ async fn a_new_master_does_not_go_to_a_cluster_that_waits_on_the_others() {
     while keys_in(slot).await != "0" {
         slot += 1;
     }
-    // The first is silent for a moment: the others look first.
+    // The first is silent for a moment: the others check first.
     first.step_down().await;
     let (slot, from) = (slot.to_string(), id(&cluster.masters()[0]).await);
-    // Who was importing a slot raises its epoch with it: what the old owner has said before does not undo that.
+    // Importing raises the new owner's epoch, so that old gossip does not undo the move.
     new.command(["cluster", "setslot", &slot, "importing", &from]).await.unwrap();
     for server in [&new].into_iter().chain(cluster.masters()) {
         server.command(["cluster", "setslot", &slot, "node", &owner]).await.unwrap();
     }
-    // It has seen nothing yet.
+    // A third cluster that knows nothing yet.
     let third = World::start(unswept(cluster.url()), &redis, Table::new(20_000));
     let left_to = Some(first.table.identity());
     for waits in [&second, &third] {
@@ -299,7 +300,7 @@ async fn a_new_master_does_not_go_to_a_cluster_that_waits_on_the_others() {
     first.is_equal("there is a fourth master").await;
 }
 
-/// The marker of a master is found under its slots. Once a purge left those that stood elsewhere by then.
+/// The name of a marker depends on the slots. Once a purge left markers that had moved.
 #[tokio::test]
 async fn a_purge_removes_the_markers_that_resharding_has_left() {
     let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
@@ -314,7 +315,7 @@ async fn a_purge_removes_the_markers_that_resharding_has_left() {
         }
         markers
     };
-    // The first name of all is on the third master, and comes to the first.
+    // The first name is on the third master, and moves to the first.
     let first_name = "ringfence:marker:{0}";
     let before = markers().await;
     assert_eq!(before[2], first_name);
@@ -339,7 +340,7 @@ async fn a_purge_removes_the_markers_that_resharding_has_left() {
     }
 }
 
-/// Moves a key, and leaves its slot between the two masters.
+/// Migrates a key, and leaves its slot in the middle of the move.
 async fn begin_move(first: &RedisServer, second: &RedisServer, hash: &str) -> String {
     let (from, to) = (id(first).await, id(second).await);
     let slot = first.command(["cluster", "keyslot", hash]).await.unwrap();
@@ -355,15 +356,15 @@ async fn id(server: &RedisServer) -> String {
     server.command(["cluster", "myid"]).await.unwrap()
 }
 
-/// Once it was asked again and again without a pause.
+/// Once it was asked in a busy loop.
 #[tokio::test]
-async fn a_redis_cluster_without_slots_yet_is_told_of_and_waited_for() {
+async fn a_redis_cluster_without_slots_is_reported_and_waited_for() {
     let server = RedisServer::builder().line("cluster-enabled yes").start().await.unwrap();
     let url = format!("redis+cluster://{}", server.address());
     let world = World::start(unswept(url), &Redis::at([server.address()]), Table::new(1_000));
     let status = world.state(State::Failing).await;
     assert!(status.last_error.as_ref().is_some_and(|error| error.contains("no slots")), "{status:?}");
-    // What waits for a master is told of as well, and since when.
+    // Keys that wait for a master count as lag.
     world.table.grant_all(&keys(7));
     world.status("7 keys wait", |status| status.lag_keys == 7).await;
     world.status("they wait on", |status| status.lag_keys == 7 && status.lag_ms >= 500).await;

@@ -1,9 +1,9 @@
-//! The mirror against real Redis servers that are killed, emptied, stopped, full, slow, failed over and written to by
-//! others, over a real lease table.
+//! The mirror of a real lease table on real Redis servers that are killed, emptied, stopped, full, slow, failed over and
+//! written to by others.
 //!
-//! Whatever happens, a [`Sampler`](sampler::Sampler) reads all the time and takes down two kinds of lies: a fence that
-//! fell though its data lived, and a fence above a token that is live. And in the end the mirror is equal to the table: no
-//! held key is missing, and no free one is called held.
+//! A [`Sampler`](sampler::Sampler) reads all the time and records two kinds of errors: a fence that fell without data loss,
+//! and a fence above a live token. In the end the mirror must equal the table: no held key is missing, and no free key is
+//! called held.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod before_answer;

@@ -1,4 +1,4 @@
-//! A way to Redis that is slow, or holds back what it was given.
+//! A proxy to Redis that delays or holds back bytes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,60 +10,60 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-/// Passes bytes on in both directions. What it was given arrives, though the giver has gone.
+/// Forwards bytes in both directions. Bytes from a client arrive even after it has disconnected.
 pub(crate) struct Proxy {
     address: SocketAddr,
     held: watch::Sender<bool>,
-    given: watch::Receiver<usize>,
+    received: watch::Receiver<usize>,
     delivered: watch::Receiver<usize>,
     task: JoinHandle<()>,
 }
 
 impl Proxy {
-    /// A way to `to` that takes `delay` in each direction.
+    /// A proxy to `to` with a `delay` in each direction.
     pub(crate) async fn start(to: SocketAddr, delay: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (held, hold) = watch::channel(false);
-        let (count_given, given) = watch::channel(0);
+        let (count_received, received) = watch::channel(0);
         let (count_delivered, delivered) = watch::channel(0);
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let Ok(server) = TcpStream::connect(to).await else { continue };
                 let (from_client, to_client) = client.into_split();
                 let (from_server, to_server) = server.into_split();
-                tokio::spawn(pass(
+                tokio::spawn(forward(
                     from_client,
                     to_server,
                     delay,
                     hold.clone(),
-                    Some((count_given.clone(), count_delivered.clone())),
+                    Some((count_received.clone(), count_delivered.clone())),
                 ));
-                tokio::spawn(pass(from_server, to_client, delay, hold.clone(), None));
+                tokio::spawn(forward(from_server, to_client, delay, hold.clone(), None));
             }
         });
-        Self { address, held, given, delivered, task }
+        Self { address, held, received, delivered, task }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    /// Holds back whatever it is given from now on.
+    /// Holds back all bytes from now on.
     pub(crate) fn hold(&self) {
         self.held.send_replace(true);
     }
 
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release(&self) {
         self.held.send_replace(false);
     }
 
-    /// How many bytes clients have given it.
-    pub(crate) fn given(&self) -> usize {
-        *self.given.borrow()
+    /// Bytes received from clients.
+    pub(crate) fn received(&self) -> usize {
+        *self.received.borrow()
     }
 
-    /// How many of them it has passed on.
+    /// Bytes delivered to the server.
     pub(crate) fn delivered(&self) -> usize {
         *self.delivered.borrow()
     }
@@ -75,7 +75,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn pass(
+async fn forward(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     delay: Duration,
@@ -83,12 +83,12 @@ async fn pass(
     count: Option<(watch::Sender<usize>, watch::Sender<usize>)>,
 ) {
     let (sender, mut queue) = tokio::sync::mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
-    let (given, delivered) = count.unzip();
+    let (received, delivered) = count.unzip();
     let reader = async move {
         let mut buffer = vec![0; 64 << 10];
         while let Ok(len @ 1..) = from.read(&mut buffer).await {
-            if let Some(given) = &given {
-                given.send_modify(|count| *count += len);
+            if let Some(received) = &received {
+                received.send_modify(|count| *count += len);
             }
             if sender.send((Instant::now() + delay, buffer[..len].to_vec())).is_err() {
                 break;

@@ -1,4 +1,4 @@
-//! TLS, and users with the least rights, as README.md has them.
+//! TLS, and the users with the least rights in README.md.
 
 use redis::{Client, ErrorKind, ServerErrorKind};
 use ringfence_harness::{RedisBuilder, RedisCluster, RedisSentinel, RedisServer};
@@ -7,7 +7,7 @@ use ringfence_mirror::{Settings, State, purge};
 use crate::table::Table;
 use crate::world::{Redis, World, keys, name};
 
-/// The lines of README.md for `users.acl`.
+/// The ACL lines of README.md.
 fn documented_users() -> RedisBuilder {
     let lines = include_str!("../../README.md").lines().filter(|line| line.starts_with("user ringfence-"));
     let lines: Vec<String> = lines.map(|line| line.replace("PASSWORD", "secret")).collect();
@@ -90,7 +90,7 @@ async fn the_documented_rights_are_enough_in_a_redis_cluster_and_behind_sentinel
 }
 
 #[tokio::test]
-async fn tls_trusts_the_given_authority_and_without_it_nobody() {
+async fn tls_trusts_only_the_given_authority() {
     let server = RedisServer::builder().tls().start().await.unwrap();
     let table = Table::new(1_000);
     table.grant(&keys(1)[0]).unwrap();

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::table::Table;
 use crate::world::{Redis, name};
 
-/// Reads fences all the time, as a storage backend would, and takes down what cannot be true.
+/// Reads fences all the time, as a storage backend would, and records what cannot be true.
 pub(crate) struct Sampler {
     seen: Arc<Mutex<Seen>>,
     task: JoinHandle<()>,
@@ -18,10 +18,10 @@ pub(crate) struct Sampler {
 #[derive(Default)]
 struct Seen {
     fences: HashMap<Key, u64>,
-    /// How often data was lost.
+    /// The number of data losses.
     losses: u64,
     samples: u64,
-    lies: Vec<String>,
+    errors: Vec<String>,
 }
 
 impl Sampler {
@@ -31,7 +31,7 @@ impl Sampler {
         Self { seen, task }
     }
 
-    /// What stood in Redis is about to be lost: fences may fall. To be called while Redis is down.
+    /// Redis is about to lose data: fences may fall. Call it while Redis is down.
     pub(crate) fn data_is_lost(&self) {
         let mut seen = self.seen.lock().unwrap();
         seen.fences.clear();
@@ -42,12 +42,12 @@ impl Sampler {
         self.seen.lock().unwrap().samples
     }
 
-    /// Ends it: it must have read something, and no lie.
+    /// Stops: it must have read something, and recorded no error.
     pub(crate) fn finish(self) {
         self.task.abort();
         let seen = self.seen.lock().unwrap();
         assert!(seen.samples > 0, "nothing was read");
-        assert!(seen.lies.is_empty(), "after {} samples: {:#?}", seen.samples, seen.lies);
+        assert!(seen.errors.is_empty(), "after {} samples: {:#?}", seen.samples, seen.errors);
     }
 }
 
@@ -57,25 +57,25 @@ async fn sample(redis: Redis, table: Table, keys: Vec<Key>, seen: Arc<Mutex<Seen
             let losses = seen.lock().unwrap().losses;
             let read = redis.fence(&name(key)).await;
             let mut seen = seen.lock().unwrap();
-            // No answer says nothing, not even that it is gone.
+            // No answer says nothing, not even that the hash is gone.
             let Ok(read) = read else { continue };
             seen.samples += 1;
             let Some(fence) = read else {
                 seen.fences.remove(key);
                 continue;
             };
-            // Read after the fence: a token that is live now was live then.
+            // The table is read after Redis: a token that is live now was live then.
             let now = table.fence(key).0;
             if fence > now {
-                seen.lies.push(format!("{key}: {fence} was read, and a token from {now} on may be live"));
+                seen.errors.push(format!("{key}: {fence} was read, and a token from {now} on may be live"));
             }
-            // What was read before a loss is not to be compared with what is read after it.
+            // Reads before and after a loss are not comparable.
             if seen.losses != losses {
                 continue;
             }
             let before = seen.fences.insert(key.clone(), fence).unwrap_or(0);
             if fence < before {
-                seen.lies.push(format!("{key}: {before} was read, and then {fence}"));
+                seen.errors.push(format!("{key}: {before} was read, and then {fence}"));
             }
         }
         // Others share this thread.

@@ -7,7 +7,7 @@ use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl,
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-/// A cluster of one: a real lease table, and the marks of what changed.
+/// A cluster of one node: a real lease table, and its changed keys.
 #[derive(Clone)]
 pub(crate) struct Table {
     shared: Arc<Shared>,
@@ -15,7 +15,7 @@ pub(crate) struct Table {
 
 struct Shared {
     identity: Identity,
-    /// Whether it leads. A node that does not is told so when it asks for a revision.
+    /// Whether it leads: otherwise linearizable reads fail.
     leads: bool,
     inner: Mutex<Inner>,
     changed: Notify,
@@ -23,11 +23,11 @@ struct Shared {
 
 struct Inner {
     table: LeaseTable,
-    marked: BTreeSet<Key>,
-    /// All that was applied, so that another can follow.
+    changed: BTreeSet<Key>,
+    /// All applied commands, for `node`.
     log: Vec<Command>,
-    /// More marks are not kept.
-    most: usize,
+    /// Changed keys beyond this overflow.
+    max_changed: usize,
     overflowed: bool,
 }
 
@@ -36,7 +36,7 @@ impl Table {
         Self::with(first_revision, Uuid::from_u128(u128::from(first_revision)), true, Vec::new())
     }
 
-    /// A node of the same cluster that has applied as much, and follows from then on only if it is told.
+    /// A node of the same cluster that has applied the same commands so far.
     pub(crate) fn node(&self, leads: bool) -> Self {
         let Identity { first_revision, cluster_id } = self.shared.identity;
         Self::with(first_revision.0, cluster_id, leads, self.lock().log.clone())
@@ -46,27 +46,27 @@ impl Table {
         let mut table = LeaseTable::new();
         table.apply(0, vec![Command::Start { revision: Revision(first_revision) }], &mut Vec::new());
         table.apply(0, log.clone(), &mut Vec::new());
-        let inner = Inner { table, marked: BTreeSet::new(), log, most: 100_000, overflowed: false };
+        let inner = Inner { table, changed: BTreeSet::new(), log, max_changed: 100_000, overflowed: false };
         let identity = Identity { first_revision: Revision(first_revision), cluster_id };
         Self {
             shared: Arc::new(Shared { identity, leads, inner: Mutex::new(inner), changed: Notify::new() }),
         }
     }
 
-    /// So many marks are kept.
-    pub(crate) fn keep_marks(&self, most: usize) {
-        self.lock().most = most;
+    /// Limits the changed keys that are kept.
+    pub(crate) fn keep_changed(&self, max: usize) {
+        self.lock().max_changed = max;
     }
 
-    /// Applies commands, and marks the keys that they change.
+    /// Applies commands, and records the keys that they change.
     pub(crate) fn apply(&self, commands: Vec<Command>) -> Vec<Outcome> {
         let mut inner = self.lock();
         let mut events = Vec::new();
         inner.log.extend(commands.iter().cloned());
         let outcomes = inner.table.apply(0, commands, &mut events);
         for (key, ..) in events.into_iter().flat_map(|event| event.keys) {
-            if inner.marked.len() < inner.most {
-                inner.marked.insert(key);
+            if inner.changed.len() < inner.max_changed {
+                inner.changed.insert(key);
             } else {
                 inner.overflowed = true;
             }
@@ -76,12 +76,12 @@ impl Table {
         outcomes
     }
 
-    /// Grants `key` alone; `None` where somebody holds it.
+    /// Grants `key` exclusively; `None` if it is held.
     pub(crate) fn grant(&self, key: &Key) -> Option<(LeaseId, Token)> {
         self.grant_as(key, Mode::Exclusive, "a holder")
     }
 
-    /// Grants each of these keys alone, which nobody holds.
+    /// Grants each of these free keys exclusively.
     pub(crate) fn grant_all(&self, keys: &[Key]) -> Vec<LeaseId> {
         keys.iter().map(|key| self.grant(key).unwrap().0).collect()
     }
@@ -151,18 +151,18 @@ impl Source for Table {
     }
 
     async fn changed(&self) {
-        while self.lock().marked.is_empty() && !self.lock().overflowed {
+        while self.lock().changed.is_empty() && !self.lock().overflowed {
             self.shared.changed.notified().await;
         }
     }
 
     fn count_changed(&self) -> usize {
-        self.lock().marked.len()
+        self.lock().changed.len()
     }
 
     fn take_changed(&self, at_most: usize) -> Changed {
         let mut inner = self.lock();
-        let keys: Vec<Key> = (0..at_most).map_while(|_| inner.marked.pop_first()).collect();
+        let keys: Vec<Key> = (0..at_most).map_while(|_| inner.changed.pop_first()).collect();
         Changed { keys, overflowed: std::mem::take(&mut inner.overflowed) }
     }
 

@@ -13,17 +13,17 @@ use tokio::time::{Instant, sleep};
 
 use crate::table::Table;
 
-/// Everything that takes a few seconds comes about within this on a busy machine.
+/// Bounds what takes a few seconds, on a busy machine.
 pub(crate) const WITHIN: Duration = Duration::from_secs(60);
 
-/// A reader of one or several masters, as a test and a sampler need it.
+/// A reader of one or several masters.
 #[derive(Clone)]
 pub(crate) struct Redis {
     clients: Arc<Vec<Client>>,
     open: Arc<Mutex<BTreeMap<usize, MultiplexedConnection>>>,
 }
 
-/// All hashes by key: their fields.
+/// The fields of all hashes, by key.
 pub(crate) type Dump = BTreeMap<String, BTreeMap<String, String>>;
 
 impl Redis {
@@ -34,8 +34,8 @@ impl Redis {
     }
 
     async fn run<T: redis::FromRedisValue>(&self, number: usize, words: &[&str]) -> Result<T, RedisError> {
-        let known = self.open.lock().unwrap().get(&number).cloned();
-        let mut connection = match known {
+        let open = self.open.lock().unwrap().get(&number).cloned();
+        let mut connection = match open {
             Some(connection) => connection,
             None => {
                 let second = Some(Duration::from_secs(1));
@@ -53,13 +53,13 @@ impl Redis {
         answer
     }
 
-    /// The fence that stands in this hash, on whichever master has it.
+    /// The fence in this hash, on the master that has it.
     pub(crate) async fn fence(&self, name: &str) -> Result<Option<u64>, RedisError> {
         let mut fence = None;
         for number in 0..self.clients.len() {
             match self.run::<Option<u64>>(number, &["HGET", name, "fence"]).await {
                 Ok(read) => fence = fence.or(read),
-                // Another has it.
+                // Another master has it.
                 Err(error) if error.code() == Some("MOVED") => {}
                 Err(error) => return Err(error),
             }
@@ -67,7 +67,7 @@ impl Redis {
         Ok(fence)
     }
 
-    /// All that readers can see.
+    /// Everything that readers can see.
     pub(crate) async fn dump(&self) -> Result<Dump, RedisError> {
         let mut dump = Dump::new();
         for number in 0..self.clients.len() {
@@ -86,12 +86,12 @@ impl Redis {
     }
 }
 
-/// What the hash of a key is called.
+/// The name of a key's hash.
 pub(crate) fn name(key: &Key) -> String {
     format!("ringfence:{{{key}}}")
 }
 
-/// Without the slow sweep, which would make good in the end what was not noticed at once.
+/// Settings without the slow sweep, which would hide faults that were not noticed at once.
 pub(crate) fn unswept(url: impl Into<String>) -> Settings {
     Settings { sweep_keys_per_s: 0, ..Settings::new(url) }
 }
@@ -100,7 +100,7 @@ pub(crate) fn keys(count: usize) -> Vec<Key> {
     (0..count).map(|number| Key::new(&format!("k/{number}")).unwrap()).collect()
 }
 
-/// A table, its mirror at work, and a reader.
+/// A table, its running mirror, and a reader.
 pub(crate) struct World {
     pub(crate) table: Table,
     pub(crate) mirror: Mirror,
@@ -115,7 +115,7 @@ impl World {
         Self { table, mirror, redis: redis.clone(), publishing }
     }
 
-    /// Ends publishing, as when the node leads no longer.
+    /// Stops publishing, as when the node no longer leads.
     pub(crate) async fn step_down(&mut self) {
         self.publishing.abort();
         let _ = (&mut self.publishing).await;
@@ -136,8 +136,7 @@ impl World {
         self.status(&format!("the mirror is {state:?}"), |status| status.state == state).await
     }
 
-    /// What is not as the table has it: a live key whose hash is another, or a hash of a key that is not held and says
-    /// other.
+    /// A difference from the table: a live key with a wrong hash, or a hash that does not say that its key is free.
     async fn difference(&self) -> Option<String> {
         let mut dump = match self.redis.dump().await {
             Ok(dump) => dump,
@@ -168,7 +167,7 @@ impl World {
         wrong.map(|(key, hash)| format!("{key} is free, but in Redis {hash:?}"))
     }
 
-    /// Waits until there are so many hashes.
+    /// Waits until there are this many hashes.
     pub(crate) async fn has_hashes(&self, count: u64, since: &str) {
         let started = Instant::now();
         // One is the marker.
@@ -177,7 +176,7 @@ impl World {
         eprintln!("{count} hashes {:?} after {since}", started.elapsed());
     }
 
-    /// Waits until Redis has what the table has, and says how long that took.
+    /// Waits until Redis has what the table has, and prints how long that took.
     pub(crate) async fn is_equal(&self, since: &str) {
         let started = Instant::now();
         let last = Mutex::new(None);
@@ -205,7 +204,7 @@ fn publish(mirror: &Mirror, table: &Table) -> JoinHandle<()> {
     tokio::spawn(async move { match mirror.publish(table).await {} })
 }
 
-/// Grants and releases on and on, alone and shared, until it is stopped.
+/// Grants and releases, exclusive and shared, until it is stopped.
 pub(crate) struct Churn {
     task: JoinHandle<()>,
     granted: Arc<Mutex<u64>>,
@@ -238,7 +237,7 @@ impl Churn {
         *self.granted.lock().unwrap()
     }
 
-    /// Waits until so many more are granted.
+    /// Waits for this many more grants.
     pub(crate) async fn goes_on(&self, more: u64) {
         let goal = self.granted() + more;
         let look = || std::future::ready((self.granted() >= goal).then_some(()));

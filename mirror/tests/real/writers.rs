@@ -1,4 +1,4 @@
-//! Others that write to the same Redis: a former leader, another cluster, anybody.
+//! Other writers to the same Redis: a former leader, another cluster, anybody.
 
 use std::future::ready;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -15,25 +15,25 @@ use crate::table::Table;
 use crate::world::{Churn, Redis, WITHIN, World, keys, name, unswept};
 
 #[tokio::test]
-async fn a_former_leader_that_resumes_in_the_middle_of_publishing_changes_nothing() {
+async fn a_former_leader_that_resumes_while_publishing_changes_nothing() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
     let proxy = Proxy::start(server.address(), Duration::ZERO).await;
     let keys = keys(40);
-    // It is never told that it leads when it asks: by then it does not.
+    // Its linearizable reads fail: it no longer leads by then.
     let former = World::start(unswept(proxy.url()), &redis, Table::new(1_000).node(false));
     let leases = former.table.grant_all(&keys);
     former.is_equal("the start").await;
     former.state(State::Published).await;
 
     proxy.hold();
-    let given = proxy.given();
+    let received = proxy.received();
     for (key, lease) in keys.iter().zip(&leases).take(20) {
         former.table.release(*lease);
         former.table.grant(key).unwrap();
     }
-    let look = || ready((proxy.given() > given + 20 * 100).then_some(()));
-    until(WITHIN, "20 writes are under way", look).await.unwrap();
+    let look = || ready((proxy.received() > received + 20 * 100).then_some(()));
+    until(WITHIN, "20 writes are in flight", look).await.unwrap();
 
     let next = World::start(unswept(server.url()), &redis, former.table.node(true));
     let sampler = Sampler::start(&redis, &next.table, &keys);
@@ -44,11 +44,11 @@ async fn a_former_leader_that_resumes_in_the_middle_of_publishing_changes_nothin
     next.is_equal("another leads").await;
     let before = redis.dump().await.unwrap();
 
-    let given = proxy.given();
-    proxy.let_go();
-    let look = || ready((proxy.delivered() >= given).then_some(()));
+    let received = proxy.received();
+    proxy.release();
+    let look = || ready((proxy.delivered() >= received).then_some(()));
     until(WITHIN, "the writes arrive", look).await.unwrap();
-    // It connects again and compares its old table with what stands.
+    // It connects again and compares its old table with Redis.
     former.state(State::Published).await;
     assert_eq!(redis.dump().await.unwrap(), before);
     next.is_equal("the former leader came back").await;
@@ -56,14 +56,14 @@ async fn a_former_leader_that_resumes_in_the_middle_of_publishing_changes_nothin
 }
 
 #[tokio::test]
-async fn a_key_that_is_freed_reconciled_and_granted_at_once_never_shows_a_live_token_as_stale() {
+async fn reconciling_during_releases_and_grants_never_shows_a_live_token_as_stale() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
     let mut world = World::start(unswept(server.url()), &redis, Table::new(1_000));
     let keys = keys(3);
     let sampler = Sampler::start(&redis, &world.table, &keys);
     for round in 0..100_u64 {
-        // Whoever begins to lead compares everything.
+        // A new leader compares everything.
         world.step_down().await;
         world.lead_again();
         for key in &keys {
@@ -77,7 +77,7 @@ async fn a_key_that_is_freed_reconciled_and_granted_at_once_never_shows_a_live_t
 }
 
 #[tokio::test]
-async fn a_foreign_hand_is_noticed_and_what_it_wrote_replaced() {
+async fn foreign_writes_are_noticed_and_replaced() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
     let world = World::start(Settings::new(server.url()), &redis, Table::new(1_000));
@@ -122,7 +122,7 @@ async fn a_foreign_hand_is_noticed_and_what_it_wrote_replaced() {
     spoil().await;
     server.command(["del", "ringfence:{not//a/key}"]).await.unwrap();
     world.is_equal("a foreign hand").await;
-    // It does not go on and on.
+    // It converges.
     let settled = redis.dump().await.unwrap();
     let scans = async || {
         let stats = server.command(["info", "commandstats"]).await.unwrap();
@@ -134,7 +134,7 @@ async fn a_foreign_hand_is_noticed_and_what_it_wrote_replaced() {
     until(WITHIN, "it is compared again", look).await.unwrap();
     assert_eq!(redis.dump().await.unwrap(), settled);
 
-    // What clients do meanwhile is not kept out.
+    // Grants meanwhile are published, too.
     spoil().await;
     held.iter().for_each(|lease| world.table.release(*lease));
     for key in named("held") {
@@ -144,7 +144,7 @@ async fn a_foreign_hand_is_noticed_and_what_it_wrote_replaced() {
     world.is_equal("a foreign hand, and grants").await;
 }
 
-/// Once the cluster that started later had the Redis, and readers rejected the live holders of the other.
+/// Once the cluster that started later got the Redis, and readers rejected the live holders of the other.
 #[tokio::test]
 async fn a_cluster_keeps_its_redis_as_long_as_it_is_alive() {
     let server = RedisServer::builder().start().await.unwrap();
@@ -163,7 +163,7 @@ async fn a_cluster_keeps_its_redis_as_long_as_it_is_alive() {
     assert_eq!(status.masters[0].left_to, Some(first.table.identity()));
     first.table.grant_all(&keys[15..]);
     first.is_equal("another cluster came").await;
-    // Nor is it let in where nothing stands for a moment.
+    // Nor does it get a Redis that is empty for a moment.
     for _ in 0..5 {
         sampler.data_is_lost();
         server.command(["flushall"]).await.unwrap();
@@ -179,7 +179,7 @@ async fn a_cluster_keeps_its_redis_as_long_as_it_is_alive() {
     assert!(matches!(refused, Err(PurgeError::OtherCluster { .. })), "{refused:?}");
     sampler.finish();
 
-    // When it is gone, the other has the Redis: not for a moment's silence, but by itself.
+    // When it is gone, the other takes over by itself, but not after a moment's silence.
     first.step_down().await;
     let since = Instant::now();
     takes_over(&second).await;
@@ -190,7 +190,7 @@ async fn a_cluster_keeps_its_redis_as_long_as_it_is_alive() {
     assert_eq!(status.masters[0].left_to, Some(second.table.identity()));
     second.is_equal("the first came back").await;
 
-    // It has the larger revisions, and yet the first takes over from it.
+    // Larger revisions do not keep the first from taking over.
     second.step_down().await;
     takes_over(&first).await;
     first.is_equal("the second is gone").await;
@@ -200,15 +200,15 @@ async fn a_cluster_keeps_its_redis_as_long_as_it_is_alive() {
     assert_eq!(server.command(["keys", "*"]).await.unwrap(), "another program's");
 }
 
-/// Waits until a cluster publishes that waits for another one to be gone.
+/// Waits until an occupied cluster publishes.
 async fn takes_over(world: &World) {
     let look = || ready((world.mirror.status().state == State::Published).then_some(()));
     until(4 * WITHIN, "it takes over", look).await.unwrap();
 }
 
-/// Once looks went on while the owner's beats were refused, and found silence.
+/// Once checks succeeded while the owner's updates were refused, and found silence.
 #[tokio::test]
-async fn a_look_fails_while_redis_refuses_writes() {
+async fn a_check_fails_while_redis_refuses_writes() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
     let first = World::start(unswept(server.url()), &redis, Table::new(1_000));
@@ -217,9 +217,9 @@ async fn a_look_fails_while_redis_refuses_writes() {
     let second = World::start(unswept(server.url()), &redis, Table::new(9_000));
     second.state(State::Occupied).await;
     server.command(["config", "set", "min-replicas-to-write", "1"]).await.unwrap();
-    // Well before so many looks that it would try to take over.
+    // Well before it has made enough checks to take over.
     let look = || ready((second.mirror.status().state == State::Failing).then_some(()));
-    until(Duration::from_secs(10), "the look fails", look).await.unwrap();
+    until(Duration::from_secs(10), "the check fails", look).await.unwrap();
     first.state(State::Failing).await;
     server.command(["config", "set", "min-replicas-to-write", "0"]).await.unwrap();
     first.state(State::Published).await;
@@ -229,7 +229,7 @@ async fn a_look_fails_while_redis_refuses_writes() {
 }
 
 #[tokio::test]
-async fn a_marker_of_an_earlier_version_gives_way_like_any_other() {
+async fn a_silent_marker_of_an_earlier_version_is_replaced() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
     let id = Table::new(1).identity().cluster_id.to_string();
@@ -245,7 +245,7 @@ async fn a_marker_of_an_earlier_version_gives_way_like_any_other() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_alive_is_replaced_by_one_that_names_it() {
+async fn a_live_cluster_is_replaced_by_one_configured_to_take_over_from_it() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
     let first = World::start(unswept(server.url()), &redis, Table::new(9_000));
@@ -259,7 +259,7 @@ async fn a_cluster_that_is_alive_is_replaced_by_one_that_names_it() {
     let status = first.state(State::Occupied).await;
     assert_eq!(status.masters[0].left_to, Some(second.table.identity()));
     second.is_equal("it took over").await;
-    // The flag may stay, and lets nobody take it from anyone else.
+    // The same setting takes over from no other cluster.
     let third = World::start(settings(), &redis, Table::new(20_000));
     let status = third.state(State::Occupied).await;
     assert_eq!(status.masters[0].left_to, Some(second.table.identity()));
@@ -267,11 +267,11 @@ async fn a_cluster_that_is_alive_is_replaced_by_one_that_names_it() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_was_paused_while_another_took_over_writes_nothing_any_more() {
+async fn a_cluster_paused_during_a_take_over_writes_nothing_afterwards() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
     let keys = keys(10);
-    // Its process stands still when the test wants. Its revisions are such that nothing else keeps its writes out.
+    // The test can pause its runtime. Its larger revisions would get its writes past the script.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let settings = Settings { mode: MirrorMode::BeforeAnswer, ..unswept(server.url()) };
     let former = {
@@ -303,7 +303,7 @@ async fn a_cluster_that_was_paused_while_another_took_over_writes_nothing_any_mo
     next.is_equal("it took over").await;
     let sampler = Sampler::start(&redis, &next.table, &keys);
     leases.iter().for_each(|lease| former.table.release(*lease));
-    // It was paused for longer than it relies on a claim.
+    // Longer than a claim is relied on.
     sleep(Duration::from_secs(3)).await;
     drop(pause);
     former.state(State::Occupied).await;
@@ -314,29 +314,30 @@ async fn a_cluster_that_was_paused_while_another_took_over_writes_nothing_any_mo
 }
 
 #[tokio::test]
-async fn a_cluster_leaves_word_of_how_far_it_has_come() {
+async fn a_marker_says_how_far_its_cluster_has_come() {
     let server = RedisServer::builder().start().await.unwrap();
     let redis = Redis::at([server.address()]);
     let mut world = World::start(unswept(server.url()), &redis, Table::new(1_000));
     world.table.grant_all(&keys(50));
     let next = Mirror::new(unswept(server.url())).unwrap();
-    let is_told = async || next.elder().await.filter(|elder| elder.reached == Revision(1_050));
-    let elder = until(WITHIN, "it has come to 1,050", is_told).await.unwrap();
+    let reached =
+        async || next.furthest_marker().await.filter(|(_, marker)| marker.reached == Revision(1_050));
+    let (address, marker) = until(WITHIN, "it has reached 1,050", reached).await.unwrap();
     let Identity { cluster_id, .. } = world.table.identity();
-    assert_eq!((elder.address, elder.cluster), (server.address().to_string(), cluster_id.to_string()));
+    assert_eq!((address, marker.cluster), (server.address().to_string(), cluster_id.to_string()));
 
-    // An earlier version's marker, what is none, and a Redis that is gone.
+    // The marker of an earlier version, a value that is no marker, and a Redis that is down.
     world.step_down().await;
     let marker = "ringfence:marker:{0}";
     server.command(["del", marker]).await.unwrap();
     server.command(["hset", marker, "cluster", "c", "first_revision", "77"]).await.unwrap();
-    assert_eq!(next.elder().await.unwrap().reached, Revision(77));
+    assert_eq!(next.furthest_marker().await.unwrap().1.reached, Revision(77));
     server.command(["hset", marker, "first_revision", "no number"]).await.unwrap();
-    assert_eq!(next.elder().await, None);
+    assert_eq!(next.furthest_marker().await, None);
     server.command(["set", marker, "no hash"]).await.unwrap();
-    assert_eq!(next.elder().await, None);
+    assert_eq!(next.furthest_marker().await, None);
     server.kill().unwrap();
-    assert_eq!(next.elder().await, None);
+    assert_eq!(next.furthest_marker().await, None);
 }
 
 #[tokio::test]
