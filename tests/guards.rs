@@ -1,4 +1,4 @@
-//! Guards beside a cluster: one in memory that asks it after a restart, and what README.md of the guard shows.
+//! Guards with a real cluster: the snippets of the guard's README.md, and a guard in memory that restarts.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -16,7 +16,7 @@ use tokio::process::Command;
 /// How long a guard waits for the fence.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Bounds what waits for a lease of 2 s to run out.
+/// Bounds a wait for a lease of 2 s to expire.
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 #[path = "../guard/examples/storage.rs"]
@@ -45,7 +45,7 @@ async fn a_storage_backend_rejects_a_late_writer_as_the_readme_shows() {
 }
 
 #[tokio::test]
-async fn the_ten_minutes_of_the_readme_are_as_it_shows_them() {
+async fn the_first_section_of_the_readme_works_as_shown() {
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
     let server = PostgresServer::start().await.unwrap();
     let (host, port) = (server.address().ip().to_string(), server.address().port().to_string());
@@ -65,28 +65,28 @@ async fn the_ten_minutes_of_the_readme_are_as_it_shows_them() {
 }
 
 #[tokio::test]
-async fn a_guard_that_was_restarted_rejects_by_the_clusters_fence() {
+async fn a_restarted_guard_rejects_by_the_clusters_fence() {
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
     let client = cluster.leader().await.unwrap().client();
     let key: Key = "accounts/42".parse().unwrap();
     let old = LeaseId::random();
     let stale = claim(&acquire(&client, old).await);
     let guard = MemoryGuard::new(100);
-    assert_eq!(known(&guard, &key, &client).await.unwrap().touch(stale), Admission::Accepted);
+    assert_eq!(known(&guard, &key, &client).await.unwrap().touch(stale), Admission::Accepted(()));
     client.release(old).await.done();
     let live = claim(&acquire(&client, LeaseId::random()).await);
-    assert_eq!(known(&guard, &key, &client).await.unwrap().touch(live), Admission::Accepted);
+    assert_eq!(known(&guard, &key, &client).await.unwrap().touch(live), Admission::Accepted(()));
 
-    // This one has seen neither of them.
+    // It has seen neither of them.
     let guard = MemoryGuard::new(100);
     let known = known(&guard, &key, &client).await.unwrap();
     let rejected = known.write(stale, || panic!("a dead holder writes"));
     assert_eq!(rejected, Admission::Stale { high: live.fence() });
-    assert_eq!(known.write(live, || ()), Admission::Accepted);
+    assert_eq!(known.write(live, || ()), Admission::Accepted(()));
 }
 
 #[tokio::test]
-async fn a_guard_that_was_restarted_accepts_nothing_while_no_majority_can_be_asked() {
+async fn a_restarted_guard_accepts_nothing_without_a_quorum() {
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
     let client = cluster.node(1).client();
     let key: Key = "accounts/42".parse().unwrap();
@@ -102,7 +102,7 @@ async fn a_guard_that_was_restarted_accepts_nothing_while_no_majority_can_be_ask
         node.start().unwrap();
     }
     cluster.ready().await.unwrap();
-    assert_eq!(known(&guard, &key, &client).await.unwrap().touch(live), Admission::Accepted);
+    assert_eq!(known(&guard, &key, &client).await.unwrap().touch(live), Admission::Accepted(()));
 }
 
 async fn acquire(client: &Client, lease: LeaseId) -> Grant {
@@ -116,7 +116,7 @@ fn claim(grant: &Grant) -> Claim {
     Claim::new(grant.token, grant.keys[0].fence).unwrap()
 }
 
-/// As a storage backend would ask.
+/// Asks as a storage backend would.
 async fn known(guard: &MemoryGuard, key: &Key, client: &Client) -> Result<GuardedKey, Failure> {
     let mut found = guard.key(key);
     loop {

@@ -1,6 +1,6 @@
-//! How fast the guard in memory is: `cargo run --release -p ringfence-guard --example checks`.
+//! The speed of the in-memory guard, on one core: `cargo run --release -p ringfence-guard --example checks`.
 //!
-//! On one core. A check is what a write costs before it is done: the key is found, locked, compared and raised.
+//! A check finds the key, locks it, compares and raises the number.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::hint::black_box;
@@ -29,7 +29,7 @@ fn the_rule() {
 
 fn a_guard(keys: usize) {
     let keys: Vec<Key> = (0..keys).map(|n| format!("accounts/{n:09}/balance").parse().unwrap()).collect();
-    // A generation is half the room, and each shard has its own: what is used has to fit in one, whatever its hash.
+    // Each shard's newer generation, half of its room, must hold its share of the keys, however they hash.
     let guard = MemoryGuard::new(4 * keys.len());
     let before = resident_bytes();
     for key in &keys {
@@ -40,7 +40,7 @@ fn a_guard(keys: usize) {
     let start = Instant::now();
     let mut written = 0_usize;
     for number in 0..CHECKS {
-        // In an order that no cache foresees.
+        // In an order that no CPU cache predicts.
         let key = &keys[number.wrapping_mul(0x9E37_79B9_7F4A_7C15) % keys.len()];
         let known = guard.key(key).unwrap();
         assert!(known.write(claim(number), || written += 1).is_accepted());

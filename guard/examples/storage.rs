@@ -1,4 +1,4 @@
-//! A storage backend that rejects stale writers: files over HTTP, each guarded by the key of its path.
+//! A storage backend that rejects stale writers: files over HTTP, each guarded by the key in its path.
 //!
 //! ```sh
 //! cargo run -p ringfence-guard --example storage -- http://localhost:7401 127.0.0.1:7480 /tmp/files
@@ -29,9 +29,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(axum::serve(listener, storage(Client::connect([cluster])?, folder.into())).await?)
 }
 
-/// Files in `folder`, which nobody else writes.
+/// Serves the files in `folder`, which nobody else writes.
 pub(crate) fn storage(cluster: Client, folder: PathBuf) -> Router {
-    // Asked for a key that was not used lately: no lower token than its fence is alive.
+    // Called for a key not used recently: every token below its fence is dead.
     let fence = move |key: Key| {
         let cluster = cluster.clone();
         async move { cluster.key(&key, Consistency::Linearizable).await.map(|view| view.fence) }
@@ -42,7 +42,7 @@ pub(crate) fn storage(cluster: Client, folder: PathBuf) -> Router {
         .with_state(folder)
 }
 
-/// The key of `/files/report` is `files/report`. What `%72eport` is decoded to has the same key, as it is the same file.
+/// The key of `/files/report` is `files/report`; that of `/files/%72eport` as well, which is the same file.
 fn key_of(request: &Parts) -> Option<Key> {
     let path = percent_decode_str(request.uri.path()).decode_utf8().ok()?;
     path.strip_prefix('/')?.parse().ok()
@@ -53,7 +53,7 @@ async fn read(State(folder): State<PathBuf>, Path(name): Path<String>) -> Result
     std::fs::read(path).map_err(|_| StatusCode::NOT_FOUND)
 }
 
-/// The layer lets one request for a key in at a time, and none whose token is dead. It adds the claim: without one, axum
+/// The layer admits one request for a key at a time, and none whose token is dead. It adds the claim: without one, axum
 /// answers 500, and nothing is written.
 async fn write(
     State(folder): State<PathBuf>,
@@ -66,7 +66,7 @@ async fn write(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A name that leads to no other folder.
+/// A name within the folder.
 fn plain(name: &str) -> Result<&str, StatusCode> {
     let is_plain = !name.starts_with('.') && !name.contains(['/', '\0']);
     is_plain.then_some(name).ok_or(StatusCode::BAD_REQUEST)

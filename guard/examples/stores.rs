@@ -1,12 +1,12 @@
-//! Prints what a guard costs in Redis and PostgreSQL, and what the reader of the mirror costs, each against the same without:
+//! Prints the cost of a guard in Redis and PostgreSQL, and of the mirror's reader, each against the same without it:
 //!
 //! ```text
 //! cargo run --release -p ringfence-guard --example stores
 //! ```
-//! Real servers on this machine, one operation under way on each connection. What is compared runs in turns, a second at
-//! a time; the medians are printed. PostgreSQL waits for the disk at each commit, as it does by default.
+//! Real servers on this machine, one operation in flight on each connection. Both sides of a comparison run in turns of a
+//! second; the medians are printed. PostgreSQL waits for the disk at each commit, as by default.
 
-// A measurement that fails has nothing better to do than to say where.
+// A measurement that fails panics.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ const TABLES: &str = "
     CREATE TABLE own_column (key text PRIMARY KEY, n bigint, high bigint NOT NULL DEFAULT 0);
     CREATE TABLE triggered (key text PRIMARY KEY, n bigint);";
 
-/// What each connection works on.
+/// A connection and its own key.
 struct Own<C> {
     connection: C,
     key: Key,
@@ -99,39 +99,32 @@ async fn redis_writes_and_checks() {
         },
     )
     .await;
-    // Whoever checks has keys and tokens already.
+    // A real caller has its keys and tokens already.
     let checks = |own: &Own<_>| vec![(own.key.clone(), Token(7)); MANY];
     let mut own: Vec<_> = own.into_iter().map(|own| (checks(&own), own)).collect();
-    let of_checks = async |(checks, own): &mut (Vec<(Key, Token)>, Own<MultiplexedConnection>)| {
-        let verdicts = reader.check_many(&mut own.connection, checks).await.unwrap();
-        assert_eq!(verdicts.len(), MANY);
-    };
-    compare(
-        "mirror: a pipeline of 100 GETs, of 100 checks",
-        &mut own,
-        async |(_, own)| {
-            let (mut pipeline, name) = (redis::pipe(), text(own));
-            for _ in 0..MANY {
-                pipeline.get(&name);
-            }
-            drop(pipeline.query_async::<Vec<String>>(&mut own.connection).await.unwrap());
-        },
-        of_checks,
-    )
-    .await;
-    compare(
-        "mirror: a pipeline of 100 HGETs, of 100 checks",
-        &mut own,
-        async |(_, own)| {
-            let (mut pipeline, name) = (redis::pipe(), format!("ringfence:{{{}}}", own.key));
-            for _ in 0..MANY {
-                pipeline.hget(&name, "fence");
-            }
-            drop(pipeline.query_async::<Vec<String>>(&mut own.connection).await.unwrap());
-        },
-        of_checks,
-    )
-    .await;
+    for plain in ["GET", "HGET"] {
+        compare(
+            &format!("mirror: a pipeline of {MANY} {plain}s, of {MANY} checks"),
+            &mut own,
+            async |(_, own)| {
+                let mut command = redis::cmd(plain);
+                match plain {
+                    "GET" => command.arg(text(own)),
+                    _ => command.arg(format!("ringfence:{{{}}}", own.key)).arg("fence"),
+                };
+                let mut pipeline = redis::pipe();
+                for _ in 0..MANY {
+                    pipeline.add_command(command.clone());
+                }
+                drop(pipeline.query_async::<Vec<String>>(&mut own.connection).await.unwrap());
+            },
+            async |(checks, own)| {
+                let verdicts = reader.check_many(&mut own.connection, checks).await.unwrap();
+                assert_eq!(verdicts.len(), MANY);
+            },
+        )
+        .await;
+    }
 }
 
 async fn postgres_writes() {
@@ -152,20 +145,15 @@ async fn postgres_writes() {
     own[0].connection.batch_execute("SELECT ringfence.protect('triggered', '', 'key')").await.unwrap();
     let claim = claim();
 
-    compare(
-        "postgres: a transaction with one UPDATE, by the function",
-        &mut own,
-        async |own| in_a_transaction(own, None, "plain").await,
-        async |own| in_a_transaction(own, Some(claim), "plain").await,
-    )
-    .await;
-    compare(
-        "postgres: the same, by the trigger",
-        &mut own,
-        async |own| in_a_transaction(own, None, "plain").await,
-        async |own| in_a_transaction(own, Some(claim), "triggered").await,
-    )
-    .await;
+    for (form, table) in [("function", "plain"), ("trigger", "triggered")] {
+        compare(
+            &format!("postgres: a transaction with one UPDATE, by the {form}"),
+            &mut own,
+            async |own| in_a_transaction(own, None, "plain").await,
+            async |own| in_a_transaction(own, Some(claim), table).await,
+        )
+        .await;
+    }
     compare(
         "postgres: one UPDATE, by the column",
         &mut own,
@@ -198,7 +186,7 @@ async fn in_a_transaction(own: &mut Own<Client>, claim: Option<Claim>, table: &s
     transaction.commit().await.unwrap();
 }
 
-/// Prints how many operations a second are done without and with.
+/// Prints the operations per second of both.
 async fn compare<C>(what: &str, own: &mut [C], without: impl AsyncFn(&mut C), with: impl AsyncFn(&mut C)) {
     let mut rates = [Vec::new(), Vec::new()];
     for _ in 0..TURNS {
@@ -212,7 +200,7 @@ async fn compare<C>(what: &str, own: &mut [C], without: impl AsyncFn(&mut C), wi
     println!("{what:<64} {without:>8.0} {with:>10.0} {:>7.2}", with / without);
 }
 
-/// One turn: all connections at once, each one operation after the other.
+/// The operations per second of one turn: all connections at once, each sequentially.
 async fn rate<C>(own: &mut [C], operation: &impl AsyncFn(&mut C)) -> f64 {
     let began = Instant::now();
     let done = join_all(own.iter_mut().map(async |own| {

@@ -1,4 +1,4 @@
--- The guard rule of Ringfence for Redis 5 and later (tested with 7.0): one command, and only if the token is not stale.
+-- The guard rule of Ringfence for Redis 5 and later (tested with 7.0): runs one command unless the token is stale.
 --
 --   EVALSHA <sha> 2 guard:{orders/42} {orders/42}:total 7 7 SET {orders/42}:total 99 EX 60
 --
@@ -7,20 +7,20 @@
 --   ARGV[1, 2]  the token and the fence           7 7
 --   ARGV[3…]    the command                       SET {orders/42}:total 99 EX 60
 --
--- Any command that a script may run. Without one the call is a touch: to be done before the first read.
+-- Any command allowed in scripts. Without a command the call is a touch: make it before the first read.
 --
--- The fence is the one that the grant or the renewal gave for the key; of an exclusive lease that is the token.
--- Answers {1, number, what the command answered}, or {0, number, nil}: nothing was done, and every token below the number
+-- The fence is the one that the grant or the last renewal gave for the key; of an exclusive lease it is the token.
+-- Answers {1, number, the command's answer}, or {0, number, nil}: nothing was done, and every token below the number
 -- is dead.
--- Any error reply: the command was not done. (The number may have been raised to the fence. That harms nobody.)
+-- After an error reply the command was not done. (The number may have been raised to the fence, which is harmless.)
 --
--- Braces make a name's hash tag: the number and all that the command uses must be in one slot of a Redis Cluster. A name
--- without braces is its own tag, so guard:{orders/42} guards the name orders/42 as well.
+-- Braces mark a name's hash tag: the number and all names that the command uses must be in one slot of a Redis Cluster. A name
+-- without braces is its own tag, so guard:{orders/42} also guards the name orders/42.
 --
--- GET reads the number, absent: nobody has shown a token yet. SET resets it, by an operator's hand, to the fence that the
--- cluster gives for the key. Never let it expire or be evicted: no TTL, and `maxmemory-policy` noeviction or volatile-*.
+-- Read the number with GET; absent, nobody has shown a token yet. An operator resets it with SET, to the fence that the
+-- cluster gives for the key. It must never expire or be evicted: no TTL, and `maxmemory-policy` noeviction or volatile-*.
 --
--- Numbers here are doubles, exact below 2^53, as all tokens are; what is stored is the text that came, since Lua would
+-- Numbers are doubles here, exact below 2^53, as all tokens are. The stored value is the text of the argument, because Lua would
 -- write 9.007199254741e+15.
 
 local function number(text)
@@ -47,7 +47,7 @@ end
 if token < high then
   return {0, high, false}
 end
--- First, so that the command is not done where the number cannot be raised (out of memory).
+-- First, so that the command is not done if the number cannot be raised (out of memory).
 if fence > high then
   redis.call('SET', KEYS[1], ARGV[2])
   high = fence

@@ -1,14 +1,13 @@
--- The guard rule of Ringfence for PostgreSQL 13 and later (tested with 15). Run it once per database, as the role that is
--- to own it, and again after each update; running it again keeps all numbers:
+-- The guard rule of Ringfence for PostgreSQL 13 and later (tested with 15). Run it once per database, as the role that
+-- will own it, and again after each update, which keeps all numbers:
 --
 --     psql -v ON_ERROR_STOP=1 --single-transaction -f postgres.sql
 --     GRANT USAGE ON SCHEMA ringfence TO the_writers;
 --
--- It fails if the schema or anything in it belongs to another role, or if the table has triggers or rules of others.
+-- It fails if the schema or anything in it belongs to another role, or if the table has foreign triggers or rules.
 --
--- A holder shows the token of its lease and the fence that its grant or last renewal gave for the key: `keys[].fence` of
--- the answer. A fence of NULL means the token, which is right for exclusive leases. Every token below the number
--- kept here is dead.
+-- A holder shows the token of its lease and the fence that its grant or last renewal gave for the key (`keys[].fence`). A
+-- fence of NULL means the token, which is right for exclusive leases. Every token below the stored number is dead.
 --
 -- 1. THE TRIGGER FORM. Use this one unless you know why not: nobody can forget it. A write to the table without a claim
 --    of its key in the same transaction is an error, RF428. The owner of the table turns it on, once:
@@ -25,67 +24,66 @@
 --     UPDATE orders SET total = 99 WHERE id = 42;            -- or INSERT, or DELETE
 --     COMMIT;
 --
---    - The triggers run AFTER each row was written, so no other trigger can change the id behind them. The row's size does
---      not matter to them.
+--    - The triggers run AFTER each row was written, so no other trigger can change the id later. Their cost does not depend on
+--      the row's size.
 --    - They cover declarative partitions, inheriting tables, and writes that go to one of these directly. After you make a
 --      new partition or an inheriting table, call `protect` again: a new partition is open to TRUNCATE until then, a new
 --      inheriting table to everything.
 --    - TRUNCATE needs the claim of a table with one key. Where each row has its own key, it is always refused.
 --    - The id is smallint, int, bigint, numeric, text, varchar, char, name, uuid, or a domain over one of these: the text of
 --      other types depends on the settings of the session. After renaming the column, call `protect` again.
---    - They guard against mistakes, not against enemies. Whoever may disable triggers, drop the table, detach a partition or
---      set session_replication_role gets past them.
+--    - They guard against mistakes, not against attackers. A role that may disable triggers, drop the table, detach a partition
+--      or set session_replication_role bypasses them.
 --    - `protect` replaces the guard that an earlier call gave the table. It makes the triggers ringfence_new, _old, _moved
 --      and _truncate; drop them to end the protection.
 --
 -- 2. THE FUNCTION FORM: the same claim without the triggers, for any number of tables. YOU MUST OPEN A TRANSACTION: in
 --    autocommit, the default of psql, Django, JDBC and Go's database/sql, the claim ends with its own statement, and the
---    writes after it are not guarded at all. `claim` fails with 25P01 where it can tell that it stands alone: where the
---    statement is nothing but the call. Only the trigger form notices every time.
+--    writes after it are not guarded at all. `claim` fails with 25P01 if it can detect this: if the statement is nothing but
+--    the call. Only the trigger form detects it every time.
 --
 --    `claim` raises the number and keeps its row locked until the transaction ends. A newer holder's claim waits for
---    that, and an older one's finds the number raised: whatever is written lands before the newer holder reads, or not
---    at all. `SELECT accepted, high FROM ringfence.admit('orders/42', 7, 7)` is the same without any error.
+--    that, and an older one's finds the number raised: every write lands before the newer holder reads, or not at all. `SELECT accepted, high FROM ringfence.admit('orders/42', 7, 7)` is the same without any error.
 --    - The read must be a later statement than the claim or touch, on the primary: the statement of the claim itself
---      still sees what was there before it waited.
---    - Under REPEATABLE READ and SERIALIZABLE the claim comes first of all; a change under way meanwhile is then a
---      serialization failure (40001), as usual there, and the transaction is to be repeated.
---    - One transaction at a time gets past the claim of a key; shared holders, too, wait for one another. A client that
---      pauses inside a transaction holds up the next holder until the server ends it: set
+--      still sees the state from before it waited.
+--    - Under REPEATABLE READ and SERIALIZABLE the claim must be the first statement. A concurrent change is then a
+--      serialization failure (40001), as usual there: retry the transaction.
+--    - One transaction at a time holds the claim of a key; shared holders, too, wait for one another. A client that
+--      pauses inside a transaction blocks the next holder until the server ends it: set
 --      idle_in_transaction_session_timeout.
---    - Send claims and writes as separate statements. Each claim copies the text of the message that it came in: thousands
---      of claims in one long string take time with the square of their number (16,000: about 2 s). One SELECT may make many.
---    - If you claim several keys, claim them in one order (sorted), lest two transactions wait for each other.
+--    - Send claims and writes as separate statements. Each claim copies the text of the message that contains it: thousands
+--      of claims in one long string take quadratic time (16,000: about 2 s). One SELECT may make many.
+--    - Claim several keys in sorted order, so that two transactions never wait for each other.
 --
--- 3. THE COLUMN FORM: for a table with a row per key. The number is a column of the row, each statement carries the rule,
+-- 3. THE COLUMN FORM: for a table with a row per key. The number is a column of the row, each statement contains the rule,
 --    and nothing else in this file is needed. See "SQL, by a column" in guard/README.md for all statements. It cannot
---    protect the table from a statement that leaves the rule out, and it needs tombstones where rows are made or deleted.
+--    protect the table from a statement that leaves the rule out, and it needs tombstones if rows are created or deleted.
 --
--- Claims are kept in the table, marked with the transaction that made them: nothing is left behind on the connection, so
--- transaction pooling (PgBouncer) is fine.
+-- Claims are stored in the table with the transaction that made them. Nothing remains on the connection, so transaction
+-- pooling (PgBouncer) is fine.
 --
--- If someone showed a number that was no token (a timestamp, say) nobody gets in any more. An operator asks the cluster
--- for the fence of the key and sets that: SELECT ringfence.reset('orders/42', 8);
+-- After someone showed a number that was no token (a timestamp, say), everybody is rejected. An operator asks the cluster
+-- for the fence of the key and sets it: SELECT ringfence.reset('orders/42', 8);
 --
 -- The number is as durable as the rows beside it: a server that loses acknowledged commits (synchronous_commit = off and
--- a crash, a failover to an asynchronous replica) loses numbers too, and may let a stale token in until the live holder
+-- a crash, a failover to an asynchronous replica) loses numbers too, and may admit a stale token until the live holder
 -- shows its own again.
 --
 -- UPGRADING from a file without `protect`: run this one. It waits for transactions that have claimed, and keeps all
 -- numbers. Then:
 --    - A `claim` in a transaction of its own was a touch, and is an error now: call `touch`.
---    - Triggers made by hand keep working. Replace them with `protect`, which closes holes that they have (TRUNCATE,
+--    - Triggers created by hand keep working. Replace them with `protect`, which closes their gaps (TRUNCATE,
 --      partitions, triggers that run later), costs less, and reads the id as `id::text`:
 --      BEGIN; DROP TRIGGER guarded ON orders; SELECT ringfence.protect('orders', 'orders/', 'id'); COMMIT;
 --    - The function ringfence.claims and the setting ringfence.claims are gone.
 
--- Nobody needs to read what is there already.
+-- Hides notices about existing objects.
 SET LOCAL client_min_messages = warning;
 
 CREATE SCHEMA IF NOT EXISTS ringfence;
 
--- IF NOT EXISTS accepts what another role has made, and OR REPLACE leaves a function to its owner. The functions below run
--- with the rights of this role: nothing that they reach may be another's.
+-- IF NOT EXISTS accepts objects of another role, and OR REPLACE keeps a function's owner. The functions below run with the
+-- rights of this role: nothing that they use may belong to another.
 DO $$
 DECLARE
   me oid := (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = current_user);
@@ -124,18 +122,18 @@ CREATE TABLE IF NOT EXISTS ringfence.guard (
   key  text   PRIMARY KEY,
   high bigint NOT NULL CONSTRAINT high_is_a_token CHECK (high BETWEEN 1 AND 9007199254740991)
 );
--- Which transaction claimed the key last. Its start tells it from one of the same number in a server that the table was
--- restored from. `alone_since` is when the claim's statement began, if that was nothing but the claim.
+-- The last transaction that claimed the key. Its start time distinguishes it from a transaction with the same number in a
+-- server that the table was restored from. `alone_since` is the start of the claim's statement, if that was nothing but the claim.
 ALTER TABLE ringfence.guard
   ADD COLUMN IF NOT EXISTS claimed_by xid8,
   ADD COLUMN IF NOT EXISTS claimed_at timestamptz,
   ADD COLUMN IF NOT EXISTS alone_since timestamptz;
 
--- The rule. Whether the claim is accepted, and the number that then stands.
+-- The rule. Returns whether the claim is accepted, and the resulting number.
 --
--- If the row is there, or is just being made by another transaction, ON CONFLICT waits until its last writer has ended,
--- locks it and judges it as it is then. It is written even if the number stays, so that a transaction with an older
--- snapshot fails rather than reads what was there before; but only once in a transaction.
+-- If the row exists, or is being created by another transaction, ON CONFLICT waits until its last writer has ended,
+-- locks it and checks its state at that time. It is written even if the number stays, so that a transaction with an older
+-- snapshot fails instead of reading old rows; but only once per transaction.
 CREATE OR REPLACE FUNCTION ringfence.admit(key text, token bigint, fence bigint DEFAULT NULL,
                                            OUT accepted boolean, OUT high bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -149,8 +147,8 @@ BEGIN
   END IF;
   INSERT INTO ringfence.guard AS g (key, high, claimed_by, claimed_at, alone_since)
     VALUES (admit.key, admit.fence, pg_current_xact_id(), now(),
-            -- As drivers send it, with parameters or without: SELECT ringfence.claim($1, $2, $3). The pattern is slow, and
-            -- fails beyond 256 MB: it must not see a long text, such as a claim and its writes in one string.
+            -- As drivers send it, with or without parameters: SELECT ringfence.claim($1, $2, $3). The pattern is slow, and
+            -- fails beyond 256 MB: it must not see long texts, such as a claim and its writes in one string.
             CASE WHEN octet_length(current_query()) < 4000 THEN
               CASE WHEN current_query() ~* '^\s*select\s+(\*\s+from\s+)?"?ringfence"?\."?claim"?\s*\([^;()]*\)(\s+as\s+\w+)?[\s;]*$'
                    THEN statement_timestamp() END
@@ -186,15 +184,15 @@ LANGUAGE sql AS $$
   SELECT ringfence.touch(claim.key, claim.token, claim.fence)
 $$;
 
--- At the end of a transaction with a claim. The clock of statements stands still between a claim and the commit only if
--- nothing was sent in between, not even COMMIT: then the claim was all of its transaction.
+-- Runs at the end of a transaction with a claim. statement_timestamp() is unchanged since the claim only if nothing was sent
+-- after it, not even COMMIT: then the claim was the whole transaction.
 CREATE OR REPLACE FUNCTION ringfence.refuse_autocommit() RETURNS trigger
 LANGUAGE plpgsql AS $$
 DECLARE
   context text;
 BEGIN
   GET DIAGNOSTICS context = PG_CONTEXT;
-  -- Within `admit` it is not the end: somebody has SET CONSTRAINTS ALL IMMEDIATE.
+  -- Called within `admit`, it is not the end: the client has SET CONSTRAINTS ALL IMMEDIATE.
   IF NEW.alone_since = statement_timestamp() AND context NOT LIKE '%admit(%' THEN
     RAISE 'the claim of % is alone in its transaction and guards no write', NEW.key
       USING ERRCODE = 'no_active_sql_transaction',
@@ -258,7 +256,7 @@ BEGIN
         USING ERRCODE = 'RF428', HINT = 'BEGIN; SELECT ringfence.claim(key, token, fence); then write, and COMMIT.';
     END IF;
   END LOOP;
-  -- The condition of a trigger made by `protect` has found the row unclaimed. It follows a column that is renamed; the
+  -- The condition of a trigger created by `protect` has found the row unclaimed. It follows a renamed column; the
   -- name in the arguments does not. The condition decides.
   IF TG_LEVEL = 'ROW' AND TG_NAME IN ('ringfence_new', 'ringfence_old', 'ringfence_moved') THEN
     RAISE 'token required: this transaction had not claimed the key of a row of % when it wrote the row', TG_RELID::regclass
@@ -269,7 +267,7 @@ END $$;
 
 -- Guards a table, and the tables that inherit from it, by one key, or by a key for each row: key || id.
 --
--- The conditions of the triggers read the id alone. A trigger function would be handed the whole row.
+-- The triggers' conditions read the id only. A trigger function would receive the whole row.
 CREATE OR REPLACE FUNCTION ringfence.protect(guarded regclass, key text, id name DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET client_min_messages = warning AS $$
 DECLARE
@@ -298,7 +296,7 @@ BEGIN
   LOOP
     EXECUTE format('DROP TRIGGER IF EXISTS ringfence_truncate ON %s', part);
     EXECUTE format('CREATE TRIGGER ringfence_truncate BEFORE TRUNCATE ON %s FOR EACH STATEMENT %s', part, demand);
-    -- A partition has its parent's triggers for rows.
+    -- A partition has its parent's row triggers.
     CONTINUE WHEN is_partition;
     EXECUTE format('DROP TRIGGER IF EXISTS ringfence_new ON %1$s; DROP TRIGGER IF EXISTS ringfence_old ON %1$s; '
                    'DROP TRIGGER IF EXISTS ringfence_moved ON %1$s', part);

@@ -1,21 +1,21 @@
 use ringfence_wire::Token;
 
-/// Tokens are below it: 2^53, so that every JSON reader keeps them exact.
+/// Tokens are below 2^53, so that every JSON reader keeps them exact.
 const END: u64 = 1 << 53;
 
-/// What a holder shows to a guard: its token, and the fence that its grant or renewal gave for the key.
+/// What a holder shows to a guard: its token, and the fence that its grant or last renewal gave for the key.
 ///
-/// The fence of a claim is not above its token: a holder whose token is below the fence is dead.
+/// The fence is never above the token: a holder whose token is below the fence is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Claim {
     token: Token,
     fence: Token,
 }
 
-/// Why two numbers are no [`Claim`], or a number no fence. It names the field.
+/// Why numbers are not a [`Claim`] or a fence. It names the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
-    /// No grant ever had this number: it is 0, or 2^53 or more (a timestamp in nanoseconds is).
+    /// No grant ever had this number: it is 0, or 2^53 or more, as a timestamp in nanoseconds is.
     #[error("{field}: {number} is no token: those are from 1 to 2^53 - 1")]
     OutOfRange {
         /// `token`, `fence` or `high`.
@@ -39,7 +39,7 @@ impl Claim {
         Self::new(token, token)
     }
 
-    /// The claim of any holder, with the fence that its grant or renewal gave for the key.
+    /// The claim of any holder, with the fence that its grant or last renewal gave for the key.
     pub fn new(token: Token, fence: Token) -> Result<Self, ClaimError> {
         check("token", token)?;
         check("fence", fence)?;
@@ -54,13 +54,13 @@ impl Claim {
         self.token
     }
 
-    /// The lowest token that may still have been alive when the claim was given.
+    /// The lowest token that may still have been alive when the claim was issued.
     pub fn fence(&self) -> Token {
         self.fence
     }
 }
 
-/// Whether a grant can have this number; `field` says what it was meant for.
+/// Checks that a grant can have this number.
 pub(crate) fn check(field: &'static str, token: Token) -> Result<(), ClaimError> {
     match token.0 {
         1..END => Ok(()),
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_is_two_numbers_that_a_grant_can_have_given() {
+    fn a_claim_is_two_numbers_that_a_grant_can_have() {
         assert_eq!(Claim::exclusive(Token(7)), Claim::new(Token(7), Token(7)));
         assert!(Claim::new(Token(END - 1), Token(1)).is_ok());
         for (token, fence, why) in [

@@ -2,22 +2,22 @@
 //!
 //! ```text
 //!  ringfence-guard 1 4⏎     the format, and the number
-//!  balance 130              the data, as they were given
+//!  balance 130              the data, as given
 //! ```
-//! How it is atomic: number and data stand in one file, which is replaced as a whole (written beside, synced, renamed,
-//! the folder synced), so that a crash leaves the old file or the new one. A lock on a file beside it, which is never
-//! replaced, keeps every other process out from the check to the end of the write. Readers need no lock.
+//! Number and data are in one file, which is replaced as a whole: written beside, synced, renamed, the directory synced. A
+//! crash leaves the old file or the new one. A lock on a second file, which is never replaced, keeps every other
+//! process out from the check to the end of the write. Readers need no lock.
 //!
 //! A file that is missing or damaged is an error, not a new one: its number may have been higher than any.
 //!
-//! **What else a replaced file keeps.** Its permissions; its owner and group, as far as this process may give them away. Where
-//! the group cannot be kept, the file loses the rights of a group, rather than give them to another one. Access control
-//! lists and extended attributes are not kept, and other hard links keep the old contents. A symbolic link is followed: the
-//! file behind it is replaced, and all that follow links to it share one lock.
+//! **What a replaced file keeps.** Its permissions; its owner and group, as far as this process may set them. If the group
+//! cannot be kept, the file loses its group permissions rather than grant them to another group. Access control
+//! lists and extended attributes are not kept, and other hard links keep the old contents. Symbolic links are followed:
+//! the target is replaced, and all links to it share one lock.
 //!
 //! **Not on a network file system.** A lock on NFS or SMB is itself a lease: the server gives it to the next client when the
-//! first one is silent, and that one's rename lands when it wakes up, after the next one's. Some mounts (`nolock`,
-//! `local_lock`) keep the lock on each machine alone. Keep the file on a local disk, and let one machine write it; else use
+//! first one is silent, and the first one's rename lands when it wakes up, after the next one's. Some mounts (`nolock`,
+//! `local_lock`) keep locks local to each machine. Keep the file on a local disk and let one machine write it, or use
 //! a database or an object store.
 
 use std::fs::{File, Metadata};
@@ -26,7 +26,8 @@ use std::path::{Path, PathBuf};
 
 use ringfence_wire::Token;
 
-use crate::{Admission, Claim, High, head};
+use crate::contents::{decode, encode};
+use crate::{Admission, Claim, Contents, High};
 
 /// A guarded file. Any number of handles, in any number of processes, may be used at once.
 #[derive(Clone, Debug)]
@@ -34,27 +35,18 @@ pub struct GuardedFile {
     path: PathBuf,
 }
 
-/// What stands in the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Contents {
-    /// Every token below it is dead.
-    pub high: Token,
-    /// As they were last written.
-    pub data: Vec<u8>,
-}
-
 impl GuardedFile {
-    /// The guarded file at `path`, which was once created.
+    /// The guarded file at `path`, created before.
     pub fn open(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Makes the file, in which no token is dead yet. It must not be there.
+    /// Creates the file, in which no token is dead yet. It must not exist.
     pub fn create(path: impl Into<PathBuf>, data: &[u8]) -> Result<Self> {
         let file = Self::open(path);
-        let place = Place::lock(file.path.clone())?;
+        let locked = Locked::wait(file.path.clone())?;
         match file.path.symlink_metadata() {
-            Err(error) if error.kind() == ErrorKind::NotFound => place.replace(High::NEW, data, None)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => locked.replace(High::NEW, data, None)?,
             Err(error) => return Err(error),
             Ok(_) => {
                 return Err(Error::new(ErrorKind::AlreadyExists, format!("{} exists", file.path.display())));
@@ -63,24 +55,24 @@ impl GuardedFile {
         Ok(file)
     }
 
-    /// What stands in the file. A new holder touches it first.
+    /// Reads the file. A new holder touches it first.
     pub fn read(&self) -> Result<Contents> {
-        let (high, data) = contents(&self.path)?;
+        let (high, data) = read(&self.path)?;
         Ok(Contents { high: high.token(), data })
     }
 
-    /// Shuts out every holder below the claim's fence: to be done before the first read. The data stay as they are.
+    /// Shuts out every holder below the claim's fence. Call it before the first read. The data stay.
     ///
     /// After an error it may or may not have been done.
     pub fn touch(&self, claim: Claim) -> Result<Admission> {
-        self.update(claim, None)
+        self.update(None, |high| high.admit(claim))
     }
 
-    /// Replaces the data, unless the token is dead; and shuts out every holder below the fence, as `touch` does.
+    /// Replaces the data, unless the token is dead, and shuts out every holder below the fence, as `touch` does.
     ///
     /// After an error it may or may not have been done.
     pub fn write(&self, claim: Claim, data: &[u8]) -> Result<Admission> {
-        self.update(claim, Some(data))
+        self.update(Some(data), |high| high.admit(claim))
     }
 
     /// The number.
@@ -88,40 +80,38 @@ impl GuardedFile {
         self.read().map(|contents| contents.high)
     }
 
-    /// Sets the number, down as well, to a fence of the key that the cluster gave. The data stay as they are.
+    /// Sets the number, down as well, to a fence of the key from the cluster. The data stay.
     pub fn reset(&self, fence: Token) -> Result<()> {
         let new = High::reset(fence).map_err(|why| Error::new(ErrorKind::InvalidInput, why))?;
-        let place = self.lock()?;
-        let (_, data) = contents(&place.path)?;
-        place.replace(new, &data, Some(place.path.metadata()?))
+        let set = |high: &mut High| {
+            *high = new;
+            Admission::Accepted(())
+        };
+        self.update(None, set).map(drop)
     }
 
-    fn update(&self, claim: Claim, data: Option<&[u8]>) -> Result<Admission> {
-        let place = self.lock()?;
-        let (mut high, old_data) = contents(&place.path)?;
-        let admission = high.admit(claim);
+    fn update(&self, data: Option<&[u8]>, rule: impl FnOnce(&mut High) -> Admission) -> Result<Admission> {
+        let locked = Locked::wait(self.path.canonicalize()?)?;
+        let (mut high, old_data) = read(&locked.path)?;
+        let admission = rule(&mut high);
         if admission.is_accepted() {
             // Even if nothing changes: what was read may have been renamed by a process that died before it synced the
-            // folder.
-            place.replace(high, data.unwrap_or(&old_data), Some(place.path.metadata()?))?;
+            // directory.
+            locked.replace(high, data.unwrap_or(&old_data), Some(locked.path.metadata()?))?;
         }
         Ok(admission)
     }
-
-    fn lock(&self) -> Result<Place> {
-        Place::lock(self.path.canonicalize()?)
-    }
 }
 
-/// Where the file itself is, no link to it, and a lock that keeps every other process out of there.
-struct Place {
+/// The path of the file itself, not of a link to it, locked against every other process.
+struct Locked {
     path: PathBuf,
     _lock: File,
 }
 
-impl Place {
-    /// Waits until no other process, and no other call in this one, has the lock; until it is dropped.
-    fn lock(path: PathBuf) -> Result<Self> {
+impl Locked {
+    /// Waits for the lock, which also keeps out other calls in this process. Dropping it unlocks.
+    fn wait(path: PathBuf) -> Result<Self> {
         let lock = File::options().create(true).append(true).open(beside(&path, ".lock"))?;
         loop {
             match lock.lock() {
@@ -131,37 +121,37 @@ impl Place {
         }
     }
 
-    /// `old` is the file that is replaced.
+    /// `old` is the file to be replaced.
     fn replace(&self, high: High, data: &[u8], old: Option<Metadata>) -> Result<()> {
         let new = beside(&self.path, ".new");
-        // What a killed writer left may be another's, with other rights.
+        // A file left by a killed writer may have another owner and other permissions.
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let mut file = create(&new, old.as_ref())?;
-        file.write_all(&head::encode(high, data))?;
+        file.write_all(&encode(high, data))?;
         file.sync_all()?;
         std::fs::rename(&new, &self.path)?;
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        let directory = self.path.parent().filter(|directory| !directory.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     }
 }
 
-/// A new file with the rights of the old one, before there is anything in it to read.
+/// Creates a file with the permissions of the old one, before it has any contents.
 #[cfg(unix)]
 fn create(path: &Path, old: Option<&Metadata>) -> Result<File> {
     use std::fs::Permissions;
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-    const OF_THE_GROUP: u32 = 0o070;
+    const GROUP: u32 = 0o070;
     let Some(old) = old else { return File::create_new(path) };
     let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     let mut mode = old.mode() & 0o777;
-    // Only root can give a file to another owner; and to a group, who is in it.
+    // Only root can set another owner; only root and members can set a group.
     if fchown(&file, Some(old.uid()), Some(old.gid())).is_err()
         && fchown(&file, None, Some(old.gid())).is_err()
     {
-        mode &= !OF_THE_GROUP;
+        mode &= !GROUP;
     }
     file.set_permissions(Permissions::from_mode(mode))?;
     Ok(file)
@@ -173,9 +163,9 @@ fn create(path: &Path, old: Option<&Metadata>) -> Result<File> {
     old.map_or(Ok(()), |old| file.set_permissions(old.permissions())).map(|()| file)
 }
 
-fn contents(path: &Path) -> Result<(High, Vec<u8>)> {
+fn read(path: &Path) -> Result<(High, Vec<u8>)> {
     let mut bytes = std::fs::read(path)?;
-    let Some((high, data)) = head::decode(&bytes) else {
+    let Some((high, data)) = decode(&bytes) else {
         return Err(Error::new(ErrorKind::InvalidData, format!("{} is no guarded file", path.display())));
     };
     bytes.drain(..data);
@@ -221,19 +211,19 @@ mod tests {
     #[test]
     fn a_late_write_is_rejected_and_changes_nothing() {
         let (_dir, file) = made();
-        assert_eq!(write(&file, 2, "150"), Admission::Accepted);
-        assert_eq!(write(&file, 4, "130"), Admission::Accepted);
+        assert_eq!(write(&file, 2, "150"), Admission::Accepted(()));
+        assert_eq!(write(&file, 4, "130"), Admission::Accepted(()));
         assert_eq!(write(&file, 2, "150"), Admission::Stale { high: Token(4) });
         assert_eq!(write(&file, 3, "150"), Admission::Stale { high: Token(4) });
         assert_eq!(file.read().unwrap(), contents(4, "130"));
-        assert_eq!(write(&file, 4, "131"), Admission::Accepted, "a holder writes as often as it likes");
+        assert_eq!(write(&file, 4, "131"), Admission::Accepted(()), "a holder writes as often as it likes");
         assert_eq!(file.read().unwrap(), contents(4, "131"));
     }
 
     #[test]
     fn a_touch_shuts_out_earlier_holders_before_anything_is_written() {
         let (_dir, file) = made();
-        assert_eq!(file.touch(exclusive(4)).unwrap(), Admission::Accepted);
+        assert_eq!(file.touch(exclusive(4)).unwrap(), Admission::Accepted(()));
         assert_eq!(write(&file, 2, "150"), Admission::Stale { high: Token(4) });
         assert_eq!(file.touch(exclusive(2)).unwrap(), Admission::Stale { high: Token(4) });
         assert_eq!(file.read().unwrap(), contents(4, "100"));
@@ -242,36 +232,36 @@ mod tests {
     #[test]
     fn shared_holders_are_shut_out_below_the_fence_only() {
         let (_dir, file) = made();
-        assert_eq!(file.write(shared(9, 5), b"by 9").unwrap(), Admission::Accepted);
-        assert_eq!(file.write(shared(7, 5), b"by 7").unwrap(), Admission::Accepted);
+        assert_eq!(file.write(shared(9, 5), b"by 9").unwrap(), Admission::Accepted(()));
+        assert_eq!(file.write(shared(7, 5), b"by 7").unwrap(), Admission::Accepted(()));
         assert_eq!(file.write(shared(4, 3), b"by 4").unwrap(), Admission::Stale { high: Token(5) });
-        assert_eq!(file.write(shared(6, 2), b"by 6").unwrap(), Admission::Accepted);
+        assert_eq!(file.write(shared(6, 2), b"by 6").unwrap(), Admission::Accepted(()));
         assert_eq!(file.read().unwrap(), contents(5, "by 6"), "an older fence does not lower the number");
     }
 
     #[test]
     fn an_operator_frees_a_file_that_was_shown_a_timestamp() {
         let (_dir, file) = made();
-        assert_eq!(write(&file, 1_790_000_000_000, "150"), Admission::Accepted);
+        assert_eq!(write(&file, 1_790_000_000_000, "150"), Admission::Accepted(()));
         assert_eq!(file.touch(exclusive(6)).unwrap(), Admission::Stale { high: file.high().unwrap() });
         assert_eq!(file.reset(Token(u64::MAX)).unwrap_err().kind(), ErrorKind::InvalidInput);
         file.reset(Token(6)).unwrap();
         assert_eq!(file.read().unwrap(), contents(6, "150"));
         assert_eq!(write(&file, 5, "130"), Admission::Stale { high: Token(6) });
-        assert_eq!(write(&file, 6, "130"), Admission::Accepted);
+        assert_eq!(write(&file, 6, "130"), Admission::Accepted(()));
     }
 
     #[test]
-    fn any_bytes_come_back_as_they_were_written() {
+    fn any_bytes_are_read_as_written() {
         let (_dir, file) = made();
         for data in [&b""[..], b"\n\n", b"ringfence-guard 1 9\n", &[0, 255, 10, 13]] {
-            assert_eq!(file.write(exclusive(2), data).unwrap(), Admission::Accepted);
+            assert_eq!(file.write(exclusive(2), data).unwrap(), Admission::Accepted(()));
             assert_eq!(file.read().unwrap(), Contents { high: Token(2), data: data.to_vec() });
         }
     }
 
     #[test]
-    fn what_a_killed_writer_left_beside_the_file_does_not_count() {
+    fn a_file_left_by_a_killed_writer_is_ignored() {
         let (_dir, file) = made();
         std::fs::write(
             beside(&file.path, ".new"),
@@ -279,18 +269,18 @@ mod tests {
         )
         .unwrap();
         assert_eq!(file.read().unwrap(), contents(0, "100"));
-        assert_eq!(write(&file, 2, "150"), Admission::Accepted);
+        assert_eq!(write(&file, 2, "150"), Admission::Accepted(()));
         assert_eq!(file.read().unwrap(), contents(2, "150"));
     }
 
-    /// A file that only its owner could read was once readable by all after the first write.
+    /// Once the first write made a private file readable by all.
     #[cfg(unix)]
     #[test]
     fn permissions_owner_and_group_stay() {
         use std::fs::{Permissions, metadata, set_permissions};
         use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
         let (_dir, file) = made();
-        // Only root can give it away; then it is another's, and stays so.
+        // Only root can change the owner; then it stays changed.
         let _ = chown(&file.path, Some(65_534), Some(65_533));
         for mode in [0o600, 0o640, 0o444, 0o664] {
             set_permissions(&file.path, Permissions::from_mode(mode)).unwrap();
@@ -308,10 +298,10 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_group_that_cannot_be_kept_leaves_its_rights_to_no_other() {
+    fn a_group_that_cannot_be_kept_loses_its_permissions() {
         use std::os::unix::fs::MetadataExt;
         let dir = tempfile::tempdir().unwrap();
-        // Only root, and who is in its group, can make another such file.
+        // Only root and members of its group can create another such file.
         let of_root = std::fs::metadata("/etc/passwd").unwrap();
         let made = create(&dir.path().join("new"), Some(&of_root)).unwrap().metadata().unwrap();
         let is_kept = made.gid() == of_root.gid();
@@ -319,18 +309,18 @@ mod tests {
         assert_eq!(made.mode() & 0o777, rights & 0o777, "the group is kept: {is_kept}");
     }
 
-    /// A write once replaced the link, and left the file behind it as it was.
+    /// Once a write replaced the link and left its target as it was.
     #[cfg(unix)]
     #[test]
-    fn a_file_behind_a_link_is_one_file_with_one_number() {
+    fn a_link_and_its_target_share_one_number() {
         use std::os::unix::fs::symlink;
         let (dir, file) = made();
         std::fs::create_dir(dir.path().join("elsewhere")).unwrap();
         let linked = GuardedFile::open(dir.path().join("elsewhere/link"));
         symlink("../account", &linked.path).unwrap();
-        assert_eq!(write(&linked, 4, "130"), Admission::Accepted);
+        assert_eq!(write(&linked, 4, "130"), Admission::Accepted(()));
         assert_eq!(file.read().unwrap(), contents(4, "130"));
-        assert_eq!(write(&file, 5, "150"), Admission::Accepted);
+        assert_eq!(write(&file, 5, "150"), Admission::Accepted(()));
         assert_eq!(write(&linked, 4, "130"), Admission::Stale { high: Token(5) });
         linked.reset(Token(6)).unwrap();
         assert_eq!(linked.read().unwrap(), contents(6, "150"));
@@ -345,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_damaged_file_lets_nobody_in() {
+    fn a_missing_or_damaged_file_accepts_nobody() {
         let (_dir, file) = made();
         for damage in
             ["", "130", "ringfence-guard 1 \n130", "ringfence-guard 1 x\n130", "ringfence-guard 2 4\n130"]
@@ -360,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_writers_at_once_the_larger_token_wins() {
+    fn of_two_concurrent_writers_the_larger_token_wins() {
         let (_dir, file) = made();
         for round in 1..=100 {
             let (older, newer) = (2 * round, 2 * round + 1);
@@ -374,9 +364,9 @@ mod tests {
                 let second = at_once(newer);
                 (first.join().unwrap(), second)
             });
-            assert_eq!(second, Admission::Accepted);
-            let was_told = first == Admission::Stale { high: Token(newer) };
-            assert!(first == Admission::Accepted || was_told, "{first:?}");
+            assert_eq!(second, Admission::Accepted(()));
+            let rejected = first == Admission::Stale { high: Token(newer) };
+            assert!(first == Admission::Accepted(()) || rejected, "{first:?}");
             assert_eq!(file.read().unwrap(), contents(newer, &format!("by {newer}")));
         }
     }

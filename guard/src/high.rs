@@ -4,20 +4,20 @@ use crate::claim::{Claim, ClaimError, check};
 
 /// The number that a resource keeps with its data: every token below it is dead.
 ///
-/// This is the guard rule itself, for a backend of your own: whatever keeps others out from [`admit`](Self::admit) to the
-/// end of the write makes it a guard.
+/// This is the guard rule itself, for a backend of your own: hold a lock (or a transaction) from
+/// [`admit`](Self::admit) to the end of the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct High(Token);
 
-/// What a guard says to a claim.
+/// A guard's decision on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a write that was rejected has not been done"]
-pub enum Admission {
-    /// What was asked for was done.
-    Accepted,
+#[must_use = "a rejected write was not done"]
+pub enum Admission<T = ()> {
+    /// The operation was done, with this result.
+    Accepted(T),
     /// Nothing was done: every token below `high` is dead.
     Stale {
-        /// The number that stands with the resource.
+        /// The number kept with the resource.
         high: Token,
     },
 }
@@ -26,14 +26,14 @@ impl High {
     /// The number of a resource that nobody has written to yet: no token is dead.
     pub const NEW: Self = Self(Token(0));
 
-    /// The number as it stands with the resource. One that no guard can have written, 2^53 or more, is refused: it would
-    /// shut out everybody.
+    /// The number as read from the resource. One that no guard can have written, 2^53 or more, is an error: it would
+    /// reject everybody.
     pub fn new(high: Token) -> Result<Self, ClaimError> {
         if high == Self::NEW.0 { Ok(Self::NEW) } else { check("high", high).map(|()| Self(high)) }
     }
 
-    /// The number that an operator sets, or that a guard begins with: a fence of the key, which the cluster gave. No fence
-    /// is 0, so an answer without one is refused.
+    /// The number that an operator sets, or that a guard starts with: a fence of the key from the cluster. No fence is
+    /// 0, so an answer without one is an error.
     pub fn reset(fence: Token) -> Result<Self, ClaimError> {
         check("fence", fence).map(|()| Self(fence))
     }
@@ -49,14 +49,14 @@ impl High {
             return Admission::Stale { high: self.0 };
         }
         self.0 = self.0.max(claim.fence());
-        Admission::Accepted
+        Admission::Accepted(())
     }
 }
 
-impl Admission {
-    /// Whether it was done.
-    pub fn is_accepted(self) -> bool {
-        self == Self::Accepted
+impl<T> Admission<T> {
+    /// Whether the operation was done.
+    pub fn is_accepted(&self) -> bool {
+        matches!(self, Self::Accepted(_))
     }
 }
 
@@ -71,21 +71,21 @@ mod tests {
     #[test]
     fn an_exclusive_holder_shuts_out_all_before_it() {
         let mut high = High::NEW;
-        assert_eq!(admit(&mut high, 2, 2), Admission::Accepted);
-        assert_eq!(admit(&mut high, 4, 4), Admission::Accepted);
+        assert_eq!(admit(&mut high, 2, 2), Admission::Accepted(()));
+        assert_eq!(admit(&mut high, 4, 4), Admission::Accepted(()));
         assert_eq!(admit(&mut high, 2, 2), Admission::Stale { high: Token(4) });
         assert_eq!(admit(&mut high, 3, 3), Admission::Stale { high: Token(4) });
-        assert_eq!(admit(&mut high, 4, 4), Admission::Accepted, "a holder writes as often as it likes");
+        assert_eq!(admit(&mut high, 4, 4), Admission::Accepted(()), "a holder writes as often as it likes");
         assert_eq!(high.token(), Token(4));
     }
 
     #[test]
     fn shared_holders_are_shut_out_below_the_fence_only() {
         let mut high = High::NEW;
-        assert_eq!(admit(&mut high, 9, 5), Admission::Accepted);
-        assert_eq!(admit(&mut high, 7, 5), Admission::Accepted, "a newer peer does not shut it out");
+        assert_eq!(admit(&mut high, 9, 5), Admission::Accepted(()));
+        assert_eq!(admit(&mut high, 7, 5), Admission::Accepted(()), "a newer peer does not shut it out");
         assert_eq!(admit(&mut high, 4, 3), Admission::Stale { high: Token(5) });
-        assert_eq!(admit(&mut high, 6, 2), Admission::Accepted);
+        assert_eq!(admit(&mut high, 6, 2), Admission::Accepted(()));
         assert_eq!(high.token(), Token(5), "an older fence does not lower the number");
     }
 

@@ -1,69 +1,64 @@
 //! A guard that keeps its numbers in memory, for many keys and any number of threads.
 //!
-//! For a process that is the only way to what it guards. What it knew is lost when it restarts, and it has room for so
-//! many keys only. So at first a key is unknown, and there is nothing that could accept a claim: only a [`GuardedKey`]
-//! does, and the way from [`UnknownKey`] to one leads through the key's fence.
+//! It suits a process that is the only way to what it guards. It loses its numbers at a restart, and has room for a limited
+//! number of keys. So a key is unknown at first, and nothing can accept a claim for it: only a [`GuardedKey`] does, and
+//! making one from an [`UnknownKey`] takes the key's fence.
 //!
 //! ```text
 //!  guard.key(&key) ─┬─ Ok(GuardedKey) ──────────────▶ touch, write, high, reset
 //!                   └─ Err(UnknownKey) ──learn(fence)──▲
 //! ```
-//! **The fence has to come from the cluster, by a linearizable read** that is begun when the key is found to be unknown:
-//! `GET /v1/keys/{key}`. It is not below any fence that was ever given before, so not below the number that was
-//! forgotten. A mirror, a cache or `consistency=local` can be behind that number: what they say is right to reject
-//! by, and never a reason to accept.
+//! **The fence must come from the cluster, by a linearizable read** that begins after the key was found unknown:
+//! `GET /v1/keys/{key}`. It is not below any fence issued before, so not below the number that was
+//! forgotten. A mirror, a cache or `consistency=local` can be behind that number: reject by them, never accept.
 //!
-//! The guard asks nobody itself: how to reach the cluster, with or without a runtime, is the embedder's.
+//! The guard itself asks nobody: how to reach the cluster, with or without a runtime, is up to the caller.
 //!
-//! Here a write is done when its closure returns. For writes that have to be awaited there is `AsyncGuard` (feature
-//! `tokio`).
+//! Here a write is done when its closure returns. For async writes there is `AsyncGuard` (feature `tokio`).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringfence_wire::{Key, Token};
 
-use crate::known::{Known, Since};
+use crate::cache::{Cache, Miss};
 use crate::{Admission, Claim, ClaimError, High};
 
 /// The numbers of many keys.
 #[derive(Debug)]
 pub struct MemoryGuard {
-    known: Known<Mutex<High>>,
+    cache: Cache<Mutex<High>>,
 }
 
-/// A key whose number is known. As long as one exists for a key, the guard does not forget it: do not collect them.
+/// A key whose number is known. The guard does not forget a key while one exists for it: do not collect them.
 #[derive(Debug)]
 pub struct GuardedKey {
     high: Arc<Mutex<High>>,
 }
 
-/// A key that was not used lately, or not since the guard was made. It accepts nothing.
+/// A key whose number is unknown. It accepts nothing.
 #[derive(Debug)]
 #[must_use = "ask the cluster for the fence of the key, and let the guard learn it"]
 pub struct UnknownKey<'a> {
     guard: &'a MemoryGuard,
     key: Key,
-    since: Since,
+    miss: Miss,
 }
 
 impl MemoryGuard {
-    /// A guard that knows no key yet. Those that were not used for longest are forgotten where there are more than about
-    /// `most_keys`; each takes about 100 bytes and its text.
-    pub fn new(most_keys: usize) -> Self {
-        Self { known: Known::new(most_keys) }
+    /// An empty guard. It forgets the least recently used keys beyond about `max_keys`; each takes about 100 bytes and its
+    /// text.
+    pub fn new(max_keys: usize) -> Self {
+        Self { cache: Cache::new(max_keys) }
     }
 
     /// The key, if its number is known.
     pub fn key(&self, key: &Key) -> Result<GuardedKey, UnknownKey<'_>> {
-        self.known.get(key).map(|high| GuardedKey { high }).map_err(|since| UnknownKey {
-            guard: self,
-            key: key.clone(),
-            since,
-        })
+        let unknown = |miss| UnknownKey { guard: self, key: key.clone(), miss };
+        self.cache.get(key).map(|high| GuardedKey { high }).map_err(unknown)
     }
 
-    /// The key; if its number is unknown, `ask` gets the key's fence from the cluster. What it got is an error if no key can
-    /// have that fence.
+    /// The key. If its number is unknown, `ask` gets the key's fence from the cluster. An answer that cannot be a fence
+    /// is an error.
     pub fn key_or_ask<E: From<ClaimError>>(
         &self,
         key: &Key,
@@ -71,47 +66,43 @@ impl MemoryGuard {
     ) -> Result<GuardedKey, E> {
         let mut found = self.key(key);
         loop {
-            found = match found {
-                Ok(known) => return Ok(known),
-                Err(unknown) => {
-                    let fence = ask(key)?;
-                    unknown.learn(fence)?
-                }
-            };
+            match found {
+                Ok(key) => return Ok(key),
+                Err(unknown) => found = unknown.learn(ask(key)?)?,
+            }
         }
     }
 
     /// How many keys it knows.
     pub fn known_keys(&self) -> usize {
-        self.known.len()
+        self.cache.len()
     }
 }
 
 impl<'a> UnknownKey<'a> {
-    /// Makes the key known by its fence, which was asked for since `self` was made, by a linearizable read. If very many
-    /// keys became known meanwhile, the answer is not believed: the key is unknown again, to be asked for again. A number
-    /// that no fence can be, as 0 in place of an answer without one, makes nothing known.
+    /// Makes the key known by its fence, asked for after `self` was made, by a linearizable read. If very many keys became
+    /// known meanwhile, the answer is too old and the key is still unknown: ask again. A number that cannot be a fence, as
+    /// 0 for an answer without one, is an error.
     pub fn learn(self, fence: Token) -> Result<Result<GuardedKey, UnknownKey<'a>>, ClaimError> {
-        let Self { guard, key, since } = self;
+        let Self { guard, key, miss } = self;
         let high = High::reset(fence)?;
-        Ok(match guard.known.learn(&key, since, Mutex::new(high)) {
+        Ok(match guard.cache.insert(&key, miss, Mutex::new(high)) {
             Ok(high) => Ok(GuardedKey { high }),
-            Err(since) => Err(Self { guard, key, since }),
+            Err(miss) => Err(Self { guard, key, miss }),
         })
     }
 }
 
 impl GuardedKey {
-    /// Shuts out every holder below the claim's fence: to be done before the first read. It waits for a write that is under
-    /// way.
+    /// Shuts out every holder below the claim's fence. Call it before the first read. It waits for a write in progress.
     pub fn touch(&self, claim: Claim) -> Admission {
-        self.write(claim, || ())
+        self.lock().admit(claim)
     }
 
-    /// Calls `write`, unless the token is dead. Nobody else touches or writes under the key until it returns: it must have
-    /// written then, not only begun to. It must not use the same key.
+    /// Calls `write`, unless the token is dead. Nobody else touches or writes under the key until it returns: the write
+    /// must be complete by then, not only begun. It must not use the same key.
     pub fn write(&self, claim: Claim, write: impl FnOnce()) -> Admission {
-        let mut high = self.high.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut high = self.lock();
         let admission = high.admit(claim);
         if admission.is_accepted() {
             write();
@@ -121,14 +112,19 @@ impl GuardedKey {
 
     /// The number.
     pub fn high(&self) -> Token {
-        self.high.lock().unwrap_or_else(PoisonError::into_inner).token()
+        self.lock().token()
     }
 
-    /// Sets the number, down as well, to a fence of the key that the cluster gave.
+    /// Sets the number, down as well, to a fence of the key from the cluster.
     pub fn reset(&self, fence: Token) -> Result<(), ClaimError> {
-        let new = High::reset(fence)?;
-        *self.high.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        let high = High::reset(fence)?;
+        *self.lock() = high;
         Ok(())
+    }
+
+    /// A write that panicked leaves the number as raised.
+    fn lock(&self) -> MutexGuard<'_, High> {
+        self.high.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -175,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_forgotten_is_asked_for_again_and_again_until_the_answer_is_fresh() {
+    fn a_forgotten_key_is_asked_for_until_the_answer_is_fresh() {
         let guard = MemoryGuard::new(8);
         let mut asked = 0;
         let a = guard.key_or_ask(&key("a"), |_| {
@@ -194,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_panics_shuts_nobody_out_but_those_before_it() {
+    fn a_write_that_panics_shuts_out_only_earlier_holders() {
         let guard = MemoryGuard::new(10);
         let a = known(&guard, "a", 1);
         let panics = catch_unwind(AssertUnwindSafe(|| a.write(exclusive(4), || panic!("a test"))));

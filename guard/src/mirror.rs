@@ -1,8 +1,8 @@
-//! Asks the Redis mirror whether a token is dead, in one round trip: right to reject by, and never a reason to accept.
+//! Asks the Redis mirror whether a token is dead, in one round trip. Reject by its answer, never accept.
 //!
-//! The mirror keeps a hash for each key, whose field `fence` is below or at the key's fence in the cluster, however old it
-//! is. So a token below it is dead for good. Whatever else stands there (nothing, another kind of value, no number) says
-//! nothing about any token. A guard that must know asks the cluster.
+//! The mirror keeps a hash for each key, whose field `fence` is at or below the key's fence in the cluster, however old it
+//! is. So a token below it is dead for good. Any other content (nothing, another type, no number) says nothing about any
+//! token. A guard that must know asks the cluster.
 
 use redis::aio::ConnectionLike;
 use redis::{Cmd, RedisResult, Value};
@@ -10,52 +10,51 @@ use ringfence_wire::{Key, Token};
 
 use crate::claim;
 
-/// What the mirror says of a token.
+/// What the mirror says about a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MirrorVerdict {
-    /// It is below the fence: reject.
+    /// It is below the fence: reject it.
     Stale {
-        /// The key's fence, or one from before.
+        /// The key's fence, or an earlier one.
         fence: Token,
     },
-    /// It may be live or not.
+    /// It may be live or dead.
     Unknown,
 }
 
-/// Knows where the hashes are.
+/// Reads the mirror's hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorReader {
-    /// What the names of all hashes begin with, up to the key.
+    /// The names of all hashes, up to the key.
     begin: String,
 }
 
 impl Default for MirrorReader {
-    /// With the prefix that the mirror has if none is configured.
+    /// With the mirror's default prefix.
     fn default() -> Self {
         Self::new("ringfence")
     }
 }
 
 impl MirrorReader {
-    /// With the prefix that the mirror is configured with.
+    /// With the mirror's configured prefix.
     pub fn new(prefix: impl Into<String>) -> Self {
         Self { begin: prefix.into() + ":{" }
     }
 
-    /// One token. Where there is no answer at all, that is the error: nothing is known then either.
+    /// Checks one token. No answer is an error: nothing is known then either.
     ///
-    /// Behind a Redis Cluster this is also how to ask for many, at the same time: its pipelines go to one server.
+    /// In a Redis Cluster, call it concurrently for many tokens: a pipeline goes to one server.
     pub async fn check(
         &self,
         connection: &mut impl ConnectionLike,
         key: &Key,
         token: Token,
     ) -> RedisResult<MirrorVerdict> {
-        let answer = self.ask(key, &mut String::new()).query_async(connection).await;
-        verdict(answer, token)
+        verdict(self.command(key, &mut String::new()).query_async(connection).await, token)
     }
 
-    /// Many tokens in one pipeline; the verdicts are in the same order.
+    /// Checks many tokens in one pipeline; the verdicts are in the same order.
     pub async fn check_many(
         &self,
         connection: &mut impl ConnectionLike,
@@ -66,9 +65,9 @@ impl MirrorReader {
         }
         let (mut pipeline, mut name) = (redis::Pipeline::with_capacity(checks.len()), String::new());
         for (key, _) in checks {
-            pipeline.add_command(self.ask(key, &mut name));
+            pipeline.add_command(self.command(key, &mut name));
         }
-        // As they came: each conversion goes through all of them once more.
+        // Raw values: each conversion would copy all of them once more.
         let answers = match pipeline.ignore_errors().query_async(connection).await? {
             Value::Array(answers) => answers,
             one => vec![one],
@@ -76,9 +75,9 @@ impl MirrorReader {
         answers.into_iter().zip(checks).map(|(answer, &(_, token))| verdict(Ok(answer), token)).collect()
     }
 
-    /// The command that asks for the fence. `name` is only memory to write in, and `command` has room for all of itself:
-    /// of many in a pipeline, what each takes from the allocator is what counts.
-    fn ask(&self, key: &Key, name: &mut String) -> Cmd {
+    /// `HGET name fence`. `name` is a buffer, and the command is made with room for all of itself: in a pipeline of
+    /// many, allocations dominate.
+    fn command(&self, key: &Key, name: &mut String) -> Cmd {
         const HGET: &str = "HGET";
         const FENCE: &str = "fence";
         name.clear();
@@ -89,8 +88,8 @@ impl MirrorReader {
     }
 }
 
-/// The verdict by the field `fence`. An error of the server other than about the value is one for the caller: rights that
-/// are missing would else look like a mirror that never knows anything.
+/// The verdict by the field `fence`. An error of the server that is not about the value is returned: missing rights would
+/// otherwise look like a mirror that never knows anything.
 fn verdict(answer: RedisResult<Value>, token: Token) -> RedisResult<MirrorVerdict> {
     let fence = match answer.and_then(Value::extract_error) {
         Ok(Value::BulkString(text)) => std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok()),
@@ -98,7 +97,7 @@ fn verdict(answer: RedisResult<Value>, token: Token) -> RedisResult<MirrorVerdic
         Err(error) if error.code() == Some("WRONGTYPE") => None,
         Err(error) => return Err(error),
     };
-    // A number that no fence can be was written by a foreign hand.
+    // A number that cannot be a fence was not written by the mirror.
     let fence = fence.map(Token).filter(|&fence| claim::check("fence", fence).is_ok());
     Ok(match fence {
         Some(fence) if token < fence => MirrorVerdict::Stale { fence },

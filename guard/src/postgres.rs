@@ -1,25 +1,25 @@
-//! PostgreSQL, guarded from within the writer's own transaction.
+//! PostgreSQL, guarded within the writer's own transaction.
 //!
-//! The rule itself is in SQL ([`SQL`], the file `guard/sql/postgres.sql`), for any language. It also has `protect`, whose
-//! triggers refuse writes without a claim: use it with this wrapper, too. The wrapper is thin:
+//! The rule itself is in SQL ([`SQL`], the file `guard/sql/postgres.sql`), for any language. The file also has `protect`,
+//! whose triggers refuse writes without a claim: use it with this wrapper, too. The wrapper is thin:
 //!
 //! ```text
 //!  BEGIN ─▶ admit ─▶ SELECT … UPDATE … INSERT … ─▶ COMMIT
 //!             └── the number's row is locked from here ──┘
 //! ```
-//! A newer holder's claim waits until the transaction has ended, and an older one's finds the number raised. What is read
-//! after `admit`, in the same transaction, is thereby as good as touched; [`touch`] is for reads of other kinds.
+//! A newer holder's claim waits until the transaction has ended, and an older one's finds the number raised. A read after
+//! `admit`, in the same transaction, needs no touch; [`touch`] is for other reads.
 //!
-//! Statements are sent with the types of their parameters, unnamed: one round trip each, and nothing is left behind on
+//! Statements are unnamed and carry the types of their parameters: one round trip each, and nothing remains on
 //! connections that a pooler shares.
 
 use ringfence_wire::{Key, Token};
-use tokio_postgres::types::{FromSql, Type, accepts};
+use tokio_postgres::types::{FromSql, ToSql, Type, accepts};
 use tokio_postgres::{Error, GenericClient, Transaction};
 
 use crate::{Admission, Claim, High};
 
-/// What makes the schema `ringfence`: to be run once per database, `client.batch_execute(SQL)`; again, after an update.
+/// Creates the schema `ringfence`. Run it once per database, `client.batch_execute(SQL)`, and again after an update.
 pub const SQL: &str = include_str!("../sql/postgres.sql");
 
 /// Raises the number of `key`, in a transaction of its own if `client` is not one.
@@ -30,14 +30,14 @@ pub async fn touch(client: &impl GenericClient, key: &Key, claim: Claim) -> Resu
         .query_typed_one(sql, &[(&key, Type::TEXT), (&token, Type::INT8), (&fence, Type::INT8)])
         .await?;
     Ok(if row.try_get("accepted")? {
-        Admission::Accepted
+        Admission::Accepted(())
     } else {
-        Admission::Stale { high: row.try_get::<_, Stands>("high")?.0.token() }
+        Admission::Stale { high: row.try_get::<_, Number>("high")?.0.token() }
     })
 }
 
-/// Whether what `transaction` writes after this may land: if it is accepted, all of it is guarded; if not, nothing was
-/// done, and the transaction is to be rolled back. To be called before its first read.
+/// Admits the later writes of `transaction`. If it is accepted, they are all guarded; if not, nothing was done: roll the
+/// transaction back. Call it before the transaction's first read.
 pub async fn admit(transaction: &Transaction<'_>, key: &Key, claim: Claim) -> Result<Admission, Error> {
     touch(transaction, key, claim).await
 }
@@ -45,27 +45,26 @@ pub async fn admit(transaction: &Transaction<'_>, key: &Key, claim: Claim) -> Re
 /// The number of `key`; [`High::NEW`] if nobody has claimed it yet.
 pub async fn high(client: &impl GenericClient, key: &Key) -> Result<High, Error> {
     let row = client.query_typed_one("SELECT ringfence.high($1)", &[(&key.as_str(), Type::TEXT)]).await?;
-    let high: Option<Stands> = row.try_get(0)?;
-    Ok(high.map_or(High::NEW, |Stands(high)| high))
+    let high: Option<Number> = row.try_get(0)?;
+    Ok(high.map_or(High::NEW, |Number(high)| high))
 }
 
-/// Sets the number of `key`, to one that [`High::reset`] made. It needs the rights of the role that owns the table.
+/// Sets the number of `key`, to one made by [`High::reset`]. It needs the rights of the table's owner.
 pub async fn reset(client: &impl GenericClient, key: &Key, high: High) -> Result<(), Error> {
     let (key, fence) = (key.as_str(), bigint(high.token()));
-    let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
-        [(&key, Type::TEXT), (&fence, Type::INT8)];
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] = [(&key, Type::TEXT), (&fence, Type::INT8)];
     client.query_typed("SELECT ringfence.reset($1, $2)", &parameters).await.map(drop)
 }
 
-/// What is no token arrives as a number that the database refuses too.
+/// A number that is no token stays one that the database refuses.
 fn bigint(token: Token) -> i64 {
     i64::try_from(token.0).unwrap_or(i64::MAX)
 }
 
 /// The number as the table has it.
-struct Stands(High);
+struct Number(High);
 
-impl<'a> FromSql<'a> for Stands {
+impl<'a> FromSql<'a> for Number {
     fn from_sql(kind: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
         let number = u64::try_from(i64::from_sql(kind, raw)?)?;
         Ok(Self(High::new(Token(number))?))

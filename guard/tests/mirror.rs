@@ -17,7 +17,7 @@ async fn connect(url: String) -> MultiplexedConnection {
     redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
 }
 
-/// What the mirror writes of a key that is held.
+/// The hash that the mirror writes for a held key.
 async fn publish(redis: &mut impl ConnectionLike, key: &str, fence: &str) {
     let fields =
         ["rev", "40", "fence", fence, "token", "40", "state", "held", "mode", "shared", "holder", "h"];
@@ -25,7 +25,7 @@ async fn publish(redis: &mut impl ConnectionLike, key: &str, fence: &str) {
 }
 
 #[tokio::test]
-async fn a_token_below_the_fence_is_stale_and_of_all_others_nothing_is_known() {
+async fn a_token_below_the_fence_is_stale_and_others_are_unknown() {
     let server = RedisServer::builder().start().await.unwrap();
     let mut redis = connect(server.url()).await;
     let reader = MirrorReader::default();
@@ -49,7 +49,7 @@ async fn a_token_below_the_fence_is_stale_and_of_all_others_nothing_is_known() {
 }
 
 #[tokio::test]
-async fn of_what_a_foreign_hand_wrote_nothing_is_known_and_the_rest_of_a_pipeline_is_answered() {
+async fn a_malformed_hash_is_unknown_and_the_rest_of_a_pipeline_is_answered() {
     let server = RedisServer::builder().start().await.unwrap();
     let mut redis = connect(server.url()).await;
     let reader = MirrorReader::default();
@@ -80,7 +80,7 @@ async fn of_what_a_foreign_hand_wrote_nothing_is_known_and_the_rest_of_a_pipelin
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_or_refuses_is_an_error_and_not_unknown() {
+async fn no_answer_is_an_error_and_not_unknown() {
     let server = RedisServer::builder()
         .line("user reader on nopass ~ringfence:* -@all +hget")
         .line("user stranger on nopass ~* -@all +get")
@@ -106,7 +106,7 @@ async fn a_server_that_does_not_answer_or_refuses_is_an_error_and_not_unknown() 
 }
 
 #[tokio::test]
-async fn in_a_cluster_many_are_asked_at_the_same_time() {
+async fn in_a_cluster_many_tokens_are_checked_concurrently() {
     let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
     let mut redis = redis::cluster::ClusterClient::new(vec![cluster.masters()[0].url()])
         .unwrap()

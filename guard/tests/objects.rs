@@ -13,8 +13,8 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
     PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
-use ringfence_guard::objects::{Contents, GuardedObject, ObjectError};
-use ringfence_guard::{Admission, Claim};
+use ringfence_guard::objects::{GuardedObject, ObjectError};
+use ringfence_guard::{Admission, Claim, Contents};
 use ringfence_wire::Token;
 
 async fn made() -> (Arc<InMemory>, GuardedObject) {
@@ -35,24 +35,28 @@ async fn write(object: &GuardedObject, token: u64, data: &str) -> Admission {
     object.write(exclusive(token), data.as_bytes()).await.unwrap()
 }
 
-fn contents(high: u64, data: &'static str) -> Contents {
+fn contents<D: From<&'static str>>(high: u64, data: &'static str) -> Contents<D> {
     Contents { high: Token(high), data: data.into() }
 }
 
 #[tokio::test]
 async fn a_late_write_is_rejected_and_changes_nothing() {
     let (_, object) = made().await;
-    assert_eq!(write(&object, 2, "150").await, Admission::Accepted);
-    assert_eq!(write(&object, 4, "130").await, Admission::Accepted);
+    assert_eq!(write(&object, 2, "150").await, Admission::Accepted(()));
+    assert_eq!(write(&object, 4, "130").await, Admission::Accepted(()));
     assert_eq!(write(&object, 2, "150").await, Admission::Stale { high: Token(4) });
-    assert_eq!(write(&object, 4, "131").await, Admission::Accepted, "a holder writes as often as it likes");
+    assert_eq!(
+        write(&object, 4, "131").await,
+        Admission::Accepted(()),
+        "a holder writes as often as it likes"
+    );
     assert_eq!(object.read().await.unwrap(), contents(4, "131"));
 }
 
 #[tokio::test]
 async fn a_touch_shuts_out_earlier_holders_before_anything_is_written() {
     let (_, object) = made().await;
-    assert_eq!(object.touch(exclusive(4)).await.unwrap(), Admission::Accepted);
+    assert_eq!(object.touch(exclusive(4)).await.unwrap(), Admission::Accepted(()));
     assert_eq!(write(&object, 2, "150").await, Admission::Stale { high: Token(4) });
     assert_eq!(object.touch(exclusive(2)).await.unwrap(), Admission::Stale { high: Token(4) });
     assert_eq!(object.read().await.unwrap(), contents(4, "100"));
@@ -68,7 +72,7 @@ async fn shared_holders_are_shut_out_below_the_fence_only() {
     assert_eq!(object.high().await.unwrap(), Token(5));
 }
 
-/// The number is among the contents, so that entity tags which are a hash of them tell it apart.
+/// The number is in the contents, so that entity tags derived from them change with it.
 #[tokio::test]
 async fn a_touch_changes_the_contents() {
     let (store, object) = made().await;
@@ -85,17 +89,17 @@ async fn a_touch_changes_the_contents() {
 #[tokio::test]
 async fn an_operator_frees_an_object_that_was_shown_a_timestamp() {
     let (_, object) = made().await;
-    assert_eq!(write(&object, 1_790_000_000_000, "150").await, Admission::Accepted);
+    assert_eq!(write(&object, 1_790_000_000_000, "150").await, Admission::Accepted(()));
     assert!(!write(&object, 6, "130").await.is_accepted());
     assert!(matches!(object.reset(Token(u64::MAX)).await, Err(ObjectError::Fence(_))));
     object.reset(Token(6)).await.unwrap();
     assert_eq!(object.read().await.unwrap(), contents(6, "150"));
     assert_eq!(write(&object, 5, "130").await, Admission::Stale { high: Token(6) });
-    assert_eq!(write(&object, 6, "130").await, Admission::Accepted);
+    assert_eq!(write(&object, 6, "130").await, Admission::Accepted(()));
 }
 
 #[tokio::test]
-async fn a_missing_or_foreign_object_lets_nobody_in() {
+async fn a_missing_or_foreign_object_accepts_nobody() {
     let (store, object) = made().await;
     let again = GuardedObject::create(store.clone(), path(), b"1").await;
     assert!(matches!(again, Err(ObjectError::Store(object_store::Error::AlreadyExists { .. }))));
@@ -111,7 +115,7 @@ async fn a_missing_or_foreign_object_lets_nobody_in() {
 }
 
 #[tokio::test]
-async fn a_store_without_conditional_puts_is_refused_and_nothing_is_left() {
+async fn a_store_without_conditional_puts_is_refused_and_left_empty() {
     let dir = tempfile::tempdir().unwrap();
     let store: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new_with_prefix(dir.path()).unwrap());
     let refused = GuardedObject::create(store.clone(), path(), b"100").await;
@@ -119,9 +123,9 @@ async fn a_store_without_conditional_puts_is_refused_and_nothing_is_left() {
     assert!(matches!(store.head(&path()).await, Err(object_store::Error::NotFound { .. })));
 }
 
-/// Such a store was once taken for a good one, and every stale write landed.
+/// Such a store was once accepted, and every stale write landed.
 #[tokio::test]
-async fn a_store_that_ignores_a_condition_is_refused_and_nothing_is_left() {
+async fn a_store_that_ignores_conditions_is_refused_and_left_empty() {
     for (ignores_create, ignores_update) in [(true, false), (false, true), (true, true)] {
         let store = Arc::new(Careless { store: InMemory::new(), ignores_create, ignores_update });
         let refused = GuardedObject::create(store.clone(), path(), b"100").await;
@@ -135,11 +139,11 @@ async fn a_store_that_ignores_a_condition_is_refused_and_nothing_is_left() {
     let good = Arc::new(Careless { store: InMemory::new(), ignores_create: false, ignores_update: false });
     assert_eq!(
         write(&GuardedObject::create(good, path(), b"100").await.unwrap(), 2, "150").await,
-        Admission::Accepted
+        Admission::Accepted(())
     );
 }
 
-/// A store that answers as if there were no condition, as some that speak like S3 do.
+/// A store that ignores conditions, as some S3-compatible ones do.
 #[derive(Debug)]
 struct Careless {
     store: InMemory,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncCommands, RedisError};
-use ringfence_guard::redis::{RedisGuard, Reply, SCRIPT};
+use ringfence_guard::redis::{RedisGuard, SCRIPT};
 use ringfence_guard::{Admission, Claim, High};
 use ringfence_harness::{RedisCluster, RedisServer, Shown};
 use ringfence_wire::{Key, Token};
@@ -35,7 +35,7 @@ fn shared(token: u64, fence: u64) -> Claim {
     Claim::new(Token(token), Token(fence)).unwrap()
 }
 
-/// The first word of an error, and the rest.
+/// The code of an error, and its detail.
 fn said(error: &RedisError) -> String {
     format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default())
 }
@@ -45,23 +45,23 @@ async fn a_newer_holder_shuts_out_older_ones_and_no_live_peer() {
     let (_server, mut redis) = redis().await;
     let (a, b) = (guard("orders/42"), guard("orders/43"));
     assert_eq!(a.high(&mut redis).await.unwrap(), High::NEW);
-    assert_eq!(a.touch(&mut redis, exclusive(5)).await.unwrap(), Admission::Accepted);
-    assert_eq!(a.touch(&mut redis, shared(9, 7)).await.unwrap(), Admission::Accepted);
+    assert_eq!(a.touch(&mut redis, exclusive(5)).await.unwrap(), Admission::Accepted(()));
+    assert_eq!(a.touch(&mut redis, shared(9, 7)).await.unwrap(), Admission::Accepted(()));
     assert_eq!(a.touch(&mut redis, exclusive(5)).await.unwrap(), STALE_BELOW_7);
-    assert_eq!(a.touch(&mut redis, shared(7, 6)).await.unwrap(), Admission::Accepted);
+    assert_eq!(a.touch(&mut redis, shared(7, 6)).await.unwrap(), Admission::Accepted(()));
     assert_eq!(
         a.high(&mut redis).await.unwrap(),
         High::new(Token(7)).unwrap(),
         "an older fence does not lower it"
     );
-    assert_eq!(b.touch(&mut redis, exclusive(5)).await.unwrap(), Admission::Accepted, "keys are apart");
+    assert_eq!(b.touch(&mut redis, exclusive(5)).await.unwrap(), Admission::Accepted(()), "keys are apart");
 }
 
 #[tokio::test]
-async fn commands_are_done_by_live_holders_and_not_by_stale_ones() {
+async fn commands_of_stale_holders_are_not_done() {
     let (_server, mut redis) = redis().await;
     let k = guard("k");
-    for (claim, expected) in [(exclusive(7), Admission::Accepted), (exclusive(5), STALE_BELOW_7)] {
+    for (claim, expected) in [(exclusive(7), Admission::Accepted(())), (exclusive(5), STALE_BELOW_7)] {
         let by = claim.token().0;
         assert_eq!(k.set(&mut redis, claim, "k", by).await.unwrap(), expected);
         assert_eq!(k.hset(&mut redis, claim, "{k}:h", &[("by", by), ("n", 1)]).await.unwrap(), expected);
@@ -80,26 +80,26 @@ async fn any_command_runs_with_its_options_and_its_answer() {
     let (_server, mut redis) = redis().await;
     let k = guard("k");
     let once = redis::cmd("SET").arg("k").arg(b"\r\n\0\xff").arg("EX").arg(60).arg("NX").take();
-    let first: Reply<Option<String>> = k.run(&mut redis, exclusive(7), &["k"], &once).await.unwrap();
-    assert_eq!(first, Reply::Accepted(Some("OK".to_owned())));
-    let again: Reply<Option<String>> = k.run(&mut redis, exclusive(7), &["k"], &once).await.unwrap();
-    assert_eq!(again, Reply::Accepted(None), "let in, and not set, for it was there");
+    let first: Admission<Option<String>> = k.run(&mut redis, exclusive(7), &["k"], &once).await.unwrap();
+    assert_eq!(first, Admission::Accepted(Some("OK".to_owned())));
+    let again: Admission<Option<String>> = k.run(&mut redis, exclusive(7), &["k"], &once).await.unwrap();
+    assert_eq!(again, Admission::Accepted(None), "let in, and not set, for it was there");
     assert_eq!(redis.get::<_, Vec<u8>>("k").await.unwrap(), b"\r\n\0\xff");
     assert!(redis.ttl::<_, i64>("k").await.unwrap() > 0);
     assert_eq!(redis.ttl::<_, i64>(k.number()).await.unwrap(), -1, "the number does not expire");
     let push = redis::cmd("RPUSH").arg("{k}:l").arg(&["a", "b"]).take();
-    assert_eq!(k.run(&mut redis, exclusive(8), &["{k}:l"], &push).await.unwrap(), Reply::Accepted(2));
-    let stale: Reply<u64> = k.run(&mut redis, exclusive(7), &["{k}:l"], &push).await.unwrap();
-    assert_eq!(stale, Reply::Stale { high: Token(8) });
+    assert_eq!(k.run(&mut redis, exclusive(8), &["{k}:l"], &push).await.unwrap(), Admission::Accepted(2));
+    let stale: Admission<u64> = k.run(&mut redis, exclusive(7), &["{k}:l"], &push).await.unwrap();
+    assert_eq!(stale, Admission::Stale { high: Token(8) });
     let read = redis::cmd("LRANGE").arg("{k}:l").arg(0).arg(-1).take();
-    let all = Reply::Accepted(vec!["a".to_owned(), "b".to_owned()]);
+    let all = Admission::Accepted(vec!["a".to_owned(), "b".to_owned()]);
     assert_eq!(k.run(&mut redis, exclusive(8), &["{k}:l"], &read).await.unwrap(), all);
     let wrong: RedisError = k.set(&mut redis, exclusive(9), "k", [1, 2].as_slice()).await.unwrap_err();
     assert!(said(&wrong).contains("syntax error"), "{wrong:?}");
     assert_eq!(redis.get::<_, Vec<u8>>("k").await.unwrap(), b"\r\n\0\xff");
 }
 
-/// What was shown once took NaN and infinity for tokens, and could not touch.
+/// An earlier version of these commands accepted NaN and infinity as tokens, and could not touch.
 #[tokio::test]
 async fn the_commands_of_the_readme_are_as_it_shows_them() {
     let (server, _redis) = redis().await;
@@ -110,7 +110,7 @@ async fn the_commands_of_the_readme_are_as_it_shows_them() {
         .unwrap();
 }
 
-/// The number of such a key once was in another slot than what it guards.
+/// Once the number of such a key was in another slot than its data.
 #[test]
 fn a_key_with_a_brace_has_no_number_of_its_own() {
     for key in ["a{b}c", "{a}", "a}b", "a{b", "{}a"] {
@@ -121,7 +121,7 @@ fn a_key_with_a_brace_has_no_number_of_its_own() {
 }
 
 #[tokio::test]
-async fn what_is_no_token_is_an_error_and_changes_nothing() {
+async fn an_invalid_token_is_an_error_and_changes_nothing() {
     let (server, mut redis) = redis().await;
     for (token, fence, why) in [
         ("0", "0", "token"),
@@ -146,14 +146,14 @@ async fn what_is_no_token_is_an_error_and_changes_nothing() {
     assert_eq!(redis.keys::<_, Vec<String>>("*").await.unwrap().len(), 0);
     let largest = (1 << 53) - 1;
     let k = guard("k");
-    assert_eq!(k.touch(&mut redis, exclusive(largest)).await.unwrap(), Admission::Accepted);
+    assert_eq!(k.touch(&mut redis, exclusive(largest)).await.unwrap(), Admission::Accepted(()));
     assert_eq!(redis.get::<_, String>(k.number()).await.unwrap(), "9007199254740991");
     let stale = Admission::Stale { high: Token(largest) };
     assert_eq!(k.touch(&mut redis, exclusive(largest - 1)).await.unwrap(), stale);
 }
 
 #[tokio::test]
-async fn a_number_that_is_none_lets_nobody_in_until_an_operator_resets_it() {
+async fn a_corrupt_number_accepts_nobody_until_an_operator_resets_it() {
     let (_server, mut redis) = redis().await;
     let k = guard("k");
     for garbage in ["", "-1", "0", "seven", "7.0", " 7", "9007199254740992"] {
@@ -167,31 +167,31 @@ async fn a_number_that_is_none_lets_nobody_in_until_an_operator_resets_it() {
     assert!(said(&error).contains("WRONGTYPE"), "{error:?}");
     assert!(!redis.exists::<_, bool>("k").await.unwrap());
     k.reset(&mut redis, High::reset(Token(8)).unwrap()).await.unwrap();
-    assert_eq!(k.set(&mut redis, exclusive(8), "k", "v").await.unwrap(), Admission::Accepted);
+    assert_eq!(k.set(&mut redis, exclusive(8), "k", "v").await.unwrap(), Admission::Accepted(()));
     assert_eq!(k.set(&mut redis, exclusive(7), "k", "v").await.unwrap(), Admission::Stale { high: Token(8) });
 }
 
 #[tokio::test]
-async fn a_server_that_forgot_the_script_is_sent_it_again() {
+async fn the_script_is_sent_again_to_a_server_that_forgot_it() {
     let (_server, mut redis) = redis().await;
     let k = guard("k");
     for token in 1..20 {
         if token % 2 == 0 {
             redis::cmd("SCRIPT").arg("FLUSH").exec_async(&mut redis).await.unwrap();
         }
-        assert_eq!(k.set(&mut redis, exclusive(token), "k", token).await.unwrap(), Admission::Accepted);
+        assert_eq!(k.set(&mut redis, exclusive(token), "k", token).await.unwrap(), Admission::Accepted(()));
         assert_eq!(redis.get::<_, u64>("k").await.unwrap(), token);
     }
 }
 
 #[tokio::test]
-async fn a_full_server_does_no_command_whose_number_it_cannot_raise() {
+async fn a_full_server_does_no_command_if_it_cannot_raise_the_number() {
     let (_server, mut redis) = redis().await;
     let k = guard("k");
-    assert_eq!(k.set(&mut redis, exclusive(7), "k", "old").await.unwrap(), Admission::Accepted);
+    assert_eq!(k.set(&mut redis, exclusive(7), "k", "old").await.unwrap(), Admission::Accepted(()));
     let config = |value: &str| redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(value).take();
     config("1").exec_async(&mut redis).await.unwrap();
-    // DEL alone would be let through.
+    // DEL alone would be allowed.
     for error in [
         k.del(&mut redis, exclusive(9), "k").await.unwrap_err(),
         k.set(&mut redis, exclusive(9), "k", "new").await.unwrap_err(),
@@ -205,13 +205,13 @@ async fn a_full_server_does_no_command_whose_number_it_cannot_raise() {
 }
 
 #[tokio::test]
-async fn a_server_that_writes_to_its_disk_keeps_number_and_data_when_it_is_killed() {
+async fn a_killed_server_with_an_append_only_file_keeps_number_and_data() {
     let server =
         RedisServer::builder().line("appendonly yes").line("appendfsync always").start().await.unwrap();
     let k = guard("k");
     for token in [7, 9] {
         let mut redis = connect(&server).await;
-        assert_eq!(k.set(&mut redis, exclusive(token), "k", token).await.unwrap(), Admission::Accepted);
+        assert_eq!(k.set(&mut redis, exclusive(token), "k", token).await.unwrap(), Admission::Accepted(()));
         server.restart().await.unwrap();
         let mut redis = connect(&server).await;
         assert_eq!(redis.get::<_, u64>("k").await.unwrap(), token);
@@ -221,18 +221,18 @@ async fn a_server_that_writes_to_its_disk_keeps_number_and_data_when_it_is_kille
 }
 
 #[tokio::test]
-async fn in_a_cluster_number_and_data_are_in_one_slot_or_nothing_is_done() {
+async fn in_a_cluster_number_and_data_must_share_a_slot() {
     let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
     let client = redis::cluster::ClusterClient::new(vec![cluster.masters()[0].url()]).unwrap();
     let mut redis = client.get_async_connection().await.unwrap();
     for n in 0..50 {
         let key = format!("orders/{n}");
         let (g, tagged) = (guard(&key), format!("{{{key}}}:h"));
-        assert_eq!(g.touch(&mut redis, exclusive(7)).await.unwrap(), Admission::Accepted);
-        assert_eq!(g.set(&mut redis, exclusive(7), &key, n).await.unwrap(), Admission::Accepted);
+        assert_eq!(g.touch(&mut redis, exclusive(7)).await.unwrap(), Admission::Accepted(()));
+        assert_eq!(g.set(&mut redis, exclusive(7), &key, n).await.unwrap(), Admission::Accepted(()));
         assert_eq!(
             g.hset(&mut redis, exclusive(7), &tagged, &[("n", n)]).await.unwrap(),
-            Admission::Accepted
+            Admission::Accepted(())
         );
         assert_eq!(g.del(&mut redis, exclusive(5), &key).await.unwrap(), STALE_BELOW_7);
         assert_eq!(redis.get::<_, u64>(&key).await.unwrap(), n);

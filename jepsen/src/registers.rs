@@ -75,7 +75,7 @@ impl Register {
         };
         let mut value = 0;
         match self.guard.write(claim, || value = self.exchange(write)) {
-            Admission::Accepted => Came::Register { value },
+            Admission::Accepted(()) => Came::Register { value },
             Admission::Stale { high } => Came::Stale { high },
         }
     }

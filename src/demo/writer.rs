@@ -101,7 +101,7 @@ async fn write(arguments: Arguments) -> anyhow::Result<()> {
     }
     let new = Balances { guarded: read.guarded + task.adds, plain: read.plain + task.adds };
     let rejected_below = match accounts.write(claim, new)? {
-        Admission::Accepted => None,
+        Admission::Accepted(()) => None,
         Admission::Stale { high } => Some(high),
     };
     print(&Wrote { balance: new.guarded, rejected_below })

@@ -13,13 +13,13 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{Refused, headers};
-use crate::tasks::{AsyncGuard, AsyncGuardedKey, NotKnown, Written};
-use crate::{Claim, ClaimError};
+use crate::async_guard::{AsyncGuard, AsyncGuardedKey, FenceError, Interrupted};
+use crate::{Admission, Claim};
 
-/// Guards what the services under it write, if nobody writes it but through this layer, in this process. A clone has the
-/// same numbers.
+/// Guards the writes of the services under it, if all writes go through this layer, in this process. Clones share the
+/// numbers.
 ///
-/// The handlers find the [`Claim`](crate::Claim) in the extensions of a request that was admitted.
+/// An admitted request has its [`Claim`] in the extensions.
 pub struct GuardLayer<K, A>(Arc<Shared<K, A>>);
 
 /// A service under a [`GuardLayer`].
@@ -31,7 +31,7 @@ pub struct GuardService<S, K, A> {
 struct Shared<K, A> {
     key_of: K,
     ask: A,
-    most_bytes: usize,
+    max_bytes: usize,
     guard: AsyncGuard,
 }
 
@@ -54,33 +54,23 @@ where
     F: Future<Output = Result<Token, E>>,
     E: Display,
 {
-    /// - `key_of` says which key guards what a request asks for; `None` lets it pass unguarded.
-    /// - `ask` gets the fence of a key from the cluster, by a linearizable read (`GET /v1/keys/{key}`): when it was not
-    ///   used lately, or not since the start. A mirror's word is not enough. It has to give up after a while. An error, or a
-    ///   number that no fence can be, is answered 503.
-    /// - `most_keys`: about how many numbers are kept.
-    /// - `most_bytes`: how large a body may be. Bodies of guarded requests are read whole.
-    pub fn new(key_of: K, ask: A, most_keys: usize, most_bytes: usize) -> Self {
-        Self(Arc::new(Shared { key_of, ask, most_bytes, guard: AsyncGuard::new(most_keys) }))
+    /// - `key_of` returns the key that guards the target of a request; `None` passes it unguarded.
+    /// - `ask` gets the fence of an unknown key from the cluster, by a linearizable read (`GET /v1/keys/{key}`). The mirror
+    ///   does not suffice. It must time out. An error, or a number that cannot be a fence, is answered 503.
+    /// - `max_keys`: about how many numbers are kept.
+    /// - `max_bytes`: the largest body. Bodies of guarded requests are read whole.
+    pub fn new(key_of: K, ask: A, max_keys: usize, max_bytes: usize) -> Self {
+        Self(Arc::new(Shared { key_of, ask, max_bytes, guard: AsyncGuard::new(max_keys) }))
     }
 
-    /// The number of a key, which may have to be asked for.
-    pub async fn high(&self, key: &Key) -> Result<Token, NotKnown<E>> {
-        Ok(self.key(key).await?.high().await)
-    }
-
-    /// Sets the number, down as well, to a fence of the key that the cluster gave.
-    pub async fn reset(&self, key: &Key, fence: Token) -> Result<Result<(), ClaimError>, NotKnown<E>> {
-        Ok(self.key(key).await?.reset(fence).await)
-    }
-
-    async fn key(&self, key: &Key) -> Result<AsyncGuardedKey, NotKnown<E>> {
+    /// The guarded key, to read or reset its number. Asks the cluster if the number is unknown.
+    pub async fn key(&self, key: &Key) -> Result<AsyncGuardedKey, FenceError<E>> {
         let Shared { guard, ask, .. } = &*self.0;
         guard.key_or_ask(key, ask).await
     }
 
-    /// The request as the handler gets it, if nothing but the token can be wrong with it.
-    async fn claimed<B>(
+    /// Checks all but the number. Returns the request for the handler.
+    async fn check<B>(
         &self,
         key: &Key,
         mut parts: Parts,
@@ -91,10 +81,10 @@ where
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let claim = headers::claim(&parts.headers, key)?;
-        let body = whole(body, self.0.most_bytes).await?;
-        let known = self.key(key).await.map_err(Refused::fence_unknown)?;
+        let body = read_body(body, self.0.max_bytes).await?;
+        let guarded = self.key(key).await.map_err(Refused::fence_unknown)?;
         parts.extensions.insert(claim);
-        Ok((claim, Request::from_parts(parts, body.into()), known))
+        Ok((claim, Request::from_parts(parts, body.into()), guarded))
     }
 }
 
@@ -129,7 +119,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The clone may not be ready: the one that is takes the request.
+        // The clone may not be ready; the original is.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let guard = self.guard.clone();
@@ -139,26 +129,26 @@ where
             return Box::pin(inner.call(Request::from_parts(parts, body)));
         };
         Box::pin(async move {
-            let (claim, request, known) = match guard.claimed(&key, parts, body).await {
-                Ok(claimed) => claimed,
+            let (claim, request, guarded) = match guard.check(&key, parts, body).await {
+                Ok(checked) => checked,
                 Err(refused) => return Ok(refused.into_response()),
             };
-            match known.write(claim, move || inner.call(request)).await {
-                Written::Accepted(answer) => answer,
-                Written::Stale { high } => Ok(Refused::stale(high).into_response()),
-                Written::BrokenOff => Ok(Refused::broken_off().into_response()),
+            match guarded.write(claim, move || inner.call(request)).await {
+                Ok(Admission::Accepted(answer)) => answer,
+                Ok(Admission::Stale { high }) => Ok(Refused::stale(high).into_response()),
+                Err(Interrupted) => Ok(Refused::interrupted().into_response()),
             }
         })
     }
 }
 
-async fn whole<B: Body>(body: B, most_bytes: usize) -> Result<Bytes, Refused>
+async fn read_body<B: Body>(body: B, max_bytes: usize) -> Result<Bytes, Refused>
 where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    match Limited::new(body, most_bytes).collect().await {
-        Ok(whole) => Ok(whole.to_bytes()),
-        Err(why) if why.is::<LengthLimitError>() => Err(Refused::too_large(most_bytes)),
+    match Limited::new(body, max_bytes).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(why) if why.is::<LengthLimitError>() => Err(Refused::too_large(max_bytes)),
         Err(why) => Err(Refused::invalid("body", why.to_string())),
     }
 }

@@ -2,13 +2,13 @@ use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use ringfence_wire::{Problem, ProblemKind, Token};
 
-/// A request that was refused, as it will be answered: `application/problem+json`. Nothing was written, but where the
-/// problem is `indeterminate`.
+/// The answer to a refused request, as `application/problem+json`. Nothing was written, unless the problem is
+/// `indeterminate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(Box<Problem>);
 
 impl Refused {
-    /// 412: the token is below the number that stands with the resource.
+    /// 412: the token is below the number kept with the resource.
     pub fn stale(high: Token) -> Self {
         let mut refused = Self::new(
             ProblemKind::StaleToken,
@@ -31,8 +31,8 @@ impl Refused {
         refused
     }
 
-    pub(super) fn too_large(most_bytes: usize) -> Self {
-        Self::new(ProblemKind::TooLarge, format!("a body has at most {most_bytes} bytes"))
+    pub(super) fn too_large(max_bytes: usize) -> Self {
+        Self::new(ProblemKind::TooLarge, format!("a body has at most {max_bytes} bytes"))
     }
 
     pub(super) fn fence_unknown(why: impl std::fmt::Display) -> Self {
@@ -40,7 +40,7 @@ impl Refused {
         Self::new(ProblemKind::Unavailable, detail)
     }
 
-    pub(super) fn broken_off() -> Self {
+    pub(super) fn interrupted() -> Self {
         Self::new(ProblemKind::Indeterminate, "this server was stopped in the middle of the request")
     }
 
@@ -48,17 +48,17 @@ impl Refused {
         Self(Box::new(Problem::new(kind, detail)))
     }
 
-    /// What is wrong.
+    /// The problem.
     pub fn problem(&self) -> &Problem {
         &self.0
     }
 
-    /// The answer, in any body that is made of a text.
+    /// The response, with any body type that can be made from text.
     pub fn into_response<B: From<String>>(self) -> Response<B> {
-        let body = serde_json::to_string(&self.0).expect("problems have nothing that JSON cannot say");
+        let body = serde_json::to_string(&self.0).expect("every problem can be written as JSON");
         let mut response = Response::new(B::from(body));
         *response.status_mut() =
-            StatusCode::from_u16(self.0.status).expect("every problem has a status of HTTP");
+            StatusCode::from_u16(self.0.status).expect("every problem has an HTTP status");
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.0.kind == ProblemKind::Unavailable {

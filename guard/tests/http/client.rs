@@ -8,7 +8,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-/// A connection of HTTP/1.1. It is closed when dropped.
+/// An HTTP/1.1 connection, closed when dropped.
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
@@ -26,7 +26,7 @@ impl Connection {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let (sender, connection) = handshake(TokioIo::new(stream)).await.unwrap();
-        // How it ends, the requests tell.
+        // Its errors show in the requests.
         let driver = tokio::spawn(async { drop(connection.await) });
         Self { sender, driver }
     }

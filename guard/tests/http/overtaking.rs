@@ -1,4 +1,4 @@
-//! What a check in front of a handler would let happen.
+//! Races that a mere check before the handler would lose.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use tokio::time::timeout;
 use crate::client::Connection;
 use crate::service::{Service, exclusive};
 
-/// Long enough for a request that nothing holds up; a slower machine finds less, and nothing that is not so.
+/// Long enough for a request that nothing blocks. On a slower machine the tests may miss a fault, but report none wrongly.
 const A_WHILE: Duration = Duration::from_millis(300);
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn a_new_holder_reads_only_after_the_write_that_is_under_way() {
+async fn a_new_holder_reads_only_after_a_write_in_progress() {
     let service = Service::start(Ok(1)).await;
     let mut new = Connection::open(service.address).await;
     let old_writes = service.put("2", "slow");
@@ -33,7 +33,7 @@ async fn a_new_holder_reads_only_after_the_write_that_is_under_way() {
 }
 
 #[tokio::test]
-async fn a_write_whose_client_is_gone_is_waited_for_too() {
+async fn a_new_holder_waits_for_a_write_whose_client_is_gone() {
     let service = Service::start(Ok(1)).await;
     let mut old = Connection::open(service.address).await;
     let headers = exclusive("2");
@@ -50,13 +50,13 @@ async fn a_write_whose_client_is_gone_is_waited_for_too() {
 }
 
 #[tokio::test]
-async fn a_client_that_stops_in_the_middle_of_its_body_holds_up_nobody() {
+async fn a_client_that_stalls_in_its_body_blocks_nobody() {
     let service = Service::start(Ok(1)).await;
     let mut stopped = TcpStream::connect(service.address).await.unwrap();
     let head = "PUT /things/a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\
                 Ringfence-Key: things/a\r\nRingfence-Token: 2\r\n\r\nla";
     stopped.write_all(head.as_bytes()).await.unwrap();
-    // Whether the server has read that much already makes no difference to what must come of it.
+    // The result must be the same whether or not the server has read this part.
     timeout(A_WHILE, std::future::pending::<()>()).await.unwrap_err();
     let new = timeout(SOON, service.put("5", "new")).await.expect("the stopped client holds it up");
     assert_eq!(new.status, 200);
@@ -78,7 +78,7 @@ async fn a_handler_that_panics_leaves_the_key_to_others() {
 }
 
 #[tokio::test]
-async fn other_keys_and_what_is_not_guarded_wait_for_nobody() {
+async fn other_keys_and_unguarded_paths_do_not_wait() {
     let service = Service::start(Ok(1)).await;
     let mut other = Connection::open(service.address).await;
     let others = async {

@@ -46,7 +46,7 @@ async fn a_write_without_a_token_is_428_and_a_read_passes() {
 }
 
 #[tokio::test]
-async fn a_header_that_says_nothing_clear_is_400_and_named() {
+async fn an_ambiguous_header_is_400_and_named() {
     let service = Service::start(Ok(1)).await;
     let [key, token] = exclusive("5");
     for (field, headers) in [
@@ -77,7 +77,7 @@ async fn a_key_is_percent_decoded_once() {
     let key = [("Ringfence-Key", "things/%C3%A4%2fb%20%2541"), ("Ringfence-Token", "5")];
     assert_eq!(service.send("PUT", "/things/%C3%A4/b%20%2541", &key, "x").await.status, 200);
     let key = "things/ä/b %41".parse().unwrap();
-    assert_eq!(service.guard.high(&key).await, Ok(Token(5)));
+    assert_eq!(service.guard.key(&key).await.unwrap().high().await, Token(5));
 }
 
 #[tokio::test]
@@ -94,14 +94,14 @@ async fn after_a_restart_the_cluster_is_asked_before_anything_is_accepted() {
     assert_eq!(service.done(), Vec::<String>::new());
 }
 
-/// A number from a broken `ask` was once believed: 0 let stale tokens in, and a very large one shut everybody out.
+/// Once a number from a broken `ask` was accepted: 0 admitted stale tokens, and a very large one rejected everybody.
 #[tokio::test]
-async fn an_answer_that_is_no_fence_is_503_and_makes_no_number_known() {
+async fn an_answer_that_is_no_fence_is_503_and_makes_no_key_known() {
     for no_fence in [0, 1 << 53, u64::MAX] {
         let service = Service::start(Ok(no_fence)).await;
         let answer = service.put("5", "x").await;
         assert!(answer.problem(ProblemKind::Unavailable).detail.contains(&no_fence.to_string()));
-        assert!(service.guard.high(&"things/a".parse().unwrap()).await.is_err());
+        assert!(service.guard.key(&"things/a".parse().unwrap()).await.is_err());
         assert_eq!(service.done(), Vec::<String>::new());
     }
 }
@@ -112,8 +112,9 @@ async fn an_operator_frees_a_key_that_was_shown_a_timestamp() {
     let key = "things/a".parse().unwrap();
     assert_eq!(service.put("1790000000000", "x").await.status, 200);
     service.put("6", "x").await.problem(ProblemKind::StaleToken);
-    assert!(service.guard.reset(&key, Token(u64::MAX)).await.unwrap().is_err());
-    service.guard.reset(&key, Token(6)).await.unwrap().unwrap();
+    let guarded = service.guard.key(&key).await.unwrap();
+    assert!(guarded.reset(Token(u64::MAX)).await.is_err());
+    guarded.reset(Token(6)).await.unwrap();
     service.put("5", "x").await.problem(ProblemKind::StaleToken);
     assert_eq!(service.put("6", "x").await.status, 200);
 }

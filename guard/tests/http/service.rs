@@ -1,4 +1,4 @@
-//! A service over a real listener: things that are read and written under `/things/`, each guarded by the key of its path.
+//! A service behind a real listener: things under `/things/`, each guarded by the key in its path.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::client::{Answer, Connection};
 
-/// Who asks the cluster for a fence. Here: what the cluster would say, or that it cannot be reached.
+/// Asks the cluster for a fence. Here: a scripted answer, or that the cluster is unreachable.
 type Ask = Box<dyn Fn(Key) -> std::future::Ready<Result<Token, &'static str>> + Send + Sync>;
 pub(crate) type Guard = GuardLayer<fn(&Parts) -> Option<Key>, Ask>;
 
@@ -32,14 +32,14 @@ pub(crate) struct Things {
     written: Mutex<BTreeMap<String, String>>,
     /// What the handlers did, in order.
     pub(crate) done: Mutex<Vec<String>>,
-    /// A handler that writes `slow …` has begun.
+    /// Signals that a handler of a `slow …` write has begun.
     pub(crate) begun: Notify,
-    /// What it waits for.
+    /// Lets it go on.
     pub(crate) go_on: Semaphore,
 }
 
 impl Service {
-    /// The cluster says this number for any key, or nothing.
+    /// The cluster's answer for any key, if it answers.
     pub(crate) async fn start(fence: Result<u64, &'static str>) -> Self {
         let ask: Ask = Box::new(move |_| std::future::ready(fence.map(Token)));
         let guard = GuardLayer::new(key_of as fn(&Parts) -> Option<Key>, ask, 100, MOST_BYTES);
@@ -69,7 +69,7 @@ impl Service {
         Connection::open(self.address).await.send(method, path, headers, body).await
     }
 
-    /// An exclusive holder of `things/a` writes that.
+    /// Writes as an exclusive holder of `things/a`.
     pub(crate) async fn put(&self, token: &str, body: &str) -> Answer {
         self.send("PUT", "/things/a", &exclusive(token), body).await
     }
@@ -93,7 +93,7 @@ impl Answer {
     }
 }
 
-/// What is outside `/things/` is not guarded.
+/// Paths outside `/things/` are not guarded.
 fn key_of(parts: &Parts) -> Option<Key> {
     let path = percent_decode_str(parts.uri.path()).decode_utf8().ok()?;
     path.starts_with("/things/").then(|| path[1..].parse().ok()).flatten()

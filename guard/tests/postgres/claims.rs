@@ -14,20 +14,20 @@ async fn a_newer_holder_shuts_out_older_ones_and_no_live_peer() {
     let client = connect(&server.url()).await;
     let (a, b) = (key("orders/42"), key("orders/43"));
     assert_eq!(high(&client, &a).await.unwrap(), High::NEW);
-    assert_eq!(touch(&client, &a, exclusive(5)).await.unwrap(), Admission::Accepted);
-    assert_eq!(touch(&client, &a, shared(9, 7)).await.unwrap(), Admission::Accepted);
+    assert_eq!(touch(&client, &a, exclusive(5)).await.unwrap(), Admission::Accepted(()));
+    assert_eq!(touch(&client, &a, shared(9, 7)).await.unwrap(), Admission::Accepted(()));
     assert_eq!(touch(&client, &a, exclusive(5)).await.unwrap(), STALE_BELOW_7);
-    assert_eq!(touch(&client, &a, shared(7, 6)).await.unwrap(), Admission::Accepted);
+    assert_eq!(touch(&client, &a, shared(7, 6)).await.unwrap(), Admission::Accepted(()));
     assert_eq!(
         high(&client, &a).await.unwrap(),
         High::new(Token(7)).unwrap(),
         "an older fence does not lower it"
     );
-    assert_eq!(touch(&client, &b, exclusive(5)).await.unwrap(), Admission::Accepted, "keys are apart");
+    assert_eq!(touch(&client, &b, exclusive(5)).await.unwrap(), Admission::Accepted(()), "keys are apart");
 }
 
 #[tokio::test]
-async fn what_is_no_token_is_an_error_and_changes_nothing() {
+async fn an_invalid_token_is_an_error_and_changes_nothing() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
     for (claim, why) in [
@@ -69,7 +69,7 @@ async fn a_fence_of_null_is_the_token() {
     }
 }
 
-/// In autocommit a claim is over before the write that it is to guard. That once was not noticed.
+/// In autocommit a claim ends before the write that it should guard. Once that went unnoticed.
 #[tokio::test]
 async fn a_claim_that_is_alone_in_its_transaction_is_an_error_and_raises_nothing() {
     let server = guarded().await;
@@ -88,7 +88,7 @@ async fn a_claim_that_is_alone_in_its_transaction_is_an_error_and_raises_nothing
 }
 
 #[tokio::test]
-async fn a_claim_in_a_transaction_with_more_in_it_is_never_taken_for_one_that_is_alone() {
+async fn a_claim_with_other_statements_in_its_transaction_is_not_alone() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
     client.batch_execute("CREATE TABLE t AS SELECT 0 AS n").await.unwrap();
@@ -117,17 +117,17 @@ async fn a_claim_in_a_transaction_with_more_in_it_is_never_taken_for_one_that_is
             client.batch_execute("COMMIT").await.expect(begin);
         }
     }
-    // These are meant to be alone.
+    // These may be alone.
     client.execute("SELECT ringfence.touch($1, $2)", &[&"k", &7_i64]).await.unwrap();
     client.batch_execute("SELECT * FROM ringfence.admit('k', 7)").await.unwrap();
 }
 
 #[tokio::test]
-async fn an_operator_lets_a_bricked_key_go_on_and_nobody_else_does() {
+async fn only_an_operator_resets_a_key() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
     let k = key("k");
-    assert_eq!(touch(&client, &k, exclusive(1_790_000_000_000_000)).await.unwrap(), Admission::Accepted);
+    assert_eq!(touch(&client, &k, exclusive(1_790_000_000_000_000)).await.unwrap(), Admission::Accepted(()));
     let stale = Admission::Stale { high: Token(1_790_000_000_000_000) };
     assert_eq!(touch(&client, &k, exclusive(8)).await.unwrap(), stale);
     client
@@ -145,23 +145,23 @@ async fn an_operator_lets_a_bricked_key_go_on_and_nobody_else_does() {
         assert_eq!(code(&client.batch_execute(&sql).await.unwrap_err()), "23514");
     }
     reset(&client, &k, eight).await.unwrap();
-    assert_eq!(touch(&writer, &k, exclusive(8)).await.unwrap(), Admission::Accepted);
+    assert_eq!(touch(&writer, &k, exclusive(8)).await.unwrap(), Admission::Accepted(()));
     assert_eq!(touch(&writer, &k, exclusive(7)).await.unwrap(), Admission::Stale { high: Token(8) });
 }
 
 #[tokio::test]
-async fn a_claim_waits_for_the_transaction_before_it_and_sees_how_that_ended() {
+async fn a_claim_waits_for_the_transaction_before_it_and_sees_its_outcome() {
     let server = guarded().await;
     let (mut first, watcher) = (connect(&server.url()).await, connect(&server.url()).await);
-    // New: there is no row to lock yet.
+    // A new key: there is no row to lock yet.
     for (state, before) in [("new", None), ("known", Some(exclusive(1)))] {
         for commits in [true, false] {
             let k = key(&format!("{state}/{commits}"));
             if let Some(claim) = before {
-                assert_eq!(touch(&watcher, &k, claim).await.unwrap(), Admission::Accepted);
+                assert_eq!(touch(&watcher, &k, claim).await.unwrap(), Admission::Accepted(()));
             }
             let newer = first.transaction().await.unwrap();
-            assert_eq!(admit(&newer, &k, exclusive(7)).await.unwrap(), Admission::Accepted);
+            assert_eq!(admit(&newer, &k, exclusive(7)).await.unwrap(), Admission::Accepted(()));
             let client = connect(&server.url()).await;
             let of_older = k.clone();
             let older = tokio::spawn(async move { touch(&client, &of_older, exclusive(5)).await.unwrap() });
@@ -171,7 +171,7 @@ async fn a_claim_waits_for_the_transaction_before_it_and_sees_how_that_ended() {
                 (STALE_BELOW_7, 7)
             } else {
                 newer.rollback().await.unwrap();
-                (Admission::Accepted, 5)
+                (Admission::Accepted(()), 5)
             };
             assert_eq!(ends(older).await, expected, "{k:?}");
             assert_eq!(high(&watcher, &k).await.unwrap(), High::new(Token(left)).unwrap(), "{k:?}");
@@ -185,12 +185,12 @@ async fn a_new_holder_reads_what_the_old_one_wrote_before_its_touch() {
     let mut old = connect(&server.url()).await;
     old.batch_execute("CREATE TABLE t AS SELECT 0 AS n").await.unwrap();
     let writing = old.transaction().await.unwrap();
-    assert_eq!(admit(&writing, &key("k"), exclusive(5)).await.unwrap(), Admission::Accepted);
+    assert_eq!(admit(&writing, &key("k"), exclusive(5)).await.unwrap(), Admission::Accepted(()));
     writing.batch_execute("UPDATE t SET n = 1").await.unwrap();
     let mut new = connect(&server.url()).await;
     let reads = tokio::spawn(async move {
         let reading = new.transaction().await.unwrap();
-        assert_eq!(admit(&reading, &key("k"), exclusive(7)).await.unwrap(), Admission::Accepted);
+        assert_eq!(admit(&reading, &key("k"), exclusive(7)).await.unwrap(), Admission::Accepted(()));
         reading.query_one("SELECT n FROM t", &[]).await.unwrap().get::<_, i32>(0)
     });
     waiting(&connect(&server.url()).await, 1).await;
@@ -198,17 +198,17 @@ async fn a_new_holder_reads_what_the_old_one_wrote_before_its_touch() {
     assert_eq!(ends(reads).await, 1);
 }
 
-/// The number is written even where it does not change: else this transaction would be let in, and read `n` as it was
+/// The number is written even if it does not change: otherwise this transaction would be admitted, and read `n` from
 /// before the other one.
 #[tokio::test]
 async fn a_snapshot_from_before_another_claim_is_a_serialization_failure() {
     let server = guarded().await;
     let (mut client, other) = (connect(&server.url()).await, connect(&server.url()).await);
-    assert_eq!(touch(&other, &key("k"), exclusive(7)).await.unwrap(), Admission::Accepted);
+    assert_eq!(touch(&other, &key("k"), exclusive(7)).await.unwrap(), Admission::Accepted(()));
     let repeatable = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
     let transaction = repeatable.start().await.unwrap();
     transaction.batch_execute("SELECT 1").await.unwrap();
-    assert_eq!(touch(&other, &key("k"), exclusive(7)).await.unwrap(), Admission::Accepted);
+    assert_eq!(touch(&other, &key("k"), exclusive(7)).await.unwrap(), Admission::Accepted(()));
     assert_eq!(code(&admit(&transaction, &key("k"), exclusive(7)).await.unwrap_err()), "40001");
 }
 
@@ -226,13 +226,16 @@ async fn after_a_stale_claim_nothing_of_the_transaction_lands() {
 }
 
 #[tokio::test]
-async fn clients_that_share_one_connection_by_transactions_are_guarded_alike() {
+async fn clients_that_share_a_connection_by_transactions_are_guarded() {
     let server = guarded().await;
     let bouncer = PgBouncer::start(&server, 1).await.unwrap();
     let (mut one, mut two) = (connect(&bouncer.url()).await, connect(&bouncer.url()).await);
     for token in 1..20 {
         let transaction = one.transaction().await.unwrap();
-        assert_eq!(admit(&transaction, &key("k"), exclusive(token * 2)).await.unwrap(), Admission::Accepted);
+        assert_eq!(
+            admit(&transaction, &key("k"), exclusive(token * 2)).await.unwrap(),
+            Admission::Accepted(())
+        );
         transaction.commit().await.unwrap();
         let transaction = two.transaction().await.unwrap();
         let stale = Admission::Stale { high: Token(token * 2) };
@@ -242,16 +245,16 @@ async fn clients_that_share_one_connection_by_transactions_are_guarded_alike() {
 }
 
 #[tokio::test]
-async fn a_holder_that_pauses_in_its_transaction_is_ended_by_the_server_and_writes_nothing() {
+async fn the_server_ends_a_holder_that_pauses_in_its_transaction() {
     let server = guarded().await;
     let (mut old, new) = (connect(&server.url()).await, connect(&server.url()).await);
     old.batch_execute("CREATE TABLE t AS SELECT 0 AS n").await.unwrap();
     let paused = old.transaction().await.unwrap();
-    assert_eq!(admit(&paused, &key("k"), exclusive(5)).await.unwrap(), Admission::Accepted);
+    assert_eq!(admit(&paused, &key("k"), exclusive(5)).await.unwrap(), Admission::Accepted(()));
     let then_pause = "UPDATE t SET n = 1; SET LOCAL idle_in_transaction_session_timeout = '300ms'";
     paused.batch_execute(then_pause).await.unwrap();
     let touches = tokio::spawn(async move {
-        assert_eq!(touch(&new, &key("k"), exclusive(7)).await.unwrap(), Admission::Accepted);
+        assert_eq!(touch(&new, &key("k"), exclusive(7)).await.unwrap(), Admission::Accepted(()));
         new.query_one("SELECT n FROM t", &[]).await.unwrap().get::<_, i32>(0)
     });
     assert_eq!(ends(touches).await, 0);

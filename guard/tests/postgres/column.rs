@@ -4,24 +4,24 @@ use crate::database::{code, connect, ends, guarded, waiting};
 use crate::shown::{bound, shown, try_bound};
 
 const FORM: &str = "**SQL, by a column.**";
-/// What README.md warns of: the number is looked up elsewhere.
+/// The mistake that README.md warns of: the number is in another table.
 const ELSEWHERE: &str =
     "UPDATE accounts SET balance = :balance WHERE id = :id AND (SELECT high FROM numbers) <= :token";
 
-/// A table of accounts with the columns that README.md adds, in which account 1 has 100.
+/// Creates the table of accounts with the columns of README.md, and account 1 with 100.
 async fn accounts(client: &Client) {
     client.batch_execute("CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint)").await.unwrap();
     client.batch_execute(&shown(FORM, "add")).await.unwrap();
     client.batch_execute("INSERT INTO accounts (id, balance) VALUES (1, 100)").await.unwrap();
 }
 
-/// The rows that the statement changed.
+/// Returns the number of changed rows.
 async fn run(client: &Client, label: &str, id: i64, token: Option<i64>, fence: Option<i64>) -> u64 {
     let named = [("id", Some(id)), ("balance", token), ("token", token), ("fence", fence)];
     bound(client, &shown(FORM, label), &named).await
 }
 
-/// Balance, number, and whether it is a tombstone.
+/// The balance, the number, and whether the row is a tombstone.
 async fn row(client: &Client, id: i64) -> Option<(Option<i64>, i64, bool)> {
     let row =
         client.query_opt("SELECT balance, high, deleted FROM accounts WHERE id = $1", &[&id]).await.unwrap();
@@ -88,7 +88,7 @@ async fn a_timestamp_in_nanoseconds_is_refused_by_the_column() {
 
 /// A plain INSERT of a stale holder once landed, as there was no row whose number could reject it.
 #[tokio::test]
-async fn a_row_that_was_touched_before_it_was_made_or_was_deleted_rejects_a_stale_insert() {
+async fn a_tombstone_rejects_a_stale_insert() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
     accounts(&client).await;
@@ -110,7 +110,7 @@ async fn a_row_that_was_touched_before_it_was_made_or_was_deleted_rejects_a_stal
 }
 
 #[tokio::test]
-async fn a_write_that_waited_is_judged_by_the_number_that_stands_then_if_that_is_in_its_own_row() {
+async fn a_write_that_waited_sees_the_new_number_only_in_its_own_row() {
     let server = guarded().await;
     let (watcher, new) = (connect(&server.url()).await, connect(&server.url()).await);
     accounts(&watcher).await;

@@ -9,7 +9,7 @@ use crate::database::{connect, guarded, refused};
 async fn a_row_of_300_mb_is_written_under_the_triggers() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
-    // The text is stored compressed; reading it makes 300 MB.
+    // The text is stored compressed; reading it takes 300 MB.
     client
         .batch_execute(
             "CREATE TABLE orders (id int PRIMARY KEY, total int, body text);
@@ -30,7 +30,7 @@ async fn a_row_of_300_mb_is_written_under_the_triggers() {
 
 /// Each claim once rewrote the list of those before it, and each row read all of it.
 #[tokio::test]
-async fn eight_times_as_many_claims_and_rows_are_about_eight_times_the_work() {
+async fn claims_and_rows_take_linear_time() {
     const FEW: i64 = 1_000;
     let server = guarded().await;
     let client = connect(&server.url()).await;
@@ -54,7 +54,7 @@ async fn eight_times_as_many_claims_and_rows_are_about_eight_times_the_work() {
     assert!(many < 24 * few, "{FEW}: {few} ticks; {}: {many} ticks", 8 * FEW);
 }
 
-/// A claim once matched a pattern with the whole text that it came in: beyond 256 MB it failed.
+/// A claim once matched a pattern against the whole message that contained it: beyond 256 MB it failed.
 #[tokio::test]
 async fn a_claim_and_a_write_of_280_mb_in_one_string_are_accepted() {
     let server = guarded().await;
@@ -68,7 +68,7 @@ async fn a_claim_and_a_write_of_280_mb_in_one_string_are_accepted() {
     assert_eq!(size, 280_000_000);
 }
 
-/// The processor's time that the client's backend has had; on a busy machine that is not the time which passes.
+/// The CPU time of the client's backend; on a busy machine, elapsed time says little.
 async fn cpu_ticks(client: &Client) -> u64 {
     let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();

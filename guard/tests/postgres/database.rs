@@ -18,12 +18,12 @@ pub(crate) async fn guarded() -> PostgresServer {
 
 pub(crate) async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
-    // It ends with the client, or with the server.
+    // The driver ends with the client or the server.
     tokio::spawn(connection);
     client
 }
 
-/// Waits until so many transactions wait for another one.
+/// Waits until this many transactions wait for another one.
 pub(crate) async fn waiting(client: &Client, transactions: i64) {
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
     let look = || async {
@@ -33,7 +33,7 @@ pub(crate) async fn waiting(client: &Client, transactions: i64) {
     until(SOON, "transactions wait for others", look).await.unwrap();
 }
 
-/// What a task that is about to end gives.
+/// The result of a task that is about to end.
 pub(crate) async fn ends<T>(task: JoinHandle<T>) -> T {
     tokio::time::timeout(SOON, task).await.unwrap().unwrap()
 }
@@ -45,7 +45,7 @@ pub(crate) async fn refused(client: &Client, sql: &str) -> String {
     code(&error).to_owned()
 }
 
-/// The five characters that say which error it is.
+/// The SQLSTATE of an error.
 pub(crate) fn code(error: &Error) -> &str {
     error.code().unwrap().code()
 }

@@ -11,33 +11,33 @@ use crate::database::{connect, exclusive, guarded, key};
 
 const WRITERS: u64 = 4;
 const KILLS: u64 = 5;
-/// How many answers come between two kills.
+/// Answers between two kills.
 const ANSWERS: usize = 200;
 
-/// Writes with its token, in the transaction that claims.
+/// Claims and writes in one transaction.
 async fn write(client: &mut Client, key: &Key, token: u64) -> Result<(), Error> {
     let transaction = client.transaction().await?;
     let admission = admit(&transaction, key, exclusive(token)).await?;
-    assert_eq!(admission, Admission::Accepted, "{key:?} {token}");
+    assert_eq!(admission, Admission::Accepted(()), "{key:?} {token}");
     let sql = "UPDATE t SET n = $1 WHERE key = $2";
     let number = i64::try_from(token).unwrap();
     transaction.execute(sql, &[&number, &key.as_str()]).await?;
     transaction.commit().await
 }
 
-/// Writes with ever newer tokens until the server is gone, and tells of each that was acknowledged.
-async fn writes(url: Arc<str>, key: Key, first: u64, told: mpsc::UnboundedSender<(Key, u64)>) {
+/// Writes with rising tokens until the server is gone, and reports each acknowledged one.
+async fn writes(url: Arc<str>, key: Key, first: u64, answers: mpsc::UnboundedSender<(Key, u64)>) {
     let mut client = connect(&url).await;
     for token in first.. {
         if write(&mut client, &key, token).await.is_err() {
             return;
         }
-        told.send((key.clone(), token)).unwrap();
+        answers.send((key.clone(), token)).unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_server_killed_in_the_middle_forgets_no_number_that_was_acknowledged() {
+async fn a_killed_server_keeps_every_acknowledged_number() {
     let server = guarded().await;
     let url: Arc<str> = server.url().into();
     let client = connect(&url).await;
@@ -48,17 +48,19 @@ async fn a_server_killed_in_the_middle_forgets_no_number_that_was_acknowledged()
     }
     let mut acknowledged: BTreeMap<Key, u64> = keys.iter().map(|k| (k.clone(), 0)).collect();
     for kill in 1..=KILLS {
-        let (tell, mut told) = mpsc::unbounded_channel();
+        let (sender, mut answers) = mpsc::unbounded_channel();
         let first = kill * 1_000_000;
-        let writers: Vec<_> =
-            keys.iter().map(|k| tokio::spawn(writes(url.clone(), k.clone(), first, tell.clone()))).collect();
-        drop(tell);
+        let writers: Vec<_> = keys
+            .iter()
+            .map(|k| tokio::spawn(writes(url.clone(), k.clone(), first, sender.clone())))
+            .collect();
+        drop(sender);
         for _ in 0..ANSWERS {
-            let (k, token) = told.recv().await.unwrap();
+            let (k, token) = answers.recv().await.unwrap();
             acknowledged.insert(k, token);
         }
         server.kill().await.unwrap();
-        while let Some((k, token)) = told.recv().await {
+        while let Some((k, token)) = answers.recv().await {
             acknowledged.insert(k, token);
         }
         for writer in writers {

@@ -1,4 +1,4 @@
-//! What README.md shows is what runs here.
+//! Runs the statements of README.md.
 
 use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
@@ -19,7 +19,7 @@ pub(crate) fn shown(form: &str, label: &str) -> String {
     statements.join("\n")
 }
 
-/// Runs one statement with the named parameters, whose types the server infers; how many rows it changed.
+/// Runs one statement with named parameters, whose types the server infers. Returns the number of changed rows.
 pub(crate) async fn bound(client: &Client, sql: &str, named: &[(&str, Option<i64>)]) -> u64 {
     try_bound(client, sql, named).await.expect(sql)
 }

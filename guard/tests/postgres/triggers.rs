@@ -14,7 +14,7 @@ const TABLES: &str = "
 const PROTECT: &str = "
     SELECT ringfence.protect('settings', 'settings');
     SELECT ringfence.protect('orders', 'orders/', 'id');";
-/// What the file once told its users to make.
+/// The triggers that an earlier version of the file told users to create.
 const BY_HAND: &str = "
     CREATE TRIGGER guarded BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON settings
       FOR EACH STATEMENT EXECUTE FUNCTION ringfence.demand_claim('settings');
@@ -130,7 +130,7 @@ async fn protecting_a_table_again_replaces_its_guard_and_any_text_is_a_key() {
     assert_eq!(refused(&client, "DELETE FROM orders").await, "RF428", "the guard before stands");
 }
 
-/// Once nothing looked at TRUNCATE where each row has its key, and no claim can cover it.
+/// Once TRUNCATE was unguarded for tables with a key for each row, which no claim can cover.
 #[tokio::test]
 async fn a_table_with_a_key_for_each_row_cannot_be_truncated() {
     let server = guarded().await;
@@ -142,9 +142,9 @@ async fn a_table_with_a_key_for_each_row_cannot_be_truncated() {
     client.batch_execute(&format!("BEGIN; {both}; DELETE FROM orders; COMMIT")).await.unwrap();
 }
 
-/// Once a trigger of the parent was asked only if the statement named the parent.
+/// Once a trigger of the parent ran only if the statement named the parent.
 #[tokio::test]
-async fn partitions_and_inheriting_tables_are_guarded_whichever_of_them_a_write_names() {
+async fn partitions_and_inheriting_tables_are_guarded_under_any_name() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
     for (name, makes) in [
@@ -182,7 +182,7 @@ async fn partitions_and_inheriting_tables_are_guarded_whichever_of_them_a_write_
             }
         }
     }
-    // A new partition has the triggers for rows at once.
+    // A new partition has the row triggers at once.
     client
         .batch_execute("CREATE TABLE parted_new PARTITION OF parted_child FOR VALUES FROM (100) TO (200)")
         .await
@@ -192,9 +192,9 @@ async fn partitions_and_inheriting_tables_are_guarded_whichever_of_them_a_write_
     assert_eq!(refused(&client, "TRUNCATE parted_new").await, "RF428");
 }
 
-/// Triggers that ran BEFORE the row was written once judged an id that another one changed after them.
+/// Triggers that ran BEFORE the write once checked an id that another trigger changed later.
 #[tokio::test]
-async fn an_id_that_another_trigger_changes_is_judged_as_it_is_written() {
+async fn an_id_changed_by_another_trigger_is_checked_as_written() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
     with(&client, PROTECT).await;
@@ -214,16 +214,19 @@ async fn an_id_that_another_trigger_changes_is_judged_as_it_is_written() {
     assert_eq!(refused(&client, &format!("{claim_107}; {moves}")).await, "RF428", "it becomes 207");
 }
 
-/// Claims once were a setting, which a session can keep: then its next ones failed, or counted for others.
+/// Claims once were a setting, which a session can keep: its next claims failed, or counted for other clients.
 #[tokio::test]
-async fn nothing_is_left_behind_on_a_pooled_connection_and_a_setting_harms_nobody() {
+async fn no_claim_remains_on_a_pooled_connection() {
     let server = guarded().await;
     let bouncer = PgBouncer::start(&server, 1).await.unwrap();
     let (mut one, two) = (connect(&bouncer.url()).await, connect(&bouncer.url()).await);
     with(&one, PROTECT).await;
     for left in ["no JSON", "[1]", "{\"settings\": \"7\"}"] {
         let transaction = one.transaction().await.unwrap();
-        assert_eq!(admit(&transaction, &key("settings"), exclusive(7)).await.unwrap(), Admission::Accepted);
+        assert_eq!(
+            admit(&transaction, &key("settings"), exclusive(7)).await.unwrap(),
+            Admission::Accepted(())
+        );
         transaction.batch_execute("UPDATE settings SET value = value + 1").await.unwrap();
         transaction.batch_execute(&format!("SET ringfence.claims = '{left}'")).await.unwrap();
         transaction.commit().await.unwrap();
@@ -233,9 +236,9 @@ async fn nothing_is_left_behind_on_a_pooled_connection_and_a_setting_harms_nobod
     assert_eq!(value[0].get::<_, i32>(0), 3);
 }
 
-/// In a server that the table was restored into, transactions are numbered anew.
+/// A server into which the table was restored reuses transaction numbers.
 #[tokio::test]
-async fn a_claim_of_a_transaction_of_the_same_number_elsewhere_counts_for_nothing() {
+async fn a_claim_by_the_same_transaction_number_of_another_server_does_not_count() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
     with(&client, PROTECT).await;
@@ -244,9 +247,9 @@ async fn a_claim_of_a_transaction_of_the_same_number_elsewhere_counts_for_nothin
     assert_eq!(refused(&client, &format!("{restored}; UPDATE settings SET value = 1")).await, "RF428");
 }
 
-/// The condition of a trigger follows the column, the name in its arguments does not: the two once judged two columns.
+/// A trigger's condition follows a renamed column, the name in its arguments does not: once they checked two columns.
 #[tokio::test]
-async fn a_new_column_in_the_place_of_a_renamed_id_is_no_way_past_the_guard() {
+async fn a_new_column_with_the_name_of_a_renamed_id_does_not_bypass_the_guard() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
     with(&client, PROTECT).await;
@@ -265,7 +268,7 @@ async fn a_new_column_in_the_place_of_a_renamed_id_is_no_way_past_the_guard() {
     client.batch_execute(&format!("BEGIN; {claim}; DELETE FROM orders; COMMIT")).await.unwrap();
 }
 
-/// Two sessions with other settings would derive two keys for one row.
+/// Two sessions with different settings would derive two keys for one row.
 #[tokio::test]
 async fn an_id_whose_text_depends_on_settings_is_refused() {
     let server = guarded().await;

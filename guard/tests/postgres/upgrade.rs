@@ -5,7 +5,7 @@ use ringfence_wire::Token;
 
 use crate::database::{code, connect, exclusive, guarded, key, refused};
 
-/// What an earlier file had made, as far as it is not replaced, and a trigger as it told its users to make.
+/// What an earlier version of the file created and this one does not replace, and a trigger as it told users to create.
 const EARLIER: &str = "
     CREATE SCHEMA ringfence;
     CREATE TABLE ringfence.guard (
@@ -28,13 +28,13 @@ const EARLIER: &str = "
 async fn installing_it_again_keeps_the_numbers() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
-    assert_eq!(touch(&client, &key("k"), exclusive(7)).await.unwrap(), Admission::Accepted);
+    assert_eq!(touch(&client, &key("k"), exclusive(7)).await.unwrap(), Admission::Accepted(()));
     client.batch_execute(postgres::SQL).await.unwrap();
     assert_eq!(high(&client, &key("k")).await.unwrap(), High::new(Token(7)).unwrap());
 }
 
 #[tokio::test]
-async fn an_earlier_install_keeps_its_numbers_and_its_triggers_and_can_replace_them() {
+async fn an_earlier_version_keeps_its_numbers_and_triggers_and_can_replace_them() {
     let server = PostgresServer::start().await.unwrap();
     let client = connect(&server.url()).await;
     client.batch_execute(EARLIER).await.unwrap();
@@ -52,9 +52,9 @@ async fn an_earlier_install_keeps_its_numbers_and_its_triggers_and_can_replace_t
     }
 }
 
-/// What another role made in advance would run with the rights of the role that installs the guard.
+/// Objects created in advance by another role would run with the rights of the guard's owner.
 #[tokio::test]
-async fn a_schema_that_another_role_has_a_hand_in_is_refused() {
+async fn a_schema_with_objects_of_another_role_is_refused() {
     let server = PostgresServer::start().await.unwrap();
     let client = connect(&server.url()).await;
     client.batch_execute("CREATE ROLE other").await.unwrap();

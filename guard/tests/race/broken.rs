@@ -1,4 +1,4 @@
-//! Guards with one mistake each: the referee must see it.
+//! Guards with one mistake each, which the referee must detect.
 
 use std::sync::Mutex;
 
@@ -7,14 +7,14 @@ use ringfence_guard::{Admission, Claim, High};
 use crate::race::{ROUNDS, race};
 use crate::resource::Resource;
 
-/// Which mistake.
+/// The mistake.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mistake {
     /// The number rises to the token, not to the fence.
     RaisesToTheToken,
-    /// A new holder reads without having raised the number.
+    /// A new holder reads without a touch.
     ReadsUntouched,
-    /// The number is compared first, and the write is done afterwards.
+    /// The check and the write are not atomic.
     ComparesThenWrites,
 }
 
@@ -37,7 +37,7 @@ impl Broken {
 impl Resource for Broken {
     fn touch(&self, claim: Claim) -> Admission {
         match self.mistake {
-            Mistake::ReadsUntouched => Admission::Accepted,
+            Mistake::ReadsUntouched => Admission::Accepted(()),
             _ => self.admit(claim),
         }
     }
@@ -75,7 +75,7 @@ fn a_guard_that_raises_to_the_token_shuts_out_live_holders() {
 }
 
 #[test]
-fn who_reads_untouched_loses_updates() {
+fn a_read_without_a_touch_loses_updates() {
     let report = race(ROUNDS, &broken(Mistake::ReadsUntouched));
     assert!(report.lost_updates > 0, "{report:?}");
 }

@@ -21,12 +21,12 @@ impl Resource for GuardedFile {
     }
 }
 
-/// A file that is replaced as a whole, as the guarded one, and asks nobody for a token.
+/// A file that is replaced as a whole, as the guarded one, without a token.
 struct Plain(PathBuf);
 
 impl Resource for Plain {
     fn touch(&self, _: Claim) -> Admission {
-        Admission::Accepted
+        Admission::Accepted(())
     }
 
     fn read(&self) -> u64 {
@@ -37,7 +37,7 @@ impl Resource for Plain {
         let new = self.0.with_extension(claim.token().to_string());
         fs::write(&new, number.to_string()).unwrap();
         fs::rename(new, &self.0).unwrap();
-        Admission::Accepted
+        Admission::Accepted(())
     }
 }
 

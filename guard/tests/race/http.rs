@@ -67,7 +67,7 @@ async fn read(State(number): State<Arc<AtomicU64>>) -> String {
 }
 
 async fn write(State(number): State<Arc<AtomicU64>>, body: String) {
-    // Long enough for others to come between, if anything lets them.
+    // Long enough for others to get in between, if they can.
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
@@ -78,7 +78,7 @@ impl Resource for Service {
     fn touch(&self, claim: Claim) -> Admission {
         match self.guarded {
             true => admission(&self.send("GET", Some(claim), "")),
-            false => Admission::Accepted,
+            false => Admission::Accepted(()),
         }
     }
 
@@ -93,7 +93,7 @@ impl Resource for Service {
 
 fn admission(answer: &Answer) -> Admission {
     if answer.status == 200 {
-        return Admission::Accepted;
+        return Admission::Accepted(());
     }
     let problem: Problem = serde_json::from_slice(&answer.body).unwrap();
     assert_eq!(problem.kind, ProblemKind::StaleToken);

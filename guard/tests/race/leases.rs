@@ -1,4 +1,4 @@
-//! The leases that are raced with: those of a real table, on one key, in a time that passes when the race says so.
+//! The leases of the race: of a real table, on one key, on a manual clock.
 
 use std::num::NonZeroU32;
 use std::sync::{Mutex, MutexGuard};
@@ -13,7 +13,7 @@ pub(crate) struct Leases {
     table: Mutex<LeaseTable>,
 }
 
-/// A lease as its holder knows it.
+/// A lease, as its holder sees it.
 #[derive(Debug)]
 pub(crate) struct Lease {
     id: LeaseId,
@@ -26,7 +26,7 @@ impl Leases {
         Self { key: "raced/for".parse().unwrap(), table: Mutex::new(LeaseTable::new()) }
     }
 
-    /// Waits in line for a lease. Time passes while it does. `None`: it is not wanted any more.
+    /// Waits in the queue for a lease. Time passes meanwhile. `None` if the race has ended.
     pub(crate) fn acquire(&self, mode: Mode, ttl_ms: u32, wanted: impl Fn() -> bool) -> Option<Lease> {
         let id = LeaseId::random();
         let acquire = Command::Acquire(Box::new(Acquire {
@@ -51,7 +51,7 @@ impl Leases {
         None
     }
 
-    /// The full time-to-live again, and the fence of now, unless it ended.
+    /// Renews the lease, unless it has ended; updates the fence.
     pub(crate) fn renew(&self, lease: &mut Lease) {
         if let Outcome::Standing(grant) = self.apply(Command::Renew { lease_id: lease.id, ttl: None }) {
             lease.claim = claim(&grant);
@@ -62,14 +62,14 @@ impl Leases {
         self.apply(Command::Release { lease_id: lease.id });
     }
 
-    /// Lets so much time pass that the lease has ended.
+    /// Advances the clock until the lease has expired.
     pub(crate) fn outlast(&self, lease: &Lease) {
         while self.is_live(lease) {
             self.pass(100);
         }
     }
 
-    /// Whether it has not ended yet; so it never had before either.
+    /// Whether it has not ended yet.
     pub(crate) fn is_live(&self, lease: &Lease) -> bool {
         self.table().is_live(&self.key, lease.claim.token())
     }
@@ -91,7 +91,7 @@ impl Leases {
     }
 }
 
-/// A semaphore, a read lock, or alone.
+/// A semaphore, a read lock, or exclusive.
 pub(crate) fn mode(draw: u64) -> Mode {
     match draw % 4 {
         0 => Mode::Shared { limit: NonZeroU32::new(3) },

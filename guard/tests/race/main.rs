@@ -1,11 +1,11 @@
-//! Holders race for each kind of resource: real ones, over a real lease table whose clock is turned by hand.
+//! Holders race for each kind of resource, with a real lease table on a manual clock.
 //!
-//! Half a dozen holders, each a thread, take leases on one key, exclusive and shared, touch, read, renew, write and release.
-//! Many are *late*: their time-to-live is over before they write, often with a newer holder at work already. Every
-//! exclusive holder adds one to what it read, every shared one writes what it read; so at the end the number in the
-//! resource is that of the exclusive writes that were accepted, or an update was lost.
+//! Half a dozen holders, one thread each, acquire leases on one key, exclusive and shared, touch, read, renew, write and
+//! release. Many are *late*: their lease expires before they write, often with a newer holder at work already. Every
+//! exclusive holder writes what it read plus one, every shared holder what it read. So unless an update was lost, the number in the
+//! resource at the end is the count of accepted exclusive writes.
 //!
-//! Each resource is raced for twice: with its guard nothing may go wrong, and without it must. `broken` shows the
+//! Each resource is raced for twice: with its guard nothing may go wrong, and without it something must. `broken` shows the
 //! referee guards with one mistake each.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -34,7 +34,7 @@ struct Plain(AtomicU64);
 
 impl Resource for Plain {
     fn touch(&self, _: Claim) -> Admission {
-        Admission::Accepted
+        Admission::Accepted(())
     }
 
     fn read(&self) -> u64 {
@@ -43,7 +43,7 @@ impl Resource for Plain {
 
     fn write(&self, _: Claim, number: u64) -> Admission {
         self.0.store(number, SeqCst);
-        Admission::Accepted
+        Admission::Accepted(())
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use crate::race::{ROUNDS, race};
 use crate::resource::Resource;
 
-/// An object in the store in memory, which has conditional puts as S3 has.
+/// An object in the in-memory store, which has conditional puts as S3 does.
 struct Guarded {
     runtime: Runtime,
     object: GuardedObject,
@@ -30,7 +30,7 @@ impl Resource for Guarded {
     }
 }
 
-/// The same store, with puts that ask for nothing.
+/// The same store, with unconditional puts.
 struct Plain {
     runtime: Runtime,
     store: InMemory,
@@ -38,7 +38,7 @@ struct Plain {
 
 impl Resource for Plain {
     fn touch(&self, _: Claim) -> Admission {
-        Admission::Accepted
+        Admission::Accepted(())
     }
 
     fn read(&self) -> u64 {
@@ -48,7 +48,7 @@ impl Resource for Plain {
 
     fn write(&self, _: Claim, number: u64) -> Admission {
         self.runtime.block_on(self.store.put(&path(), number.to_string().into())).unwrap();
-        Admission::Accepted
+        Admission::Accepted(())
     }
 }
 

@@ -2,7 +2,7 @@ use std::sync::Mutex;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// Connections for holders that block: one each, as many as there are holders, and a runtime that drives them.
+/// A connection for each blocking holder, and a runtime that drives them.
 pub(crate) struct Pool<C> {
     runtime: Runtime,
     idle: Mutex<Vec<C>>,
@@ -18,7 +18,7 @@ impl<C> Pool<C> {
         self.runtime.block_on(future)
     }
 
-    /// Does `what` with a connection that nobody else uses meanwhile; if there is none, `connect` makes one.
+    /// Does `what` with an unused connection; if there is none, `connect` makes one.
     pub(crate) fn with<T>(&self, connect: impl AsyncFnOnce() -> C, what: impl AsyncFnOnce(&mut C) -> T) -> T {
         let idle = self.idle.lock().unwrap().pop();
         self.block_on(async {

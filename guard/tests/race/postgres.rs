@@ -9,9 +9,9 @@ use crate::pool::Pool;
 use crate::race::{ROUNDS, race};
 use crate::resource::Resource;
 
-/// Fewer than there are holders.
+/// Fewer than the holders.
 const BOUNCED: usize = 3;
-/// What the pooler adds is to be seen, once each form was raced for without.
+/// Fewer rounds: these only show what the pooler adds.
 const POOLED_ROUNDS: u64 = ROUNDS / 5;
 const TABLE: &str = "
     CREATE TABLE t (id int PRIMARY KEY, n bigint, high bigint NOT NULL DEFAULT 0);
@@ -19,13 +19,13 @@ const TABLE: &str = "
 const TRIGGER: &str = "SELECT ringfence.protect('t', 't/', 'id')";
 const WRITE: &str = "UPDATE t SET n = $1 WHERE id = 1";
 
-/// The forms of `postgres.sql`, and what is none.
+/// The forms of `postgres.sql`, and two wrong ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Function,
     Column,
     Trigger,
-    /// The claim is made in a transaction of its own, before the one that writes.
+    /// The claim is in a transaction of its own, before the one that writes.
     ClaimedBefore,
     Unguarded,
 }
@@ -86,13 +86,13 @@ impl Number {
             .await
             .unwrap();
         if updated == 1 {
-            return Admission::Accepted;
+            return Admission::Accepted(());
         }
         let row = client.query_typed_one("SELECT high FROM t", &[]).await.unwrap();
         Admission::Stale { high: Token(row.get::<_, i64>(0).unsigned_abs()) }
     }
 
-    /// As in any language: an error says that the token is stale.
+    /// As in any language: a stale token is an error.
     async fn claim_and_write(&self, client: &mut Client, claim: Claim, number: u64) -> Admission {
         let transaction = client.transaction().await.unwrap();
         let (token, fence) = (bigint(claim.token().0), bigint(claim.fence().0));
@@ -109,14 +109,14 @@ impl Number {
         }
         transaction.execute_typed(WRITE, &[(&bigint(number), Type::INT8)]).await.unwrap();
         transaction.commit().await.unwrap();
-        Admission::Accepted
+        Admission::Accepted(())
     }
 }
 
 impl Resource for Number {
     fn touch(&self, claim: Claim) -> Admission {
         self.with(async |client| match self.form {
-            Form::Unguarded => Admission::Accepted,
+            Form::Unguarded => Admission::Accepted(()),
             Form::Column => Self::update(client, claim, None).await,
             _ => touch(client, &self.key, claim).await.unwrap(),
         })
@@ -151,7 +151,7 @@ impl Resource for Number {
             }
             transaction.execute_typed(WRITE, &[(&bigint(number), Type::INT8)]).await.unwrap();
             transaction.commit().await.unwrap();
-            Admission::Accepted
+            Admission::Accepted(())
         })
     }
 }
@@ -161,32 +161,32 @@ fn bigint(number: u64) -> i64 {
 }
 
 #[test]
-fn postgres_rejects_late_holders_and_nobody_else_by_a_function_in_the_transaction() {
+fn the_function_form_rejects_late_holders_and_nobody_else() {
     race(ROUNDS, &Number::new(Form::Function)).assert_right();
 }
 
 #[test]
-fn postgres_rejects_late_holders_and_nobody_else_by_a_column_of_the_row() {
+fn the_column_form_rejects_late_holders_and_nobody_else() {
     race(ROUNDS, &Number::new(Form::Column)).assert_right();
 }
 
 #[test]
-fn postgres_rejects_late_holders_and_nobody_else_by_a_trigger() {
+fn the_trigger_form_rejects_late_holders_and_nobody_else() {
     race(ROUNDS, &Number::new(Form::Trigger)).assert_right();
 }
 
 #[test]
-fn postgres_rejects_late_holders_through_a_pooler_by_a_function() {
+fn the_function_form_rejects_late_holders_through_a_pooler() {
     race(POOLED_ROUNDS, &Number::pooled(Form::Function)).assert_right();
 }
 
 #[test]
-fn postgres_rejects_late_holders_through_a_pooler_by_a_column() {
+fn the_column_form_rejects_late_holders_through_a_pooler() {
     race(POOLED_ROUNDS, &Number::pooled(Form::Column)).assert_right();
 }
 
 #[test]
-fn postgres_rejects_late_holders_through_a_pooler_by_a_trigger() {
+fn the_trigger_form_rejects_late_holders_through_a_pooler() {
     race(POOLED_ROUNDS, &Number::pooled(Form::Trigger)).assert_right();
 }
 

@@ -10,7 +10,7 @@ use crate::resource::Resource;
 pub(crate) const ROUNDS: u64 = 10_000;
 const HOLDERS: usize = 6;
 
-/// Lets the holders race for a new `resource` until so many leases were granted.
+/// Races for a new `resource` until this many leases were granted.
 pub(crate) fn race(rounds: u64, resource: &impl Resource) -> Report {
     assert_eq!(resource.read(), 0, "it is new");
     let (leases, referee) = (Leases::new(), Referee::new(rounds, HOLDERS));
@@ -20,7 +20,7 @@ pub(crate) fn race(rounds: u64, resource: &impl Resource) -> Report {
                 let mut dice = Dice::new();
                 let _ends = EndsIfBroken(&referee);
                 while referee.is_on() {
-                    // Who will be late has a short lease. The others renew or release theirs in time.
+                    // A holder that will be late takes a short lease. The others renew or release in time.
                     let late = dice.below(2) == 0;
                     let ttl_ms = if late { 100 } else { 600_000 };
                     let mode = mode(dice.below(4));
@@ -36,7 +36,7 @@ pub(crate) fn race(rounds: u64, resource: &impl Resource) -> Report {
     referee.report(resource.read())
 }
 
-/// Without it, the others would wait for ever for a holder that panicked.
+/// Ends the race on a panic: the others would wait for this holder for ever.
 struct EndsIfBroken<'a>(&'a Referee);
 
 impl Drop for EndsIfBroken<'_> {
@@ -47,7 +47,7 @@ impl Drop for EndsIfBroken<'_> {
     }
 }
 
-/// A lease from its grant to its last write, which may be long after its end.
+/// A lease from its grant to its last write, which may come long after it expired.
 struct Round<'a, R> {
     lease: Lease,
     late: bool,
@@ -119,7 +119,7 @@ impl Dice {
         (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % end
     }
 
-    /// Lets the other holders run, or not.
+    /// Sometimes yields to the other holders.
     fn dawdle(&mut self) {
         for _ in 0..self.below(4) {
             thread::yield_now();

@@ -37,7 +37,7 @@ impl Resource for Number {
     fn touch(&self, claim: Claim) -> Admission {
         match &self.guard {
             Some(guard) => self.with(async |redis| guard.touch(redis, claim).await.unwrap()),
-            None => Admission::Accepted,
+            None => Admission::Accepted(()),
         }
     }
 
@@ -50,7 +50,7 @@ impl Resource for Number {
             Some(guard) => guard.set(redis, claim, "number", number).await.unwrap(),
             None => {
                 redis.set::<_, _, ()>("number", number).await.unwrap();
-                Admission::Accepted
+                Admission::Accepted(())
             }
         })
     }

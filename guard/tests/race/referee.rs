@@ -1,4 +1,4 @@
-//! Sees what the holders do, and counts what went wrong. It knows the rules, not the guard's number.
+//! Observes the holders, and counts what went wrong. It knows the rules, not the guard's number.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex};
@@ -32,27 +32,27 @@ struct Course {
     rounds_left: u64,
     /// The largest fence whose holder knows that its touch was accepted.
     touched: Option<Token>,
-    /// How many holders do not wait in [`Referee::newer_holder`].
+    /// The number of holders not waiting in [`Referee::newer_holder`].
     awake: usize,
 }
 
-/// What came of a race.
+/// The result of a race.
 #[derive(Debug)]
 #[allow(dead_code, reason = "it is printed")]
 pub(crate) struct Report {
     pub(crate) exclusive_rounds: u64,
     pub(crate) shared_rounds: u64,
-    /// How often a time-to-live was over before a write.
+    /// How often a lease expired before a write.
     pub(crate) late: u64,
-    /// Touches and writes of dead holders that were rejected.
+    /// Rejected touches and writes of dead holders.
     pub(crate) rejected: u64,
     pub(crate) exclusive_writes: u64,
     pub(crate) shared_writes: u64,
-    /// Writes that were begun when a fence above their token stood already, and landed.
+    /// Accepted writes that began when a touch had already raised the fence above their token.
     pub(crate) stale_writes: u64,
-    /// Touches and writes that were rejected, of leases that were live even afterwards.
+    /// Rejected touches and writes of leases that were still live afterwards.
     pub(crate) live_shut_out: u64,
-    /// Exclusive writes that were accepted and are not in the result.
+    /// Accepted exclusive writes missing from the result.
     pub(crate) lost_updates: u64,
 }
 
@@ -62,7 +62,7 @@ impl Referee {
         Self { counts: Counts::default(), course: Mutex::new(course), changed: Condvar::new() }
     }
 
-    /// Whether the race is still on.
+    /// Whether the race goes on.
     pub(crate) fn is_on(&self) -> bool {
         self.course.lock().unwrap().rounds_left > 0
     }
@@ -78,12 +78,12 @@ impl Referee {
         self.changed.notify_all();
     }
 
-    /// A holder's time-to-live is over.
+    /// A holder's lease has expired.
     pub(crate) fn late(&self) {
         add_one(&self.counts.late);
     }
 
-    /// Waits until somebody has shut the holder out; but not if all others wait too, nor beyond the race.
+    /// Waits until another holder has shut this one out, unless all others wait too or the race has ended.
     pub(crate) fn newer_holder(&self, claim: Claim) {
         let mut course = self.course.lock().unwrap();
         course.awake -= 1;
@@ -93,16 +93,16 @@ impl Referee {
         course.awake += 1;
     }
 
-    /// A holder's thread panics: nobody waits for it.
+    /// A holder's thread has panicked: ends the race.
     pub(crate) fn broken_off(&self) {
         self.course.lock().unwrap().rounds_left = 0;
         self.changed.notify_all();
     }
 
-    /// What became of a touch.
+    /// Notes the outcome of a touch.
     pub(crate) fn touched(&self, leases: &Leases, lease: &Lease, admission: Admission) {
         match admission {
-            Admission::Accepted => {
+            Admission::Accepted(()) => {
                 let mut course = self.course.lock().unwrap();
                 course.touched = course.touched.max(Some(lease.claim.fence()));
                 self.changed.notify_all();
@@ -111,16 +111,16 @@ impl Referee {
         }
     }
 
-    /// Whether a write that is begun now must be rejected.
+    /// Whether a write that begins now must be rejected.
     pub(crate) fn must_reject(&self, claim: Claim) -> bool {
         self.course.lock().unwrap().is_dead(claim)
     }
 
-    /// What became of a write.
+    /// Notes the outcome of a write.
     pub(crate) fn wrote(&self, leases: &Leases, lease: &Lease, must_reject: bool, admission: Admission) {
         match (admission, lease.mode) {
-            (Admission::Accepted, Mode::Exclusive) => add_one(&self.counts.exclusive_writes),
-            (Admission::Accepted, Mode::Shared { .. }) => add_one(&self.counts.shared_writes),
+            (Admission::Accepted(()), Mode::Exclusive) => add_one(&self.counts.exclusive_writes),
+            (Admission::Accepted(()), Mode::Shared { .. }) => add_one(&self.counts.shared_writes),
             (Admission::Stale { .. }, _) => self.rejected(leases, lease),
         }
         if must_reject && admission.is_accepted() {
@@ -135,7 +135,7 @@ impl Referee {
         }
     }
 
-    /// The end: this is what the resource holds.
+    /// The result, given the final number in the resource.
     pub(crate) fn report(self, number: u64) -> Report {
         let counts = self.counts;
         let exclusive_writes = counts.exclusive_writes.into_inner();
@@ -162,7 +162,7 @@ impl Course {
 }
 
 impl Report {
-    /// Nothing went wrong, though much could have.
+    /// Nothing went wrong, in a race that exercised everything.
     pub(crate) fn assert_right(&self) {
         eprintln!("guarded: {self:?}");
         let exercised = [
@@ -177,7 +177,7 @@ impl Report {
         assert_eq!((self.stale_writes, self.live_shut_out, self.lost_updates), (0, 0, 0), "{self:?}");
     }
 
-    /// What must go wrong where nobody compares anything.
+    /// What must go wrong without a guard.
     pub(crate) fn assert_wrong(&self) {
         eprintln!("without a guard: {self:?}");
         assert!(self.stale_writes > 0 && self.lost_updates > 0, "{self:?}");
