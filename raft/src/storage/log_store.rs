@@ -205,7 +205,7 @@ impl LogStore {
 impl LogContents {
     /// Of the log in `dir`, which nobody writes to; nothing is changed.
     pub(crate) fn read(dir: &Path) -> Result<Self, LogError> {
-        Self::of(ringfence_wal::read(dir)?)
+        Self::of(ringfence_wal::read(&ringfence_wal::disk::System, dir)?)
     }
 
     fn of(records: Vec<(u64, Record)>) -> Result<Self, LogError> {

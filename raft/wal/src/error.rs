@@ -1,25 +1,25 @@
-//! Why a log was not opened.
+//! Why a log does not open.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-/// Why a log was not opened. Each is a sentence for an operator; none of them is solved by trying again,
-/// except perhaps [`OpenError::Io`].
+/// Why a log does not open. Each is a sentence for an operator; retrying helps none of them, except perhaps
+/// [`OpenError::Io`].
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A file or folder could not be read, written or synced.
+    /// A file or directory could not be read, written or synced.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On what.
+        /// Its file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Acknowledged records are damaged or missing, or may be. Nothing was changed.
+    /// Acknowledged records are, or may be, damaged or missing. Nothing was changed.
     #[error("the log is damaged: {} at byte {offset}: {what}", file.display())]
     Damaged {
         /// The segment.
@@ -29,7 +29,7 @@ pub enum OpenError {
         /// What was found and what was expected.
         what: String,
     },
-    /// The log was written by another version of this program.
+    /// Another version of this program wrote the log.
     #[error(
         "{} has log format {found}, this program knows only format {known}: use the version that wrote it",
         file.display()
@@ -42,15 +42,15 @@ pub enum OpenError {
         /// The format this program writes and reads.
         known: u16,
     },
-    /// The folder holds something that is not part of a log.
-    #[error("{} is no part of a log: the folder may hold nothing but the log's own segments", path.display())]
+    /// The directory holds something that is not part of a log.
+    #[error("{} is no part of a log: the directory may hold nothing but the log's own segments", path.display())]
     Foreign {
         /// What was found.
         path: PathBuf,
     },
 }
 
-/// Whether the process, or the system, has no file descriptor left: of itself this says nothing against a file.
+/// Whether the process, or the system, has run out of file descriptors. Such an error says nothing against a file.
 pub fn lacks_descriptors(error: &io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error())).contains(&error.raw_os_error())
 }

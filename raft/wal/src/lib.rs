@@ -82,56 +82,26 @@
 //! log refuses to open although nothing that was acknowledged is lost.
 
 mod blocks;
+mod dir;
+pub mod disk;
 mod error;
 mod flush;
 mod flusher;
-mod folder;
 mod frame;
 mod header;
 mod options;
 mod queue;
+mod record;
 mod recover;
 mod scan;
 mod sector;
 mod segment;
+mod segments;
 mod wal;
-
-use std::io;
-use std::time::Duration;
-
-use bytes::Bytes;
 
 pub use error::{OpenError, lacks_descriptors};
 pub use options::{OnFlush, Options};
+pub use queue::Stats;
+pub use record::{Done, MAX_PAYLOAD, Record, Records};
 pub use recover::read;
 pub use wal::Wal;
-
-/// The largest payload of a record: 1 GiB.
-pub const MAX_PAYLOAD: usize = 1 << 30;
-
-/// What is stored. The log does not look into it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// What the payload is, for the owner.
-    pub kind: u8,
-    /// At most [`MAX_PAYLOAD`] bytes; may be empty.
-    pub payload: Bytes,
-}
-
-/// Told by the flusher thread when an append is on disk, or that it will not be.
-pub type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
-
-/// Counters of an open log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stats {
-    /// Flushes since opening.
-    pub flushes: u64,
-    /// Bytes written by them, sector heads included.
-    pub bytes: u64,
-    /// How long the last of them took, from the first write to the end of the sync.
-    pub last_flush: Duration,
-    /// How long the flush takes that is under way, until all are told who wait for it; zero where none is.
-    pub flushing: Duration,
-    /// Bytes of a torn tail that opening cut off.
-    pub cut_bytes: u64,
-}

@@ -1,22 +1,21 @@
 //! Sizes, and the hook for metrics.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::sector::SECTOR;
 
-/// How a log is kept. The sizes may differ from one opening to the next.
+/// How to keep a log. The sizes may differ from one opening to the next.
 #[derive(Clone)]
 pub struct Options {
     /// A segment that would grow beyond this is followed by a new one. 64 MiB.
     pub segment_bytes: u64,
-    /// Segments are zeroed ahead by this much at a time. 4 MiB; rounded up to whole sectors, at least two. Of whole
-    /// blocks of 4 KiB, or flushes go through the page cache.
+    /// Segments are zeroed ahead by this much at a time. 4 MiB; rounded up to whole sectors, at least two. Flushes bypass
+    /// the page cache only if it is a multiple of 4 KiB.
     pub step_bytes: u32,
-    /// No more than this is written at once, unless a single record is larger. 16 MiB.
+    /// The most that one flush writes, unless a single record is larger. 16 MiB.
     pub flush_bytes: usize,
-    /// Called by the flusher thread after each flush, with its duration and size in bytes.
+    /// Called by the flusher after each flush, with its duration and size in bytes.
     pub on_flush: Option<OnFlush>,
 }
 
@@ -24,8 +23,8 @@ pub struct Options {
 pub type OnFlush = Arc<dyn Fn(Duration, usize) + Send + Sync>;
 
 impl Options {
-    /// With a step that the file format allows, and flushes that fit a segment with its header and the note
-    /// that the log goes on in the next.
+    /// Rounds the step to one that the format allows, and limits flushes so that one fits a segment with its header and
+    /// roll note.
     pub(crate) fn rounded(mut self) -> Self {
         let room = self.segment_bytes.saturating_sub(2 * SECTOR as u64);
         self.flush_bytes = self.flush_bytes.min(usize::try_from(room).unwrap_or(usize::MAX));
@@ -39,15 +38,5 @@ impl Options {
 impl Default for Options {
     fn default() -> Self {
         Self { segment_bytes: 64 << 20, step_bytes: 4 << 20, flush_bytes: 16 << 20, on_flush: None }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("segment_bytes", &self.segment_bytes)
-            .field("step_bytes", &self.step_bytes)
-            .field("flush_bytes", &self.flush_bytes)
-            .finish_non_exhaustive()
     }
 }

@@ -1,13 +1,27 @@
 //! What waits between the appenders and the flusher.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::frame::FRAME_HEAD;
-use crate::{Done, Record, Stats};
+use crate::record::{Done, Record};
 
-/// One thing for the flusher to do. They are done in order.
+/// Counters of an open log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Flushes since opening.
+    pub flushes: u64,
+    /// Bytes they wrote, sector heads included.
+    pub bytes: u64,
+    /// Duration of the last of them, from the first write to the end of the sync.
+    pub last_flush: Duration,
+    /// Age of the flush under way, which ends when its callbacks have returned; zero if there is none.
+    pub flushing: Duration,
+    /// Bytes of a torn tail that opening cut off.
+    pub cut_bytes: u64,
+}
+
+/// One thing for the flusher to do, in order.
 pub(crate) enum Item {
     Record(Record),
     Done(Done),
@@ -15,7 +29,7 @@ pub(crate) enum Item {
 }
 
 impl Item {
-    /// What counts of it against the memory that the queue may take.
+    /// The bytes for which it counts in the queue.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Record(record) => (FRAME_HEAD + record.payload.len()) as u64,
@@ -25,21 +39,12 @@ impl Item {
 }
 
 /// Shared by the appenders and the flusher. The lock is never held while the disk is busy.
-pub(crate) struct Shared {
-    queue: Mutex<Queue>,
+pub(crate) struct Queue {
+    state: Mutex<State>,
     filled: Condvar,
-    /// Bytes of records that are queued, or in the flush under way.
-    queued_bytes: AtomicU64,
-    flushes: AtomicU64,
-    bytes: AtomicU64,
-    last_flush_nanos: AtomicU64,
-    /// When the flush under way began, in nanoseconds from `made`; 0 where none is.
-    flushing_since: AtomicU64,
-    made: Instant,
-    cut: u64,
 }
 
-struct Queue {
+struct State {
     items: Vec<Item>,
     last_sequence: u64,
     /// Whether anybody waits for what is queued. Records that nobody waits for ride along with the next flush.
@@ -47,113 +52,108 @@ struct Queue {
     /// Waking a thread costs a system call even if it does not sleep.
     is_flusher_asleep: bool,
     is_closed: bool,
+    /// Bytes of records that are queued, or in the flush under way.
+    bytes: u64,
+    flushing_since: Option<Instant>,
+    stats: Stats,
 }
 
-impl Shared {
-    pub(crate) fn new(last_sequence: u64, cut: u64) -> Self {
-        let queue = Queue {
+impl Queue {
+    pub(crate) fn new(last_sequence: u64, cut_bytes: u64) -> Self {
+        let state = State {
             items: Vec::new(),
             last_sequence,
             is_due: false,
             is_flusher_asleep: false,
             is_closed: false,
+            bytes: 0,
+            flushing_since: None,
+            stats: Stats { cut_bytes, ..Stats::default() },
         };
-        Self {
-            queue: Mutex::new(queue),
-            filled: Condvar::new(),
-            queued_bytes: AtomicU64::new(0),
-            flushes: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            last_flush_nanos: AtomicU64::new(0),
-            flushing_since: AtomicU64::new(0),
-            made: Instant::now(),
-            cut,
-        }
+        Self { state: Mutex::new(state), filled: Condvar::new() }
     }
 
-    /// Queues items, `records` of which are records of `bytes` in all, and gives the sequence of the last record.
+    /// Queues items, `records` of which are records of `bytes` in all, and returns the sequence of the last record.
     pub(crate) fn put(&self, items: impl IntoIterator<Item = Item>, records: u64, bytes: u64) -> u64 {
-        self.queued_bytes.fetch_add(bytes, Relaxed);
-        let mut queue = self.lock();
-        let queued = queue.items.len();
-        queue.items.extend(items);
-        queue.is_due |= queue.items[queued..].iter().any(|item| !matches!(item, Item::Record(_)));
-        queue.last_sequence += records;
-        let last_sequence = queue.last_sequence;
-        self.wake(queue);
+        let mut state = self.lock();
+        let queued = state.items.len();
+        state.items.extend(items);
+        state.is_due |= state.items[queued..].iter().any(|item| !matches!(item, Item::Record(_)));
+        state.bytes += bytes;
+        state.last_sequence += records;
+        let last_sequence = state.last_sequence;
+        self.wake(state);
         last_sequence
     }
 
     /// Lets the flusher end once everything queued is done.
     pub(crate) fn close(&self) {
-        let mut queue = self.lock();
-        queue.is_closed = true;
-        self.wake(queue);
+        let mut state = self.lock();
+        state.is_closed = true;
+        self.wake(state);
     }
 
-    /// Waits for items that somebody waits for, and takes them all; `false` once closed and empty.
+    /// Takes all items, if anybody waits for any of them or the log is closed; `false` if there is nothing to do.
     pub(crate) fn take(&self, items: &mut Vec<Item>) -> bool {
-        let mut queue = self.lock();
-        while !queue.is_due {
-            if queue.is_closed {
-                std::mem::swap(&mut queue.items, items);
-                return !items.is_empty();
-            }
-            queue.is_flusher_asleep = true;
-            queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            queue.is_flusher_asleep = false;
+        let mut state = self.lock();
+        if state.is_due || state.is_closed {
+            state.is_due = false;
+            std::mem::swap(&mut state.items, items);
         }
-        queue.is_due = false;
-        std::mem::swap(&mut queue.items, items);
-        true
+        !items.is_empty()
     }
 
-    pub(crate) fn queued_bytes(&self) -> u64 {
-        self.queued_bytes.load(Relaxed)
+    /// Waits until there is something to take, or the log is closed.
+    pub(crate) fn wait(&self) {
+        let mut state = self.lock();
+        while !state.is_due && !state.is_closed {
+            state.is_flusher_asleep = true;
+            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.is_flusher_asleep = false;
+        }
     }
 
-    /// Records of so many bytes are on disk, or never will be.
-    pub(crate) fn settled(&self, bytes: u64) {
-        self.queued_bytes.fetch_sub(bytes, Relaxed);
+    /// Bytes of records that are not on disk yet.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.lock().bytes
     }
 
-    pub(crate) fn begin_flush(&self, at: Instant) {
-        self.flushing_since.store((at - self.made).as_nanos().max(1) as u64, Relaxed);
+    pub(crate) fn begin_flush(&self, now: Instant) {
+        self.lock().flushing_since = Some(now);
+    }
+
+    /// A flush wrote `written` bytes, or failed and wrote none. The records of it, `records` bytes of the queue, are on
+    /// disk or never will be.
+    pub(crate) fn wrote(&self, written: Option<usize>, took: Duration, records: u64) {
+        let mut state = self.lock();
+        state.bytes -= records;
+        if let Some(bytes) = written {
+            state.stats.flushes += 1;
+            state.stats.bytes += bytes as u64;
+            state.stats.last_flush = took;
+        }
     }
 
     pub(crate) fn end_flush(&self) {
-        self.flushing_since.store(0, Relaxed);
+        self.lock().flushing_since = None;
     }
 
-    pub(crate) fn count_flush(&self, took: Duration, bytes: usize) {
-        self.flushes.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(bytes as u64, Relaxed);
-        self.last_flush_nanos.store(took.as_nanos() as u64, Relaxed);
+    pub(crate) fn stats(&self, now: Instant) -> Stats {
+        let state = self.lock();
+        let flushing =
+            state.flushing_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        Stats { flushing, ..state.stats }
     }
 
-    pub(crate) fn stats(&self) -> Stats {
-        let flushing = match self.flushing_since.load(Relaxed) {
-            0 => Duration::ZERO,
-            since => self.made.elapsed().saturating_sub(Duration::from_nanos(since)),
-        };
-        Stats {
-            flushes: self.flushes.load(Relaxed),
-            bytes: self.bytes.load(Relaxed),
-            last_flush: Duration::from_nanos(self.last_flush_nanos.load(Relaxed)),
-            flushing,
-            cut_bytes: self.cut,
-        }
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock, and the state is consistent at every step.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Nothing panics while it holds the lock, and the queue is whole at every step.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes the flusher if it sleeps, after letting go of the lock it will want.
-    fn wake(&self, queue: MutexGuard<'_, Queue>) {
-        let is_asleep = queue.is_flusher_asleep && (queue.is_due || queue.is_closed);
-        drop(queue);
+    /// Wakes the flusher if it sleeps, after releasing the lock that it will want.
+    fn wake(&self, state: MutexGuard<'_, State>) {
+        let is_asleep = state.is_flusher_asleep && (state.is_due || state.is_closed);
+        drop(state);
         if is_asleep {
             self.filled.notify_one();
         }

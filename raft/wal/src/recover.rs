@@ -1,103 +1,90 @@
-//! Opening: reading all segments, refusing what cannot be, cutting a torn tail.
+//! Opening: read all segments, refuse what cannot be, cut off a torn tail.
 
-use std::fs::{self, File};
-use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::Record;
+use crate::dir;
+use crate::disk::{Disk, File, Mode};
 use crate::error::OpenError;
-use crate::folder;
 use crate::frame::{Frame, NOTE_FORGOTTEN, NOTE_ROLLED};
 use crate::header::{Header, Refused, VERSION};
+use crate::options::Options;
+use crate::record::{Record, Records};
 use crate::scan::{Damage, Extent, scan};
 use crate::sector::{SECTOR, Sector};
 use crate::segment::Segment;
+use crate::segments::Segments;
 
-/// A log that was read and may be written to.
-pub(crate) struct Recovered {
-    pub(crate) records: Vec<(u64, Record)>,
-    /// First sequences of all segments, the one being written included.
-    pub(crate) segments: Vec<u64>,
-    pub(crate) active: Segment,
-    /// The folder itself, open to be synced.
-    pub(crate) folder: File,
-    pub(crate) next_sequence: u64,
-    pub(crate) next_flush: u64,
-    /// Bytes of a torn tail that were cut off.
-    pub(crate) cut: u64,
-}
-
-/// Opens the log in a folder, or makes a new one with segments that grow by `step`.
-pub(crate) fn recover(dir: &Path, step: u32) -> Result<Recovered, OpenError> {
-    folder::create(dir)?;
-    let mut names = folder::list(dir)?;
-    folder::remove_unfinished(dir)?;
-    let Some((reader, tail, unused)) = read_all(dir, &names, File::options().read(true).write(true))? else {
-        return start(dir, step);
+/// Opens the log in a directory, or creates one. Returns what to write to, the records, and how many bytes of a torn tail
+/// were cut off.
+pub(crate) fn recover(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    options: Options,
+) -> Result<(Segments, Records, u64), OpenError> {
+    dir::create(&**disk, dir)?;
+    let mut firsts = dir::list(&**disk, dir)?;
+    remove_unfinished(&**disk, dir)?;
+    let open_dir = disk.open(dir, Mode::Read).map_err(OpenError::io("open", dir))?;
+    let mut cut = 0;
+    let mut reader = Reader::new(&**disk, dir, Mode::Write);
+    let active = match reader.read_all(&firsts)? {
+        None => {
+            firsts = vec![1];
+            let header =
+                Header { log: random(), first_flush: 1, first_sequence: 1, step: options.step_bytes };
+            Segment::create(&**disk, dir, &*open_dir, header)
+                .map_err(OpenError::io("make a segment in", dir))?
+        }
+        Some(tail) => {
+            if let Some(unused) = reader.unused.take() {
+                firsts.pop();
+                disk.remove(&unused).map_err(OpenError::io("remove", &unused))?;
+            }
+            open_dir.sync_all().map_err(OpenError::io("sync", dir))?;
+            cut = tail.report_torn();
+            let Tail { path, file, header, length, extent, last_flush, .. } = tail;
+            let end = (extent.end * SECTOR) as u64;
+            let failed = OpenError::io("write", &path);
+            Segment::resume(&**disk, path.clone(), file, header, last_flush.as_flattened(), end, length)
+                .map_err(failed)?
+        }
     };
-    if let Some(path) = unused {
-        names.pop();
-        fs::remove_file(&path).map_err(OpenError::io("remove", &path))?;
-    }
-    folder::sync(dir).map_err(OpenError::io("sync", dir))?;
-    let cut = tail.report_torn();
-    let Tail { path, file, header, length, extent, last_flush, .. } = tail;
-    let end = (extent.end * SECTOR) as u64;
-    let active = Segment::resume(path.clone(), file, header, last_flush.as_flattened(), end, length)
-        .map_err(OpenError::io("write", &path))?;
-    Ok(Recovered {
-        records: reader.records,
-        segments: names,
+    let segments = Segments {
+        disk: Arc::clone(disk),
+        options,
+        dir: dir.to_owned(),
+        open_dir: open_dir.into(),
+        firsts,
         active,
-        folder: folder::open(dir)?,
-        next_sequence: reader.next_sequence,
+        is_overlong: false,
         next_flush: reader.flush + 1,
-        cut,
-    })
+        next_sequence: reader.next_sequence,
+    };
+    Ok((segments, reader.records, cut))
 }
 
-/// The records of the log in a folder, with their sequences. Nothing is changed: what opening would cut off or
-/// remove is passed over. Nobody may be writing to the log.
+/// The records of the log in a directory, with their sequences. Changes nothing: skips what opening would cut off or
+/// remove. Nobody may be writing to the log.
 ///
 /// # Errors
-/// As of [`Wal::open`](crate::Wal::open); also if there is no such folder.
-pub fn read(dir: &Path) -> Result<Vec<(u64, Record)>, OpenError> {
-    let names = folder::list(dir)?;
-    Ok(read_all(dir, &names, File::options().read(true))?
-        .map_or_else(Vec::new, |(reader, ..)| reader.records))
+/// As of [`Wal::open`](crate::Wal::open); also if there is no such directory.
+pub fn read(disk: &dyn Disk, dir: &Path) -> Result<Records, OpenError> {
+    let mut reader = Reader::new(disk, dir, Mode::Read);
+    reader.read_all(&dir::list(disk, dir)?)?;
+    Ok(reader.records)
 }
 
-/// Reads these segments. Gives what was read, the last of them, and the path of one behind that, if there is one
-/// that was never used; `None` if there are no segments.
-fn read_all<'a>(
-    dir: &'a Path,
-    names: &[u64],
-    how: &fs::OpenOptions,
-) -> Result<Option<(Reader<'a>, Tail, Option<PathBuf>)>, OpenError> {
-    let Some(&first) = names.first() else { return Ok(None) };
-    let mut reader = Reader::new(dir, first);
-    let mut tail = None;
-    for (position, &first) in names.iter().enumerate() {
-        tail = Some(reader.segment(first, position + 1 == names.len(), tail.take(), how)?);
+fn remove_unfinished(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+    let path = dir::temporary_path(dir);
+    match disk.remove(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(OpenError::io("remove", &path)(error))
+        }
+        _ => Ok(()),
     }
-    let mut tail = tail.expect("there is at least one segment");
-    let mut unused = None;
-    if let Some(before) = tail.unused_after.take() {
-        unused = Some(tail.path);
-        tail = *before;
-    }
-    reader.finish(&tail)?;
-    Ok(Some((reader, tail, unused)))
-}
-
-fn start(dir: &Path, step: u32) -> Result<Recovered, OpenError> {
-    let header = Header { log: random(), first_flush: 1, first_sequence: 1, step };
-    let folder = folder::open(dir)?;
-    let active = Segment::create(dir, &folder, header).map_err(OpenError::io("make a segment in", dir))?;
-    let (records, segments) = (Vec::new(), vec![1]);
-    Ok(Recovered { records, segments, active, folder, next_sequence: 1, next_flush: 1, cut: 0 })
 }
 
 /// The keys of the standard library's hash maps are random, and enough to tell one log from another.
@@ -108,58 +95,74 @@ fn random() -> u64 {
 
 /// What has been read so far.
 struct Reader<'a> {
+    disk: &'a dyn Disk,
     dir: &'a Path,
+    mode: Mode,
     log: Option<u64>,
-    records: Vec<(u64, Record)>,
+    records: Records,
     next_sequence: u64,
     /// Number of the last flush, whole or torn.
     flush: u64,
     /// The segments before this sequence may be gone.
     forgotten: u64,
     sectors: Vec<Sector>,
+    /// The last segment, if it is to be removed: it holds nothing, and the one before does not say that the log continues.
+    /// The program ended between creating this one and noting so.
+    unused: Option<PathBuf>,
 }
 
 /// The last segment that was read.
 struct Tail {
     path: PathBuf,
-    file: File,
+    file: Box<dyn File>,
     header: Header,
     length: u64,
     extent: Extent,
     last_flush: Vec<Sector>,
-    /// It ends with the note that the log goes on in another.
+    /// It ends with the note that the log continues in another.
     is_rolled: bool,
-    /// The one before, if this one is to be taken back: it is the last and holds nothing, and the one before
-    /// does not say that the log goes on. The program ended between making this one and saying so.
-    unused_after: Option<Box<Tail>>,
 }
 
 impl<'a> Reader<'a> {
-    fn new(dir: &'a Path, first: u64) -> Self {
+    fn new(disk: &'a dyn Disk, dir: &'a Path, mode: Mode) -> Self {
         Self {
+            disk,
             dir,
+            mode,
             log: None,
             records: Vec::new(),
-            next_sequence: first,
+            next_sequence: 1,
             flush: 0,
             forgotten: 1,
             sectors: Vec::new(),
+            unused: None,
         }
     }
 
-    /// Reads the segment that starts with sequence `first` and follows `before`.
-    fn segment(
-        &mut self,
-        first: u64,
-        is_last: bool,
-        before: Option<Tail>,
-        how: &fs::OpenOptions,
-    ) -> Result<Tail, OpenError> {
-        let path = folder::segment_path(self.dir, first);
+    /// Reads these segments, and returns the one to continue in; `None` if there are none.
+    fn read_all(&mut self, firsts: &[u64]) -> Result<Option<Tail>, OpenError> {
+        self.next_sequence = firsts.first().copied().unwrap_or(1);
+        let mut tail = None;
+        for (position, &first) in firsts.iter().enumerate() {
+            let is_last = position + 1 == firsts.len();
+            let segment = self.segment(first, tail.is_none(), is_last)?;
+            let is_unused = is_last && segment.extent.end == 1 && segment.extent.torn.is_none();
+            match &tail {
+                Some(Tail { is_rolled: false, .. }) if is_unused => self.unused = Some(segment.path),
+                _ => tail = Some(segment),
+            }
+        }
+        tail.as_ref().map_or(Ok(()), |tail| self.check_ends(tail))?;
+        Ok(tail)
+    }
+
+    /// Reads the segment that starts with sequence `first`.
+    fn segment(&mut self, first: u64, is_first: bool, is_last: bool) -> Result<Tail, OpenError> {
+        let path = dir::segment_path(self.dir, first);
         let damaged = |offset, what| OpenError::Damaged { file: path.clone(), offset, what };
-        let file = how.open(&path).map_err(OpenError::io("open", &path))?;
-        let length = self.load(&file).map_err(OpenError::io("read", &path))?;
-        let header = self.header(first, before.is_none()).map_err(|refused| match refused {
+        let file = self.disk.open(&path, self.mode).map_err(OpenError::io("open", &path))?;
+        let length = self.load(&*file).map_err(OpenError::io("read", &path))?;
+        let header = self.header(first, is_first).map_err(|refused| match refused {
             Refused::Damaged(what) => damaged(0, what),
             Refused::Version(found) => {
                 OpenError::UnknownVersion { file: path.clone(), found, known: VERSION }
@@ -170,10 +173,8 @@ impl<'a> Reader<'a> {
         let mut is_rolled = false;
         let scanned = scan(&sectors, &header, above, |at, frame| {
             if is_rolled {
-                return Err(Damage(
-                    (at * SECTOR) as u64,
-                    "a flush follows the end of the segment".to_owned(),
-                ));
+                let what = "a flush follows the end of the segment".to_owned();
+                return Err(Damage((at * SECTOR) as u64, what));
             }
             is_rolled = frame.kind == NOTE_ROLLED;
             self.take(at, &frame)
@@ -184,63 +185,52 @@ impl<'a> Reader<'a> {
             let what = format!("flush {} is incomplete, but the log goes on after it", torn.flush);
             return Err(damaged((extent.end * SECTOR) as u64, what));
         }
-        // What was read may stand in the page cache only.
+        // What was read may be in the page cache only.
         file.sync_all().map_err(OpenError::io("sync", &path))?;
         let last_flush = sectors[extent.last_flush..extent.end].to_vec();
         self.flush = flush;
         self.sectors = sectors;
-        let is_unused = is_last && extent.end == 1 && extent.torn.is_none();
-        let unused_after = before.filter(|before| is_unused && !before.is_rolled).map(Box::new);
-        Ok(Tail { path, file, header, length, extent, last_flush, is_rolled, unused_after })
+        Ok(Tail { path, file, header, length, extent, last_flush, is_rolled })
     }
 
     /// Reads a file into whole sectors, the last filled up with zeros.
-    fn load(&mut self, mut file: &File) -> std::io::Result<u64> {
-        let length = file.metadata()?.len();
+    fn load(&mut self, file: &dyn File) -> std::io::Result<u64> {
+        let length = file.length()?;
         self.sectors.resize((length as usize).div_ceil(SECTOR), [0; SECTOR]);
         if let Some(last) = self.sectors.last_mut() {
             *last = [0; SECTOR];
         }
-        file.read_exact(&mut self.sectors.as_flattened_mut()[..length as usize])?;
+        file.read_at(&mut self.sectors.as_flattened_mut()[..length as usize], 0)?;
         Ok(length)
     }
 
     /// Checks the header against the name and against what came before.
     fn header(&mut self, first: u64, is_first: bool) -> Result<Header, Refused> {
         let header = Header::decode(self.sectors.first().unwrap_or(&[0; SECTOR]))?;
-        let refuse = |what: String| Err(Refused::Damaged(what));
-        if header.first_sequence != first {
-            return refuse(format!(
-                "the segment starts with record {}, its name says {first}",
-                header.first_sequence
-            ));
-        }
-        if first != self.next_sequence {
-            return refuse(format!(
-                "the segment starts with record {first}, expected {}: a segment is missing or cut short",
-                self.next_sequence
-            ));
-        }
-        if *self.log.get_or_insert(header.log) != header.log {
-            return refuse("the segment belongs to another log than the one before".to_owned());
-        }
-        if !is_first && header.first_flush <= self.flush {
-            return refuse(format!(
-                "the segment starts with flush {}, expected one above {}",
-                header.first_flush, self.flush
-            ));
-        }
-        Ok(header)
+        let Header { log, first_sequence, first_flush, .. } = header;
+        let (expected, flush) = (self.next_sequence, self.flush);
+        let what = if first_sequence != first {
+            format!("the segment starts with record {first_sequence}, its name says {first}")
+        } else if first != expected {
+            format!(
+                "the segment starts with record {first}, expected {expected}: a segment is missing or cut short"
+            )
+        } else if *self.log.get_or_insert(log) != log {
+            "the segment belongs to another log than the one before".to_owned()
+        } else if !is_first && first_flush <= flush {
+            format!("the segment starts with flush {first_flush}, expected one above {flush}")
+        } else {
+            return Ok(header);
+        };
+        Err(Refused::Damaged(what))
     }
 
     /// Takes in one record or note.
     fn take(&mut self, at: usize, frame: &Frame<'_>) -> Result<(), Damage> {
         let refuse = |what| Err(Damage((at * SECTOR) as u64, what));
-        if frame.sequence != self.next_sequence {
-            return refuse(format!(
-                "this flush holds record {}, expected {}",
-                frame.sequence, self.next_sequence
-            ));
+        let (found, expected) = (frame.sequence, self.next_sequence);
+        if found != expected {
+            return refuse(format!("this flush holds record {found}, expected {expected}"));
         }
         match (u8::try_from(frame.kind), frame.kind) {
             (Ok(kind), _) => {
@@ -259,12 +249,12 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// What can only be said once all was read.
-    fn finish(&self, tail: &Tail) -> Result<(), OpenError> {
+    /// Checks that no segment is missing before the first and behind the last.
+    fn check_ends(&self, tail: &Tail) -> Result<(), OpenError> {
         let first = self.records.first().map_or(self.next_sequence, |(sequence, _)| *sequence);
         if first > self.forgotten {
             return Err(OpenError::Damaged {
-                file: folder::segment_path(self.dir, first),
+                file: dir::segment_path(self.dir, first),
                 offset: 0,
                 what: format!(
                     "the log starts with record {first}, but only those before {} were given up: the segments before \
@@ -274,13 +264,11 @@ impl<'a> Reader<'a> {
             });
         }
         if tail.is_rolled {
+            let missing = dir::segment_path(self.dir, self.next_sequence);
             return Err(OpenError::Damaged {
                 file: tail.path.clone(),
                 offset: (tail.extent.last_flush * SECTOR) as u64,
-                what: format!(
-                    "the log goes on in {}, which is missing",
-                    folder::segment_path(self.dir, self.next_sequence).display()
-                ),
+                what: format!("the log goes on in {}, which is missing", missing.display()),
             });
         }
         Ok(())
@@ -318,7 +306,10 @@ fn check_length(header: &Header, extent: &Extent, length: u64) -> Result<(), Str
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::disk::System;
     use crate::flush::FlushBuffer;
 
     const STEP: u32 = 8_192;
@@ -327,14 +318,14 @@ mod tests {
         Header { log: 77, first_flush, first_sequence, step: STEP }
     }
 
-    /// A folder with one segment for each header, with these flushes in it.
+    /// A directory with one segment for each header, with these flushes in it.
     fn forged(segments: &[(Header, &[&[u8]])]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for (header, flushes) in segments {
             let mut bytes = header.encode().to_vec();
             flushes.iter().for_each(|flush| bytes.extend_from_slice(flush));
             bytes.resize(STEP as usize, 0);
-            fs::write(folder::segment_path(dir.path(), header.first_sequence), bytes).unwrap();
+            fs::write(dir::segment_path(dir.path(), header.first_sequence), bytes).unwrap();
         }
         dir
     }
@@ -347,8 +338,12 @@ mod tests {
         buffer.seal(number, header(1, 1).seed()).to_vec()
     }
 
+    fn open(dir: &Path) -> Result<(Segments, Records, u64), OpenError> {
+        recover(&(Arc::new(System) as Arc<dyn Disk>), dir, Options::default())
+    }
+
     fn refusal(dir: &Path) -> String {
-        recover(dir, STEP).err().expect("it must not open").to_string()
+        open(dir).err().expect("it must not open").to_string()
     }
 
     #[test]
@@ -357,8 +352,8 @@ mod tests {
             (header(1, 1), &[&flush(1, &[(0, 1, b"a"), (1, 2, b"")]), &flush(4, &[(NOTE_ROLLED, 3, b"")])]),
             (header(5, 3), &[&flush(9, &[(255, 3, &[7; 900])])]),
         ]);
-        let log = recover(dir.path(), STEP).unwrap();
-        assert_eq!((log.records.len(), log.next_sequence, log.next_flush), (3, 4, 10));
+        let (log, records, _) = open(dir.path()).unwrap();
+        assert_eq!((records.len(), log.next_sequence, log.next_flush), (3, 4, 10));
     }
 
     #[test]
@@ -417,7 +412,7 @@ mod tests {
         bytes[14] = 3;
         crate::sector::seal(&mut bytes, 0);
         let dir = tempfile::tempdir().unwrap();
-        fs::write(folder::segment_path(dir.path(), 1), bytes).unwrap();
+        fs::write(dir::segment_path(dir.path(), 1), bytes).unwrap();
         assert!(refusal(dir.path()).contains("group 3"));
     }
 }

@@ -1,12 +1,12 @@
-//! The segment being written: a file that is zeroed ahead of what it holds.
+//! The segment being written: a file that is zeroed ahead of its contents.
 
-use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::blocks::{BLOCK, BlockWriter};
-use crate::folder;
+use crate::dir;
+use crate::disk::{Disk, File, Mode};
+use crate::error::lacks_descriptors;
 use crate::header::Header;
 use crate::sector::SECTOR;
 
@@ -16,8 +16,8 @@ static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 #[derive(Debug)]
 pub(crate) struct Segment {
     path: PathBuf,
-    file: File,
-    /// `None` where flushes go through the page cache.
+    file: Box<dyn File>,
+    /// `None` if flushes go through the page cache.
     blocks: Option<BlockWriter>,
     header: Header,
     /// Where the next flush goes.
@@ -27,49 +27,56 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Makes a new segment in `dir`, which is open as `folder`. It has its name only once header and first step are on
-    /// disk, so a header is always whole; and once nothing is to be opened any more, so it has none if that fails.
-    pub(crate) fn create(dir: &Path, folder: &File, header: Header) -> io::Result<Self> {
-        let temporary = folder::temporary_path(dir);
-        let path = folder::segment_path(dir, header.first_sequence);
-        if path.try_exists()? {
+    /// Creates a segment in `dir`, which is open as `open_dir`. It gets its name only once header and first step are on
+    /// disk, so a header is always whole; and only once all its descriptors are open, so a failure for lack of one leaves
+    /// no segment behind.
+    pub(crate) fn create(
+        disk: &dyn Disk,
+        dir: &Path,
+        open_dir: &dyn File,
+        header: Header,
+    ) -> io::Result<Self> {
+        let temporary = dir::temporary_path(dir);
+        let path = dir::segment_path(dir, header.first_sequence);
+        if disk.exists(&path)? {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} exists", path.display())));
         }
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&temporary)?;
-        // A second descriptor is needed below: it would be a pity to write all this in vain.
-        let second = file.try_clone()?;
+        let file = disk.open(&temporary, Mode::Create)?;
+        let direct = open_direct(disk, &temporary, &header)?;
+        let end = SECTOR as u64;
         let zeroed = u64::from(header.step);
-        file.write_all_at(&header.encode(), 0)?;
-        write_zeros(&file, SECTOR as u64, zeroed)?;
+        file.write_at(&header.encode(), 0)?;
+        write_zeros(&*file, end, zeroed)?;
         file.sync_all()?;
-        drop(second);
-        let blocks = blocks(&temporary, &header, SECTOR as u64)?;
-        fs::rename(&temporary, &path)?;
-        folder.sync_all()?;
-        Ok(Self { path, file, blocks, header, end: SECTOR as u64, zeroed })
+        let blocks = direct.and_then(|file| BlockWriter::new(file, end));
+        disk.rename(&temporary, &path)?;
+        open_dir.sync_all()?;
+        Ok(Self { path, file, blocks, header, end, zeroed })
     }
 
-    /// Goes on with a segment that was read. `last_flush` are the bytes of its last flush, which ends at
-    /// `end`, and `length` is that of the file.
+    /// Continues a segment that was read: `last_flush` are the bytes of its last flush, which ends at `end`; `length` is
+    /// that of the file.
     ///
-    /// Writes again what cannot be known to be on disk: the last flush, and the zeros behind it (which also
-    /// wipes the remains of a torn flush). After a failed sync the page cache shows data as clean that the
-    /// disk never got; a sync alone would succeed and prove nothing. Everything older was synced before the
-    /// next flush was written. Interrupted, this leaves each sector as it was or as it shall be.
+    /// Rewrites what may not be on disk: the last flush, and the zeros behind it, which also wipe the remains of a torn
+    /// flush. After a failed sync the page cache presents data as clean that the disk never got; another sync would
+    /// succeed and prove nothing. Everything older was synced before the next flush was written. If interrupted, this
+    /// leaves each sector either as it was or as it shall be.
     pub(crate) fn resume(
+        disk: &dyn Disk,
         path: PathBuf,
-        file: File,
+        file: Box<dyn File>,
         header: Header,
         last_flush: &[u8],
         end: u64,
         length: u64,
     ) -> io::Result<Self> {
-        file.write_all_at(last_flush, end - last_flush.len() as u64)?;
-        write_zeros(&file, end, length)?;
+        file.write_at(last_flush, end - last_flush.len() as u64)?;
+        write_zeros(&*file, end, length)?;
         file.sync_all()?;
         // A last step that was not completed is zeroed again when it is needed.
         let zeroed = length - length % u64::from(header.step);
-        let blocks = blocks(&path, &header, end)?;
+        let direct = open_direct(disk, &path, &header)?;
+        let blocks = direct.and_then(|file| BlockWriter::new(file, end));
         Ok(Self { path, file, blocks, header, end, zeroed })
     }
 
@@ -91,13 +98,13 @@ impl Segment {
         let end = self.end + bytes.len() as u64;
         if end > self.zeroed {
             let zeroed = self.header.least_length(end);
-            write_zeros(&self.file, self.zeroed, zeroed)?;
+            write_zeros(&*self.file, self.zeroed, zeroed)?;
             self.file.sync_data()?;
             self.zeroed = zeroed;
         }
         match &mut self.blocks {
             Some(blocks) => blocks.append(self.end, bytes)?,
-            None => self.file.write_all_at(bytes, self.end)?,
+            None => self.file.write_at(bytes, self.end)?,
         }
         self.file.sync_data()?;
         self.end = end;
@@ -105,20 +112,24 @@ impl Segment {
     }
 }
 
-/// To write past the page cache with, where that can be done.
-fn blocks(path: &Path, header: &Header, end: u64) -> io::Result<Option<BlockWriter>> {
-    match (header.step as usize).is_multiple_of(BLOCK) {
-        true => BlockWriter::open(path, end),
-        false => Ok(None),
+/// The same file once more, to write past the page cache; `None` if that cannot be. The only error is a lack of
+/// descriptors.
+fn open_direct(disk: &dyn Disk, path: &Path, header: &Header) -> io::Result<Option<Box<dyn File>>> {
+    if !(header.step as usize).is_multiple_of(BLOCK) {
+        return Ok(None);
+    }
+    match disk.open(path, Mode::Direct) {
+        Err(error) if lacks_descriptors(&error) => Err(error),
+        opened => Ok(opened.ok()),
     }
 }
 
 /// Real zeros, not `fallocate`: with unwritten extents every `fdatasync` would have to commit metadata.
-fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
+fn write_zeros(file: &dyn File, from: u64, to: u64) -> io::Result<()> {
     let mut at = from;
     while at < to {
         let length = (to - at).min(ZEROS.len() as u64);
-        file.write_all_at(&ZEROS[..length as usize], at)?;
+        file.write_at(&ZEROS[..length as usize], at)?;
         at += length;
     }
     Ok(())

@@ -5,50 +5,56 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use crate::disk::{Disk, System};
 use crate::error::OpenError;
 use crate::flusher::Flusher;
-use crate::queue::{Item, Shared};
+use crate::options::Options;
+use crate::queue::{Item, Queue, Stats};
+use crate::record::{Done, MAX_PAYLOAD, Record, Records};
 use crate::recover::recover;
-use crate::{Done, MAX_PAYLOAD, Options, Record, Stats};
 
 /// An open log. Dropping it writes what is queued, completes the callbacks and ends the flusher.
 ///
-/// The folder must be locked by the caller: two logs in one folder destroy each other.
+/// The caller must lock the directory: two logs in one destroy each other.
 pub struct Wal {
-    shared: Arc<Shared>,
+    disk: Arc<dyn Disk>,
+    queue: Arc<Queue>,
     flusher: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Wal {
-    /// Opens the log in `dir`, which holds nothing else, and gives all its records with their sequences. A
-    /// folder that is not there or empty becomes a new log, whose first record has sequence 1: a caller that
-    /// knows there must be one has to check.
+    /// Opens the log in `dir`, which holds nothing else, and returns all its records with their sequences. A directory
+    /// that is missing or empty becomes a new log, whose first record has sequence 1: a caller that knows there must be
+    /// one has to check.
     ///
-    /// Everything returned is on disk. Records that were appended and not acknowledged may or may not be
-    /// among them; so may records before the one given to [`Wal::forget`].
+    /// Everything returned is on disk. Records that were appended and not acknowledged may or may not be among them, and
+    /// so may records before the one given to [`Wal::forget`].
     ///
     /// # Errors
     /// [`OpenError`], if anything acknowledged is, or may be, damaged or missing.
-    pub fn open(dir: &Path, options: Options) -> Result<(Self, Vec<(u64, Record)>), OpenError> {
-        let options = options.rounded();
-        let mut log = recover(dir, options.step_bytes)?;
-        let records = std::mem::take(&mut log.records);
-        let shared = Arc::new(Shared::new(log.next_sequence - 1, log.cut));
-        let flusher = Flusher::new(dir.to_owned(), options, Arc::clone(&shared), log);
-        let flusher = thread::Builder::new()
-            .name("wal-flusher".to_owned())
-            .spawn(move || flusher.run())
-            .map_err(OpenError::io("start the flusher of", dir))?;
-        Ok((Self { shared, flusher: Some(flusher) }, records))
+    pub fn open(dir: &Path, options: Options) -> Result<(Self, Records), OpenError> {
+        Self::open_on(Arc::new(System), dir, options)
     }
 
-    /// Queues records and gives the sequence of the last one; never waits for the disk. The records of one
-    /// call have consecutive sequences.
+    /// Does the same on another [`Disk`], which also decides what runs the flusher.
     ///
-    /// `done` is called by the flusher thread once they and everything appended before are on disk, in the
-    /// order of the appends; it should be short. With no records it is a barrier. Records without a `done` cause no
-    /// flush: they ride along with the next one that somebody waits for, at the latest when the log is closed. An error is final: these
-    /// records may or may not be found when the log is opened again, and every later append fails alike.
+    /// # Errors
+    /// As of [`Wal::open`].
+    pub fn open_on(disk: Arc<dyn Disk>, dir: &Path, options: Options) -> Result<(Self, Records), OpenError> {
+        let (segments, records, cut_bytes) = recover(&disk, dir, options.rounded())?;
+        let queue = Arc::new(Queue::new(segments.next_sequence - 1, cut_bytes));
+        let flusher = Flusher::new(Arc::clone(&queue), segments);
+        let flusher = disk.start(Box::new(flusher)).map_err(OpenError::io("start the flusher of", dir))?;
+        Ok((Self { disk, queue, flusher }, records))
+    }
+
+    /// Queues records and returns the sequence of the last one; never waits for the disk. The records of one call have
+    /// consecutive sequences.
+    ///
+    /// The flusher calls `done` once they and everything appended before are on disk, in the order of the appends; it
+    /// should be short. With no records it is a barrier. Records without a `done` cause no flush: they ride along with the
+    /// next one that somebody waits for, at the latest when the log is closed. An error is final: these records may or may
+    /// not be found when the log is opened again, and every later append fails alike.
     ///
     /// # Panics
     /// If a payload is larger than [`MAX_PAYLOAD`].
@@ -62,27 +68,27 @@ impl Wal {
         let count = items.len() as u64;
         let bytes = items.iter().map(Item::bytes).sum();
         items.extend(done.map(Item::Done));
-        self.shared.put(items, count, bytes)
+        self.queue.put(items, count, bytes)
     }
 
-    /// Gives up the records with a sequence below `before`: once everything appended so far is on disk,
-    /// segments that hold only such records are deleted. Others of them may come back at the next opening.
+    /// Gives up the records with a sequence below `before`: once everything appended so far is on disk, segments that hold
+    /// only such records are deleted. Others of them may come back at the next opening.
     ///
-    /// State of which only the latest counts (a vote, say) may stand in a segment that goes: append it again
-    /// before calling this.
+    /// State of which only the latest counts (a vote, say) may stand in a segment that goes: append it again before
+    /// calling this.
     pub fn forget(&self, before: u64) {
-        self.shared.put([Item::Forget(before)], 0, 0);
+        self.queue.put([Item::Forget(before)], 0, 0);
     }
 
-    /// Bytes of records that were appended and are not on disk yet, as they count there. [`Wal::append`] sets no bound to
-    /// them: the caller has to, for as long as a disk hangs none of them goes.
+    /// Bytes of appended records that are not on disk yet, as they count there. [`Wal::append`] does not bound them: the
+    /// caller has to, because none of them goes while a disk hangs.
     pub fn queued_bytes(&self) -> u64 {
-        self.shared.queued_bytes()
+        self.queue.bytes()
     }
 
     /// Counters since opening.
     pub fn stats(&self) -> Stats {
-        self.shared.stats()
+        self.queue.stats(self.disk.now())
     }
 
     /// Writes what is queued, completes the callbacks and ends the flusher.
@@ -94,7 +100,7 @@ impl Wal {
     }
 
     fn end(&mut self) -> io::Result<()> {
-        self.shared.close();
+        self.queue.close();
         match self.flusher.take() {
             // The last handle can go in a callback; the flusher cannot wait for itself.
             Some(flusher) if flusher.thread().id() != thread::current().id() => {
@@ -107,7 +113,7 @@ impl Wal {
 
 impl Drop for Wal {
     fn drop(&mut self) {
-        // Whoever wants to know the outcome has a callback, or uses `close`.
+        // Callers that need the outcome have a callback, or use `close`.
         let _ = self.end();
     }
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use ringfence_wal::disk::System;
 use ringfence_wal::{OpenError, Options, Record, Wal};
 
 use crate::support::{append, contents, copy, folder, record, refusal, segments, sized, small, twenty};
@@ -18,7 +19,7 @@ fn zeros_from_any_byte_on_leave_whole_flushes_and_a_log_that_can_be_written() {
         let mut zeroed = bytes[..cut as usize].to_vec();
         zeroed.resize(bytes.len(), 0);
         std::fs::write(&original, &zeroed).unwrap();
-        let read = ringfence_wal::read(dir.path()).unwrap();
+        let read = ringfence_wal::read(&System, dir.path()).unwrap();
         assert!(std::fs::read(&original).unwrap() == zeroed, "reading changes nothing");
         let (wal, records) = Wal::open(dir.path(), small()).unwrap();
         assert_eq!(read, records);

@@ -1,6 +1,7 @@
 //! What the log promises, claim by claim.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "these are tests")]
 
+mod crash_points;
 mod cuts;
 mod disk;
 mod everyday;
@@ -8,6 +9,7 @@ mod flips;
 mod io_errors;
 mod kills;
 mod lost_sectors;
+mod memory_disk;
 mod model;
 mod page_cache;
 mod power_cuts;
