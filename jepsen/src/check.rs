@@ -1,37 +1,38 @@
-//! Checkers: each looks at a whole [`History`](crate::history::History) for breaches of one law.
+//! Checkers: each looks for breaches of one law.
+//!
+//! ```text
+//!  history ──▶ log replayed on a model of the table ──▶ facts ──▶ one checker per law ──▶ verdict
+//!          ──▶ calls by lease, bounds of the revision ──┘
+//! ```
+//! [`log`] replays the agreed log once, and judges it by itself. [`answers`] compares every answer with it, and [`causes`]
+//! every change with the calls that asked for it. [`exclusion`] and [`tokens`] also judge what clients were told alone, and
+//! [`register`] judges nothing else: they do not depend on the product's log.
 
-pub mod batches;
+pub mod answers;
 mod bounds;
+pub mod causes;
 pub mod clock;
-pub mod locked_set;
+pub mod exclusion;
+pub mod facts;
+mod log;
 pub mod loop_lag;
 pub mod mirror;
 pub mod nodes;
-pub mod reads;
+pub mod queues;
 pub mod register;
+pub mod repeats;
+mod tally;
 #[cfg(test)]
-mod scene;
-#[cfg(test)]
-mod search;
-mod states;
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests;
+pub mod tokens;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::check::facts::Facts;
 use crate::history::{About, History};
-
-pub mod exclusion;
-pub mod grants;
-pub mod lifetimes;
-mod lives;
-pub mod queues;
-pub mod repeats;
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-mod story;
-mod tally;
-pub mod tokens;
 
 /// One law: a name, as reports show it, and the function that looks for breaches.
 pub struct Checker {
@@ -40,7 +41,7 @@ pub struct Checker {
     /// The law, in one sentence for people.
     pub law: &'static str,
     /// Looks.
-    pub check: fn(&History) -> Found,
+    pub check: fn(&Facts) -> Found,
 }
 
 /// What a checker found.
@@ -102,8 +103,9 @@ pub struct Judged {
 
 /// Lets each of `checkers` look at `history`.
 pub fn judge(history: &History, checkers: &[&Checker]) -> Results {
+    let facts = Facts::of(history);
     let judged = checkers.iter().map(|checker| {
-        let found = (checker.check)(history);
+        let found = (checker.check)(&facts);
         Judged { name: checker.name.to_owned(), law: checker.law.to_owned(), verdict: found.verdict(), found }
     });
     let mut laws: Vec<Judged> = judged.collect();
@@ -134,5 +136,12 @@ impl Found {
     /// Notes a breach.
     pub fn breach(&mut self, what: impl Into<String>, calls: impl IntoIterator<Item = u64>) {
         self.breaches.push(Breach { what: what.into(), calls: calls.into_iter().collect() });
+    }
+
+    /// Cannot tell unless one of these was counted.
+    fn needs(&mut self, counts: &[&str], otherwise: &str) {
+        if self.undecided.is_none() && counts.iter().all(|what| !self.counts.contains_key(*what)) {
+            self.undecided = Some(otherwise.to_owned());
+        }
     }
 }

@@ -394,3 +394,13 @@ impl Call {
         !matches!(self.came, Came::Unknown { .. } | Came::Malformed { .. })
     }
 }
+
+/// The reason as the API spells it.
+pub(crate) fn reason_name(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Released => "released",
+        EndReason::Expired => "expired",
+        EndReason::Revoked => "revoked",
+        EndReason::Abandoned => "abandoned",
+    }
+}

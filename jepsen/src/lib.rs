@@ -16,7 +16,6 @@
 
 pub mod check;
 pub mod clock;
-pub mod edn;
 pub mod field;
 pub mod history;
 mod inspection;

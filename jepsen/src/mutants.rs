@@ -14,14 +14,13 @@ use anyhow::{Context, ensure};
 use ringfence_mutant::Mutant;
 use tokio::time::Instant;
 
+use crate::check::answers::{LINEARIZABLE_READS, NO_GRANT_LOST};
+use crate::check::causes::{BOUNDED_END, NO_EARLY_END};
 use crate::check::clock::CLUSTER_TIME;
 use crate::check::exclusion::EXCLUSION;
-use crate::check::grants::NO_GRANT_LOST;
-use crate::check::lifetimes::{BOUNDED_END, NO_EARLY_END};
 use crate::check::mirror::{BEFORE_ANSWER, MIRROR_EQUAL_AT_END, MIRROR_NEVER_AHEAD, MIRROR_NEVER_FALLS};
 use crate::check::nodes::{EQUAL_STATES, NO_PANIC};
 use crate::check::queues::{NO_LATE_WAITER, QUEUE_ORDER};
-use crate::check::reads::LINEARIZABLE_READS;
 use crate::check::repeats::ONE_GRANT_PER_LEASE;
 use crate::check::tokens::TOKENS;
 use crate::check::{Checker, Verdict};

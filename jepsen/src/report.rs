@@ -12,11 +12,9 @@
 mod calls;
 mod findings;
 mod holds;
-#[cfg(test)]
-pub(crate) mod invented;
 mod leaders;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::io::Write;
 

@@ -1,101 +1,32 @@
 //! What is kept of a run, in a folder of its own:
 //!
-//! - `history.jsonl`: all of the [`History`], one object a line: `about`, then each `call`, `fault`, `sight`, `lag` and
-//!   `mirror` sight, and `end` last. [`read`] has it back, to be judged again by checkers that are better by then.
-//! - `history.edn`: its calls and faults as Jepsen writes them; see [`edn`](crate::edn).
+//! - `history.json`: the whole [`History`]. [`read`] loads it, so that later versions of the checkers can judge it again.
 //! - `results.json`: the [`Results`].
 //! - `index.html`: the page for people; see [`report`](crate::report).
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufReader, BufWriter, Write};
 use std::path::Path;
 
-use anyhow::{Context, ensure};
-use serde::{Deserialize, Serialize};
+use anyhow::Context;
 
 use crate::check::Results;
-use crate::history::{About, Call, End, Fault, History, LagSight, MirrorSight, Sight};
-use crate::{edn, report};
+use crate::history::History;
+use crate::report;
 
-/// A line of `history.jsonl`.
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Line {
-    About(About),
-    Call(Call),
-    Fault(Fault),
-    Sight(Sight),
-    Lag(LagSight),
-    Mirror(MirrorSight),
-    End(Box<End>),
-}
-
-/// The same, to be written.
-#[derive(Serialize)]
-#[serde(rename_all = "lowercase")]
-enum LineOf<'a> {
-    About(&'a About),
-    Call(&'a Call),
-    Fault(&'a Fault),
-    Sight(&'a Sight),
-    Lag(&'a LagSight),
-    Mirror(&'a MirrorSight),
-    End(&'a End),
-}
-
-/// Writes all of them into `folder`, which is made if it is not there.
+/// Writes a run into `folder`, which is created if it is missing.
 pub fn write(folder: &Path, history: &History, results: &Results) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    write_file(&folder.join("history.jsonl"), |out| write_lines(history, out))?;
-    write_file(&folder.join("results.json"), |out| {
-        serde_json::to_writer_pretty(&mut *out, results)?;
-        Ok(writeln!(out)?)
-    })?;
-    write_file(&folder.join("history.edn"), |out| Ok(edn::write(history, out)?))?;
+    write_file(&folder.join("history.json"), |out| Ok(serde_json::to_writer(out, history)?))?;
+    write_file(&folder.join("results.json"), |out| Ok(serde_json::to_writer_pretty(out, results)?))?;
     write_file(&folder.join("index.html"), |out| report::write(history, results, out))
 }
 
-/// Reads the history that stands in `folder`.
+/// Reads the history that is stored in `folder`.
 pub fn read(folder: &Path) -> anyhow::Result<History> {
-    let path = folder.join("history.jsonl");
+    let path = folder.join("history.json");
     let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    let mut history = History::default();
-    let (mut begun, mut ended) = (false, false);
-    for (index, text) in BufReader::new(file).lines().enumerate() {
-        let place = || format!("{}, line {}", path.display(), index + 1);
-        let line = serde_json::from_str(&text.with_context(place)?).with_context(place)?;
-        ensure!(!ended, "{}: something stands behind the end", place());
-        ensure!(begun || matches!(line, Line::About(_)), "{}: it does not begin with what was run", place());
-        match line {
-            Line::About(about) => {
-                ensure!(!begun, "{}: a second run begins", place());
-                (history.about, begun) = (about, true);
-            }
-            Line::Call(call) => history.calls.push(call),
-            Line::Fault(fault) => history.faults.push(fault),
-            Line::Sight(sight) => history.sights.push(sight),
-            Line::Lag(sight) => history.lags.push(sight),
-            Line::Mirror(sight) => history.mirror.push(sight),
-            Line::End(end) => (history.end, ended) = (*end, true),
-        }
-    }
-    ensure!(ended, "{}: it is cut off, as its end is not there", path.display());
-    Ok(history)
-}
-
-fn write_lines(history: &History, out: &mut impl Write) -> anyhow::Result<()> {
-    let lines = std::iter::once(LineOf::About(&history.about))
-        .chain(history.calls.iter().map(LineOf::Call))
-        .chain(history.faults.iter().map(LineOf::Fault))
-        .chain(history.sights.iter().map(LineOf::Sight))
-        .chain(history.lags.iter().map(LineOf::Lag))
-        .chain(history.mirror.iter().map(LineOf::Mirror))
-        .chain(std::iter::once(LineOf::End(&history.end)));
-    for line in lines {
-        serde_json::to_writer(&mut *out, &line)?;
-        writeln!(out)?;
-    }
-    Ok(())
+    serde_json::from_reader(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn write_file(
@@ -113,7 +44,7 @@ fn write_file(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::invented;
+    use crate::report::tests::invented;
 
     #[test]
     fn a_history_is_read_as_it_was_written() {
@@ -140,21 +71,16 @@ mod tests {
     }
 
     #[test]
-    fn a_history_that_is_cut_off_is_refused_and_says_where() {
+    fn a_truncated_history_is_refused_and_the_error_says_where() {
         let folder = tempfile::tempdir().unwrap();
         let history = invented::history(3, 10);
         write(folder.path(), &history, &invented::results(&history)).unwrap();
-        let path = folder.path().join("history.jsonl");
+        let path = folder.path().join("history.json");
         let whole = std::fs::read_to_string(&path).unwrap();
-        let lines: Vec<&str> = whole.lines().collect();
-        let refusal = |text: String| {
+        for text in ["".to_owned(), whole[..whole.len() - 1].to_owned(), whole.repeat(2)] {
             std::fs::write(&path, text).unwrap();
-            format!("{:#}", read(folder.path()).unwrap_err())
-        };
-        assert!(refusal(lines[..lines.len() - 1].join("\n")).contains("it is cut off"));
-        assert!(refusal(whole[..lines[0].len() + 20].to_owned()).contains("line 2"));
-        assert!(refusal(lines[1..].join("\n")).contains("does not begin"));
-        assert!(refusal(format!("{whole}{whole}")).contains("behind the end"));
-        assert!(refusal(String::new()).contains("it is cut off"));
+            let error = format!("{:#}", read(folder.path()).unwrap_err());
+            assert!(error.contains("history.json: ") && error.contains("line 1"), "{error}");
+        }
     }
 }

@@ -16,18 +16,15 @@ use clap::ValueEnum;
 use ringfence_wire::{Claim, Key, Mode, Token};
 
 use crate::check::Checker;
-use crate::check::batches::BATCH_PLACES;
+use crate::check::answers::{LINEARIZABLE_READS, NO_GRANT_LOST};
+use crate::check::causes::{BOUNDED_END, NO_EARLY_END};
 use crate::check::clock::CLUSTER_TIME;
 use crate::check::exclusion::EXCLUSION;
-use crate::check::grants::NO_GRANT_LOST;
-use crate::check::lifetimes::{BOUNDED_END, NO_EARLY_END};
-use crate::check::locked_set::LOCKED_SET;
 use crate::check::loop_lag::LOOP_LAG;
 use crate::check::mirror::{BEFORE_ANSWER, MIRROR_EQUAL_AT_END, MIRROR_NEVER_AHEAD, MIRROR_NEVER_FALLS};
 use crate::check::nodes::{ALL_SERVE, EQUAL_STATES, NO_PANIC, NOTHING_MALFORMED};
-use crate::check::queues::{NO_LATE_WAITER, QUEUE_ORDER};
-use crate::check::reads::LINEARIZABLE_READS;
-use crate::check::register::FENCED_REGISTER;
+use crate::check::queues::{BATCH_PLACES, NO_LATE_WAITER, QUEUE_ORDER};
+use crate::check::register::{FENCED_REGISTER, LOCKED_SET};
 use crate::check::repeats::ONE_GRANT_PER_LEASE;
 use crate::check::tokens::TOKENS;
 use crate::history::{About, Came};
@@ -131,7 +128,9 @@ impl Workload {
             }
             Self::LockedSet => vec![&LOCKED_SET],
             Self::Queue => vec![&QUEUE_ORDER, &NO_LATE_WAITER, &BATCH_PLACES],
-            Self::Mirror => vec![&MIRROR_NEVER_AHEAD, &MIRROR_NEVER_FALLS, &MIRROR_EQUAL_AT_END],
+            Self::Mirror => {
+                vec![&LINEARIZABLE_READS, &MIRROR_NEVER_AHEAD, &MIRROR_NEVER_FALLS, &MIRROR_EQUAL_AT_END]
+            }
         });
         laws.extend(self.is_before_answer(about.seed).then_some(&BEFORE_ANSWER));
         let is_timed = about.nemeses.contains(&Nemesis::MonotonicClock.to_string());

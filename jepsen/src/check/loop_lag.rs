@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::lives::at;
+use super::facts::{Facts, at};
 use super::{Checker, Found};
 use crate::history::{Fault, History, LagSight};
 use crate::nemesis::Nemesis;
@@ -24,7 +24,8 @@ pub(crate) const LONGEST: &str = "ms that the longest wait on a node's thread to
 /// So long after a fault a node may still do what was held up, or start.
 const AFTER_US: u64 = 3_000_000;
 
-fn check(history: &History) -> Found {
+fn check(facts: &Facts) -> Found {
+    let history = facts.history;
     let mut found = Found::default();
     let mut before: BTreeMap<u64, &LagSight> = BTreeMap::new();
     let mut longest_ms = 0;
@@ -66,50 +67,4 @@ fn held_up(history: &History, before: &LagSight, sight: &LagSight) -> bool {
 fn holds_up(fault: &Fault) -> bool {
     let harmless = [Nemesis::Partition, Nemesis::SlowLinks, Nemesis::HalfOpen, Nemesis::Transfer];
     !harmless.iter().any(|nemesis| nemesis.to_string() == fault.nemesis)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::check::Verdict;
-
-    /// What node 2 counted at this second.
-    fn sight(at_s: u64, samples: u64, longer: [u64; 2]) -> LagSight {
-        let at_us = at_s * 1_000_000;
-        let longer = BTreeMap::from([(250, longer[0]), (BOUND_MS, longer[1])]);
-        LagSight { sent_us: at_us, ended_us: at_us + 1_000, node: 2, samples, longer }
-    }
-
-    fn seen(lags: Vec<LagSight>) -> History {
-        History { lags, ..History::default() }
-    }
-
-    #[test]
-    fn a_long_wait_is_found_and_a_shorter_one_is_told() {
-        let quick = seen(vec![sight(1, 100, [0, 0]), sight(2, 200, [1, 0]), sight(3, 300, [1, 0])]);
-        let found = check(&quick);
-        assert_eq!((found.verdict(), found.counts.values().max()), (Verdict::Valid, Some(&250)));
-        let slow = seen(vec![sight(1, 100, [0, 0]), sight(3, 101, [1, 1])]);
-        let found = check(&slow);
-        assert!(found.breaches[0].what.contains("node 2 waited for more than 1000 ms"), "{found:?}");
-    }
-
-    #[test]
-    fn what_was_held_up_or_started_again_tells_nothing() {
-        let mut slow = seen(vec![sight(1, 100, [0, 0]), sight(3, 101, [1, 1])]);
-        let fault = |nemesis: Nemesis, node| Fault {
-            nemesis: nemesis.to_string(),
-            what: String::new(),
-            nodes: vec![node],
-            from_us: 1_500_000,
-            to_us: 2_500_000,
-        };
-        slow.faults = vec![fault(Nemesis::Pause, 2)];
-        assert_eq!(check(&slow).verdict(), Verdict::Unknown);
-        slow.faults = vec![fault(Nemesis::Pause, 1), fault(Nemesis::Partition, 2)];
-        assert_eq!(check(&slow).verdict(), Verdict::Invalid);
-        let again = seen(vec![sight(1, 100, [0, 0]), sight(3, 50, [1, 1])]);
-        assert_eq!(check(&again).verdict(), Verdict::Unknown);
-        assert_eq!(check(&History::default()).verdict(), Verdict::Unknown);
-    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::facts::Facts;
 use super::{Checker, Found};
 use crate::history::{Came, History};
 
@@ -30,10 +31,10 @@ pub const NOTHING_MALFORMED: Checker = Checker {
     check: nothing_malformed,
 };
 
-fn equal_states(history: &History) -> Found {
+fn equal_states(facts: &Facts) -> Found {
     let mut found = Found::default();
     let mut by_index: BTreeMap<u64, Vec<(u64, &str)>> = BTreeMap::new();
-    for node in &history.end.nodes {
+    for node in &facts.history.end.nodes {
         for (&index, checksum) in &node.states {
             by_index.entry(index).or_default().push((node.id, checksum));
         }
@@ -53,39 +54,39 @@ fn equal_states(history: &History) -> Found {
     found
 }
 
-fn all_serve(history: &History) -> Found {
+fn all_serve(facts: &Facts) -> Found {
     let mut found = Found::default();
-    for node in &history.end.nodes {
+    for node in &facts.history.end.nodes {
         found.saw("nodes");
         if !node.serves {
             found.breach(format!("Node {} does not serve, though all is healed.", node.id), []);
         }
     }
-    all_are_known(history, &mut found);
+    all_are_known(facts.history, &mut found);
     found
 }
 
-fn no_panic(history: &History) -> Found {
+fn no_panic(facts: &Facts) -> Found {
     let mut found = Found::default();
-    for node in &history.end.nodes {
+    for node in &facts.history.end.nodes {
         found.saw("nodes");
         for line in &node.panics {
             found.breach(format!("Node {} panicked: {line}", node.id), []);
         }
     }
-    all_are_known(history, &mut found);
+    all_are_known(facts.history, &mut found);
     found
 }
 
-fn nothing_malformed(history: &History) -> Found {
+fn nothing_malformed(facts: &Facts) -> Found {
     let mut found = Found::default();
-    for call in &history.calls {
+    for call in &facts.history.calls {
         found.saw("answers");
         if let Came::Malformed { why } = &call.came {
             found.breach(format!("Call {} was answered against the contract: {why}", call.id), [call.id]);
         }
     }
-    if history.calls.is_empty() {
+    if facts.history.calls.is_empty() {
         found.undecided = Some("nothing was asked".to_owned());
     }
     found
@@ -96,61 +97,5 @@ fn all_are_known(history: &History, found: &mut Found) {
     let known = history.end.nodes.len() as u64;
     if known == 0 || known < history.about.nodes {
         found.undecided = Some(format!("of {} nodes {known} are known in the end", history.about.nodes));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::check::Verdict;
-    use crate::check::scene::{call, look, numbered};
-    use crate::history::NodeEnd;
-
-    fn node(id: u64, states: &[(u64, &str)]) -> NodeEnd {
-        let states = states.iter().map(|&(index, checksum)| (index, checksum.to_owned())).collect();
-        NodeEnd { id, serves: true, panics: Vec::new(), states }
-    }
-
-    fn history(nodes: Vec<NodeEnd>) -> History {
-        let mut history = History::default();
-        history.about.nodes = 3;
-        history.end.nodes = nodes;
-        history
-    }
-
-    #[test]
-    fn states_after_the_same_entry_must_be_the_same() {
-        let equal = history(vec![node(1, &[(5, "a"), (9, "b")]), node(2, &[(9, "b")]), node(3, &[(5, "a")])]);
-        let found = equal_states(&equal);
-        assert_eq!((found.verdict(), found.counts.values().sum::<u64>()), (Verdict::Valid, 2));
-        let differ =
-            history(vec![node(1, &[(5, "a"), (9, "b")]), node(2, &[(9, "b")]), node(3, &[(5, "c")])]);
-        let found = equal_states(&differ);
-        assert!(found.breaches[0].what.contains("After entry 5"), "{found:?}");
-        let apart = history(vec![node(1, &[(5, "a")]), node(2, &[(9, "b")]), node(3, &[])]);
-        assert_eq!(equal_states(&apart).verdict(), Verdict::Unknown);
-    }
-
-    #[test]
-    fn every_node_must_serve_and_none_may_have_panicked() {
-        let mut run = history((1..=3).map(|id| node(id, &[])).collect());
-        assert_eq!(all_serve(&run).verdict(), Verdict::Valid);
-        assert_eq!(no_panic(&run).verdict(), Verdict::Valid);
-        run.end.nodes[1].serves = false;
-        run.end.nodes[2].panics.push("panicked at raft/src/node.rs:7".to_owned());
-        assert!(all_serve(&run).breaches[0].what.contains("Node 2"));
-        assert!(no_panic(&run).breaches[0].what.contains("Node 3 panicked: panicked at raft"));
-        run.end.nodes = vec![node(1, &[]), node(2, &[])];
-        assert_eq!(all_serve(&run).verdict(), Verdict::Unknown, "nobody knows of node 3");
-        assert_eq!(no_panic(&run).verdict(), Verdict::Unknown);
-    }
-
-    #[test]
-    fn an_answer_against_the_contract_is_found() {
-        assert_eq!(nothing_malformed(&History::default()).verdict(), Verdict::Unknown);
-        let mut run = numbered([call(0, 1, look(1), Came::Done)]);
-        assert_eq!(nothing_malformed(&run).verdict(), Verdict::Valid);
-        run.calls[0].came = Came::Malformed { why: "status 418".to_owned() };
-        assert_eq!(nothing_malformed(&run).breaches[0].calls, [0]);
     }
 }

@@ -3,10 +3,10 @@ use std::num::NonZeroU32;
 
 use ringfence_wire::Mode;
 
-/// A set of claims on one key, counted: what is judged must not be its own judge, so this is not the product's count.
+/// The claims on one key, counted. This shares no code with the product, which must not be its own judge.
 ///
-/// By the contract a set is *compatible* if it has one member, or if all are shared and they are no more than the smallest
-/// limit among them. What is incompatible stays so whatever is added: a set of which only a part is known, after the
+/// A set of claims is *compatible* if it has one member, or if all are shared and they are no more than the smallest limit
+/// among them. Adding to an incompatible set never makes it compatible: a set of which only a part is known, because the
 /// logs were cut, can be found wrong, and never wrongly.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
@@ -16,6 +16,8 @@ pub(super) struct Tally {
 }
 
 impl Tally {
+    pub(super) const EMPTY: Self = Self { exclusive: 0, shared: 0, limits: BTreeMap::new() };
+
     pub(super) fn add(&mut self, mode: Mode) {
         match mode {
             Mode::Exclusive => self.exclusive += 1,
@@ -26,7 +28,7 @@ impl Tally {
         }
     }
 
-    /// Takes out a claim that is in.
+    /// Removes a claim that was added.
     pub(super) fn remove(&mut self, mode: Mode) {
         match mode {
             Mode::Exclusive => self.exclusive -= 1,
@@ -47,39 +49,10 @@ impl Tally {
         self.exclusive + self.shared <= 1 || self.exclusive == 0 && self.shared <= limit
     }
 
-    /// Whether it is compatible with this claim in it too.
-    pub(super) fn bears(&mut self, mode: Mode) -> bool {
-        self.add(mode);
-        let compatible = self.is_compatible();
-        self.remove(mode);
-        compatible
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-mod tests {
-    use super::*;
-
-    fn together(modes: &[Mode]) -> bool {
-        let mut tally = Tally::default();
-        // What was taken out again leaves nothing behind.
-        tally.add(Mode::Shared { limit: NonZeroU32::new(1) });
-        modes.iter().for_each(|&mode| tally.add(mode));
-        tally.remove(Mode::Shared { limit: NonZeroU32::new(1) });
-        tally.is_compatible()
-    }
-
-    #[test]
-    fn one_is_always_compatible_and_many_only_shared_and_within_the_smallest_limit() {
-        let read = Mode::Shared { limit: None };
-        let up_to = |limit| Mode::Shared { limit: NonZeroU32::new(limit) };
-        assert!(together(&[]) && together(&[Mode::Exclusive]) && together(&[up_to(1)]));
-        assert!(together(&[read; 9]) && together(&[up_to(3), up_to(2)]) && together(&[read, up_to(2)]));
-        assert!(!together(&[Mode::Exclusive, read]) && !together(&[Mode::Exclusive; 2]));
-        assert!(!together(&[up_to(1), read]) && !together(&[up_to(9), up_to(2), read]));
-        let mut two = Tally::default();
-        two.add(up_to(2));
-        assert!(two.bears(read) && !two.bears(Mode::Exclusive) && two.is_compatible());
+    /// Whether it stays compatible when this claim is added.
+    pub(super) fn bears(&self, mode: Mode) -> bool {
+        let mut all = self.clone();
+        all.add(mode);
+        all.is_compatible()
     }
 }

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use ringfence_wire::{Key, LeaseId, Token};
 use serde::Serialize;
 
-use crate::edn::{problem_name, reason_name};
-use crate::history::{Asked, Call, Came, History};
+use crate::history::{Asked, Call, Came, History, reason_name};
 
 /// The longest note on a call that the page shows.
 const NOTE_CHARS: usize = 300;
@@ -184,10 +183,10 @@ fn note(call: &Call) -> Option<String> {
         _ => false,
     };
     let text = match &call.came {
-        Came::Refused { problem, reason: Some(reason) } => {
-            format!("{}: {}", problem_name(*problem), reason_name(*reason))
+        Came::Refused { problem, reason } => {
+            let name = problem.urn().rsplit(':').next().unwrap_or_default();
+            reason.map_or(name.to_owned(), |reason| format!("{name}: {}", reason_name(reason)))
         }
-        Came::Refused { problem, reason: None } => problem_name(*problem).to_owned(),
         Came::NotDone { why } | Came::Unknown { why } | Came::Malformed { why } => {
             why.chars().take(NOTE_CHARS).collect()
         }

@@ -12,8 +12,7 @@ use ringfence_wire::{EndReason, LeaseId, ProblemKind, Token};
 use serde::Serialize;
 
 use super::calls::{Keys, Order};
-use crate::edn::reason_name;
-use crate::history::{Asked, Call, Came, ChangeName, History};
+use crate::history::{Asked, Call, Came, ChangeName, History, reason_name};
 
 /// One token, while it was held.
 #[derive(Serialize)]

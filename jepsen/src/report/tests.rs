@@ -1,7 +1,9 @@
+pub(crate) mod invented;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{data, invented, write};
+use super::{data, write};
 use crate::check::Results;
 use crate::history::{Asked, Call, Came, History};
 

@@ -9,30 +9,30 @@ use std::ops::Range;
 
 use ringfence_wire::{
     Claim, EndReason, Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Metadata, Mode,
-    ProblemKind, Revision, Token, Verdict as TokenVerdict, VerdictName, WaiterView,
+    ProblemKind, Revision, Token, Verdict as TokenVerdict, VerdictName,
 };
 
-use super::{Checker, Found, Verdict};
+use crate::check::{Checker, Facts, Found, Verdict};
 use crate::history::{Asked, Call, Came, Change, ChangeName, ChangedKey, History};
 
 #[derive(Default)]
-pub(super) struct Story {
-    pub(super) history: History,
+pub(crate) struct Story {
+    pub(crate) history: History,
     revision: u64,
     leases: BTreeMap<u128, (String, Option<Token>)>,
     holders: BTreeMap<Key, BTreeMap<Token, Mode>>,
 }
 
-pub(super) const TTL_MS: u32 = 10_000;
+pub(crate) const TTL_MS: u32 = 10_000;
 
 impl Story {
     /// Nothing has happened. The log begins at its beginning.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { revision: 100, ..Self::default() }
     }
 
     /// A call and what came of it; its id.
-    pub(super) fn call(&mut self, when: Range<u64>, asked: Asked, came: Came) -> u64 {
+    pub(crate) fn call(&mut self, when: Range<u64>, asked: Asked, came: Came) -> u64 {
         let id = self.history.calls.len() as u64;
         let (sent_us, ended_us) = (when.start * 1_000, when.end * 1_000);
         self.history.calls.push(Call {
@@ -49,7 +49,7 @@ impl Story {
     }
 
     /// A change, made in an entry of its own; its revision.
-    pub(super) fn log(
+    pub(crate) fn log(
         &mut self,
         at_ms: u64,
         lease: u128,
@@ -89,18 +89,18 @@ impl Story {
     }
 
     /// The last change came in the same entry as the one before.
-    pub(super) fn together(&mut self) {
+    pub(crate) fn together(&mut self) {
         let [.., one, other] = &mut self.history.end.changes[..] else { panic!("there are no two changes") };
         other.index = one.index;
     }
 
     /// A lease is wanted.
-    pub(super) fn lease(&mut self, lease: u128, words: &str) {
+    pub(crate) fn lease(&mut self, lease: u128, words: &str) {
         self.leases.insert(lease, (words.to_owned(), None));
     }
 
     /// A lease is asked for and granted at once; the call.
-    pub(super) fn acquires(&mut self, lease: u128, words: &str, when: Range<u64>) -> u64 {
+    pub(crate) fn acquires(&mut self, lease: u128, words: &str, when: Range<u64>) -> u64 {
         self.lease(lease, words);
         self.log(when.start, lease, ChangeName::Granted, None);
         let granted = self.granted(lease);
@@ -108,7 +108,7 @@ impl Story {
     }
 
     /// A lease is asked for, takes its place, and its client is told that it waits; the call.
-    pub(super) fn waits(&mut self, lease: u128, words: &str, when: Range<u64>) -> u64 {
+    pub(crate) fn waits(&mut self, lease: u128, words: &str, when: Range<u64>) -> u64 {
         self.lease(lease, words);
         self.log(when.start, lease, ChangeName::Queued, None);
         let wait_ms = u32::try_from(when.end - when.start).unwrap();
@@ -116,18 +116,18 @@ impl Story {
     }
 
     /// A lease is released and ends; the call.
-    pub(super) fn releases(&mut self, lease: u128, when: Range<u64>) -> u64 {
+    pub(crate) fn releases(&mut self, lease: u128, when: Range<u64>) -> u64 {
         self.log(when.start, lease, ChangeName::Ended, Some(EndReason::Released));
         self.call(when, release(lease), Came::Done)
     }
 
     /// Its time ran out, in cluster time.
-    pub(super) fn expires(&mut self, lease: u128, at_ms: u64) -> u64 {
+    pub(crate) fn expires(&mut self, lease: u128, at_ms: u64) -> u64 {
         self.log(at_ms, lease, ChangeName::Ended, Some(EndReason::Expired))
     }
 
     /// All is healed and read.
-    pub(super) fn end(&mut self, healed_ms: u64, read_ms: u64) -> &mut Self {
+    pub(crate) fn end(&mut self, healed_ms: u64, read_ms: u64) -> &mut Self {
         let end_keys: Vec<Key> =
             self.leases.values().flat_map(|(words, _)| claims(words)).map(|c| c.key).collect();
         let mut views: Vec<KeyView> = end_keys.iter().map(|key| self.view(key.as_str())).collect();
@@ -139,11 +139,11 @@ impl Story {
     }
 
     /// The grant of a lease as the table has it, as the answer to an acquire.
-    pub(super) fn granted(&self, lease: u128) -> Came {
+    pub(crate) fn granted(&self, lease: u128) -> Came {
         Came::Granted { grant: self.grant(lease), standing: false, mirrored: None }
     }
 
-    pub(super) fn grant(&self, lease: u128) -> Grant {
+    pub(crate) fn grant(&self, lease: u128) -> Grant {
         let (words, token) = &self.leases[&lease];
         let keys = claims(words).into_iter().map(|Claim { key, mode }| {
             let fence = self.fence(&key);
@@ -160,12 +160,12 @@ impl Story {
         }
     }
 
-    pub(super) fn token(&self, lease: u128) -> Token {
+    pub(crate) fn token(&self, lease: u128) -> Token {
         self.leases[&lease].1.expect("it was granted")
     }
 
     /// The view of a key as the table has it.
-    pub(super) fn view(&self, of: &str) -> KeyView {
+    pub(crate) fn view(&self, of: &str) -> KeyView {
         let key = key(of);
         let holders = self.holders.get(&key).into_iter().flatten().map(|(&token, mode)| HolderView {
             token,
@@ -189,7 +189,7 @@ impl Story {
     }
 
     /// Somebody looks at a key and sees what the table has; the call.
-    pub(super) fn looks(&mut self, of: &str, when: Range<u64>) -> u64 {
+    pub(crate) fn looks(&mut self, of: &str, when: Range<u64>) -> u64 {
         let view = self.view(of);
         self.call(when, look(of), Came::Key { view })
     }
@@ -200,36 +200,36 @@ impl Story {
     }
 
     /// The law holds, and was exercised.
-    pub(super) fn keeps(&self, law: &Checker) {
-        let found = self.found(law);
+    pub(crate) fn keeps(&self, law: &Checker) {
+        let found = self.judge(law);
         assert_eq!(found.verdict(), Verdict::Valid, "{found:#?}");
     }
 
     /// The law was not exercised.
-    pub(super) fn cannot_tell(&self, law: &Checker) {
-        let found = self.found(law);
+    pub(crate) fn cannot_tell(&self, law: &Checker) {
+        let found = self.judge(law);
         assert_eq!(found.verdict(), Verdict::Unknown, "{found:#?}");
     }
 
     /// The law is broken, as a breach with these words says.
-    pub(super) fn breaks(&self, law: &Checker, words: &str) {
-        let found = self.found(law);
+    pub(crate) fn breaks(&self, law: &Checker, words: &str) {
+        let found = self.judge(law);
         assert!(
             found.breaches.iter().any(|breach| breach.what.contains(words)),
             "no {words:?} in {found:#?}"
         );
     }
 
-    fn found(&self, law: &Checker) -> Found {
-        (law.check)(&self.history)
+    fn judge(&self, law: &Checker) -> Found {
+        (law.check)(&Facts::of(&self.history))
     }
 }
 
-pub(super) fn id(lease: u128) -> LeaseId {
+pub(crate) fn id(lease: u128) -> LeaseId {
     LeaseId::from_u128(lease).unwrap()
 }
 
-pub(super) fn key(key: &str) -> Key {
+pub(crate) fn key(key: &str) -> Key {
     Key::new(key).unwrap()
 }
 
@@ -241,51 +241,46 @@ fn claims(words: &str) -> Vec<Claim> {
     words.split(' ').map(claim).collect()
 }
 
-pub(super) fn acquire(lease: u128, words: &str) -> Asked {
+pub(crate) fn acquire(lease: u128, words: &str) -> Asked {
     wait(lease, words, 0)
 }
 
-pub(super) fn wait(lease: u128, words: &str, wait_ms: u32) -> Asked {
+pub(crate) fn wait(lease: u128, words: &str, wait_ms: u32) -> Asked {
     Asked::Acquire { lease: id(lease), keys: claims(words), ttl_ms: TTL_MS, wait_ms, keep_place: false }
 }
 
-pub(super) fn renew(lease: u128) -> Asked {
+pub(crate) fn renew(lease: u128) -> Asked {
     Asked::Renew { lease: id(lease), ttl_ms: None }
 }
 
-pub(super) fn release(lease: u128) -> Asked {
+pub(crate) fn release(lease: u128) -> Asked {
     Asked::Release { lease: id(lease) }
 }
 
-pub(super) fn look(of: &str) -> Asked {
+pub(crate) fn look(of: &str) -> Asked {
     Asked::Key { key: key(of), local: false }
 }
 
-pub(super) fn validate(of: &str, token: Token) -> Asked {
+pub(crate) fn validate(of: &str, token: Token) -> Asked {
     Asked::Validate { key: key(of), token, local: false }
 }
 
-pub(super) fn verdict(verdict: VerdictName, fence: u64) -> Came {
+pub(crate) fn verdict(verdict: VerdictName, fence: u64) -> Came {
     Came::Verdict { verdict: TokenVerdict { verdict, fence: Token(fence) } }
 }
 
-pub(super) fn refused(problem: ProblemKind) -> Came {
+pub(crate) fn refused(problem: ProblemKind) -> Came {
     Came::Refused { problem, reason: None }
 }
 
-pub(super) fn gone(reason: EndReason) -> Came {
+pub(crate) fn gone(reason: EndReason) -> Came {
     Came::Refused { problem: ProblemKind::LeaseGone, reason: Some(reason) }
 }
 
-pub(super) fn not_done() -> Came {
+pub(crate) fn not_done() -> Came {
     Came::NotDone { why: "503".to_owned() }
 }
 
-pub(super) fn unknown() -> Came {
+pub(crate) fn unknown() -> Came {
     Came::Unknown { why: "timeout".to_owned() }
-}
-
-/// A waiter in a view.
-pub(super) fn waiter() -> WaiterView {
-    WaiterView { holder: None, mode: Mode::Exclusive.name(), waited_ms: 1 }
 }

@@ -1,9 +1,6 @@
-use ringfence_wire::{Revision, Token, Verdict as Said};
-
+use super::scene::{acquire, call, change, granted, key, numbered, view};
 use super::*;
-use crate::check::Verdict;
-use crate::check::scene::{acquire, call, change, granted, key, look, numbered, view};
-use crate::history::ChangeName::{Ended, Granted};
+use ChangeName::{Ended, Granted};
 
 fn entry(rev: u64, fence: u64, token: u64) -> Option<MirrorEntry> {
     Some(MirrorEntry { rev: Revision(rev), fence: Token(fence), token: Token(token), held: token > 0 })
@@ -37,25 +34,31 @@ fn only(found: Found) -> String {
 
 #[test]
 fn old_states_are_never_ahead() {
-    let found = never_ahead(&run([
-        sight(1, None),
-        sight(20, entry(4, 3, 3)),
-        sight(30, entry(6, 7, 0)),
-        sight(40, entry(9, 8, 8)),
-    ]));
+    let found = judge(
+        &MIRROR_NEVER_AHEAD,
+        &run([
+            sight(1, None),
+            sight(20, entry(4, 3, 3)),
+            sight(30, entry(6, 7, 0)),
+            sight(40, entry(9, 8, 8)),
+        ]),
+    );
     assert_eq!(found.verdict(), Verdict::Valid, "{found:?}");
     assert_eq!(found.counts["hashes compared with the state at their revision"], 3);
-    assert_eq!(never_ahead(&run([sight(1, None)])).verdict(), Verdict::Unknown);
+    assert_eq!(judge(&MIRROR_NEVER_AHEAD, &run([sight(1, None)])).verdict(), Verdict::Unknown);
 }
 
 #[test]
 fn a_hash_that_is_no_state_of_its_revision_is_found() {
     // A fence of a later view; the token of another; a word that is not true.
-    assert!(only(never_ahead(&run([sight(20, entry(4, 6, 3))]))).contains("it had fence 3 and token 3"));
-    only(never_ahead(&run([sight(20, entry(4, 3, 4))])));
+    assert!(
+        only(judge(&MIRROR_NEVER_AHEAD, &run([sight(20, entry(4, 6, 3))])))
+            .contains("it had fence 3 and token 3")
+    );
+    only(judge(&MIRROR_NEVER_AHEAD, &run([sight(20, entry(4, 3, 4))])));
     let mut lies = sight(20, entry(4, 3, 3));
     lies.entry.as_mut().unwrap().held = false;
-    only(never_ahead(&run([lies])));
+    only(judge(&MIRROR_NEVER_AHEAD, &run([lies])));
 }
 
 #[test]
@@ -63,36 +66,18 @@ fn a_revision_that_the_table_had_not_reached_is_found() {
     let asked = Asked::Key { key: key(), local: false };
     let mut history = numbered([call(30, 31, asked, Came::Key { view: view(4, 5, &[], 0) })]);
     history.mirror = vec![sight(20, entry(8, 8, 8))];
-    assert!(only(never_ahead(&history)).contains("the table had 4 or less"));
+    assert!(only(judge(&MIRROR_NEVER_AHEAD, &history)).contains("the table had 4 or less"));
     history.mirror = vec![sight(30, entry(8, 8, 8))];
-    assert_eq!(never_ahead(&history).verdict(), Verdict::Valid);
-}
-
-#[test]
-fn a_fence_above_a_token_that_lives_on_is_found() {
-    for (asked, came) in [
-        (look(1), granted(1, 3, 3)),
-        (Asked::Key { key: key(), local: false }, Came::Key { view: view(9, 3, &[3], 0) }),
-        (
-            Asked::Validate { key: key(), token: Token(3), local: false },
-            Came::Verdict { verdict: Said { verdict: VerdictName::Live, fence: Token(3) } },
-        ),
-    ] {
-        let mut history = numbered([call(30, 31, asked, came)]);
-        history.mirror = vec![sight(20, entry(5, 6, 0))];
-        assert!(only(never_ahead(&history)).contains("token 3 was alive afterwards"));
-        history.mirror = vec![sight(29, entry(5, 6, 0))];
-        assert_eq!(never_ahead(&history).verdict(), Verdict::Valid, "it ended in between");
-    }
+    assert_eq!(judge(&MIRROR_NEVER_AHEAD, &history).verdict(), Verdict::Valid);
 }
 
 #[test]
 fn what_rises_never_falls() {
     let sights =
         [sight(1, None), sight(10, entry(3, 3, 3)), sight(20, entry(3, 3, 3)), sight(30, entry(5, 6, 0))];
-    let found = never_falls(&run(sights));
+    let found = judge(&MIRROR_NEVER_FALLS, &run(sights));
     assert_eq!((found.verdict(), found.counts["sights after others"]), (Verdict::Valid, 2), "{found:?}");
-    assert_eq!(never_falls(&run([sight(1, None)])).verdict(), Verdict::Unknown);
+    assert_eq!(judge(&MIRROR_NEVER_FALLS, &run([sight(1, None)])).verdict(), Verdict::Unknown);
 }
 
 #[test]
@@ -106,15 +91,15 @@ fn a_fall_is_found_unless_redis_lost_its_data_in_between() {
     ];
     for (before, after) in falls {
         let mut history = run([sight(10, before), sight(20, after)]);
-        assert!(only(never_falls(&history)).contains("revision 8 with fence 8 stood in Redis"));
-        history.faults = vec![fault("redis-pause", 12, 15), fault("kill", 12, 15), fault("redis-kill", 1, 5)];
-        only(never_falls(&history));
+        assert!(only(judge(&MIRROR_NEVER_FALLS, &history)).contains("revision 8 with fence 8 was in Redis"));
+        history.faults = vec![fault("redis-stop", 12, 15), fault("kill", 12, 15), fault("redis-kill", 1, 5)];
+        only(judge(&MIRROR_NEVER_FALLS, &history));
         history.faults.push(fault("redis-empty", 12, 15));
-        assert_eq!(never_falls(&history).verdict(), Verdict::Unknown);
+        assert_eq!(judge(&MIRROR_NEVER_FALLS, &history).verdict(), Verdict::Unknown);
     }
     let mut at_end = run([sight(10, entry(8, 8, 8))]);
     at_end.end.mirror.insert(key(), None);
-    assert!(only(never_falls(&at_end)).contains("and at the end nothing"));
+    assert!(only(judge(&MIRROR_NEVER_FALLS, &at_end)).contains("and at the end nothing"));
 }
 
 #[test]
@@ -127,7 +112,7 @@ fn what_falls_after_a_loss_is_found_as_well() {
     ];
     let mut history = run(sights);
     history.faults = vec![fault("redis-rollback", 20, 25)];
-    assert!(only(never_falls(&history)).contains("revision 5 with fence 6"));
+    assert!(only(judge(&MIRROR_NEVER_FALLS, &history)).contains("revision 5 with fence 6"));
 }
 
 #[test]
@@ -135,16 +120,16 @@ fn redis_is_equal_in_the_end() {
     let mut history = run([]);
     history.end.mirror.insert(key(), entry(8, 8, 8));
     history.end.keys = vec![view(9, 8, &[8], 0)];
-    assert_eq!(equal_at_end(&history).verdict(), Verdict::Valid);
+    assert_eq!(judge(&MIRROR_EQUAL_AT_END, &history).verdict(), Verdict::Valid);
     for wrong in [None, entry(8, 8, 0), entry(8, 7, 8), entry(8, 8, 9), entry(5, 6, 0)] {
         history.end.mirror.insert(key(), wrong);
-        only(equal_at_end(&history));
+        only(judge(&MIRROR_EQUAL_AT_END, &history));
     }
     let free = entry(8, 8, 8).map(|entry| MirrorEntry { held: false, ..entry });
     history.end.mirror.insert(key(), free);
-    only(equal_at_end(&history));
+    only(judge(&MIRROR_EQUAL_AT_END, &history));
     history.end.mirror.clear();
-    assert_eq!(equal_at_end(&history).verdict(), Verdict::Unknown);
+    assert_eq!(judge(&MIRROR_EQUAL_AT_END, &history).verdict(), Verdict::Unknown);
 }
 
 #[test]
@@ -153,14 +138,14 @@ fn a_free_key_keeps_the_fence_it_was_freed_at() {
     history.end.changes.push(change(12, 2, Ended, Some(8), 13));
     history.end.keys = vec![view(20, 21, &[], 0)];
     history.end.mirror.insert(key(), entry(12, 13, 0));
-    assert_eq!(equal_at_end(&history).verdict(), Verdict::Valid);
+    assert_eq!(judge(&MIRROR_EQUAL_AT_END, &history).verdict(), Verdict::Valid);
     // As it was freed before; as it was held; ahead; neither.
     for wrong in [entry(5, 6, 0), entry(8, 8, 8), entry(21, 22, 0), entry(13, 13, 0), None] {
         history.end.mirror.insert(key(), wrong);
-        only(equal_at_end(&history));
+        only(judge(&MIRROR_EQUAL_AT_END, &history));
     }
     history.faults = vec![fault("kill", 1, 2)];
-    assert_eq!(equal_at_end(&history).breaches, [], "it may never have been written");
+    assert_eq!(judge(&MIRROR_EQUAL_AT_END, &history).breaches, [], "it may never have been written");
 }
 
 #[test]
@@ -170,14 +155,14 @@ fn a_mirrored_grant_is_seen_by_whoever_reads_afterwards() {
         call(5, 9, acquire(2), Came::Granted { grant, standing, mirrored: Some(mirrored) })
     };
     let with = |mirrored, sight| History { mirror: vec![sight], ..numbered([answered(mirrored)]) };
-    assert_eq!(before_answer(&with(true, sight(10, entry(8, 8, 8)))).verdict(), Verdict::Valid);
+    assert_eq!(judge(&BEFORE_ANSWER, &with(true, sight(10, entry(8, 8, 8)))).verdict(), Verdict::Valid);
     for shown in [None, entry(5, 6, 0)] {
         let mut history = with(true, sight(10, shown.clone()));
-        assert_eq!(before_answer(&history).breaches[0].calls, [0]);
+        assert_eq!(judge(&BEFORE_ANSWER, &history).breaches[0].calls, [0]);
         history.faults = vec![fault("redis-empty", 7, 8)];
-        assert_eq!(before_answer(&history).verdict(), Verdict::Unknown);
-        assert_eq!(before_answer(&with(true, sight(9, shown.clone()))).verdict(), Verdict::Unknown);
-        assert_eq!(before_answer(&with(false, sight(10, shown))).verdict(), Verdict::Unknown);
+        assert_eq!(judge(&BEFORE_ANSWER, &history).verdict(), Verdict::Unknown);
+        assert_eq!(judge(&BEFORE_ANSWER, &with(true, sight(9, shown.clone()))).verdict(), Verdict::Unknown);
+        assert_eq!(judge(&BEFORE_ANSWER, &with(false, sight(10, shown))).verdict(), Verdict::Unknown);
     }
 }
 
@@ -194,11 +179,11 @@ fn a_repeat_may_be_told_of_what_redis_has_lost_since_its_lease_was_first_asked_f
         ..history
     };
     // It stood there while the first call was under way, was lost, and is remembered.
-    assert_eq!(before_answer(&lost(told(true, false), 20, 25)).breaches, []);
+    assert_eq!(judge(&BEFORE_ANSWER, &lost(told(true, false), 20, 25)).breaches, []);
     // Had it been granted only by the second, it could not be remembered from before.
-    assert_eq!(before_answer(&lost(told(false, true), 20, 25)).breaches[0].calls, [1]);
+    assert_eq!(judge(&BEFORE_ANSWER, &lost(told(false, true), 20, 25)).breaches[0].calls, [1]);
     // Nor had it been lost before anybody asked.
-    assert_eq!(before_answer(&lost(told(true, false), 2, 4)).breaches.len(), 1);
+    assert_eq!(judge(&BEFORE_ANSWER, &lost(told(true, false), 2, 4)).breaches.len(), 1);
 }
 
 #[test]
@@ -210,7 +195,7 @@ fn a_fence_that_rose_after_the_grant_may_be_on_its_way() {
         let Asked::Acquire { wait_ms: waits, .. } = &mut history.calls[0].asked else { unreachable!() };
         *waits = wait_ms;
         history.mirror = vec![sight(10, entry(8, 6, 8))];
-        before_answer(&history)
+        judge(&BEFORE_ANSWER, &history)
     };
     only(shown(false, 0));
     assert_eq!(shown(true, 0).verdict(), Verdict::Valid);

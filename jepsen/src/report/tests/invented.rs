@@ -1,4 +1,4 @@
-//! Histories as a run might have made them, for tests of what is written of a run.
+//! Invented histories, as a run might have recorded them, for tests of stored runs and their pages.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,14 @@ use ringfence_wire::{
     ProblemKind, Revision, Role, Token,
 };
 
+use crate::check::facts::Facts;
 use crate::check::{Checker, Found, Results, Verdict, judge};
 use crate::history::{
     About, Asked, Call, Came, Change, ChangeName, ChangedKey, End, Fault, History, LagSight, MirrorEntry,
     MirrorSight, NodeEnd, Sight,
 };
 
-/// What tries to break out of a page, an EDN string, or a line.
+/// Text that tries to break out of a page, a string, or a line.
 pub(crate) const EVIL: &str = "a </script>\"\\<img src=x onerror=gone(1)> ä\u{2028}&amp;";
 
 const S: u64 = 1_000_000;
@@ -54,27 +55,6 @@ pub(crate) fn history(seed: u64, calls: usize) -> History {
     maker.finish(processes)
 }
 
-pub(crate) fn refused_release() -> Call {
-    let lease = LeaseId::from_u128(42).unwrap();
-    let came = Came::Refused { problem: ProblemKind::LeaseGone, reason: Some(EndReason::Expired) };
-    Call {
-        id: 0,
-        process: 0,
-        node: Some(2),
-        batch: None,
-        sent_us: 1_000,
-        ended_us: 3_000,
-        asked: Asked::Release { lease },
-        came,
-    }
-}
-
-pub(crate) fn unknown_write() -> Call {
-    let asked = Asked::Write { key: key("k"), token: Token(5), fence: Token(5), over: 0, value: 9 };
-    let came = Came::Unknown { why: "it \"hung\"".to_owned() };
-    Call { id: 1, process: 1, node: None, batch: None, sent_us: 4_000, ended_us: 6_000, asked, came }
-}
-
 /// Results of laws that hold.
 pub(crate) fn results(history: &History) -> Results {
     const NAMES: [(&str, &str); 5] = [
@@ -90,9 +70,9 @@ pub(crate) fn results(history: &History) -> Results {
         ("fenced-register", "The register accepts no stale write, loses no update, and rejected some."),
         ("mirror-never-ahead", "No fence in Redis is above that of the cluster at the same time."),
     ];
-    fn check(history: &History) -> Found {
+    fn check(facts: &Facts) -> Found {
         let mut found = Found::default();
-        for call in &history.calls {
+        for call in &facts.history.calls {
             found.saw(match call.came {
                 Came::Granted { .. } => "grants",
                 Came::Stale { .. } => "rejected writes",
