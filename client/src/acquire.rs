@@ -1,180 +1,177 @@
-//! One acquire, from the wish to a lease that can be trusted.
+//! One acquire, from the request to a lease that can be relied on.
 //!
 //! ```text
 //!            ┌─ 202: the place is kept ◀─┐
 //!            ▼                           │
-//!  new id ─▶ PUT, up to 30 s of waiting ─┼─ 201, 200 ─▶ fresh? ─▶ granted
+//!  new id ─▶ PUT, waiting up to 30 s ────┼─ 201, 200 ─▶ fresh? ─▶ granted
 //!    ▲       ▲        │                  │                └─ no ─▶ renew once ───▶ granted
-//!    │       └────────┘ no definite answer: the same PUT elsewhere, for 5 s
-//!    └── the id has ended unseen (its connection was lost for long)
+//!    │       └────────┘ ambiguous: the same PUT elsewhere, for 5 s
+//!    └── the lease ended unused (its connection was lost for long)
 //! ```
-//! Whoever stood in the queue has reached the cluster: while it is away, such an acquire goes on for the time that it was given.
-//! After a PUT without a definite answer the next one waits shortly, so that it soon tells where the lease stands; the
-//! place is kept. The first PUT may go along with other calls ([`crate::gather`]): then it does not wait, but takes a place.
+//! An acquire that stood in the queue has reached the cluster: during an outage it retries for as long as it was to wait.
+//! After a PUT without a definite outcome the next one waits only briefly, to learn soon how the lease stands; the place
+//! is kept. The first PUT may be [batched](crate::transport::Node); then it does not wait, but takes a place.
 //!
-//! Whoever stops asking while the lease may be granted, or stand in the queue, has it released: that is what
-//! [`Pending`] is for, however the acquire ends, also by being dropped.
+//! A [`ReleaseGuard`] releases the lease however the acquire ends, also by being dropped, as long as the lease may be granted
+//! or in the queue.
 //!
-//! An answer counts from when *its* PUT was sent. One that waited is too old to begin work on: hence the renewal. A PUT
-//! that was given up may still arrive on a closed connection. The cluster then takes back nothing that it has answered to
-//! another PUT.
+//! A grant counts from when *its* PUT was sent. After a wait that is too long ago to begin work: hence the renewal. An
+//! abandoned PUT may still arrive on a closed connection. The cluster then does not take back what it granted to another
+//! PUT.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::{Method, StatusCode};
-use ringfence_wire::{AcquireRequest, BatchAcquire, EndReason, Grant, LeaseId, Operation, ProblemKind, Wait};
+use ringfence_wire::{
+    AcquireRequest, BatchAcquire, EndReason, LeaseId, Operation, Problem, ProblemKind, Wait, Waiting,
+};
 use serde::Deserialize;
-use tokio::runtime::Handle;
+use serde::de::Error as _;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Backoff;
-use crate::call::{ATTEMPT, Attempts, json};
-use crate::client::{Shared, granted};
-use crate::exchange::{Answer, Call};
-use crate::fate::{Doubt, Fate, PATIENCE};
-use crate::lifetime::{Lifetime, Moment};
+use crate::clock::Moment;
+use crate::cluster::{ATTEMPT_TIMEOUT, Attempts, Cluster, RETRY_FOR, ReleaseGuard, Repeat};
+use crate::lifetime::{Confirmation, Lifetime};
+use crate::outcome::Outcome;
+use crate::transport::{Request, Response};
 use crate::{Error, Loss};
 
-/// How long one PUT waits: proxies often close what is silent for a minute.
+/// How long one PUT waits: proxies often close connections that are silent for a minute.
 const SLICE: Duration = Duration::from_secs(30);
-/// How long the PUT waits that is to tell where the lease stands.
+/// How long a PUT waits after one without a definite outcome.
 const PROBE: Duration = Duration::from_millis(100);
 
-/// A lease that surely lives.
+/// A lease that is fresh enough to begin work.
 pub(crate) struct Granted {
-    pub(crate) lifetime: Lifetime,
-    pub(crate) sent: Moment,
-    pub(crate) grant: Grant,
+    pub(crate) confirmation: Confirmation,
     pub(crate) mirrored: Option<bool>,
+    pub(crate) release: ReleaseGuard,
 }
 
-/// Acquires, waiting for `wait` or for ever.
-pub(crate) async fn acquire(
-    shared: &Arc<Shared>,
-    wish: AcquireRequest,
-    wait: Option<Duration>,
-) -> Result<Granted, Error> {
-    let (begun, mut has_waited, mut backoff) = (Instant::now(), false, Backoff::default());
-    loop {
-        let one = One { shared, wish: &wish, begun, wait, lease_id: LeaseId::random() };
-        if let Some(granted) = one.acquire(&mut has_waited).await? {
-            return Ok(granted);
-        }
-        if one.left() == Some(Duration::ZERO) {
-            match one.is_try() {
-                false => return Err(one.timed_out()),
-                // It was granted, for less time than it takes to make sure of that.
-                true if begun.elapsed() >= PATIENCE => return Err(Error::Lost(Loss::Unconfirmed)),
-                true => {}
-            }
-        }
-        sleep(backoff.next()).await;
-    }
-}
-
-/// An acquire under one id.
-struct One<'a> {
-    shared: &'a Arc<Shared>,
-    wish: &'a AcquireRequest,
+/// An acquire, under one id after the other.
+pub(crate) struct Acquire<'a> {
+    cluster: &'a Arc<Cluster>,
+    request: &'a AcquireRequest,
     begun: Instant,
+    /// `None`: for ever.
     wait: Option<Duration>,
-    lease_id: LeaseId,
+    /// Whether it stood in the queue.
+    has_waited: bool,
 }
 
-/// What a PUT that was done has come to.
+/// How the cluster answers a PUT.
 enum Put {
-    Granted(Moment, Grant, Option<bool>),
+    Granted(Confirmation, Option<bool>),
     Waiting,
 }
 
-/// What a refusal means.
+/// What ends the use of an id.
 #[derive(Debug, PartialEq)]
-enum Refused {
-    Fails(Error),
-    /// The time is up.
-    TimedOut,
-    /// The id has ended without ever having been in use: another one may do.
-    Ended,
+enum End {
+    Failed(Error),
+    /// The lease ended unused: another id may do, if time is left.
+    Unused,
 }
 
-impl One<'_> {
-    /// `None` where the id has ended before it was of use. `has_waited` tells whether this acquire stood in the queue.
-    async fn acquire(&self, has_waited: &mut bool) -> Result<Option<Granted>, Error> {
-        let mut pending = Pending::new(self.shared, self.lease_id);
-        let mut attempts = Attempts::new(&self.shared.endpoints);
-        let (mut doubt, mut has_place) = (Doubt::default(), false);
-        // Since when there was no definite answer, if the last was none.
+impl<'a> Acquire<'a> {
+    pub(crate) fn new(
+        cluster: &'a Arc<Cluster>,
+        request: &'a AcquireRequest,
+        wait: Option<Duration>,
+    ) -> Self {
+        Self { cluster, request, begun: Instant::now(), wait, has_waited: false }
+    }
+
+    pub(crate) async fn run(mut self) -> Result<Granted, Error> {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.acquire(LeaseId::random()).await {
+                Ok(granted) => return Ok(granted),
+                Err(End::Failed(error)) => return Err(error),
+                Err(End::Unused) if self.is_try() => {
+                    // It was granted, for less time than it takes to make sure of that.
+                    if self.begun.elapsed() >= RETRY_FOR {
+                        return Err(Error::Lost(Loss::Unconfirmed));
+                    }
+                }
+                Err(End::Unused) if self.is_over() => return Err(self.timed_out()),
+                Err(End::Unused) => {}
+            }
+            sleep(backoff.next()).await;
+        }
+    }
+
+    async fn acquire(&mut self, lease_id: LeaseId) -> Result<Granted, End> {
+        let mut release = ReleaseGuard::new(self.cluster, lease_id);
+        let mut attempts = Attempts::new(&self.cluster.nodes);
+        let mut has_place = false;
+        // Since when there was no definite outcome, if the last was none.
         let mut unanswered_since: Option<Instant> = None;
         loop {
             let (wait, keep_place) = slice(self.left(), unanswered_since.is_some());
             let put_at = Instant::now();
-            let put = self.put(wait, keep_place, !has_place);
-            match attempts.attempt(&put, wait + ATTEMPT, read_put).await {
-                Fate::Done(Put::Granted(sent, grant, mirrored)) => {
+            let put = self.put(lease_id, wait, keep_place, !has_place);
+            match attempts.attempt(&put, wait + ATTEMPT_TIMEOUT, read_put).await {
+                Outcome::Done(Put::Granted(confirmation, mirrored)) => {
                     if mirrored.is_some() {
-                        self.shared.endpoints.wait_for_mirror();
+                        self.cluster.nodes.grants_wait_for_mirror();
                     }
-                    let granted = self.confirmed(sent, grant, mirrored).await?;
-                    pending.is_settled = granted.is_some();
-                    return Ok(granted);
+                    let confirmation = self.freshen(confirmation).await?;
+                    return Ok(Granted { confirmation, mirrored, release });
                 }
-                Fate::Done(Put::Waiting) if self.left() == Some(Duration::ZERO) => {
-                    return Err(self.timed_out());
+                Outcome::Done(Put::Waiting) if self.is_over() => return Err(End::Failed(self.timed_out())),
+                Outcome::Done(Put::Waiting) => {
+                    (unanswered_since, has_place, self.has_waited) = (None, true, true);
                 }
-                Fate::Done(Put::Waiting) => {
-                    (unanswered_since, has_place, *has_waited) = (None, true, true);
+                Outcome::Refused(problem) => {
+                    // An abandoned PUT may still arrive, and find the key free.
+                    release.is_armed = attempts.maybe_done;
+                    return Err(self.refused(*problem));
                 }
-                Fate::Refused(problem) => {
-                    // A PUT that was given up may still be under way to a queue that is free by then.
-                    pending.is_settled = !doubt.maybe_done();
-                    return match self.refused(*problem) {
-                        Refused::Fails(error) => Err(error),
-                        Refused::TimedOut => Err(self.timed_out()),
-                        Refused::Ended => Ok(None),
-                    };
-                }
-                Fate::NotDone(why) => {
+                Outcome::NotDone(_) => {
                     unanswered_since.get_or_insert(put_at);
-                    doubt.not_done(why);
                 }
-                Fate::Unknown(why) => {
-                    // Whom a node lets wait for longer than it would look for a leader stands in the queue.
-                    *has_waited |= put_at.elapsed() > PATIENCE;
-                    // What a long wait ended with says nothing of how long nobody answers.
-                    unanswered_since.get_or_insert(put_at.max(Instant::now() - ATTEMPT));
-                    doubt.unknown(why);
+                Outcome::Ambiguous(_) => {
+                    // A node that held the request for longer than it looks for a leader had it in the queue.
+                    self.has_waited |= put_at.elapsed() > RETRY_FOR;
+                    // How a long wait ended says nothing of how long the cluster has been silent.
+                    unanswered_since.get_or_insert(put_at.max(Instant::now() - ATTEMPT_TIMEOUT));
                 }
             }
-            let goes_on = *has_waited && self.left() != Some(Duration::ZERO);
-            if !goes_on && unanswered_since.is_some_and(|since| since.elapsed() >= PATIENCE) {
-                if has_place {
-                    doubt.may_stand();
-                }
-                pending.is_settled = !doubt.maybe_done();
-                return Err(doubt.into_error(Some(self.lease_id)));
+            let retries = self.has_waited && !self.is_over();
+            if !retries && unanswered_since.is_some_and(|since| since.elapsed() >= RETRY_FOR) {
+                // The place may still stand.
+                attempts.maybe_done |= has_place;
+                release.is_armed = attempts.maybe_done;
+                return Err(End::Failed(attempts.error(Repeat::Harmless(Some(lease_id)))));
             }
         }
     }
 
-    /// What is not for a place that it has may go along with others; then it does not wait, but takes a place for the next.
-    fn put(&self, wait: Duration, keep_place: bool, in_batch: bool) -> Call {
+    /// A PUT for a new place may be batched. Then it does not wait, but takes a place for the next PUT.
+    fn put(&self, lease_id: LeaseId, wait: Duration, keep_place: bool, may_batch: bool) -> Request {
         let wait_ms = u32::try_from(wait.as_millis()).ok().and_then(Wait::from_ms);
-        let wait_ms = wait_ms.expect("one PUT waits no longer than 30 s");
-        let wish = AcquireRequest { wait_ms, keep_place, ..self.wish.clone() };
-        let put = Call::new(Method::PUT, format!("/v1/leases/{}", self.lease_id)).with(&wish);
-        if !in_batch {
+        let wait_ms = wait_ms.expect("a PUT waits at most 30 s");
+        let body = AcquireRequest { wait_ms, keep_place, ..self.request.clone() };
+        let put = Request::new(Method::PUT, format!("/v1/leases/{lease_id}")).with_body(&body);
+        if !may_batch {
             return put;
         }
-        let AcquireRequest { keys, ttl_ms, holder, metadata, .. } = wish;
-        let (lease_id, takes_place) = (self.lease_id, !wait.is_zero());
-        let acquire = BatchAcquire { lease_id, keys, ttl_ms, keep_place: takes_place, holder, metadata };
-        put.or_in_batch(Operation::Acquire(acquire), wait)
+        let AcquireRequest { keys, ttl_ms, holder, metadata, .. } = body;
+        let keep_place = !wait.is_zero();
+        let acquire = BatchAcquire { lease_id, keys, ttl_ms, keep_place, holder, metadata };
+        put.or_batched(Operation::Acquire(acquire), wait)
     }
 
-    /// How long it may wait yet; `None` for ever.
+    /// How much longer it may wait; `None` for ever.
     fn left(&self) -> Option<Duration> {
         self.wait.map(|wait| wait.saturating_sub(self.begun.elapsed()))
+    }
+
+    fn is_over(&self) -> bool {
+        self.left() == Some(Duration::ZERO)
     }
 
     fn is_try(&self) -> bool {
@@ -185,106 +182,65 @@ impl One<'_> {
         Error::TimedOut { waited: self.wait.unwrap_or_default() }
     }
 
-    /// A grant that is fresh enough to begin with. `None` where it has ended while it was asked for.
-    async fn confirmed(
-        &self,
-        sent: Moment,
-        grant: Grant,
-        mirrored: Option<bool>,
-    ) -> Result<Option<Granted>, Error> {
-        let lifetime = lifetime_of(sent, &grant);
-        if lifetime.is_fresh(Moment::now()) {
-            return Ok(Some(Granted { lifetime, sent, grant, mirrored }));
+    /// Renews a lease that is not fresh enough to begin work.
+    async fn freshen(&self, confirmation: Confirmation) -> Result<Confirmation, End> {
+        if Lifetime::new(&confirmation).is_fresh(Moment::now()) {
+            return Ok(confirmation);
         }
-        match self.shared.renew(self.lease_id, None).await {
-            Ok((sent, grant)) => {
-                Ok(Some(Granted { lifetime: lifetime_of(sent, &grant), sent, grant, mirrored }))
+        self.cluster.renew(confirmation.grant.lease_id, None).await.map_err(|error| match error {
+            Error::Lost(Loss::Ended(EndReason::Expired | EndReason::Abandoned) | Loss::Forgotten) => {
+                End::Unused
             }
-            Err(Error::Lost(Loss::Ended(EndReason::Expired | EndReason::Abandoned) | Loss::Forgotten)) => {
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
+            error => End::Failed(error),
+        })
     }
 
-    fn refused(&self, problem: ringfence_wire::Problem) -> Refused {
-        let is_over = self.left().is_some_and(|left| left.is_zero());
+    fn refused(&self, problem: Problem) -> End {
         match (problem.kind, problem.reason) {
-            (ProblemKind::Held, _) if self.is_try() => Refused::Fails(Error::Held {
+            (ProblemKind::Held, _) if self.is_try() => End::Failed(Error::Held {
                 holders: problem.holders.unwrap_or_default(),
                 waiters: problem.waiters.unwrap_or_default(),
             }),
-            // The place is lost: nobody asked for it in time, or this was the last question.
-            (ProblemKind::Held | ProblemKind::WaitTimeout, _) if is_over => Refused::TimedOut,
-            (ProblemKind::Held | ProblemKind::WaitTimeout, _) => Refused::Ended,
-            (ProblemKind::LeaseGone, Some(EndReason::Expired | EndReason::Abandoned))
-                if is_over && !self.is_try() =>
-            {
-                Refused::TimedOut
+            // The place is lost: no PUT came for it in time, or this was the last one.
+            (ProblemKind::Held | ProblemKind::WaitTimeout, _) if self.is_over() => {
+                End::Failed(self.timed_out())
             }
-            (ProblemKind::LeaseGone, Some(EndReason::Expired | EndReason::Abandoned)) => Refused::Ended,
-            _ => Refused::Fails(Error::refused(Box::new(problem))),
+            (ProblemKind::Held | ProblemKind::WaitTimeout, _) => End::Unused,
+            (ProblemKind::LeaseGone, Some(EndReason::Expired | EndReason::Abandoned)) => End::Unused,
+            _ => End::Failed(Error::refused(Box::new(problem))),
         }
     }
 }
 
-fn lifetime_of(sent: Moment, grant: &Grant) -> Lifetime {
-    let ttl = Duration::from_millis(grant.ttl_ms.into());
-    Lifetime::new(ttl, sent, Duration::from_millis(grant.expires_in_ms.unwrap_or_default()))
-}
-
-/// How long one PUT waits, and whether its place is to be kept when that is over.
-fn slice(left: Option<Duration>, in_doubt: bool) -> (Duration, bool) {
-    let most = if in_doubt { PROBE } else { SLICE };
+/// How long one PUT waits, and whether to keep its place afterwards.
+fn slice(left: Option<Duration>, is_probe: bool) -> (Duration, bool) {
+    let most = if is_probe { PROBE } else { SLICE };
     match left {
-        // A wait that is over within a millisecond is.
+        // The API counts milliseconds.
         Some(left) if left < Duration::from_millis(1) => (Duration::ZERO, false),
         Some(left) if left <= most => (left, false),
         _ => (most, true),
     }
 }
 
-fn read_put(answer: &Answer) -> serde_json::Result<Put> {
+fn read_put(response: &Response) -> serde_json::Result<Put> {
     #[derive(Deserialize)]
-    struct Told {
+    struct Mirrored {
         mirrored: Option<bool>,
     }
-    match answer.status {
+    match response.status {
         StatusCode::CREATED | StatusCode::OK => {
-            let ((sent, grant), told) = (granted(answer)?, json::<Told>(answer)?);
-            Ok(Put::Granted(sent, grant, told.mirrored))
+            let Mirrored { mirrored } = response.json()?;
+            Ok(Put::Granted(Confirmation::read(response)?, mirrored))
         }
-        StatusCode::ACCEPTED => json::<ringfence_wire::Waiting>(answer).map(|_| Put::Waiting),
-        status => Err(serde::de::Error::custom(format!("an acquire is not answered with {status}"))),
-    }
-}
-
-/// An id under which a lease may be granted, or wait, without anybody to know of it: dropped unless settled, it is
-/// released in the background.
-struct Pending {
-    shared: Arc<Shared>,
-    lease_id: LeaseId,
-    runtime: Handle,
-    is_settled: bool,
-}
-
-impl Pending {
-    fn new(shared: &Arc<Shared>, lease_id: LeaseId) -> Self {
-        Self { shared: Arc::clone(shared), lease_id, runtime: Handle::current(), is_settled: false }
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if !self.is_settled {
-            self.shared.release_later(self.lease_id, &self.runtime);
-        }
+        StatusCode::ACCEPTED => response.json::<Waiting>().map(|_| Put::Waiting),
+        status => Err(serde_json::Error::custom(format!("{status} is no response to an acquire"))),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ringfence_wire::{Blocker, EndReason, Problem};
+    use ringfence_wire::Blocker;
 
     use super::*;
     use crate::Client;
@@ -292,49 +248,50 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_wait_is_cut_into_slices_that_keep_the_place_all_but_the_last() {
+    fn a_wait_is_cut_into_slices_and_all_but_the_last_keep_the_place() {
         assert_eq!(slice(None, false), (SLICE, true), "for ever");
         assert_eq!(slice(Some(SLICE * 3), false), (SLICE, true));
         assert_eq!(slice(Some(SLICE), false), (SLICE, false));
         assert_eq!(slice(Some(7 * MS), false), (7 * MS, false));
         assert_eq!(slice(Some(Duration::ZERO), false), (Duration::ZERO, false), "a try");
-        assert_eq!(slice(None, true), (PROBE, true), "in doubt");
+        assert_eq!(slice(None, true), (PROBE, true), "a probe");
         assert_eq!(slice(Some(SLICE), true), (PROBE, true));
         assert_eq!(slice(Some(7 * MS), true), (7 * MS, false));
     }
 
-    fn refused(wait: Option<Duration>, kind: ProblemKind, reason: Option<EndReason>) -> Refused {
+    fn refused(wait: Option<Duration>, kind: ProblemKind, reason: Option<EndReason>) -> End {
         let client = Client::connect(["http://a:1"]).unwrap();
-        let wish = client.lock("a").wish().unwrap();
+        let request = client.lock("a").request().unwrap();
         let problem = Problem { reason, ..Problem::new(kind, "why") };
-        let lease_id = LeaseId::random();
-        One { shared: &client.shared, wish: &wish, begun: Instant::now(), wait, lease_id }.refused(problem)
+        Acquire::new(&client.cluster, &request, wait).refused(problem)
     }
 
-    #[tokio::test]
-    async fn a_refusal_ends_an_acquire_or_only_its_id() {
+    #[test]
+    fn a_refusal_ends_an_acquire_or_only_its_id() {
         use EndReason::{Abandoned, Expired, Released, Revoked};
         use ProblemKind::{Held, LeaseGone, LeaseMismatch, Overloaded, WaitTimeout};
         let (a_try, a_while, for_ever) = (Some(Duration::ZERO), Some(Duration::from_secs(600)), None);
-        let lost = |reason| Refused::Fails(Error::Lost(Loss::Ended(reason)));
+        let lost = |reason| End::Failed(Error::Lost(Loss::Ended(reason)));
         let held = Error::Held { holders: Vec::<Blocker>::new(), waiters: 0 };
-        assert_eq!(refused(a_try, Held, None), Refused::Fails(held));
+        assert_eq!(refused(a_try, Held, None), End::Failed(held));
+        assert_eq!(refused(a_try, LeaseGone, Some(Expired)), End::Unused);
         for wait in [a_while, for_ever] {
-            // The place was lost, but not the time.
-            assert_eq!(refused(wait, WaitTimeout, None), Refused::Ended);
-            assert_eq!(refused(wait, LeaseGone, Some(Abandoned)), Refused::Ended);
-            assert_eq!(refused(wait, LeaseGone, Some(Expired)), Refused::Ended);
+            // The place is lost, but time is left.
+            assert_eq!(refused(wait, WaitTimeout, None), End::Unused);
+            assert_eq!(refused(wait, LeaseGone, Some(Abandoned)), End::Unused);
+            assert_eq!(refused(wait, LeaseGone, Some(Expired)), End::Unused);
         }
         let over = Some(Duration::from_nanos(1));
-        assert_eq!(refused(over, WaitTimeout, None), Refused::TimedOut);
-        assert_eq!(refused(over, LeaseGone, Some(Expired)), Refused::TimedOut);
-        assert_eq!(refused(over, Held, None), Refused::TimedOut);
+        let timed_out = || End::Failed(Error::TimedOut { waited: Duration::from_nanos(1) });
+        assert_eq!(refused(over, LeaseGone, Some(Expired)), End::Unused);
+        assert_eq!(refused(over, WaitTimeout, None), timed_out());
+        assert_eq!(refused(over, Held, None), timed_out());
         for wait in [a_try, a_while, for_ever] {
             assert_eq!(refused(wait, LeaseGone, Some(Revoked)), lost(Revoked));
             assert_eq!(refused(wait, LeaseGone, Some(Released)), lost(Released));
             for kind in [LeaseMismatch, Overloaded] {
                 let rejected = refused(wait, kind, None);
-                assert!(matches!(rejected, Refused::Fails(Error::Rejected(problem)) if problem.kind == kind));
+                assert!(matches!(rejected, End::Failed(Error::Rejected(problem)) if problem.kind == kind));
             }
         }
     }

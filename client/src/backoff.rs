@@ -1,5 +1,5 @@
-//! Waits between attempts: longer each time, and different for everybody. The second that `Retry-After` asks for with
-//! every 503 is where they end, not where they begin: most elections are over sooner.
+//! Random, growing pauses between attempts. They end at the second that `Retry-After` asks for with every 503, rather than
+//! begin there: most elections are over sooner.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -7,31 +7,32 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(40);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Draws the waits of one call.
+/// The pauses of one call.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
-    drawn: u32,
+    pauses: u32,
 }
 
 impl Backoff {
-    /// From half of to all of a time that doubles up to a second. Clients that failed together come back apart.
+    /// A random pause from half to all of a time that doubles up to a second, so that clients that failed together return
+    /// apart.
     pub(crate) fn next(&mut self) -> Duration {
-        let most = (FIRST * 2_u32.pow(self.drawn.min(8))).min(LONGEST);
-        self.drawn += 1;
+        let most = (FIRST * 2_u32.pow(self.pauses.min(8))).min(LONGEST);
+        self.pauses += 1;
         most.mul_f64(0.5 + random() / 2.0)
     }
 
     pub(crate) fn reset(&mut self) {
-        self.drawn = 0;
+        self.pauses = 0;
     }
 }
 
-/// One of them, by chance.
-pub(crate) fn one_of<T>(several: &[T]) -> Option<&T> {
+/// Picks one at random.
+pub(crate) fn pick<T>(several: &[T]) -> Option<&T> {
     several.get((random() * several.len() as f64) as usize)
 }
 
-/// From 0 to less than 1. The standard library's only source of chance is good enough for that.
+/// From 0 to less than 1. The standard library's only source of randomness is good enough for pauses.
 fn random() -> f64 {
     let bits = RandomState::new().hash_one(()) >> 11;
     bits as f64 / (1_u64 << 53) as f64

@@ -1,59 +1,58 @@
-//! What may go wrong, in the words of a holder.
+//! What can go wrong, as a holder sees it.
 
 use std::time::Duration;
 
 use ringfence_wire::{Blocker, EndReason, FieldError, LeaseId, Problem, ProblemKind};
 
-/// Why a call did not do what it was asked.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was asked for cannot be; nothing was sent. `field` says what is wrong: `ttl`, `keys[2]`, `urls[0]`.
+    /// The request is invalid; nothing was sent. `field` names what is wrong: `ttl`, `keys[2]`, `urls[0]`.
     #[error("{}: {}", .0.field.as_deref().unwrap_or("the request"), .0.detail)]
     Invalid(FieldError),
-    /// A try, and a key was not free.
+    /// A key was not free, and the acquire did not wait.
     #[error("{}", held(.holders, *.waiters))]
     Held {
-        /// Some of the live leases in the way; none where earlier waiters are.
+        /// Some of the live leases in the way; none if only earlier waiters are.
         holders: Vec<Blocker>,
-        /// How many wait in the longest of the queues.
+        /// The number of waiters in the longest of the queues.
         waiters: u64,
     },
-    /// Waited in vain: the lease is not held, and its place in the queue is given up.
+    /// Not granted in time. The place in the queue is given up.
     #[error("not granted within {} ms", .waited.as_millis())]
     TimedOut {
-        /// How long it was willing to wait.
+        /// How long it was to wait.
         waited: Duration,
     },
     /// The lease has ended, or may have.
     #[error("the lease is lost: {0}")]
     Lost(Loss),
-    /// No node could be reached, or none found a leader, for as long as the client is patient. Nothing was done.
+    /// No node was reachable, or none found a leader, for as long as the client retries. Nothing was done.
     #[error("the cluster is not available: {why}")]
     Unavailable {
-        /// What the last attempt came to.
+        /// How the last attempt failed.
         why: String,
     },
-    /// It may or may not have been done, and no repeat was answered for as long as the client is patient. Of an acquire
-    /// and of a release: the lease is being released in the background, for some time yet; if that fails, too, it ends
-    /// with its time-to-live.
-    #[error("the outcome is not known: {why}")]
+    /// It may or may not have been done: no repeat was answered for as long as the client retries. After an acquire or a
+    /// release the lease is being released in the background; if that fails, too, it ends with its time-to-live.
+    #[error("the outcome is unknown: {why}")]
     Unknown {
-        /// The lease, where the call was about one.
+        /// The lease, if the call was about one.
         lease_id: Option<LeaseId>,
-        /// What the last attempt came to.
+        /// How the last attempt failed.
         why: String,
     },
-    /// The cluster understood, and will not. Nothing was done.
+    /// The cluster rejected the request. Nothing was done.
     #[error("{}", .0.detail)]
     Rejected(Box<Problem>),
-    /// A watch cannot go on from where it was: the cluster does not keep so old events any more, or never had that
-    /// revision. List the keys, and watch from the revision of the list.
+    /// A watch cannot go on: the cluster no longer keeps events that old, or never had that revision. List the keys, and
+    /// watch from the revision of the list.
     #[error("the events after revision {after} are not kept: {detail}")]
     HistoryGone {
-        /// From where the watch was to go on.
+        /// The revision after which the watch was to go on.
         after: u64,
-        /// What the node said.
+        /// The node's explanation.
         detail: String,
     },
 }
@@ -65,19 +64,19 @@ pub enum Loss {
     /// The cluster said that it has ended.
     #[error("it has ended: {}", reason(*.0))]
     Ended(EndReason),
-    /// The cluster does not know it: it ended long ago.
-    #[error("the cluster does not know it any more")]
+    /// The cluster has forgotten it: it ended long ago.
+    #[error("the cluster no longer knows it")]
     Forgotten,
-    /// The time in which it surely lives ran out, and no renewal was confirmed. The cluster may still have it.
+    /// The time in which it certainly lived passed without a renewal. The cluster may still have it.
     #[error("no renewal was confirmed in time")]
     Unconfirmed,
-    /// It was held for as long as [`max_hold`](crate::Lock::max_hold) allows.
-    #[error("it was held for as long as it may be")]
+    /// It reached its [`max_hold`](crate::Lock::max_hold).
+    #[error("it reached its maximum hold time")]
     MaxHold,
 }
 
 impl Loss {
-    /// What a refusal says of a lease, if it says that it is lost.
+    /// The loss that a refusal reports, if it reports one.
     pub(crate) fn of(problem: &Problem) -> Option<Self> {
         match (problem.kind, problem.reason) {
             (ProblemKind::LeaseGone, Some(reason)) => Some(Self::Ended(reason)),
@@ -92,14 +91,14 @@ fn reason(reason: EndReason) -> &'static str {
         EndReason::Released => "released",
         EndReason::Expired => "expired",
         EndReason::Revoked => "revoked by an operator",
-        EndReason::Abandoned => "abandoned, as the connection was lost before the answer",
+        EndReason::Abandoned => "abandoned, as the connection was lost before the response",
     }
 }
 
 fn held(holders: &[Blocker], waiters: u64) -> String {
     match holders.first() {
         Some(Blocker { key, token, holder, .. }) => {
-            // Another client chose it: it must reach no terminal and no log as it is.
+            // Another client chose it: it must not reach terminals and logs unescaped.
             let holder = holder.as_ref().map(|holder| format!(" by {}", holder.as_str().escape_debug()));
             format!("{key} is held{} with token {token}", holder.unwrap_or_default())
         }
@@ -114,7 +113,7 @@ impl From<FieldError> for Error {
 }
 
 impl Error {
-    /// A refusal, in the words of a holder.
+    /// The error of a refusal.
     pub(crate) fn refused(problem: Box<Problem>) -> Self {
         match Loss::of(&problem) {
             Some(loss) => Self::Lost(loss),
@@ -134,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_client_calls_itself_is_no_more_than_a_word() {
+    fn the_name_of_another_client_is_escaped() {
         let blocker = Blocker {
             key: Key::new("a").unwrap(),
             token: Token(7),
@@ -145,5 +144,19 @@ mod tests {
         };
         let held = Error::Held { holders: vec![blocker], waiters: 0 };
         assert_eq!(held.to_string(), r"a is held by Ä\u{1b}[2J\nme with token 7");
+    }
+
+    #[test]
+    fn a_refusal_reports_a_loss_only_if_the_lease_is_lost() {
+        for &kind in ProblemKind::ALL {
+            let mut problem = Problem::new(kind, "why");
+            problem.reason = (kind == ProblemKind::LeaseGone).then_some(EndReason::Expired);
+            let expected = match kind {
+                ProblemKind::LeaseGone => Some(Loss::Ended(EndReason::Expired)),
+                ProblemKind::UnknownLease => Some(Loss::Forgotten),
+                _ => None,
+            };
+            assert_eq!(Loss::of(&problem), expected, "{kind:?}");
+        }
     }
 }

@@ -1,119 +1,101 @@
-//! A lease in the hands of its holder.
+//! The handle of a lease.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use ringfence_wire::{EndReason, Grant, Key, LeaseId, Token};
-use tokio::runtime::Handle;
 
-use crate::client::Shared;
+use crate::cluster::ReleaseGuard;
 use crate::held::Held;
-use crate::keeper::Keeper;
-use crate::lifetime::Moment;
-use crate::{Error, Loss};
+use crate::renewal::Renewals;
+use crate::{Error, Loss, State};
 
-/// How a lease stands, as its holder's own clock says. It never errs on the side of *held*, as long as that clock does
-/// not run slow by more than 0.2 %.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It was confirmed lately, and surely lives.
-    Held,
-    /// It surely lives for [`remaining`](Lease::remaining) yet, but two thirds of its time are gone and no renewal was
-    /// confirmed: come to a point where you can stop. It may become held again.
-    Unknown,
-    /// It has ended, or may have. For good.
-    Lost(Loss),
-}
-
-/// A lease that was granted: renewed in the background, until it is [released](Self::release) or dropped.
+/// A granted lease. It is renewed in the background until it is [released](Self::release) or dropped.
 ///
-/// Dropping it releases it as well, in the background and once more or less: where the process ends at once, the
-/// lease ends with its time-to-live.
+/// Dropping it releases it in the background, best effort: if the process exits at once, the lease ends with its
+/// time-to-live.
 #[derive(Debug)]
-#[must_use = "a lease that is dropped is released"]
+#[must_use = "dropping a lease releases it"]
 pub struct Lease {
-    held: Arc<Held>,
-    shared: Arc<Shared>,
-    runtime: Handle,
-    mirrored: Option<bool>,
-    /// What is to be done when it is dropped.
-    releases: bool,
+    pub(crate) held: Arc<Held>,
+    pub(crate) renewals: Arc<Renewals>,
+    /// Armed until the lease is released, or left to its id.
+    pub(crate) release: ReleaseGuard,
+    pub(crate) mirrored: Option<bool>,
 }
 
 impl Lease {
-    pub(crate) fn new(shared: Arc<Shared>, held: Held, mirrored: Option<bool>, renews: bool) -> Self {
-        let (held, runtime) = (Arc::new(held), Handle::current());
-        if renews {
-            Keeper::keep(&shared, &held, &runtime);
-        }
-        Self { held, shared, runtime, mirrored, releases: true }
-    }
-
-    /// Its fencing token: show it with every write to what the lease protects.
+    /// The fencing token: pass it with every write to what the lease protects.
     pub fn token(&self) -> Token {
         self.held.token
     }
 
-    /// The lowest token that may still be alive on `key`, as of the last confirmation: what a guard raises its number to.
-    /// `None` where the lease has no such key. With an exclusive lease it is the token itself.
+    /// The lowest token that may still be alive on `key`, as of the last confirmation: a guard raises its number to this.
+    /// `None` if the lease has no such key. With an exclusive lease it is the token itself.
     pub fn fence(&self, key: impl AsRef<str>) -> Option<Token> {
-        self.held.fence(key.as_ref())
+        self.held.read_grant(|grant| {
+            grant
+                .keys
+                .iter()
+                .find(|granted| granted.key.as_str() == key.as_ref())
+                .map(|granted| granted.fence)
+        })
     }
 
-    /// Its keys, in the order that they were asked for.
+    /// Its keys, in the order of the request.
     pub fn keys(&self) -> Vec<Key> {
-        self.held.keys()
+        self.held.read_grant(|grant| grant.keys.iter().map(|granted| granted.key.clone()).collect())
     }
 
-    /// Its handle. Whoever knows it can renew and release; it stands in no public view.
+    /// Its id. Anyone who knows it can renew and release the lease; no public view shows it.
     pub fn lease_id(&self) -> LeaseId {
         self.held.lease_id
     }
 
-    /// The lease as the cluster last confirmed it, with what [remains](Self::remaining) as `expires_in_ms`.
+    /// The lease as last confirmed, with what [remains](Self::remaining) as `expires_in_ms`.
     pub fn grant(&self) -> Grant {
-        let mut grant = self.held.grant();
-        grant.expires_in_ms = Some(self.remaining().as_millis().try_into().unwrap_or(u64::MAX));
-        grant
+        let remaining_ms = self.remaining().as_millis().try_into().unwrap_or(u64::MAX);
+        Grant { expires_in_ms: Some(remaining_ms), ..self.held.read_grant(Grant::clone) }
     }
 
-    /// Whether the fences stood in the Redis mirror when the lease was granted; `None` where grants do not wait for that.
+    /// Whether the fences were in the Redis mirror when the lease was granted; `None` if grants do not wait for that.
     pub fn mirrored(&self) -> Option<bool> {
         self.mirrored
     }
 
     /// How it stands now.
     pub fn state(&self) -> State {
-        self.held.state(Moment::now())
+        self.held.state()
     }
 
-    /// How long it surely lives on; zero once it is lost.
+    /// How much longer it certainly lives; zero once it is lost.
     pub fn remaining(&self) -> Duration {
-        self.held.remaining(Moment::now())
+        self.held.remaining()
     }
 
-    /// Completes when the lease is lost, with the reason. It borrows nothing: give it to whatever has to stop.
+    /// Completes when the lease is lost, with the reason. It borrows nothing: hand it to whatever has to stop.
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + Sync + use<> {
         let held = Arc::clone(&self.held);
         async move { held.lost().await }
     }
 
-    /// Completes when the lease has less than `margin` [left](Self::remaining), or is lost: for what takes that long to
-    /// stop. Renewals put it off, and it may be asked for again if one comes late.
+    /// Completes when the lease has less than `margin` [left](Self::remaining), or is lost: for work that takes that long to
+    /// stop. Renewals postpone it. After a late renewal it may be called again.
     pub fn nearly_lost(&self, margin: Duration) -> impl Future<Output = ()> + Send + Sync + use<> {
         let held = Arc::clone(&self.held);
         async move { held.has_less_than(margin).await }
     }
 
-    /// Does `work` while the lease lives. If it is lost, `work` is dropped before it can have ended, and the reason is the
-    /// error; from then on `work` is not polled, not even after the machine was asleep.
+    /// Runs `work` while the lease lives. If the lease is lost, `work` is dropped before the lease can have ended, and the
+    /// error tells the reason. From then on `work` is not polled, not even after the machine was asleep.
     ///
-    /// This stops what awaits. It cannot stop what blocks, what was spawned elsewhere, or what is on its way to the
-    /// storage already: against these only the [token](Self::token) helps.
+    /// This stops work that awaits. It cannot stop work that blocks, that was spawned elsewhere, or that is on its way to
+    /// the storage: only the [token](Self::token) helps against that.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
-        let mut work = std::pin::pin!(work);
-        let mut lost = std::pin::pin!(self.lost());
+        let mut work = pin!(work);
+        let mut lost = pin!(self.lost());
         std::future::poll_fn(|context| {
             if let Poll::Ready(loss) = lost.as_mut().poll(context) {
                 return Poll::Ready(Err(Error::Lost(loss)));
@@ -127,13 +109,13 @@ impl Lease {
         .await
     }
 
-    /// Renews it now, and waits for the answer. There is no need to, as long as the lease renews itself.
+    /// Renews it now, and waits for the response. There is no need to if the lease renews itself.
     pub async fn renew(&self) -> Result<(), Error> {
         if let State::Lost(loss) = self.state() {
             return Err(Error::Lost(loss));
         }
-        match self.shared.renew(self.lease_id(), None).await {
-            Ok((sent, grant)) => self.held.confirm(sent, grant, Moment::now()),
+        match self.release.cluster.renew(self.lease_id(), None).await {
+            Ok(confirmation) => self.held.confirm(confirmation),
             Err(Error::Lost(loss)) => self.held.lose(loss),
             Err(error) => return Err(error),
         }
@@ -143,42 +125,42 @@ impl Lease {
         }
     }
 
-    /// Gives the keys back. From now on the lease is lost for all who [wait](Self::lost) for that.
+    /// Releases the keys. From now on the lease is lost for all who [wait](Self::lost) for that.
     ///
-    /// [`Error::Lost`] says that it was lost before, as this client knew or the cluster does: what was done under it may have
-    /// met another holder. After
-    /// [`Error::Unknown`] and [`Error::Unavailable`] the release is repeated in the background.
+    /// [`Error::Lost`] says that it was lost before, as known to this client or to the cluster: what was done under it may
+    /// have met another holder. After [`Error::Unknown`] and [`Error::Unavailable`] the release is repeated in the
+    /// background.
     pub async fn release(mut self) -> Result<(), Error> {
         let state = self.state();
-        self.give_up();
-        // If this is dropped half-way, the release goes on in the background.
-        let released = self.shared.release(self.lease_id()).await;
-        self.releases = !matches!(released, Ok(()) | Err(Error::Lost(_)));
+        self.stop();
+        // If this future is dropped, the release goes on in the background.
+        let released = self.release.cluster.release(self.lease_id()).await;
+        self.release.is_armed = !matches!(released, Ok(()) | Err(Error::Lost(_)));
         match state {
             State::Lost(loss) => Err(Error::Lost(loss)),
             State::Held | State::Unknown => released,
         }
     }
 
-    /// Lets go of the lease and leaves it as it is: it is renewed no longer, and ends with its time-to-live unless
-    /// somebody else renews or releases it by this id.
+    /// Leaves the lease as it is: nothing renews it any more, and it ends with its time-to-live unless somebody renews or
+    /// releases it by this id.
     pub fn into_id(mut self) -> LeaseId {
-        self.releases = false;
-        self.shared.keeper.let_go(self.lease_id());
+        self.release.is_armed = false;
+        self.renewals.remove(self.lease_id());
         self.lease_id()
     }
 
-    fn give_up(&self) {
-        self.shared.keeper.let_go(self.lease_id());
+    fn stop(&self) {
+        self.renewals.remove(self.lease_id());
         self.held.lose(Loss::Ended(EndReason::Released));
     }
 }
 
+/// The guard then releases it.
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.releases {
-            self.give_up();
-            self.shared.release_later(self.lease_id(), &self.runtime);
+        if self.release.is_armed {
+            self.stop();
         }
     }
 }

@@ -1,13 +1,13 @@
-//! The holder of Ringfence: takes leases, keeps them alive, and knows in time that one is lost.
+//! The client of Ringfence: acquires leases, renews them, and notices in time that one is lost.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # // As the tests of the workspace name it.
+//! # // Set by the tests of the workspace.
 //! # let Some(program) = std::env::var_os("RINGFENCE_UNDER_TEST") else { return Ok(()) };
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! # let cluster = ringfence_harness::Cluster::builder(program).start().await?;
 //! # let urls = cluster.nodes().iter().map(|node| node.url());
-//! # // What a storage would do with the token.
+//! # // A write to a storage that checks the token.
 //! # async fn write(_: ringfence_client::Token) {}
 //! use std::time::Duration;
 //! use ringfence_client::{Client, Error, State};
@@ -16,11 +16,11 @@
 //! let lease = client.lock("accounts/42").ttl(Duration::from_secs(15)).holder("worker-7").acquire().await?;
 //! assert_eq!(lease.state(), State::Held);
 //!
-//! // Another one tries, and may as well wait: `.wait(…).acquire()`, or without `wait` for ever.
+//! // Another client tries. It could also wait: `.wait(…).acquire()`, or without `wait` for ever.
 //! let other = client.lock("accounts/42").try_acquire().await;
 //! assert!(matches!(other, Err(Error::Held { .. })));
 //!
-//! // The work is dropped before the lease can end; every write shows the token.
+//! // The work is dropped before the lease can end; every write passes the token.
 //! lease.run(async { write(lease.token()).await }).await?;
 //! lease.release().await?;
 //! # Ok(()) })}
@@ -32,58 +32,58 @@
 //!                      confirmed                        confirmed
 //!                     ┌─────────┐                  ┌─────────────────┐
 //!                     ▼         │                  ▼                 │
-//!  acquire ─────────▶ Held ─────┴── 2/3 of its time gone ─────▶ Unknown
+//!  acquire ─────────▶ Held ─────┴─ 2/3 of its time passed ────▶ Unknown
 //!                     │                                           │
-//!                     └──────── its time gone, or the ────────────┴─▶ Lost, for good
-//!                               cluster says that it ended
+//!                     └─────── its time passed, or the ───────────┴─▶ Lost, for good
+//!                              cluster says that it ended
 //! ```
-//! A holder counts from when it *sent* the last request that was confirmed, on a clock that runs while the machine sleeps,
-//! less 0.2 % and 5 ms for clocks that differ. While it says [`Held`](State::Held) or [`Unknown`](State::Unknown) the
-//! cluster has the lease, unless an operator revoked it a moment ago. Looking is enough: no task has to run for
-//! [`Lease::state`] to be right.
+//! Time counts from when the last confirmed request was *sent*, on a clock that keeps running while the machine sleeps, less
+//! 0.2 % and 5 ms for clocks that differ. While the state is [`Held`](State::Held) or [`Unknown`](State::Unknown) the
+//! cluster has the lease, unless an operator revoked it a moment ago. [`Lease::state`] reads the clock: it is right even if
+//! no task ran.
 //!
-//! # What it does
+//! # What the client does
 //!
-//! - All leases of a client are renewed at a third of their time, by one call for all that are due.
-//! - It asks the leader, as the last answer named it, and goes on to the next node where one fails. Watches go to any other.
-//! - A call without a definite answer is repeated for 5 s, the same under the same `lease_id`. What may or may not have
-//!   been done is [`Error::Unknown`], what certainly was not is [`Error::Unavailable`]; a lease whose acquire ends so, or
-//!   is dropped, is released in the background. An acquire that stood in the queue goes on for as long as it was to wait.
-//! - Where more than eight acquires and releases are under way at once, further ones share requests (`POST /v1/batch`): a
-//!   program in which many hold leases for a short time does about twice as many so. Nothing waits for others to come. Where
-//!   grants wait for the mirror, none share.
-//! - A wait is cut into PUTs of 30 s that keep the place. After a wait, and where a PUT was repeated, the lease is renewed once
-//!   before it is handed out.
+//! - It renews all leases at a third of their time, with one call for all that are due.
+//! - It asks the leader, as the last response named it, and the next node if one fails. Watches go to any other node.
+//! - It repeats a call without a definite outcome for 5 s, an acquire under the same `lease_id`. If the call may have been
+//!   done the error is [`Error::Unknown`], and if it certainly was not [`Error::Unavailable`]. A lease whose acquire fails
+//!   so, or is dropped, is released in the background. An acquire that stood in the queue retries for as long as it was to
+//!   wait.
+//! - If more than eight acquires and releases are under way at once, further ones share requests (`POST /v1/batch`): a program
+//!   with many short leases gets about twice as many that way. No call waits for others to arrive. If grants wait for the
+//!   mirror, nothing is batched.
+//! - It splits a wait into PUTs of 30 s that keep the place. After a wait, or a repeated PUT, it renews the lease once before
+//!   handing it out.
 //!
 //! # What it does not
 //!
-//! It cannot stop a process that is stopped itself: whoever wakes up late writes late. Against that, show the
-//! [token](Lease::token) with every write, to a resource that guards itself (`guard/`). Leases are not
-//! reentrant, two leases of one client can deadlock each other (one lease over several keys cannot), and there is no TLS, as
-//! the nodes have none.
+//! It cannot stop a process that is itself stopped: a holder that wakes up late writes late. Therefore pass the
+//! [token](Lease::token) with every write, to a resource that checks it (`guard/`). Leases are not reentrant. Two leases of
+//! one client can deadlock each other; one lease over several keys cannot. There is no TLS, as the nodes have none.
 
 mod acquire;
 mod backoff;
-mod call;
 mod client;
-mod endpoints;
+mod clock;
+mod cluster;
+mod consistency;
 mod error;
-mod events;
-mod exchange;
-mod fate;
-mod gather;
 mod held;
-mod keeper;
 mod lease;
 mod lifetime;
 mod list;
 mod lock;
+mod outcome;
+mod renewal;
+mod transport;
 mod watch;
 
-pub use client::{Client, Consistency, LeaseView};
+pub use client::{Client, LeaseView};
+pub use consistency::Consistency;
 pub use error::{Error, Loss};
-pub use events::Event;
-pub use lease::{Lease, State};
+pub use lease::Lease;
+pub use lifetime::State;
 pub use list::Listing;
 pub use lock::Lock;
 pub use ringfence_wire as wire;
@@ -91,9 +91,9 @@ pub use ringfence_wire::{
     Check, Claim, ClusterStatus, Grant, Key, KeyList, KeyView, LeaseId, MemberStatus, Operation, Revision,
     Role, Token, Verdict, VerdictName, WatchEvent, WatchEventName, WatchedKey,
 };
-pub use watch::Watch;
+pub use watch::{Event, Watch};
 
-/// The example there compiles.
+/// Its example compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

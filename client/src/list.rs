@@ -1,23 +1,20 @@
 //! Keys that are held or waited for, page by page.
 
-use std::fmt::Display;
 use std::sync::Arc;
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_wire::{KeyList, Revision};
 
-use crate::call::read;
-use crate::client::Shared;
-use crate::exchange::Call;
+use crate::cluster::Cluster;
+use crate::transport::{Request, encode};
 use crate::{Consistency, Error};
 
-/// A listing, from [`Client::list`](crate::Client::list). Every page is read on its own: keys that change meanwhile may be
-/// missed or shown as they were. The revision is that of the first page, so that a [watch](crate::Client::watch) from
-/// there shows all that changed since.
+/// A listing, from [`Client::list`](crate::Client::list). Each page is a read of its own: keys that change between pages may
+/// be missed, or shown in their old state. The revision is that of the first page: a [watch](crate::Client::watch) after
+/// it shows every change since.
 #[derive(Debug)]
-#[must_use = "a listing asks nothing until its pages are asked for"]
+#[must_use = "a listing requests nothing until its pages are read"]
 pub struct Listing {
-    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
     prefix: String,
     after: Option<String>,
     page_size: Option<usize>,
@@ -26,17 +23,17 @@ pub struct Listing {
 }
 
 impl Listing {
-    pub(crate) fn new(shared: Arc<Shared>, prefix: String) -> Self {
+    pub(crate) fn new(cluster: Arc<Cluster>, prefix: String) -> Self {
         let consistency = Consistency::default();
-        Self { shared, prefix, after: None, page_size: None, consistency, is_over: false }
+        Self { cluster, prefix, after: None, page_size: None, consistency, is_over: false }
     }
 
-    /// Begins after a page whose `next` was this.
+    /// Begins after the page whose `next` this is.
     pub fn after(self, next: impl Into<String>) -> Self {
         Self { after: Some(next.into()), ..self }
     }
 
-    /// How many keys a page has at most, from 1 to 1,000; 100 if nothing is said.
+    /// The most keys of a page, from 1 to 1,000. By default 100.
     pub fn page_size(self, keys: usize) -> Self {
         Self { page_size: Some(keys), ..self }
     }
@@ -51,13 +48,13 @@ impl Listing {
         if self.is_over {
             return Ok(None);
         }
-        let page: KeyList = read(&self.shared.endpoints, &Call::get(self.path())).await?;
+        let page: KeyList = self.cluster.read(&Request::get(self.path())).await?;
         self.after.clone_from(&page.next);
         self.is_over = page.next.is_none();
         Ok(Some(page))
     }
 
-    /// All keys from here on, with the revision of the first page.
+    /// All remaining keys, with the revision of the first page.
     pub async fn all(mut self) -> Result<KeyList, Error> {
         let mut all = KeyList { keys: Vec::new(), next: None, revision: Revision::default() };
         while let Some(page) = self.next_page().await? {
@@ -70,17 +67,13 @@ impl Listing {
     }
 
     fn path(&self) -> String {
-        let mut path = format!("/v1/keys?{}&prefix={}", self.consistency.query(), encoded(&self.prefix));
+        let mut path = format!("/v1/keys?{}&prefix={}", self.consistency.query(), encode(&self.prefix));
         if let Some(after) = &self.after {
-            path = format!("{path}&after={}", encoded(after));
+            path = format!("{path}&after={}", encode(after));
         }
         if let Some(keys) = self.page_size {
             path = format!("{path}&limit={keys}");
         }
         path
     }
-}
-
-fn encoded(text: &str) -> impl Display {
-    utf8_percent_encode(text, NON_ALPHANUMERIC)
 }

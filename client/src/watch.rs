@@ -1,8 +1,10 @@
-//! A watch that goes on by itself.
+//! A watch that survives the failure of nodes.
 //!
-//! The cluster sends events with their revisions as ids. Where the connection ends, or is silent for long, the watch asks
-//! another node for what came after the last id that it saw: so nothing is missed and nothing comes
-//! twice, unless the cluster does not keep so old events any more.
+//! The cluster sends events with their revisions as ids. If the connection ends, or is silent for long, the watch asks
+//! another node for the events after the last id. So nothing is missed or delivered twice, unless the cluster no longer
+//! keeps events that old.
+
+mod sse;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,60 +12,61 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::StatusCode;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use ringfence_wire::Revision;
-use serde::Deserialize;
+use hyper::body::Bytes;
+use ringfence_wire::{ProblemKind, Revision, WatchEvent, WatchEventName};
+use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use self::sse::{Frame, Parser};
+use crate::Error;
 use crate::backoff::Backoff;
-use crate::call::ATTEMPT;
-use crate::client::Shared;
-use crate::events::Parser;
-use crate::exchange::{Answer, Call, Failure, Node, Opened};
-use crate::fate::{Fate, PATIENCE, fate};
-use crate::{Error, Event};
+use crate::cluster::{ATTEMPT_TIMEOUT, Cluster, RETRY_FOR};
+use crate::outcome::Outcome;
+use crate::transport::{Node, Request, Streaming, encode};
 
-/// A stream that is silent for so long is broken: the cluster says something every 15 s, if only that it is there.
+/// A stream is broken after this silence: the cluster sends something every 15 s, if only a comment.
 const SILENCE: Duration = Duration::from_secs(45);
+
+/// A change of a lease, as far as it concerns the watched keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Event {
+    /// What happened.
+    pub kind: WatchEventName,
+    /// To which lease, and which of its keys have the watched prefix.
+    #[serde(flatten)]
+    pub change: WatchEvent,
+}
 
 /// A watch of the keys under a prefix, from [`Client::watch`](crate::Client::watch).
 #[derive(Debug)]
-#[must_use = "a watch asks nothing until its events are asked for"]
+#[must_use = "a watch requests nothing until its events are read"]
 pub struct Watch {
-    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
     prefix: String,
-    /// Every event up to here is in `events`, or was given out.
+    /// Every event up to here is in `events`, or was delivered.
     after: Option<u64>,
     stream: Option<Stream>,
     was_connected: bool,
-    /// How many nodes in a row do not keep so old events.
+    /// How many nodes in a row no longer keep the events to go on from.
     gone: usize,
     backoff: Backoff,
     events: VecDeque<Event>,
-    /// What to say when these are given out.
-    trouble: Option<Error>,
+    /// What to report after these events.
+    error: Option<Error>,
 }
 
 #[derive(Debug)]
 struct Stream {
     node: Arc<Node>,
-    opened: Opened,
+    streaming: Streaming,
     parser: Parser,
-    /// When the last piece came.
     heard_at: Instant,
 }
 
-/// Why there is no stream.
-enum NoStream {
-    /// There may be one elsewhere, or later.
-    Again(String),
-    Failed(Error),
-}
-
 impl Watch {
-    pub(crate) fn new(shared: Arc<Shared>, prefix: String) -> Self {
+    pub(crate) fn new(cluster: Arc<Cluster>, prefix: String) -> Self {
         Self {
-            shared,
+            cluster,
             prefix,
             after: None,
             stream: None,
@@ -71,16 +74,17 @@ impl Watch {
             gone: 0,
             backoff: Backoff::default(),
             events: VecDeque::new(),
-            trouble: None,
+            error: None,
         }
     }
 
-    /// Begins after `revision`, such as that of a [listing](crate::Listing::all); without it, with what happens from now on.
+    /// Begins after `revision`, such as that of a [listing](crate::Listing::all). By default it begins now.
     pub fn after(self, revision: Revision) -> Self {
         Self { after: Some(revision.0), ..self }
     }
 
-    /// Up to which revision every event was given out: where another watch could go on. `None` before the first answer.
+    /// The revision up to which every event was delivered: another watch can go on from there. `None` before the first
+    /// response.
     pub fn revision(&self) -> Option<Revision> {
         match self.events.front() {
             Some(event) => Some(Revision(event.change.revision.0.saturating_sub(1))),
@@ -89,121 +93,136 @@ impl Watch {
     }
 
     /// The next event, in the order of revisions. It waits for ever, through failures of nodes and of the whole cluster; only
-    /// the first connection has to come about within 5 s ([`Error::Unavailable`]). [`Error::HistoryGone`] is for good: list
-    /// anew, and watch from there. If this future is dropped, nothing is missed.
+    /// the first connection has to succeed within 5 s ([`Error::Unavailable`]). [`Error::HistoryGone`] is final: list again,
+    /// and watch from there. Dropping this future loses nothing.
     pub async fn next(&mut self) -> Result<Event, Error> {
         let begun = Instant::now();
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Ok(event);
             }
-            if let Some(error) = self.trouble.take() {
+            if let Some(error) = self.error.take() {
                 return Err(error);
             }
             if self.stream.is_some() {
                 self.read().await;
                 continue;
             }
-            match self.open().await {
-                Ok(()) => {}
-                Err(NoStream::Failed(error)) => return Err(error),
-                Err(NoStream::Again(why)) if !self.was_connected && begun.elapsed() >= PATIENCE => {
+            match self.connect().await? {
+                None => {}
+                Some(why) if !self.was_connected && begun.elapsed() >= RETRY_FOR => {
                     return Err(Error::Unavailable { why });
                 }
-                Err(NoStream::Again(_)) => sleep(self.backoff.next()).await,
+                Some(_) => sleep(self.backoff.next()).await,
             }
         }
     }
 
-    /// Reads a piece of the stream. One that has ended is given up, and the next is that of another node.
+    /// Reads a piece of the stream. If it has ended, the watch goes on at another node.
     async fn read(&mut self) {
         let Some(stream) = &mut self.stream else { return };
         let silent_at = stream.heard_at + SILENCE;
-        let piece = timeout_at(silent_at, stream.opened.response.body_mut().frame()).await;
+        let piece = timeout_at(silent_at, stream.streaming.response.body_mut().frame()).await;
         let Ok(Some(Ok(piece))) = piece else {
-            self.shared.endpoints.failed(&stream.node);
+            self.cluster.nodes.failed(&stream.node);
             self.stream = None;
             sleep(self.backoff.next()).await;
             return;
         };
         stream.heard_at = Instant::now();
         let Some(bytes) = piece.data_ref() else { return };
-        let mut wrong = None;
-        let events = &mut self.events;
-        let read = stream.parser.read(bytes, |frame| match frame.event() {
-            Ok(event) if wrong.is_none() => events.extend(event),
-            Ok(_) => {}
-            Err(error) => wrong = Some(format!("{}: {error}", frame.event)),
-        });
-        if let Some(why) = wrong.or_else(|| read.err().map(|_| "an event without an end".to_owned())) {
+        if let Err(why) = self.parse(bytes) {
             self.stream = None;
             self.after = self.events.back().map(|event| event.change.revision.0).or(self.after);
-            self.trouble = Some(Error::Unavailable { why: format!("a stream that cannot be read: {why}") });
-            return;
-        }
-        self.after = stream.parser.last_id;
-        if !self.events.is_empty() {
+            self.error = Some(Error::Unavailable { why: format!("an unreadable stream: {why}") });
+        } else if !self.events.is_empty() {
             self.backoff.reset();
         }
     }
 
-    async fn open(&mut self) -> Result<(), NoStream> {
-        let endpoints = &self.shared.endpoints;
-        let node = endpoints.for_watch();
-        match node.open(&self.call(), ATTEMPT).await {
-            Ok(opened) if opened.response.status() == StatusCode::OK => {
+    fn parse(&mut self, bytes: &Bytes) -> Result<(), String> {
+        let Some(stream) = &mut self.stream else { return Ok(()) };
+        for frame in stream.parser.read(bytes)? {
+            let event = event(&frame).map_err(|error| format!("{}: {error}", frame.event))?;
+            self.events.extend(event);
+        }
+        self.after = stream.parser.last_id;
+        Ok(())
+    }
+
+    /// Connects to a node. Returns why it could not for now, or an error that is final.
+    async fn connect(&mut self) -> Result<Option<String>, Error> {
+        let nodes = &self.cluster.nodes;
+        let node = nodes.for_watch();
+        let response = match node.server.open(&self.request(), ATTEMPT_TIMEOUT).await {
+            Ok(streaming) if streaming.response.status() == StatusCode::OK => {
                 let parser = Parser::after(self.after);
-                self.stream = Some(Stream { node, opened, parser, heard_at: Instant::now() });
+                self.stream = Some(Stream { node, streaming, parser, heard_at: Instant::now() });
                 (self.was_connected, self.gone) = (true, 0);
-                Ok(())
+                return Ok(None);
             }
-            Ok(opened) => {
-                let answer = node.finish(opened, ATTEMPT).await;
-                Err(self.refused(&node, answer))
-            }
-            Err(failure) => Err(self.refused(&node, Err(failure))),
-        }
-    }
-
-    /// What an answer means that is no stream.
-    fn refused(&mut self, node: &Arc<Node>, answer: Result<Answer, Failure>) -> NoStream {
-        let endpoints = &self.shared.endpoints;
-        if let Some(detail) = answer.as_ref().ok().and_then(history_gone) {
-            endpoints.failed(node);
-            self.gone += 1;
-            // Another node may keep more.
-            return match self.after {
-                Some(after) if self.gone >= endpoints.count() => {
-                    NoStream::Failed(Error::HistoryGone { after, detail })
+            Ok(streaming) => node.server.finish(streaming, ATTEMPT_TIMEOUT).await,
+            Err(failure) => Err(failure),
+        };
+        match Outcome::of(response, |_| Ok(())) {
+            Outcome::Refused(problem) if problem.kind == ProblemKind::HistoryGone => {
+                nodes.failed(&node);
+                self.gone += 1;
+                match self.after {
+                    Some(after) if self.gone >= nodes.count() => {
+                        Err(Error::HistoryGone { after, detail: problem.detail })
+                    }
+                    // Another node may keep more.
+                    _ => Ok(Some(problem.detail)),
                 }
-                _ => NoStream::Again(detail),
-            };
-        }
-        match fate(answer, |_| Ok(())) {
-            Fate::Refused(problem) => NoStream::Failed(Error::Rejected(problem)),
-            Fate::NotDone(why) | Fate::Unknown(why) => {
-                endpoints.failed(node);
-                NoStream::Again(why)
             }
-            Fate::Done(()) => NoStream::Again("a success that is no stream".to_owned()),
+            Outcome::Refused(problem) => Err(Error::Rejected(problem)),
+            Outcome::NotDone(why) | Outcome::Ambiguous(why) => {
+                nodes.failed(&node);
+                Ok(Some(why))
+            }
+            Outcome::Done(()) => Ok(Some("a success that is no stream".to_owned())),
         }
     }
 
-    /// The position stands in the query, as this client writes the whole URL anew each time.
-    fn call(&self) -> Call {
-        let prefix = utf8_percent_encode(&self.prefix, NON_ALPHANUMERIC);
+    /// The position is in the query: unlike a browser, this client writes a new URL each time.
+    fn request(&self) -> Request {
         let after = self.after.map(|after| format!("&after={after}")).unwrap_or_default();
-        Call::get(format!("/v1/watch?prefix={prefix}{after}"))
+        Request::get(format!("/v1/watch?prefix={}{after}", encode(&self.prefix)))
     }
 }
 
-/// What a node says that does not keep the events that were asked for.
-fn history_gone(answer: &Answer) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Gone {
-        r#type: String,
-        detail: String,
+/// The change that a frame reports; `None` if it is of another kind.
+fn event(frame: &Frame) -> serde_json::Result<Option<Event>> {
+    let Some(kind) = WatchEventName::ALL.iter().find(|name| name.as_str() == frame.event) else {
+        return Ok(None);
+    };
+    Ok(Some(Event { kind: *kind, change: serde_json::from_str(&frame.data)? }))
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_wire::{EndReason, Token};
+
+    use super::*;
+
+    #[test]
+    fn a_change_names_its_keys_and_an_unknown_kind_is_ignored() {
+        let read =
+            |event: &str, data: &str| super::event(&Frame { event: event.to_owned(), data: data.to_owned() });
+        let data = r#"{"revision":7,"keys":[{"key":"a/b","mode":"shared","limit":3,"fence":5}],
+            "token":6,"holder":"me","reason":"abandoned","more":1}"#;
+        let Event { kind, change } = read("released", data).unwrap().unwrap();
+        assert_eq!(
+            (kind, change.revision, change.token),
+            (WatchEventName::Released, Revision(7), Some(Token(6)))
+        );
+        assert_eq!((change.keys[0].key.as_str(), change.keys[0].fence), ("a/b", Token(5)));
+        assert_eq!(change.reason, Some(EndReason::Abandoned));
+        let waits = r#"{"revision":8,"keys":[{"key":"a","mode":"exclusive","limit":null,"fence":5}],
+            "token":null,"holder":null,"reason":null}"#;
+        assert_eq!(read("queued", waits).unwrap().unwrap().change.token, None);
+        assert_eq!(read("cut-off", "{}").unwrap(), None);
+        assert!(read("granted", "{}").is_err());
     }
-    let gone: Gone = serde_json::from_slice(&answer.body).ok()?;
-    (gone.r#type == "urn:ringfence:problem:history-gone").then_some(gone.detail)
 }

@@ -1,4 +1,4 @@
-//! A node that is played by the test.
+//! A node that a test scripts.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// Bounds what should take far less.
+/// A bound for what should take far less.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// It takes requests one after the other, each on a connection of its own.
-pub(crate) struct Played(TcpListener);
+/// Takes one request per connection.
+pub(crate) struct ScriptedNode(TcpListener);
 
-/// A request that it got.
-pub(crate) struct Asked {
+/// A request that it received.
+pub(crate) struct Received {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) body: Vec<u8>,
     stream: TcpStream,
 }
 
-impl Played {
+impl ScriptedNode {
     pub(crate) async fn new() -> Self {
         Self(TcpListener::bind("127.0.0.1:0").await.unwrap())
     }
@@ -29,7 +29,7 @@ impl Played {
         format!("http://{}", self.0.local_addr().unwrap())
     }
 
-    /// The next connections, on which nothing is said.
+    /// The next connections. Nothing is written to them.
     pub(crate) async fn connections(&self, count: usize) -> Vec<TcpStream> {
         let mut connections = Vec::new();
         for _ in 0..count {
@@ -38,8 +38,8 @@ impl Played {
         connections
     }
 
-    /// The next request, with its body read.
-    pub(crate) async fn asked(&self) -> Asked {
+    /// The next request.
+    pub(crate) async fn receive(&self) -> Received {
         let (mut stream, _) = timeout(SOON, self.0.accept()).await.unwrap().unwrap();
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -49,21 +49,21 @@ impl Played {
         let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
         stream.read_exact(&mut body).await.unwrap();
         let mut words = head.split(' ').map(str::to_owned);
-        Asked { method: words.next().unwrap(), path: words.next().unwrap(), body, stream }
+        Received { method: words.next().unwrap(), path: words.next().unwrap(), body, stream }
     }
 }
 
-impl Asked {
-    pub(crate) async fn say(&mut self, text: &str) {
+impl Received {
+    pub(crate) async fn write(&mut self, text: &str) {
         self.stream.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Answers, and closes the connection.
-    pub(crate) async fn answer(mut self, status: &str, body: &str) {
+    /// Responds, and closes the connection.
+    pub(crate) async fn respond(mut self, status: &str, body: &str) {
         let length = body.len();
-        let answer =
+        let response =
             format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
-        // Whoever asked may be gone.
-        let _ = self.stream.write_all(answer.as_bytes()).await;
+        // The client may be gone.
+        let _ = self.stream.write_all(response.as_bytes()).await;
     }
 }

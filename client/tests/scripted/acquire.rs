@@ -1,4 +1,4 @@
-//! How an acquire ends that finds nothing definite.
+//! How an acquire without a definite outcome ends.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use ringfence_client::{Client, Error, Loss};
 use tokio::time::timeout;
 
-use crate::played::node::{Asked, Played, SOON};
+use crate::scripted::node::{Received, SOON, ScriptedNode};
 
-fn lease_id(asked: &Asked) -> &str {
-    asked.path.strip_prefix("/v1/leases/").and_then(|path| path.split('/').next()).unwrap()
+fn lease_id(request: &Received) -> &str {
+    request.path.strip_prefix("/v1/leases/").and_then(|path| path.split('/').next()).unwrap()
 }
 
 fn problem(name: &str, status: u16, more: &str) -> String {
@@ -18,49 +18,49 @@ fn problem(name: &str, status: u16, more: &str) -> String {
     )
 }
 
-/// It was told that nothing was done, and left its place behind.
+/// The error was once that nothing was done, and the place stayed behind.
 #[tokio::test]
-async fn who_stood_in_the_queue_and_finds_no_leader_any_more_gives_the_place_back() {
-    let node = Played::new().await;
+async fn an_acquire_that_times_out_without_a_leader_gives_its_place_back() {
+    let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
-    let play = async {
-        let first = node.asked().await;
+    let script = async {
+        let first = node.receive().await;
         let lease_id = lease_id(&first).to_owned();
         let place = format!(r#"{{"lease_id":"{lease_id}","state":"waiting","ahead":0}}"#);
-        first.answer("202 Accepted", &place).await;
+        first.respond("202 Accepted", &place).await;
         loop {
-            let asked = node.asked().await;
-            match asked.method.as_str() {
-                "PUT" => asked.answer("503 Unavailable", &problem("unavailable", 503, "null")).await,
-                method => return assert_eq!((method, self::lease_id(&asked)), ("DELETE", &*lease_id)),
+            let request = node.receive().await;
+            match request.method.as_str() {
+                "PUT" => request.respond("503 Unavailable", &problem("unavailable", 503, "null")).await,
+                method => return assert_eq!((method, self::lease_id(&request)), ("DELETE", &*lease_id)),
             }
         }
     };
-    let ((), acquired) = tokio::join!(play, client.lock("a").wait(Duration::from_millis(500)).acquire());
+    let ((), acquired) = tokio::join!(script, client.lock("a").wait(Duration::from_millis(500)).acquire());
     let unknown = acquired.unwrap_err();
     assert!(matches!(unknown, Error::Unknown { lease_id: Some(_), .. }), "{unknown:?}");
 }
 
-/// It asked for one lease after the other, without a pause and for ever.
+/// It once acquired one lease after the other, without a pause and for ever.
 #[tokio::test]
-async fn an_acquire_of_leases_that_end_before_they_can_be_confirmed_comes_to_an_end() {
-    let node = Played::new().await;
+async fn an_acquire_ends_even_if_each_lease_ends_before_it_is_confirmed() {
+    let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let granted = Cell::new(0);
-    let play = async {
+    let script = async {
         loop {
-            let asked = node.asked().await;
-            match asked.method.as_str() {
+            let request = node.receive().await;
+            match request.method.as_str() {
                 "PUT" => {
                     granted.set(granted.get() + 1);
                     let grant = format!(
                         r#"{{"lease_id":"{}","state":"granted","token":7,"holder":null,"ttl_ms":100,"expires_in_ms":1,"keys":[]}}"#,
-                        lease_id(&asked)
+                        lease_id(&request)
                     );
-                    asked.answer("201 Created", &grant).await;
+                    request.respond("201 Created", &grant).await;
                 }
-                "POST" => asked.answer("410 Gone", &problem("lease-gone", 410, r#""expired""#)).await,
-                _ => asked.answer("204 No Content", "").await,
+                "POST" => request.respond("410 Gone", &problem("lease-gone", 410, r#""expired""#)).await,
+                _ => request.respond("204 No Content", "").await,
             }
         }
     };
@@ -72,7 +72,7 @@ async fn an_acquire_of_leases_that_end_before_they_can_be_confirmed_comes_to_an_
     };
     let lost = tokio::select! {
         lost = ends => lost,
-        () = play => unreachable!("it plays for ever"),
+        () = script => unreachable!("the script has no end"),
     };
     assert_eq!(lost, Error::Lost(Loss::Unconfirmed));
     assert!(granted.get() < 40, "{} leases within some seconds", granted.get());

@@ -1,4 +1,4 @@
-//! How calls share a request where many are made at once.
+//! How concurrent calls share requests.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::played::node::{Asked, Played, SOON};
+use crate::scripted::node::{Received, SOON, ScriptedNode};
 
-/// How many calls go on their own.
+/// How many calls get a request of their own.
 const LANES: usize = 8;
 /// How many of them may wait.
-const FOR_WAITERS: usize = 4;
+const WAITING_LANES: usize = 4;
 const CALLS: usize = 20;
 
-fn operations(asked: &Asked) -> Vec<Operation> {
-    assert_eq!((&*asked.method, &*asked.path), ("POST", "/v1/batch"));
-    serde_json::from_slice::<BatchRequest>(&asked.body).unwrap().operations
+fn operations(request: &Received) -> Vec<Operation> {
+    assert_eq!((&*request.method, &*request.path), ("POST", "/v1/batch"));
+    serde_json::from_slice::<BatchRequest>(&request.body).unwrap().operations
 }
 
 fn grant(lease_id: LeaseId, token: &str) -> Value {
@@ -32,8 +32,8 @@ fn problem(name: &str, status: u16) -> Value {
     json!({ "type": format!("urn:ringfence:problem:{name}"), "title": "t", "status": status, "detail": "d" })
 }
 
-/// What a node would say to an acquire of a key that is a number: an odd one is held, and no queue is empty.
-fn answer(operation: &Operation) -> Value {
+/// How a node would respond. Keys are numbers: odd ones are held, and no queue is empty.
+fn result(operation: &Operation) -> Value {
     match operation {
         Operation::Acquire(acquire) if acquire.keep_place => {
             let place = json!({ "lease_id": acquire.lease_id, "state": "waiting", "ahead": 0 });
@@ -49,31 +49,31 @@ fn answer(operation: &Operation) -> Value {
     }
 }
 
-async fn answer_all(asked: Asked) -> usize {
-    let results: Vec<Value> = operations(&asked).iter().map(answer).collect();
-    asked.answer("200 OK", &json!({ "results": results }).to_string()).await;
+async fn respond_to_all(request: Received) -> usize {
+    let results: Vec<Value> = operations(&request).iter().map(result).collect();
+    request.respond("200 OK", &json!({ "results": results }).to_string()).await;
     results.len()
 }
 
-/// Releases at once, of leases that nobody knows.
+/// Concurrent releases of unknown leases.
 fn releases(client: &Client) -> JoinSet<Result<(), Error>> {
     let release = |client: Client| async move { client.release(LeaseId::random()).await };
     (0..CALLS).map(|_| release(client.clone())).collect()
 }
 
-/// So many calls that go on their own, which nobody has answered yet.
-async fn on_their_own(node: &Played, count: usize, method: &str) -> Vec<Asked> {
-    let mut asked = Vec::new();
+/// Receives this many calls that were sent alone.
+async fn receive_alone(node: &ScriptedNode, count: usize, method: &str) -> Vec<Received> {
+    let mut requests = Vec::new();
     for _ in 0..count {
-        asked.push(node.asked().await);
+        requests.push(node.receive().await);
     }
-    assert!(asked.iter().all(|asked| asked.method == method));
-    asked
+    assert!(requests.iter().all(|request| request.method == method));
+    requests
 }
 
 #[tokio::test]
-async fn what_finds_no_lane_goes_as_one_batch_and_each_call_is_told_what_is_its_own() {
-    let node = Played::new().await;
+async fn calls_without_a_lane_share_a_batch_and_each_gets_its_own_result() {
+    let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let acquire = |number: usize| {
         let acquire = client.lock(number.to_string()).no_renew().try_acquire();
@@ -87,12 +87,12 @@ async fn what_finds_no_lane_goes_as_one_batch_and_each_call_is_told_what_is_its_
         }
     };
     let mut acquires: JoinSet<_> = (0..CALLS).map(acquire).collect();
-    let on_their_own = on_their_own(&node, LANES, "PUT").await;
-    let batch = node.asked().await;
-    for asked in on_their_own {
-        asked.answer("409 Conflict", &problem("held", 409).to_string()).await;
+    let alone = receive_alone(&node, LANES, "PUT").await;
+    let batch = node.receive().await;
+    for request in alone {
+        request.respond("409 Conflict", &problem("held", 409).to_string()).await;
     }
-    assert_eq!(answer_all(batch).await, CALLS - LANES);
+    assert_eq!(respond_to_all(batch).await, CALLS - LANES);
     while let Some(acquired) = timeout(SOON, acquires.join_next()).await.unwrap() {
         let (number, acquired) = acquired.unwrap();
         match acquired {
@@ -106,40 +106,40 @@ async fn what_finds_no_lane_goes_as_one_batch_and_each_call_is_told_what_is_its_
 }
 
 #[tokio::test]
-async fn a_node_that_hangs_holds_up_nobody_and_a_batch_that_breaks_off_is_repeated() {
-    let node = Played::new().await;
+async fn calls_that_hang_delay_no_others_and_a_broken_batch_is_repeated() {
+    let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let mut releases = releases(&client);
-    let _hang = on_their_own(&node, LANES, "DELETE").await;
-    let batch = node.asked().await;
+    let _hang = receive_alone(&node, LANES, "DELETE").await;
+    let batch = node.receive().await;
     let lost = operations(&batch);
     assert_eq!(lost.len(), CALLS - LANES);
     drop(batch);
-    // Whoever is in doubt asks alone.
+    // After an ambiguous outcome each call goes alone.
     for _ in &lost {
-        let asked = node.asked().await;
-        assert_eq!(asked.method, "DELETE");
-        asked.answer("204 No Content", "").await;
+        let request = node.receive().await;
+        assert_eq!(request.method, "DELETE");
+        request.respond("204 No Content", "").await;
     }
     for _ in 0..lost.len() {
         timeout(SOON, releases.join_next()).await.unwrap().unwrap().unwrap().unwrap();
     }
-    assert_eq!(releases.len(), LANES, "these have no answer yet");
+    assert_eq!(releases.len(), LANES, "these have no response yet");
 }
 
 #[tokio::test]
-async fn a_batch_that_nobody_could_take_was_not_done_for_any_of_its_calls() {
-    let node = Played::new().await;
+async fn a_batch_that_was_not_done_was_not_done_for_any_of_its_calls() {
+    let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let mut releases = releases(&client);
-    let nobody_leads = async {
+    let script = async {
         loop {
-            let asked = node.asked().await;
-            asked.answer("503 Service Unavailable", &problem("unavailable", 503).to_string()).await;
+            let request = node.receive().await;
+            request.respond("503 Service Unavailable", &problem("unavailable", 503).to_string()).await;
         }
     };
     tokio::select! {
-        () = nobody_leads => unreachable!("that goes on for ever"),
+        () = script => unreachable!("the script has no end"),
         () = async {
             while let Some(released) = timeout(SOON, releases.join_next()).await.unwrap() {
                 let error = released.unwrap().unwrap_err();
@@ -150,18 +150,18 @@ async fn a_batch_that_nobody_could_take_was_not_done_for_any_of_its_calls() {
 }
 
 #[tokio::test]
-async fn where_a_batch_is_refused_as_a_whole_each_of_its_calls_goes_alone() {
-    let node = Played::new().await;
+async fn if_a_batch_is_refused_as_a_whole_each_of_its_calls_goes_alone() {
+    let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let mut releases = releases(&client);
     let mut refused = 0;
     for _ in 0..CALLS + 1 {
-        let asked = node.asked().await;
-        match &*asked.method {
-            "DELETE" => asked.answer("204 No Content", "").await,
+        let request = node.receive().await;
+        match &*request.method {
+            "DELETE" => request.respond("204 No Content", "").await,
             _ => {
-                refused += operations(&asked).len();
-                asked.answer("400 Bad Request", &problem("invalid-request", 400).to_string()).await;
+                refused += operations(&request).len();
+                request.respond("400 Bad Request", &problem("invalid-request", 400).to_string()).await;
             }
         }
     }
@@ -171,10 +171,9 @@ async fn where_a_batch_is_refused_as_a_whole_each_of_its_calls_goes_alone() {
     }
 }
 
-/// Their futures are there, but something else is done where they are.
 #[tokio::test]
-async fn who_is_not_polled_holds_up_nobody() {
-    let node = Played::new().await;
+async fn futures_that_are_not_polled_delay_no_others() {
+    let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let mut idle: Vec<_> = (0..LANES).map(|_| Box::pin(client.release(LeaseId::random()))).collect();
     poll_fn(|context| {
@@ -184,59 +183,59 @@ async fn who_is_not_polled_holds_up_nobody() {
     .await;
     let _silent = node.connections(LANES).await;
     let (released, ()) = tokio::join!(client.release(LeaseId::random()), async {
-        assert_eq!(answer_all(node.asked().await).await, 1);
+        assert_eq!(respond_to_all(node.receive().await).await, 1);
     });
     released.unwrap();
 }
 
-/// It waited for a batch as long as a call of its own would have waited.
+/// The batch once had as much time as a PUT that waits.
 #[tokio::test]
-async fn an_acquire_that_waits_asks_for_a_place_with_others_and_waits_there_on_its_own() {
-    let node = Played::new().await;
+async fn an_acquire_that_waits_takes_a_place_in_a_batch_and_waits_with_a_put_of_its_own() {
+    let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let mut acquires: JoinSet<_> =
-        (0..FOR_WAITERS + 1).map(|number| client.lock(number.to_string()).no_renew().acquire()).collect();
-    let _wait = on_their_own(&node, FOR_WAITERS, "PUT").await;
-    // The one that found no lane goes as a batch of one, and on its own when that is not answered.
-    let batch = node.asked().await;
+        (0..WAITING_LANES + 1).map(|number| client.lock(number.to_string()).no_renew().acquire()).collect();
+    let _waiting = receive_alone(&node, WAITING_LANES, "PUT").await;
+    // The one without a lane goes as a batch of one, and alone after that hangs.
+    let batch = node.receive().await;
     let [Operation::Acquire(acquire)] = &operations(&batch)[..] else { panic!("an acquire") };
     assert!(acquire.keep_place);
-    let put = node.asked().await;
+    let put = node.receive().await;
     assert_eq!((&*put.method, &*put.path), ("PUT", &*format!("/v1/leases/{}", acquire.lease_id)));
     let place = json!({ "lease_id": acquire.lease_id, "state": "waiting", "ahead": 0 });
-    put.answer("202 Accepted", &place.to_string()).await;
-    let put = node.asked().await;
+    put.respond("202 Accepted", &place.to_string()).await;
+    let put = node.receive().await;
     assert_eq!((&*put.method, &*put.path), ("PUT", &*format!("/v1/leases/{}", acquire.lease_id)));
-    let wish: Value = serde_json::from_slice(&put.body).unwrap();
-    assert_eq!((&wish["wait_ms"], &wish["keep_place"]), (&json!(30_000), &json!(true)));
-    put.answer("201 Created", &grant(acquire.lease_id, "7").to_string()).await;
+    let body: Value = serde_json::from_slice(&put.body).unwrap();
+    assert_eq!((&body["wait_ms"], &body["keep_place"]), (&json!(30_000), &json!(true)));
+    put.respond("201 Created", &grant(acquire.lease_id, "7").to_string()).await;
     let lease = timeout(SOON, acquires.join_next()).await.unwrap().unwrap().unwrap().unwrap();
     assert_eq!(lease.into_id(), acquire.lease_id);
 }
 
 #[tokio::test]
-async fn whoever_has_a_place_waits_there_on_its_own() {
-    let node = Played::new().await;
+async fn acquires_with_a_place_each_wait_with_a_put_of_their_own() {
+    let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let _acquires: JoinSet<_> = (0..CALLS).map(|number| client.lock(number.to_string()).acquire()).collect();
-    let _wait = on_their_own(&node, FOR_WAITERS, "PUT").await;
-    // Each of the other lanes takes along who finds it free. The rest has none.
+    let _waiting = receive_alone(&node, WAITING_LANES, "PUT").await;
+    // The others share requests, as lanes are free.
     let mut batches = Vec::new();
-    while batches.iter().map(|batch| operations(batch).len()).sum::<usize>() < CALLS - FOR_WAITERS {
-        batches.push(node.asked().await);
+    while batches.iter().map(|batch| operations(batch).len()).sum::<usize>() < CALLS - WAITING_LANES {
+        batches.push(node.receive().await);
     }
-    assert_eq!(batches.len(), LANES - FOR_WAITERS + 1);
+    assert!(batches.len() <= LANES - WAITING_LANES, "{} batches", batches.len());
     let mut places: Vec<LeaseId> = Vec::new();
     for batch in batches {
         for operation in operations(&batch) {
             let Operation::Acquire(acquire) = operation else { panic!("an acquire") };
             places.push(acquire.lease_id);
         }
-        answer_all(batch).await;
+        respond_to_all(batch).await;
     }
     let mut waiting = Vec::new();
     for _ in &places {
-        waiting.push(node.asked().await);
+        waiting.push(node.receive().await);
     }
     for place in places {
         assert!(waiting.iter().any(|put| put.method == "PUT" && put.path == format!("/v1/leases/{place}")));
@@ -244,17 +243,17 @@ async fn whoever_has_a_place_waits_there_on_its_own() {
 }
 
 #[tokio::test]
-async fn nothing_waits_for_the_mirror_along_with_a_grant() {
-    let node = Played::new().await;
+async fn nothing_is_batched_if_grants_wait_for_the_mirror() {
+    let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let (lease, ()) = tokio::join!(client.lock("0").no_renew().try_acquire(), async {
-        let put = node.asked().await;
+        let put = node.receive().await;
         let lease_id: LeaseId = put.path.strip_prefix("/v1/leases/").unwrap().parse().unwrap();
         let mut grant = grant(lease_id, "0");
         grant["mirrored"] = json!(true);
-        put.answer("201 Created", &grant.to_string()).await;
+        put.respond("201 Created", &grant.to_string()).await;
     });
     lease.unwrap().into_id();
     let _releases = releases(&client);
-    on_their_own(&node, CALLS, "DELETE").await;
+    receive_alone(&node, CALLS, "DELETE").await;
 }

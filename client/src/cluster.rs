@@ -1,0 +1,274 @@
+//! Calls to the cluster: attempts at one node after another, until an [outcome](crate::outcome) is definite.
+//!
+//! **Ambiguity is sticky.** If one attempt may have been done, *not done* of a repeat says nothing about it; only *done* or
+//! *refused* resolves it. All attempts of a call take 5 s together, far less than the 60 s after which the cluster may
+//! forget an id.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+use ringfence_wire::{BatchRelease, LeaseId, Operation, RenewRequest, Ttl};
+use serde::de::{DeserializeOwned, Error as _};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::Error;
+use crate::backoff::Backoff;
+use crate::lifetime::Confirmation;
+use crate::outcome::Outcome;
+use crate::transport::{Nodes, Request, Response};
+
+/// How long a call is repeated without a definite outcome.
+pub(crate) const RETRY_FOR: Duration = Duration::from_secs(5);
+/// How long one node may take if another can be asked. An election takes about a second, but a node gives up only after 5 s.
+pub(crate) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a call that is not repeatable may take: as long as a membership change may. Given up, its outcome is unknown.
+const ONCE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a release is repeated in the background.
+const RELEASE_FOR: Duration = Duration::from_secs(30);
+
+/// The cluster, as the client and its leases share it.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) nodes: Nodes,
+    /// Each release in the background holds a receiver.
+    releases: watch::Sender<()>,
+}
+
+/// What repeating a call does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// The call only reads: its failure changes nothing.
+    Reads,
+    /// A repeat does nothing more. With the lease that the call is about.
+    Harmless(Option<LeaseId>),
+    /// The call is repeated only while it is certainly not done.
+    Harmful,
+}
+
+/// The attempts of one call, each at the node that is best at the time. When all nodes have had their turn, a pause follows.
+#[derive(Debug)]
+pub(crate) struct Attempts<'a> {
+    nodes: &'a Nodes,
+    begun: Instant,
+    failed: usize,
+    backoff: Backoff,
+    pub(crate) longest_pause: Duration,
+    /// Whether an attempt may have been done.
+    pub(crate) maybe_done: bool,
+    last_failure: String,
+}
+
+impl<'a> Attempts<'a> {
+    pub(crate) fn new(nodes: &'a Nodes) -> Self {
+        Self {
+            nodes,
+            begun: Instant::now(),
+            failed: 0,
+            backoff: Backoff::default(),
+            longest_pause: Duration::MAX,
+            maybe_done: false,
+            last_failure: String::new(),
+        }
+    }
+
+    /// One attempt. The first may share a request with other calls.
+    pub(crate) async fn attempt<T>(
+        &mut self,
+        request: &Request,
+        time: Duration,
+        read: impl FnOnce(&Response) -> serde_json::Result<T>,
+    ) -> Outcome<T> {
+        if self.failed > 0 && self.failed.is_multiple_of(self.nodes.count()) {
+            sleep(self.backoff.next().min(self.longest_pause)).await;
+        }
+        let node = self.nodes.best();
+        let result = match self.failed == 0 && self.nodes.may_batch() {
+            true => node.send_or_batch(request, time).await,
+            false => node.server.send(request, time).await,
+        };
+        let leader = result.as_ref().ok().and_then(|response| response.leader.clone());
+        let outcome = Outcome::of(result, read);
+        match &outcome {
+            Outcome::Done(_) | Outcome::Refused(_) => self.nodes.responded(&node, leader.as_ref()),
+            Outcome::NotDone(_) | Outcome::Ambiguous(_) => self.nodes.failed(&node),
+        }
+        self.record(&outcome);
+        outcome
+    }
+
+    fn record<T>(&mut self, outcome: &Outcome<T>) {
+        match outcome {
+            Outcome::Done(_) | Outcome::Refused(_) => {
+                self.failed = 0;
+                self.backoff.reset();
+            }
+            Outcome::NotDone(why) | Outcome::Ambiguous(why) => {
+                self.failed += 1;
+                self.maybe_done |= matches!(outcome, Outcome::Ambiguous(_));
+                self.last_failure.clone_from(why);
+            }
+        }
+    }
+
+    /// Attempts until the outcome is definite, or `retry_for` is over.
+    pub(crate) async fn call<T>(
+        &mut self,
+        request: &Request,
+        repeat: Repeat,
+        retry_for: Duration,
+        read: impl Fn(&Response) -> serde_json::Result<T>,
+    ) -> Result<T, Error> {
+        loop {
+            let left = retry_for.saturating_sub(self.begun.elapsed()).max(Duration::from_millis(100));
+            let time = match repeat {
+                Repeat::Harmful => ONCE_TIMEOUT,
+                _ if self.nodes.has_another() => left.min(ATTEMPT_TIMEOUT),
+                _ => left.min(RETRY_FOR),
+            };
+            match self.attempt(request, time, &read).await {
+                Outcome::Done(value) => return Ok(value),
+                Outcome::Refused(problem) => return Err(Error::refused(problem)),
+                Outcome::NotDone(_) | Outcome::Ambiguous(_) => {}
+            }
+            if self.begun.elapsed() >= retry_for || (self.maybe_done && repeat == Repeat::Harmful) {
+                return Err(self.error(repeat));
+            }
+        }
+    }
+
+    /// The error of a call without a definite outcome.
+    pub(crate) fn error(&self, repeat: Repeat) -> Error {
+        let why = self.last_failure.clone();
+        match repeat {
+            Repeat::Harmless(lease_id) if self.maybe_done => Error::Unknown { lease_id, why },
+            Repeat::Harmful if self.maybe_done => Error::Unknown { lease_id: None, why },
+            _ => Error::Unavailable { why },
+        }
+    }
+}
+
+impl Cluster {
+    pub(crate) fn new(nodes: Nodes) -> Self {
+        Self { nodes, releases: watch::Sender::default() }
+    }
+
+    pub(crate) async fn call<T>(
+        &self,
+        request: &Request,
+        repeat: Repeat,
+        read: impl Fn(&Response) -> serde_json::Result<T>,
+    ) -> Result<T, Error> {
+        Attempts::new(&self.nodes).call(request, repeat, RETRY_FOR, read).await
+    }
+
+    /// Calls something that only reads.
+    pub(crate) async fn read<T: DeserializeOwned>(&self, request: &Request) -> Result<T, Error> {
+        self.call(request, Repeat::Reads, Response::json).await
+    }
+
+    pub(crate) async fn renew(&self, lease_id: LeaseId, ttl_ms: Option<Ttl>) -> Result<Confirmation, Error> {
+        let request = Request::post(format!("/v1/leases/{lease_id}/renew"), &RenewRequest { ttl_ms });
+        self.call(&request, Repeat::Harmless(Some(lease_id)), Confirmation::read).await
+    }
+
+    pub(crate) async fn release(&self, lease_id: LeaseId) -> Result<(), Error> {
+        self.release_within(lease_id, RETRY_FOR).await
+    }
+
+    /// Releases on `runtime`, best effort.
+    pub(crate) fn release_in_background(self: &Arc<Self>, lease_id: LeaseId, runtime: &Handle) {
+        let cluster = Arc::clone(self);
+        // A runtime that has ended drops it with the task.
+        let counted = self.releases.subscribe();
+        drop(runtime.spawn(async move {
+            // Nobody is left to tell.
+            let _ = cluster.release_within(lease_id, RELEASE_FOR).await;
+            drop(counted);
+        }));
+    }
+
+    /// Waits until no release is left in the background.
+    pub(crate) async fn settled(&self) {
+        self.releases.closed().await;
+    }
+
+    async fn release_within(&self, lease_id: LeaseId, time: Duration) -> Result<(), Error> {
+        let request = Request::new(Method::DELETE, format!("/v1/leases/{lease_id}"))
+            .or_batched(Operation::Release(BatchRelease { lease_id }), Duration::ZERO);
+        let repeat = Repeat::Harmless(Some(lease_id));
+        Attempts::new(&self.nodes).call(&request, repeat, time, no_content).await
+    }
+}
+
+/// A lease that is released in the background when this is dropped, unless disarmed.
+#[derive(Debug)]
+pub(crate) struct ReleaseGuard {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) lease_id: LeaseId,
+    pub(crate) is_armed: bool,
+    pub(crate) runtime: Handle,
+}
+
+impl ReleaseGuard {
+    pub(crate) fn new(cluster: &Arc<Cluster>, lease_id: LeaseId) -> Self {
+        Self { cluster: Arc::clone(cluster), lease_id, is_armed: true, runtime: Handle::current() }
+    }
+}
+
+impl Drop for ReleaseGuard {
+    fn drop(&mut self) {
+        if self.is_armed {
+            self.cluster.release_in_background(self.lease_id, &self.runtime);
+        }
+    }
+}
+
+/// Reads a response without a body.
+pub(crate) fn no_content(response: &Response) -> serde_json::Result<()> {
+    match response.status {
+        StatusCode::NO_CONTENT => Ok(()),
+        status => Err(serde_json::Error::custom(format!("expected 204, not {status}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::{Builder, Runtime};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn a_release_on_a_runtime_that_has_ended_is_not_waited_for() {
+        let cluster = Arc::new(Cluster::new(Nodes::parse(["http://127.0.0.1:1"]).unwrap()));
+        let ended = runtime();
+        let handle = ended.handle().clone();
+        drop(ended);
+        cluster.release_in_background(LeaseId::random(), &handle);
+        let settled = runtime().block_on(async { timeout(Duration::from_secs(10), cluster.settled()).await });
+        assert!(settled.is_ok());
+    }
+
+    #[test]
+    fn ambiguity_outlasts_an_attempt_that_was_not_done() {
+        let nodes = Nodes::parse(["http://127.0.0.1:1"]).unwrap();
+        let lease_id = LeaseId::from_u128(7);
+        let why = || "no leader".to_owned();
+        let mut attempts = Attempts::new(&nodes);
+        attempts.record::<()>(&Outcome::NotDone(why()));
+        assert_eq!(attempts.error(Repeat::Harmless(lease_id)), Error::Unavailable { why: why() });
+        assert_eq!(attempts.error(Repeat::Harmful), Error::Unavailable { why: why() });
+        attempts.record::<()>(&Outcome::Ambiguous("no answer".to_owned()));
+        attempts.record::<()>(&Outcome::NotDone(why()));
+        assert_eq!(attempts.error(Repeat::Harmless(lease_id)), Error::Unknown { lease_id, why: why() });
+        assert_eq!(attempts.error(Repeat::Harmful), Error::Unknown { lease_id: None, why: why() });
+        assert_eq!(attempts.error(Repeat::Reads), Error::Unavailable { why: why() });
+    }
+}

@@ -1,0 +1,10 @@
+//! HTTP to the nodes: [`Nodes`] chooses one, and a [`Node`] sends [`Request`]s alone or in batches, over connections that it
+//! reuses.
+
+mod http;
+mod node;
+mod nodes;
+
+pub(crate) use http::{Failure, Request, Response, Streaming, encode};
+pub(crate) use node::Node;
+pub(crate) use nodes::Nodes;

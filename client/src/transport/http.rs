@@ -1,0 +1,351 @@
+//! HTTP to one server, over connections that are reused.
+//!
+//! It offers two things that ready-made clients do not. A failure tells whether any byte of the request was sent, which
+//! separates *not done* from *maybe done*. And an abandoned request closes its connection at once, by which the node learns
+//! that its client is gone.
+
+use std::fmt::{Display, Formatter};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Method, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use ringfence_wire::{Operation, Problem};
+use rustix::net::sockopt;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::clock::Moment;
+
+/// How long connecting may take.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long sent bytes may stay unacknowledged by the other kernel, in milliseconds; a stopped process does not count. It
+/// also ends a connection that was closed. Otherwise an abandoned request could arrive more than a minute later, when the
+/// cluster has forgotten that its lease was released.
+const TCP_USER_TIMEOUT_MS: u32 = 2_000;
+/// The longest body that is read: a page of keys with many holders each.
+const MAX_BODY: usize = 64 << 20;
+/// The most idle connections that are kept.
+const MAX_IDLE: usize = 64;
+/// The response header with the leader's URL.
+const LEADER: &str = "ringfence-leader";
+
+/// A request that any node can take.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    method: Method,
+    path: String,
+    body: Bytes,
+    /// The same request as part of a batch.
+    pub(super) batched: Option<Batched>,
+}
+
+/// A request as one operation of a batch.
+#[derive(Clone, Debug)]
+pub(super) struct Batched {
+    pub(super) operation: Operation,
+    /// How long the request would wait in the cluster's queue. The operation does not wait.
+    pub(super) wait: Duration,
+}
+
+/// A whole response.
+#[derive(Clone, Debug)]
+pub(crate) struct Response {
+    /// When the request was sent.
+    pub(crate) sent: Moment,
+    pub(crate) status: StatusCode,
+    /// The leader's URL, if the node knows it.
+    pub(crate) leader: Option<HeaderValue>,
+    pub(crate) body: Bytes,
+}
+
+/// A response whose body is still arriving.
+#[derive(Debug)]
+pub(crate) struct Streaming {
+    pub(crate) response: hyper::Response<Incoming>,
+    sent: Moment,
+    connection: Connection,
+}
+
+/// Why there is no response.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// Nothing was sent.
+    NotSent(String),
+    /// Some of it may have been sent.
+    Broken(String),
+}
+
+/// The connections to one server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    host: String,
+    port: u16,
+    authority: HeaderValue,
+    idle: Mutex<Vec<Connection>>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Request {
+    pub(crate) fn new(method: Method, path: impl Into<String>) -> Self {
+        Self { method, path: path.into(), body: Bytes::new(), batched: None }
+    }
+
+    pub(crate) fn get(path: impl Into<String>) -> Self {
+        Self::new(Method::GET, path)
+    }
+
+    pub(crate) fn post(path: impl Into<String>, body: &impl Serialize) -> Self {
+        Self::new(Method::POST, path).with_body(body)
+    }
+
+    pub(crate) fn with_body(mut self, body: &impl Serialize) -> Self {
+        self.body = serde_json::to_vec(body).expect("JSON can express every request").into();
+        self
+    }
+
+    /// Allows sending it as an operation of a batch. Alone it would wait for `wait` in the cluster's queue.
+    pub(crate) fn or_batched(self, operation: Operation, wait: Duration) -> Self {
+        Self { batched: Some(Batched { operation, wait }), ..self }
+    }
+
+    fn to_http(&self, authority: &HeaderValue) -> Result<hyper::Request<Full<Bytes>>, Failure> {
+        let mut request =
+            hyper::Request::builder().method(&self.method).uri(&self.path).header(HOST, authority);
+        if !self.body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        request.body(Full::new(self.body.clone())).map_err(|error| Failure::NotSent(error.to_string()))
+    }
+}
+
+impl Response {
+    /// Reads the body.
+    pub(crate) fn json<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        serde_json::from_slice(&self.body)
+    }
+
+    /// The problem it reports, if a node of Ringfence wrote it rather than something in between.
+    pub(crate) fn problem(&self) -> Option<Box<Problem>> {
+        let problem: Box<Problem> = self.json().ok()?;
+        (problem.status == self.status.as_u16()).then_some(problem)
+    }
+}
+
+impl Server {
+    /// The server at `url`: `http://host:port`.
+    pub(super) fn parse(url: &str) -> Result<Self, String> {
+        let uri: Uri = url.parse().map_err(|error| format!("{url:?} is no URL: {error}"))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => {
+                return Err(format!(
+                    "{url:?}: nodes speak plain HTTP; terminate TLS in a proxy beside the client"
+                ));
+            }
+            _ => return Err(format!("{url:?} does not begin with http://")),
+        }
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err(format!("{url:?}: a node's URL has no path"));
+        }
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
+        let authority = authority.ok_or_else(|| format!("{url:?} is not of the form http://host:port"))?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = authority.port_u16().unwrap_or(80);
+        let authority =
+            HeaderValue::from_str(authority.as_str()).map_err(|error| format!("{url:?}: {error}"))?;
+        Ok(Self { host, port, authority, idle: Mutex::default() })
+    }
+
+    /// Whether both have the same host and port.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.host == other.host && self.port == other.port
+    }
+
+    /// Sends a request and reads the whole response, within `time` of being connected.
+    pub(crate) async fn send(&self, request: &Request, time: Duration) -> Result<Response, Failure> {
+        let begun = Instant::now();
+        let streaming = self.open(request, time).await?;
+        self.finish(streaming, (time + CONNECT_TIMEOUT).saturating_sub(begun.elapsed())).await
+    }
+
+    /// Sends a request and reads the head of the response.
+    pub(crate) async fn open(&self, request: &Request, time: Duration) -> Result<Streaming, Failure> {
+        let request = request.to_http(&self.authority)?;
+        loop {
+            let mut connection = self.connection(time.min(CONNECT_TIMEOUT)).await?;
+            let (sent, deadline) = (Moment::now(), Instant::now() + time);
+            match timeout_at(deadline, connection.sender.try_send_request(request.clone())).await {
+                Ok(Ok(response)) => return Ok(Streaming { response, sent, connection }),
+                // The server had closed it while it was idle: nothing of the request was sent.
+                Ok(Err(error)) if error.message().is_some() => {}
+                Ok(Err(error)) => return Err(Failure::Broken(format!("{self}: {}", error.error()))),
+                Err(_) => {
+                    return Err(Failure::Broken(format!(
+                        "{self}: no response within {} ms",
+                        time.as_millis()
+                    )));
+                }
+            }
+        }
+    }
+
+    /// Reads the rest of a response.
+    pub(crate) async fn finish(&self, streaming: Streaming, time: Duration) -> Result<Response, Failure> {
+        let Streaming { sent, response, connection } = streaming;
+        let (head, body) = response.into_parts();
+        match timeout(time, Limited::new(body, MAX_BODY).collect()).await {
+            Ok(Ok(body)) => {
+                let mut idle = self.idle();
+                if idle.len() < MAX_IDLE {
+                    idle.push(connection);
+                }
+                let leader = head.headers.get(LEADER).cloned();
+                Ok(Response { sent, status: head.status, leader, body: body.to_bytes() })
+            }
+            Ok(Err(error)) => Err(Failure::Broken(format!("{self}: {error}"))),
+            Err(_) => Err(Failure::Broken(format!("{self}: half a response within {} ms", time.as_millis()))),
+        }
+    }
+
+    async fn connection(&self, time: Duration) -> Result<Connection, Failure> {
+        while let Some(connection) = self.idle().pop() {
+            if !connection.driver.is_finished() && connection.sender.is_ready() {
+                return Ok(connection);
+            }
+        }
+        let connect = async {
+            let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+            stream.set_nodelay(true)?;
+            sockopt::set_tcp_user_timeout(&stream, TCP_USER_TIMEOUT_MS)?;
+            handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)
+        };
+        match timeout(time, connect).await {
+            Ok(Ok((sender, connection))) => {
+                // A failure also shows in the request that the connection carries.
+                let driver = tokio::spawn(async move { drop(connection.await) });
+                Ok(Connection { sender, driver })
+            }
+            Ok(Err(error)) => Err(Failure::NotSent(format!("{self}: {error}"))),
+            Err(_) => Err(Failure::NotSent(format!("{self}: not connected within {} ms", time.as_millis()))),
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().expect("no code panics while it holds this lock")
+    }
+}
+
+impl Display for Server {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "http://{}", String::from_utf8_lossy(self.authority.as_bytes()))
+    }
+}
+
+/// `text` as part of a query.
+pub(crate) fn encode(text: &str) -> impl Display {
+    utf8_percent_encode(text, NON_ALPHANUMERIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    async fn get(server: &Server, time: Duration) -> Result<u16, Failure> {
+        server.send(&Request::get("/"), time).await.map(|response| response.status.as_u16())
+    }
+
+    fn server(listener: &TcpListener) -> Server {
+        Server::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap()
+    }
+
+    /// Accepts `count` connections, one after the other. Reads a request on each, writes `response` and closes it.
+    async fn serves(response: &'static str, count: usize) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = server(&listener);
+        tokio::spawn(async move {
+            for _ in 0..count {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+                stream.write_all(response.as_bytes()).await.unwrap();
+            }
+        });
+        server
+    }
+
+    #[tokio::test]
+    async fn a_request_to_a_closed_port_is_not_sent() {
+        let closed = server(&TcpListener::bind("127.0.0.1:0").await.unwrap());
+        assert!(matches!(get(&closed, SOON).await, Err(Failure::NotSent(_))));
+    }
+
+    #[tokio::test]
+    async fn a_request_without_a_whole_response_is_broken() {
+        let closes = serves("", 1).await;
+        assert!(matches!(get(&closes, SOON).await, Err(Failure::Broken(_))));
+        let breaks_off = serves("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", 1).await;
+        assert!(matches!(get(&breaks_off, SOON).await, Err(Failure::Broken(_))));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        assert!(matches!(get(&server(&listener), Duration::from_millis(50)).await, Err(Failure::Broken(_))));
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_reused_unless_it_was_closed_meanwhile() {
+        let server = serves("HTTP/1.1 204 No Content\r\n\r\n", 2).await;
+        for _ in 0..2 {
+            assert_eq!(get(&server, SOON).await.unwrap(), 204);
+            assert_eq!(server.idle().len(), 1);
+            // Until the driver has seen the end.
+            while server.idle().iter().any(|idle| !idle.driver.is_finished()) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_abandoned_request_closes_its_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = server(&listener);
+        let request = tokio::spawn(async move { get(&server, SOON).await });
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut bytes = [0; 1024];
+        assert!(stream.read(&mut bytes).await.unwrap() > 0);
+        request.abort();
+        let closed = timeout(SOON / 2, stream.read(&mut bytes)).await.unwrap();
+        assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_the_other_kernel_does_not_acknowledge_is_broken() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let more_than_fits = Request::post("/", &"x".repeat(32 << 20));
+        let server = server(&listener);
+        let broken = timeout(SOON / 2, server.send(&more_than_fits, SOON)).await.unwrap();
+        assert!(matches!(broken, Err(Failure::Broken(_))), "{broken:?}");
+    }
+}

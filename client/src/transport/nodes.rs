@@ -1,0 +1,279 @@
+//! Which node to ask next.
+//!
+//! Every node takes every request, but followers forward it: the leader responds sooner. So the client asks the node that
+//! the last response named as the leader (`ringfence-leader`), whether or not its URL was configured, and otherwise the
+//! node that responded last. It avoids a node that failed for a while, even if others still name it.
+//!
+//! A watch stays with its node, and every node serves it equally well. Watches go to a random node, and to the leader, which
+//! is the busiest, only if no other is healthy.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use hyper::header::HeaderValue;
+use ringfence_wire::FieldError;
+use tokio::time::Instant;
+
+use super::node::Node;
+use crate::backoff::pick;
+
+/// How long a node that failed is avoided. Others may name it as the leader for about a second after its death.
+const AVOIDED_FOR: Duration = Duration::from_secs(3);
+/// The most nodes that are remembered beyond the configured ones: a cluster has no more.
+const MAX_LEARNED: usize = 16;
+
+/// The known nodes.
+#[derive(Debug)]
+pub(crate) struct Nodes(Mutex<Known>);
+
+#[derive(Debug)]
+struct Known {
+    /// The configured nodes, then those learned from responses.
+    nodes: Vec<Entry>,
+    configured: usize,
+    preferred: usize,
+    /// The leader, as the last response named it.
+    leader: Option<usize>,
+    grants_wait_for_mirror: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    node: Arc<Node>,
+    failed_at: Option<Instant>,
+}
+
+impl Nodes {
+    /// The nodes at `urls`, none twice.
+    pub(crate) fn parse<S: AsRef<str>>(urls: impl IntoIterator<Item = S>) -> Result<Self, FieldError> {
+        let mut nodes: Vec<Entry> = Vec::new();
+        for (index, url) in urls.into_iter().enumerate() {
+            let node = Node::parse(url.as_ref().trim());
+            let node = node.map_err(|detail| FieldError::new(format!("urls[{index}]"), detail))?;
+            if !nodes.iter().any(|other| other.node.server.is_same(&node.server)) {
+                nodes.push(Entry { node: Arc::new(node), failed_at: None });
+            }
+        }
+        if nodes.is_empty() {
+            return Err(FieldError::new("urls", "a client needs the URL of at least one node"));
+        }
+        let configured = nodes.len();
+        Ok(Self(Mutex::new(Known {
+            nodes,
+            configured,
+            preferred: 0,
+            leader: None,
+            grants_wait_for_mirror: false,
+        })))
+    }
+
+    /// How many nodes are tried in turn.
+    pub(crate) fn count(&self) -> usize {
+        self.known().configured
+    }
+
+    /// The node to ask: the preferred one unless it failed lately, else the configured one that failed longest ago.
+    pub(crate) fn best(&self) -> Arc<Node> {
+        Arc::clone(&self.known().best().node)
+    }
+
+    /// Whether another node is asked if the best one fails. A learned leader counts as another than the one configured node.
+    pub(crate) fn has_another(&self) -> bool {
+        let known = self.known();
+        known.configured > 1 || !known.best().node.server.is_same(&known.nodes[0].node.server)
+    }
+
+    /// The node to watch: a random configured one that is healthy, preferably not the leader.
+    pub(crate) fn for_watch(&self) -> Arc<Node> {
+        let known = self.known();
+        let healthy = || (0..known.configured).filter(|&index| known.nodes[index].is_healthy());
+        let followers: Vec<usize> = healthy().filter(|&index| Some(index) != known.leader).collect();
+        let chosen = pick(&followers).copied().or_else(|| healthy().next());
+        let entry = chosen.map_or_else(|| known.failed_longest_ago(), |index| &known.nodes[index]);
+        Arc::clone(&entry.node)
+    }
+
+    /// Records a definite response, and the leader's URL in it. The leader, else this node, is preferred from now on.
+    pub(crate) fn responded(&self, node: &Node, leader: Option<&HeaderValue>) {
+        let leader = leader.and_then(|url| url.to_str().ok());
+        let mut known = self.known();
+        let Some(index) = known.index_of(node) else { return };
+        known.nodes[index].failed_at = None;
+        known.leader = leader.and_then(|url| known.learn(url));
+        known.preferred = known.leader.unwrap_or(index);
+    }
+
+    /// Records that a node gave no definite response, or is of no use now.
+    pub(crate) fn failed(&self, node: &Node) {
+        let mut known = self.known();
+        if let Some(index) = known.index_of(node) {
+            known.nodes[index].failed_at = Some(Instant::now());
+        }
+    }
+
+    /// Records that the cluster delays grants until the mirror has them. From now on no calls are batched: they would all
+    /// wait for the slowest.
+    pub(crate) fn grants_wait_for_mirror(&self) {
+        self.known().grants_wait_for_mirror = true;
+    }
+
+    pub(crate) fn may_batch(&self) -> bool {
+        !self.known().grants_wait_for_mirror
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().expect("no code panics while it holds this lock")
+    }
+}
+
+impl Entry {
+    fn is_healthy(&self) -> bool {
+        self.failed_at.is_none_or(|at| at.elapsed() > AVOIDED_FOR)
+    }
+}
+
+impl Known {
+    fn best(&self) -> &Entry {
+        let preferred = &self.nodes[self.preferred];
+        if preferred.is_healthy() { preferred } else { self.failed_longest_ago() }
+    }
+
+    fn failed_longest_ago(&self) -> &Entry {
+        let configured = self.nodes[..self.configured].iter();
+        configured.min_by_key(|entry| entry.failed_at).expect("at least one node is configured")
+    }
+
+    fn index_of(&self, node: &Node) -> Option<usize> {
+        self.nodes.iter().position(|entry| entry.node.server.is_same(&node.server))
+    }
+
+    /// The index of the node at `url`, which may be new.
+    fn learn(&mut self, url: &str) -> Option<usize> {
+        let node = Node::parse(url).ok()?;
+        let known = self.index_of(&node);
+        if known.is_none() && self.nodes.len() < self.configured + MAX_LEARNED {
+            self.nodes.push(Entry { node: Arc::new(node), failed_at: None });
+            return Some(self.nodes.len() - 1);
+        }
+        known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const URLS: [&str; 3] = ["http://a:1", "http://b:2", "http://c:3"];
+
+    fn configured() -> Nodes {
+        Nodes::parse(URLS).unwrap()
+    }
+
+    /// The best node responds, and names this leader.
+    fn names(nodes: &Nodes, url: &'static str) {
+        nodes.responded(&nodes.best(), Some(&HeaderValue::from_static(url)));
+    }
+
+    fn best(nodes: &Nodes) -> String {
+        nodes.best().server.to_string()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_node_that_responded_last_is_preferred_unless_it_names_a_leader() {
+        let nodes = configured();
+        assert_eq!(best(&nodes), URLS[0]);
+        nodes.responded(&nodes.best(), None);
+        assert_eq!(best(&nodes), URLS[0]);
+        names(&nodes, "http://c:3/");
+        assert_eq!(best(&nodes), URLS[2]);
+        names(&nodes, "http://elsewhere:9");
+        assert_eq!(best(&nodes), "http://elsewhere:9", "a learned node");
+        names(&nodes, "ftp://nonsense");
+        assert_eq!(best(&nodes), "http://elsewhere:9");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_node_is_avoided_for_a_while_even_if_others_name_it() {
+        let nodes = configured();
+        let fails = || nodes.failed(&nodes.best());
+        fails();
+        assert_eq!(best(&nodes), URLS[1]);
+        fails();
+        assert_eq!(best(&nodes), URLS[2]);
+        names(&nodes, "http://a:1");
+        assert_eq!(best(&nodes), URLS[2], "the named leader has just failed");
+        tokio::time::advance(AVOIDED_FOR + Duration::from_millis(1)).await;
+        names(&nodes, "http://a:1");
+        assert_eq!(best(&nodes), URLS[0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn if_all_nodes_fail_they_take_turns() {
+        let nodes = configured();
+        let mut asked = Vec::new();
+        for _ in 0..6 {
+            asked.push(best(&nodes));
+            nodes.failed(&nodes.best());
+            tokio::time::advance(Duration::from_millis(10)).await;
+        }
+        assert_eq!(asked, [URLS, URLS].concat());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unreachable_learned_leader_takes_no_turn() {
+        let nodes = Nodes::parse(&URLS[..1]).unwrap();
+        assert!(!nodes.has_another());
+        names(&nodes, "http://inside:9");
+        assert_eq!(best(&nodes), "http://inside:9");
+        assert!(nodes.has_another(), "the configured one");
+        nodes.failed(&nodes.best());
+        assert!(!nodes.has_another());
+        tokio::time::advance(Duration::from_millis(10)).await;
+        assert_eq!(best(&nodes), URLS[0]);
+        nodes.failed(&nodes.best());
+        assert_eq!(best(&nodes), URLS[0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn watches_go_to_healthy_nodes_and_to_the_leader_only_if_no_other_is() {
+        let nodes = configured();
+        let watched =
+            || -> BTreeSet<String> { (0..100).map(|_| nodes.for_watch().server.to_string()).collect() };
+        assert_eq!(watched(), URLS.map(str::to_owned).into(), "no leader is known");
+        names(&nodes, URLS[0]);
+        assert_eq!(watched(), [URLS[1].to_owned(), URLS[2].to_owned()].into());
+        let failed = |url: &str| nodes.failed(&Node::parse(url).unwrap());
+        failed(URLS[2]);
+        assert_eq!(watched(), [URLS[1].to_owned()].into());
+        failed(URLS[1]);
+        assert_eq!(watched(), [URLS[0].to_owned()].into());
+        tokio::time::advance(Duration::from_millis(10)).await;
+        failed(URLS[0]);
+        assert_eq!(watched().len(), 1, "all failed: they take turns");
+        names(&nodes, "http://elsewhere:9");
+        tokio::time::advance(AVOIDED_FOR + Duration::from_millis(1)).await;
+        assert_eq!(watched(), URLS.map(str::to_owned).into(), "only configured nodes");
+    }
+
+    #[test]
+    fn only_urls_of_nodes_are_accepted() {
+        for (url, word) in [
+            ("https://a:1", "plain HTTP"),
+            ("a:1", "http://"),
+            ("http://", "no URL"),
+            ("http://a:1/path", "no path"),
+            ("http://a:1?x", "no path"),
+            ("http://user@a:1", "form"),
+            ("ftp://a", "http://"),
+        ] {
+            let error = Nodes::parse(["http://b:2", url]).unwrap_err();
+            assert_eq!(error.field.as_deref(), Some("urls[1]"));
+            assert!(error.detail.contains(word), "{url}: {}", error.detail);
+        }
+        assert_eq!(Nodes::parse([""; 0]).unwrap_err().field.as_deref(), Some("urls"));
+        let nodes = Nodes::parse(["http://a:1", "http://a:1/", "http://[::1]:7400"]).unwrap();
+        assert_eq!(nodes.count(), 2, "none twice");
+    }
+}

@@ -1,0 +1,12 @@
+//! The client against nodes whose responses, and silence, each test scripts.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+mod scripted {
+    mod acquire;
+    mod batch;
+    mod leader;
+    mod node;
+    mod release;
+    mod watch;
+}
