@@ -27,6 +27,8 @@ use crate::{descriptors, disk_space, loop_lag, metric_help, mirror, private};
 
 /// Bounds the transfer of the leadership at a stop.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long threads that serve clients may take to end.
+const THREADS_END: Duration = Duration::from_secs(2);
 /// Bounds open requests at a stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -105,7 +107,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     draining.send_replace(true);
     if let Some(reason) = failure {
         // Otherwise requests could log lines after the error, which must be the last.
-        threads.end();
+        end(&threads);
         bail!("the node failed: {reason}");
     }
     tracing::info!("stopping");
@@ -113,9 +115,15 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     serving.await.context("the HTTP listener ended")?;
     node.stop().await;
     // Requests that still run there hold the log open.
-    threads.end();
+    end(&threads);
     tracing::info!("stopped");
     Ok(())
+}
+
+fn end(threads: &Threads) {
+    if !threads.end(THREADS_END) {
+        tracing::warn!("a thread that serves clients has not ended in time");
+    }
 }
 
 /// Starts publishing in Redis.

@@ -6,8 +6,10 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -70,7 +72,7 @@ pub async fn serve<A, F>(
         };
         let entered = tokio::select! {
             entered = connections.enter(from) => entered,
-            _ = draining.wait_for(|draining| *draining) => break,
+            _ = draining.wait_for(|draining| *draining) => None,
         };
         let Some(entered) = entered else {
             connections_closed_total(Closed::Refused).increment(1);
@@ -130,7 +132,17 @@ where
     builder.writev(false);
     // What is written to a client that does not read is kept for it up to here.
     builder.max_buf_size(MOST_BUFFERED);
-    let served = watcher.watch(builder.serve_connection(TokioIo::new(socket), service));
+    let mut serving = builder.serve_connection(TokioIo::new(socket), service);
+    // A stop closes a connection that has read nothing. So a request that has arrived is read first; only after this pause is
+    // it known here.
+    yield_now().await;
+    let first = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut serving).poll(cx))).await;
+    let served = async {
+        match first {
+            Poll::Ready(result) => result,
+            Poll::Pending => watcher.watch(serving).await,
+        }
+    };
     tokio::select! {
         biased;
         result = served => {
@@ -237,6 +249,36 @@ mod tests {
         let (answer, seconds) = asked("GET / HTTP/1.1\r\nhost: h\r\n\r\n").await;
         assert_eq!(answer.as_deref(), Some("HTTP/1.1 200 OK"));
         assert_eq!(seconds, (LONG + SILENCE).as_secs());
+    }
+
+    /// A stop once closed connections without an answer that had been handed to a busy thread.
+    #[tokio::test]
+    async fn a_request_that_arrived_before_the_stop_is_answered() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let threads = Arc::new(Threads::start(1).unwrap());
+        let connections = Connections::new(100);
+        let (stop, stopping) = watch::channel(false);
+        let (go_on, gate) = std::sync::mpsc::channel::<()>();
+        threads.serve(async move { drop(gate.recv()) });
+        let answer = async |_, _from| Ok(().into_response());
+        let serving = serve(listener, threads, Arc::clone(&connections), answer, stopping, SILENCE);
+        let serving = tokio::spawn(serving);
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        while connections.count().0 == 0 {
+            yield_now().await;
+        }
+        stop.send_replace(true);
+        // The listener is closed: the stop is under way.
+        while TcpStream::connect(address).await.is_ok() {
+            yield_now().await;
+        }
+        drop(go_on);
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
+        serving.await.unwrap();
     }
 
     /// An answer of many pieces, one after each `pause`.

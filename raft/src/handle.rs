@@ -179,11 +179,13 @@ impl Handle {
 
     /// Looks at this node's applied table.
     pub fn view<R>(&self, look: impl FnOnce(&LeaseTable) -> R) -> R {
+        let _turn = self.lanes.turn();
         look(&self.shared.applied.lock().table)
     }
 
     /// Looks at the latest changes of this node's table.
     pub fn history<R>(&self, look: impl FnOnce(&History) -> R) -> R {
+        let _turn = self.lanes.turn();
         look(&self.shared.applied.lock().history)
     }
 

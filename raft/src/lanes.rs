@@ -3,7 +3,7 @@
 //! Waking a task on another thread costs a system call, so requests share them. A lane belongs to one runtime: it gathers
 //! the commands and reads that its tasks send within one turn of the runtime, and passes them on as one message.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringfence_lease::Command;
 use tokio::runtime::{Handle, Id};
@@ -22,6 +22,9 @@ pub(crate) struct Lanes {
     proposer: Proposer,
     reads: Reads,
     all: Arc<[(Id, Lane)]>,
+    /// Held by a thread with a lane while it looks at the table. So the Raft thread competes with one of them for the lock
+    /// of the table, not with all: that lock is not fair.
+    looking: Arc<Mutex<()>>,
 }
 
 /// What the tasks of one runtime share. Its own tasks end with it, or with the runtime.
@@ -46,14 +49,15 @@ impl Lanes {
             (runtime.id(), Lane { asked, answers })
         };
         let all = runtimes.iter().map(start).collect();
-        Self { proposer, reads, all }
+        Self { proposer, reads, all, looking: Arc::default() }
     }
 
     /// As [`Proposer::propose`].
     pub(crate) async fn propose(&self, commands: Vec<Command>) -> Proposed {
         let Some(lane) = self.here() else { return self.proposer.propose(commands).await };
         let (reply, outcomes) = self.reply();
-        lane.ask(Asked::Propose(Proposal { commands, reply }));
+        let proposal = self.proposer.admit(commands, reply).map_err(Failure::Rejected)?;
+        lane.ask(Asked::Propose(proposal));
         outcomes.await.unwrap_or(Err(Failure::Unknown))
     }
 
@@ -68,6 +72,12 @@ impl Lanes {
     /// A reply that comes by the lane of this runtime.
     pub(crate) fn reply<T: Send + 'static>(&self) -> (Reply<T>, oneshot::Receiver<T>) {
         Reply::new(self.here().map(|lane| lane.answers.clone()))
+    }
+
+    /// To be held while this thread looks at the table.
+    pub(crate) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        let has_lanes = !self.all.is_empty();
+        has_lanes.then(|| self.looking.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The lane of the runtime that this is called in.

@@ -8,6 +8,7 @@ mod confirm;
 
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_mutant::{Mutant, is};
 use tokio::sync::{mpsc, oneshot};
@@ -56,7 +57,8 @@ impl Reads {
         let own = read_index.clone();
         let task = async move {
             while let Some(mut replies) = waiting.recv().await {
-                while let Ok(more) = waiting.try_recv() {
+                // `try_recv` would park this thread while another is in the middle of sending.
+                while let Some(Some(more)) = waiting.recv().now_or_never() {
                     replies.extend(more);
                 }
                 let result = read_index.linearize().await;

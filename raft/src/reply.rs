@@ -21,6 +21,11 @@ impl<T: Send + 'static> Reply<T> {
         (Self { to, answers }, receiver)
     }
 
+    /// Whether the receiver is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.to.is_closed()
+    }
+
     /// Sends the answer from another thread. If the receiver is gone, nobody needs it.
     pub(crate) fn send(self, value: T) {
         let Self { to, answers } = self;

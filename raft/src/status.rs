@@ -12,9 +12,14 @@ pub(crate) fn status(shared: &Shared) -> ClusterStatus {
     // It looks at the same metrics: they must not be looked at twice at a time while another thread changes them.
     let leader = shared.leader();
     let has_handed_over = shared.handed_to().is_some();
+    let (last_applied, revision, at_ms, live, waiters) = {
+        let applied = shared.applied.lock();
+        let table = &applied.table;
+        (applied.last_applied, table.revision(), table.at_ms(), table.live(), table.waiters())
+    };
+    // Raft waits while they are borrowed: nothing is waited for meanwhile.
     let metrics = shared.raft.metrics();
     let metrics = metrics.borrow_watched();
-    let applied = shared.applied.lock();
     let membership = metrics.membership_config.membership();
     let voters: Vec<NodeId> = membership.voter_ids().collect();
     let lag = |id: &NodeId| {
@@ -46,11 +51,11 @@ pub(crate) fn status(shared: &Shared) -> ClusterStatus {
         leader,
         last_log_index: metrics.last_log_index,
         committed_index: metrics.local_committed.map(|id| id.index()),
-        applied_index: applied.last_applied.map(|id| id.index()),
-        revision: applied.table.revision(),
-        at_ms: applied.table.at_ms(),
-        live_leases: applied.table.live() as u64,
-        waiters: applied.table.waiters() as u64,
+        applied_index: last_applied.map(|id| id.index()),
+        revision,
+        at_ms,
+        live_leases: live as u64,
+        waiters: waiters as u64,
         members: members.collect(),
         mirror: None,
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -5,8 +5,9 @@
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
@@ -17,7 +18,9 @@ pub struct Threads {
     all: Vec<Thread>,
     /// Which of them is looked at first for the next connection.
     next: AtomicUsize,
-    ends: Mutex<Vec<(oneshot::Sender<()>, thread::JoinHandle<()>)>>,
+    ends: Mutex<Vec<oneshot::Sender<()>>>,
+    /// Disconnected when all threads have ended.
+    running: Mutex<mpsc::Receiver<()>>,
 }
 
 struct Thread {
@@ -42,35 +45,41 @@ impl Threads {
     /// The system has no thread, or no descriptor, to give.
     pub fn start(count: usize) -> io::Result<Self> {
         let (mut all, mut ends) = (Vec::new(), Vec::new());
+        let (runs, running) = mpsc::channel();
         for number in 0..count.max(1) {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             all.push(Thread { runtime: runtime.handle().clone(), serves: Arc::default() });
             let (end, ended) = oneshot::channel::<()>();
+            let runs = runs.clone();
             let run = move || {
                 // An error: the sender was dropped.
                 let _ = runtime.block_on(ended);
+                drop((runtime, runs));
             };
-            ends.push((end, thread::Builder::new().name(format!("door-{number}")).spawn(run)?));
+            thread::Builder::new().name(format!("door-{number}")).spawn(run)?;
+            ends.push(end);
         }
-        Ok(Self { all, next: AtomicUsize::new(0), ends: Mutex::new(ends) })
+        Ok(Self { all, next: AtomicUsize::new(0), ends: Mutex::new(ends), running: Mutex::new(running) })
     }
 
-    /// Ends the threads, and waits for that.
-    pub fn end(&self) {
-        let ends =
-            std::mem::take(&mut *self.ends.lock().expect("nothing that panics is done while it is locked"));
-        let (senders, threads): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
-        drop(senders);
-        for thread in threads {
-            // One that has panicked has ended.
-            let _ = thread.join();
-        }
+    /// Ends the threads, and waits for that, at most `within`. Returns whether all have ended.
+    pub fn end(&self, within: Duration) -> bool {
+        let unpoisoned = "nothing that panics is done while it is locked";
+        self.ends.lock().expect(unpoisoned).clear();
+        let ended = self.running.lock().expect(unpoisoned).recv_timeout(within);
+        ended == Err(mpsc::RecvTimeoutError::Disconnected)
     }
 
     /// The runtime that this is called in serves all.
     pub fn here() -> Self {
         let here = Thread { runtime: Handle::current(), serves: Arc::default() };
-        Self { all: vec![here], next: AtomicUsize::new(0), ends: Mutex::default() }
+        let (_, running) = mpsc::channel();
+        Self {
+            all: vec![here],
+            next: AtomicUsize::new(0),
+            ends: Mutex::default(),
+            running: Mutex::new(running),
+        }
     }
 
     /// The runtime of each.
@@ -102,8 +111,6 @@ impl Threads {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::sync::mpsc;
-    use std::time::Duration;
 
     use tokio::sync::watch;
 
@@ -142,6 +149,16 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_blocks_is_not_waited_for() {
+        let threads = Threads::start(1).unwrap();
+        let (go_on, gate) = mpsc::channel::<()>();
+        threads.serve(async move { drop(gate.recv()) });
+        assert!(!threads.end(Duration::from_millis(50)));
+        drop(go_on);
+        assert!(threads.end(SOON));
+    }
+
+    #[test]
     fn what_runs_on_threads_ends_with_them() {
         struct Ends(mpsc::Sender<()>);
         impl Drop for Ends {
@@ -158,7 +175,7 @@ mod tests {
                 drop(ends);
             });
         }
-        threads.end();
+        assert!(threads.end(SOON));
         assert_eq!(ended.try_iter().count(), 2);
     }
 }

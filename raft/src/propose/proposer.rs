@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures_util::FutureExt;
 use metrics::Histogram;
 use openraft::alias::CommittedLeaderIdOf;
 use openraft::errors::ClientWriteError;
@@ -32,8 +33,9 @@ const MAX_KEYS: usize = 4_096;
 const MAX_BYTES: usize = 1 << 20;
 /// Entries on their way at once.
 const MAX_IN_FLIGHT: usize = 8;
-/// Requests that may queue up; more are refused at once.
+/// Requests that may queue up, and about how many bytes of commands; more are refused at once.
 const MAX_QUEUED: usize = 65_536;
+const MAX_QUEUED_BYTES: usize = 64 << 20;
 
 /// Why commands have no outcome.
 #[derive(Debug)]
@@ -47,17 +49,56 @@ pub(crate) enum Failure {
 /// The outcomes of the commands of one request, in their order.
 pub(crate) type Proposed = Result<Vec<Outcome>, Failure>;
 
-/// One request.
+/// One request that was admitted to the queue.
 pub(crate) struct Proposal {
-    pub(crate) commands: Vec<Command>,
-    pub(crate) reply: Reply<Proposed>,
+    commands: Vec<Command>,
+    reply: Reply<Proposed>,
+    place: Place,
+}
+
+/// What the requests that are queued take together.
+#[derive(Default)]
+struct Queued {
+    requests: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+/// The place of one request in the queue, until this is dropped.
+struct Place {
+    queued: Arc<Queued>,
+    bytes: usize,
+}
+
+impl Place {
+    /// `None` if there is no room.
+    fn take(queued: &Arc<Queued>, bytes: usize) -> Option<Self> {
+        let take = |counter: &AtomicUsize, more: usize, most: usize| {
+            let fits = |now: usize| now.checked_add(more).filter(|sum| *sum <= most);
+            counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+        };
+        if !take(&queued.requests, 1, MAX_QUEUED) {
+            return None;
+        }
+        if !take(&queued.bytes, bytes, MAX_QUEUED_BYTES) {
+            queued.requests.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Self { queued: Arc::clone(queued), bytes })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.queued.requests.fetch_sub(1, Ordering::Relaxed);
+        self.queued.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// Where requests are queued. Clones share the queue.
 #[derive(Clone)]
 pub(crate) struct Proposer {
     queue: mpsc::UnboundedSender<Vec<Proposal>>,
-    queued: Arc<AtomicUsize>,
+    queued: Arc<Queued>,
 }
 
 impl Proposer {
@@ -69,35 +110,40 @@ impl Proposer {
         applied: Applied,
     ) -> (Self, impl Future<Output = ()>) {
         let (queue, messages) = mpsc::unbounded_channel();
-        let queued = Arc::new(AtomicUsize::new(0));
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let seconds = metrics::histogram!("ringfence_raft_proposal_duration_seconds");
-        let requests = Requests { messages, received: VecDeque::new(), queued: Arc::clone(&queued) };
+        let requests = Requests { messages, received: VecDeque::new() };
         let packer = Packer { raft, leading, log, applied, permits, requests, seconds };
-        (Self { queue, queued }, packer.run())
+        (Self { queue, queued: Arc::default() }, packer.run())
     }
 
     /// The outcomes of `commands`, in their order. With no commands, an entry that only carries the time.
     pub(crate) async fn propose(&self, commands: Vec<Command>) -> Proposed {
         let (reply, outcomes) = Reply::new(None);
-        self.send(vec![Proposal { commands, reply }]);
+        self.send(vec![self.admit(commands, reply).map_err(Failure::Rejected)?]);
         outcomes.await.unwrap_or(Err(Failure::Unknown))
     }
 
-    /// Queues requests; rejects them where too many are queued.
+    /// A request that may be queued; its commands, if the queue has no room.
+    pub(crate) fn admit(
+        &self,
+        commands: Vec<Command>,
+        reply: Reply<Proposed>,
+    ) -> Result<Proposal, Vec<Command>> {
+        let bytes = commands.iter().map(Command::size_hint).sum();
+        match Place::take(&self.queued, bytes) {
+            Some(place) => Ok(Proposal { commands, reply, place }),
+            None => Err(commands),
+        }
+    }
+
+    /// Queues requests.
     pub(crate) fn send(&self, proposals: Vec<Proposal>) {
-        let count = proposals.len();
-        if count == 0 {
+        if proposals.is_empty() {
             return;
         }
-        let has_room = self.queued.fetch_add(count, Ordering::Relaxed) + count <= MAX_QUEUED;
-        let rejected = match has_room {
-            true => self.queue.send(proposals).err().map(|mpsc::error::SendError(proposals)| proposals),
-            false => Some(proposals),
-        };
-        if let Some(proposals) = rejected {
-            self.queued.fetch_sub(count, Ordering::Relaxed);
-            for Proposal { commands, reply } in proposals {
+        if let Err(mpsc::error::SendError(proposals)) = self.queue.send(proposals) {
+            for Proposal { commands, reply, .. } in proposals {
                 reply.send(Err(Failure::Rejected(commands)));
             }
         }
@@ -109,7 +155,6 @@ struct Requests {
     messages: mpsc::UnboundedReceiver<Vec<Proposal>>,
     /// What no entry has taken yet of the message that was received last.
     received: VecDeque<Proposal>,
-    queued: Arc<AtomicUsize>,
 }
 
 impl Requests {
@@ -122,15 +167,19 @@ impl Requests {
         true
     }
 
-    /// The next request, if there is one and it `fits`.
+    /// The next request, if there is one and it `fits`. Those that nobody waits for any more are skipped: a client that was
+    /// told "maybe done" repeats its request, and one that is gone does not need it.
     fn next_if(&mut self, fits: impl FnOnce(&Proposal) -> bool) -> Option<Proposal> {
-        if self.received.is_empty() {
-            self.received = self.messages.try_recv().ok()?.into();
+        loop {
+            if self.received.front().is_some_and(|first| first.reply.is_closed()) {
+                self.received.pop_front();
+            } else if self.received.is_empty() {
+                // `try_recv` would park this thread while another is in the middle of sending.
+                self.received = self.messages.recv().now_or_never()??.into();
+            } else {
+                return self.received.front().is_some_and(fits).then(|| self.received.pop_front())?;
+            }
         }
-        self.received.front().is_some_and(fits).then(|| {
-            self.queued.fetch_sub(1, Ordering::Relaxed);
-            self.received.pop_front()
-        })?
     }
 }
 
@@ -152,6 +201,9 @@ impl Packer {
             let permit =
                 Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
             let (commands, replies) = self.pack();
+            if replies.is_empty() {
+                continue;
+            }
             // The others may commit entries for as long as the disk of this node hangs.
             let stamp = if self.log.is_full() { None } else { self.leading.stamp() };
             let Some(stamp) = stamp else {
@@ -180,7 +232,8 @@ impl Packer {
         }
     }
 
-    /// The commands of as many queued requests as fit into one entry, at least of one; how many each request has.
+    /// The commands of as many queued requests as fit into one entry, and how many each request has. At least one request, if
+    /// anybody waits for one.
     fn pack(&mut self) -> (Vec<Command>, Replies) {
         let state = self.applied.lock();
         let (mut bytes, mut keys, mut count) = (0, 0, 0);
@@ -188,16 +241,15 @@ impl Packer {
         // Sizes are how many bytes the commands take in the log, and how many keys they touch.
         let mut fits = |proposal: &Proposal| {
             let is_first = count == 0;
-            for command in &proposal.commands {
-                bytes += command.size_hint();
-                keys += state.table.keys_of(command);
-            }
+            bytes += proposal.place.bytes;
+            keys += proposal.commands.iter().map(|command| state.table.keys_of(command)).sum::<usize>();
             count += proposal.commands.len();
             is_first || count <= MAX_COMMANDS && bytes <= MAX_BYTES && keys <= MAX_KEYS
         };
         while let Some(proposal) = self.requests.next_if(&mut fits) {
-            replies.push((proposal.commands.len(), proposal.reply));
-            commands.extend(proposal.commands);
+            let Proposal { commands: more, reply, place: _ } = proposal;
+            replies.push((more.len(), reply));
+            commands.extend(more);
         }
         (commands, replies)
     }
