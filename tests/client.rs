@@ -1,13 +1,13 @@
 //! The Rust client against a real cluster.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod client {
+    mod acquiring;
     mod faults;
     mod holding;
+    mod lossy_proxy;
     mod operating;
-    mod swallow;
-    mod taking;
     mod watching;
 }
 
@@ -16,9 +16,9 @@ use std::time::Duration;
 use ringfence_client::{Client, Consistency, KeyView};
 use ringfence_harness::{Answered, Cluster, until};
 
-/// Bounds what should take far less.
+/// A bound for what should take far less.
 const SOON: Duration = Duration::from_secs(60);
-/// A time-to-live that does not end within a test.
+/// A time-to-live that outlasts a test.
 const LONG: Duration = Duration::from_secs(86_400);
 
 async fn cluster() -> (Cluster, Client) {
@@ -31,7 +31,7 @@ fn client_of(cluster: &Cluster) -> Client {
     Client::connect(cluster.nodes().iter().map(|node| node.url())).unwrap()
 }
 
-/// Waits until the key looks as it should.
+/// Waits until the key looks as expected.
 async fn seen(client: &Client, key: &str, what: &str, looks: impl Fn(&KeyView) -> bool) -> KeyView {
     let look = async || client.key(key, Consistency::Linearizable).await.ok().filter(&looks);
     until(SOON, what, look).await.unwrap()
@@ -41,7 +41,7 @@ async fn is_free(client: &Client, key: &str) {
     seen(client, key, "the key is free", |view| view.holders.is_empty() && view.waiters.is_empty()).await;
 }
 
-/// The sum over all running nodes of what they measured under this name, with these labels.
+/// The sum of a metric over all running nodes, with these labels.
 async fn measured(cluster: &Cluster, name: &str, labels: &[&str]) -> u64 {
     let mut sum = 0.0;
     for node in cluster.running() {

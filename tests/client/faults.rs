@@ -1,4 +1,4 @@
-//! Answers that never come, nodes that hang, and clusters that are gone.
+//! Lost responses, nodes that hang, and clusters that are gone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,27 +10,27 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::client::swallow::{Swallower, When};
+use crate::client::lossy_proxy::{LossyProxy, When};
 use crate::{LONG, SOON, client_of, cluster, is_free, measured, seen};
 
 #[tokio::test]
 async fn a_grant_whose_answer_was_lost_is_found_by_the_repeat() {
     let (cluster, _) = cluster().await;
-    let swallower = Swallower::start(cluster.node(1).http(), 1, When::Answered).await;
-    let client = Client::connect([swallower.url()]).unwrap();
+    let proxy = LossyProxy::start(cluster.node(1).http(), 1, When::Answered).await;
+    let client = Client::connect([proxy.url()]).unwrap();
     let lease = client.lock("a").ttl(LONG).try_acquire().await.unwrap();
-    assert_eq!(swallower.left(), 0);
+    assert_eq!(proxy.left(), 0);
     assert_eq!(measured(&cluster, "ringfence_acquire_total", &["granted"]).await, 1);
     assert_eq!(measured(&cluster, "ringfence_acquire_total", &["standing"]).await, 1);
     let view = seen(&client, "a", "it is held", |view| view.holders.len() == 1).await;
     assert_eq!(view.holders[0].token, lease.token());
 }
 
-/// A PUT that was given up took the lease over from the one that was answered; its own connection was closed, and so the
-/// lease ended.
+/// An abandoned PUT once took the lease over from the PUT that was answered. As its own connection was closed, the lease
+/// ended.
 #[tokio::test]
-async fn a_put_that_arrives_late_does_not_take_the_lease_along() {
-    /// So long that the end of a connection is noticed before its request is done.
+async fn a_put_that_arrives_late_does_not_end_the_lease() {
+    /// Long enough to notice that a connection closed before its request is done.
     const SLOW: &str = "delay_enter=1000000";
     /// Longer than a node remembers that a connection closed.
     const LATER_MS: u64 = 4_000;
@@ -39,22 +39,22 @@ async fn a_put_that_arrives_late_does_not_take_the_lease_along() {
     }
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).nodes(1).start().await.unwrap();
     let client = client_of(&cluster);
-    let swallower = Swallower::start(cluster.node(1).http(), 1, When::Kept).await;
-    let through = Client::connect([swallower.url()]).unwrap();
+    let proxy = LossyProxy::start(cluster.node(1).http(), 1, When::Kept).await;
+    let through = Client::connect([proxy.url()]).unwrap();
     let lease = through.lock("a").ttl(LONG).no_renew().acquire().await.unwrap();
-    assert_eq!(swallower.left(), 0);
+    assert_eq!(proxy.left(), 0);
     let slow = Injection::start(cluster.node(1), "fdatasync", SLOW).await.unwrap();
     let log = async || client.cluster().await.unwrap().last_log_index;
     let before = log().await;
-    let connections = swallower.deliver().await;
-    until(SOON, "the late one is in the log", async || (log().await > before).then_some(())).await.unwrap();
+    let connections = proxy.deliver().await;
+    until(SOON, "the late PUT is in the log", async || (log().await > before).then_some(())).await.unwrap();
     drop(connections);
-    until(SOON, "it is done", async || (slow.count() > 0).then_some(())).await.unwrap();
+    until(SOON, "it is applied", async || (slow.count() > 0).then_some(())).await.unwrap();
     drop(slow);
     let left_ms = |view: &ringfence_client::KeyView| view.holders.first().and_then(|h| h.expires_in_ms);
     let now_ms = left_ms(&client.key("a", Consistency::Linearizable).await.unwrap()).unwrap();
     let later = |view: &ringfence_client::KeyView| left_ms(view).is_none_or(|ms| ms + LATER_MS < now_ms);
-    let view = seen(&client, "a", "time goes on", later).await;
+    let view = seen(&client, "a", "time passes", later).await;
     assert_eq!(view.holders.first().map(|holder| holder.token), Some(lease.token()));
 }
 
@@ -62,8 +62,8 @@ async fn a_put_that_arrives_late_does_not_take_the_lease_along() {
 async fn a_waiter_whose_connection_broke_keeps_its_place() {
     let (cluster, client) = cluster().await;
     let first = client.lock("a").ttl(LONG).acquire().await.unwrap();
-    let swallower = Swallower::start(cluster.node(1).http(), 1, When::Sent).await;
-    let through = Client::connect([swallower.url()]).unwrap();
+    let proxy = LossyProxy::start(cluster.node(1).http(), 1, When::Sent).await;
+    let through = Client::connect([proxy.url()]).unwrap();
     let second = tokio::spawn(through.lock("a").holder("second").acquire());
     let is_second = |view: &ringfence_client::KeyView| {
         view.waiters
@@ -73,12 +73,12 @@ async fn a_waiter_whose_connection_broke_keeps_its_place() {
     seen(&client, "a", "the second waits", is_second).await;
     let third = tokio::spawn(client.lock("a").holder("third").acquire());
     seen(&client, "a", "the third waits", |view| view.waiters.len() == 2).await;
-    // A waiter whose connection closed is taken out after 2 s, unless it came again.
+    // A waiter whose connection closed is removed after 2 s, unless it returns.
     let long = |view: &ringfence_client::KeyView| {
         is_second(view) && view.waiters.len() == 2 && view.waiters[0].waited_ms > 4_000
     };
-    seen(&client, "a", "the second still stands first", long).await;
-    assert_eq!(swallower.left(), 0);
+    seen(&client, "a", "the second is still first", long).await;
+    assert_eq!(proxy.left(), 0);
     first.release().await.unwrap();
     let second = second.await.unwrap().unwrap();
     let token = second.token();
@@ -87,8 +87,8 @@ async fn a_waiter_whose_connection_broke_keeps_its_place() {
 }
 
 #[tokio::test]
-async fn who_stood_in_the_queue_waits_on_while_the_cluster_is_away() {
-    /// Longer than any other call is repeated.
+async fn an_acquire_in_the_queue_waits_through_an_outage() {
+    /// Longer than other calls are repeated.
     const AWAY: Duration = Duration::from_secs(9);
     let (cluster, client) = cluster().await;
     let first = client.lock("a").ttl(LONG).no_renew().acquire().await.unwrap();
@@ -96,12 +96,12 @@ async fn who_stood_in_the_queue_waits_on_while_the_cluster_is_away() {
     let third = tokio::spawn(client.lock("a").wait(AWAY).acquire());
     let wait = |view: &ringfence_client::KeyView| view.waiters.len() == 2;
     seen(&client, "a", "both wait", wait).await;
-    // From a while on, a wait that breaks is known to have been one.
+    // Only a PUT that takes this long proves that it was in the queue.
     let long = |view: &ringfence_client::KeyView| view.waiters.iter().all(|waiter| waiter.waited_ms > 5_500);
     seen(&client, "a", "both have waited for long", long).await;
     cluster.kill_all().unwrap();
     timeout(AWAY, &mut second).await.unwrap_err();
-    // Only who wanted to wait for less has given up.
+    // Only the acquire with the shorter wait has failed.
     let gone = third.await.unwrap().unwrap_err();
     assert!(matches!(gone, Error::Unknown { .. }), "{gone:?}");
     cluster.start_all().unwrap();
@@ -111,19 +111,19 @@ async fn who_stood_in_the_queue_waits_on_while_the_cluster_is_away() {
 }
 
 #[tokio::test]
-async fn what_is_not_known_in_the_end_is_said_and_taken_back() {
+async fn an_acquire_with_an_unknown_outcome_is_reported_and_released() {
     let (cluster, client) = cluster().await;
-    let swallower = Swallower::start(cluster.node(1).http(), 1_000, When::Answered).await;
-    let blind = Client::connect([swallower.url()]).unwrap();
-    let unknown = blind.lock("a").ttl(LONG).try_acquire().await.unwrap_err();
+    let proxy = LossyProxy::start(cluster.node(1).http(), 1_000, When::Answered).await;
+    let client_of_proxy = Client::connect([proxy.url()]).unwrap();
+    let unknown = client_of_proxy.lock("a").ttl(LONG).try_acquire().await.unwrap_err();
     assert!(matches!(unknown, Error::Unknown { lease_id: Some(_), .. }), "{unknown:?}");
-    // Its release is as blind, and is done all the same.
+    // The responses to its release are lost, too, but the node does it.
     is_free(&client, "a").await;
     assert_eq!(measured(&cluster, "ringfence_acquire_total", &["granted"]).await, 1);
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_not_there_is_certainly_not_asked() {
+async fn calls_to_a_missing_cluster_are_certainly_not_done() {
     let client = Client::connect(["http://127.0.0.1:1", "http://127.0.0.1:2"]).unwrap();
     let (acquired, read, removed) =
         tokio::join!(client.lock("a").acquire(), client.cluster(), client.remove_member(1));
@@ -133,16 +133,16 @@ async fn a_cluster_that_is_not_there_is_certainly_not_asked() {
 }
 
 #[tokio::test]
-async fn a_leader_that_hangs_is_passed_over() {
+async fn a_leader_that_hangs_is_avoided() {
     let (cluster, client) = cluster().await;
     let leader = cluster.leader().await.unwrap();
-    // This one has learnt who leads, and has a connection to it.
+    // The client has learned the leader, and is connected to it.
     client.lock("a").acquire().await.unwrap().release().await.unwrap();
     let held = client.lock("held").ttl(Duration::from_secs(30)).acquire().await.unwrap();
     leader.stop().unwrap();
     let acquired = async || match client.lock("a").ttl(LONG).try_acquire().await {
         Ok(lease) => Some(lease),
-        // The others may take as long as a client is patient.
+        // The others may take longer than a client retries.
         Err(Error::Unknown { .. } | Error::Unavailable { .. }) => None,
         Err(Error::Held { .. }) => None,
         Err(error) => panic!("{error:?}"),
@@ -156,7 +156,7 @@ async fn a_leader_that_hangs_is_passed_over() {
 }
 
 #[tokio::test]
-async fn many_at_once_share_requests_and_have_their_turns_also_when_the_leader_is_killed() {
+async fn concurrent_acquires_share_requests_and_take_turns_even_if_the_leader_is_killed() {
     const TASKS: usize = 100;
     const KEYS: usize = 20;
     const TURNS: usize = 10;
@@ -172,7 +172,7 @@ async fn many_at_once_share_requests_and_have_their_turns_also_when_the_leader_i
                     let lease = loop {
                         match client.lock(format!("many/{key}")).acquire().await {
                             Ok(lease) => break lease,
-                            // On a slow machine it may take the others longer to elect one than a client is patient.
+                            // On a slow machine an election may take longer than a client retries.
                             Err(Error::Unknown { .. } | Error::Unavailable { .. }) => {}
                             Err(error) => panic!("{error:?}"),
                         }
@@ -183,7 +183,7 @@ async fn many_at_once_share_requests_and_have_their_turns_also_when_the_leader_i
                         tokio::task::yield_now().await;
                     }
                     match lease.release().await {
-                        // It goes on in the background.
+                        // It is repeated in the background.
                         Ok(()) | Err(Error::Unknown { .. }) => {}
                         Err(error) => panic!("{error:?}"),
                     }
@@ -193,7 +193,7 @@ async fn many_at_once_share_requests_and_have_their_turns_also_when_the_leader_i
         })
         .collect();
     let half = async || (done.load(Ordering::Relaxed) > TASKS * TURNS / 2).then_some(());
-    until(SOON, "half of them had their turns", half).await.unwrap();
+    until(SOON, "half of the turns are done", half).await.unwrap();
     let shared = measured(&cluster, "ringfence_http_requests_total", &["/v1/batch", "200"]).await;
     let alone = measured(&cluster, "ringfence_http_requests_total", &["/v1/leases", "201"]).await;
     assert!(shared > 0 && alone > 0, "{shared} requests for many, {alone} for one");

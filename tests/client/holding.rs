@@ -1,4 +1,4 @@
-//! Keeping leases alive, and knowing when they are lost.
+//! Renewing leases, and noticing that they are lost.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use tokio::time::timeout;
 
 use crate::{LONG, SOON, cluster, is_free, measured};
 
-/// How many leases are held at once.
+/// The number of concurrent leases.
 const MANY: usize = 500;
 
-/// Waits until the lease has more time left than at the look before; `look` is called with each.
+/// Waits until the remaining time has grown from one look to the next. Calls `look` each time.
 async fn renewed(lease: &Lease, look: impl Fn()) {
     let last = Mutex::new(lease.remaining());
     let grown = async || {
@@ -64,7 +64,7 @@ async fn a_lease_outlives_the_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_ends_before_a_lease_that_nobody_confirms_and_it_stays_lost() {
+async fn work_ends_before_an_unconfirmed_lease_can_and_the_lease_stays_lost() {
     let (cluster, client) = cluster().await;
     let ttl = Duration::from_secs(9);
     let lease = client.lock("a").ttl(ttl).acquire().await.unwrap();
@@ -72,7 +72,7 @@ async fn work_ends_before_a_lease_that_nobody_confirms_and_it_stays_lost() {
     for node in cluster.nodes() {
         node.stands_still().await.unwrap();
     }
-    // From now on nothing is confirmed that was not sent before.
+    // From now on the cluster confirms nothing that was not sent before.
     let latest_end = Instant::now() + ttl;
     let last_step = Arc::new(Mutex::new(Instant::now()));
     let (steps, mut states) = (Arc::clone(&last_step), vec![lease.state()]);
@@ -88,11 +88,11 @@ async fn work_ends_before_a_lease_that_nobody_confirms_and_it_stays_lost() {
     };
     let ran: Result<(), Error> = timeout(SOON, lease.run(work)).await.unwrap();
     assert_eq!(ran, Err(Error::Lost(Loss::Unconfirmed)));
-    assert!(*last_step.lock().unwrap() < latest_end, "nothing was done after the lease may have ended");
+    assert!(*last_step.lock().unwrap() < latest_end, "no work after the lease may have ended");
     assert_eq!(states, [State::Held, State::Unknown], "as the work saw it");
     assert_eq!(lease.lost().await, Loss::Unconfirmed);
 
-    // The cluster's clock stood still, too: it has the lease yet, but its holder has given up.
+    // The cluster's clock stood still, too: it still has the lease, but the holder has given it up.
     cluster.nodes().iter().for_each(|node| node.resume().unwrap());
     let renewed = client.renew(lease.lease_id(), None);
     let _ = renewed.await;
@@ -115,7 +115,7 @@ async fn a_lease_is_lost_when_an_operator_revokes_it() {
 }
 
 #[tokio::test]
-async fn a_lease_is_held_no_longer_than_it_may_be() {
+async fn a_lease_is_lost_at_its_max_hold() {
     let (_cluster, client) = cluster().await;
     let lock = client.lock("a").ttl(LONG).max_hold(Duration::from_secs(2));
     let begun = Instant::now();
@@ -129,14 +129,14 @@ async fn a_lease_is_held_no_longer_than_it_may_be() {
 }
 
 #[tokio::test]
-async fn a_lease_that_nobody_renews_ends_by_itself_and_one_that_is_renewed_does_not() {
+async fn a_lease_ends_by_itself_unless_it_is_renewed() {
     let (_cluster, client) = cluster().await;
     let ttl = Duration::from_millis(1_200);
     let left = client.lock("left").ttl(ttl).no_renew().acquire().await.unwrap();
     let kept = client.lock("kept").ttl(Duration::from_secs(6)).acquire().await.unwrap();
     let (left_id, kept_id) = (left.lease_id(), kept.lease_id());
     assert_eq!(left.lost().await, Loss::Unconfirmed);
-    // Released by nobody.
+    // Not released.
     left.into_id();
     let ended = async || match client.lease(left_id, Consistency::Linearizable).await {
         Err(Error::Lost(loss)) => Some(loss),
@@ -148,7 +148,11 @@ async fn a_lease_that_nobody_renews_ends_by_itself_and_one_that_is_renewed_does_
     assert_eq!(kept.run(async { 7 }).await, Ok(7));
     let lost = kept.lost();
     kept.release().await.unwrap();
-    assert_eq!(lost.await, Loss::Ended(EndReason::Released), "whoever waits for it learns of the release");
+    assert_eq!(
+        lost.await,
+        Loss::Ended(EndReason::Released),
+        "those who wait for the loss learn of the release"
+    );
 }
 
 #[test]
@@ -160,7 +164,7 @@ fn the_client_outlives_a_runtime() {
     let one = first.block_on(client.lock("one").ttl(Duration::from_secs(9)).acquire()).unwrap();
     drop(first);
     outer.block_on(async {
-        // Its keeper went with its runtime: the next lease starts another, for both.
+        // The renewal task ended with its runtime. The next lease starts another, for both.
         let two = client.lock("two").ttl(Duration::from_secs(9)).acquire().await.unwrap();
         tokio::join!(renewed(&one, || ()), renewed(&two, || ()));
         drop(cluster);

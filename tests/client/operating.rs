@@ -1,4 +1,4 @@
-//! What operators and tools ask.
+//! The calls of operators and tools.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ async fn tokens_are_validated_one_by_one_and_many_at_once() {
         assert!(verdicts.iter().all(|verdict| verdict.verdict == live));
     }
     let view = client.key("ä/ö ü", Consistency::Linearizable).await.unwrap();
-    assert_eq!(view.holders[0].token, lease.token(), "a path has to carry the key, too");
+    assert_eq!(view.holders[0].token, lease.token(), "the key is escaped in the path, too");
     let verdict = client.validate("ä/ö ü", dead, Consistency::Linearizable).await.unwrap();
     assert_eq!((verdict.verdict, verdict.fence), (VerdictName::Stale, lease.token()));
 }
@@ -85,7 +85,7 @@ async fn a_token_that_is_not_live_cannot_be_revoked() {
 }
 
 #[tokio::test]
-async fn the_members_and_the_leader_are_changed_by_hand() {
+async fn operators_change_the_members_and_the_leader() {
     let (cluster, client) = cluster().await;
     let status = client.cluster().await.unwrap();
     assert_eq!(status.members.len(), 3);
@@ -101,7 +101,7 @@ async fn the_members_and_the_leader_are_changed_by_hand() {
     until(SOON, "two are left", removed).await.unwrap();
     let refused = client.transfer_leadership(Some(9)).await.unwrap_err();
     assert!(matches!(refused, Error::Rejected(_)), "{refused:?}");
-    // The address of the one that is out is still among those that were given.
+    // The client is still configured with the removed node.
     let lease = client_of(&cluster).lock("b").wait(Duration::from_secs(20)).acquire().await.unwrap();
     lease.release().await.unwrap();
 }

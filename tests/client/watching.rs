@@ -1,4 +1,4 @@
-//! Watches: what the list has not shown, they tell, whichever node dies.
+//! Watches: after a list nothing is missed, whichever node dies.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use crate::{LONG, SOON, cluster};
 
 #[tokio::test]
-async fn a_watch_after_a_list_tells_every_change_once_also_when_its_node_is_killed() {
+async fn a_watch_after_a_list_delivers_every_change_once_even_if_its_node_is_killed() {
     let (cluster, client) = cluster().await;
     client.lock("w/before").acquire().await.unwrap().release().await.unwrap();
     let listed = client.list("w/").all().await.unwrap();

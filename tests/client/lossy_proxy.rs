@@ -1,4 +1,4 @@
-//! Something between client and node that keeps answers for itself, or requests.
+//! A proxy between client and node that loses responses, or delays requests.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,44 +8,43 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// Passes connections on to a node; while there is something to swallow, it lets a request through, or keeps it, and closes
-/// the connection in place of the answer.
-pub(crate) struct Swallower {
+/// Forwards connections to a node. On the first ones it closes the connection instead of responding.
+pub(crate) struct LossyProxy {
     address: SocketAddr,
     left: Arc<AtomicUsize>,
     kept: Arc<Mutex<Vec<Kept>>>,
     task: JoinHandle<()>,
 }
 
-/// A request, and the connection to the node on which it is to arrive.
+/// A request, and the connection to the node to send it on.
 type Kept = (TcpStream, Vec<u8>);
 
-/// When the connection is closed.
+/// When it closes the connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
-    /// When the node has answered.
+    /// When the node has responded.
     Answered,
-    /// As soon as the node has the request.
+    /// When the request was sent to the node.
     Sent,
-    /// Before: the request arrives when the test [says so](Swallower::deliver).
+    /// Before that: the test [delivers](LossyProxy::deliver) the request later.
     Kept,
 }
 
-impl Swallower {
-    /// Swallows the answers to the first `count` connections.
+impl LossyProxy {
+    /// Loses the responses on the first `count` connections.
     pub(crate) async fn start(node: SocketAddr, count: usize, when: When) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, left) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(count)));
-        let (swallow, kept) = (Arc::clone(&left), Arc::default());
+        let (lose, kept) = (Arc::clone(&left), Arc::default());
         let keeps = Arc::clone(&kept);
         let task = tokio::spawn(async move {
             loop {
                 let (mut client, _) = listener.accept().await.unwrap();
                 let mut node = TcpStream::connect(node).await.unwrap();
-                let (swallow, keeps): (_, Arc<Mutex<Vec<_>>>) = (Arc::clone(&swallow), Arc::clone(&keeps));
+                let (lose, keeps): (_, Arc<Mutex<Vec<_>>>) = (Arc::clone(&lose), Arc::clone(&keeps));
                 tokio::spawn(async move {
                     let less = |left: usize| left.checked_sub(1);
-                    if swallow.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_err() {
+                    if lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_err() {
                         let _ = copy_bidirectional(&mut client, &mut node).await;
                         return;
                     }
@@ -69,7 +68,7 @@ impl Swallower {
         format!("http://{}", self.address)
     }
 
-    /// The requests that were kept arrive, on these connections.
+    /// Delivers the requests that were kept. Returns their connections.
     pub(crate) async fn deliver(&self) -> Vec<TcpStream> {
         let mut connections = Vec::new();
         let kept = self.kept.lock().unwrap().split_off(0);
@@ -80,13 +79,13 @@ impl Swallower {
         connections
     }
 
-    /// How many answers are to be swallowed yet.
+    /// How many responses it will still lose.
     pub(crate) fn left(&self) -> usize {
         self.left.load(Ordering::SeqCst)
     }
 }
 
-impl Drop for Swallower {
+impl Drop for LossyProxy {
     fn drop(&mut self) {
         self.task.abort();
     }

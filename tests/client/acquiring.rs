@@ -1,4 +1,4 @@
-//! Acquiring: at once, in turn, together, and giving back.
+//! Acquiring and releasing: alone, in turn and shared.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn a_key_is_held_by_one_and_handed_over_when_it_is_released() {
 }
 
 #[tokio::test]
-async fn a_lease_that_waited_longer_than_it_lives_is_fresh_when_it_is_handed_out() {
+async fn a_lease_that_waited_longer_than_its_ttl_is_fresh_when_handed_out() {
     let (_cluster, client) = cluster().await;
     let first = client.lock("a").ttl(LONG).acquire().await.unwrap();
     let ttl = Duration::from_secs(3);
@@ -57,7 +57,7 @@ async fn several_keys_are_granted_in_one_step_each_in_its_mode() {
     let read = Claim { key: Key::new("config").unwrap(), mode: Mode::Shared { limit: None } };
     let one = client.lock("a").and("b").and_claim(read.clone()).acquire().await.unwrap();
     let two = client.lock_all(["c", "d"]).and_claim(read).try_acquire().await.unwrap();
-    assert_eq!(two.fence("config"), Some(one.token()), "the older reader is not fenced off");
+    assert_eq!(two.fence("config"), Some(one.token()), "the older reader is not fenced");
     assert_eq!(two.fence("d"), Some(two.token()));
     let held = client.lock("z").and("b").try_acquire().await.unwrap_err();
     assert!(matches!(held, Error::Held { holders, .. } if holders[0].key.as_str() == "b"));
@@ -66,7 +66,7 @@ async fn several_keys_are_granted_in_one_step_each_in_its_mode() {
 }
 
 #[tokio::test]
-async fn a_semaphore_takes_as_many_as_its_limit() {
+async fn a_semaphore_admits_as_many_as_its_limit() {
     let (_cluster, client) = cluster().await;
     let seat = || client.lock("seats").limit(2);
     let one = seat().acquire().await.unwrap();
@@ -78,7 +78,7 @@ async fn a_semaphore_takes_as_many_as_its_limit() {
 }
 
 #[tokio::test]
-async fn whoever_stops_waiting_leaves_the_queue() {
+async fn a_dropped_acquire_leaves_the_queue() {
     let (cluster, client) = cluster().await;
     let _held = client.lock("a").ttl(LONG).acquire().await.unwrap();
     let waiting = tokio::spawn(client.lock("a").acquire());
@@ -87,11 +87,11 @@ async fn whoever_stops_waiting_leaves_the_queue() {
     waiting.abort();
     seen(&client, "a", "nobody waits", |view| view.waiters.is_empty()).await;
     let released = async || (measured(&cluster, "ringfence_release_total", &[]).await == 1).then_some(());
-    ringfence_harness::until(SOON, "the wait was given up by a release", released).await.unwrap();
+    ringfence_harness::until(SOON, "the abandoned wait was released", released).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_lease_that_is_dropped_is_released_and_one_that_is_let_go_is_not() {
+async fn a_dropped_lease_is_released_and_one_left_to_its_id_is_not() {
     let (_cluster, client) = cluster().await;
     let dropped = client.lock("dropped").ttl(LONG).acquire().await.unwrap();
     let left = client.lock("left").ttl(LONG).acquire().await.unwrap();
@@ -107,7 +107,7 @@ async fn a_lease_that_is_dropped_is_released_and_one_that_is_let_go_is_not() {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_of_what_cannot_be() {
+async fn invalid_requests_are_not_sent() {
     let client = ringfence_client::Client::connect(["http://127.0.0.1:1"]).unwrap();
     let field = |error: Error| match error {
         Error::Invalid(error) => error.field.unwrap(),
