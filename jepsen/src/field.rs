@@ -22,7 +22,7 @@ use rustix::process::geteuid;
 
 use crate::history::{End, NodeEnd};
 use crate::inspection;
-use crate::nemesis::{Nemesis, bring_back, take_in};
+use crate::nemesis::Nemesis;
 use crate::wires::{Trouble, Wires};
 
 /// More than any log becomes in a run.
@@ -152,7 +152,7 @@ impl Field {
             field.start(id)?;
         }
         for id in u64::from(first) + 1..=field.nodes() {
-            take_in(&field, id).await?;
+            field.take_in(id).await?;
         }
         field.cluster.ready().await?;
         Ok(field)
@@ -213,7 +213,7 @@ impl Field {
         let healed = async {
             let lost: Vec<u64> = self.known().lost.iter().copied().collect();
             for id in lost {
-                bring_back(self, id).await?;
+                self.bring_back(id).await?;
             }
             self.cluster.ready().await?;
             anyhow::Ok(())

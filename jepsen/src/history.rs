@@ -383,6 +383,53 @@ pub struct ChangedKey {
     pub fence: Token,
 }
 
+impl Asked {
+    /// The lease that it names by its id.
+    pub fn lease(&self) -> Option<LeaseId> {
+        match self {
+            Self::Acquire { lease, .. }
+            | Self::Renew { lease, .. }
+            | Self::Release { lease }
+            | Self::Lease { lease, .. } => Some(*lease),
+            _ => None,
+        }
+    }
+
+    /// The keys that it names.
+    pub fn keys(&self) -> Vec<&Key> {
+        match self {
+            Self::Acquire { keys, .. } => keys.iter().map(|claim| &claim.key).collect(),
+            Self::Key { key, .. }
+            | Self::Validate { key, .. }
+            | Self::Revoke { key, .. }
+            | Self::Read { key, .. }
+            | Self::Write { key, .. } => vec![key],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The token that it names.
+    pub fn token(&self) -> Option<Token> {
+        match self {
+            Self::Validate { token, .. }
+            | Self::Revoke { token, .. }
+            | Self::Read { token, .. }
+            | Self::Write { token, .. } => Some(*token),
+            _ => None,
+        }
+    }
+
+    /// Whether it is about the state of a single node, which may lag.
+    pub fn is_local(&self) -> bool {
+        matches!(
+            self,
+            Self::Lease { local: true, .. }
+                | Self::Key { local: true, .. }
+                | Self::Validate { local: true, .. }
+        )
+    }
+}
+
 impl Call {
     /// Whether what it asked for may have been done, or was.
     pub fn may_be_done(&self) -> bool {

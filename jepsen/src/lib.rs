@@ -16,6 +16,7 @@
 
 pub mod check;
 pub mod clock;
+pub mod faults;
 pub mod field;
 pub mod history;
 mod inspection;

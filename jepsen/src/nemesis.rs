@@ -1,35 +1,9 @@
-//! What goes wrong, by name, and how a plan of it is carried out.
-//!
-//! Every fault is a real one: signals, dropped packets, clocks that lie, disks that are full, fail, take long or lose what
-//! was not synced. A step that cannot be carried out is told in [`Carried::failed`], never passed over.
-//!
-//! Faults of a node's process or disk take the node for themselves ([`Field::hold`]): one that is aimed at the leader may
-//! have to wait for another to be over.
-
-mod clocks;
-mod disks;
-mod links;
-mod logs;
-mod members;
-mod processes;
-mod redis;
-mod replacements;
+//! What can go wrong, by name: what each nemesis hits, for how long, and what it needs.
 
 use std::fmt;
 
-use anyhow::Context;
 use clap::ValueEnum;
-use futures_util::future::join_all;
 use ringfence_harness::{Clocks, may_inject, may_mount};
-use tokio::time::{Instant, sleep_until};
-
-use crate::clock::Clock;
-use crate::field::Field;
-use crate::history::Fault;
-use crate::pauses::Pauses;
-use crate::plan::{Aim, Deed, Plan, Step};
-
-pub(crate) use members::{bring_back, take_in};
 
 /// A kind of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
@@ -84,31 +58,9 @@ pub enum Nemesis {
 
 impl Nemesis {
     /// All of them, as they are listed.
-    pub const ALL: [Self; 23] = [
-        Self::Kill,
-        Self::Pause,
-        Self::LoneLeader,
-        Self::LeaderPause,
-        Self::Partition,
-        Self::SlowLinks,
-        Self::HalfOpen,
-        Self::WallClock,
-        Self::MonotonicClock,
-        Self::FullDisk,
-        Self::FailingFlush,
-        Self::SlowFlush,
-        Self::PowerCut,
-        Self::TornTail,
-        Self::BitFlip,
-        Self::Wipe,
-        Self::RedisKill,
-        Self::RedisEmpty,
-        Self::RedisStop,
-        Self::RedisRollback,
-        Self::ClientPause,
-        Self::Transfer,
-        Self::Replace,
-    ];
+    pub fn all() -> &'static [Self] {
+        Self::value_variants()
+    }
 
     /// Whether it can be had here: if not, why not.
     pub fn suits(self, redis: bool) -> Result<(), String> {
@@ -128,178 +80,91 @@ impl Nemesis {
 
     /// Whether all of these go together: if not, why not.
     pub fn suit_each_other(nemeses: &[Self]) -> Result<(), String> {
-        let has = |nemesis| nemeses.contains(&nemesis);
-        if has(Self::WallClock) && has(Self::MonotonicClock) {
-            return Err(
-                "wall-clock and monotonic-clock exclude each other: the first is to show that only the \
-                        monotonic clock counts, and the second moves both"
-                    .to_owned(),
-            );
-        }
-        if has(Self::Replace) && (has(Self::PowerCut) || has(Self::FullDisk)) {
-            return Err(
-                "replace goes with neither power-cut nor full-disk: a node that moves leaves its disk behind"
-                    .to_owned(),
-            );
-        }
-        if has(Self::Replace) && has(Self::Partition) {
-            return Err(
-                "replace and partition exclude each other: each would heal what the other has cut".to_owned()
-            );
-        }
-        Ok(())
+        use Nemesis::{FullDisk, MonotonicClock, Partition, PowerCut, Replace, WallClock};
+        let refused = [
+            (
+                WallClock,
+                MonotonicClock,
+                "the first shows that only the monotonic clock counts, the second moves both",
+            ),
+            (Replace, PowerCut, "a node that moves leaves its disk behind"),
+            (Replace, FullDisk, "a node that moves leaves its disk behind"),
+            (Replace, Partition, "each would heal what the other has cut"),
+        ];
+        let together =
+            refused.iter().find(|(one, other, _)| nemeses.contains(one) && nemeses.contains(other));
+        together
+            .map_or(Ok(()), |(one, other, why)| Err(format!("{one} and {other} exclude each other: {why}")))
     }
 
-    /// Whether what nodes have acknowledged is gone from them afterwards.
+    /// What is hit, and for how long, at least and at most, in milliseconds.
+    fn traits(self) -> (Hits, (u64, u64)) {
+        use Hits::{Clocks, Data, Elsewhere, Process, Redis};
+        match self {
+            Self::Kill => (Process, (100, 4_000)),
+            // Pauses outlast the leases of the workloads.
+            Self::Pause => (Process, (3_500, 7_000)),
+            Self::ClientPause => (Elsewhere, (3_500, 7_000)),
+            // An election takes up to 2 s.
+            Self::LeaderPause => (Process, (1_500, 3_000)),
+            // For longer than a node waits for an outcome, which is 5 s.
+            Self::LoneLeader => (Process, (5_300, 7_000)),
+            Self::Partition | Self::SlowLinks | Self::HalfOpen => (Elsewhere, (2_000, 8_000)),
+            Self::WallClock => (Clocks, (2_000, 6_000)),
+            Self::MonotonicClock => (Clocks, (0, 0)),
+            Self::FullDisk | Self::FailingFlush | Self::SlowFlush => (Process, (3_000, 8_000)),
+            Self::PowerCut => (Process, (0, 2_000)),
+            Self::TornTail => (Process, (100, 2_000)),
+            Self::BitFlip => (Data, (100, 2_000)),
+            Self::Wipe => (Data, (0, 2_000)),
+            // A node that loses the leader asks for votes after a second at most, and again.
+            Self::Replace => (Data, (2_500, 4_000)),
+            Self::RedisKill => (Redis, (100, 4_000)),
+            Self::RedisEmpty => (Redis, (0, 0)),
+            Self::RedisStop | Self::RedisRollback => (Redis, (1_500, 5_000)),
+            Self::Transfer => (Elsewhere, (0, 0)),
+        }
+    }
+
+    pub(crate) fn lasts_ms(self) -> (u64, u64) {
+        self.traits().1
+    }
+
+    /// Whether nodes lose what they have acknowledged.
     pub fn takes_data(self) -> bool {
-        matches!(self, Self::BitFlip | Self::Wipe | Self::Replace)
+        self.traits().0 == Hits::Data
     }
 
     /// Whether the process or the disk of a node is hit, which two at a time cannot do.
     pub fn hits_processes(self) -> bool {
-        use Nemesis::{
-            BitFlip, FailingFlush, FullDisk, Kill, LeaderPause, LoneLeader, Pause, PowerCut, Replace,
-            SlowFlush, TornTail, Wipe,
-        };
-        matches!(
-            self,
-            Kill | Pause
-                | LoneLeader
-                | LeaderPause
-                | FullDisk
-                | FailingFlush
-                | SlowFlush
-                | PowerCut
-                | TornTail
-                | BitFlip
-                | Wipe
-                | Replace
-        )
+        matches!(self.traits().0, Hits::Process | Hits::Data)
     }
 
     /// Whether it is about Redis.
     pub fn hits_redis(self) -> bool {
-        matches!(self, Self::RedisKill | Self::RedisEmpty | Self::RedisStop | Self::RedisRollback)
+        self.traits().0 == Hits::Redis
     }
 
     /// Whether it is about the clocks of nodes.
     pub fn hits_clocks(self) -> bool {
-        matches!(self, Self::WallClock | Self::MonotonicClock)
+        self.traits().0 == Hits::Clocks
     }
+}
+
+/// What a nemesis hits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hits {
+    /// The process or the disk of a node.
+    Process,
+    /// The same, and what the node has acknowledged is gone.
+    Data,
+    Redis,
+    Clocks,
+    Elsewhere,
 }
 
 impl fmt::Display for Nemesis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.to_possible_value().expect("no nemesis is hidden").get_name())
-    }
-}
-
-/// What became of a plan.
-#[derive(Clone, Debug, Default)]
-pub struct Carried {
-    /// In the order of their beginnings.
-    pub faults: Vec<Fault>,
-    /// What could not be done, and why. Not empty: the run did not show what it was to show.
-    pub failed: Vec<String>,
-}
-
-/// Carries out `plan`, from now on. Once it is done, every fault is over that can be; [`Field::heal`] sees to the rest.
-pub async fn carry_out(plan: &Plan, field: &Field, clock: Clock, pauses: &Pauses) -> Carried {
-    let began = Instant::now();
-    let scene = Scene { field, clock, pauses };
-    let steps = plan.steps().iter().map(|step| async move {
-        sleep_until(began + step.at).await;
-        scene.carry_out(step).await.with_context(|| format!("{step}"))
-    });
-    let mut carried = Carried::default();
-    for done in join_all(steps).await {
-        match done {
-            Ok(faults) => carried.faults.extend(faults),
-            Err(error) => carried.failed.push(format!("{error:#}")),
-        }
-    }
-    carried.faults.sort_by_key(|fault| fault.from_us);
-    carried
-}
-
-/// Where steps are carried out.
-#[derive(Clone, Copy)]
-struct Scene<'a> {
-    field: &'a Field,
-    clock: Clock,
-    pauses: &'a Pauses,
-}
-
-impl Scene<'_> {
-    async fn carry_out(self, step: &Step) -> anyhow::Result<Vec<Fault>> {
-        let lasts = step.lasts;
-        let mut nodes = self.nodes(&step.aim).await;
-        match (&step.aim, step.deed) {
-            (Aim::Leader(_), Deed::PauseFollowers) => drop(nodes.remove(0)),
-            (Aim::Leader(_), Deed::Partition(_)) => {}
-            (Aim::Leader(_), _) => nodes.truncate(1),
-            _ => {}
-        }
-        match step.deed {
-            Deed::Kill => self.kill(&nodes, lasts).await,
-            Deed::Pause => self.pause(Nemesis::Pause, &nodes, lasts).await,
-            Deed::PauseLeader => self.pause(Nemesis::LeaderPause, &nodes, lasts).await,
-            Deed::PauseFollowers => self.pause(Nemesis::LoneLeader, &nodes, lasts).await,
-            Deed::Partition(shape) => self.partition(shape, &nodes, lasts).await,
-            Deed::SlowLinks => self.slow_links(&nodes, lasts).await,
-            Deed::HalfOpen => self.half_open(&nodes, lasts).await,
-            Deed::JumpWallClock { by_s } => self.jump_wall_clock(&nodes, by_s, lasts).await,
-            Deed::StrobeWallClock { by_s } => self.strobe_wall_clock(&nodes, by_s, lasts).await,
-            Deed::JumpMonotonicClock { by_s } => self.jump_monotonic_clock(&nodes, by_s),
-            Deed::FillDisk => self.fill_disk(&nodes, lasts).await,
-            Deed::FailFlush => self.fail_flush(&nodes, lasts).await,
-            Deed::SlowFlush { by_ms } => self.slow_flush(&nodes, by_ms, lasts).await,
-            Deed::CutPower => self.cut_power(&nodes, lasts).await,
-            Deed::TearTail { draw } => self.tear_tail(&nodes, draw, lasts).await,
-            Deed::FlipBit { draw } => self.flip_bit(&nodes, draw).await,
-            Deed::Wipe => self.wipe(&nodes, lasts).await,
-            Deed::KillRedis => self.kill_redis(lasts).await,
-            Deed::EmptyRedis => self.empty_redis().await,
-            Deed::StopRedis => self.stop_redis(lasts).await,
-            Deed::RollBackRedis => self.roll_back_redis(lasts).await,
-            Deed::PauseClients => self.pause_clients(lasts).await,
-            Deed::Transfer => self.transfer(&nodes).await,
-            Deed::Replace => self.replace(&nodes, lasts).await,
-        }
-    }
-
-    /// Who is hit; the leader stands before the others.
-    async fn nodes(self, aim: &Aim) -> Vec<u64> {
-        match aim {
-            Aim::Nodes(nodes) => nodes.clone(),
-            Aim::Elsewhere => Vec::new(),
-            Aim::Leader(order) => {
-                let leader = self.field.leader().await.or(order.first().copied());
-                let rest = order.iter().copied().filter(|id| Some(*id) != leader);
-                leader.into_iter().chain(rest).collect()
-            }
-        }
-    }
-
-    /// A fault that begins now.
-    fn begun(self, nemesis: Nemesis, nodes: &[u64], what: impl Into<String>) -> Fault {
-        let now_us = self.clock.now_us();
-        let (nemesis, what, nodes) = (nemesis.to_string(), what.into(), nodes.to_vec());
-        Fault { nemesis, what, nodes, from_us: now_us, to_us: now_us }
-    }
-
-    /// The same fault, over now.
-    fn over(self, fault: Fault) -> Vec<Fault> {
-        vec![Fault { to_us: self.clock.now_us(), ..fault }]
-    }
-}
-
-/// As in "node 2", "nodes 1 and 3".
-fn named(nodes: &[u64]) -> String {
-    let ids: Vec<String> = nodes.iter().map(u64::to_string).collect();
-    match ids.split_last() {
-        None => "no node".to_owned(),
-        Some((only, [])) => format!("node {only}"),
-        Some((last, others)) => format!("nodes {} and {last}", others.join(", ")),
     }
 }

@@ -55,50 +55,43 @@ pub enum Aim {
     Elsewhere,
 }
 
-/// What is done.
+/// What is done: a nemesis, with what else is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "they are the nemeses, with what else is drawn")]
 pub enum Deed {
-    Kill,
-    Pause,
-    PauseLeader,
-    /// All but the leader.
-    PauseFollowers,
+    /// Those of which nothing else is drawn.
+    Plain(Nemesis),
+    /// Some nodes do not hear others.
     Partition(Shape),
-    SlowLinks,
-    HalfOpen,
-    /// Once, by so much, and back in the end.
+    /// Once, by this much, and back at the end.
     JumpWallClock {
+        /// Seconds.
         by_s: i64,
     },
     /// Back and forth all the time.
     StrobeWallClock {
+        /// Seconds.
         by_s: i64,
     },
     /// Forward, for good.
     JumpMonotonicClock {
+        /// Seconds.
         by_s: u64,
     },
-    FillDisk,
-    FailFlush,
+    /// Every sync takes this much longer.
     SlowFlush {
+        /// Milliseconds.
         by_ms: u64,
     },
-    CutPower,
+    /// A crash within a flush.
     TearTail {
+        /// Which sectors are lost.
         draw: u64,
     },
+    /// A bit of the log is flipped.
     FlipBit {
+        /// Which bit.
         draw: u64,
     },
-    Wipe,
-    KillRedis,
-    EmptyRedis,
-    StopRedis,
-    RollBackRedis,
-    PauseClients,
-    Transfer,
-    Replace,
 }
 
 /// Of nodes in a given order.
@@ -168,12 +161,12 @@ impl Step {
 
     fn may_be_beside(&self, other: &Self) -> bool {
         let (mine, theirs) = (self.deed.nemesis(), other.deed.nemesis());
-        let loses = mine.takes_data() && theirs.takes_data();
+        let both = |hits: fn(Nemesis) -> bool| hits(mine) && hits(theirs);
+        let loses = both(Nemesis::takes_data);
         let apart = if loses { RECOVERY } else { APART };
         let overlap = self.at < other.end() + apart && other.at < self.end() + apart;
-        let is_shared = mine.hits_processes() && theirs.hits_processes() && self.aim.meets(&other.aim);
-        let is_one =
-            (mine.hits_redis() && theirs.hits_redis()) || (mine.hits_clocks() && theirs.hits_clocks());
+        let is_shared = both(Nemesis::hits_processes) && self.aim.meets(&other.aim);
+        let is_one = both(Nemesis::hits_redis) || both(Nemesis::hits_clocks);
         !(overlap && (mine == theirs || loses || is_shared || is_one))
     }
 }
@@ -190,8 +183,8 @@ impl Aim {
 
 /// One step of a nemesis, at about this time.
 fn draw(rng: &mut Rng, nemesis: Nemesis, nodes: u64, time: Duration, at: Duration) -> Step {
-    let deed = nemesis.draw(rng);
-    let (least_ms, most_ms) = deed.lasts_ms();
+    let deed = Deed::draw(nemesis, rng);
+    let (least_ms, most_ms) = nemesis.lasts_ms();
     let lasts = between(rng, Duration::from_millis(least_ms), Duration::from_millis(most_ms));
     // In a short time every nemesis is to have its turn, and to be seen to be over.
     let lasts = lasts.min(time / 2);
@@ -203,20 +196,15 @@ fn aim(rng: &mut Rng, deed: Deed, nodes: u64) -> Aim {
     let mut order: Vec<u64> = (1..=nodes).collect();
     rng.shuffle(&mut order);
     let minority = (nodes.saturating_sub(1) / 2) as usize;
-    let sizes: &[usize] = match deed {
-        Deed::Partition(_) => {
-            let leader = rng.bool();
-            return if leader { Aim::Leader(order) } else { Aim::Nodes(order) };
-        }
-        Deed::KillRedis | Deed::EmptyRedis | Deed::StopRedis | Deed::RollBackRedis | Deed::PauseClients => {
-            return Aim::Elsewhere;
-        }
-        Deed::Transfer | Deed::Replace => return Aim::Nodes(order[..1].to_vec()),
-        Deed::PauseFollowers | Deed::PauseLeader => return Aim::Leader(order),
-        Deed::FillDisk | Deed::FailFlush | Deed::TearTail { .. } | Deed::FlipBit { .. } | Deed::Wipe => {
+    let sizes: &[usize] = match deed.nemesis() {
+        Nemesis::Partition => return if rng.bool() { Aim::Leader(order) } else { Aim::Nodes(order) },
+        nemesis if nemesis.hits_redis() || nemesis == Nemesis::ClientPause => return Aim::Elsewhere,
+        Nemesis::Transfer | Nemesis::Replace => return Aim::Nodes(order[..1].to_vec()),
+        Nemesis::LoneLeader | Nemesis::LeaderPause => return Aim::Leader(order),
+        Nemesis::FullDisk | Nemesis::FailingFlush | Nemesis::TornTail | Nemesis::BitFlip | Nemesis::Wipe => {
             &[1, minority]
         }
-        Deed::CutPower => &[1, minority, nodes as usize, nodes as usize],
+        Nemesis::PowerCut => &[1, minority, nodes as usize, nodes as usize],
         _ => &[1, minority, minority + 1, nodes as usize],
     };
     match rng.usize(..=sizes.len()) {
@@ -230,86 +218,31 @@ fn between(rng: &mut Rng, least: Duration, most: Duration) -> Duration {
     Duration::from_millis(rng.u64(least..=most.max(least)))
 }
 
-impl Nemesis {
-    fn draw(self, rng: &mut Rng) -> Deed {
+impl Deed {
+    fn draw(nemesis: Nemesis, rng: &mut Rng) -> Self {
         let hours = |rng: &mut Rng| 3_600 * rng.i64(1..=26) * if rng.bool() { 1 } else { -1 };
-        match self {
-            Self::Kill => Deed::Kill,
-            Self::Pause => Deed::Pause,
-            Self::LoneLeader => Deed::PauseFollowers,
-            Self::LeaderPause => Deed::PauseLeader,
-            Self::Partition => Deed::Partition(Shape::ALL[rng.usize(..Shape::ALL.len())]),
-            Self::SlowLinks => Deed::SlowLinks,
-            Self::HalfOpen => Deed::HalfOpen,
-            Self::WallClock if rng.bool() => Deed::StrobeWallClock { by_s: hours(rng) },
-            Self::WallClock => Deed::JumpWallClock { by_s: hours(rng) },
-            Self::MonotonicClock => Deed::JumpMonotonicClock { by_s: rng.u64(1..=60) },
-            Self::FullDisk => Deed::FillDisk,
-            Self::FailingFlush => Deed::FailFlush,
-            Self::SlowFlush => Deed::SlowFlush { by_ms: rng.u64(50..=4_000) },
-            Self::PowerCut => Deed::CutPower,
-            Self::TornTail => Deed::TearTail { draw: rng.u64(..) },
-            Self::BitFlip => Deed::FlipBit { draw: rng.u64(..) },
-            Self::Wipe => Deed::Wipe,
-            Self::RedisKill => Deed::KillRedis,
-            Self::RedisEmpty => Deed::EmptyRedis,
-            Self::RedisStop => Deed::StopRedis,
-            Self::RedisRollback => Deed::RollBackRedis,
-            Self::ClientPause => Deed::PauseClients,
-            Self::Transfer => Deed::Transfer,
-            Self::Replace => Deed::Replace,
+        match nemesis {
+            Nemesis::Partition => Self::Partition(Shape::ALL[rng.usize(..Shape::ALL.len())]),
+            Nemesis::WallClock if rng.bool() => Self::StrobeWallClock { by_s: hours(rng) },
+            Nemesis::WallClock => Self::JumpWallClock { by_s: hours(rng) },
+            Nemesis::MonotonicClock => Self::JumpMonotonicClock { by_s: rng.u64(1..=60) },
+            Nemesis::SlowFlush => Self::SlowFlush { by_ms: rng.u64(50..=4_000) },
+            Nemesis::TornTail => Self::TearTail { draw: rng.u64(..) },
+            Nemesis::BitFlip => Self::FlipBit { draw: rng.u64(..) },
+            nemesis => Self::Plain(nemesis),
         }
     }
-}
 
-impl Deed {
     /// Whose deed it is.
     pub fn nemesis(self) -> Nemesis {
         match self {
-            Self::Kill => Nemesis::Kill,
-            Self::Pause => Nemesis::Pause,
-            Self::PauseFollowers => Nemesis::LoneLeader,
-            Self::PauseLeader => Nemesis::LeaderPause,
+            Self::Plain(nemesis) => nemesis,
             Self::Partition(_) => Nemesis::Partition,
-            Self::SlowLinks => Nemesis::SlowLinks,
-            Self::HalfOpen => Nemesis::HalfOpen,
             Self::JumpWallClock { .. } | Self::StrobeWallClock { .. } => Nemesis::WallClock,
             Self::JumpMonotonicClock { .. } => Nemesis::MonotonicClock,
-            Self::FillDisk => Nemesis::FullDisk,
-            Self::FailFlush => Nemesis::FailingFlush,
             Self::SlowFlush { .. } => Nemesis::SlowFlush,
-            Self::CutPower => Nemesis::PowerCut,
             Self::TearTail { .. } => Nemesis::TornTail,
             Self::FlipBit { .. } => Nemesis::BitFlip,
-            Self::Wipe => Nemesis::Wipe,
-            Self::KillRedis => Nemesis::RedisKill,
-            Self::EmptyRedis => Nemesis::RedisEmpty,
-            Self::StopRedis => Nemesis::RedisStop,
-            Self::RollBackRedis => Nemesis::RedisRollback,
-            Self::PauseClients => Nemesis::ClientPause,
-            Self::Transfer => Nemesis::Transfer,
-            Self::Replace => Nemesis::Replace,
-        }
-    }
-
-    /// How long it lasts, at least and at most, in milliseconds. Pauses outlast the leases of the workloads.
-    fn lasts_ms(self) -> (u64, u64) {
-        match self {
-            Self::Kill | Self::KillRedis => (100, 4_000),
-            Self::Pause | Self::PauseClients => (3_500, 7_000),
-            // An election takes up to 2 s.
-            Self::PauseLeader => (1_500, 3_000),
-            // For longer than a node waits for an outcome, which is 5 s.
-            Self::PauseFollowers => (5_300, 7_000),
-            Self::Partition(_) | Self::SlowLinks | Self::HalfOpen => (2_000, 8_000),
-            Self::JumpWallClock { .. } | Self::StrobeWallClock { .. } => (2_000, 6_000),
-            Self::FillDisk | Self::FailFlush | Self::SlowFlush { .. } => (3_000, 8_000),
-            Self::CutPower | Self::Wipe => (0, 2_000),
-            Self::TearTail { .. } | Self::FlipBit { .. } => (100, 2_000),
-            Self::StopRedis | Self::RollBackRedis => (1_500, 5_000),
-            // Who loses the leader asks for votes after a second at most, and again.
-            Self::Replace => (2_500, 4_000),
-            Self::JumpMonotonicClock { .. } | Self::EmptyRedis | Self::Transfer => (0, 0),
         }
     }
 }
@@ -370,27 +303,27 @@ mod tests {
 
     fn plans() -> impl Iterator<Item = (u64, u64, Plan)> {
         (0..1_000)
-            .flat_map(|seed| [3, 5].map(|nodes| (seed, nodes, Plan::new(seed, &Nemesis::ALL, nodes, TIME))))
+            .flat_map(|seed| [3, 5].map(|nodes| (seed, nodes, Plan::new(seed, Nemesis::all(), nodes, TIME))))
     }
 
     #[test]
     fn the_same_seed_gives_the_same_steps_and_another_seed_others() {
         for (seed, nodes, plan) in plans().take(100) {
-            assert_eq!(plan, Plan::new(seed, &Nemesis::ALL, nodes, TIME));
-            assert_ne!(plan.steps, Plan::new(seed + 1, &Nemesis::ALL, nodes, TIME).steps);
+            assert_eq!(plan, Plan::new(seed, Nemesis::all(), nodes, TIME));
+            assert_ne!(plan.steps, Plan::new(seed + 1, Nemesis::all(), nodes, TIME).steps);
         }
     }
 
     #[test]
     fn every_nemesis_has_its_turn_and_all_is_over_in_time() {
         for (seed, _, plan) in plans() {
-            for nemesis in Nemesis::ALL {
+            for nemesis in Nemesis::all().iter().copied() {
                 assert!(plan.steps.iter().any(|step| step.deed.nemesis() == nemesis), "{seed}: {nemesis}");
             }
             assert!(plan.steps.iter().all(|step| step.end() <= TIME), "{plan}");
             assert!(plan.steps.is_sorted_by_key(|step| step.at), "{plan}");
         }
-        for nemesis in Nemesis::ALL {
+        for nemesis in Nemesis::all().iter().copied() {
             for seed in 0..100 {
                 assert!(
                     !Plan::new(seed, &[nemesis], 3, Duration::from_secs(10)).steps.is_empty(),

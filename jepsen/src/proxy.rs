@@ -23,8 +23,6 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::wires::Trouble;
-
 /// How long bytes take on a slow link, at most.
 const SLOW_MS: std::ops::RangeInclusive<u64> = 20..=400;
 /// How many bytes come through a connection while its link is half open: enough for the first words.
@@ -35,6 +33,17 @@ const FRAME_HEAD: usize = 9;
 const UUID: usize = 17;
 /// The most bytes of first words that are looked into.
 const MAX_HELLO: usize = 1 << 10;
+
+/// What is wrong with the way from one node to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Trouble {
+    /// Nothing arrives.
+    Cut,
+    /// A quarter of all packets is lost, or bytes take long.
+    Slow,
+    /// Connections are made, and what is small, or comes first, arrives; no more.
+    HalfOpen,
+}
 
 /// Whatever is wrong, with the links that have it.
 type Troubles = HashSet<(Trouble, (u64, u64))>;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
@@ -17,14 +17,15 @@ use tokio::time::{Instant, sleep};
 
 use crate::check::{self, Results, Verdict};
 use crate::clock::Clock;
+use crate::faults::carry_out;
 use crate::field::{Field, FieldOptions};
-use crate::history::{About, Asked, End, History, LagSight, MirrorEntry, MirrorSight, Sight};
-use crate::nemesis::{Nemesis, carry_out};
+use crate::history::{About, Asked, End, History, MirrorEntry};
+use crate::nemesis::Nemesis;
 use crate::plan::Plan;
 use crate::process::{Load, Pace, Process};
 use crate::recorder::Recorder;
 use crate::registers::Registers;
-use crate::sights::{Leader, MirrorReader, Sights, watch_lags, watch_mirror, watch_nodes};
+use crate::sights::{Leader, MirrorReader, watch_lags, watch_mirror, watch_nodes};
 use crate::store;
 use crate::workload::{Workload, exclusive, held};
 
@@ -40,7 +41,7 @@ const SHOWN: Duration = Duration::from_secs(120);
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// What to run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunOptions {
     /// The program under test.
     pub program: PathBuf,
@@ -331,42 +332,39 @@ fn shows(entry: Option<&MirrorEntry>, view: &KeyView) -> bool {
     }
 }
 
-/// Those who look at nodes and Redis during a run.
+/// What is seen of nodes and Redis during a run.
 struct Watch {
     leader: Arc<Leader>,
-    nodes: Arc<Sights<Sight>>,
-    lags: Arc<Sights<LagSight>>,
-    mirror: Arc<Sights<MirrorSight>>,
+    seen: Arc<Mutex<History>>,
     watchers: Vec<JoinHandle<anyhow::Result<()>>>,
 }
 
 impl Watch {
     fn start(clock: Clock, clients: &[Client], field: &Field, keys: &[Key]) -> Self {
-        let (leader, nodes, mirror) = <(Arc<Leader>, Arc<Sights<_>>, Arc<Sights<_>>)>::default();
-        let lags = Arc::<Sights<_>>::default();
-        let (leads, sights, lag_sights) = (Arc::clone(&leader), Arc::clone(&nodes), Arc::clone(&lags));
+        let (leader, seen) = <(Arc<Leader>, Arc<Mutex<History>>)>::default();
+        let (leads, sights) = (Arc::clone(&leader), Arc::clone(&seen));
         let (clients, apart) = (clients.to_vec(), clients.iter().map(Client::apart).collect::<Vec<_>>());
         let mut watchers = vec![tokio::spawn(async move {
             let nodes = watch_nodes(clock, &clients, &leads, &sights);
-            tokio::join!(nodes, watch_lags(clock, &apart, &lag_sights));
+            tokio::join!(nodes, watch_lags(clock, &apart, &sights));
             Ok(())
         })];
         if let Some(redis) = field.redis() {
-            let (url, keys, sights) = (redis.url(), keys.to_vec(), Arc::clone(&mirror));
+            let (url, keys, sights) = (redis.url(), keys.to_vec(), Arc::clone(&seen));
             watchers.push(tokio::spawn(async move { watch_mirror(clock, &url, &keys, &sights).await }));
         }
-        Self { leader, nodes, lags, mirror, watchers }
+        Self { leader, seen, watchers }
     }
 
-    /// What they saw. It is an error if one of them has ended by itself.
+    /// Adds what was seen to the history. It is an error if one of the watchers has ended by itself.
     async fn stop(self, history: &mut History) -> anyhow::Result<()> {
-        (history.sights, history.mirror) = (self.nodes.take(), self.mirror.take());
-        history.lags = self.lags.take();
+        let seen = std::mem::take(&mut *self.seen.lock().expect("no panic while the history is locked"));
+        (history.sights, history.lags, history.mirror) = (seen.sights, seen.lags, seen.mirror);
         for watcher in self.watchers {
             watcher.abort();
             match watcher.await {
-                Ok(ended) => ended.context("who looks at Redis has given up")?,
-                Err(ended) => ensure!(ended.is_cancelled(), "who looks at the nodes has panicked"),
+                Ok(ended) => ended.context("the reader of Redis has given up")?,
+                Err(ended) => ensure!(ended.is_cancelled(), "a watcher of the nodes has panicked"),
             }
         }
         Ok(())

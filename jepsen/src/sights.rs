@@ -4,7 +4,7 @@
 //! others. What could not be seen leaves no sight.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -13,10 +13,10 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client as RedisClient};
 use ringfence_harness::{Client, Reply};
 use ringfence_wire::{ClusterStatus, Key, Revision, Token};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::clock::Clock;
-use crate::history::{LagSight, MirrorEntry, MirrorSight, Sight};
+use crate::history::{History, LagSight, MirrorEntry, MirrorSight, Sight};
 
 /// How often each node is looked at, is asked for its metrics, and Redis.
 const NODES_EVERY: Duration = Duration::from_millis(200);
@@ -30,12 +30,6 @@ const LOOK: Duration = Duration::from_millis(1_000);
 pub struct Leader {
     /// In which term, and which node.
     known: Mutex<(u64, u64)>,
-}
-
-/// What was seen so far.
-#[derive(Debug)]
-pub struct Sights<T> {
-    seen: Mutex<Vec<T>>,
 }
 
 /// Reads the hashes of keys in Redis.
@@ -72,67 +66,59 @@ impl Leader {
     }
 }
 
-impl<T> Default for Sights<T> {
-    fn default() -> Self {
-        Self { seen: Mutex::default() }
-    }
-}
-
-impl<T> Sights<T> {
-    /// All that was seen.
-    pub fn take(&self) -> Vec<T> {
-        std::mem::take(&mut *self.seen())
-    }
-
-    fn seen(&self) -> MutexGuard<'_, Vec<T>> {
-        self.seen.lock().expect("no panic while the sights are locked")
-    }
+/// Adds what was seen to the history.
+fn note(history: &Mutex<History>, add: impl FnOnce(&mut History)) {
+    add(&mut history.lock().expect("no panic while the history is locked"));
 }
 
 /// Looks at the nodes, the first of which has the id 1, until it is dropped.
-pub async fn watch_nodes(clock: Clock, clients: &[Client], leader: &Arc<Leader>, sights: &Sights<Sight>) {
-    join_all(clients.iter().zip(1..).map(|(client, node)| watch_node(clock, client, node, leader, sights)))
-        .await;
-}
-
-async fn watch_node(clock: Clock, client: &Client, node: u64, leader: &Leader, sights: &Sights<Sight>) {
-    let client = client.within(LOOK);
-    let mut ticks = interval(NODES_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let sent_us = clock.now_us();
-        let Ok(Reply::Done { body: view, .. }) = client.cluster().await else { continue };
-        leader.learn(&view);
-        sights.seen().push(Sight {
-            sent_us,
-            ended_us: clock.now_us(),
-            node,
-            role: view.role,
-            term: view.term,
-            leader: view.leader,
-            applied_index: view.applied_index,
-            revision: view.revision,
-            at_ms: view.at_ms,
-        });
-    }
+pub async fn watch_nodes(clock: Clock, clients: &[Client], leader: &Leader, history: &Mutex<History>) {
+    join_all(clients.iter().zip(1..).map(async |(client, node)| {
+        let client = client.within(LOOK);
+        let mut ticks = ticks(NODES_EVERY);
+        loop {
+            ticks.tick().await;
+            let sent_us = clock.now_us();
+            let Ok(Reply::Done { body: view, .. }) = client.cluster().await else { continue };
+            leader.learn(&view);
+            let sight = Sight {
+                sent_us,
+                ended_us: clock.now_us(),
+                node,
+                role: view.role,
+                term: view.term,
+                leader: view.leader,
+                applied_index: view.applied_index,
+                revision: view.revision,
+                at_ms: view.at_ms,
+            };
+            note(history, |history| history.sights.push(sight));
+        }
+    }))
+    .await;
 }
 
 /// Asks the nodes, the first of which has the id 1, how long what is due waits there, until it is dropped.
-pub async fn watch_lags(clock: Clock, clients: &[Client], sights: &Sights<LagSight>) {
+pub async fn watch_lags(clock: Clock, clients: &[Client], history: &Mutex<History>) {
     join_all(clients.iter().zip(1..).map(async |(client, node)| {
         let client = client.within(LOOK);
-        let mut ticks = interval(LAGS_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = ticks(LAGS_EVERY);
         loop {
             ticks.tick().await;
             let sent_us = clock.now_us();
             let Ok(answer) = client.raw("GET", "/metrics", "").await else { continue };
             let Some((samples, longer)) = lags(&String::from_utf8_lossy(&answer.body)) else { continue };
-            sights.seen().push(LagSight { sent_us, ended_us: clock.now_us(), node, samples, longer });
+            let sight = LagSight { sent_us, ended_us: clock.now_us(), node, samples, longer };
+            note(history, |history| history.lags.push(sight));
         }
     }))
     .await;
+}
+
+fn ticks(every: Duration) -> Interval {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 /// How many lags there were, and how many of them longer than so many milliseconds.
@@ -153,18 +139,17 @@ pub async fn watch_mirror(
     clock: Clock,
     url: &str,
     keys: &[Key],
-    sights: &Sights<MirrorSight>,
+    history: &Mutex<History>,
 ) -> anyhow::Result<()> {
     let mut reader = MirrorReader::new(url)?;
-    let mut ticks = interval(REDIS_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = ticks(REDIS_EVERY);
     loop {
         ticks.tick().await;
         let sent_us = clock.now_us();
         let Some(entries) = reader.read(keys).await? else { continue };
         let ended_us = clock.now_us();
         let sight = |(key, entry): (&Key, _)| MirrorSight { sent_us, ended_us, key: key.clone(), entry };
-        sights.seen().extend(keys.iter().zip(entries).map(sight));
+        note(history, |history| history.mirror.extend(keys.iter().zip(entries).map(sight)));
     }
 }
 

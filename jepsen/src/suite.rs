@@ -61,16 +61,6 @@ pub struct SuiteOptions {
     pub store: PathBuf,
 }
 
-/// One run of a suite.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Case {
-    nodes: u64,
-    workload: Workload,
-    nemeses: Vec<Nemesis>,
-    time: Duration,
-    seed: u64,
-}
-
 /// How a run went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Went {
@@ -97,22 +87,22 @@ struct Row {
 /// to, 1 where there is a breach, 2 where not all could be told, 3 where a run could not be done.
 pub async fn run_suite(suite: Suite, options: &SuiteOptions, out: &mut impl Write) -> anyhow::Result<u8> {
     writeln!(out, "seed {}; each run is stored below {}", options.seed, options.store.display())?;
-    for (nemesis, why) in Nemesis::ALL.iter().filter_map(|nemesis| Some((nemesis, unsuited(*nemesis)?))) {
+    for (nemesis, why) in Nemesis::all().iter().filter_map(|nemesis| Some((nemesis, unsuited(*nemesis)?))) {
         writeln!(out, "left out: {nemesis}, as {why}")?;
     }
     let began = Instant::now();
     let mut rows = Vec::new();
     let mut cases = suite.cases(options);
-    while let Some(case) =
+    while let Some(mut run_options) =
         cases.next().filter(|_| suite != Suite::Soak || began.elapsed() < options.time.unwrap_or(HOUR))
     {
-        let run_options = case.options(options);
         if options.only.as_ref().is_some_and(|only| !run_options.name().contains(only)) {
             continue;
         }
         for attempt in 1..=ATTEMPTS {
-            let run_options = Case { seed: case.seed + attempt - 1, ..case.clone() }.options(options);
-            let row = row(run_options).await;
+            run_options.folder = options.store.join(run_options.name());
+            let row = row(run_options.clone()).await;
+            run_options.seed += 1;
             writeln!(out, "{}", row.text)?;
             out.flush()?;
             if row.went != Went::Unknown || attempt == ATTEMPTS {
@@ -158,7 +148,7 @@ fn went(workload: Workload, results: &Results) -> Went {
         (Workload::UnfencedRegister, Some(Verdict::Invalid)) => others.unwrap_or(Verdict::Valid),
         // Nobody came too late.
         (Workload::UnfencedRegister, Some(Verdict::Unknown)) => {
-            others.unwrap_or(Verdict::Unknown).max(Verdict::Unknown)
+            others.map_or(Verdict::Unknown, |it| it.max(Verdict::Unknown))
         }
         (Workload::UnfencedRegister, _) => Verdict::Invalid,
         _ => results.verdict,
@@ -221,80 +211,71 @@ impl fmt::Display for Went {
     }
 }
 
-impl Case {
-    fn options(&self, suite: &SuiteOptions) -> RunOptions {
-        let mut options = RunOptions {
-            program: suite.program.clone(),
-            nodes: self.nodes,
-            workload: self.workload,
-            nemeses: self.nemeses.clone(),
-            time: self.time,
-            seed: self.seed,
-            rate: suite.rate,
+impl SuiteOptions {
+    fn run(
+        &self,
+        nodes: u64,
+        workload: Workload,
+        nemeses: Vec<Nemesis>,
+        time: Duration,
+        seed: u64,
+    ) -> RunOptions {
+        RunOptions {
+            program: self.program.clone(),
+            nodes,
+            workload,
+            nemeses,
+            time,
+            seed,
+            rate: self.rate,
             concurrency: None,
-            no_root: suite.no_root,
+            no_root: self.no_root,
             arguments: Vec::new(),
             environment: Vec::new(),
             folder: PathBuf::new(),
-        };
-        options.folder = suite.store.join(options.name());
-        options
+        }
     }
 }
 
 impl Suite {
-    fn cases(self, options: &SuiteOptions) -> Box<dyn Iterator<Item = Case> + Send> {
-        let suited: Vec<Nemesis> =
-            Nemesis::ALL.into_iter().filter(|nemesis| unsuited(*nemesis).is_none()).collect();
-        let mut rng = Rng::with_seed(options.seed);
+    fn cases(self, options: &SuiteOptions) -> Box<dyn Iterator<Item = RunOptions> + Send> {
+        let is_suited = |nemesis: &Nemesis| unsuited(*nemesis).is_none();
+        let suited: Vec<Nemesis> = Nemesis::all().iter().copied().filter(is_suited).collect();
+        let (options, mut rng) = (options.clone(), Rng::with_seed(options.seed));
         // Seeds are typed by people.
         let mut seed = move || u64::from(rng.u32(..));
+        let fitting = move |workload| -> Vec<Nemesis> {
+            suited.iter().copied().filter(|nemesis| makes_sense(workload, *nemesis)).collect()
+        };
         match self {
-            Self::Quick => {
-                let cases = quick().into_iter().map(move |(workload, nemeses, time_s)| Case {
-                    nodes: 3,
-                    workload,
-                    nemeses: nemeses.iter().copied().filter(|nemesis| suited.contains(nemesis)).collect(),
-                    time: Duration::from_secs(time_s),
-                    seed: seed(),
-                });
-                Box::new(cases)
-            }
+            Self::Quick => Box::new(quick().into_iter().map(move |(workload, nemeses, time_s)| {
+                let nemeses = nemeses.iter().copied().filter(is_suited).collect();
+                options.run(3, workload, nemeses, Duration::from_secs(time_s), seed())
+            })),
             Self::Full => {
-                let time = options.time.unwrap_or(FULL);
-                let pairs: Vec<(u64, Workload, Option<Nemesis>)> = [3, 5]
-                    .into_iter()
-                    .flat_map(|nodes| Workload::ALL.map(|workload| (nodes, workload)))
-                    .flat_map(|(nodes, workload)| {
-                        let nemeses =
-                            suited.iter().copied().filter(move |nemesis| makes_sense(workload, *nemesis));
-                        [None]
-                            .into_iter()
-                            .chain(nemeses.map(Some))
-                            .map(move |nemesis| (nodes, workload, nemesis))
-                    })
-                    .collect();
-                Box::new(pairs.into_iter().map(move |(nodes, workload, nemesis)| Case {
-                    nodes,
-                    workload,
-                    nemeses: nemesis.into_iter().collect(),
-                    time,
-                    seed: seed(),
-                }))
+                let mut cases = Vec::new();
+                for (nodes, workload) in
+                    [3, 5].into_iter().flat_map(|nodes| Workload::ALL.map(|it| (nodes, it)))
+                {
+                    for nemesis in [None].into_iter().chain(fitting(workload).into_iter().map(Some)) {
+                        let (nemeses, time) = (nemesis.into_iter().collect(), options.time.unwrap_or(FULL));
+                        cases.push(options.run(nodes, workload, nemeses, time, seed()));
+                    }
+                }
+                Box::new(cases.into_iter())
             }
             Self::Soak => Box::new((0..).map(move |number: usize| {
                 let workload = Workload::ALL[number % Workload::ALL.len()];
                 let seed = seed();
-                let mut nemeses: Vec<Nemesis> =
-                    suited.iter().copied().filter(|nemesis| makes_sense(workload, *nemesis)).collect();
                 let mut rng = Rng::with_seed(seed);
+                let mut nemeses = fitting(workload);
                 rng.shuffle(&mut nemeses);
                 nemeses.truncate(rng.usize(3..=6));
                 while Nemesis::suit_each_other(&nemeses).is_err() {
                     nemeses.pop();
                 }
                 let nodes = if (number / Workload::ALL.len()).is_multiple_of(2) { 3 } else { 5 };
-                Case { nodes, workload, nemeses, time: SOAK, seed }
+                options.run(nodes, workload, nemeses, SOAK, seed)
             })),
         }
     }
@@ -312,17 +293,13 @@ fn quick() -> Vec<(Workload, &'static [Nemesis], u64)> {
     ]
 }
 
-/// Whether a nemesis tells something with this workload.
+/// Whether a nemesis shows something with this workload.
 fn makes_sense(workload: Workload, nemesis: Nemesis) -> bool {
-    let is_of_redis = matches!(
-        nemesis,
-        Nemesis::RedisKill | Nemesis::RedisEmpty | Nemesis::RedisStop | Nemesis::RedisRollback
-    );
     match workload {
         Workload::Mirror => true,
         // It shows that the checker sees lost updates: pauses are enough for that.
         Workload::UnfencedRegister => matches!(nemesis, Nemesis::ClientPause | Nemesis::Pause),
-        _ => !is_of_redis,
+        _ => !nemesis.hits_redis(),
     }
 }
 
@@ -369,7 +346,7 @@ mod tests {
     #[test]
     fn every_suite_has_every_workload() {
         for suite in [Suite::Quick, Suite::Full, Suite::Soak] {
-            let cases: Vec<Case> = suite.cases(&options(1)).take(1_000).collect();
+            let cases: Vec<RunOptions> = suite.cases(&options(1)).take(1_000).collect();
             for workload in Workload::ALL {
                 assert!(cases.iter().any(|case| case.workload == workload), "{suite:?} lacks {workload}");
             }

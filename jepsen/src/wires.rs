@@ -4,6 +4,7 @@
 use ringfence_harness::{Network, Node};
 
 use crate::proxy::Proxies;
+pub(crate) use crate::proxy::Trouble;
 
 /// Between all nodes of a cluster.
 #[derive(Debug)]
@@ -12,17 +13,6 @@ pub(crate) enum Wires {
     Network(Network),
     /// Loopback; bytes are held up.
     Proxies(Proxies),
-}
-
-/// What is wrong with the way from one node to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Trouble {
-    /// Nothing arrives.
-    Cut,
-    /// A quarter of all packets is lost, or bytes take long.
-    Slow,
-    /// Connections are made, and what is small, or comes first, arrives; no more.
-    HalfOpen,
 }
 
 impl Wires {

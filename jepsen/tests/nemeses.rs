@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use ringfence_harness::{Answered, Client, Fate, Load, Node, clock_is_off, definite, try_once, until};
 use ringfence_jepsen::clock::Clock;
+use ringfence_jepsen::faults::carry_out;
 use ringfence_jepsen::field::{Field, FieldOptions};
 use ringfence_jepsen::history::{End, Fault};
-use ringfence_jepsen::nemesis::{Nemesis, carry_out};
+use ringfence_jepsen::nemesis::Nemesis;
 use ringfence_jepsen::pauses::Pauses;
 use ringfence_jepsen::plan::{Aim, Deed, Plan, Shape, Step};
 use ringfence_wire::{LeaseId, Token};
@@ -125,7 +126,7 @@ async fn nodes_are_killed_and_stopped_and_lead_where_they_are_sent() {
     let before = pids();
     let is_dead = || std::future::ready((field.cluster().node(2).pid().is_none()).then_some(()));
     let meanwhile = async { until(SOON, "node 2 is dead", is_dead).await.unwrap() };
-    during(&field, Deed::Kill, Aim::Nodes(vec![2]), LONG / 3, meanwhile).await;
+    during(&field, Deed::Plain(Nemesis::Kill), Aim::Nodes(vec![2]), LONG / 3, meanwhile).await;
     let after = pids();
     assert!(after[0] == before[0] && after[1] != before[1] && after[1].is_some() && after[2] == before[2]);
     field.heal().await.unwrap();
@@ -135,7 +136,7 @@ async fn nodes_are_killed_and_stopped_and_lead_where_they_are_sent() {
         does_not_grant(&field.client(first)).await;
         grants(&field.client(first % 3 + 1)).await;
     };
-    let fault = during(&field, Deed::Pause, Aim::Leader(vec![first]), LONG, meanwhile).await;
+    let fault = during(&field, Deed::Plain(Nemesis::Pause), Aim::Leader(vec![first]), LONG, meanwhile).await;
     assert_eq!(fault.nodes, [first]);
     field.heal().await.unwrap();
 
@@ -143,7 +144,8 @@ async fn nodes_are_killed_and_stopped_and_lead_where_they_are_sent() {
     let meanwhile = async {
         grants(&field.client(first % 3 + 1)).await;
     };
-    let fault = during(&field, Deed::PauseLeader, Aim::Leader(vec![first]), LONG, meanwhile).await;
+    let fault =
+        during(&field, Deed::Plain(Nemesis::LeaderPause), Aim::Leader(vec![first]), LONG, meanwhile).await;
     assert_eq!(fault.nodes, [first]);
     assert_ne!(leader(&field).await, first);
     field.heal().await.unwrap();
@@ -154,12 +156,13 @@ async fn nodes_are_killed_and_stopped_and_lead_where_they_are_sent() {
         does_not_grant(&field.client(first)).await;
         field.client(first).cluster().await.unwrap();
     };
-    let fault = during(&field, Deed::PauseFollowers, Aim::Leader(order.clone()), LONG, meanwhile).await;
+    let fault =
+        during(&field, Deed::Plain(Nemesis::LoneLeader), Aim::Leader(order.clone()), LONG, meanwhile).await;
     assert_eq!(fault.nodes, order[1..]);
     field.heal().await.unwrap();
 
     let first = leader(&field).await;
-    let fault = once(&field, Deed::Transfer, Aim::Nodes(vec![first]), Duration::ZERO).await;
+    let fault = once(&field, Deed::Plain(Nemesis::Transfer), Aim::Nodes(vec![first]), Duration::ZERO).await;
     assert!(fault.what.ends_with("204"), "{fault:?}");
     assert_eq!(fault.nodes, [leader(&field).await]);
     assert_ne!(fault.nodes, [first]);
@@ -174,12 +177,12 @@ async fn a_node_that_is_replaced_while_it_is_frozen_has_no_vote_when_it_wakes_up
     load.more(50).await.unwrap();
     let mut granted = vec![grants(&field.client(1)).await];
     let (node, at) = (field.cluster().node(1), field.cluster().node(1).http());
-    let fault = once(&field, Deed::Replace, Aim::Nodes(vec![1]), LONG).await;
+    let fault = once(&field, Deed::Plain(Nemesis::Replace), Aim::Nodes(vec![1]), LONG).await;
     assert!(fault.what.contains("elections from term"), "{fault:?}");
     assert_ne!(node.http(), at);
     granted.push(grants(&field.client(1)).await);
     // The old process is still awake, and the new one is restarted where it is.
-    once(&field, Deed::Kill, Aim::Nodes(vec![1]), Duration::ZERO).await;
+    once(&field, Deed::Plain(Nemesis::Kill), Aim::Nodes(vec![1]), Duration::ZERO).await;
     field.heal().await.unwrap();
     drop(load.end().await);
     stand(&field, &granted).await;
@@ -192,7 +195,7 @@ async fn nodes_that_lose_their_data_are_not_let_in_again_and_come_back_as_new_me
     let load = Load::start(field.cluster(), "load");
     load.more(50).await.unwrap();
     let mut granted = vec![grants(&field.client(1)).await];
-    once(&field, Deed::Wipe, Aim::Nodes(vec![1]), 2 * LONG).await;
+    once(&field, Deed::Plain(Nemesis::Wipe), Aim::Nodes(vec![1]), 2 * LONG).await;
     let log = field.cluster().node(1).log();
     assert!(log.contains("was emptied or exchanged"), "{log}");
     granted.push(grants(&field.client(1)).await);
@@ -233,12 +236,12 @@ async fn links(root: bool) {
             grants(&client).await;
         }
     };
-    during(&field, Deed::SlowLinks, Aim::Nodes(vec![1, 2, 3]), LONG, meanwhile).await;
+    during(&field, Deed::Plain(Nemesis::SlowLinks), Aim::Nodes(vec![1, 2, 3]), LONG, meanwhile).await;
     assert!(dropped() > before);
     field.heal().await.unwrap();
     let first = leader(&field).await;
     let meanwhile = async { does_not_grant(&field.client(first)).await };
-    during(&field, Deed::HalfOpen, Aim::Nodes(vec![first]), LONG, meanwhile).await;
+    during(&field, Deed::Plain(Nemesis::HalfOpen), Aim::Nodes(vec![first]), LONG, meanwhile).await;
     ends_well(field).await;
 }
 
@@ -297,7 +300,7 @@ async fn disks_are_full_and_fail_and_take_long_and_crashes_take_what_was_not_syn
         [Nemesis::FullDisk, Nemesis::FailingFlush, Nemesis::SlowFlush, Nemesis::PowerCut, Nemesis::TornTail];
     let Some(field) = field(&nemeses, |_| {}).await else { return };
     let mut granted = vec![grants(&field.client(1)).await];
-    let fault = once(&field, Deed::FillDisk, Aim::Nodes(vec![1]), LONG).await;
+    let fault = once(&field, Deed::Plain(Nemesis::FullDisk), Aim::Nodes(vec![1]), LONG).await;
     assert!(fault.what.ends_with("node 1 stopped of itself"), "{fault:?}");
     let log = field.cluster().node(1).log();
     assert!(log.contains("No space left on device"), "{log}");
@@ -305,7 +308,7 @@ async fn disks_are_full_and_fail_and_take_long_and_crashes_take_what_was_not_syn
 
     let load = Load::start(field.cluster(), "load");
     load.more(50).await.unwrap();
-    let fault = once(&field, Deed::FailFlush, Aim::Leader(vec![2]), SOON / 4).await;
+    let fault = once(&field, Deed::Plain(Nemesis::FailingFlush), Aim::Leader(vec![2]), SOON / 4).await;
     let log = field.cluster().node(fault.nodes[0]).log();
     assert!(log.contains("Input/output error"), "{log}");
     field.heal().await.unwrap();
@@ -316,7 +319,7 @@ async fn disks_are_full_and_fail_and_take_long_and_crashes_take_what_was_not_syn
     let unsynced = field.cluster().node(2).data().join("unsynced");
     granted.push(grants(&field.client(2)).await);
     std::fs::write(&unsynced, "this was never synced").unwrap();
-    once(&field, Deed::CutPower, Aim::Nodes(vec![1, 2, 3]), Duration::ZERO).await;
+    once(&field, Deed::Plain(Nemesis::PowerCut), Aim::Nodes(vec![1, 2, 3]), Duration::ZERO).await;
     assert!(!unsynced.exists());
     field.heal().await.unwrap();
 
@@ -349,7 +352,7 @@ async fn redis_is_killed_emptied_stopped_and_thrown_back() {
     let meanwhile = async {
         until(SOON, "Redis is dead", async || redis.command(["ping"]).await.err()).await.map(drop).unwrap()
     };
-    during(&field, Deed::KillRedis, Aim::Elsewhere, LONG / 3, meanwhile).await;
+    during(&field, Deed::Plain(Nemesis::RedisKill), Aim::Elsewhere, LONG / 3, meanwhile).await;
     assert_eq!(get().await, "old");
     // It is counted until Redis is thrown back to an earlier count.
     let counted = Cell::new(0);
@@ -359,7 +362,7 @@ async fn redis_is_killed_emptied_stopped_and_thrown_back() {
         (count != Some(counted.get())).then_some(())
     };
     let meanwhile = async { until(SOON, "Redis is thrown back", is_back).await.map(drop).unwrap() };
-    during(&field, Deed::RollBackRedis, Aim::Elsewhere, LONG / 3, meanwhile).await;
+    during(&field, Deed::Plain(Nemesis::RedisRollback), Aim::Elsewhere, LONG / 3, meanwhile).await;
     let count: u64 = redis.command(["incr", "count"]).await.unwrap().parse().unwrap();
     assert!(count < counted.get(), "{count} is not before {}", counted.get());
     assert_eq!(get().await, "old");
@@ -367,9 +370,9 @@ async fn redis_is_killed_emptied_stopped_and_thrown_back() {
         let ping = async || tokio::time::timeout(LONG / 6, redis.command(["ping"])).await.err();
         until(SOON, "Redis does not answer", ping).await.map(drop).unwrap();
     };
-    during(&field, Deed::StopRedis, Aim::Elsewhere, LONG, stopped).await;
+    during(&field, Deed::Plain(Nemesis::RedisStop), Aim::Elsewhere, LONG, stopped).await;
     assert_eq!(get().await, "old");
-    once(&field, Deed::EmptyRedis, Aim::Elsewhere, Duration::ZERO).await;
+    once(&field, Deed::Plain(Nemesis::RedisEmpty), Aim::Elsewhere, Duration::ZERO).await;
     assert_eq!(get().await, "");
     ends_well(field).await;
 }

@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use ringfence_wire::{EndReason, Grant, Key, KeyView, LeaseId, ProblemKind, Token, Verdict, VerdictName};
 
-use super::facts::{Facts, Life, at, is_local, lease_of};
+use super::facts::{Facts, Life, at, is_local};
 use super::log::Line;
 use super::{Checker, Found, causes};
 use crate::history::{Asked, Call, Came, ChangeName};
@@ -164,13 +164,13 @@ fn says<'h>(facts: &Facts, call: &'h Call) -> Option<Says<'h>> {
         }
         (_, Came::Granted { grant, .. }) => Says::Granted(grant),
         (_, Came::Waiting { .. }) | (_, Came::Refused { problem: NotGranted, .. }) => {
-            Says::Waiting(lease_of(call)?)
+            Says::Waiting(call.asked.lease()?)
         }
         (Asked::Release { lease }, Came::Done) => Says::Over(*lease, None),
         (Asked::Revoke { token, .. }, Came::Done) => Says::Over(*facts.by_token.get(token)?, None),
-        (_, Came::Refused { problem: LeaseGone, reason }) => Says::Over(lease_of(call)?, *reason),
-        (_, Came::Refused { problem: WaitTimeout, .. }) => Says::Over(lease_of(call)?, None),
-        (_, Came::Refused { problem: UnknownLease, .. }) => Says::Unknown(lease_of(call)?),
+        (_, Came::Refused { problem: LeaseGone, reason }) => Says::Over(call.asked.lease()?, *reason),
+        (_, Came::Refused { problem: WaitTimeout, .. }) => Says::Over(call.asked.lease()?, None),
+        (_, Came::Refused { problem: UnknownLease, .. }) => Says::Unknown(call.asked.lease()?),
         _ => return None,
     })
 }

@@ -8,14 +8,14 @@ use std::cmp::Reverse;
 
 /// What is known about a number at a time, and the call that proves it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bound {
-    pub(super) at_us: u64,
-    pub(super) number: u64,
-    pub(super) call: Option<u64>,
+pub(crate) struct Bound {
+    pub(crate) at_us: u64,
+    pub(crate) number: u64,
+    pub(crate) call: Option<u64>,
 }
 
 #[derive(Default)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     /// From `at_us` on it is at least `number`. Sorted by time; every number is higher than those before.
     floors: Vec<Bound>,
     /// Up to `at_us` it is at most `number`. Sorted by time; every number is lower than those after.
@@ -23,7 +23,7 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    pub(super) fn new(mut floors: Vec<Bound>, mut ceilings: Vec<Bound>) -> Self {
+    pub(crate) fn new(mut floors: Vec<Bound>, mut ceilings: Vec<Bound>) -> Self {
         floors.sort_by_key(|bound| (bound.at_us, Reverse(bound.number)));
         let mut highest = None;
         floors.retain(|bound| {
@@ -43,18 +43,18 @@ impl Bounds {
     }
 
     /// The highest lower bound for a call that was sent at `us`.
-    pub(super) fn floor(&self, us: u64) -> Option<Bound> {
+    pub(crate) fn floor(&self, us: u64) -> Option<Bound> {
         let later = self.floors.partition_point(|bound| bound.at_us < us);
         later.checked_sub(1).map(|last| self.floors[last])
     }
 
     /// The lowest upper bound for a call that ended at `us`.
-    pub(super) fn ceiling(&self, us: u64) -> Option<Bound> {
+    pub(crate) fn ceiling(&self, us: u64) -> Option<Bound> {
         self.ceilings.get(self.ceilings.partition_point(|bound| bound.at_us <= us)).copied()
     }
 
     /// The first proof that `number` had been reached.
-    pub(super) fn reached(&self, number: u64) -> Option<Bound> {
+    pub(crate) fn reached(&self, number: u64) -> Option<Bound> {
         self.floors.get(self.floors.partition_point(|bound| bound.number < number)).copied()
     }
 }

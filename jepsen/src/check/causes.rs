@@ -17,6 +17,8 @@
 //! Leases that nobody in the history asked for are not judged. Both laws are about real time: where the monotonic clocks of
 //! nodes are faked, they do not apply.
 
+use std::collections::BTreeSet;
+
 use ringfence_wire::{EndReason, Token};
 
 use super::facts::{Facts, Life, at, found_standing, is_local};
@@ -166,17 +168,19 @@ fn bounded_end(facts: &Facts) -> Found {
         found.undecided = Some("there are no final reads".to_owned());
         return found;
     };
+    let held: BTreeSet<Token> =
+        end.keys.iter().flat_map(|view| &view.holders).map(|holder| holder.token).collect();
     for (lease, life) in &facts.lives {
-        let lasts = life.stages.iter().find(|stage| stage.during.contains(&last));
-        let waits = lasts.is_some_and(|stage| stage.token.is_none());
-        let Some(due_us) = due_us(life, waits, end.healed_us).filter(|due_us| *due_us < end.read_us) else {
-            continue;
-        };
+        let token = life.tokens.iter().find(|token| held.contains(token));
+        let waits =
+            life.stages.last().is_some_and(|stage| stage.token.is_none() && stage.during.contains(&last));
+        let due_us = due_us(life, waits, end.healed_us);
+        let Some(due_us) = due_us.filter(|due_us| *due_us < end.read_us) else { continue };
         if !life.tokens.is_empty() {
             found.saw("leases that had to end");
         }
-        if let Some(stage) = lasts {
-            let what = stage.token.map_or("waits".to_owned(), |token| format!("holds with token {token}"));
+        if waits || token.is_some() {
+            let what = token.map_or("waits".to_owned(), |token| format!("holds with token {token}"));
             let (read, due) = (at(end.read_us), at(due_us));
             found.breach(format!("lease {lease} {what} at {read}, and had to end by {due}"), life.ids());
         }

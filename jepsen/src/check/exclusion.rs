@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ringfence_wire::{Key, Mode, Token, VerdictName};
 
-use super::facts::{Facts, is_local, mode};
-use super::tally::Tally;
+use super::facts::{Facts, is_local};
+use super::tally::{Tally, mode};
 use super::{Checker, Found};
 use crate::history::{Asked, Call, Came};
 
@@ -32,7 +32,7 @@ struct Hold {
 }
 
 fn check(facts: &Facts) -> Found {
-    let mut found = facts.log.found(&EXCLUSION);
+    let mut found = facts.log.holders.clone();
     let holds = holds(facts);
     let logged = facts.log.lines.values().any(|line| line.lives.len() > 1);
     if !logged && holds.values().all(|holds| holds.len() < 2) {

@@ -5,49 +5,43 @@
 //! them: a revision that an answer shows had been reached when the call ended.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU32;
 
-use ringfence_wire::{
-    EndReason, Grant, Key, KeyView, LeaseId, Mode, ModeName, ProblemKind, Token, VerdictName,
-};
+use ringfence_wire::{EndReason, Grant, Key, KeyView, LeaseId, Mode, ProblemKind, Token, VerdictName};
 
 use super::bounds::{Bound, Bounds};
-use super::log::{Log, Stage};
+use super::log::{Log, REMEMBERED_MS, Stage};
+use super::tally::mode;
 use crate::history::{Asked, Call, Came, ChangeName, History};
-
-/// How long the id of an ended lease is remembered at least, in milliseconds of cluster time, which never runs faster than
-/// real time. Until then no acquire grants it again.
-pub(super) const REMEMBERED_MS: u64 = 60_000;
 
 /// A history and what follows from it.
 pub struct Facts<'h> {
     /// The history itself.
     pub history: &'h History,
-    pub(super) log: Log<'h>,
-    pub(super) lives: BTreeMap<LeaseId, Life<'h>>,
+    pub(crate) log: Log<'h>,
+    pub(crate) lives: BTreeMap<LeaseId, Life<'h>>,
     /// The lease of each token; of two leases with one token, the first.
-    pub(super) by_token: BTreeMap<Token, LeaseId>,
+    pub(crate) by_token: BTreeMap<Token, LeaseId>,
     /// Revocations, by the token that they name.
-    pub(super) revokes: BTreeMap<Token, Vec<&'h Call>>,
+    pub(crate) revokes: BTreeMap<Token, Vec<&'h Call>>,
     /// Lower bounds of the table's revision, from what clients were told alone.
-    pub(super) told: Bounds,
+    pub(crate) told: Bounds,
     /// Bounds of the table's revision, from all there is.
-    pub(super) revisions: Bounds,
+    pub(crate) revisions: Bounds,
     /// Lower bounds of each key's fence.
-    pub(super) fences: BTreeMap<&'h Key, Bounds>,
+    pub(crate) fences: BTreeMap<&'h Key, Bounds>,
 }
 
 /// The calls about one lease.
 #[derive(Default)]
-pub(super) struct Life<'h> {
+pub(crate) struct Life<'h> {
     /// In the order they were sent.
-    pub(super) calls: Vec<&'h Call>,
+    pub(crate) calls: Vec<&'h Call>,
     /// Those that were answered with its grant.
-    pub(super) grants: Vec<(&'h Call, &'h Grant)>,
+    pub(crate) grants: Vec<(&'h Call, &'h Grant)>,
     /// What the log says.
-    pub(super) stages: Vec<Stage<'h>>,
+    pub(crate) stages: Vec<Stage<'h>>,
     /// All its tokens; more than one only where its id was forgotten in between, or wrongly.
-    pub(super) tokens: BTreeSet<Token>,
+    pub(crate) tokens: BTreeSet<Token>,
 }
 
 impl<'h> Facts<'h> {
@@ -58,7 +52,7 @@ impl<'h> Facts<'h> {
         let mut revokes: BTreeMap<Token, Vec<&Call>> = BTreeMap::new();
         let mut fences: BTreeMap<&Key, Vec<Bound>> = BTreeMap::new();
         for call in &history.calls {
-            if let Some(lease) = lease_of(call) {
+            if let Some(lease) = call.asked.lease() {
                 let life = lives.entry(lease).or_default();
                 life.calls.push(call);
                 if let Came::Granted { grant, .. } = &call.came {
@@ -131,7 +125,9 @@ impl<'h> Facts<'h> {
                     self.by_token.get(token).map(|lease| (*lease, Some(*token)))
                 }
                 (Asked::Release { lease }, Came::Done) => Some((*lease, None)),
-                _ => lease_of(call)
+                _ => call
+                    .asked
+                    .lease()
                     .filter(|_| problem(call) == Some(ProblemKind::LeaseGone))
                     .map(|lease| (lease, None)),
             };
@@ -150,12 +146,12 @@ impl<'h> Facts<'h> {
     }
 
     /// The lease with this token.
-    pub(super) fn with_token(&self, token: Token) -> Option<&Life<'h>> {
+    pub(crate) fn with_token(&self, token: Token) -> Option<&Life<'h>> {
         self.lives.get(self.by_token.get(&token)?)
     }
 
     /// How its lease holds its keys, as far as an answer or the log says.
-    pub(super) fn holds(&self, token: Token) -> Vec<(&'h Key, Mode)> {
+    pub(crate) fn holds(&self, token: Token) -> Vec<(&'h Key, Mode)> {
         let Some(life) = self.with_token(token) else { return Vec::new() };
         if let Some((_, grant)) = life.grants.iter().find(|(_, grant)| grant.token == token) {
             return grant.keys.iter().map(|held| (&held.key, mode(held.mode, held.limit))).collect();
@@ -165,7 +161,7 @@ impl<'h> Facts<'h> {
     }
 
     /// All views of keys, and the calls that returned them; the final reads have none.
-    pub(super) fn views(&self) -> impl Iterator<Item = (Option<&'h Call>, &'h KeyView)> {
+    pub(crate) fn views(&self) -> impl Iterator<Item = (Option<&'h Call>, &'h KeyView)> {
         let calls = self.history.calls.iter().filter_map(|call| match &call.came {
             Came::Key { view } => Some((Some(call), view)),
             _ => None,
@@ -176,11 +172,11 @@ impl<'h> Facts<'h> {
 
 impl<'h> Life<'h> {
     /// The stage in which it held this token.
-    pub(super) fn held(&self, token: Token) -> Option<&Stage<'h>> {
+    pub(crate) fn held(&self, token: Token) -> Option<&Stage<'h>> {
         self.stages.iter().find(|stage| stage.token == Some(token))
     }
 
-    pub(super) fn acquires(&self) -> impl Iterator<Item = Acquire<'h>> {
+    pub(crate) fn acquires(&self) -> impl Iterator<Item = Acquire<'h>> {
         self.calls.iter().filter_map(|&call| match call.asked {
             Asked::Acquire { ttl_ms, wait_ms, keep_place, .. } => {
                 Some(Acquire { call, ttl_ms: ttl_ms.into(), wait_ms: wait_ms.into(), keep_place })
@@ -190,21 +186,21 @@ impl<'h> Life<'h> {
     }
 
     /// The acquires that may have been done.
-    pub(super) fn possible_acquires(&self) -> impl Iterator<Item = Acquire<'h>> {
+    pub(crate) fn possible_acquires(&self) -> impl Iterator<Item = Acquire<'h>> {
         self.acquires().filter(|acquire| !did_nothing(acquire.call))
     }
 
-    pub(super) fn releases(&self) -> impl Iterator<Item = &'h Call> {
+    pub(crate) fn releases(&self) -> impl Iterator<Item = &'h Call> {
         self.calls.iter().copied().filter(|call| matches!(call.asked, Asked::Release { .. }))
     }
 
     /// When somebody first asked for it.
-    pub(super) fn first_sent_us(&self) -> Option<u64> {
+    pub(crate) fn first_sent_us(&self) -> Option<u64> {
         self.acquires().map(|acquire| acquire.call.sent_us).min()
     }
 
     /// All time-to-lives that anybody asked for.
-    pub(super) fn ttls_ms(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn ttls_ms(&self) -> impl Iterator<Item = u64> {
         let renewed = self.calls.iter().filter_map(|call| match &call.asked {
             Asked::Renew { ttl_ms, .. } => ttl_ms.map(u64::from),
             _ => None,
@@ -213,25 +209,25 @@ impl<'h> Life<'h> {
     }
 
     /// Whether its id must still be remembered at `us`, even if it ended right after it was first asked for.
-    pub(super) fn is_remembered(&self, us: u64) -> bool {
+    pub(crate) fn is_remembered(&self, us: u64) -> bool {
         self.first_sent_us().is_some_and(|first_us| us < first_us + REMEMBERED_MS * 1_000)
     }
 
-    pub(super) fn ids(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
         self.calls.iter().map(|call| call.id)
     }
 }
 
-pub(super) struct Acquire<'h> {
-    pub(super) call: &'h Call,
-    pub(super) ttl_ms: u64,
-    pub(super) wait_ms: u64,
-    pub(super) keep_place: bool,
+pub(crate) struct Acquire<'h> {
+    pub(crate) call: &'h Call,
+    pub(crate) ttl_ms: u64,
+    pub(crate) wait_ms: u64,
+    pub(crate) keep_place: bool,
 }
 
 impl Acquire<'_> {
     /// How long it may keep a place in the queue.
-    pub(super) fn place_ms(&self) -> u64 {
+    pub(crate) fn place_ms(&self) -> u64 {
         self.wait_ms + if self.keep_place { 5_000 } else { 0 }
     }
 }
@@ -277,29 +273,13 @@ fn at_most(call: &Call, number: u64) -> Bound {
     Bound { at_us: call.sent_us, number, call: Some(call.id) }
 }
 
-/// The lease that a call names by its id.
-pub(super) fn lease_of(call: &Call) -> Option<LeaseId> {
-    match &call.asked {
-        Asked::Acquire { lease, .. }
-        | Asked::Renew { lease, .. }
-        | Asked::Release { lease }
-        | Asked::Lease { lease, .. } => Some(*lease),
-        _ => None,
-    }
-}
-
 /// Whether it asked for the state of a single node, which may lag.
-pub(super) fn is_local(call: &Call) -> bool {
-    matches!(
-        call.asked,
-        Asked::Lease { local: true, .. }
-            | Asked::Key { local: true, .. }
-            | Asked::Validate { local: true, .. }
-    )
+pub(crate) fn is_local(call: &Call) -> bool {
+    call.asked.is_local()
 }
 
 /// The problem of a call that was definitely refused.
-pub(super) fn problem(call: &Call) -> Option<ProblemKind> {
+pub(crate) fn problem(call: &Call) -> Option<ProblemKind> {
     match &call.came {
         Came::Refused { problem, .. } => Some(*problem),
         _ => None,
@@ -308,7 +288,7 @@ pub(super) fn problem(call: &Call) -> Option<ProblemKind> {
 
 /// Whether it certainly left the table as it was. The other refusals are about a lease that was granted or waited, perhaps
 /// because of this very call, and is gone.
-pub(super) fn did_nothing(call: &Call) -> bool {
+pub(crate) fn did_nothing(call: &Call) -> bool {
     use ProblemKind::{
         Forbidden, Held, InvalidRequest, LeaseMismatch, MethodNotAllowed, NotFound, Overloaded, TooLarge,
     };
@@ -319,7 +299,7 @@ pub(super) fn did_nothing(call: &Call) -> bool {
 }
 
 /// Whether another call had made the grant that this acquire or renewal was answered with.
-pub(super) fn found_standing(call: &Call) -> bool {
+pub(crate) fn found_standing(call: &Call) -> bool {
     match (&call.asked, &call.came) {
         (Asked::Acquire { .. }, Came::Granted { standing, .. }) => *standing,
         (Asked::Renew { .. }, Came::Granted { .. }) => true,
@@ -328,7 +308,7 @@ pub(super) fn found_standing(call: &Call) -> bool {
 }
 
 /// The fences that a call was answered with.
-pub(super) fn fences_of(call: &Call) -> Vec<(&Key, Token)> {
+pub(crate) fn fences_of(call: &Call) -> Vec<(&Key, Token)> {
     match (&call.came, &call.asked) {
         (Came::Granted { grant, .. }, _) => grant.keys.iter().map(|held| (&held.key, held.fence)).collect(),
         (Came::Key { view }, _) => vec![(&view.key, view.fence)],
@@ -337,14 +317,7 @@ pub(super) fn fences_of(call: &Call) -> Vec<(&Key, Token)> {
     }
 }
 
-pub(super) fn mode(name: ModeName, limit: Option<NonZeroU32>) -> Mode {
-    match name {
-        ModeName::Exclusive => Mode::Exclusive,
-        ModeName::Shared => Mode::Shared { limit },
-    }
-}
-
 /// An instant of a run, for people.
-pub(super) fn at(us: u64) -> String {
+pub(crate) fn at(us: u64) -> String {
     format!("{}.{:03} s", us / 1_000_000, us / 1_000 % 1_000)
 }

@@ -13,17 +13,16 @@ use std::ops::Range;
 
 use ringfence_wire::{Key, LeaseId, Mode, Token};
 
-use super::exclusion::EXCLUSION;
-use super::facts::{REMEMBERED_MS, mode};
-use super::queues::QUEUE_ORDER;
-use super::repeats::ONE_GRANT_PER_LEASE;
-use super::tally::Tally;
-use super::tokens::TOKENS;
-use super::{Checker, Found};
+use super::found::Found;
+use super::tally::{Tally, mode};
 use crate::history::{Change, ChangeName, End};
 
+/// How long the id of an ended lease is remembered at least, in milliseconds of cluster time, which never runs faster than
+/// real time. Until then no acquire grants it again.
+pub(crate) const REMEMBERED_MS: u64 = 60_000;
+
 /// All states of the table.
-pub(super) struct Log<'h> {
+pub(crate) struct Log<'h> {
     /// The revision before the first change of the log, and of its last change.
     pub(super) after: u64,
     pub(super) last: u64,
@@ -32,20 +31,24 @@ pub(super) struct Log<'h> {
     pub(super) lines: BTreeMap<&'h Key, Line>,
     /// The stages of each lease, in order.
     pub(super) stages: BTreeMap<LeaseId, Vec<Stage<'h>>>,
-    /// What the replay found, by law.
-    found: BTreeMap<&'static str, Found>,
+    /// What the replay found about revisions, tokens and fences; about the holders of each key; about the order in which
+    /// waiters are served; and about leases that are granted again.
+    pub(super) numbers: Found,
+    pub(super) holders: Found,
+    pub(super) order: Found,
+    pub(super) repeats: Found,
 }
 
 /// A lease while it waited, or while it held its keys with a token.
 #[derive(Clone, Debug)]
-pub(super) struct Stage<'h> {
+pub(crate) struct Stage<'h> {
     /// The revisions.
-    pub(super) during: Range<u64>,
-    pub(super) token: Option<Token>,
+    pub(crate) during: Range<u64>,
+    pub(crate) token: Option<Token>,
     /// `None` if it began before the log.
-    pub(super) begun: Option<&'h Change>,
+    pub(crate) begun: Option<&'h Change>,
     /// `None` if it lasts.
-    pub(super) ended: Option<&'h Change>,
+    pub(crate) ended: Option<&'h Change>,
 }
 
 /// All states of one key, and its current holders and waiters.
@@ -93,7 +96,10 @@ impl<'h> Log<'h> {
             is_whole: after == 0,
             lines: BTreeMap::new(),
             stages: BTreeMap::new(),
-            found: BTreeMap::new(),
+            numbers: Found::default(),
+            holders: Found::default(),
+            order: Found::default(),
+            repeats: Found::default(),
         };
         log.seed(end);
         let (mut previous, mut freed) = (BTreeMap::new(), BTreeSet::new());
@@ -184,9 +190,9 @@ impl<'h> Log<'h> {
             let fence = line.fence(revision);
             if line.holders_known && fence != changed.fence.0 {
                 let (key, said) = (&changed.key, changed.fence);
-                self.breach(
-                    &TOKENS,
+                self.numbers.breach(
                     format!("in the log, the fence of {key} is {said} at revision {revision}, not {fence}"),
+                    [],
                 );
             }
         }
@@ -194,19 +200,17 @@ impl<'h> Log<'h> {
 
     fn numbers_rise(&mut self, change: &Change, highest: u64) {
         let (revision, lease) = (change.revision, change.lease_id);
-        self.saw(&TOKENS, "changes");
+        self.numbers.saw("changes");
         if revision.0 <= highest {
-            self.breach(
-                &TOKENS,
+            self.numbers.breach(
                 format!("change {revision} of lease {lease} follows change {highest} in the log"),
+                [],
             );
         }
         if change.change == ChangeName::Granted && change.token != Some(revision.into()) {
             let token = change.token.map_or("none".to_owned(), |token| token.to_string());
-            self.breach(
-                &TOKENS,
-                format!("the grant of lease {lease} is change {revision}, its token {token}"),
-            );
+            self.numbers
+                .breach(format!("the grant of lease {lease} is change {revision}, its token {token}"), []);
         }
     }
 
@@ -224,7 +228,7 @@ impl<'h> Log<'h> {
                 "in the log, lease {} is {:?} at revision {} and then {:?} at {}",
                 change.lease_id, previous.change, previous.revision, change.change, change.revision
             );
-            self.breach(&ONE_GRANT_PER_LEASE, what);
+            self.repeats.breach(what, []);
         }
     }
 
@@ -234,7 +238,7 @@ impl<'h> Log<'h> {
         // A lease that was granted at once stood behind everybody, unless it had joined before the log began.
         let is_placed = joined.is_some() || self.is_whole;
         let place = joined.unwrap_or(if self.is_whole { revision.0 } else { 0 });
-        self.saw(&QUEUE_ORDER, if joined.is_some() { "grants from the queue" } else { "grants at once" });
+        self.order.saw(if joined.is_some() { "grants from the queue" } else { "grants at once" });
         for changed in &change.keys {
             let (key, mode) = (&changed.key, changed.mode);
             let line = self.line(key);
@@ -244,20 +248,20 @@ impl<'h> Log<'h> {
             let overtaken: Option<Vec<String>> =
                 (bears && !earlier.bears(mode)).then(|| waiters.map(place_of).collect());
             line.waiters_known |= mode == Mode::Exclusive && is_placed;
-            self.saw(&EXCLUSION, "grants of a key");
+            self.holders.saw("grants of a key");
             if !bears {
                 let what =
                     format!("token {revision} was granted {key} while {others:?} held it: the log says so");
-                self.breach(&EXCLUSION, what);
+                self.holders.breach(what, []);
             } else if !others.is_empty() {
-                self.saw(&EXCLUSION, "grants beside others");
+                self.holders.saw("grants beside others");
             }
             if let Some(waiters) = overtaken {
                 let what = format!(
                     "lease {lease} was granted {key} at revision {revision} against those who waited before it: {}",
                     waiters.join(", ")
                 );
-                self.breach(&QUEUE_ORDER, what);
+                self.order.breach(what, []);
             }
         }
     }
@@ -272,19 +276,14 @@ impl<'h> Log<'h> {
             return;
         }
         let fits = lines().all(|(line, mode)| line.earlier(place).bears(mode));
-        self.saw(&QUEUE_ORDER, "waiters that stayed first");
+        self.order.saw("waiters that stayed first");
         if fits {
             let what = format!(
                 "lease {lease} (place {place}) was passed over: after revision {} nothing blocks it on {key}",
                 last.revision
             );
-            self.breach(&QUEUE_ORDER, what);
+            self.order.breach(what, []);
         }
-    }
-
-    /// What the replay found about a law.
-    pub(super) fn found(&self, law: &Checker) -> Found {
-        self.found.get(law.name).cloned().unwrap_or_default()
     }
 
     /// The states of a key, unless it may have had holders that are not known.
@@ -307,14 +306,6 @@ impl<'h> Log<'h> {
             line.step(after);
             line
         })
-    }
-
-    fn saw(&mut self, law: &Checker, what: &str) {
-        self.found.entry(law.name).or_default().saw(what);
-    }
-
-    fn breach(&mut self, law: &Checker, what: String) {
-        self.found.entry(law.name).or_default().breach(what, []);
     }
 }
 

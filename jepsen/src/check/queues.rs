@@ -48,7 +48,7 @@ const LATE_US: u64 = 20_000_000;
 const KEPT_MS: u64 = 5_000;
 
 fn queue_order(facts: &Facts) -> Found {
-    let mut found = facts.log.found(&QUEUE_ORDER);
+    let mut found = facts.log.order.clone();
     found.needs(&["grants from the queue"], "nobody was granted from a queue");
     found
 }

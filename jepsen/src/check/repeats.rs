@@ -4,7 +4,8 @@
 //! long before. The log is judged by its own times. Answers are a breach only if less than 60 s passed between the first
 //! request and the last answer, for cluster time is never faster than real time.
 
-use super::facts::{Facts, Life, REMEMBERED_MS, at};
+use super::facts::{Facts, Life, at};
+use super::log::REMEMBERED_MS;
 use super::{Checker, Found};
 use crate::history::{Asked, Came};
 
@@ -17,7 +18,7 @@ pub const ONE_GRANT_PER_LEASE: Checker = Checker {
 };
 
 fn check(facts: &Facts) -> Found {
-    let mut found = facts.log.found(&ONE_GRANT_PER_LEASE);
+    let mut found = facts.log.repeats.clone();
     for (lease, life) in &facts.lives {
         let name = lease.to_string();
         if life.possible_acquires().count() > 1 {

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use ringfence_wire::Mode;
+use ringfence_wire::{Mode, ModeName};
 
 /// The claims on one key, counted. This shares no code with the product, which must not be its own judge.
 ///
@@ -54,5 +54,13 @@ impl Tally {
         let mut all = self.clone();
         all.add(mode);
         all.is_compatible()
+    }
+}
+
+/// A mode from its two words.
+pub(super) fn mode(name: ModeName, limit: Option<NonZeroU32>) -> Mode {
+    match name {
+        ModeName::Exclusive => Mode::Exclusive,
+        ModeName::Shared => Mode::Shared { limit },
     }
 }

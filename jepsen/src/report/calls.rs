@@ -58,8 +58,8 @@ impl<'a> Order<'a> {
         let places = calls.iter().enumerate().map(|(place, call)| (call.id, place)).collect();
         let mut leases = HashMap::new();
         for call in &calls {
-            if let Asked::Acquire { lease, keys, .. } = &call.asked {
-                leases.entry(*lease).or_insert_with(|| keys.iter().map(|claim| &claim.key).collect());
+            if let Asked::Acquire { lease, .. } = &call.asked {
+                leases.entry(*lease).or_insert_with(|| call.asked.keys());
             }
         }
         Self { calls, places, leases }
@@ -71,35 +71,16 @@ impl<'a> Order<'a> {
     }
 
     fn keys(&self, call: &'a Call) -> Vec<&'a Key> {
-        match &call.asked {
-            Asked::Acquire { keys, .. } => keys.iter().map(|claim| &claim.key).collect(),
-            Asked::Renew { lease, .. } | Asked::Release { lease } | Asked::Lease { lease, .. } => {
-                self.leases.get(lease).cloned().unwrap_or_default()
-            }
-            Asked::Key { key, .. }
-            | Asked::Validate { key, .. }
-            | Asked::Revoke { key, .. }
-            | Asked::Read { key, .. }
-            | Asked::Write { key, .. } => vec![key],
-            Asked::Transfer { .. } => Vec::new(),
-        }
+        let of_lease = || self.leases.get(&call.asked.lease()?).cloned();
+        Some(call.asked.keys()).filter(|keys| !keys.is_empty()).or_else(of_lease).unwrap_or_default()
     }
 }
 
 /// All keys that anybody asked for, or that changed.
 pub(super) fn keys(history: &History) -> Keys<'_> {
-    let asked = history.calls.iter().flat_map(|call| match &call.asked {
-        Asked::Acquire { keys, .. } => keys.iter().map(|claim| claim.key.as_str()).collect(),
-        Asked::Key { key, .. }
-        | Asked::Validate { key, .. }
-        | Asked::Revoke { key, .. }
-        | Asked::Read { key, .. }
-        | Asked::Write { key, .. } => vec![key.as_str()],
-        _ => Vec::new(),
-    });
-    let changed =
-        history.end.changes.iter().flat_map(|change| &change.keys).map(|changed| changed.key.as_str());
-    let mut keys: Keys<'_> = asked.chain(changed).map(|key| (key, 0)).collect();
+    let asked = history.calls.iter().flat_map(|call| call.asked.keys());
+    let changed = history.end.changes.iter().flat_map(|change| &change.keys).map(|changed| &changed.key);
+    let mut keys: Keys<'_> = asked.chain(changed).map(|key| (key.as_str(), 0)).collect();
     for (place, (_, key)) in keys.iter_mut().enumerate() {
         *key = place;
     }
@@ -178,10 +159,6 @@ fn came(came: &Came) -> &'static str {
 
 /// What there is to say of a call beside its outcome.
 fn note(call: &Call) -> Option<String> {
-    let local = match &call.asked {
-        Asked::Lease { local, .. } | Asked::Key { local, .. } | Asked::Validate { local, .. } => *local,
-        _ => false,
-    };
     let text = match &call.came {
         Came::Refused { problem, reason } => {
             let name = problem.urn().rsplit(':').next().unwrap_or_default();
@@ -195,24 +172,14 @@ fn note(call: &Call) -> Option<String> {
         Came::Verdict { verdict } => format!("{:?}", verdict.verdict).to_lowercase(),
         _ => String::new(),
     };
-    match (text.is_empty(), local) {
-        (true, false) => None,
-        (true, true) => Some("local".to_owned()),
-        (false, false) => Some(text),
-        (false, true) => Some(format!("local; {text}")),
-    }
+    let local = call.asked.is_local().then(|| "local".to_owned());
+    let words: Vec<String> = local.into_iter().chain(Some(text).filter(|text| !text.is_empty())).collect();
+    (!words.is_empty()).then(|| words.join("; "))
 }
 
 fn token(call: &Call) -> Option<Token> {
-    match (&call.asked, &call.came) {
-        (_, Came::Granted { grant, .. }) => Some(grant.token),
-        (
-            Asked::Validate { token, .. }
-            | Asked::Revoke { token, .. }
-            | Asked::Read { token, .. }
-            | Asked::Write { token, .. },
-            _,
-        ) => Some(*token),
-        _ => None,
+    match &call.came {
+        Came::Granted { grant, .. } => Some(grant.token),
+        _ => call.asked.token(),
     }
 }

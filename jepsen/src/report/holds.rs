@@ -2,17 +2,16 @@
 //!
 //! A hold is *sure* from the answer that told of the grant to the end that its client counts: the latest
 //! `sent + expires_in` of a grant or renewal, or when it, or an operator, sent the request to end it. From there to the first
-//! sign of its end (an answer, or the nodes' logs and the first sight of their revision) it may have been held or not. Without
-//! a sign that is the time-to-live after the last answer. A grant that no client was told of is never sure: it is shown from the
-//! first sight of its revision. Two sure holds of one key side by side, both exclusive, are a breach.
-
-use std::collections::{BTreeMap, HashMap};
+//! sign of its end (an answer, or the end in the nodes' logs once its revision was known) it may have been held or not.
+//! Without a sign that is the time-to-live after the last answer. A grant that no client was told of is never sure: it is
+//! shown from when its revision was first known. Two sure holds of one key side by side, both exclusive, are a breach.
 
 use ringfence_wire::{EndReason, LeaseId, ProblemKind, Token};
 use serde::Serialize;
 
 use super::calls::{Keys, Order};
-use crate::history::{Asked, Call, Came, ChangeName, History, reason_name};
+use crate::check::facts::{Facts, problem};
+use crate::history::{Asked, Call, Came, History, reason_name};
 
 /// One token, while it was held.
 #[derive(Serialize)]
@@ -33,153 +32,59 @@ pub(super) struct Hold<'a> {
     call: Option<usize>,
 }
 
-/// What calls tell of a lease.
-#[derive(Default)]
-struct Told<'a> {
-    token: Option<Token>,
-    process: Option<u32>,
-    holder: Option<&'a str>,
-    asked_us: Option<u64>,
-    granted_us: Option<u64>,
-    call: Option<usize>,
-    sure_us: u64,
-    nominal_us: u64,
-    ending_us: Option<u64>,
-    sign: Option<(u64, &'static str)>,
-}
-
 /// All holds, in the order of their tokens.
 pub(super) fn holds<'a>(history: &'a History, order: &Order<'a>, keys: &Keys<'a>) -> Vec<Hold<'a>> {
-    let mut leases: HashMap<LeaseId, Told<'a>> = HashMap::new();
-    for (place, &call) in order.calls.iter().enumerate() {
-        note(call, place, &mut leases);
-    }
-    let mut tokens: BTreeMap<Token, LeaseId> = BTreeMap::new();
-    for (lease, told) in &leases {
-        tokens.extend(told.token.map(|token| (token, *lease)));
-    }
-    for &call in &order.calls {
-        if let (Asked::Revoke { token, .. }, true) = (&call.asked, call.may_be_done())
-            && let Some(told) = tokens.get(token).and_then(|lease| leases.get_mut(lease))
-        {
-            told.ends(call, "revoked");
-        }
-    }
-    let seen = revisions_seen(history);
-    note_changes(history, &seen, &mut leases, &mut tokens);
-    let holds = tokens.into_iter().filter_map(|(token, lease)| {
-        let told = leases.get(&lease)?;
-        let asked_for = order.leases.get(&lease)?;
-        let places = asked_for.iter().filter_map(|key| keys.get(key.as_str()).copied());
-        let from = told.granted_us.or_else(|| first_seen(&seen, token.0)).or(told.asked_us)?;
-        let sure = if told.granted_us.is_some() { told.sure_us } else { from };
-        let sure = told.ending_us.map_or(sure, |ending| sure.min(ending)).max(from);
-        let (sign, end) = told.sign.unwrap_or((told.nominal_us, "unknown"));
-        Some(Hold {
-            token: token.0,
-            lease: lease.to_string().chars().take(8).collect(),
-            process: told.process,
-            holder: told.holder,
-            keys: places.collect(),
-            from,
-            sure,
-            to: sign.max(sure),
-            end,
-            call: told.call,
-        })
+    let facts = Facts::of(history);
+    facts.by_token.iter().filter_map(|(token, lease)| hold(&facts, *token, *lease, order, keys)).collect()
+}
+
+fn hold<'a>(
+    facts: &Facts<'a>,
+    token: Token,
+    lease: LeaseId,
+    order: &Order<'a>,
+    keys: &Keys<'a>,
+) -> Option<Hold<'a>> {
+    let life = &facts.lives[&lease];
+    let acquire = life.acquires().next()?.call;
+    let grants = || life.grants.iter().filter(|(_, grant)| grant.token == token);
+    let told = grants().map(|(call, _)| *call).min_by_key(|call| call.ended_us);
+    let known_us = |revision| facts.revisions.reached(revision).map(|known| known.at_us);
+    let from = told.map(|call| call.ended_us).or_else(|| known_us(token.0)).unwrap_or(acquire.sent_us);
+
+    let revokes = facts.revokes.get(&token).into_iter().flatten().copied();
+    let ends: Vec<&Call> = life.releases().chain(revokes).filter(|call| call.may_be_done()).collect();
+    let counted = grants().map(|(call, grant)| {
+        call.sent_us.saturating_add(grant.expires_in_ms.unwrap_or(0).saturating_mul(1_000))
     });
-    holds.collect()
-}
+    let asked_us = ends.iter().map(|call| call.sent_us).min().unwrap_or(u64::MAX);
+    let sure = counted.max().map_or(from, |counted_us| counted_us.min(asked_us)).max(from);
 
-fn note<'a>(call: &'a Call, place: usize, leases: &mut HashMap<LeaseId, Told<'a>>) {
-    let (Asked::Acquire { lease, .. }
-    | Asked::Renew { lease, .. }
-    | Asked::Release { lease }
-    | Asked::Lease { lease, .. }) = &call.asked
-    else {
-        return;
-    };
-    let told = leases.entry(*lease).or_default();
-    if matches!(call.asked, Asked::Acquire { .. }) {
-        told.process.get_or_insert(call.process);
-        told.asked_us.get_or_insert(call.sent_us);
-    }
-    match &call.came {
-        Came::Granted { grant, .. } => {
-            told.token = Some(grant.token);
-            told.holder = grant.holder.as_ref().map(|holder| holder.as_str());
-            if told.granted_us.is_none_or(|granted| call.ended_us < granted) {
-                (told.granted_us, told.call) = (Some(call.ended_us), Some(place));
-            }
-            let expires_in_us = grant.expires_in_ms.unwrap_or(0).saturating_mul(1_000);
-            told.sure_us = told.sure_us.max(call.sent_us.saturating_add(expires_in_us));
-            told.nominal_us = told.nominal_us.max(call.ended_us + u64::from(grant.ttl_ms) * 1_000);
-        }
-        Came::Refused { problem: ProblemKind::LeaseGone, reason } => {
-            told.sign(call.ended_us, reason.map_or("gone", reason_name));
-        }
-        _ => {}
-    }
-    if matches!(call.asked, Asked::Release { .. }) && call.may_be_done() {
-        told.ends(call, "released");
-    }
-}
-
-/// What the nodes' logs tell: grants that no client was told of, and ends.
-fn note_changes(
-    history: &History,
-    seen: &[(u64, u64)],
-    leases: &mut HashMap<LeaseId, Told<'_>>,
-    tokens: &mut BTreeMap<Token, LeaseId>,
-) {
-    for change in &history.end.changes {
-        let (Some(token), Some(told)) = (change.token, leases.get_mut(&change.lease_id)) else { continue };
-        match change.change {
-            ChangeName::Granted => {
-                told.token.get_or_insert(token);
-                tokens.entry(token).or_insert(change.lease_id);
-            }
-            ChangeName::Ended => {
-                if let Some(seen_us) = first_seen(seen, change.revision.0) {
-                    told.sign(seen_us, reason_name(change.reason.unwrap_or(EndReason::Expired)));
-                }
-            }
-            ChangeName::Queued | ChangeName::Left => {}
-        }
-    }
-}
-
-/// Revisions, and when each was first seen at any node; both rise.
-fn revisions_seen(history: &History) -> Vec<(u64, u64)> {
-    let mut sights: Vec<_> = history.sights.iter().map(|sight| (sight.ended_us, sight.revision.0)).collect();
-    sights.sort_unstable();
-    let mut seen: Vec<(u64, u64)> = Vec::new();
-    for (ended_us, revision) in sights {
-        if seen.last().is_none_or(|(highest, _)| revision > *highest) {
-            seen.push((revision, ended_us));
-        }
-    }
-    seen
-}
-
-/// When some node was first seen to have come to `revision`.
-fn first_seen(seen: &[(u64, u64)], revision: u64) -> Option<u64> {
-    seen.get(seen.partition_point(|(earlier, _)| *earlier < revision)).map(|(_, seen_us)| *seen_us)
-}
-
-impl Told<'_> {
-    /// `call` may have ended it.
-    fn ends(&mut self, call: &Call, how: &'static str) {
-        self.ending_us = Some(self.ending_us.map_or(call.sent_us, |ending| ending.min(call.sent_us)));
-        if call.is_definite() {
-            self.sign(call.ended_us, how);
-        }
-    }
-
-    /// At `at_us` it had ended.
-    fn sign(&mut self, at_us: u64, how: &'static str) {
-        if self.sign.is_none_or(|(earlier, _)| at_us < earlier) {
-            self.sign = Some((at_us, how));
-        }
-    }
+    let answered = ends.iter().filter(|call| call.is_definite()).map(|call| {
+        (call.ended_us, if matches!(call.asked, Asked::Revoke { .. }) { "revoked" } else { "released" })
+    });
+    let gone = life.calls.iter().filter(|call| problem(call) == Some(ProblemKind::LeaseGone));
+    let gone = gone.map(|call| match call.came {
+        Came::Refused { reason: Some(reason), .. } => (call.ended_us, reason_name(reason)),
+        _ => (call.ended_us, "gone"),
+    });
+    let logged = life.held(token).and_then(|stage| stage.ended);
+    let logged = logged.and_then(|ended| {
+        Some((known_us(ended.revision.0)?, reason_name(ended.reason.unwrap_or(EndReason::Expired))))
+    });
+    let ttl_over = grants().map(|(call, grant)| call.ended_us + u64::from(grant.ttl_ms) * 1_000).max();
+    let signs = answered.chain(gone).chain(logged);
+    let (sign, end) = signs.min_by_key(|(us, _)| *us).unwrap_or((ttl_over.unwrap_or(0), "unknown"));
+    Some(Hold {
+        token: token.0,
+        lease: lease.to_string().chars().take(8).collect(),
+        process: Some(acquire.process),
+        holder: grants().next_back().and_then(|(_, grant)| Some(grant.holder.as_ref()?.as_str())),
+        keys: acquire.asked.keys().iter().filter_map(|key| keys.get(key.as_str()).copied()).collect(),
+        from,
+        sure,
+        to: sign.max(sure),
+        end,
+        call: told.and_then(|call| order.place(call.id)),
+    })
 }

@@ -92,7 +92,7 @@ fn a_hold_is_sure_as_long_as_its_client_counts() {
 }
 
 #[test]
-fn a_grant_that_nobody_was_told_of_is_never_sure_and_begins_when_it_was_first_seen() {
+fn a_grant_that_no_client_was_told_of_is_never_sure_and_begins_when_its_revision_was_known() {
     let mut history = invented::history(5, 500);
     let told =
         |call: &&mut Call| matches!((&call.asked, &call.came), (Asked::Acquire { .. }, Came::Granted { .. }));
@@ -104,9 +104,13 @@ fn a_grant_that_nobody_was_told_of_is_never_sure_and_begins_when_it_was_first_se
     let (asked_us, lease) = (call.sent_us, grant.lease_id);
     // Its renewals would tell of it as well.
     history.calls.retain(|call| !matches!(call.asked, Asked::Renew { lease: of, .. } if of == lease));
-    let seen_us =
-        history.sights.iter().filter(|sight| sight.revision.0 >= grant.token.0).map(|sight| sight.ended_us);
-    let seen_us = seen_us.min().unwrap();
+    let sights = history.sights.iter().map(|sight| (sight.revision.0, sight.ended_us));
+    let others = history.calls.iter().filter_map(|call| match &call.came {
+        Came::Granted { grant, .. } => Some((grant.token.0, call.ended_us)),
+        _ => None,
+    });
+    let seen = sights.chain(others).filter(|(revision, _)| *revision >= grant.token.0);
+    let seen_us = seen.map(|(_, ended_us)| ended_us).min().unwrap();
     let results = invented::results(&history);
     let data = serde_json::to_value(data(&history, &results)).unwrap();
     let holds = data["holds"].as_array().unwrap();

@@ -18,8 +18,9 @@ use fastrand::Rng;
 use ringfence_harness::Injection;
 use tokio::time::{Instant, sleep};
 
-use super::{Nemesis, Scene, bring_back, named};
+use super::{Scene, named};
 use crate::history::Fault;
+use crate::nemesis::Nemesis;
 
 /// What a log is made of.
 const SECTOR: u64 = 512;
@@ -115,7 +116,7 @@ impl Scene<'_> {
             }
         }
         for id in nodes {
-            bring_back(self.field, *id).await?;
+            self.field.bring_back(*id).await?;
         }
         fault.what = format!("a flipped bit in the log of {}: {}", named(nodes), places.join(", "));
         Ok(self.over(fault))

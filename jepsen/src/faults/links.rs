@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Nemesis, Scene, named};
+use super::{Scene, named};
 use crate::history::Fault;
+use crate::nemesis::Nemesis;
 use crate::plan::{Shape, pairs};
 use crate::wires::Trouble;
 

@@ -8,9 +8,10 @@ use ringfence_wire::Role;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{Nemesis, Scene, named};
+use super::{Scene, named};
 use crate::field::Field;
 use crate::history::Fault;
+use crate::nemesis::Nemesis;
 
 /// How long it may take to take a node in anew. Other faults may go on meanwhile.
 const BACK_WITHIN: Duration = Duration::from_secs(120);
@@ -41,7 +42,7 @@ impl Scene<'_> {
             }
         }
         for id in nodes {
-            bring_back(self.field, *id).await?;
+            self.field.bring_back(*id).await?;
         }
         Ok(self.over(fault))
     }
@@ -63,57 +64,62 @@ impl Scene<'_> {
     }
 }
 
-/// Takes in a node whose data is gone, or as good as gone: the member that it was is removed, and it is added again, with
-/// nothing. It is back once it votes and keeps up with the others.
-pub(crate) async fn bring_back(field: &Field, id: u64) -> anyhow::Result<()> {
-    field.cluster().node(id).kill()?;
-    remove(field, id).await?;
-    field.start_anew(id)?;
-    take_in(field, id).await?;
-    field.has_data_again(id);
-    Ok(())
-}
+impl Field {
+    /// Takes in a node whose data is gone, or as good as gone: the member that it was is removed, and it is added again, with
+    /// nothing. It is back once it votes and keeps up with the others.
+    pub(crate) async fn bring_back(&self, id: u64) -> anyhow::Result<()> {
+        self.cluster().node(id).kill()?;
+        self.remove(id).await?;
+        self.start_anew(id)?;
+        self.take_in(id).await?;
+        self.has_data_again(id);
+        Ok(())
+    }
 
-/// Removes a member, which need not answer.
-pub(super) async fn remove(field: &Field, id: u64) -> anyhow::Result<()> {
-    let remove = || ask(field, id, "DELETE", format!("/v1/cluster/members/{id}"), String::new());
-    Ok(until(BACK_WITHIN, format!("node {id} is removed"), remove).await?)
-}
+    /// Removes a member, which need not answer.
+    pub(crate) async fn remove(&self, id: u64) -> anyhow::Result<()> {
+        let remove = || ask(self, id, "DELETE", format!("/v1/cluster/members/{id}"), String::new());
+        Ok(until(BACK_WITHIN, format!("node {id} is removed"), remove).await?)
+    }
 
-/// Adds a node that waits for it, and waits until it votes and keeps up.
-pub(crate) async fn take_in(field: &Field, id: u64) -> anyhow::Result<()> {
-    let node = field.cluster().node(id);
-    let peer = node.advertised().to_string();
-    let body = json!({ "id": id, "peer": peer }).to_string();
-    let add = || ask(field, id, "POST", "/v1/cluster/members".to_owned(), body.clone());
-    until(BACK_WITHIN, format!("node {id} is added"), add).await.with_context(|| {
-        format!("node {id}, which is no member; its log ends in: {}", node.log().lines().last().unwrap_or(""))
-    })?;
-    let votes = async || {
-        for other in others(field, id) {
-            if let Ok(Reply::Done { body: view, .. }) = other.cluster().await {
-                let votes = view.members.get(&id).filter(|member| member.voter);
-                let lag = votes.and_then(|member| member.lag_entries);
-                if view.role == Role::Leader && lag.is_some_and(|lag| lag <= LAG_ENTRIES) {
-                    return Some(());
+    /// Adds a node that waits for it, and waits until it votes and keeps up.
+    pub(crate) async fn take_in(&self, id: u64) -> anyhow::Result<()> {
+        let node = self.cluster().node(id);
+        let peer = node.advertised().to_string();
+        let body = json!({ "id": id, "peer": peer }).to_string();
+        let add = || ask(self, id, "POST", "/v1/cluster/members".to_owned(), body.clone());
+        until(BACK_WITHIN, format!("node {id} is added"), add).await.with_context(|| {
+            format!(
+                "node {id}, which is no member; its log ends in: {}",
+                node.log().lines().last().unwrap_or("")
+            )
+        })?;
+        let votes = async || {
+            for other in others(self, id) {
+                if let Ok(Reply::Done { body: view, .. }) = other.cluster().await {
+                    let votes = view.members.get(&id).filter(|member| member.voter);
+                    let lag = votes.and_then(|member| member.lag_entries);
+                    if view.role == Role::Leader && lag.is_some_and(|lag| lag <= LAG_ENTRIES) {
+                        return Some(());
+                    }
                 }
             }
-        }
-        sleep(AGAIN).await;
-        None
-    };
-    Ok(until(BACK_WITHIN, format!("node {id} votes and keeps up"), votes).await?)
-}
+            sleep(AGAIN).await;
+            None
+        };
+        Ok(until(BACK_WITHIN, format!("node {id} votes and keeps up"), votes).await?)
+    }
 
-/// Makes `to` the leader.
-pub(super) async fn lead(field: &Field, to: u64) -> anyhow::Result<()> {
-    let body = json!({ "to": to }).to_string();
-    let leads = async || {
-        // 0 is no node: all are asked.
-        ask(field, 0, "POST", "/v1/cluster/transfer".to_owned(), body.clone()).await?;
-        (field.leader().await == Some(to)).then_some(())
-    };
-    Ok(until(LEADS_WITHIN, format!("node {to} leads"), leads).await?)
+    /// Makes `to` the leader.
+    pub(crate) async fn lead(&self, to: u64) -> anyhow::Result<()> {
+        let body = json!({ "to": to }).to_string();
+        let leads = async || {
+            // 0 is no node: all are asked.
+            ask(self, 0, "POST", "/v1/cluster/transfer".to_owned(), body.clone()).await?;
+            (self.leader().await == Some(to)).then_some(())
+        };
+        Ok(until(LEADS_WITHIN, format!("node {to} leads"), leads).await?)
+    }
 }
 
 fn others(field: &Field, id: u64) -> impl Iterator<Item = Client> {

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Nemesis, Scene, named};
+use super::{Scene, named};
 use crate::history::Fault;
+use crate::nemesis::Nemesis;
 
 /// How often clocks jump back and forth.
 const STROBE: Duration = Duration::from_millis(100);

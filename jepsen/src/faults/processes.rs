@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{Nemesis, Scene, named};
+use super::{Scene, named};
 use crate::history::Fault;
+use crate::nemesis::Nemesis;
 
 impl Scene<'_> {
     pub(super) async fn kill(self, nodes: &[u64], lasts: Duration) -> anyhow::Result<Vec<Fault>> {

@@ -9,9 +9,9 @@ use anyhow::{Context, bail, ensure};
 use ringfence_harness::Reply;
 use tokio::time::sleep;
 
-use super::members::{lead, remove, take_in};
-use super::{Nemesis, Scene};
+use super::Scene;
 use crate::history::Fault;
+use crate::nemesis::Nemesis;
 use crate::plan::pairs;
 use crate::wires::Trouble;
 
@@ -32,17 +32,17 @@ impl Scene<'_> {
         let fault = self.begun(Nemesis::Replace, nodes, "");
         let others: Vec<u64> = all.iter().copied().filter(|other| *other != id).collect();
         for other in &others {
-            lead(field, *other).await?;
+            field.lead(*other).await?;
         }
         let node = field.cluster().node(id);
         let (then, _) = field.look(node).await.context("it does not answer before it is frozen")?;
         node.stop()?;
         node.stands_still().await?;
         field.lose(id);
-        remove(field, id).await?;
+        field.remove(id).await?;
         field.leave_behind(id).await?;
         field.start_anew(id)?;
-        take_in(field, id).await?;
+        field.take_in(id).await?;
         field.has_data_again(id);
 
         let before = field.term().await.context("nobody tells its term")?;
@@ -61,7 +61,7 @@ impl Scene<'_> {
         sleep(lasts).await;
         field.wires().ease(Trouble::Cut)?;
         for other in &all {
-            lead(field, *other).await?;
+            field.lead(*other).await?;
         }
         let after = field.term().await.context("nobody tells its term")?;
         ensure!(after > before, "nobody was elected while the old process of node {id} was awake");

@@ -8,8 +8,9 @@ use ringfence_harness::Injection;
 use ringfence_wire::{LeaseId, MAX_BATCH};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Nemesis, Scene, named};
+use super::{Scene, named};
 use crate::history::Fault;
+use crate::nemesis::Nemesis;
 
 /// How often a node is looked at that is expected to end.
 const LOOK: Duration = Duration::from_millis(50);

@@ -6,8 +6,9 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::time::sleep;
 
-use super::{Nemesis, Scene};
+use super::Scene;
 use crate::history::Fault;
+use crate::nemesis::Nemesis;
 
 impl Scene<'_> {
     /// It writes every command to its disk, so it comes back with what it had.
