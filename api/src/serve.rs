@@ -260,7 +260,9 @@ mod tests {
         let connections = Connections::new(100);
         let (stop, stopping) = watch::channel(false);
         let (go_on, gate) = std::sync::mpsc::channel::<()>();
-        threads.serve(async move { drop(gate.recv()) });
+        threads.serve(async move {
+            let _ = gate.recv();
+        });
         let answer = async |_, _from| Ok(().into_response());
         let serving = serve(listener, threads, Arc::clone(&connections), answer, stopping, SILENCE);
         let serving = tokio::spawn(serving);

@@ -152,7 +152,12 @@ mod tests {
     fn a_thread_that_blocks_is_not_waited_for() {
         let threads = Threads::start(1).unwrap();
         let (go_on, gate) = mpsc::channel::<()>();
-        threads.serve(async move { drop(gate.recv()) });
+        let (begun, begins) = mpsc::channel();
+        threads.serve(async move {
+            begun.send(()).unwrap();
+            let _ = gate.recv();
+        });
+        begins.recv_timeout(SOON).unwrap();
         assert!(!threads.end(Duration::from_millis(50)));
         drop(go_on);
         assert!(threads.end(SOON));
