@@ -1,4 +1,4 @@
-//! What the cluster answers, as JSON says it.
+//! The bodies of answers.
 
 use std::num::NonZeroU32;
 
@@ -13,25 +13,25 @@ pub struct Grant {
     pub lease_id: LeaseId,
     /// Always `granted`.
     pub state: GrantState,
-    /// The fencing token, the same for all its keys.
+    /// The fencing token, one for all keys.
     pub token: Token,
     /// The public label.
     pub holder: Option<Holder>,
     /// The time-to-live, in milliseconds.
     pub ttl_ms: u32,
-    /// How long it surely lives on, in milliseconds from when the request was sent; `None` in a local read.
+    /// How long it certainly lives, in milliseconds from when the request was sent; `None` in a local read.
     pub expires_in_ms: Option<u64>,
-    /// The keys, in the order they were asked for.
+    /// The keys, in the order of the request.
     pub keys: Vec<GrantedKey>,
 }
 
-/// A [`Grant`] where grants are answered once their fences stand in the mirror.
+/// A [`Grant`] from a cluster that answers grants once their fences are in the mirror.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MirroredGrant {
     /// The grant.
     #[serde(flatten)]
     pub grant: Grant,
-    /// Whether they do; `false` where that took too long, or is not known.
+    /// Whether they are; `false` if that took too long, or is not known.
     pub mirrored: bool,
 }
 
@@ -48,11 +48,11 @@ pub enum GrantState {
 pub struct GrantedKey {
     /// The key.
     pub key: Key,
-    /// How it is held.
+    /// Its mode.
     pub mode: ModeName,
-    /// With which limit.
+    /// The limit of a shared mode.
     pub limit: Option<NonZeroU32>,
-    /// The lowest token that may still be alive on it.
+    /// The lowest token that may still be live on it.
     pub fence: Token,
 }
 
@@ -63,8 +63,7 @@ pub struct Waiting {
     pub lease_id: LeaseId,
     /// Always `waiting`.
     pub state: WaitingState,
-    /// How many earlier waiters stand before it in the longest of its queues. They are counted up to 100: 100 means that
-    /// many or more.
+    /// How many waiters are ahead in the longest of its queues, counted up to 100: 100 means 100 or more.
     pub ahead: u64,
 }
 
@@ -76,7 +75,7 @@ pub enum WaitingState {
     Waiting,
 }
 
-/// A live lease that stands in the way of another.
+/// A live lease that blocks another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocker {
     /// The key that it holds.
@@ -85,60 +84,60 @@ pub struct Blocker {
     pub token: Token,
     /// Its public label.
     pub holder: Option<Holder>,
-    /// How it holds the key.
+    /// Its mode on the key.
     pub mode: ModeName,
-    /// With which limit.
+    /// The limit of a shared mode.
     pub limit: Option<NonZeroU32>,
-    /// How long it lives on unless renewed, in milliseconds.
+    /// How long it lives unless renewed, in milliseconds.
     pub expires_in_ms: u64,
 }
 
-/// What everybody may see of a key.
+/// The public view of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyView {
     /// The key.
     pub key: Key,
-    /// The lowest token that may still be alive.
+    /// The lowest token that may still be live.
     pub fence: Token,
-    /// The revision of the state that this was read from.
+    /// The revision of the table that this was read from.
     pub revision: Revision,
-    /// Live leases, by token; of very many the oldest 100.
+    /// The live leases by token, at most the oldest 100.
     pub holders: Vec<HolderView>,
-    /// How many further leases hold it.
+    /// How many more leases hold it.
     #[serde(default)]
     pub more_holders: u64,
-    /// The queue, first come first; of very many the first 100.
+    /// The queue, at most the first 100 waiters.
     pub waiters: Vec<WaiterView>,
-    /// How many further leases wait for it.
+    /// How many more leases wait for it.
     #[serde(default)]
     pub more_waiters: u64,
 }
 
-/// A live lease on a key, as everybody may see it.
+/// The public view of a live lease on a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderView {
     /// Its token.
     pub token: Token,
     /// Its public label.
     pub holder: Option<Holder>,
-    /// How it holds the key.
+    /// Its mode on the key.
     pub mode: ModeName,
-    /// With which limit.
+    /// The limit of a shared mode.
     pub limit: Option<NonZeroU32>,
     /// Its time-to-live, in milliseconds.
     pub ttl_ms: u32,
     /// How long it lives on unless renewed, in milliseconds; `None` in a local read.
     pub expires_in_ms: Option<u64>,
-    /// What its holder wishes others to know.
+    /// Public data of its holder.
     pub metadata: Metadata,
 }
 
-/// A waiter on a key, as everybody may see it.
+/// The public view of a waiter on a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaiterView {
     /// Its public label.
     pub holder: Option<Holder>,
-    /// How it wants the key.
+    /// Its mode on the key.
     pub mode: ModeName,
     /// How long it has waited, in milliseconds of cluster time.
     pub waited_ms: u64,
@@ -147,23 +146,23 @@ pub struct WaiterView {
 /// A page of keys that are held or waited for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyList {
-    /// In the order of their bytes.
+    /// The keys, in byte order.
     pub keys: Vec<KeyView>,
-    /// What to give as `after` for the next page; `None` at the end.
+    /// The `after` for the next page; `None` on the last.
     pub next: Option<String>,
-    /// The revision of the first page's view: watching from there leaves no gap.
+    /// The revision of the first page: a watch from there misses nothing.
     pub revision: Revision,
 }
 
-/// What is known of a token.
+/// What is known about a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VerdictName {
     /// The token is dead for good.
     Stale,
-    /// The lease lived at one instant of the call. Licenses no later write.
+    /// The lease was live at one instant of the call. This permits no later write.
     Live,
-    /// Not known to be dead. Never a reason to accept.
+    /// Not known to be dead. This is never a reason to accept.
     Unknown,
 }
 
@@ -183,19 +182,19 @@ pub struct VerdictsAnswer {
     pub results: Vec<Verdict>,
 }
 
-/// What a batch answers, in the order of its operations.
+/// The answer to a batch, in the order of its operations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchAnswer {
     /// One per operation.
     pub results: Vec<BatchResult>,
 }
 
-/// The answer to one operation of a batch: what it would have been on its own.
+/// The answer to one operation of a batch, the same as if it was sent alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchResult {
-    /// The HTTP status that it would have had.
+    /// Its HTTP status.
     pub status: u16,
-    /// The body that it would have had; `None` for 204.
+    /// Its body; `None` for 204.
     pub body: Option<BatchBody>,
 }
 
@@ -203,11 +202,11 @@ pub struct BatchResult {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum BatchBody {
-    /// An acquire that succeeded, where grants wait for the mirror.
+    /// An acquire that was granted, if grants wait for the mirror.
     Mirrored(Box<MirroredGrant>),
-    /// An acquire or a renewal that succeeded.
+    /// An acquire that was granted, or a renewal that succeeded.
     Grant(Box<Grant>),
-    /// An acquire that keeps its place in the queue.
+    /// An acquire that has a place in the queue.
     Waiting(Waiting),
     /// Anything else.
     Problem(Box<Problem>),

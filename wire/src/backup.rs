@@ -3,8 +3,8 @@ use uuid::Uuid;
 
 use crate::{FieldError, Revision};
 
-/// How far a cluster came: what a new one has to know that takes its place. No lease is in it, for a restored cluster holds
-/// none: whoever held one has to acquire anew, and is given a larger token.
+/// How far a cluster came, which is all that a cluster needs to replace it. It contains no leases: after a restore holders
+/// acquire again, and get larger tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Backup {
@@ -12,9 +12,9 @@ pub struct Backup {
     pub format: u32,
     /// The cluster's id.
     pub cluster_id: Uuid,
-    /// The revision that it started at.
+    /// The revision at which it started.
     pub first_revision: Revision,
-    /// Its latest change when the backup was taken: all its tokens were smaller by then, or this.
+    /// Its latest change when the backup was taken. No token was larger.
     pub revision: Revision,
 }
 

@@ -9,21 +9,21 @@ use crate::Revision;
 /// How a node sees itself and the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// The cluster's id, made when it was.
+    /// The cluster's id, drawn when it was founded.
     pub cluster_id: Uuid,
     /// The answering node.
     pub node_id: u64,
-    /// What the answering node is.
+    /// The role of the answering node.
     pub role: Role,
     /// Its term.
     pub term: u64,
-    /// Who leads, as far as it knows.
+    /// The leader, as far as it knows.
     pub leader: Option<u64>,
     /// The index of its last log entry.
     pub last_log_index: Option<u64>,
-    /// Up to where it knows the log to be committed.
+    /// The index up to which it knows the log to be committed.
     pub committed_index: Option<u64>,
-    /// Up to where it has applied the log.
+    /// The index up to which it has applied the log.
     pub applied_index: Option<u64>,
     /// The revision of its table.
     pub revision: Revision,
@@ -35,7 +35,7 @@ pub struct ClusterStatus {
     pub waiters: u64,
     /// The members, by id.
     pub members: BTreeMap<u64, MemberStatus>,
-    /// How its mirror in Redis does, in the mirror's own words; `None` where it keeps none.
+    /// The status of its mirror in Redis, in the mirror's own format; `None` if it has none.
     pub mirror: Option<Value>,
     /// The version of its program.
     pub version: String,
@@ -44,17 +44,17 @@ pub struct ClusterStatus {
 /// A member of the cluster, as a node sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStatus {
-    /// Whether it counts for quorums, or only learns.
+    /// Whether it votes; a learner does not.
     pub voter: bool,
-    /// Where its peers reach it.
+    /// Its address for peers.
     pub peer: String,
-    /// The URL of its HTTP listener, where it has told it to the answering node.
+    /// The URL of its HTTP listener, if the answering node knows it.
     pub url: Option<String>,
-    /// As the leader sees it: how many entries it lacks. `None` where the answering node does not lead.
+    /// How many entries it lacks; `None` unless the answering node leads.
     pub lag_entries: Option<u64>,
 }
 
-/// What a node is.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -62,7 +62,7 @@ pub enum Role {
     Leader,
     /// It follows a leader, or waits for one.
     Follower,
-    /// It wants to lead.
+    /// It asks for votes.
     Candidate,
     /// It receives the log but does not vote.
     Learner,

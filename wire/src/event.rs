@@ -10,6 +10,6 @@ pub enum EndReason {
     Expired,
     /// An operator ended it.
     Revoked,
-    /// The connection of the request that wanted it closed before the answer.
+    /// The connection of its request closed before the answer.
     Abandoned,
 }

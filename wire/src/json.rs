@@ -1,11 +1,11 @@
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 
-/// Untrusted JSON that is not what was asked for.
+/// Why untrusted JSON was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct FieldError {
-    /// Where, as a client would write it (`keys[3].limit`); `None` where no field is to blame.
+    /// The field, as a client would write it (`keys[3].limit`); `None` if no field is to blame.
     pub field: Option<String>,
     /// What is wrong there.
     pub detail: String,
@@ -18,8 +18,8 @@ impl FieldError {
     }
 }
 
-/// The most values that are read. Each costs an allocation or two, and to say which one is wrong costs some times as much:
-/// so this bounds how long a body takes that a stranger sends. A batch within the limits of its fields has fewer.
+/// The most values in a body. Each costs an allocation or two, and finding the field to blame costs several times as much,
+/// so this bounds how long a hostile body takes. A batch within the limits of its fields has fewer.
 pub(crate) const MAX_VALUES: usize = 150_000;
 
 /// Reads `body` as a `T`. An empty body is `{}`.
@@ -29,11 +29,11 @@ pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
         return Err(FieldError { field: None, detail });
     }
     let body = if body.trim_ascii().is_empty() { b"{}".as_slice() } else { body };
-    // To keep track of the path costs about as much as to read: only who is wrong is read so.
+    // Tracking the path costs about as much as reading, so only a wrong body is read that way.
     serde_json::from_slice(body).or_else(|_| with_path(body))
 }
 
-/// How many values there are, or more: every one follows on a comma, or opens a list or an object, or is the first of one.
+/// An upper bound for the number of values: each opens a list or an object, follows a comma, or is the first in one.
 fn values(body: &[u8]) -> usize {
     let (mut values, mut is_text, mut bytes) = (0, false, body.iter());
     while let Some(byte) = bytes.next() {
@@ -63,7 +63,7 @@ fn with_path<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
     Ok(value)
 }
 
-/// serde reports a missing or a repeated field at the object around it: the name stands only in the text.
+/// serde reports a missing or repeated field with the path of its object: only the text has the name.
 fn field_in_text(detail: &str) -> Option<&str> {
     let rest = detail.strip_prefix("missing field `").or_else(|| detail.strip_prefix("duplicate field `"))?;
     rest.split('`').next()

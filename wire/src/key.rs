@@ -5,12 +5,12 @@ use std::str::FromStr;
 use arcstr::ArcStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The name of a thing to protect: 1 to 512 bytes of UTF-8, no control characters, `/` between segments, and no
-/// empty, `.` or `..` segment (URL parsers rewrite those). Cloning one is cheap: the text is shared.
+/// The name of a thing to protect: 1 to 512 bytes of UTF-8 without control characters, in segments separated by `/`. No
+/// segment is empty, `.` or `..`, because URL parsers rewrite those. A clone shares the text and is cheap.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(ArcStr);
 
-/// Why a text is no [`Key`].
+/// Why a text is not a [`Key`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// The empty text.
@@ -36,36 +36,34 @@ impl Key {
         if text.is_empty() {
             return Err(KeyError::Empty);
         }
-        if text.len() > Self::MAX_BYTES {
-            return Err(KeyError::TooLong);
-        }
-        if text.chars().any(char::is_control) {
-            return Err(KeyError::Control);
-        }
-        if text.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
-            return Err(KeyError::Segment);
-        }
+        check(text, Some(text))?;
         Ok(Self(text.into()))
     }
 
-    /// Checks that keys may start with `prefix`: where none can, whoever asks for them is mistaken.
+    /// Checks that a key can start with `prefix`. Asking for a prefix that no key can have is a mistake.
     pub fn check_prefix(prefix: &str) -> Result<(), KeyError> {
-        let whole = match prefix.rsplit_once('/') {
-            _ if prefix.len() > Self::MAX_BYTES => return Err(KeyError::TooLong),
-            _ if prefix.chars().any(char::is_control) => return Err(KeyError::Control),
-            Some((whole, _)) => whole,
-            None => return Ok(()),
-        };
-        if whole.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
-            return Err(KeyError::Segment);
-        }
-        Ok(())
+        check(prefix, prefix.rsplit_once('/').map(|(segments, _)| segments))
     }
 
     /// The text of the key.
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Checks the length and the characters of `text`, and the `segments` that are complete.
+fn check(text: &str, segments: Option<&str>) -> Result<(), KeyError> {
+    if text.len() > Key::MAX_BYTES {
+        return Err(KeyError::TooLong);
+    }
+    if text.chars().any(char::is_control) {
+        return Err(KeyError::Control);
+    }
+    let mut segments = segments.into_iter().flat_map(|segments| segments.split('/'));
+    if segments.any(|segment| matches!(segment, "" | "." | "..")) {
+        return Err(KeyError::Segment);
+    }
+    Ok(())
 }
 
 impl FromStr for Key {
@@ -76,14 +74,14 @@ impl FromStr for Key {
     }
 }
 
-/// Ordered maps of keys can be searched by text.
+/// Ordered maps with keys can be searched by text.
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
         &self.0
     }
 }
 
-/// Whatever takes text that may be a key takes keys too.
+/// Functions that take the text of a key also take keys.
 impl AsRef<str> for Key {
     fn as_ref(&self) -> &str {
         &self.0
@@ -122,7 +120,8 @@ impl<'de> Deserialize<'de> for Key {
                 Key::new(text).map_err(E::custom)
             }
         }
-        deserializer.deserialize_str(Visitor)
+        // Not `deserialize_str`: that makes postcard keep all texts of a message that it reads from a stream.
+        deserializer.deserialize_string(Visitor)
     }
 }
 
@@ -131,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_what_a_url_path_can_carry_unchanged() {
+    fn a_key_survives_in_a_url_path() {
         for good in ["a", "orders/42", "ä/ö ü", "a.b/..c", &"x".repeat(512)] {
             assert_eq!(Key::new(good).expect(good).as_str(), good);
         }
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_what_a_key_can_start_with() {
+    fn a_prefix_is_legal_if_a_key_can_start_with_it() {
         let most = "x".repeat(512);
         for good in ["", "a", "a/", "a/.", "a/..", "..", "a.b/..c", "ä/ö ü", &most] {
             assert_eq!(Key::check_prefix(good), Ok(()), "{good:?}");

@@ -4,12 +4,12 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize};
 use uuid::Uuid;
 
-/// A lease's handle: a UUID chosen by the client. It makes a repeated request harmless, and whoever knows it can renew
-/// and release; so it never stands in a public view.
+/// A lease's handle: a UUID chosen by the client, which makes a repeated request harmless. Anybody who knows it can renew
+/// and release the lease, so it is in no public view.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct LeaseId(Uuid);
 
-/// The text is no UUID, or the nil UUID (the one that forgetful programs share).
+/// The text is not a UUID, or is the nil UUID (which programs share that forget to draw one).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a lease_id is a UUID other than the nil UUID, as 0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10")]
 pub struct LeaseIdError;
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_uuids_other_than_nil_are_ids() {
+    fn an_id_is_a_plain_uuid_and_not_nil() {
         let id: LeaseId = "0B6F3A525CC54B0E9C1E2A6F1D3C7E10".parse().expect("32 hexadecimal digits");
         assert_eq!(id.to_string(), "0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10");
         assert_eq!(id.to_string().parse(), Ok(id));

@@ -1,12 +1,11 @@
-//! The words of Ringfence: what a client, a node and a storage backend say to each other.
+//! The types that clients, nodes and storage backends of Ringfence exchange.
 //!
-//! Everything here is data that has already been checked. A [`Key`] that exists is a legal key, a [`Ttl`] is in
-//! range, an [`AcquireRequest`] names no key twice; so no room behind the door checks them again. Reading untrusted
-//! JSON goes through [`from_json`], which names the field that was wrong as a client would write it
-//! (`keys[3].limit`).
+//! A value here is checked: a [`Key`] is legal, a [`Ttl`] is in range. What a type alone cannot say (no key twice in an
+//! [`AcquireRequest`]) is checked once, by `check()`, where the request is read. Untrusted JSON goes through
+//! [`from_json`], whose errors name the field as a client would write it (`keys[3].limit`).
 //!
-//! Requests and answers have the shape that the HTTP API documents. The plain words ([`Key`], [`LeaseId`],
-//! [`Token`], [`Mode`], [`Grant`] …) can also be encoded by position, for the log and for peers.
+//! Requests and answers have the shape that the HTTP API documents. The basic types ([`Key`], [`LeaseId`], [`Token`],
+//! [`Mode`], [`Grant`] …) also have a compact binary encoding, for the log and for peers.
 
 mod answers;
 mod backup;

@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 pub enum Mode {
     /// Alone.
     Exclusive,
-    /// Together with other shared holders: at most `limit` of them in all (a semaphore), or any number (a read lock).
-    /// Where limits differ on one key, the smallest counts.
+    /// Together with other shared holders: at most `limit` in all (a semaphore), or any number (a read lock). If limits
+    /// differ on one key, the smallest counts.
     Shared {
         /// The largest number of holders, this one included.
         limit: Option<NonZeroU32>,
     },
 }
 
-/// A [`Mode`] as JSON writes it, beside its `limit`.
+/// A [`Mode`] in JSON, where its `limit` is a field of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModeName {
@@ -27,7 +27,7 @@ pub enum ModeName {
 }
 
 impl Mode {
-    /// The word for it.
+    /// Its name in JSON.
     pub fn name(self) -> ModeName {
         match self {
             Self::Exclusive => ModeName::Exclusive,
@@ -35,7 +35,7 @@ impl Mode {
         }
     }
 
-    /// The largest number of holders that this one bears beside it, itself included; `None` for any number.
+    /// The largest number of holders, this one included; `None` for no limit, and for an exclusive one.
     pub fn limit(self) -> Option<NonZeroU32> {
         match self {
             Self::Exclusive => None,

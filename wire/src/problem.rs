@@ -2,34 +2,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Blocker, EndReason, LeaseId, Token};
 
-/// An error as HTTP says it: `application/problem+json`, RFC 9457. Clients switch on `type`.
+/// The body of an HTTP error: `application/problem+json`, RFC 9457. Clients switch on `type`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// Which problem: `urn:ringfence:problem:<name>`.
     #[serde(rename = "type")]
     pub kind: ProblemKind,
-    /// A few words for a person.
+    /// A short text for a person.
     pub title: String,
     /// The HTTP status.
     pub status: u16,
     /// What happened this time, for a person.
     pub detail: String,
-    /// Of an acquire: its lease.
+    /// For an acquire: its lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_id: Option<LeaseId>,
-    /// Of `invalid-request`: where (`keys[3].limit`).
+    /// For `invalid-request`: the field (`keys[3].limit`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// Of `held`: some of the live leases in the way.
+    /// For `held`: some of the live leases that block it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holders: Option<Vec<Blocker>>,
-    /// Of `held`: how many wait in the longest of the queues.
+    /// For `held`: the length of the longest queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiters: Option<u64>,
-    /// Of `lease-gone`: how it ended.
+    /// For `lease-gone`: how it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EndReason>,
-    /// Of `stale-token`: the fence that stands.
+    /// For `stale-token`: the fence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<Token>,
 }
@@ -43,20 +43,20 @@ macro_rules! problems {
         }
 
         impl ProblemKind {
-            /// Every problem there is.
+            /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$kind,)*];
 
-            /// The URN that stands in `type`.
+            /// The URN in `type`.
             pub fn urn(self) -> &'static str {
                 match self { $(Self::$kind => $name,)* }
             }
 
-            /// The HTTP status it comes with.
+            /// Its HTTP status.
             pub fn status(self) -> u16 {
                 match self { $(Self::$kind => $status,)* }
             }
 
-            /// A few words for a person.
+            /// Its title.
             pub fn title(self) -> &'static str {
                 match self { $(Self::$kind => $title,)* }
             }
@@ -71,13 +71,13 @@ problems! {
     Forbidden = "urn:ringfence:problem:forbidden", 403, "Not allowed";
     /// No such route.
     NotFound = "urn:ringfence:problem:not-found", 404, "There is nothing here";
-    /// A lease never seen, or forgotten.
+    /// A lease that is unknown, or was forgotten.
     UnknownLease = "urn:ringfence:problem:unknown-lease", 404, "The lease is not known";
     /// The route exists, for another method.
     MethodNotAllowed = "urn:ringfence:problem:method-not-allowed", 405, "The method is not allowed here";
     /// Tried once, and a key was not free.
     Held = "urn:ringfence:problem:held", 409, "A key is not free";
-    /// Waited in vain.
+    /// The wait timed out.
     WaitTimeout = "urn:ringfence:problem:wait-timeout", 409, "Waited in vain";
     /// The same lease_id with other keys.
     LeaseMismatch = "urn:ringfence:problem:lease-mismatch", 409, "The lease_id belongs to a lease with other keys";
@@ -85,19 +85,19 @@ problems! {
     NotGranted = "urn:ringfence:problem:not-granted", 409, "The lease still waits";
     /// A revoke of a token that is not live on that key.
     NotLive = "urn:ringfence:problem:not-live", 409, "The token is not live";
-    /// The members of the cluster cannot be changed so, or not now: nothing has changed.
+    /// The members of the cluster cannot be changed like this, or not now. Nothing has changed.
     MembersRefused = "urn:ringfence:problem:members-refused", 409, "The members stay as they are";
-    /// A watch that asks for changes that are not kept any more, or for some after the latest.
+    /// A watch from a revision that is no longer kept, or that is yet to come.
     HistoryGone = "urn:ringfence:problem:history-gone", 410, "The changes cannot be told from there";
     /// The lease ended; see `reason`.
     LeaseGone = "urn:ringfence:problem:lease-gone", 410, "The lease has ended";
-    /// A guard's: the token is below the fence, and nothing was done; see `fence`.
+    /// From a guard: the token is below the fence, and nothing was done; see `fence`.
     StaleToken = "urn:ringfence:problem:stale-token", 412, "The token is stale";
     /// A body over 1 MiB.
     TooLarge = "urn:ringfence:problem:too-large", 413, "The body is too large";
-    /// The request names a host that the node does not go by.
+    /// The request names a host that is not the node's.
     Misdirected = "urn:ringfence:problem:misdirected", 421, "The request is for another host";
-    /// A guard's: the request shows no token.
+    /// From a guard: the request has no token.
     TokenRequired = "urn:ringfence:problem:token-required", 428, "A token is required";
     /// A full queue, or a quota; see the header `Retry-After`.
     Overloaded = "urn:ringfence:problem:overloaded", 429, "Too much is waiting already";
@@ -108,7 +108,7 @@ problems! {
 }
 
 impl ProblemKind {
-    /// Whether it is the answer of a guarded resource, and never of the cluster.
+    /// Whether it comes from a guarded resource, and never from the cluster.
     pub fn is_of_a_guard(self) -> bool {
         matches!(self, Self::StaleToken | Self::TokenRequired)
     }
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_reads_back_as_it_was_written() {
+    fn a_problem_survives_json() {
         for &kind in ProblemKind::ALL {
             let mut problem = Problem::new(kind, "why");
             problem.reason = Some(EndReason::Expired);

@@ -1,4 +1,4 @@
-//! What a client asks for, as JSON says it. Unknown fields are refused by name.
+//! The bodies of requests. Unknown fields are refused by name.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +13,7 @@ pub const MAX_KEYS: usize = 64;
 /// The most operations, lease ids or checks in one request.
 pub const MAX_BATCH: usize = 1_000;
 
-/// One key that a lease wants, and how. In JSON a string (exclusive) or `{"key","mode","limit"}`.
+/// A key of a lease and its mode. In JSON a string (exclusive) or `{"key","mode","limit"}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The thing to protect.
@@ -26,7 +26,7 @@ pub struct Claim {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct AcquireRequest {
-    /// 1 to [`MAX_KEYS`] keys, none twice; granted all or nothing.
+    /// 1 to [`MAX_KEYS`] keys, none twice, granted together or not at all.
     pub keys: Vec<Claim>,
     /// The time-to-live.
     #[serde(default)]
@@ -34,13 +34,13 @@ pub struct AcquireRequest {
     /// How long to wait in the queue; 0 tries once.
     #[serde(default)]
     pub wait_ms: Wait,
-    /// Keep the place in the queue for 5 s after the wait, for the next PUT.
+    /// Whether to keep the place in the queue for 5 s after the wait, for the next PUT.
     #[serde(default)]
     pub keep_place: bool,
     /// A public label.
     #[serde(default)]
     pub holder: Option<Holder>,
-    /// What the holder wishes others to know.
+    /// Public data of the holder.
     #[serde(default)]
     pub metadata: Metadata,
 }
@@ -49,7 +49,7 @@ pub struct AcquireRequest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct RenewRequest {
-    /// A new time-to-live; without it the lease's own.
+    /// A new time-to-live; by default the lease's own.
     #[serde(default)]
     pub ttl_ms: Option<Ttl>,
 }
@@ -78,12 +78,12 @@ pub struct RevokeRequest {
 pub struct AddMemberRequest {
     /// The new node's id, from 1.
     pub id: u64,
-    /// Where its peers reach it: `host:port`.
+    /// Its address for peers: `host:port`.
     pub peer: String,
 }
 
 impl AddMemberRequest {
-    /// Checks what the types do not.
+    /// Checks the id and the address.
     pub fn check(&self) -> Result<(), FieldError> {
         if self.id == 0 {
             return Err(FieldError::new("id", "a node's id is at least 1"));
@@ -100,7 +100,7 @@ impl AddMemberRequest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct TransferRequest {
-    /// The voter that is to lead; without it the one that lacks the least of the log.
+    /// The voter to transfer to; by default the one that lacks the fewest entries.
     #[serde(default)]
     pub to: Option<u64>,
 }
@@ -109,7 +109,7 @@ pub struct TransferRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct BatchRequest {
-    /// At most [`MAX_BATCH`], each on its own.
+    /// At most [`MAX_BATCH`] operations, independent of each other.
     pub operations: Vec<Operation>,
 }
 
@@ -117,7 +117,7 @@ pub struct BatchRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
-    /// Acquire, without waiting for it.
+    /// Acquire without waiting.
     Acquire(BatchAcquire),
     /// Renew.
     Renew(BatchRenew),
@@ -125,7 +125,7 @@ pub enum Operation {
     Release(BatchRelease),
 }
 
-/// An acquire in a batch: it is answered at once.
+/// An acquire in a batch, which is answered at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct BatchAcquire {
@@ -136,7 +136,7 @@ pub struct BatchAcquire {
     /// As in [`AcquireRequest`].
     #[serde(default)]
     pub ttl_ms: Ttl,
-    /// Take a place in the queue if it is not granted at once, and keep it for 5 s, for a PUT that waits.
+    /// Whether to take a place in the queue if it is not granted at once, and keep it for 5 s, for a PUT that waits.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_place: bool,
     /// As in [`AcquireRequest`].
@@ -170,7 +170,7 @@ pub struct BatchRelease {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct Check {
-    /// The key that the token was granted for.
+    /// The key.
     pub key: Key,
     /// The token.
     pub token: Token,
@@ -180,10 +180,10 @@ pub struct Check {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct ValidateRequest {
-    /// Of a single check.
+    /// For a single check.
     #[serde(default)]
     pub key: Option<Key>,
-    /// Of a single check.
+    /// For a single check.
     #[serde(default)]
     pub token: Option<Token>,
     /// At most [`MAX_BATCH`] checks.
@@ -192,7 +192,7 @@ pub struct ValidateRequest {
 }
 
 impl Claim {
-    /// Checks the number of `claims` and that no key stands in them twice. `path` is where they stand in the request.
+    /// Checks the number of keys, and that none comes twice. `path` is their field in the request.
     fn check_all(claims: &[Self], path: &str) -> Result<(), FieldError> {
         if claims.is_empty() || claims.len() > MAX_KEYS {
             return Err(FieldError::new(
@@ -202,16 +202,14 @@ impl Claim {
         }
         let mut seen = BTreeSet::new();
         match claims.iter().position(|claim| !seen.insert(&claim.key)) {
-            Some(twice) => {
-                Err(FieldError::new(format!("{path}[{twice}]"), "no key may stand in a lease twice"))
-            }
+            Some(twice) => Err(FieldError::new(format!("{path}[{twice}]"), "a lease has no key twice")),
             None => Ok(()),
         }
     }
 }
 
 impl AcquireRequest {
-    /// What JSON's shape alone does not say: the number of keys, and that none stands twice.
+    /// Checks the number of keys, and that none comes twice.
     pub fn check(&self) -> Result<(), FieldError> {
         Claim::check_all(&self.keys, "keys")
     }
@@ -238,7 +236,7 @@ impl BatchRequest {
 }
 
 impl ValidateRequest {
-    /// The checks asked for, and whether it was the form with a single one.
+    /// The checks, and whether the request has the form with a single one.
     pub fn checks(self) -> Result<(Vec<Check>, bool), FieldError> {
         match self {
             Self { key: Some(key), token: Some(token), checks: None } => {
@@ -248,13 +246,11 @@ impl ValidateRequest {
                 check_batch(checks.len(), "checks")?;
                 Ok((checks, false))
             }
-            Self { checks: Some(_), .. } => {
-                Err(FieldError::new("checks", "stands alone, without `key` and `token`"))
-            }
+            Self { checks: Some(_), .. } => Err(FieldError::new("checks", "goes without `key` and `token`")),
             Self { key: None, .. } => {
                 Err(FieldError::new("key", "missing: give `key` and `token`, or `checks`"))
             }
-            Self { token: None, .. } => Err(FieldError::new("token", "missing beside `key`")),
+            Self { token: None, .. } => Err(FieldError::new("token", "missing: `key` needs a `token`")),
         }
     }
 }
@@ -266,7 +262,7 @@ fn check_batch(len: usize, path: &str) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// serde takes a list for a struct, too, and its items for the fields in their order. These are read from objects only.
+/// serde also reads a struct from a list of its fields. These are read from objects only.
 macro_rules! objects {
     ($($name:ident)*) => {$(
         impl Serialize for $name {
@@ -360,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acquire_needs_no_more_than_its_keys() {
+    fn an_acquire_needs_only_keys() {
         let request: AcquireRequest =
             from_json(br#"{"keys":["a",{"key":"b","mode":"shared","limit":2}]}"#).unwrap();
         request.check().unwrap();
@@ -371,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_field_is_named_as_the_client_wrote_it() {
+    fn an_error_names_the_field_as_the_client_wrote_it() {
         for (json, field, word) in [
             (r#"{"keys":["a","b","c",7]}"#, "keys[3]", "a key as a string"),
             (r#"{"keys":["a","/b"]}"#, "keys[1]", "segment"),
@@ -398,11 +394,11 @@ mod tests {
         }
         let (field, _) = field_of::<BatchRequest>(r#"{"operations":[{"renew":{"lease_id":"x"}}]}"#);
         assert_eq!(field, "operations[0].renew.lease_id");
-        assert!(field_of::<AcquireRequest>("{").1.contains("line 1"), "the place of a syntax error is told");
+        assert!(field_of::<AcquireRequest>("{").1.contains("line 1"), "a syntax error has a place");
     }
 
     #[test]
-    fn a_list_is_no_request() {
+    fn a_list_is_not_a_request() {
         let id = "0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10";
         let wrong = |(field, detail): (String, String), expected: &str| {
             assert_eq!(field, expected, "{detail}");
@@ -424,16 +420,16 @@ mod tests {
     }
 
     #[test]
-    fn a_body_of_very_many_values_is_not_read() {
+    fn a_body_with_too_many_values_is_refused() {
         let list = |count| format!(r#"{{"keys":[{}"a"]}}"#, r#""a,[{\",","#.repeat(count - 2));
         let error = from_json::<AcquireRequest>(list(MAX_VALUES + 1).as_bytes()).err().unwrap();
         assert!(error.field.is_none() && error.detail.contains("150,000 values"), "{error}");
         let read: AcquireRequest = from_json(list(MAX_VALUES).as_bytes()).unwrap();
-        assert_eq!(read.keys.len(), MAX_VALUES - 1, "as many are read");
+        assert_eq!(read.keys.len(), MAX_VALUES - 1, "the limit itself is read");
     }
 
     #[test]
-    fn no_key_stands_in_a_lease_twice() {
+    fn a_duplicate_key_is_refused() {
         let twice: AcquireRequest = from_json(br#"{"keys":["a","b",{"key":"a","mode":"shared"}]}"#).unwrap();
         assert_eq!(twice.check().unwrap_err().field.as_deref(), Some("keys[2]"));
         let none: AcquireRequest = from_json(br#"{"keys":[]}"#).unwrap();
@@ -441,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn validation_takes_one_check_or_many_but_not_both() {
+    fn validation_takes_one_check_or_many_and_not_both() {
         let one: ValidateRequest = from_json(br#"{"key":"a","token":7}"#).unwrap();
         assert!(one.checks().unwrap().1);
         let many: ValidateRequest =

@@ -4,7 +4,7 @@ use std::fmt;
 use arcstr::ArcStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A public label of who holds: at most 256 bytes. Cloning one is cheap: the text is shared.
+/// A public label of a holder: at most 256 bytes. A clone shares the text and is cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder(ArcStr);
 
@@ -12,7 +12,7 @@ impl Holder {
     /// The longest label, in bytes of UTF-8.
     pub const MAX_BYTES: usize = 256;
 
-    /// Checks `text` and makes a label of it; `None` where it is too long.
+    /// Checks `text` and makes a label of it; `None` if it is too long.
     pub fn new(text: &str) -> Option<Self> {
         (text.len() <= Self::MAX_BYTES).then(|| Self(text.into()))
     }
@@ -36,16 +36,16 @@ impl<'de> Deserialize<'de> for Holder {
     }
 }
 
-/// What a holder wishes others to know: string to string, 4 KiB in all.
+/// Public data of a holder: string to string, 4 KiB in all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Metadata(BTreeMap<String, String>);
 
 impl Metadata {
-    /// The most that names and values may have together, in bytes of UTF-8.
+    /// The limit for all names and values together, in bytes of UTF-8.
     pub const MAX_BYTES: usize = 4096;
 
-    /// Checks the sizes; `None` where they are too large.
+    /// Checks the size; `None` if it is too large.
     pub fn new(entries: BTreeMap<String, String>) -> Option<Self> {
         let bytes: usize = entries.iter().map(|(name, value)| name.len() + value.len()).sum();
         (bytes <= Self::MAX_BYTES).then_some(Self(entries))
@@ -56,7 +56,7 @@ impl Metadata {
         &self.0
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

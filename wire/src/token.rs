@@ -2,14 +2,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The number of changes (grants, ends, places taken in a queue) that the cluster has made so far. It only rises.
-/// Below 2^53, so that every JSON reader keeps it exact.
+/// The number of changes that the cluster has made: grants, ends, places taken in a queue. It only rises, and stays below
+/// 2^53, so that every JSON reader represents it exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Revision(pub u64);
 
-/// The fencing token of a grant: the [`Revision`] that the grant made. A key's *fence*, the lowest token that may
-/// still be alive, is a `Token` too.
+/// The fencing token of a grant: the [`Revision`] that the grant made. A key's *fence*, the lowest token that may still
+/// be live, is a `Token` too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Token(pub u64);

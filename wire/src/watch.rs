@@ -1,4 +1,4 @@
-//! What a watch tells, one server-sent event for each change.
+//! A watch: one server-sent event for each change.
 
 use std::num::NonZeroU32;
 
@@ -14,7 +14,7 @@ pub enum WatchEventName {
     Granted,
     /// It took its place in the queue.
     Queued,
-    /// It was live, and its holder gave it back or, with the reason `abandoned`, never learnt of it.
+    /// It was live, and its holder released it or, with the reason `abandoned`, never learned of it.
     Released,
     /// It was live, and its time-to-live ran out.
     Expired,
@@ -25,11 +25,11 @@ pub enum WatchEventName {
 }
 
 impl WatchEventName {
-    /// Every name there is.
+    /// All names.
     pub const ALL: &[Self] =
         &[Self::Granted, Self::Queued, Self::Released, Self::Expired, Self::Revoked, Self::Left];
 
-    /// The name, as it stands after `event:`.
+    /// The name, as written after `event:`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Granted => "granted",
@@ -47,13 +47,13 @@ impl WatchEventName {
 pub struct WatchEvent {
     /// The number of the change; the id of the event too.
     pub revision: Revision,
-    /// Those of the lease's keys that start with the prefix, in the order they were asked for.
+    /// The keys of the lease that start with the prefix, in the order of the request.
     pub keys: Vec<WatchedKey>,
     /// The lease's token; `None` for one that waits, or left the queue.
     pub token: Option<Token>,
     /// Its public label.
     pub holder: Option<Holder>,
-    /// How it ended or left; `None` for a grant, a place in the queue, and a wait that ran out.
+    /// Why it ended or left; `None` for a grant, a place in the queue, and a wait that ran out.
     pub reason: Option<EndReason>,
 }
 
@@ -62,20 +62,20 @@ pub struct WatchEvent {
 pub struct WatchedKey {
     /// The key.
     pub key: Key,
-    /// How the lease holds it, held it, or wants it.
+    /// The mode of the lease.
     pub mode: ModeName,
-    /// With which limit.
+    /// The limit of a shared mode.
     pub limit: Option<NonZeroU32>,
-    /// The lowest token that may be alive on it after this change: every one below is dead.
+    /// The lowest token that may be live after this change: all below are dead.
     pub fence: Token,
 }
 
-/// The data of the event `cut-off`, the last of a watch that the node ends by itself.
+/// The data of the event `cut-off`, the last event when the node ends a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CutOff {
-    /// Everything up to here was told.
+    /// Everything up to here was sent.
     pub revision: Revision,
-    /// Why the rest was not.
+    /// Why the rest is not.
     pub reason: CutOffReason,
 }
 
@@ -83,9 +83,9 @@ pub struct CutOff {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CutOffReason {
-    /// It was read so slowly that what comes next is no longer kept.
+    /// The client read so slowly that the next change is no longer kept.
     TooSlow,
-    /// The node, which had fallen behind, took over a state without the changes that led to it.
+    /// The node had fallen behind, and installed a snapshot without the changes that led to it.
     StateReplaced,
 }
 
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_reads_back_as_it_was_written() {
+    fn an_event_survives_json() {
         let event = WatchEvent {
             revision: Revision(7),
             keys: vec![WatchedKey {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_the_same_in_json() {
+    fn a_name_is_its_json() {
         for &name in WatchEventName::ALL {
             assert_eq!(serde_json::to_value(name).unwrap(), name.as_str());
         }
