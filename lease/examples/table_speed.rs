@@ -1,4 +1,4 @@
-//! How fast the table is, and how large: `cargo run --release -p ringfence-lease --example table_speed`.
+//! The speed and the memory of the table: `cargo run --release -p ringfence-lease --example table_speed`.
 //!
 //! It measures the table alone, on one core: no log, no network, entries of up to 1,000 commands.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
@@ -25,7 +25,7 @@ fn one_hot_key() {
     for n in 0..1_000 {
         run(&mut table, 0, vec![acquire(n, &key, Mode::Exclusive, 60_000)]);
     }
-    // Each release grants the next waiter; the one who released joins the tail under a new id.
+    // Each release grants the next waiter, and a new lease joins the tail.
     let rounds = 500_000;
     let spent = run_all(
         &mut table,
@@ -75,7 +75,7 @@ fn a_million_leases() {
     let spent = run_all(&mut table, 2, (0..rounds).map(|n| Command::Renew { lease_id: id(n), ttl: None }));
     println!("    {} renewals a second among them", per_second(rounds, spent));
 
-    // Now one half ends, here and there, and others come: memory in no order, as it is after some time.
+    // Scatter the memory as it is after some time: end every second lease, and grant others.
     run_all(&mut table, 3, (0..rounds).map(|n| Command::Release { lease_id: id(n * 7_919 % count) }));
     run_all(&mut table, 3, (LATER..LATER + rounds).map(|n| acquire(n, &key(n), Mode::Exclusive, 0)));
     run_all(&mut table, 4, (2 * LATER..2 * LATER + 1_500_000).map(|n| Command::Release { lease_id: id(n) }));
@@ -83,10 +83,10 @@ fn a_million_leases() {
     snapshots_while_grants_go_on(table);
 }
 
-/// From here on ids are of leases that came when memory was in no order any more.
+/// Ids from here on belong to leases that were granted into scattered memory.
 const LATER: u64 = 10_000_000;
 
-/// Of 1,000,000 leases and 2,000,000 ended ids.
+/// With 1,000,000 leases and 2,000,000 ended ids.
 fn snapshots_while_grants_go_on(mut table: LeaseTable) {
     println!("    longest of 20 entries of 1,000 renewals: {:?}", longest_renewals(&mut table));
     let (frozen, spent) = timed(|| table.freeze());
@@ -115,7 +115,7 @@ fn longest_renewals(table: &mut LeaseTable) -> Duration {
     (0..20).map(|n| run(table, table.at_ms() + 1, entry(n * 7))).max().unwrap()
 }
 
-/// The longest apply of five rounds, in that round where it was shortest: other programs run too.
+/// The longest apply of the best of five rounds, as other programs run too.
 fn keys_of_a_hundred_thousand_expire() {
     let rounds: Vec<_> = (0..5).map(|_| longest_of_a_hundred_thousand_ends()).collect();
     let (entries, longest) = rounds.into_iter().min_by_key(|&(_, longest)| longest).unwrap();
@@ -176,7 +176,7 @@ fn key(n: u64) -> Key {
     Key::new(&format!("accounts/{:023}", mix(n))).unwrap()
 }
 
-/// As scattered as random ids are.
+/// As scattered as random ids.
 fn id(n: u64) -> LeaseId {
     LeaseId::from_u128(u128::from(mix(n)) << 64 | u128::from(mix(!n))).unwrap()
 }

@@ -1,74 +1,74 @@
 use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
 use serde::{Deserialize, Serialize};
 
-/// One wish to change the table. Everything that a decision depends on stands in it; the time stands beside it.
+/// A request to change the table. Apart from the time, it has everything that the decision depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// Starts a new table's numbering: the next change gets the revision after this one. Without effect once anything
-    /// was numbered.
+    /// Starts the numbering of a new table: the next change gets the revision after this one. Ignored once anything was
+    /// numbered.
     Start {
-        /// The revision to count on from.
+        /// The revision to start above.
         revision: Revision,
     },
-    /// Grant the lease, or give it a place in the queue of each of its keys.
+    /// Grants the lease, or puts it into the queues of its keys.
     Acquire(Box<Acquire>),
-    /// The full time-to-live again from now.
+    /// Extends the lease to its full time-to-live from now.
     Renew {
         /// The lease.
         lease_id: LeaseId,
         /// A new time-to-live; `None` keeps the lease's own.
         ttl: Option<Ttl>,
     },
-    /// End the lease, or leave the queue.
+    /// Ends the lease, or leaves the queue.
     Release {
-        /// The lease; an id never seen is remembered as released, and one that ended otherwise is refused as gone.
+        /// The lease. An unknown id is remembered as released; one that ended otherwise is refused as gone.
         lease_id: LeaseId,
     },
-    /// An operator ends the lease that holds `key` with `token`.
+    /// Ends the lease that holds `key` with `token`, on behalf of an operator.
     Revoke {
         /// A key of the lease.
         key: Key,
         /// Its token.
         token: Token,
     },
-    /// The connection of the acquire with this attachment closed before its answer: end the lease, waiting or
-    /// granted, unless another acquire stands for it, or ever a renewal came.
+    /// Ends the lease, granted or waiting, because the connection of this acquire request closed before the answer; unless
+    /// there was another request for it, or a renewal.
     Detach {
         /// The lease.
         lease_id: LeaseId,
-        /// The attachment of the acquire whose connection closed.
+        /// The attachment of the request whose connection closed.
         attachment: Attachment,
     },
 }
 
-/// What an acquire asks for.
+/// The arguments of an acquire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acquire {
     /// The client's handle.
     pub lease_id: LeaseId,
-    /// The keys, none twice, and how each is wanted.
+    /// The keys, none twice, and their modes.
     pub claims: Vec<(Key, Mode)>,
     /// The time-to-live.
     pub ttl: Ttl,
-    /// How long to wait in the queue.
+    /// How long to wait in the queue; 0 tries once.
     pub wait: Wait,
-    /// Whether the place is kept for 5 s beyond the wait.
+    /// Whether to keep the place for 5 s after the wait.
     pub keep_place: bool,
-    /// The public label.
+    /// A public label.
     pub holder: Option<Holder>,
-    /// What the holder wishes others to know.
+    /// Public data of the holder.
     pub metadata: Metadata,
-    /// Which request this is, for a later [`Command::Detach`].
+    /// Identifies this request for a later [`Command::Detach`].
     pub attachment: Attachment,
 }
 
-/// Tells the requests for one lease apart: a number that the serving node draws at random for each.
+/// Tells the acquire requests for one lease apart: a number that the serving node gives to each, from a random start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Attachment(pub u64);
 
 impl Command {
-    /// About how many bytes it takes in the log.
+    /// About how many bytes the command takes in the log.
     pub fn size_hint(&self) -> usize {
         match self {
             Self::Acquire(acquire) => {

@@ -9,11 +9,11 @@ pub struct Event {
     pub lease_id: LeaseId,
     /// What happened to it.
     pub change: Change,
-    /// Its token; `None` for a lease that waits or never was granted.
+    /// Its token; `None` if it was never granted.
     pub token: Option<Token>,
-    /// Its keys in the order they were asked for, how each is claimed, and its fence after this change.
+    /// Its keys in the order of the request, with their modes and their fences after this change.
     pub keys: Vec<(Key, Mode, Token)>,
-    /// The public label.
+    /// Its public label.
     pub holder: Option<Holder>,
 }
 
@@ -22,10 +22,10 @@ pub struct Event {
 pub enum Change {
     /// It was granted, at once or from the queue.
     Granted,
-    /// It took its place in the queue.
+    /// It took its place in the queues of its keys.
     Queued,
     /// It was live and ended.
     Ended(EndReason),
-    /// It waited and left the queue: `None` when its wait ran out.
+    /// It waited and left the queues: `None` if its wait ran out.
     Left(Option<EndReason>),
 }

@@ -3,26 +3,26 @@ use std::sync::Arc;
 use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl};
 
 use crate::Attachment;
-use crate::claims::Claims;
-use crate::puts::{Put, Puts};
+use crate::keys::Keys;
+use crate::requests::{Request, Requests};
 
-/// A lease that is live or waits. A clone has its texts in common with it and costs little.
+/// A lease that is live or waits. A clone shares its texts and is cheap.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     pub(crate) id: LeaseId,
-    pub(crate) claims: Claims,
+    pub(crate) keys: Keys,
     pub(crate) ttl: Ttl,
     pub(crate) holder: Option<Holder>,
-    /// The acquire that it was granted to.
+    /// The acquire request that it was granted to.
     attachment: Attachment,
-    /// Whether that still counts: once another acquire or a renewal came, it never does again. (An `Option` would take eight
-    /// bytes more in every lease.)
+    /// Whether that still counts: not after another acquire or a renewal. (An `Option` would add eight bytes to every
+    /// lease.)
     attached: bool,
-    /// The revision of its grant (its token) or, while it waits, that of the place it took.
+    /// The revision of its grant (its token) or, while it waits, of its place in the queue.
     pub(crate) number: Revision,
-    /// The last instant at which it may not yet be ended: of its time-to-live or, while it waits, of its wait.
+    /// The last instant before it may end: by its time-to-live or, while it waits, by its wait.
     pub(crate) deadline_ms: u64,
-    /// Behind one pointer because most leases have none of it.
+    /// Boxed because most leases have none of it.
     rare: Option<Box<Rare>>,
 }
 
@@ -35,47 +35,37 @@ struct Rare {
 /// What a lease has only while it waits.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitState {
-    /// When it took its place.
     pub(crate) since_ms: u64,
-    /// How many of its keys it does not fit yet.
-    pub(crate) unfit: usize,
-    pub(crate) puts: Puts,
+    /// On how many of its keys it is not admitted yet.
+    pub(crate) blocked: usize,
+    pub(crate) requests: Requests,
 }
 
 impl Lease {
-    /// A lease that is neither live nor waits yet.
-    pub(crate) fn new(
-        id: LeaseId,
-        claims: Claims,
-        ttl: Ttl,
-        holder: Option<Holder>,
-        metadata: Metadata,
-    ) -> Self {
+    /// A lease that is neither live nor waiting yet.
+    pub(crate) fn new(id: LeaseId, keys: Keys, ttl: Ttl, holder: Option<Holder>, metadata: Metadata) -> Self {
+        let metadata = (!metadata.is_empty()).then(|| Arc::new(metadata));
         Self {
             id,
-            claims,
+            keys,
             ttl,
             holder,
             attachment: Attachment(0),
             attached: false,
             number: Revision(0),
             deadline_ms: 0,
-            rare: (!metadata.is_empty())
-                .then(|| Box::new(Rare { metadata: Some(Arc::new(metadata)), wait: None })),
+            rare: metadata.map(|metadata| Box::new(Rare { metadata: Some(metadata), wait: None })),
         }
     }
 
-    /// What its holder wishes others to know.
     pub(crate) fn metadata(&self) -> Option<&Metadata> {
         self.rare.as_ref()?.metadata.as_deref()
     }
 
-    /// Whether it waits.
     pub(crate) fn waits(&self) -> bool {
         self.wait().is_some()
     }
 
-    /// What only a waiter has.
     pub(crate) fn wait(&self) -> Option<&WaitState> {
         self.rare.as_ref()?.wait.as_ref()
     }
@@ -84,44 +74,59 @@ impl Lease {
         self.rare.as_mut()?.wait.as_mut()
     }
 
-    /// It waits from then on, and until its grant. Its deadline is the end of its wait.
-    pub(crate) fn begin_wait(&mut self, since_ms: u64) {
-        let puts = Puts::one(Put { attachment: self.attachment(), until_ms: self.deadline_ms });
-        self.rare.get_or_insert_default().wait = Some(WaitState { since_ms, unfit: 0, puts });
+    /// Starts to wait with this place in the queue, until its deadline.
+    pub(crate) fn begin_wait(&mut self, place: Revision, now_ms: u64) {
+        self.number = place;
+        let request = Request { attachment: self.attachment(), until_ms: self.deadline_ms };
+        let wait = WaitState { since_ms: now_ms, blocked: 0, requests: Requests::one(request) };
+        self.rare.get_or_insert_default().wait = Some(wait);
     }
 
-    /// One more acquire stands for a waiter.
-    pub(crate) fn add_put(&mut self, put: Put, now_ms: u64) {
+    /// Adds an acquire request to a waiter.
+    pub(crate) fn add_request(&mut self, request: Request, now_ms: u64) {
         let Some(wait) = self.wait_mut() else { return };
-        wait.puts.add(put, now_ms);
-        self.deadline_ms = wait.puts.until_ms().unwrap_or(put.until_ms);
+        wait.requests.add(request, now_ms);
+        self.deadline_ms = wait.requests.until_ms().unwrap_or(request.until_ms);
     }
 
-    /// The acquire with this attachment stands no more for a waiter. Tells whether another does.
-    pub(crate) fn remove_put(&mut self, attachment: Attachment, now_ms: u64) -> bool {
+    /// Removes the request with this attachment from a waiter. Returns whether another one keeps the place; a live lease has
+    /// none.
+    pub(crate) fn remove_request(&mut self, attachment: Attachment, now_ms: u64) -> bool {
         let Some(wait) = self.wait_mut() else { return false };
-        wait.puts.remove(attachment);
-        let Some(until_ms) = wait.puts.until_ms().filter(|until_ms| *until_ms >= now_ms) else {
-            return false;
-        };
-        self.deadline_ms = until_ms;
-        true
+        wait.requests.remove(attachment);
+        let until_ms = wait.requests.until_ms().filter(|until_ms| *until_ms >= now_ms);
+        self.deadline_ms = until_ms.unwrap_or(self.deadline_ms);
+        until_ms.is_some()
     }
 
-    /// It is granted. Where several acquires stand for it, one of them may be answered: then none takes it back.
-    pub(crate) fn end_wait(&mut self, now_ms: u64) {
-        let sole = self.wait().and_then(|wait| wait.puts.sole(now_ms));
-        self.attach(sole);
-        let metadata = self.rare.take().and_then(|rare| rare.metadata);
-        self.rare = metadata.map(|metadata| Box::new(Rare { metadata: Some(metadata), wait: None }));
+    /// Notes that a waiter is admitted on one more key.
+    pub(crate) fn admit(&mut self) {
+        if let Some(wait) = self.wait_mut() {
+            wait.blocked -= 1;
+        }
     }
 
-    /// The acquire that a live lease was granted to; none once another, or a renewal, came.
+    /// Whether a waiter is admitted on all its keys.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.wait().is_some_and(|wait| wait.blocked == 0)
+    }
+
+    /// Becomes live, for its full time-to-live. If several requests wait for the grant, any of them may be answered: then
+    /// it is attached to none.
+    pub(crate) fn grant(&mut self, token: Revision, now_ms: u64) {
+        if let Some(wait) = self.rare.as_mut().and_then(|rare| rare.wait.take()) {
+            self.attach(wait.requests.sole(now_ms));
+            self.rare.take_if(|rare| rare.metadata.is_none());
+        }
+        self.number = token;
+        self.deadline_ms = now_ms.saturating_add(self.ttl.ms().into());
+    }
+
+    /// The acquire request that a live lease was granted to; `None` after another acquire or a renewal.
     pub(crate) fn attachment(&self) -> Option<Attachment> {
         self.attached.then_some(self.attachment)
     }
 
-    /// Replaces the attachment.
     pub(crate) fn attach(&mut self, attachment: Option<Attachment>) {
         self.attached = attachment.is_some();
         self.attachment = attachment.unwrap_or(Attachment(0));
@@ -132,17 +137,22 @@ impl Lease {
         (!self.waits()).then(|| self.number.into())
     }
 
-    /// How it claims `key`; `None` if it does not.
+    /// Its mode on `key`; `None` if that is not one of its keys.
     pub(crate) fn mode_on(&self, key: &Key) -> Option<Mode> {
-        self.claims.iter().find(|(claimed, _)| claimed == key).map(|&(_, mode)| mode)
+        self.keys.iter().find(|(own, _)| own == key).map(|&(_, mode)| mode)
     }
 
-    /// How long it lives on unless renewed, in milliseconds.
+    /// Leases end in the order of this.
+    pub(crate) fn deadline(&self) -> (u64, Revision) {
+        (self.deadline_ms, self.number)
+    }
+
+    /// The time until its deadline, in milliseconds.
     pub(crate) fn expires_in_ms(&self, now_ms: u64) -> u64 {
         self.deadline_ms.saturating_sub(now_ms)
     }
 
-    /// Whether its time is over.
+    /// Whether its deadline is over.
     pub(crate) fn is_past(&self, now_ms: u64) -> bool {
         now_ms > self.deadline_ms
     }

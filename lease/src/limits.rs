@@ -1,15 +1,15 @@
-/// How much a table does at once and keeps at most. Every replica must have the same, so only tests have others.
+/// How much a table does in one entry, and how much it keeps. All replicas must have the same limits, so only tests have
+/// others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// About how many keys the leases and waiters have that end because their time is over in one apply; the rest follow
-    /// in the next.
+    /// One entry ends leases and waiters that are due until they have about this many keys. The next entry ends more.
     pub(crate) ends: usize,
-    /// About how much is done in one apply to let waiters in: to pass one of them on a key counts as one, to grant it as one
-    /// for each of its keys. The rest follows in the next.
+    /// About how much one entry does to let waiters in: admitting a waiter to a key counts as one, granting it as one for
+    /// each of its keys. The next entry does more.
     pub(crate) grants: usize,
     /// The most waiters on one key.
     pub(crate) queue: usize,
-    /// The most ended ids that are remembered.
+    /// The most ended ids to remember.
     pub(crate) remembered: usize,
 }
 
@@ -19,24 +19,24 @@ impl Default for Limits {
     }
 }
 
-/// How long a place in the queue is kept beyond the wait, in milliseconds, where the acquire asked for that.
+/// How long a place in the queue is kept after the wait if the acquire asked for that, in milliseconds.
 pub(crate) const KEEP_PLACE_MS: u64 = 5_000;
 
-/// How long an ended id is remembered at least, in milliseconds of cluster time.
+/// How long an ended id is remembered, in milliseconds of cluster time.
 pub(crate) const REMEMBER_MS: u64 = 60_000;
 
-/// The most live leases that a refused try names.
+/// The most live leases that the refusal of a single try names.
 pub(crate) const MAX_BLOCKERS: usize = 16;
 
-/// A waiter counts so many of those ahead of it and no more: else each repeat of its acquire, which every replica runs,
-/// costs as much as its queues are long.
+/// A waiter's position is counted up to this. Without the limit each repeat of its acquire, which every replica applies,
+/// would cost as much as its queues are long.
 pub(crate) const MAX_AHEAD: usize = 100;
 
-/// Revisions and tokens stay below it, so that every JSON reader keeps them exact.
+/// Revisions and tokens stay below this, so that every JSON reader represents them exactly.
 pub(crate) const REVISION_END: u64 = 1 << 53;
 
-/// The most holders of a key that a view shows, and the most waiters.
+/// The most holders and the most waiters of a key in a view.
 pub(crate) const MAX_SHOWN: usize = 100;
 
-/// A page of keys ends with the key that makes it larger than so many bytes, about.
+/// A page of keys ends with the key that takes it over about this many bytes.
 pub(crate) const PAGE_BYTES: usize = 1 << 20;

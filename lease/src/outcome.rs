@@ -1,45 +1,45 @@
 use ringfence_wire::{Blocker, EndReason, Grant, Waiting};
 use serde::{Deserialize, Serialize};
 
-/// What became of a [`Command`](crate::Command).
+/// The result of a [`Command`](crate::Command).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// An acquire made this grant.
+    /// The acquire was granted at once.
     Granted(Box<Grant>),
-    /// An acquire found its lease granted already, or a renewal prolonged it.
+    /// The acquire found its lease already granted, or the renewal extended it.
     Standing(Box<Grant>),
-    /// An acquire has its place in the queue.
+    /// The acquire has a place in the queue.
     Waiting(Waiting),
-    /// A start, release, revoke or detach is done, or had nothing to do.
+    /// The start, release, revoke or detach is done, or had nothing to do.
     Done,
-    /// The command changed nothing (but a waiter whose last wait ran out left its place).
+    /// The command changed nothing (except that a waiter whose wait was over has left its queues).
     Refused(Refusal),
-    /// An acquire found its lease waiting, and another acquire stands for that for longer: when this one's own wait is over,
-    /// the place is still there.
+    /// The acquire found its lease waiting, for longer than its own wait because of another request. At the end of this
+    /// wait, the place is still there.
     Kept(Waiting),
 }
 
-/// Why a command was refused. An ordinary answer, which every replica computes alike.
+/// Why a command was refused. An ordinary result, the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// The acquire tries once, and a key is not free.
+    /// The acquire tried once, and a key was not free.
     Held {
-        /// Some of the live leases in the way.
+        /// Some of the live leases that block it.
         holders: Vec<Blocker>,
-        /// How many wait in the longest of the queues.
+        /// The length of the longest of the queues.
         waiters: u64,
     },
-    /// The lease waited in vain.
+    /// The wait timed out.
     WaitTimeout,
-    /// The same lease_id has other keys.
+    /// The lease_id belongs to a lease with other keys.
     Mismatch,
     /// The lease still waits.
     NotGranted,
     /// The token is not live on that key.
     NotLive,
-    /// The lease ended; a release is refused so only if it ended otherwise.
+    /// The lease ended. A release gets this only if the lease ended otherwise.
     Gone(EndReason),
-    /// The lease was never seen, or is forgotten.
+    /// The lease is unknown, or was forgotten.
     Unknown,
     /// A queue is full.
     Overloaded,

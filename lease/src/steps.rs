@@ -1,19 +1,19 @@
-//! The steps of the loops whose length depends on the state, counted in tests: they bound what an entry or a view costs
-//! by a number that no other program changes.
+//! Counts the steps of loops whose length depends on the state, in tests. Steps bound the cost of an entry or a view and,
+//! unlike time, do not depend on what else the machine does.
 
 #[cfg(test)]
 thread_local! {
     static TAKEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// One more turn of a loop.
+/// Counts one iteration.
 #[inline]
 pub(crate) fn step() {
     #[cfg(test)]
     TAKEN.set(TAKEN.get() + 1);
 }
 
-/// How many steps `work` takes.
+/// The result of `work`, and its steps.
 #[cfg(test)]
 pub(crate) fn steps_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = TAKEN.get();

@@ -1,62 +1,44 @@
 use ringfence_mutant::{Mutant, is};
-use ringfence_wire::{Key, LeaseId, Revision};
+use ringfence_wire::{LeaseId, Revision, Token};
 
-use crate::deadlines::Deadlines;
-use crate::ended::Ended;
-use crate::ids::Ids;
-use crate::lease::Lease;
 use crate::limits::{Limits, REVISION_END};
-use crate::line::Line;
-use crate::lines::Lines;
-use crate::slots::{Slot, Slots};
+use crate::store::{Ended, Store};
 use crate::{Command, Event, Outcome, Refusal};
 
 mod acquire;
 mod change;
-mod detach;
-mod due;
+mod end;
 mod fences;
 mod frozen;
-mod reader;
-mod release;
 mod renew;
 mod restore;
-mod revoke;
 mod snapshot;
 mod view;
 
 pub use fences::Fence;
 pub use frozen::FrozenTable;
 #[cfg(test)]
-pub(crate) use reader::RecordReader;
-pub use restore::RestoreError;
+pub(crate) use restore::RecordReader;
+pub use snapshot::RestoreError;
 #[cfg(test)]
 pub(crate) use snapshot::{LeaseRecord, Record, write_records};
 pub use view::LeaseState;
 
-/// Who holds what, who waits for what, and who did until lately.
+/// Who holds which keys, who waits for them, and which leases ended lately.
 #[derive(Debug, Default)]
 pub struct LeaseTable {
     at_ms: u64,
-    /// Where the numbering was started.
     first_revision: Revision,
     revision: Revision,
-    /// Every lease that is live or waits.
-    leases: Slots<Lease>,
-    by_id: Ids<Slot>,
-    /// The live ones by the end of their time-to-live.
-    live: Deadlines,
-    /// The others by the end of their wait.
-    waiting: Deadlines,
-    lines: Lines,
+    store: Store,
     ended: Ended,
-    /// How much may yet be done in this entry to let waiters in.
+    /// How much more this entry may do to let waiters in.
     grants_left: usize,
     pub(crate) limits: Limits,
 }
 
 impl LeaseTable {
-    /// An empty table, not started: revision 0, time 0.
+    /// An empty table that is not started: revision 0, time 0.
     pub fn new() -> Self {
         Self::default()
     }
@@ -66,9 +48,9 @@ impl LeaseTable {
         Self { limits, ..Self::default() }
     }
 
-    /// Applies one entry of the log: time goes on to `at_ms` (it never goes back), what is due then ends, waiters are granted
-    /// that earlier entries let in and left over, and the commands run in their order. Answers one outcome per command; the changes are pushed to `events` in the order
-    /// of their revisions.
+    /// Applies one entry of the log: advances the time to `at_ms` (it never goes back), ends what is due, grants waiters
+    /// that earlier entries left over, and runs the commands in order. Returns one outcome per command, and appends the
+    /// changes to `events` in the order of their revisions.
     pub fn apply(&mut self, at_ms: u64, commands: Vec<Command>, events: &mut Vec<Event>) -> Vec<Outcome> {
         self.at_ms = self.at_ms.max(at_ms);
         self.ended.forget(self.at_ms, self.limits.ends + commands.len());
@@ -88,8 +70,7 @@ impl LeaseTable {
         self.revision
     }
 
-    /// The revision that the numbering of changes was started at: with it, clusters that share a Redis tell which of
-    /// them is the newer.
+    /// The revision at which the numbering started. Clusters that share a Redis compare it to tell which is newer.
     pub fn first_revision(&self) -> Revision {
         self.first_revision
     }
@@ -99,24 +80,24 @@ impl LeaseTable {
         self.revision > Revision(0)
     }
 
-    /// How many leases are live.
+    /// The number of live leases.
     pub fn live(&self) -> usize {
-        self.live.len()
+        self.store.live()
     }
 
-    /// How many leases wait.
+    /// The number of waiting leases.
     pub fn waiters(&self) -> usize {
-        self.waiting.len()
+        self.store.waiting()
     }
 
-    /// How many ended ids are remembered.
+    /// The number of ended ids that are remembered.
     pub fn remembered(&self) -> usize {
         self.ended.len()
     }
 
-    /// How many keys are held or waited for.
+    /// The number of keys that are held or waited for.
     pub fn keys_len(&self) -> usize {
-        self.lines.len()
+        self.store.keys()
     }
 
     fn run(&mut self, command: Command, events: &mut Vec<Event>) -> Outcome {
@@ -130,7 +111,7 @@ impl LeaseTable {
         }
     }
 
-    /// A revision that no token could follow below 2^53 starts nothing.
+    /// Ignores a revision that leaves no room for tokens below 2^53.
     fn start(&mut self, revision: Revision) -> Outcome {
         if (!self.started() || is(Mutant::TokensStartAnew)) && revision.0 < REVISION_END {
             self.first_revision = revision;
@@ -139,17 +120,12 @@ impl LeaseTable {
         Outcome::Done
     }
 
-    /// The slot and the lease with this id, live or waiting.
-    fn find(&self, id: LeaseId) -> Option<(Slot, &Lease)> {
-        let slot = self.by_id.get(id, |slot| self.leases.get(slot).id)?;
-        Some((slot, self.leases.get(slot)))
+    /// The token that the next grant would have.
+    fn next_token(&self) -> Token {
+        self.revision.next().into()
     }
 
-    fn line(&self, key: &Key) -> Option<Line<'_>> {
-        self.lines.get(key, &self.leases)
-    }
-
-    /// What to say of an id that is neither live nor waits.
+    /// The refusal for an id that is neither live nor waiting.
     fn refusal(&self, id: LeaseId) -> Refusal {
         self.ended.get(id).map_or(Refusal::Unknown, Refusal::from)
     }

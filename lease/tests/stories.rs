@@ -1,7 +1,7 @@
-//! Tells the stories in `tests/stories/` again and compares every answer. Run with `UPDATE=1` to write the answers
-//! anew, and then read them: a story that was merely accepted proves nothing. README.txt there explains the script.
+//! Replays the stories in `tests/stories/` and compares every answer. `UPDATE=1` writes new answers; read them, because a
+//! story that was merely accepted proves nothing. README.txt there explains the script.
 //!
-//! Every story is told twice side by side: by a table, and by one that is saved and restored before each entry.
+//! Two tables replay every story side by side. The second is saved and restored before each entry.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::{env, fs};
@@ -17,41 +17,41 @@ mod script;
 use script::{commands, id, key, name, number};
 
 #[test]
-fn every_story_is_told_as_it_stands() {
-    let mut told = 0;
+fn every_story_replays_as_written() {
+    let mut replayed = 0;
     for file in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stories")).unwrap() {
         let path = file.unwrap().path();
         if path.extension().is_none_or(|extension| extension != "txt") || path.ends_with("README.txt") {
             continue;
         }
         let text = fs::read_to_string(&path).unwrap();
-        let retold = retell(&text);
-        told += text.lines().filter(|line| line.starts_with("# ")).count();
+        let now = replay(&text);
+        replayed += text.lines().filter(|line| line.starts_with("# ")).count();
         if env::var_os("UPDATE").is_some() {
-            fs::write(&path, &retold).unwrap();
+            fs::write(&path, &now).unwrap();
             continue;
         }
-        for (index, (stands, is_now)) in text.lines().zip(retold.lines()).enumerate() {
-            assert_eq!(stands, is_now, "{}:{}: as it stands, and as it is now", path.display(), index + 1);
+        for (index, (written, now)) in text.lines().zip(now.lines()).enumerate() {
+            assert_eq!(written, now, "{}:{}: as written, and now", path.display(), index + 1);
         }
-        assert_eq!(text, retold, "{}", path.display());
+        assert_eq!(text, now, "{}", path.display());
     }
-    assert!(told >= 40, "only {told} stories were found");
+    assert!(replayed >= 40, "only {replayed} stories were found");
 }
 
-fn retell(text: &str) -> String {
+fn replay(text: &str) -> String {
     let mut story = Story::default();
     for line in text.lines() {
         let script = line.split("->").next().unwrap_or_default().trim_end();
         match script.split_whitespace().collect::<Vec<_>>().as_slice() {
             ["#", ..] if line.starts_with(' ') => match &mut story.entry {
                 Some(entry) => entry.push((line.to_owned(), Vec::new())),
-                None => story.told.push(line.to_owned()),
+                None => story.lines.push(line.to_owned()),
             },
             [] | ["#", ..] => {
                 story.end_entry();
-                story = Story { told: story.told, ..Story::default() };
-                story.told.push(line.trim_end().to_owned());
+                story = Story { lines: story.lines, ..Story::default() };
+                story.lines.push(line.trim_end().to_owned());
             }
             ["!!", ..] => {}
             ["at", at_ms, words @ ..] => {
@@ -69,7 +69,7 @@ fn retell(text: &str) -> String {
         }
     }
     story.end_entry();
-    story.told.join("\n") + "\n"
+    story.lines.join("\n") + "\n"
 }
 
 #[derive(Default)]
@@ -77,9 +77,9 @@ struct Story {
     table: LeaseTable,
     restored: LeaseTable,
     at_ms: u64,
-    /// The lines of the entry that is being read, and what they ask for.
+    /// The lines of the entry that is being read, and their commands.
     entry: Option<Vec<(String, Vec<Command>)>>,
-    told: Vec<String>,
+    lines: Vec<String>,
 }
 
 impl Story {
@@ -99,14 +99,14 @@ impl Story {
         for (script, commands) in lines {
             let outcomes: Vec<Outcome> = outcomes.by_ref().take(commands.len()).collect();
             match outcomes.as_slice() {
-                [] => self.told.push(script),
+                [] => self.lines.push(script),
                 [one] => self.answer(&script, &answers::outcome(one)),
                 many => self.answer(&script, &answers::counted(many.iter().map(answers::outcome_kind))),
             }
         }
-        for event in tell(&events) {
-            let told = format!("{:>width$} {event}", "!!", width = answers::COLUMN + 2);
-            self.told.push(told.trim_end().to_owned());
+        for event in describe(&events) {
+            let line = format!("{:>width$} {event}", "!!", width = answers::COLUMN + 2);
+            self.lines.push(line.trim_end().to_owned());
         }
     }
 
@@ -133,13 +133,13 @@ impl Story {
     }
 
     fn answer(&mut self, script: &str, answer: &str) {
-        self.told
+        self.lines
             .push(format!("{script:<width$} -> {answer}", width = answers::COLUMN).trim_end().to_owned());
     }
 }
 
 /// Many changes are only counted.
-fn tell(events: &[Event]) -> Vec<String> {
+fn describe(events: &[Event]) -> Vec<String> {
     match events {
         [.., last] if events.len() > 12 => {
             let kinds = answers::counted(events.iter().map(|event| answers::change(event.change)));

@@ -1,5 +1,5 @@
-//! The contract once more, as plainly as it can be said: two lists, and every question answered by looking through
-//! them. It shares no code with the table but the words.
+//! The contract once more, as plainly as possible: two lists, and every question is answered by a scan. It shares no code
+//! with the table but the types of commands and answers.
 
 use ringfence_wire::{
     Blocker, EndReason, Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Mode, Revision,
@@ -14,10 +14,10 @@ pub(super) struct Model {
     pub(super) at: u64,
     pub(super) revision: u64,
     pub(super) leases: Vec<Lease>,
-    /// In the order of their ends: when, who, and what a later acquire is told.
+    /// In the order of their ends: when, which, and the refusal for a later acquire.
     pub(super) ended: Vec<(u64, LeaseId, Refusal)>,
     pub(super) limits: Limits,
-    /// How much may yet be done in this entry to let waiters in.
+    /// How much more this entry may do to let waiters in.
     pub(super) grants_left: usize,
 }
 
@@ -25,18 +25,18 @@ pub(super) struct Model {
 pub(super) struct Lease {
     pub(super) first: Acquire,
     pub(super) live: bool,
-    /// Token or place.
+    /// Its token or its place.
     number: u64,
     pub(super) deadline: u64,
     since: u64,
     ttl: Ttl,
-    /// The acquires that stand for it, and until when.
-    puts: Vec<(Attachment, u64)>,
-    /// Of a waiter: the keys that it is known to fit.
-    passed: Vec<Key>,
+    /// Its acquire requests, and until when each keeps the place.
+    requests: Vec<(Attachment, u64)>,
+    /// The keys that a waiter is admitted to.
+    admitted: Vec<Key>,
 }
 
-/// One claim, or all shared and no more than the smallest limit.
+/// One mode, or all shared and no more than the smallest limit.
 pub(super) fn compatible(modes: &[Mode]) -> bool {
     let limits = modes.iter().filter_map(|mode| mode.limit()).map(|limit| limit.get() as usize);
     let all_shared = modes.iter().all(|mode| matches!(mode, Mode::Shared { .. }));
@@ -98,7 +98,7 @@ impl Model {
                 if now + u64::from(lease.ttl.ms()) > lease.deadline {
                     lease.deadline = now + u64::from(lease.ttl.ms());
                 }
-                lease.puts.clear();
+                lease.requests.clear();
                 let lease = lease.clone();
                 Outcome::Standing(Box::new(self.grant(&lease, Some(now))))
             }
@@ -130,10 +130,11 @@ impl Model {
             Command::Detach { lease_id, attachment } => {
                 let now = self.at;
                 let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == lease_id);
-                let stood = lease.filter(|lease| lease.puts.iter().any(|put| put.0 == attachment));
+                let stood =
+                    lease.filter(|lease| lease.requests.iter().any(|request| request.0 == attachment));
                 if let Some(lease) = stood {
-                    lease.puts.retain(|put| put.0 != attachment);
-                    match lease.puts.iter().map(|put| put.1).filter(|until| *until >= now).max() {
+                    lease.requests.retain(|request| request.0 != attachment);
+                    match lease.requests.iter().map(|request| request.1).filter(|until| *until >= now).max() {
                         Some(until) => lease.deadline = until,
                         None => {
                             let lease = lease.clone();
@@ -165,18 +166,19 @@ impl Model {
             let now = self.at;
             let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == id).expect("known");
             if known.live {
-                // Any of those that came for it may be answered.
-                lease.puts.clear();
+                // Any of its requests may be answered.
+                lease.requests.clear();
                 return Outcome::Standing(Box::new(self.grant(&known, Some(self.at))));
             }
             let is_kept = lease.deadline > deadline;
             let deadline = deadline + if is_kept { 5_000 } else { 0 };
-            lease.puts.retain(|put| put.1 + 20_000 >= now);
-            match lease.puts.iter_mut().find(|put| put.0 == acquire.attachment) {
-                Some(put) => put.1 = put.1.max(deadline),
-                None => lease.puts.push((acquire.attachment, deadline)),
+            lease.requests.retain(|request| request.1 + 20_000 >= now);
+            match lease.requests.iter_mut().find(|request| request.0 == acquire.attachment) {
+                Some(request) => request.1 = request.1.max(deadline),
+                None => lease.requests.push((acquire.attachment, deadline)),
             }
-            lease.deadline = lease.puts.iter().map(|put| put.1).max().expect("one came just now");
+            lease.deadline =
+                lease.requests.iter().map(|request| request.1).max().expect("one was added just now");
             let waiting = self.waiting(&known);
             return if is_kept { Outcome::Kept(waiting) } else { Outcome::Waiting(waiting) };
         }
@@ -189,13 +191,13 @@ impl Model {
             deadline,
             since: self.at,
             ttl: acquire.ttl,
-            puts: vec![(acquire.attachment, deadline)],
+            requests: vec![(acquire.attachment, deadline)],
             first: acquire,
-            passed: Vec::new(),
+            admitted: Vec::new(),
         };
         let claimed = lease.first.claims.iter().map(|claim| claim.0.clone());
-        lease.passed = claimed.filter(|key| self.fits(&lease, key) && self.all_passed(key)).collect();
-        if lease.passed.len() == lease.first.claims.len() {
+        lease.admitted = claimed.filter(|key| self.fits(&lease, key) && self.all_admitted(key)).collect();
+        if lease.admitted.len() == lease.first.claims.len() {
             self.leases.push(lease);
             self.make_live(id, events);
             let lease = self.find(id).expect("just granted");
@@ -204,7 +206,7 @@ impl Model {
         let longest = lease.first.claims.iter().map(|claim| self.queue(&claim.0).len()).max().expect("a key");
         if try_once {
             let mut holders = Vec::new();
-            for (key, _) in lease.first.claims.iter().filter(|claim| !lease.passed.contains(&claim.0)) {
+            for (key, _) in lease.first.claims.iter().filter(|claim| !lease.admitted.contains(&claim.0)) {
                 for holder in self.holders(key) {
                     let mode = holder.mode_on(key).expect("it holds the key");
                     holders.push(Blocker {
@@ -229,7 +231,7 @@ impl Model {
         Outcome::Waiting(self.waiting(&self.find(id).expect("just queued")))
     }
 
-    /// The end of a lease, or the leaving of a waiter; then those are granted that this lets in.
+    /// Ends a lease, or takes a waiter out, and lets waiters in.
     fn end(&mut self, lease: &Lease, reason: Option<EndReason>, events: &mut Vec<Event>) {
         self.leases.retain(|other| other.number != lease.number);
         self.remember(lease.first.lease_id, reason.map_or(Refusal::WaitTimeout, Refusal::Gone));
@@ -242,56 +244,56 @@ impl Model {
         self.let_in(events);
     }
 
-    /// Key by key, the earliest waiter first, as many as one entry may. A waiter that fits all its keys is granted, if it is
-    /// not too late.
+    /// Admits waiters key by key, the earliest first, as many as one entry may. A waiter that is admitted to all its keys is
+    /// granted unless its wait is over.
     fn let_in(&mut self, events: &mut Vec<Event>) {
         while self.grants_left > 0
-            && let Some((id, key)) = self.first_to_pass()
+            && let Some((id, key)) = self.first_to_admit()
         {
             let at = self.at;
             let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == id).expect("it waits");
-            lease.passed.push(key);
+            lease.admitted.push(key);
             let keys = lease.first.claims.len();
             self.grants_left -= 1;
-            if lease.passed.len() == keys && lease.deadline >= at {
+            if lease.admitted.len() == keys && lease.deadline >= at {
                 self.grants_left = self.grants_left.saturating_sub(keys);
                 self.make_live(id, events);
             }
         }
     }
 
-    /// The earliest waiter that fits a key and is not known to.
-    pub(super) fn first_to_pass(&self) -> Option<(LeaseId, Key)> {
+    /// The earliest waiter that fits a key and is not admitted to it.
+    pub(super) fn first_to_admit(&self) -> Option<(LeaseId, Key)> {
         let wanted =
             |lease: &Lease| lease.first.claims.iter().map(|claim| claim.0.clone()).collect::<Vec<_>>();
         let waiting = self.leases.iter().filter(|lease| !lease.live);
         let each = waiting.flat_map(|lease| wanted(lease).into_iter().map(move |key| (lease, key)));
-        let to_pass = each.filter(|(lease, key)| !lease.passed.contains(key) && self.fits(lease, key));
-        let first = to_pass.min_by_key(|(lease, key)| (lease.number, key.clone()));
+        let to_admit = each.filter(|(lease, key)| !lease.admitted.contains(key) && self.fits(lease, key));
+        let first = to_admit.min_by_key(|(lease, key)| (lease.number, key.clone()));
         first.map(|(lease, key)| (lease.first.lease_id, key))
     }
 
-    /// Whoever waits though it fits all its keys, and is not too late.
-    pub(super) fn forgotten(&self) -> Option<LeaseId> {
+    /// A waiter that is admitted to all its keys, and whose wait is not over.
+    pub(super) fn overlooked(&self) -> Option<LeaseId> {
         let waiting = self.leases.iter().filter(|lease| !lease.live && lease.deadline >= self.at);
-        let fitting = |lease: &&Lease| lease.passed.len() == lease.first.claims.len();
+        let fitting = |lease: &&Lease| lease.admitted.len() == lease.first.claims.len();
         waiting.filter(fitting).map(|lease| lease.first.lease_id).next()
     }
 
-    fn all_passed(&self, key: &Key) -> bool {
-        self.queue(key).iter().all(|waiter| waiter.passed.contains(key))
+    fn all_admitted(&self, key: &Key) -> bool {
+        self.queue(key).iter().all(|waiter| waiter.admitted.contains(key))
     }
 
     fn make_live(&mut self, id: LeaseId, events: &mut Vec<Event>) {
         self.revision += 1;
         let (revision, at) = (self.revision, self.at);
         let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == id).expect("it waits");
-        // Where several stand for it, any of them may be answered. The one that it is granted to at once stands for good.
-        lease.puts.retain(|put| put.1 + 20_000 >= at);
-        if lease.puts.len() > 1 {
-            lease.puts.clear();
+        // If there are several requests, any of them may be answered. The one that it is granted to at once stays for good.
+        lease.requests.retain(|request| request.1 + 20_000 >= at);
+        if lease.requests.len() > 1 {
+            lease.requests.clear();
         }
-        lease.puts.iter_mut().for_each(|put| put.1 = u64::MAX);
+        lease.requests.iter_mut().for_each(|request| request.1 = u64::MAX);
         lease.live = true;
         lease.number = revision;
         lease.deadline = at + u64::from(lease.ttl.ms());
@@ -306,8 +308,7 @@ impl Model {
         }
     }
 
-    /// Whether a lease that waits, or would be the last to wait, is compatible with the live leases on `key` and the
-    /// earlier waiters there.
+    /// Whether a waiter, or a newcomer, is compatible with the live leases on `key` and the earlier waiters there.
     pub(super) fn fits(&self, lease: &Lease, key: &Key) -> bool {
         let earlier = self.leases.iter().filter(|other| other.live || other.number < lease.number);
         let mut modes: Vec<Mode> = earlier.filter_map(|other| other.mode_on(key)).collect();
@@ -343,7 +344,7 @@ impl Model {
     }
 
     pub(super) fn next_due(&self) -> Option<u64> {
-        let left_over = self.first_to_pass().map(|_| self.at);
+        let left_over = self.first_to_admit().map(|_| self.at);
         left_over.or_else(|| self.leases.iter().map(|lease| lease.deadline + 1).min())
     }
 

@@ -1,4 +1,4 @@
-//! Random histories with few keys, few ids and short times, so that everything meets everything.
+//! Random histories with few keys, few ids and short times, so that everything interacts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
 
+use super::make::key;
 use crate::limits::Limits;
 use crate::{Acquire, Attachment, Command};
 
@@ -25,7 +26,7 @@ pub(super) struct Script {
     pub(super) entries: Vec<Entry>,
 }
 
-/// One line for each command, to be read by whoever looks for the mistake.
+/// One line per command, for debugging.
 impl fmt::Debug for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:?}", self.limits)?;
@@ -33,18 +34,18 @@ impl fmt::Debug for Script {
             let restore = if entry.restore { ", restore" } else { "" };
             let freeze = if entry.freeze { ", freeze" } else { "" };
             writeln!(f, "{:+} ms{restore}{freeze}", entry.step_ms)?;
-            entry.wishes.iter().try_for_each(|wish| writeln!(f, "    {wish:?}"))?;
+            entry.actions.iter().try_for_each(|action| writeln!(f, "    {action:?}"))?;
         }
         Ok(())
     }
 }
 
-/// An entry of the log, whose tokens to revoke are found when it is played.
+/// An entry of the log. The tokens to revoke are found when it is played.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    /// How far the time goes on; a negative one tries to turn it back.
+    /// How far the time advances. A negative step tries to turn it back.
     pub(super) step_ms: i64,
-    pub(super) wishes: Vec<Wish>,
+    pub(super) actions: Vec<Action>,
     /// Whether the second table is saved and restored before this entry.
     pub(super) restore: bool,
     /// Whether a view of the table is taken before this entry.
@@ -52,16 +53,16 @@ pub(super) struct Entry {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Wish {
+pub(super) enum Action {
     Command(Command),
-    /// Revoke the token so many revisions back.
+    /// Revokes the token so many revisions back.
     Revoke {
         key: Key,
         back: u64,
     },
 }
 
-impl Wish {
+impl Action {
     pub(super) fn at_revision(&self, revision: Revision) -> Command {
         match self {
             Self::Command(command) => command.clone(),
@@ -72,16 +73,12 @@ impl Wish {
     }
 }
 
-pub(super) fn key(name: &str) -> Key {
-    Key::new(name).unwrap()
-}
-
 pub(super) fn ids() -> impl Iterator<Item = LeaseId> {
     (1..=IDS).filter_map(LeaseId::from_u128)
 }
 
 pub(super) fn scripts() -> impl Strategy<Value = Script> {
-    // Every other history has a table whose limits are met all the time.
+    // In every other history the limits are met all the time.
     let limits = (
         select(vec![0, 1, 2, 4_096, 4_096, 4_096]),
         select(vec![1, 1, 2, 4_096, 4_096]),
@@ -99,13 +96,13 @@ fn entry() -> impl Strategy<Value = Entry> {
         2 => select(vec![-50, 1_000, 5_001]),
         1 => select(vec![30_000, 60_001]),
     ];
-    (step_ms, vec(wish(), 0..5), any::<bool>(), prop::bool::weighted(0.1))
-        .prop_map(|(step_ms, wishes, restore, freeze)| Entry { step_ms, wishes, restore, freeze })
+    (step_ms, vec(action(), 0..5), any::<bool>(), prop::bool::weighted(0.1))
+        .prop_map(|(step_ms, actions, restore, freeze)| Entry { step_ms, actions, restore, freeze })
 }
 
-fn wish() -> impl Strategy<Value = Wish> {
+fn action() -> impl Strategy<Value = Action> {
     let id = || (1..=IDS).prop_map(|bits| LeaseId::from_u128(bits).unwrap());
-    let key = || select(&KEYS[..]).prop_map(key);
+    let any_key = || select(&KEYS[..]).prop_map(key);
     let attachment = || (0..3_u64).prop_map(Attachment);
     let ttl = || select(vec![100, 101, 150, 400, 2_000]).prop_map(|ms| Ttl::from_ms(ms).unwrap());
     let command = prop_oneof![
@@ -117,8 +114,8 @@ fn wish() -> impl Strategy<Value = Wish> {
         1 => select(vec![0, 7, u64::MAX]).prop_map(|n| Command::Start { revision: Revision(n) }),
     ];
     prop_oneof![
-        11 => command.prop_map(Wish::Command),
-        1 => (key(), 0..8_u64).prop_map(|(key, back)| Wish::Revoke { key, back }),
+        11 => command.prop_map(Action::Command),
+        1 => (any_key(), 0..8_u64).prop_map(|(key, back)| Action::Revoke { key, back }),
     ]
 }
 
@@ -139,7 +136,7 @@ fn acquire(
         0 => Metadata::default(),
         job => Metadata::new(BTreeMap::from([("job".to_owned(), job.to_string())])).unwrap(),
     });
-    // An id mostly comes with the same keys, in either order.
+    // An id mostly has the same keys, in either order.
     let keys =
         (id, others, prop::bool::weighted(0.1), any::<bool>()).prop_map(|(id, others, other, turned)| {
             let mut keys = if other { others } else { usual_keys(id) };

@@ -1,11 +1,12 @@
-//! Views of a table, the bytes they write, and the sources that a table is restored from.
+//! What a view writes, and what a table is restored from.
 
 use std::io::{self, Read, Write};
 use std::num::NonZeroU32;
 use std::thread;
 
-use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Ttl, Wait};
+use ringfence_wire::{Holder, Metadata, Mode};
 
+use super::make::{acquire, id, key};
 use crate::table::{FrozenTable, LeaseTable, Record, RecordReader, RestoreError};
 use crate::{Acquire, Attachment, Command, Outcome};
 
@@ -15,58 +16,39 @@ pub(super) fn bytes_of(view: &FrozenTable) -> Vec<u8> {
     bytes
 }
 
-/// What stands in a snapshot of `table`.
+/// The records of a snapshot of `table`.
 pub(super) fn records_of(table: &LeaseTable) -> Vec<Record<'static>> {
     let bytes = table.snapshot();
     let mut reader = RecordReader::new(&bytes[4..]);
-    let mut records = Vec::new();
-    while !reader.is_at_end().unwrap() {
+    let mut records = vec![reader.next().unwrap()];
+    while !matches!(records.last(), Some(Record::Tail { .. })) {
         records.push(reader.next().unwrap());
     }
     records
 }
 
-fn id(n: u128) -> LeaseId {
-    LeaseId::from_u128(n).unwrap()
-}
-
-fn acquire(n: u128, claims: Vec<(Key, Mode)>, wait_ms: u32) -> Acquire {
-    Acquire {
-        lease_id: id(n),
-        claims,
-        ttl: Ttl::default(),
-        wait: Wait::from_ms(wait_ms).unwrap(),
-        keep_place: false,
-        holder: None,
-        metadata: Metadata::default(),
-        attachment: Attachment(7),
-    }
-}
-
-/// One holder of a key each.
+/// Leases that each hold a key.
 fn leases(ids: impl Iterator<Item = u128>) -> Vec<Command> {
-    let key = |n| Key::new(&format!("accounts/{n}")).unwrap();
-    ids.map(|n| Command::Acquire(Box::new(acquire(n, vec![(key(n), Mode::Exclusive)], 0)))).collect()
+    ids.map(|n| acquire(n, [(key(&format!("accounts/{n}")), Mode::Exclusive)], 0).into()).collect()
 }
 
-/// Some of everything: a metadata, a holder, modes, a waiter, ended ids.
+/// A table with some of everything: metadata, a holder, modes, a waiter, ended ids.
 fn some_of_everything() -> LeaseTable {
     let mut table = LeaseTable::default();
-    let key = |name| Key::new(name).unwrap();
     let mode = |limit| Mode::Shared { limit: NonZeroU32::new(limit) };
     let metadata = [("job", "7"), ("host", "ä")].map(|(name, value)| (name.to_owned(), value.to_owned()));
     let first = Acquire {
         holder: Holder::new("ann"),
         metadata: Metadata::new(metadata.into()).unwrap(),
-        ..acquire(3, vec![(key("b"), mode(0)), (key("a/b"), mode(300))], 0)
+        ..acquire(3, [(key("b"), mode(0)), (key("a/b"), mode(300))], 0)
     };
-    let second = acquire(2, vec![(key("c"), Mode::Exclusive)], 0);
-    let third = Acquire { keep_place: true, ..acquire(1 << 127, vec![(key("b"), Mode::Exclusive)], 60_000) };
-    let acquires = [first, second, third].map(|acquire| Command::Acquire(Box::new(acquire)));
+    let second = acquire(2, [(key("c"), Mode::Exclusive)], 0);
+    let third = Acquire { keep_place: true, ..acquire(1 << 127, [(key("b"), Mode::Exclusive)], 60_000) };
+    let acquires = [first, second, third].map(Command::from);
     table.apply(1_000, acquires.into(), &mut Vec::new());
     table.apply(2_000, vec![Command::Renew { lease_id: id(2), ttl: None }], &mut Vec::new());
-    let in_vain = acquire(8, vec![(key("c"), Mode::Exclusive)], 1);
-    table.apply(3_000, vec![Command::Acquire(Box::new(in_vain))], &mut Vec::new());
+    let in_vain = acquire(8, [(key("c"), Mode::Exclusive)], 1);
+    table.apply(3_000, vec![in_vain.into()], &mut Vec::new());
     table.apply(4_000, vec![Command::Release { lease_id: id(9) }], &mut Vec::new());
     table
 }
@@ -83,7 +65,7 @@ fn of_hex(hex: &str) -> Vec<u8> {
 }
 
 #[test]
-fn the_format_is_what_it_always_was() {
+fn the_format_is_fixed() {
     let table = some_of_everything();
     let records = [
         "00a01f0005",
@@ -101,17 +83,17 @@ fn the_format_is_what_it_always_was() {
 }
 
 #[test]
-fn who_is_let_in_later_stands_in_the_format() {
-    let key = || Key::new("a").unwrap();
+fn ready_keys_are_in_the_format() {
+    let key = || key("a");
     let mut table = LeaseTable::default();
     table.limits.grants = 1;
     let readers = (2..5).map(|n| acquire(n, vec![(key(), Mode::Shared { limit: None })], 60_000));
     let acquires = [acquire(1, vec![(key(), Mode::Exclusive)], 0)].into_iter().chain(readers);
-    table.apply(1, acquires.map(|acquire| Command::Acquire(Box::new(acquire))).collect(), &mut Vec::new());
+    table.apply(1, acquires.map(Command::from).collect(), &mut Vec::new());
     table.apply(2, vec![Command::Release { lease_id: id(1) }], &mut Vec::new());
     assert_eq!((table.live(), table.waiters()), (1, 2));
-    let lag = "04030161";
-    assert!(in_hex(&table.snapshot()).ends_with(&(lag.to_owned() + "030301")));
+    let ready = "04030161";
+    assert!(in_hex(&table.snapshot()).ends_with(&(ready.to_owned() + "030301")));
     let mut restored = LeaseTable::restore(&table.snapshot()[..]).unwrap();
     assert_eq!(restored.snapshot(), table.snapshot());
     restored.apply(2, Vec::new(), &mut Vec::new());
@@ -119,14 +101,14 @@ fn who_is_let_in_later_stands_in_the_format() {
 }
 
 #[test]
-fn who_stands_for_a_waiter_stands_in_the_format() {
-    let key = || vec![(Key::new("a").unwrap(), Mode::Exclusive)];
+fn requests_of_a_waiter_are_in_the_format() {
+    let key = || [(key("a"), Mode::Exclusive)];
     let mut table = LeaseTable::default();
     let second = Acquire { attachment: Attachment(8), ..acquire(2, key(), 300) };
     let acquires = [acquire(1, key(), 0), acquire(2, key(), 60_000), second];
-    table.apply(1, acquires.map(|acquire| Command::Acquire(Box::new(acquire))).into(), &mut Vec::new());
-    let puts = "050201 07e1d403 0108b529".replace(' ', "");
-    assert!(in_hex(&table.snapshot()).ends_with(&(puts + "030200")), "{}", in_hex(&table.snapshot()));
+    table.apply(1, acquires.map(Command::from).into(), &mut Vec::new());
+    let requests = "050201 07e1d403 0108b529".replace(' ', "");
+    assert!(in_hex(&table.snapshot()).ends_with(&(requests + "030200")), "{}", in_hex(&table.snapshot()));
     let mut restored = LeaseTable::restore(&table.snapshot()[..]).unwrap();
     assert_eq!(restored.snapshot(), table.snapshot());
     let detach = |attachment| Command::Detach { lease_id: id(2), attachment: Attachment(attachment) };
@@ -137,7 +119,7 @@ fn who_stands_for_a_waiter_stands_in_the_format() {
 }
 
 #[test]
-fn a_view_is_written_on_another_thread_while_grants_go_on() {
+fn another_thread_writes_a_view_while_the_table_goes_on() {
     let mut table = LeaseTable::default();
     table.apply(1, leases(1..=2_000), &mut Vec::new());
     let (view, before) = (table.freeze(), table.snapshot());
@@ -155,8 +137,8 @@ fn a_view_is_written_on_another_thread_while_grants_go_on() {
 }
 
 #[test]
-fn a_writer_that_fails_ends_the_writing() {
-    /// Fails once, when so many bytes are written.
+fn a_failing_writer_fails_the_snapshot() {
+    /// Fails once, after so many bytes.
     struct FullAt(usize);
     impl Write for FullAt {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -179,7 +161,7 @@ fn a_writer_that_fails_ends_the_writing() {
     table.freeze().write_to(&mut FullAt(len)).unwrap();
 }
 
-/// Gives a byte at a time and is interrupted in between; after its bytes it fails, or ends.
+/// Gives one byte at a time, with interrupts in between, and then ends or fails.
 struct Trickle<'a> {
     bytes: &'a [u8],
     pause: bool,
@@ -201,7 +183,7 @@ impl Read for Trickle<'_> {
 }
 
 #[test]
-fn a_source_may_give_its_bytes_one_by_one() {
+fn a_source_may_give_single_bytes() {
     let mut large = LeaseTable::default();
     large.apply(1, leases(1..=9_000), &mut Vec::new());
     for table in [LeaseTable::default(), some_of_everything(), large] {
@@ -212,7 +194,7 @@ fn a_source_may_give_its_bytes_one_by_one() {
 }
 
 #[test]
-fn a_source_that_fails_is_no_damaged_snapshot() {
+fn a_failing_source_is_not_reported_as_damage() {
     let bytes = some_of_everything().snapshot();
     for len in 0..=bytes.len() {
         let error =
@@ -223,12 +205,11 @@ fn a_source_that_fails_is_no_damaged_snapshot() {
 }
 
 #[test]
-fn a_lease_of_more_keys_than_the_door_lets_in_is_saved_and_restored() {
-    let key = |n| Key::new(&format!("{n:0>512}")).unwrap();
-    let keys: Vec<(Key, Mode)> = (0..3_000).map(|n| (key(n), Mode::Exclusive)).collect();
+fn a_lease_of_more_keys_than_the_api_allows_is_saved_and_restored() {
+    let keys = (0..3_000).map(|n| (key(&format!("{n:0>512}")), Mode::Exclusive));
     let mut table = LeaseTable::default();
     table.apply(1, leases(1..=3), &mut Vec::new());
-    let outcomes = table.apply(2, vec![Command::Acquire(Box::new(acquire(9, keys, 0)))], &mut Vec::new());
+    let outcomes = table.apply(2, vec![acquire(9, keys, 0).into()], &mut Vec::new());
     assert!(matches!(outcomes[..], [Outcome::Granted(_)]));
     table.apply(3, leases(10..=1_000), &mut Vec::new());
     let bytes = table.snapshot();

@@ -1,12 +1,13 @@
-//! Watches a table from outside, command by command, and checks the promises that a client relies on. It knows
-//! nothing of the model: what it knows of the leases it has from their events.
+//! Watches a table from outside, command by command, and checks the promises that clients rely on. It learns of leases
+//! only from events.
 
 use std::collections::BTreeMap;
 
 use ringfence_wire::{EndReason, Key, LeaseId, Mode, Revision, Token};
 
+use super::make::key;
 use super::model::compatible;
-use super::script::{KEYS, key};
+use super::script::KEYS;
 use crate::limits::Limits;
 use crate::table::LeaseTable;
 use crate::{Acquire, Attachment, Change, Command, Event, LeaseState, Outcome, Refusal};
@@ -18,7 +19,7 @@ pub(super) struct Witness {
     fences: BTreeMap<Key, Token>,
     /// Live leases and waiters by id.
     seen: BTreeMap<LeaseId, Seen>,
-    /// When each id ended, or was released.
+    /// When each id ended.
     ended_ms: BTreeMap<LeaseId, u64>,
     pub(super) counts: BTreeMap<&'static str, usize>,
 }
@@ -28,17 +29,16 @@ struct Seen {
     number: u64,
     claims: Vec<(Key, Mode)>,
     ttl_ms: u64,
-    /// Of its wait, or of its time-to-live.
     deadline_ms: u64,
-    /// The acquires that may be answered yet, or were answered that it waits: until when.
-    puts: BTreeMap<Attachment, u64>,
-    /// Somebody may know of the grant: a second acquire or a renewal came.
+    /// The acquire requests that may still be answered, or keep the place, and until when.
+    requests: BTreeMap<Attachment, u64>,
+    /// Another request may have learned of the grant: a second acquire, or a renewal.
     is_known: bool,
 }
 
-/// What led to the events.
+/// What caused the events.
 pub(super) enum Cause<'a> {
-    /// The time went on.
+    /// The time advanced.
     Time,
     Command(&'a Command, &'a Outcome),
 }
@@ -119,15 +119,15 @@ impl Witness {
         }
         let waited = self.seen.remove(&event.lease_id);
         let claims: Vec<_> = event.keys.iter().map(|(key, mode, _)| (key.clone(), *mode)).collect();
-        let (ttl_ms, place, mut puts) = match (&waited, cause) {
+        let (ttl_ms, place, mut requests) = match (&waited, cause) {
             (Some(waiter), _) => {
                 assert!(!waiter.live && now_ms <= waiter.deadline_ms, "a wait that is over ends in no grant");
-                (waiter.ttl_ms, waiter.number, waiter.puts.clone())
+                (waiter.ttl_ms, waiter.number, waiter.requests.clone())
             }
             (None, Cause::Command(Command::Acquire(acquire), _)) if acquire.lease_id == event.lease_id => {
                 (acquire.ttl.ms().into(), u64::MAX, BTreeMap::from([(acquire.attachment, now_ms)]))
             }
-            _ => panic!("{} was granted and had not asked for it", event.lease_id),
+            _ => panic!("{} was granted without a request", event.lease_id),
         };
         self.count(if waited.is_some() { "granted from the queue" } else { "granted at once" });
         for (key, mode) in &claims {
@@ -136,7 +136,7 @@ impl Witness {
                 others.filter_map(|o| o.claims.iter().find(|c| c.0 == *key).map(|c| (o.live, o.number, c.1)))
             };
             let holders: Vec<Mode> = others().filter(|o| o.0).map(|o| o.2).chain([*mode]).collect();
-            assert!(compatible(&holders), "{key} has holders that do not bear each other: {holders:?}");
+            assert!(compatible(&holders), "the holders of {key} are not compatible: {holders:?}");
             let before: Vec<Mode> =
                 others().filter(|o| o.0 || o.1 < place).map(|o| o.2).chain([*mode]).collect();
             assert!(compatible(&before), "{} overtook an earlier waiter on {key}", event.lease_id);
@@ -149,22 +149,22 @@ impl Witness {
             }
         }
         let deadline_ms = now_ms + ttl_ms;
-        // The door may answer for 10 s more.
-        puts.retain(|_, until_ms| *until_ms + 20_000 >= now_ms);
-        let is_known = puts.len() > 1;
-        let seen = Seen { live: true, number: token, claims, ttl_ms, deadline_ms, puts, is_known };
+        // The HTTP server may still answer these.
+        requests.retain(|_, until_ms| *until_ms + 20_000 >= now_ms);
+        let is_known = requests.len() > 1;
+        let seen = Seen { live: true, number: token, claims, ttl_ms, deadline_ms, requests, is_known };
         self.seen.insert(event.lease_id, seen);
     }
 
     fn saw_queued(&mut self, cause: &Cause<'_>, event: &Event, now_ms: u64) {
-        let Cause::Command(Command::Acquire(acquire), _) = cause else { panic!("nobody asked for a place") };
+        let Cause::Command(Command::Acquire(acquire), _) = cause else { panic!("queued without a request") };
         let seen = Seen {
             live: false,
             number: event.revision.0,
             claims: acquire.claims.clone(),
             ttl_ms: acquire.ttl.ms().into(),
             deadline_ms: wait_ends_ms(acquire, now_ms),
-            puts: BTreeMap::from([(acquire.attachment, wait_ends_ms(acquire, now_ms))]),
+            requests: BTreeMap::from([(acquire.attachment, wait_ends_ms(acquire, now_ms))]),
             is_known: false,
         };
         assert!(self.seen.insert(event.lease_id, seen).is_none(), "one place for each lease");
@@ -174,7 +174,10 @@ impl Witness {
     fn saw_end(&mut self, cause: &Cause<'_>, event: &Event, reason: EndReason, now_ms: u64) {
         let seen = self.seen.remove(&event.lease_id).expect("it was live");
         self.ended_ms.insert(event.lease_id, now_ms);
-        assert!(seen.live && event.token == Some(Token(seen.number)), "what ends was live, with that token");
+        assert!(
+            seen.live && event.token == Some(Token(seen.number)),
+            "only a live lease ends, with its token"
+        );
         match (reason, cause) {
             (EndReason::Expired, _) => {
                 assert!(now_ms > seen.deadline_ms, "{} expired too early", event.lease_id);
@@ -190,7 +193,10 @@ impl Witness {
             }
             (EndReason::Abandoned, Cause::Command(Command::Detach { lease_id, attachment }, _)) => {
                 assert_eq!(*lease_id, event.lease_id);
-                assert!(!seen.is_known && seen.puts.keys().eq([attachment]), "somebody knows of it");
+                assert!(
+                    !seen.is_known && seen.requests.keys().eq([attachment]),
+                    "another request may know of it"
+                );
                 self.count("abandoned");
             }
             _ => panic!("{} ended for no reason", event.lease_id),
@@ -200,13 +206,13 @@ impl Witness {
     fn saw_leave(&mut self, cause: &Cause<'_>, event: &Event, reason: Option<EndReason>, now_ms: u64) {
         let seen = self.seen.remove(&event.lease_id).expect("it waited");
         self.ended_ms.insert(event.lease_id, now_ms);
-        assert!(!seen.live && event.token.is_none(), "what leaves a queue was never granted");
+        assert!(!seen.live && event.token.is_none(), "only a waiter leaves its queues");
         match (reason, cause) {
             (None, cause) => {
                 assert!(now_ms > seen.deadline_ms, "{} timed out too early", event.lease_id);
                 assert!(
-                    seen.puts.values().all(|until_ms| now_ms > *until_ms),
-                    "its place is kept for longer"
+                    seen.requests.values().all(|until_ms| now_ms > *until_ms),
+                    "its place is kept longer"
                 );
                 let comes_back = matches!(cause, Cause::Command(Command::Acquire(acquire), _) if acquire.lease_id == event.lease_id);
                 self.count(if comes_back { "came back too late" } else { "timed out" });
@@ -217,9 +223,9 @@ impl Witness {
             }
             (Some(EndReason::Abandoned), Cause::Command(Command::Detach { lease_id, attachment }, _)) => {
                 assert_eq!(*lease_id, event.lease_id);
-                let others = || seen.puts.iter().filter(|(other, _)| *other != attachment);
-                assert!(seen.puts.contains_key(attachment), "it does not stand for it");
-                assert!(others().all(|(_, until_ms)| now_ms > *until_ms), "somebody waits for it");
+                let others = || seen.requests.iter().filter(|(other, _)| *other != attachment);
+                assert!(seen.requests.contains_key(attachment), "that is none of its requests");
+                assert!(others().all(|(_, until_ms)| now_ms > *until_ms), "another request waits for it");
                 if others().count() > 0 {
                     self.count("left, abandoned by the last of several");
                 }
@@ -236,11 +242,15 @@ impl Witness {
                 let kept_ms = if matches!(outcome, Outcome::Kept(_)) { 5_000 } else { 0 };
                 let (wait_ends_ms, before_ms) = (wait_ends_ms(acquire, now_ms), seen.deadline_ms);
                 let ends_ms = wait_ends_ms + kept_ms;
-                let put = seen.puts.entry(acquire.attachment).or_default();
-                *put = ends_ms.max(*put);
+                let request = seen.requests.entry(acquire.attachment).or_default();
+                *request = ends_ms.max(*request);
                 seen.deadline_ms = seen.deadline_ms.max(ends_ms);
                 let is_kept = before_ms > wait_ends_ms;
-                assert_eq!(matches!(outcome, Outcome::Kept(_)), is_kept, "its place is kept for another");
+                assert_eq!(
+                    matches!(outcome, Outcome::Kept(_)),
+                    is_kept,
+                    "its place is kept for another request"
+                );
                 if is_kept {
                     self.count("kept for another");
                 }
@@ -252,8 +262,9 @@ impl Witness {
             }
             (Command::Detach { lease_id, attachment }, _) => {
                 let Some(seen) = self.seen.get_mut(lease_id).filter(|seen| !seen.live) else { return };
-                if seen.puts.remove(attachment).is_some() {
-                    seen.deadline_ms = seen.puts.values().copied().max().expect("somebody stands for it");
+                if seen.requests.remove(attachment).is_some() {
+                    seen.deadline_ms =
+                        seen.requests.values().copied().max().expect("another request is left");
                     self.count("one of several stands no more");
                 }
             }
@@ -267,7 +278,7 @@ impl Witness {
             (Command::Renew { lease_id, ttl }, Outcome::Standing(grant)) => {
                 let seen = self.seen.get_mut(lease_id).expect("it is live");
                 let full_ms = ttl.map_or(seen.ttl_ms, |ttl| ttl.ms().into());
-                let left_ms = grant.expires_in_ms.expect("a renewal tells the time left");
+                let left_ms = grant.expires_in_ms.expect("a renewal has the time left");
                 assert!(
                     left_ms >= full_ms && now_ms + left_ms >= seen.deadline_ms,
                     "a renewal never shortens"
@@ -295,7 +306,7 @@ impl Witness {
     fn saw_deadlines(&self, table: &LeaseTable) {
         for (&id, seen) in self.seen.iter().filter(|(_, seen)| seen.live) {
             let Ok(LeaseState::Granted(grant)) = table.lease(id, Some(table.at_ms())) else {
-                panic!("{id} was live and no end was told");
+                panic!("{id} was live, and there was no event of its end");
             };
             assert_eq!(grant.token, Token(seen.number));
             let left_ms = seen.deadline_ms.saturating_sub(table.at_ms());

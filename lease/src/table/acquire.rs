@@ -2,32 +2,32 @@ use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{Blocker, EndReason};
 
 use super::LeaseTable;
-use crate::claims::Claims;
+use crate::keys::Keys;
 use crate::lease::Lease;
 use crate::limits::{KEEP_PLACE_MS, MAX_BLOCKERS};
-use crate::puts::Put;
-use crate::slots::Slot;
+use crate::requests::Request;
+use crate::store::Slot;
 use crate::{Acquire, Event, Outcome, Refusal};
 
 impl LeaseTable {
     pub(super) fn acquire(&mut self, acquire: Acquire, events: &mut Vec<Event>) -> Outcome {
         let tries_once = acquire.wait.ms() == 0 && !acquire.keep_place;
         let kept_ms = if acquire.keep_place { KEEP_PLACE_MS } else { 0 };
-        let claims = Claims::new(acquire.claims);
-        let mut lease = Lease::new(acquire.lease_id, claims, acquire.ttl, acquire.holder, acquire.metadata);
+        let keys = Keys::new(acquire.claims);
+        let mut lease = Lease::new(acquire.lease_id, keys, acquire.ttl, acquire.holder, acquire.metadata);
         lease.attach(Some(acquire.attachment));
         lease.deadline_ms = self.at_ms.saturating_add(u64::from(acquire.wait.ms()) + kept_ms);
-        if let Some((slot, known)) = self.find(lease.id) {
-            if !known.claims.same_keys(&lease.claims) {
+        if let Some((slot, known)) = self.store.find(lease.id) {
+            if !known.keys.same_keys(&lease.keys) {
                 Outcome::Refused(Refusal::Mismatch)
-            } else if !known.waits() && is(Mutant::RepeatGrantsTwice) {
+            } else if known.waits() {
+                let request = Request { attachment: lease.attachment(), until_ms: lease.deadline_ms };
+                self.repeat_waiting(slot, request, events)
+            } else if is(Mutant::RepeatGrantsTwice) {
                 self.end(slot, EndReason::Released, events);
                 self.first_acquire(lease, tries_once, events)
-            } else if !known.waits() {
-                self.repeat_granted(slot)
             } else {
-                let put = Put { attachment: lease.attachment(), until_ms: lease.deadline_ms };
-                self.repeat_waiting(slot, put, events)
+                self.repeat_granted(slot)
             }
         } else if let Some(end) = self.ended.get(lease.id).filter(|_| !is(Mutant::ForgetsEnds)) {
             Outcome::Refused(end.into())
@@ -37,13 +37,9 @@ impl LeaseTable {
     }
 
     fn first_acquire(&mut self, mut lease: Lease, tries_once: bool, events: &mut Vec<Event>) -> Outcome {
-        let mut fits = true;
-        for (key, mode) in lease.claims.iter_mut() {
-            fits &= self.lines.fits(key, *mode, &self.leases);
-        }
-        if fits {
+        if self.store.fits(&mut lease.keys) {
             let slot = self.grant(lease, events);
-            return Outcome::Granted(Box::new(self.grant_of(self.leases.get(slot), Some(self.at_ms))));
+            return Outcome::Granted(Box::new(self.grant_of(self.store.get(slot), Some(self.at_ms))));
         }
         let longest = self.longest_queue(&lease);
         if tries_once {
@@ -51,43 +47,42 @@ impl LeaseTable {
         } else if longest >= self.limits.queue {
             Outcome::Refused(Refusal::Overloaded)
         } else {
-            // At the tail there is no need to count who stands ahead.
-            let slot = self.queue(lease, events);
-            Outcome::Waiting(Self::waiting_of(self.leases.get(slot), longest))
+            // At the tail, all who wait are ahead: no need to count them.
+            let slot = self.enqueue(lease, events);
+            Outcome::Waiting(Self::waiting_of(self.store.get(slot), longest))
         }
     }
 
-    /// Which of the two was sent last cannot be told, and either may be answered: from now on no connection that closes ends
-    /// the lease.
+    /// Nobody can tell which of the two requests was sent last, and either may be answered. So no closed connection ends
+    /// the lease any more.
     fn repeat_granted(&mut self, slot: Slot) -> Outcome {
-        self.leases.get_mut(slot).attach(None);
-        Outcome::Standing(Box::new(self.grant_of(self.leases.get(slot), Some(self.at_ms))))
+        self.store.edit(slot, |lease| lease.attach(None));
+        Outcome::Standing(Box::new(self.grant_of(self.store.get(slot), Some(self.at_ms))))
     }
 
-    /// One more acquire stands for it: it takes nothing from those that came before.
-    fn repeat_waiting(&mut self, slot: Slot, mut put: Put, events: &mut Vec<Event>) -> Outcome {
-        let is_kept = self.leases.get(slot).deadline_ms > put.until_ms;
-        if is_kept {
-            // It is answered that its place is kept: the others may be given up the next moment.
-            put.until_ms = put.until_ms.saturating_add(KEEP_PLACE_MS);
-        }
-        if self.leases.get(slot).is_past(self.at_ms) {
-            self.leave(slot, None, events);
+    /// Adds one more request for the waiter. It takes nothing from the earlier ones.
+    fn repeat_waiting(&mut self, slot: Slot, mut request: Request, events: &mut Vec<Event>) -> Outcome {
+        let known = self.store.get(slot);
+        if known.is_past(self.at_ms) {
+            self.end(slot, EndReason::Expired, events);
             return Outcome::Refused(Refusal::WaitTimeout);
         }
-        self.waiting.remove(slot, &self.leases);
-        self.leases.get_mut(slot).add_put(put, self.at_ms);
-        self.waiting.insert(slot, &self.leases);
-        let lease = self.leases.get(slot);
+        let is_kept = known.deadline_ms > request.until_ms;
+        if is_kept {
+            // The answer promises that the place is kept, and the other requests may be detached the next moment.
+            request.until_ms = request.until_ms.saturating_add(KEEP_PLACE_MS);
+        }
+        self.store.edit(slot, |lease| lease.add_request(request, self.at_ms));
+        let lease = self.store.get(slot);
         let waiting = Self::waiting_of(lease, self.ahead_of(lease));
         if is_kept { Outcome::Kept(waiting) } else { Outcome::Waiting(waiting) }
     }
 
-    /// The refusal of a try: the live leases on the keys that are not free, and the length of the longest queue.
+    /// The refusal of a single try: live leases on the keys that are not free, and the length of the longest queue.
     fn held(&self, lease: &Lease, longest: usize) -> Refusal {
         let mut holders = Vec::new();
-        for &(ref key, mode) in lease.claims.iter() {
-            if self.line(key).is_some_and(|line| !line.fits(mode)) {
+        for &(ref key, mode) in lease.keys.iter() {
+            if self.store.lock(key).is_some_and(|lock| !lock.fits(mode)) {
                 let room = MAX_BLOCKERS - holders.len();
                 holders.extend(self.holders(key).take(room).map(|(holder, mode)| Blocker {
                     key: key.clone(),
@@ -103,7 +98,7 @@ impl LeaseTable {
     }
 
     fn longest_queue(&self, lease: &Lease) -> usize {
-        let queue_len = |key| self.line(key).map_or(0, |line| line.queue_len());
-        lease.claims.iter().map(|(key, _)| queue_len(key)).max().unwrap_or(0)
+        let waiters = |key| self.store.lock(key).map_or(0, |lock| lock.waiters_len());
+        lease.keys.iter().map(|(key, _)| waiters(key)).max().unwrap_or(0)
     }
 }

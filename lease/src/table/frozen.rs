@@ -4,17 +4,14 @@ use std::{io, iter};
 use ringfence_wire::{Key, LeaseId, Revision};
 
 use super::LeaseTable;
-use super::snapshot::{Record, write_records};
-use crate::ended::EndedLease;
-use crate::fifo::Fifo;
+use super::snapshot::{LeaseRecord, Record, write_records};
 use crate::lease::Lease;
-use crate::slots::{Chunks, Slot};
+use crate::store::{Chunks, EndedLease, Fifo, Slot};
 
-/// A table as it was at one instant, for whatever thread wants to write it down while the table itself goes on.
+/// The table as it was at one instant. Any thread can write it while the table goes on.
 ///
-/// It has its memory in common with the table. What the table changes while the view is there, it changes in a copy
-/// of the small chunk around it, and the view keeps the other one. So at worst all leases are there twice, but none of
-/// the maps; and a view that is dropped has that memory to free, which is better done on its own thread too.
+/// It shares its memory with the table, which copies a small chunk before it changes it. So at worst all leases are in
+/// memory twice, but no index is. Dropping a view frees that memory, which is best done on the same other thread.
 #[derive(Debug)]
 pub struct FrozenTable {
     at_ms: u64,
@@ -24,12 +21,12 @@ pub struct FrozenTable {
     waiters: usize,
     leases: Chunks<Lease>,
     ended: Fifo<EndedLease>,
-    /// Hardly ever any: see [`crate::line::Line`].
-    lags: Vec<(Revision, Key)>,
+    /// Rarely any.
+    ready: Vec<(Revision, Key)>,
 }
 
 impl LeaseTable {
-    /// The table of this instant. It copies no lease: with a million of them it takes half a millisecond.
+    /// The table of this instant. It copies no lease, and takes half a millisecond for a million of them.
     pub fn freeze(&self) -> FrozenTable {
         FrozenTable {
             at_ms: self.at_ms,
@@ -37,16 +34,16 @@ impl LeaseTable {
             revision: self.revision,
             live: self.live(),
             waiters: self.waiters(),
-            leases: self.leases.freeze(),
+            leases: self.store.freeze(),
             ended: self.ended.freeze(),
-            lags: self.lines.lags().iter().cloned().collect(),
+            ready: self.store.ready().iter().cloned().collect(),
         }
     }
 
-    /// The whole table as bytes for [`Self::restore`]: what [`FrozenTable::write_to`] writes.
+    /// The bytes that [`FrozenTable::write_to`] writes.
     pub fn snapshot(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        self.freeze().write_to(&mut bytes).expect("memory takes all bytes");
+        self.freeze().write_to(&mut bytes).expect("a vector takes all bytes");
         bytes
     }
 }
@@ -62,38 +59,37 @@ impl FrozenTable {
         self.revision
     }
 
-    /// How many leases are live.
+    /// The number of live leases.
     pub fn live(&self) -> usize {
         self.live
     }
 
-    /// Writes the bytes for [`LeaseTable::restore`]; equal tables give equal bytes. In pieces of some 64 KiB. While
-    /// it does, it takes 12 bytes of memory for each lease.
+    /// Writes the bytes for [`LeaseTable::restore`], in pieces of about 64 KiB. Equal tables give equal bytes. It needs 12
+    /// bytes of memory for each lease.
     pub fn write_to(&self, out: &mut impl io::Write) -> io::Result<()> {
         write_records(self.records(), out)
     }
 
     fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        let Self { at_ms, first_revision, revision, .. } = *self;
         let by_id = self.by_id();
-        let head =
-            Record::Head { at_ms: self.at_ms, first_revision: self.first_revision, revision: self.revision };
         let tail = Record::Tail { leases: by_id.len() as u64, ended: self.ended.len() as u64 };
         let leases = by_id.into_iter().flat_map(|(_, slot)| {
             let lease = self.leases.get(slot);
-            let puts = lease.wait().map(|wait| &wait.puts).filter(|puts| puts.as_slice().len() > 1);
-            iter::once(Record::Lease(lease.into())).chain(puts.map(|puts| Record::Puts(Cow::Borrowed(puts))))
+            let requests = lease.wait().map(|wait| &wait.requests).filter(|all| all.as_slice().len() > 1);
+            let requests = requests.map(|requests| Record::Requests(Cow::Borrowed(requests)));
+            iter::once(Record::Lease(lease.into())).chain(requests)
         });
-        let ended = self.ended.iter().map(|EndedLease { ended_ms, id, end }| Record::Ended {
-            ended_ms,
-            lease_id: id,
-            end,
-        });
-        let lags =
-            self.lags.iter().map(|(place, key)| Record::Lag { place: *place, key: Cow::Borrowed(key) });
-        iter::once(head).chain(leases).chain(ended).chain(lags).chain([tail])
+        let ended = self.ended.iter();
+        let ended =
+            ended.map(|EndedLease { ended_ms, id: lease_id, end }| Record::Ended { ended_ms, lease_id, end });
+        let ready =
+            self.ready.iter().map(|(place, key)| Record::Ready { place: *place, key: Cow::Borrowed(key) });
+        let head = Record::Head { at_ms, first_revision, revision };
+        iter::once(head).chain(leases).chain(ended).chain(ready).chain([tail])
     }
 
-    /// The leases by id. The first half of each id is kept at hand: the leases are looked at only where it is the same.
+    /// The leases by id. Beside each slot is the first half of the id, so that the sort looks at few leases.
     fn by_id(&self) -> Vec<([u32; 2], Slot)> {
         let first_half = |id: LeaseId| [(id.to_u128() >> 96) as u32, (id.to_u128() >> 64) as u32];
         let mut by_id = Vec::with_capacity(self.live + self.waiters);
@@ -103,5 +99,21 @@ impl FrozenTable {
             half.cmp(&other_half).then_with(|| id(slot).cmp(&id(other)))
         });
         by_id
+    }
+}
+
+impl<'a> From<&'a Lease> for LeaseRecord<'a> {
+    fn from(lease: &'a Lease) -> Self {
+        Self {
+            lease_id: lease.id,
+            keys: Cow::Borrowed(&lease.keys),
+            ttl: lease.ttl,
+            holder: lease.holder.as_ref().map(Cow::Borrowed),
+            metadata: lease.metadata().map(Cow::Borrowed).unwrap_or_default(),
+            attachment: lease.wait().map_or(lease.attachment(), |wait| wait.requests.sole(0)),
+            number: lease.number,
+            deadline_ms: lease.deadline_ms,
+            waits_since_ms: lease.wait().map(|wait| wait.since_ms),
+        }
     }
 }

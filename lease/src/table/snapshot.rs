@@ -5,22 +5,21 @@ use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Ttl};
 use serde::{Deserialize, Serialize};
 
 use crate::Attachment;
-use crate::ended::End;
-use crate::lease::Lease;
-use crate::puts::Puts;
+use crate::requests::Requests;
+use crate::store::End;
 
-/// The format of the bytes that follow this number. A change of [`Record`], or of a word of `ringfence_wire` in it,
-/// is a new one.
+/// The format of the bytes after this number. A change to [`Record`], or to a type of `ringfence_wire` in it, makes a new
+/// one.
 pub(super) const FORMAT: u32 = 3;
 
-/// The oldest format that is read yet: those up to [`FORMAT`] have the same records, or fewer kinds of them.
+/// The oldest format that can be read: the formats up to [`FORMAT`] have the same records, or fewer kinds of them.
 pub(super) const OLDEST_FORMAT: u32 = 2;
 
-/// A snapshot is the format number in four bytes, the least significant first, and then these records, one after
-/// the other: the head, the leases by id and what belongs to each, the ended ids from the oldest on, the lags by place, the tail. Nothing stands in them that
-/// follows from the rest (lines, fences, orders of ending), and nothing depends on how the table came to be what it
-/// is: equal tables give equal bytes. What is long in them is borrowed from the table that is written; what was read
-/// owns it.
+/// A snapshot is the format number in four bytes, little-endian, and then these records: the head, the leases by id (each
+/// followed by its requests), the ended ids from the oldest on, the ready keys by place, and the tail.
+///
+/// A record has nothing that follows from others (queues, fences, deadlines in order) and nothing that depends on how the
+/// table came about: equal tables give equal bytes. Writing borrows from the table.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Record<'a> {
     Head {
@@ -34,39 +33,59 @@ pub(crate) enum Record<'a> {
         lease_id: LeaseId,
         end: End,
     },
-    /// The last record; without it the snapshot was cut short.
+    /// The last record. Without it the snapshot is truncated.
     Tail {
         leases: u64,
         ended: u64,
     },
-    /// The waiter at `place` fits `key`, and was not passed there yet: see [`crate::line::Line`]. New in format 3.
-    Lag {
+    /// The waiter at `place` fits `key` and is not admitted there yet. Since format 3.
+    Ready {
         place: Revision,
         key: Cow<'a, Key>,
     },
-    /// The acquires that stand for the waiter before, where they are several. New in format 3.
-    Puts(Cow<'a, Puts>),
+    /// The requests of the waiter before, if there are several. Since format 3.
+    Requests(Cow<'a, Requests>),
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LeaseRecord<'a> {
     pub(crate) lease_id: LeaseId,
-    pub(crate) claims: Cow<'a, [(Key, Mode)]>,
+    pub(crate) keys: Cow<'a, [(Key, Mode)]>,
     pub(crate) ttl: Ttl,
     pub(crate) holder: Option<Cow<'a, Holder>>,
     pub(crate) metadata: Cow<'a, Metadata>,
-    /// Of a waiter: of the only acquire that stands for it.
+    /// For a waiter, that of its only request.
     pub(crate) attachment: Option<Attachment>,
     pub(crate) number: Revision,
     pub(crate) deadline_ms: u64,
-    /// Since when it waits; `None` if it is live.
+    /// `None` for a live lease.
     pub(crate) waits_since_ms: Option<u64>,
 }
 
-/// So many bytes are collected before they are written.
+/// Why a snapshot cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// Another version of the program wrote it.
+    #[error("the snapshot has format {found}, and this version reads formats {OLDEST_FORMAT} to {FORMAT}")]
+    UnknownFormat {
+        /// The format number at its start.
+        found: u32,
+    },
+    /// The bytes end too early or do not form records.
+    #[error("the snapshot is damaged: {0}")]
+    Malformed(&'static str),
+    /// The records contradict each other.
+    #[error("the snapshot contradicts itself: {0}")]
+    Inconsistent(&'static str),
+    /// The source failed.
+    #[error("the snapshot cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+}
+
+/// Writes are collected up to this size.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Writes the format number and these records.
+/// Writes the format number and the records.
 pub(crate) fn write_records<'a>(
     records: impl IntoIterator<Item = Record<'a>>,
     out: &mut impl io::Write,
@@ -74,27 +93,11 @@ pub(crate) fn write_records<'a>(
     let mut buffer = FORMAT.to_le_bytes().to_vec();
     for record in records {
         buffer = postcard::to_extend(&record, buffer)
-            .expect("memory takes all bytes, and every sequence knows its length");
+            .expect("a vector takes all bytes, and every sequence knows its length");
         if buffer.len() >= BUFFER_BYTES {
             out.write_all(&buffer)?;
             buffer.clear();
         }
     }
     out.write_all(&buffer)
-}
-
-impl<'a> From<&'a Lease> for LeaseRecord<'a> {
-    fn from(lease: &'a Lease) -> Self {
-        Self {
-            lease_id: lease.id,
-            claims: Cow::Borrowed(&lease.claims),
-            ttl: lease.ttl,
-            holder: lease.holder.as_ref().map(Cow::Borrowed),
-            metadata: lease.metadata().map(Cow::Borrowed).unwrap_or_default(),
-            attachment: lease.wait().map_or(lease.attachment(), |wait| wait.puts.sole(0)),
-            number: lease.number,
-            deadline_ms: lease.deadline_ms,
-            waits_since_ms: lease.wait().map(|wait| wait.since_ms),
-        }
-    }
 }

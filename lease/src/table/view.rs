@@ -6,8 +6,8 @@ use ringfence_wire::{
 use super::LeaseTable;
 use crate::lease::Lease;
 use crate::limits::{MAX_AHEAD, MAX_SHOWN, PAGE_BYTES};
-use crate::line::Line;
 use crate::steps::step;
+use crate::store::{Lock, Slot};
 use crate::{Command, Refusal};
 
 /// A lease that has not ended, as its owner sees it.
@@ -15,17 +15,16 @@ use crate::{Command, Refusal};
 pub enum LeaseState {
     /// It is live.
     Granted(Grant),
-    /// It stands in the queues of its keys.
+    /// It waits in the queues of its keys.
     Waiting(Waiting),
 }
 
-/// Reads. Those with a `now_ms` take the leader's clock (in milliseconds of cluster time) for a linearizable read,
-/// and `None` for a local one, which cannot tell how long a lease lives on. A lease whose time is over is live
-/// until an entry of the log ends it.
+/// Reads. A linearizable read passes the leader's clock as `now_ms`, in milliseconds of cluster time. A local read passes
+/// `None`, and cannot tell the time left. A lease whose deadline is over stays live until an entry of the log ends it.
 impl LeaseTable {
     /// The lease as its owner sees it, or [`Refusal::WaitTimeout`], [`Refusal::Gone`] or [`Refusal::Unknown`].
     pub fn lease(&self, id: LeaseId, now_ms: Option<u64>) -> Result<LeaseState, Refusal> {
-        let (_, lease) = self.find(id).ok_or_else(|| self.refusal(id))?;
+        let (_, lease) = self.store.find(id).ok_or_else(|| self.refusal(id))?;
         Ok(if lease.waits() {
             LeaseState::Waiting(Self::waiting_of(lease, self.ahead_of(lease)))
         } else {
@@ -33,30 +32,26 @@ impl LeaseTable {
         })
     }
 
-    /// How many keys `command` would touch now: what it costs to apply. 0 for a lease that has ended or was never seen.
+    /// How many keys `command` would touch now, which is what it costs. 0 for a lease that is neither live nor waiting.
     pub fn keys_of(&self, command: &Command) -> usize {
-        let claims = |found: Option<&Lease>| found.map_or(0, |lease| lease.claims.len());
+        let keys = |slot: Option<Slot>| slot.map_or(0, |slot| self.store.get(slot).keys.len());
         match command {
             Command::Start { .. } => 0,
             Command::Acquire(acquire) => acquire.claims.len(),
             Command::Renew { lease_id, .. }
             | Command::Release { lease_id }
-            | Command::Detach { lease_id, .. } => claims(self.find(*lease_id).map(|(_, lease)| lease)),
-            Command::Revoke { key, token } => {
-                let holder = self.line(key).and_then(|line| line.holder(*token));
-                claims(holder.map(|slot| self.leases.get(slot)))
-            }
+            | Command::Detach { lease_id, .. } => keys(self.store.find(*lease_id).map(|(slot, _)| slot)),
+            Command::Revoke { key, token } => keys(self.store.lock(key).and_then(|lock| lock.holder(*token))),
         }
     }
 
-    /// What everybody may see of `key`; of very many holders and waiters the first ones, and how many more there are.
+    /// The public view of `key`: its first holders and waiters, and how many more there are.
     pub fn key(&self, key: &Key, now_ms: Option<u64>) -> KeyView {
-        self.key_view(key, self.line(key), now_ms)
+        self.key_view(key, self.store.lock(key), now_ms)
     }
 
-    /// Up to `limit` keys that are held or waited for, start with `prefix` and come after `after`, in the order of
-    /// their bytes; and the last of them if more follow. Fewer than `limit` where their holders and waiters
-    /// have very much to say, so that no page takes long, or much memory.
+    /// Up to `limit` keys that are held or waited for, start with `prefix` and come after `after`, in byte order; and the
+    /// last of them if more follow. Fewer than `limit` if their views are large, so that no page takes long or much memory.
     pub fn keys(
         &self,
         prefix: &str,
@@ -64,34 +59,34 @@ impl LeaseTable {
         limit: usize,
         now_ms: Option<u64>,
     ) -> (Vec<KeyView>, Option<Key>) {
-        let mut lines = self.lines.range(prefix, after, &self.leases);
+        let mut locks = self.store.locks(prefix, after);
         let mut page = Vec::new();
         let mut bytes = 0;
         while page.len() < limit
             && bytes < PAGE_BYTES
-            && let Some((key, line)) = lines.next()
+            && let Some((key, lock)) = locks.next()
         {
-            let view = self.key_view(key, Some(line), now_ms);
+            let view = self.key_view(key, Some(lock), now_ms);
             bytes += about_bytes_of(&view);
             page.push(view);
         }
-        let next = lines.next().and_then(|_| page.last()).map(|last| last.key.clone());
+        let next = locks.next().and_then(|_| page.last()).map(|last| last.key.clone());
         (page, next)
     }
 
-    /// The lowest token that may still be alive on `key`: that of its oldest live lease or, where there is none, the
-    /// token that the next grant would have. It never goes down.
+    /// The lowest token that may still be live on `key`: that of its oldest holder or, if nobody holds it, the token that
+    /// the next grant would have. It never decreases.
     pub fn fence(&self, key: &Key) -> Token {
-        self.line(key).and_then(Line::oldest_token).unwrap_or_else(|| self.next_token())
+        let oldest = self.store.lock(key).and_then(|lock| lock.holders().next());
+        oldest.map_or_else(|| self.next_token(), |holder| holder.number.into())
     }
 
     /// Whether a live lease holds `key` with this token.
     pub fn is_live(&self, key: &Key, token: Token) -> bool {
-        self.line(key).and_then(|line| line.holder(token)).is_some()
+        self.store.lock(key).and_then(|lock| lock.holder(token)).is_some()
     }
 
-    /// The fence of a key of a live lease. Nobody else holds what a lease holds alone: its own token needs no
-    /// looking up.
+    /// The fence of a key of a live lease. On an exclusive key that is its own token: no look at the key is needed.
     pub(super) fn fence_of(&self, lease: &Lease, key: &Key, mode: Mode) -> Token {
         match mode {
             Mode::Exclusive => lease.number.into(),
@@ -99,16 +94,16 @@ impl LeaseTable {
         }
     }
 
-    /// The live leases on `key` by token, and how each holds it.
+    /// The live leases on `key` by token, and their modes.
     pub(super) fn holders(&self, key: &Key) -> impl Iterator<Item = (&Lease, Mode)> {
-        let line = self.line(key);
-        line.into_iter().flat_map(Line::holders).map(|claim| (self.leases.get(claim.slot), claim.mode))
+        let entries = self.store.lock(key).into_iter().flat_map(Lock::holders);
+        entries.map(|entry| (self.store.get(entry.slot), entry.mode))
     }
 
-    /// How many earlier waiters stand before a waiter in the longest of its queues, counted up to [`MAX_AHEAD`].
+    /// How many waiters are ahead in the longest of a waiter's queues, counted up to [`MAX_AHEAD`].
     pub(super) fn ahead_of(&self, waiter: &Lease) -> usize {
-        let ahead = |key| self.line(key).map_or(0, |line| line.ahead_of(waiter.number, MAX_AHEAD));
-        waiter.claims.iter().map(|(key, _)| ahead(key)).max().unwrap_or(0)
+        let ahead = |key| self.store.lock(key).map_or(0, |lock| lock.waiters_ahead(waiter.number, MAX_AHEAD));
+        waiter.keys.iter().map(|(key, _)| ahead(key)).max().unwrap_or(0)
     }
 
     pub(super) fn waiting_of(waiter: &Lease, ahead: usize) -> Waiting {
@@ -129,13 +124,13 @@ impl LeaseTable {
             holder: lease.holder.clone(),
             ttl_ms: lease.ttl.ms(),
             expires_in_ms: now_ms.map(|now_ms| lease.expires_in_ms(now_ms)),
-            keys: lease.claims.iter().map(granted_key).collect(),
+            keys: lease.keys.iter().map(granted_key).collect(),
         }
     }
 
-    fn key_view(&self, key: &Key, line: Option<Line<'_>>, now_ms: Option<u64>) -> KeyView {
+    fn key_view(&self, key: &Key, lock: Option<Lock<'_>>, now_ms: Option<u64>) -> KeyView {
         let clock = self.clock(now_ms);
-        let (holders_len, waiters_len) = line.map_or((0, 0), |line| (line.holders_len(), line.queue_len()));
+        let (holders_len, waiters_len) = lock.map_or((0, 0), |lock| (lock.holders_len(), lock.waiters_len()));
         let holder = |(lease, mode): (&Lease, Mode)| HolderView {
             token: lease.number.into(),
             holder: lease.holder.clone(),
@@ -145,13 +140,13 @@ impl LeaseTable {
             expires_in_ms: clock.map(|now_ms| lease.expires_in_ms(now_ms)),
             metadata: lease.metadata().cloned().unwrap_or_default(),
         };
-        let waiters = line.into_iter().flat_map(Line::waiters).take(MAX_SHOWN).map(|claim| {
+        let waiters = lock.into_iter().flat_map(Lock::waiters).take(MAX_SHOWN).map(|entry| {
             step();
-            let lease = self.leases.get(claim.slot);
+            let lease = self.store.get(entry.slot);
             let since_ms = lease.wait().map_or(self.at_ms, |wait| wait.since_ms);
             WaiterView {
                 holder: lease.holder.clone(),
-                mode: claim.mode.name(),
+                mode: entry.mode.name(),
                 waited_ms: clock.unwrap_or(self.at_ms).saturating_sub(since_ms),
             }
         });
@@ -166,13 +161,13 @@ impl LeaseTable {
         }
     }
 
-    /// A read's clock is not behind what was applied.
+    /// The clock of a read, which is never behind the applied entries.
     fn clock(&self, now_ms: Option<u64>) -> Option<u64> {
         now_ms.map(|now_ms| now_ms.max(self.at_ms))
     }
 }
 
-/// About how many bytes of JSON it takes.
+/// About how many bytes of JSON the view takes.
 fn about_bytes_of(view: &KeyView) -> usize {
     let label = |holder: &Option<Holder>| holder.as_ref().map_or(0, |holder| holder.as_str().len());
     let metadata = |holder: &HolderView| -> usize {
@@ -186,33 +181,27 @@ fn about_bytes_of(view: &KeyView) -> usize {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::num::NonZeroU32;
 
-    use ringfence_wire::{Metadata, Ttl, Wait};
+    use ringfence_wire::Metadata;
 
     use super::*;
-    use crate::{Acquire, Attachment, Command};
+    use crate::Acquire;
+    use crate::laws::make;
 
-    fn acquire(id: usize, key: &str, wait_ms: u32, metadata: &Metadata) -> Command {
-        let limit = if wait_ms == 0 { None } else { std::num::NonZeroU32::new(1) };
-        Command::Acquire(Box::new(Acquire {
-            lease_id: LeaseId::from_u128(id as u128 + 1).unwrap(),
-            claims: vec![(Key::new(key).unwrap(), Mode::Shared { limit })],
-            ttl: Ttl::default(),
-            wait: Wait::from_ms(wait_ms).unwrap(),
-            keep_place: false,
-            holder: None,
-            metadata: metadata.clone(),
-            attachment: Attachment(0),
-        }))
+    fn acquire(n: usize, key: &str, wait_ms: u32, metadata: &Metadata) -> Command {
+        let limit = if wait_ms == 0 { None } else { NonZeroU32::new(1) };
+        let keys = [(make::key(key), Mode::Shared { limit })];
+        Acquire { metadata: metadata.clone(), ..make::acquire(n as u128 + 1, keys, wait_ms) }.into()
     }
 
     fn largest_metadata() -> Metadata {
         Metadata::new(BTreeMap::from([("m".to_owned(), "x".repeat(4_000))])).unwrap()
     }
 
-    /// All of 10,000 were shown, with their metadata: 40 MB for a client that did not read them.
+    /// Showing all of 10,000 with their metadata took 40 MB for a client that did not read them.
     #[test]
-    fn of_very_many_holders_and_waiters_the_first_are_shown_and_the_others_counted() {
+    fn a_view_shows_the_first_holders_and_waiters_and_counts_the_rest() {
         let mut table = LeaseTable::new();
         let (metadata, many) = (largest_metadata(), 3 * MAX_SHOWN);
         let holders = (0..many).map(|id| acquire(id, "a", 0, &metadata));
@@ -226,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_ends_early_where_its_keys_have_very_much_to_say() {
+    fn a_page_ends_early_where_its_views_are_large() {
         let mut table = LeaseTable::new();
         let metadata = largest_metadata();
         let key = |n: usize| format!("k{n:04}");

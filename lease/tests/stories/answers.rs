@@ -1,4 +1,4 @@
-//! How the stories put answers into words.
+//! Answers as text.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use ringfence_lease::{Change, Event, LeaseState, LeaseTable, Outcome, Refusal};
 use ringfence_wire::{EndReason, Grant, Holder, Key, KeyView, ModeName, Waiting};
 
-/// Where the answers stand.
+/// The column of the answers.
 pub(super) const COLUMN: usize = 48;
 
 pub(super) fn outcome(outcome: &Outcome) -> String {

@@ -1,4 +1,4 @@
-//! How the stories ask: words to commands.
+//! Parses the script of a story.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -9,7 +9,7 @@ use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl,
 /// The words that end the list of keys of an acquire.
 const OPTIONS: [&str; 6] = ["ttl", "wait", "keep", "by", "with", "as"];
 
-/// `each 1..3 COMMAND` is the command three times, with the number in place of `#`.
+/// `each 1..3 COMMAND` is the command three times, with the number instead of `#`.
 pub(super) fn commands(words: &[&str]) -> Vec<Command> {
     match words {
         [] => Vec::new(),
@@ -50,12 +50,12 @@ fn command(words: &[&str]) -> Command {
     }
 }
 
-/// The bytes of the name are the bits of the id.
+/// The id whose bits are the bytes of the name.
 pub(super) fn id(name: &str) -> LeaseId {
     LeaseId::from_u128(name.bytes().fold(0, |bits, byte| bits << 8 | u128::from(byte))).unwrap()
 }
 
-/// The name that the id was made of.
+/// The name that the id was made from.
 pub(super) fn name(id: LeaseId) -> String {
     let digits: Vec<u32> = id.to_string().chars().filter_map(|digit| digit.to_digit(16)).collect();
     let bytes = digits.chunks(2).map(|pair| char::from_u32(pair[0] << 4 | pair[1]).unwrap());

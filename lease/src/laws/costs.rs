@@ -1,30 +1,22 @@
-//! An entry costs what its commands touch, and a view what it shows, whatever state there is. What could be otherwise is
-//! tried here with states of two sizes, and the steps are counted.
+//! An entry costs what its commands touch, and a view what it shows, whatever the table holds. These tests count steps with
+//! states of two sizes.
 
-use ringfence_wire::{Key, LeaseId, Metadata, Mode, Ttl, Wait};
+use ringfence_wire::{Key, LeaseId, Mode};
 
+use super::make::{self, id, key};
 use crate::steps::steps_of;
-use crate::{Acquire, Attachment, Command, Event, LeaseTable, Outcome};
+use crate::{Command, Event, LeaseTable, Outcome};
 
-fn id(n: usize) -> LeaseId {
-    LeaseId::from_u128(n as u128 + 1).unwrap()
+fn nth_key(n: usize) -> Key {
+    key(&format!("k{n}"))
 }
 
-fn key(n: usize) -> Key {
-    Key::new(&format!("k{n}")).unwrap()
+fn lease_id(n: usize) -> LeaseId {
+    id(n as u128 + 1)
 }
 
 fn acquire(n: usize, keys: impl IntoIterator<Item = usize>, mode: Mode) -> Command {
-    Command::Acquire(Box::new(Acquire {
-        lease_id: id(n),
-        claims: keys.into_iter().map(|n| (key(n), mode)).collect(),
-        ttl: Ttl::default(),
-        wait: Wait::from_ms(60_000).unwrap(),
-        keep_place: false,
-        holder: None,
-        metadata: Metadata::default(),
-        attachment: Attachment(n as u64),
-    }))
+    make::acquire(n as u128 + 1, keys.into_iter().map(|n| (nth_key(n), mode)), 60_000).into()
 }
 
 fn apply(table: &mut LeaseTable, commands: Vec<Command>) -> (Vec<Outcome>, Vec<Event>) {
@@ -33,7 +25,7 @@ fn apply(table: &mut LeaseTable, commands: Vec<Command>) -> (Vec<Outcome>, Vec<E
     (outcomes, events)
 }
 
-/// A lease holds 64 keys, and so many wait for all of them.
+/// A lease holds 64 keys, and so many waiters wait for all of them.
 fn queues_of(waiters: usize, mode: Mode) -> LeaseTable {
     let mut table = LeaseTable::new();
     let commands = (1..=waiters).map(|n| acquire(n, 0..64, mode));
@@ -42,19 +34,18 @@ fn queues_of(waiters: usize, mode: Mode) -> LeaseTable {
     table
 }
 
-/// All who wait for a key: they wait for the other 63 no more.
 fn readers_behind_a_writer(waiters: usize) -> LeaseTable {
     queues_of(waiters, Mode::Shared { limit: None })
 }
 
-/// One release granted all of them in one entry: 9,000 leases of 64 keys stopped every replica for half a second.
+/// When one entry granted all of them, 9,000 leases of 64 keys stopped every replica for half a second.
 #[test]
 fn a_release_costs_the_same_however_many_it_lets_in() {
     for (few, many) in [(200, 2_000), (2_000, 9_000)] {
         let steps_with = |waiters| {
             let mut table = readers_behind_a_writer(waiters);
             let ((_, events), steps) =
-                steps_of(|| apply(&mut table, vec![Command::Release { lease_id: id(0) }]));
+                steps_of(|| apply(&mut table, vec![Command::Release { lease_id: lease_id(0) }]));
             let keys: usize = events.iter().map(|event| event.keys.len()).sum();
             assert!(keys <= 4_096 + 2 * 64, "{keys} keys changed");
             steps
@@ -65,11 +56,11 @@ fn a_release_costs_the_same_however_many_it_lets_in() {
     }
 }
 
-/// What is left over goes on with the next entries, until all are granted.
+/// The next entries grant the rest.
 #[test]
-fn all_are_granted_in_the_end_first_come_first() {
+fn all_are_granted_in_the_end_first_come_first_served() {
     let mut table = readers_behind_a_writer(1_000);
-    let (_, mut events) = apply(&mut table, vec![Command::Release { lease_id: id(0) }]);
+    let (_, mut events) = apply(&mut table, vec![Command::Release { lease_id: lease_id(0) }]);
     let mut entries = 1;
     while table.next_due_ms().is_some_and(|due_ms| due_ms <= table.at_ms()) {
         let (more, steps) = steps_of(|| apply(&mut table, Vec::new()).1);
@@ -80,12 +71,12 @@ fn all_are_granted_in_the_end_first_come_first() {
     assert!(entries >= 1_000 * 64 / 4_096, "{entries}");
     assert_eq!((table.live(), table.waiters()), (1_000, 0));
     let granted = events[1..].iter().map(|event| event.lease_id);
-    assert!(granted.eq((1..=1_000).map(id)));
+    assert!(granted.eq((1..=1_000).map(lease_id)));
 }
 
-/// Ends were counted by leases: 4,096 of 64 keys took a quarter of a second.
+/// When ends were counted by leases, 4,096 of 64 keys took a quarter of a second.
 #[test]
-fn what_ends_at_one_time_ends_in_entries_of_so_many_keys() {
+fn one_entry_ends_leases_of_so_many_keys() {
     let mut table = LeaseTable::new();
     apply(&mut table, (0..100).map(|n| acquire(n, n * 64..(n + 1) * 64, Mode::Exclusive)).collect());
     assert_eq!(table.live(), 100);
@@ -98,14 +89,14 @@ fn what_ends_at_one_time_ends_in_entries_of_so_many_keys() {
     assert_eq!(entries, 2);
 }
 
-/// Each repeat walked over everybody ahead, in each of its queues: a thousand of them stopped all nodes for a minute.
+/// When each repeat walked over all waiters ahead in each queue, a thousand repeats stopped all nodes for a minute.
 #[test]
-fn a_waiter_that_asks_again_costs_the_same_however_many_stand_ahead() {
+fn a_repeat_costs_the_same_however_many_wait_ahead() {
     let steps_with = |waiters| {
         let mut table = queues_of(waiters, Mode::Exclusive);
         let last = (waiters - 9..=waiters).map(|n| acquire(n, 0..64, Mode::Exclusive)).collect();
         let (_, repeats) = steps_of(|| apply(&mut table, last));
-        let (_, views) = steps_of(|| (table.lease(id(waiters), None), table.key(&key(7), None)));
+        let (_, views) = steps_of(|| (table.lease(lease_id(waiters), None), table.key(&nth_key(7), None)));
         (repeats, views)
     };
     let (few, many) = (steps_with(300), steps_with(3_000));

@@ -2,22 +2,21 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::mem;
 
-/// Values in order, packed closely: a tree of two levels.
+/// A sorted list, packed closely: a tree of two levels.
 ///
 /// ```text
-///   firsts   [ value value value … ]              the first of each leaf once more: a search begins here
-///   leaves   [ leaf  leaf  leaf  … ]              24 bytes for each
+///   firsts   [ value value value … ]              a copy of the first value of each leaf: a search starts here
+///   leaves   [ leaf  leaf  leaf  … ]              24 bytes each
 ///                |
-///   leaf     [ value value … up to 256 ]          with room for 32 more at most, 64 where values went
+///   leaf     [ value value … up to 256 ]          room for at most 32 more, or 64 after removals
 /// ```
 ///
-/// The order is not that of the values themselves: each search brings along a function that says how a value compares
-/// to what is sought. So a value can be as little as the place where to look, and a hint that spares most looks. Every
-/// search has to mean the same order.
+/// Each search passes a function that compares a value to what is sought; all searches must use the same order. So a
+/// value can be just the place of a larger one.
 ///
-/// The nodes of a `BTreeMap` have room for eleven, and are filled to two thirds, or half where values come in order;
-/// leaves grow in small steps and have hardly any room to spare. Nothing is copied at once but a leaf and the
-/// directory, which has some thousand leaves for a million values: no change takes long.
+/// Why not a `BTreeMap`: its nodes have room for eleven values and are two thirds full, or half where values arrive in
+/// order, while a leaf grows in small steps. A change moves at most one leaf and the directory, which has some
+/// thousand leaves for a million values, so no change takes long.
 #[derive(Debug)]
 pub(crate) struct Sorted<T> {
     firsts: VecDeque<T>,
@@ -26,16 +25,16 @@ pub(crate) struct Sorted<T> {
     len: usize,
 }
 
-/// Where a value is, or would be. Valid until the next change.
+/// The position of a value, or where it would go. Valid until the next change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At {
     leaf: usize,
     place: usize,
 }
 
-/// The most values in a leaf. To make room for one, half of them are moved.
+/// The most values in a leaf. A full one is split in halves.
 const LEAF: usize = 256;
-/// By so many values a leaf grows. Of 8 bytes or 16 they make sizes that allocators have.
+/// A leaf grows by this many values. With 8 or 16 bytes each that is a size class of common allocators.
 const STEP: usize = 32;
 
 impl<T> Default for Sorted<T> {
@@ -45,7 +44,7 @@ impl<T> Default for Sorted<T> {
 }
 
 impl<T: Clone> Sorted<T> {
-    /// These values, which are in order.
+    /// A list of these values, which must be in order.
     pub(crate) fn of(values: impl IntoIterator<Item = T>) -> Self {
         let mut values = values.into_iter();
         let mut sorted = Self::default();
@@ -66,7 +65,7 @@ impl<T: Clone> Sorted<T> {
         self.firsts.front()
     }
 
-    /// Where the value is that is sought: the one that `order` calls equal. `Err` tells where it would be.
+    /// The position of the value that `order` calls equal, or `Err` with the position where it would go.
     pub(crate) fn search(&self, mut order: impl FnMut(&T) -> Ordering) -> Result<At, At> {
         let leaf = self.leaf_of(&mut order);
         let Some(values) = self.leaves.get(leaf) else { return Err(At { leaf, place: 0 }) };
@@ -74,8 +73,8 @@ impl<T: Clone> Sorted<T> {
         values.binary_search_by(order).map(at).map_err(at)
     }
 
-    /// The same, with fewer looks where it is known about how far from the first value of its leaf to the first of the next
-    /// (`None` behind the last leaf) the value is: from 0 to 1. A bad guess costs looks, no more.
+    /// The same, starting at a guess: how far the value is, from 0 to 1, between the first value of its leaf and the first
+    /// of the next leaf (`None` for the last). A bad guess costs only more comparisons.
     pub(crate) fn search_near(
         &self,
         mut order: impl FnMut(&T) -> Ordering,
@@ -84,7 +83,7 @@ impl<T: Clone> Sorted<T> {
         let leaf = self.leaf_of(&mut order);
         let Some(values) = self.leaves.get(leaf) else { return Err(At { leaf, place: 0 }) };
         let at = |place| At { leaf, place };
-        // All before `from` are less than what is sought, all from `to` on are greater.
+        // Values before `from` are less than what is sought, and values from `to` on are greater.
         let (mut from, mut to) = (0, values.len());
         let mut next =
             ((guess(&self.firsts[leaf], self.firsts.get(leaf + 1)) * to as f32) as usize).min(to - 1);
@@ -113,12 +112,12 @@ impl<T: Clone> Sorted<T> {
         &self.leaves[at.leaf][at.place]
     }
 
-    /// To change what no order depends on.
+    /// For changes that do not affect the order.
     pub(crate) fn get_mut(&mut self, at: At) -> &mut T {
         &mut self.leaves[at.leaf][at.place]
     }
 
-    /// Puts a value in where a search says that it would be.
+    /// Inserts a value at the position that a search returned as `Err`.
     pub(crate) fn insert(&mut self, mut at: At, value: T) {
         self.len += 1;
         if self.leaves.is_empty() {
@@ -159,20 +158,20 @@ impl<T: Clone> Sorted<T> {
         value
     }
 
-    /// The values from there on.
+    /// The values from that position on.
     pub(crate) fn iter_from(&self, at: At) -> impl Iterator<Item = &T> {
         let mut leaves = self.leaves.range(at.leaf.min(self.leaves.len())..);
         let first = leaves.next().map(|leaf| &leaf[at.place..]).unwrap_or_default();
         first.iter().chain(leaves.flatten())
     }
 
-    /// The leaf that has the value that is sought, or would have it: the last that begins with it or less, else the first.
+    /// The leaf where the sought value is or would go: the last that starts with it or with less, or the first.
     fn leaf_of(&self, order: &mut impl FnMut(&T) -> Ordering) -> usize {
         self.firsts.partition_point(|first| order(first) != Ordering::Greater).saturating_sub(1)
     }
 
-    /// Makes room in a full leaf for `value` there, and tells where that is then. Behind all others it begins a leaf of its
-    /// own: so leaves stay full where values come in order.
+    /// Splits a full leaf to make room for `value`, and returns its new position. A value behind all others starts a leaf
+    /// of its own, so leaves stay full where values arrive in order.
     fn split(&mut self, At { leaf, place }: At, value: &T) -> At {
         let kept = if place == LEAF { LEAF } else { LEAF / 2 };
         let upper = self.leaves[leaf].split_off(kept);
@@ -188,7 +187,7 @@ impl<T: Clone> Sorted<T> {
         }
     }
 
-    /// Makes one of two leaves that are small, so that no few values keep many leaves.
+    /// Joins a leaf with the next if both are small, so that removals leave no trail of small leaves.
     fn join_with_next(&mut self, leaf: usize) {
         let len = |leaf| self.leaves.get(leaf).map(Vec::len);
         if let (Some(len), Some(next_len)) = (len(leaf), len(leaf + 1))
@@ -202,8 +201,8 @@ impl<T: Clone> Sorted<T> {
     }
 }
 
-/// These values where there is room for no more than `capacity`. In their old place the rest of it would be lost: what
-/// shrinks by less than a half, an allocator may leave as it is.
+/// Moves values to a new allocation. Shrinking in place saves nothing with allocators that keep a block which loses less
+/// than half.
 fn moved<T>(values: impl IntoIterator<Item = T>, capacity: usize) -> Vec<T> {
     let mut leaf = Vec::with_capacity(capacity);
     leaf.extend(values);
@@ -237,7 +236,7 @@ mod tests {
         Some(sorted.remove(at))
     }
 
-    /// Whether a search from each of some guesses finds what the plain one finds.
+    /// Whether a search from any guess finds what the plain one finds.
     fn is_found_from_any_guess(sorted: &Sorted<u32>, value: u32) -> bool {
         let plain = sorted.search(|other| other.cmp(&value));
         [0.0, 0.1, 0.5, 0.9, 1.0]
@@ -257,7 +256,7 @@ mod tests {
         assert_eq!(sorted.leaves.iter().map(Vec::len).sum::<usize>(), sorted.len());
     }
 
-    /// What is done to many values that follow each other, each so many after the one before.
+    /// Inserts or removes `len` values from `first` on, `step` apart.
     #[derive(Clone, Debug)]
     struct Run {
         puts: bool,
@@ -275,7 +274,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
 
         #[test]
-        fn it_holds_what_a_set_would(runs in runs()) {
+        fn it_behaves_like_a_btree_set(runs in runs()) {
             let (mut sorted, mut set) = (Sorted::default(), BTreeSet::new());
             for Run { puts, first, step, len } in runs {
                 for n in 0..len {
@@ -301,10 +300,10 @@ mod tests {
     }
 
     #[test]
-    fn hardly_any_room_is_left_over_and_few_values_keep_few_leaves() {
+    fn leaves_are_nearly_full_and_few_values_keep_few_leaves() {
         const MANY: u32 = 100_000;
         let mut sorted = Sorted::default();
-        // All of them, each once, far from the one before.
+        // Each value once, far from the one before.
         for n in 0..MANY {
             put(&mut sorted, (n * 7_919) % MANY);
         }

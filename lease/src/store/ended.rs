@@ -1,17 +1,17 @@
 use ringfence_wire::{EndReason, LeaseId};
 use serde::{Deserialize, Serialize};
 
+use super::fifo::Fifo;
+use super::index::Index;
 use crate::Refusal;
-use crate::fifo::Fifo;
-use crate::ids::Ids;
 use crate::limits::REMEMBER_MS;
 
-/// How a lease ended that is remembered.
+/// How a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum End {
-    /// It waited in vain.
+    /// Its wait timed out.
     TimedOut,
-    /// It was live, or left the queue, or was released before it was ever seen.
+    /// It was live, or left the queue, or was released before its acquire arrived.
     Gone(EndReason),
 }
 
@@ -24,7 +24,7 @@ impl From<End> for Refusal {
     }
 }
 
-/// A lease that ended.
+/// A lease that ended, and when.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedLease {
     pub(crate) ended_ms: u64,
@@ -32,25 +32,25 @@ pub(crate) struct EndedLease {
     pub(crate) end: End,
 }
 
-/// The ids of ended leases. While an id is remembered no acquire grants it again: one that was still under way when
-/// the lease ended cannot leave an orphan.
+/// The ids of ended leases. While an id is remembered, no acquire grants it again: an acquire that arrives after the
+/// end of its lease leaves no orphan.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
     /// Oldest first.
     order: Fifo<EndedLease>,
-    /// Their numbers in there.
-    by_id: Ids<u32>,
+    /// Their numbers in `order`.
+    by_id: Index<u32>,
 }
 
 impl Ended {
-    /// These leases, oldest first; `None` if one is among them twice.
+    /// Builds it from these leases, oldest first; `None` if one comes twice.
     pub(crate) fn restore(order: Fifo<EndedLease>) -> Option<Self> {
-        let by_id = Ids::of(order.numbered().map(|(number, ended)| (ended.id, number)))?;
+        let by_id = Index::of(order.numbered().map(|(number, ended)| (ended.id, number)))?;
         Some(Self { order, by_id })
     }
 
     pub(crate) fn get(&self, id: LeaseId) -> Option<End> {
-        let number = self.by_id.get(id, id_in(&self.order))?;
+        let number = self.by_id.get(&id, id_in(&self.order))?;
         self.order.get(number).map(|ended| ended.end)
     }
 
@@ -58,16 +58,16 @@ impl Ended {
         self.by_id.len()
     }
 
-    /// Remembers an id that is not remembered yet; of more than `most` the oldest are forgotten.
+    /// Remembers an id that is not remembered yet. Beyond `most` it forgets the oldest.
     pub(crate) fn remember(&mut self, id: LeaseId, end: End, now_ms: u64, most: usize) {
         let number = self.order.push_back(EndedLease { ended_ms: now_ms, id, end });
-        self.by_id.insert(id, number, id_in(&self.order));
+        self.by_id.insert(&id, number, id_in(&self.order));
         while self.order.len() > most {
             self.forget_oldest();
         }
     }
 
-    /// Forgets what was remembered for its full time, the oldest first and at most so many.
+    /// Forgets at most so many of those that were remembered for their full time, the oldest first.
     pub(crate) fn forget(&mut self, now_ms: u64, at_most: usize) {
         for _ in 0..at_most {
             match self.order.front() {
@@ -77,21 +77,21 @@ impl Ended {
         }
     }
 
-    /// All that is remembered at this instant, oldest first.
+    /// The ended leases at this instant, oldest first.
     pub(crate) fn freeze(&self) -> Fifo<EndedLease> {
         self.order.clone()
     }
 
     fn forget_oldest(&mut self) {
         if let Some(oldest) = self.order.front() {
-            self.by_id.remove(oldest.id, id_in(&self.order));
+            self.by_id.remove(&oldest.id, id_in(&self.order));
             self.order.pop_front();
         }
     }
 }
 
 fn id_in(order: &Fifo<EndedLease>) -> impl Fn(u32) -> LeaseId {
-    |number| order.get(number).expect("an id is forgotten before its number is").id
+    |number| order.get(number).expect("an id leaves the index before its number leaves the queue").id
 }
 
 #[cfg(test)]
@@ -102,15 +102,14 @@ mod tests {
         LeaseId::from_u128(u128::from(n) + 1).unwrap()
     }
 
-    /// The numbers of the ids that are remembered, oldest first.
     fn listed(frozen: &Fifo<EndedLease>) -> Vec<u64> {
         frozen.iter().map(|ended| ended.ended_ms).collect()
     }
 
     #[test]
-    fn what_is_forgotten_after_a_view_was_taken_stays_in_the_view() {
+    fn a_view_keeps_what_is_forgotten_later() {
         let mut ended = Ended::default();
-        // Of 10,000 the first 500 must go at once. One ends each millisecond.
+        // One ends each millisecond. Of 10,000 the first 500 are over the limit.
         for n in 0..10_000 {
             ended.remember(id(n), End::TimedOut, n, 9_500);
         }
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_cannot_be_restored_twice() {
+    fn a_duplicate_id_is_not_restored() {
         let mut order = Fifo::default();
         for n in [1, 2, 3] {
             order.push_back(EndedLease { ended_ms: 1, id: id(n), end: End::TimedOut });

@@ -1,17 +1,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A queue whose clone is a view of its instant, cheap however long it is.
+/// A queue whose clones are cheap however long it is.
 ///
-/// It lies in chunks that the clones have in common. Only the last one is ever written to, and copied for that where
-/// a clone has it too; what is taken from the front is only passed over, until its whole chunk goes.
+/// Clones share its chunks. Only the last chunk is ever written to, and copied first if a clone shares it. A pop skips a
+/// value, and drops a chunk once all its values were skipped.
 #[derive(Clone, Debug)]
 pub(crate) struct Fifo<T> {
     chunks: VecDeque<Arc<Vec<T>>>,
-    /// How many of the first chunk were taken.
+    /// How many values of the first chunk were popped.
     taken: usize,
     len: usize,
-    /// The number of the one at the front. They are numbered as they come; after the largest number comes 0.
+    /// The number of the value at the front. Values are numbered in the order of their pushes; the numbers wrap around.
     first: u32,
 }
 
@@ -28,12 +28,12 @@ impl<T: Copy> Fifo<T> {
         self.len
     }
 
-    /// Tells the number of what was put in.
+    /// Returns the number of the value.
     pub(crate) fn push_back(&mut self, value: T) -> u32 {
         if self.chunks.back().is_none_or(|last| last.len() == CHUNK) {
             self.chunks.push_back(Arc::default());
         }
-        let last = self.chunks.back_mut().expect("a chunk with room was pushed where there was none");
+        let last = self.chunks.back_mut().expect("a chunk with room was pushed");
         Arc::make_mut(last).push(value);
         self.len += 1;
         self.first.wrapping_add(self.len as u32 - 1)
@@ -43,7 +43,7 @@ impl<T: Copy> Fifo<T> {
         self.chunks.front()?.get(self.taken).copied()
     }
 
-    /// The one with this number; `None` if it was taken.
+    /// The value with this number; `None` if it was popped.
     pub(crate) fn get(&self, number: u32) -> Option<T> {
         let index = self.taken + number.wrapping_sub(self.first) as usize;
         self.chunks.get(index / CHUNK)?.get(index % CHUNK).copied()
@@ -65,12 +65,12 @@ impl<T: Copy> Fifo<T> {
         Some(value)
     }
 
-    /// From the front to the back, each with its number.
+    /// From front to back, each with its number.
     pub(crate) fn numbered(&self) -> impl Iterator<Item = (u32, T)> {
         self.iter().enumerate().map(|(ahead, value)| (self.first.wrapping_add(ahead as u32), value))
     }
 
-    /// From the front to the back.
+    /// From front to back.
     pub(crate) fn iter(&self) -> impl Iterator<Item = T> {
         self.chunks.iter().flat_map(|chunk| chunk.iter().copied()).skip(self.taken)
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_in_comes_out_in_order_across_chunks() {
+    fn values_come_out_in_order_across_chunks() {
         let mut fifo = Fifo::default();
         assert_eq!((fifo.front(), fifo.back(), fifo.pop_front()), (None, None, None));
         let (mut pushed, mut popped) = (0, 0);
@@ -111,11 +111,11 @@ mod tests {
             assert_eq!(fifo.len(), pushed.saturating_sub(popped));
         }
         assert_eq!((fifo.front(), fifo.back(), fifo.pop_front(), fifo.len()), (None, None, None, 0));
-        assert!(fifo.chunks.len() <= 1, "what was taken is not kept");
+        assert!(fifo.chunks.len() <= 1, "popped values are dropped");
     }
 
     #[test]
-    fn each_is_found_by_its_number_as_long_as_it_is_in() {
+    fn a_value_is_found_by_its_number_until_it_is_popped() {
         let mut fifo = Fifo { first: u32::MAX - 5_000, ..Fifo::default() };
         let mut numbers = std::collections::VecDeque::new();
         for n in 0..3 * CHUNK + 500 {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_stays_what_it_was_while_chunks_come_and_go() {
+    fn a_clone_does_not_change() {
         let mut fifo = Fifo::default();
         let mut clones = Vec::new();
         for n in 0..3 * CHUNK {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_push_copies_the_last_chunk_at_most_and_a_pop_none() {
+    fn a_push_copies_only_the_last_chunk_and_a_pop_none() {
         let mut fifo = Fifo::default();
         (0..2 * CHUNK + 9).for_each(|n| _ = fifo.push_back(n));
         let clone = fifo.clone();

@@ -1,40 +1,40 @@
 use std::array;
 use std::sync::Arc;
 
-/// Where a value lies in [`Slots`]. Valid until the value is taken out.
+/// The place of a value in [`Slots`]. Valid until the value is taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
 
-/// Values at places that do not move, found by a number of four bytes: three maps point at every lease, and a lease
-/// id in each of them would cost four times as much.
+/// A slab: values stay at their slot, a number of four bytes. Three indexes point at every lease, and a lease id in each
+/// would cost four times as much.
 ///
-/// They lie in small chunks that are copied when they are written to, if a frozen view has them too:
+/// A frozen view shares the chunks, and a write copies the chunk that it goes to while a view has it too:
 ///
 /// ```text
-///   root      [ branch branch branch … ]                copied by freeze(): a pointer for each 360 values
+///   root      [ branch branch branch … ]                copied by freeze(): one pointer per 360 values
 ///                 |      '----------------.
-///   branch    [ leaf leaf … 30 in all ]  [ … ]          copied with the first change below it: 30 pointers
+///   branch    [ leaf leaf … 30 in all ]  [ … ]          copied by the first write below it: 30 pointers
 ///                 |
-///   leaf      [ value free value … 12 in all ]          copied with the first change in it: 12 values
+///   leaf      [ value free value … 12 in all ]          copied by the first write to it: 12 values
 /// ```
 ///
-/// So a view is cheap however many values there are, and a change costs little more while there is one: some four
-/// microseconds where nothing near it was changed before, most of them to raise counts here and there in memory. Which
-/// slot a value gets depends on the history of this process and never shows outside.
+/// So a view is cheap however many values there are. The first write to a chunk under a view costs about four
+/// microseconds, most of them for reference counts in distant memory. Which slot a value gets depends on the history of
+/// this process and never shows outside.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     chunks: Chunks<T>,
     free: Vec<Slot>,
 }
 
-/// The values of [`Slots`] at one instant.
+/// The values of [`Slots`], as they were at one instant.
 #[derive(Clone, Debug)]
 pub(crate) struct Chunks<T>(Vec<Arc<Branch<T>>>);
 
 type Branch<T> = [Arc<Leaf<T>>; BRANCH];
 type Leaf<T> = [Option<T>; LEAF];
 
-// With the counts of an `Arc`, so many pointers take 256 bytes and so many leases 976, of 1,024: sizes that allocators have.
+// With the counts of an `Arc`, a branch has 256 bytes and a leaf of leases 976: both fit size classes of allocators.
 const BRANCH: usize = 30;
 const LEAF: usize = 12;
 
@@ -45,39 +45,36 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T: Clone> Slots<T> {
-    /// The values of this instant, whatever changes later.
+    /// The values of this instant; later changes do not show in them.
     pub(crate) fn freeze(&self) -> Chunks<T> {
         self.chunks.clone()
     }
 
-    /// Puts `value` in and tells where.
     pub(crate) fn insert(&mut self, value: T) -> Slot {
         if self.free.is_empty() {
             self.grow();
         }
-        let slot = self.free.pop().expect("free slots were added where there was none");
+        let slot = self.free.pop().expect("grow() adds free slots");
         *self.place(slot) = Some(value);
         slot
     }
 
-    /// The value at `slot`.
     pub(crate) fn get(&self, slot: Slot) -> &T {
         self.chunks.get(slot)
     }
 
-    /// The value at `slot`, to change it.
     pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut T {
-        self.place(slot).as_mut().expect("a slot is kept only while its value is in")
+        self.place(slot).as_mut().expect("a slot is used only while its value is in")
     }
 
-    /// All values and where they lie, in no order that means anything.
+    /// All values, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Slot, &T)> {
         self.chunks.iter()
     }
 
-    /// Takes the value at `slot` out; the slot is used again.
+    /// Takes the value out. The slot will be reused.
     pub(crate) fn take(&mut self, slot: Slot) -> T {
-        let value = self.place(slot).take().expect("a slot is kept only while its value is in");
+        let value = self.place(slot).take().expect("a slot is used only while its value is in");
         self.free.push(slot);
         value
     }
@@ -88,7 +85,7 @@ impl<T: Clone> Slots<T> {
         &mut Arc::make_mut(&mut branch[leaf])[place]
     }
 
-    /// All leaves of a new branch are one and the same until they are written to.
+    /// Adds a branch, whose leaves are one and the same until they are written to.
     fn grow(&mut self) {
         let first = self.chunks.0.len() * BRANCH * LEAF;
         let leaf = Arc::new([const { None }; LEAF]);
@@ -98,13 +95,12 @@ impl<T: Clone> Slots<T> {
 }
 
 impl<T> Chunks<T> {
-    /// The value at `slot`.
     pub(crate) fn get(&self, slot: Slot) -> &T {
         let (branch, leaf, place) = slot.path();
-        self.0[branch][leaf][place].as_ref().expect("a slot is kept only while its value is in")
+        self.0[branch][leaf][place].as_ref().expect("a slot is used only while its value is in")
     }
 
-    /// All values and where they lie, in no order that means anything.
+    /// All values, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Slot, &T)> {
         let leaves = self.0.iter().flat_map(|branch| branch.iter());
         let places = leaves.flat_map(|leaf| leaf.iter()).enumerate();
@@ -117,7 +113,7 @@ impl Slot {
         Self(u32::try_from(index).expect("four billion leases do not fit into memory"))
     }
 
-    /// Its branch, the leaf in that, the place in that.
+    /// Its branch, the leaf in there, and the place in there.
     fn path(self) -> (usize, usize, usize) {
         let index = self.0 as usize;
         (index / LEAF / BRANCH, index / LEAF % BRANCH, index % LEAF)
@@ -137,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_used_again_and_growing_moves_nothing() {
+    fn slots_are_reused_and_growing_moves_nothing() {
         let (mut slots, all) = numbers();
         assert_eq!(slots.take(all[5]), 5);
         assert_eq!(slots.insert(7_777), all[5]);
@@ -150,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_view_stays_what_it_was() {
+    fn a_frozen_view_does_not_change() {
         let (mut slots, all) = numbers();
         slots.take(all[LEAF]);
         let frozen = slots.freeze();
@@ -163,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_copies_one_leaf_and_one_branch_and_only_while_a_view_has_them() {
+    fn a_write_copies_one_leaf_and_one_branch_and_only_under_a_view() {
         let (mut slots, all) = numbers();
         let frozen = slots.freeze();
         *slots.get_mut(all[LEAF]) = 7;

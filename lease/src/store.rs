@@ -1,0 +1,200 @@
+//! Every lease, and every way to find one. Only this room knows the collections behind [`Store`], so one of them can be
+//! exchanged without touching a rule.
+//!
+//! ```text
+//!   by_id            id -----------------------.
+//!   locks            key: holders and queue ---+--> slot --> Lease
+//!   live, waiting    (deadline, number) -------'
+//!
+//!   ended            id: how the lease ended, for 60 s
+//! ```
+//!
+//! A lease says everything about itself, once. An index keeps its slot, and four bytes that spare most looks at the
+//! lease. A key that one lease holds alone has no queue of its own.
+//!
+//! **Cost.** Every method costs O(log n) for each key of the leases that it changes, and no collection ever copies more
+//! than a small part of itself at once.
+
+use std::collections::BTreeSet;
+
+use ringfence_wire::{Key, LeaseId, Revision};
+
+use crate::keys::Keys;
+use crate::lease::Lease;
+
+mod ended;
+mod fifo;
+mod index;
+mod load;
+mod locks;
+mod modes;
+mod queue;
+mod slots;
+mod sorted;
+
+pub(crate) use ended::{End, Ended, EndedLease};
+pub(crate) use fifo::Fifo;
+pub(crate) use load::Loader;
+pub(crate) use queue::Lock;
+pub(crate) use slots::{Chunks, Slot};
+
+use index::Index;
+use locks::Locks;
+use queue::Entry;
+use slots::Slots;
+
+/// The live and the waiting leases. Its methods keep all indexes in step.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    leases: Slots<Lease>,
+    by_id: Index<Slot>,
+    /// The live leases by deadline.
+    live: Index<Slot>,
+    /// The waiters by deadline.
+    waiting: Index<Slot>,
+    locks: Locks,
+}
+
+impl Store {
+    /// How many leases are live.
+    pub(crate) fn live(&self) -> usize {
+        self.live.len()
+    }
+
+    /// How many leases wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// How many keys are held or waited for.
+    pub(crate) fn keys(&self) -> usize {
+        self.locks.len()
+    }
+
+    pub(crate) fn get(&self, slot: Slot) -> &Lease {
+        self.leases.get(slot)
+    }
+
+    /// The lease with this id, live or waiting.
+    pub(crate) fn find(&self, id: LeaseId) -> Option<(Slot, &Lease)> {
+        let slot = self.by_id.get(&id, |slot| self.leases.get(slot).id)?;
+        Some((slot, self.leases.get(slot)))
+    }
+
+    /// Who holds `key` and who waits for it; `None` if nobody does.
+    pub(crate) fn lock(&self, key: &Key) -> Option<Lock<'_>> {
+        self.locks.get(key, &self.leases)
+    }
+
+    /// The locks of the keys that start with `prefix` and come after `after`, in byte order.
+    pub(crate) fn locks<'a>(
+        &'a self,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = (&'a Key, Lock<'a>)> {
+        self.locks.range(prefix, after, &self.leases)
+    }
+
+    /// Whether a newcomer fits all `keys`, which from now on share their text with the leases that use them already.
+    pub(crate) fn fits(&self, keys: &mut Keys) -> bool {
+        keys.iter_mut().fold(true, |fits, (key, mode)| self.locks.fits(key, *mode, &self.leases) && fits)
+    }
+
+    /// The live lease, or the waiter, with the smallest deadline, if that is past.
+    pub(crate) fn first_past(&self, waits: bool, now_ms: u64) -> Option<Slot> {
+        let index = if waits { &self.waiting } else { &self.live };
+        index.first().filter(|&slot| self.leases.get(slot).is_past(now_ms))
+    }
+
+    /// The smallest deadline of all.
+    pub(crate) fn next_deadline_ms(&self) -> Option<u64> {
+        let first = [self.live.first(), self.waiting.first()];
+        first.into_iter().flatten().map(|slot| self.leases.get(slot).deadline_ms).min()
+    }
+
+    /// Keys whose next waiter fits and is not admitted yet, by the waiter's place.
+    pub(crate) fn ready(&self) -> &BTreeSet<(Revision, Key)> {
+        self.locks.ready()
+    }
+
+    /// All leases at this instant, whatever changes later.
+    pub(crate) fn freeze(&self) -> Chunks<Lease> {
+        self.leases.freeze()
+    }
+
+    /// Adds a live lease, which must fit its keys, or puts a waiter at the tail of its queues.
+    pub(crate) fn insert(&mut self, lease: Lease) -> Slot {
+        let id = lease.id;
+        let slot = self.leases.insert(lease);
+        self.by_id.insert(&id, slot, |slot| self.leases.get(slot).id);
+        self.schedule(slot);
+        self.enter(slot);
+        slot
+    }
+
+    pub(crate) fn remove(&mut self, slot: Slot) -> Lease {
+        self.unschedule(slot);
+        self.by_id.remove(&self.leases.get(slot).id, |slot| self.leases.get(slot).id);
+        let lease = self.leases.take(slot);
+        for (key, _) in lease.keys.iter() {
+            self.locks.remove(key, slot, lease.number);
+        }
+        lease
+    }
+
+    /// Changes a lease, its deadline included, but neither its id, its keys nor its number.
+    pub(crate) fn edit<T>(&mut self, slot: Slot, change: impl FnOnce(&mut Lease) -> T) -> T {
+        self.unschedule(slot);
+        let done = change(self.leases.get_mut(slot));
+        self.schedule(slot);
+        done
+    }
+
+    /// Admits the waiter that came first of all those that fit a key and are not admitted there yet.
+    pub(crate) fn admit_next(&mut self) -> Option<Slot> {
+        let slot = self.locks.admit_next()?;
+        self.leases.get_mut(slot).admit();
+        Some(slot)
+    }
+
+    /// Makes a waiter that is admitted on all its keys live.
+    pub(crate) fn grant(&mut self, slot: Slot, token: Revision, now_ms: u64) {
+        self.unschedule(slot);
+        let lease = self.leases.get_mut(slot);
+        for (key, _) in lease.keys.iter() {
+            self.locks.grant(key, lease.number, token);
+        }
+        lease.grant(token, now_ms);
+        self.schedule(slot);
+    }
+
+    /// Puts a lease into the locks of its keys.
+    fn enter(&mut self, slot: Slot) {
+        let lease = self.leases.get(slot);
+        let (waits, mut blocked) = (lease.waits(), 0);
+        for &(ref key, mode) in lease.keys.iter() {
+            let entry = Entry { number: lease.number, mode, slot };
+            if waits {
+                blocked += usize::from(!self.locks.enqueue(key, entry, &self.leases));
+            } else {
+                self.locks.hold(key, entry, &self.leases);
+            }
+        }
+        if waits && let Some(wait) = self.leases.get_mut(slot).wait_mut() {
+            wait.blocked = blocked;
+        }
+    }
+
+    fn schedule(&mut self, slot: Slot) {
+        let lease = self.leases.get(slot);
+        let index = if lease.waits() { &mut self.waiting } else { &mut self.live };
+        index.insert(&lease.deadline(), slot, |slot| self.leases.get(slot).deadline());
+    }
+
+    /// Takes a lease off the index of its deadline, before that, its number or its state changes.
+    fn unschedule(&mut self, slot: Slot) {
+        let lease = self.leases.get(slot);
+        let index = if lease.waits() { &mut self.waiting } else { &mut self.live };
+        index.remove(&lease.deadline(), |slot| self.leases.get(slot).deadline());
+    }
+}

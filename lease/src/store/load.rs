@@ -1,0 +1,149 @@
+use ringfence_wire::{Key, LeaseId, Mode, Revision};
+
+use super::Store;
+use super::ended::{Ended, EndedLease};
+use super::fifo::Fifo;
+use super::index::Index;
+use super::queue::Entry;
+use super::slots::Slot;
+use crate::lease::Lease;
+use crate::requests::Requests;
+
+/// Builds a store from the leases of a snapshot, and says what contradicts what. Most indexes are built at the end, from
+/// sorted lists: to insert a million leases one by one takes several times as long.
+#[derive(Default)]
+pub(crate) struct Loader {
+    store: Store,
+    ids: Vec<(LeaseId, Slot)>,
+    /// The exclusive holders. Shared ones are in their queues already: leases on the same key share its text from the
+    /// start.
+    exclusive: Vec<(Key, Slot)>,
+    ended: Fifo<EndedLease>,
+    ready: Vec<(Revision, Key)>,
+}
+
+const CONFLICT: &str = "two leases that are not compatible hold a key";
+const ONE_CHANGE: &str = "two leases were made by one change";
+
+type Checked<T = ()> = Result<T, &'static str>;
+
+impl Loader {
+    /// Adds the next lease by id.
+    pub(crate) fn lease(&mut self, mut lease: Lease) -> Checked {
+        let (id, number) = (lease.id, lease.number);
+        if self.ids.last().is_some_and(|&(last, _)| last >= id) {
+            return Err("the leases are not in the order of their ids");
+        }
+        let Store { leases, locks, .. } = &mut self.store;
+        let waits = lease.waits();
+        let shared = lease.keys.iter_mut().filter(|(_, mode)| !waits && *mode != Mode::Exclusive);
+        for (key, mode) in shared {
+            if !locks.fits(key, *mode, leases) {
+                return Err(CONFLICT);
+            }
+        }
+        let slot = leases.insert(lease);
+        self.ids.push((id, slot));
+        for &(ref key, mode) in leases.get(slot).keys.iter().filter(|_| !waits) {
+            if mode == Mode::Exclusive {
+                self.exclusive.push((key.clone(), slot));
+            } else {
+                locks.hold(key, Entry { number, mode, slot }, leases);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the requests of the lease that was added last.
+    pub(crate) fn requests(&mut self, requests: Requests) -> Checked {
+        let last = self.ids.last().map(|&(_, slot)| self.store.leases.get_mut(slot));
+        let waiter = last.and_then(|lease| Some((lease.deadline_ms, lease.wait_mut()?)));
+        match waiter {
+            Some((deadline_ms, wait))
+                if requests.is_possible() && requests.until_ms() == Some(deadline_ms) =>
+            {
+                wait.requests = requests;
+                Ok(())
+            }
+            _ => Err("requests belong to a lease that does not wait, or not until then"),
+        }
+    }
+
+    /// Adds the ended lease that is next by time.
+    pub(crate) fn ended(&mut self, lease: EndedLease) -> Checked {
+        if self.ended.back().is_some_and(|latest| lease.ended_ms < latest.ended_ms) {
+            return Err("the ended leases are not in the order of their ends");
+        }
+        self.ended.push_back(lease);
+        Ok(())
+    }
+
+    /// Adds that the waiter at `place`, which is next by place, fits `key` and is not admitted there yet.
+    pub(crate) fn ready(&mut self, place: Revision, key: Key) -> Checked {
+        if self.ready.last().is_some_and(|(last, last_key)| (*last, last_key) >= (place, &key)) {
+            return Err("the ready keys are not in the order of their places");
+        }
+        self.ready.push((place, key));
+        Ok(())
+    }
+
+    /// The store of all that was added, at `now_ms`.
+    pub(crate) fn finish(self, now_ms: u64) -> Checked<(Store, Ended)> {
+        if self.has_an_ended_lease() {
+            return Err("a lease is both active and ended");
+        }
+        let Self { mut store, ids, exclusive, ended, ready } = self;
+        if !store.locks.hold_all(exclusive) {
+            return Err(CONFLICT);
+        }
+        store.by_id = Index::of(ids.into_iter()).ok_or("two leases have one id")?;
+        let ended = Ended::restore(ended).ok_or("a lease ended twice")?;
+        let all = store.leases.iter();
+        let mut by_number: Vec<_> = all.map(|(slot, lease)| (lease.number, slot, lease.waits())).collect();
+        by_number.sort_unstable_by_key(|&(number, ..)| number);
+        if !by_number.is_sorted_by(|(one, ..), (next, ..)| one < next) {
+            return Err(ONE_CHANGE);
+        }
+        let live = store.leases.iter().filter(|(_, lease)| !lease.waits());
+        store.live = Index::of(live.map(|(slot, lease)| (lease.deadline(), slot))).ok_or(ONE_CHANGE)?;
+        for (place, key) in &ready {
+            if !store.locks.restore_ready(key, *place, &store.leases) {
+                return Err("a key is ready twice");
+            }
+        }
+        for (_, slot, _) in by_number.into_iter().filter(|&(.., waits)| waits) {
+            store.restore_waiter(slot, now_ms)?;
+        }
+        if !store.locks.is_ready_as_restored(&store.leases) {
+            return Err("a key is not ready as it must be");
+        }
+        Ok((store, ended))
+    }
+
+    /// Walks both lists in order: a search for each id takes longer than all the rest.
+    fn has_an_ended_lease(&self) -> bool {
+        let mut ended: Vec<LeaseId> = self.ended.iter().map(|ended| ended.id).collect();
+        ended.sort_unstable();
+        let mut ended = ended.into_iter().peekable();
+        self.ids.iter().any(|&(id, _)| {
+            while ended.next_if(|ended| *ended < id).is_some() {}
+            ended.peek() == Some(&id)
+        })
+    }
+}
+
+impl Store {
+    /// Puts a waiter at the tail of its queues. Waiters must come by place.
+    fn restore_waiter(&mut self, slot: Slot, now_ms: u64) -> Checked {
+        for (key, _) in self.leases.get_mut(slot).keys.iter_mut() {
+            self.locks.share_text(key);
+        }
+        self.schedule(slot);
+        self.enter(slot);
+        let waiter = self.leases.get(slot);
+        if waiter.is_admitted() && !waiter.is_past(now_ms) {
+            return Err("a lease waits though nothing blocks it");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+use ringfence_mutant::{Mutant, is};
+use ringfence_wire::{EndReason, Key, LeaseId, Token};
+
+use super::LeaseTable;
+use crate::store::End;
+use crate::{Attachment, Event, Outcome, Refusal};
+
+const RELEASED: End = End::Gone(EndReason::Released);
+
+/// Every way in which a lease ends, and a waiter leaves its queues.
+impl LeaseTable {
+    /// Remembers an unknown id as released, so that an acquire still on its way grants nothing. Tells a holder that its
+    /// lease ended otherwise, however often it asks.
+    pub(super) fn release(&mut self, id: LeaseId, events: &mut Vec<Event>) -> Outcome {
+        match self.store.find(id) {
+            Some((_, lease)) if !lease.waits() && is(Mutant::ReleasesNothing) => {}
+            Some((slot, _)) => self.end(slot, EndReason::Released, events),
+            None => match self.ended.get(id) {
+                None => self.ended.remember(id, RELEASED, self.at_ms, self.limits.remembered),
+                Some(RELEASED | End::TimedOut) => {}
+                Some(end) => return Outcome::Refused(end.into()),
+            },
+        }
+        Outcome::Done
+    }
+
+    /// Ends the whole lease, whichever of its keys was named.
+    pub(super) fn revoke(&mut self, key: &Key, token: Token, events: &mut Vec<Event>) -> Outcome {
+        match self.store.lock(key).and_then(|lock| lock.holder(token)) {
+            Some(slot) => {
+                self.end(slot, EndReason::Revoked, events);
+                Outcome::Done
+            }
+            None => Outcome::Refused(Refusal::NotLive),
+        }
+    }
+
+    /// Ends the lease, unless another request may have learned of it: a later acquire, or a renewal.
+    pub(super) fn detach(&mut self, id: LeaseId, attachment: Attachment, events: &mut Vec<Event>) -> Outcome {
+        let Some((slot, lease)) = self.store.find(id) else { return Outcome::Done };
+        let is_its_own = match lease.wait() {
+            Some(wait) => wait.requests.has(attachment),
+            None => lease.attachment() == Some(attachment),
+        };
+        if is_its_own || is(Mutant::DetachesNewer) {
+            let has_other = self.store.edit(slot, |lease| lease.remove_request(attachment, self.at_ms));
+            if !has_other || is(Mutant::DetachesNewer) {
+                self.end(slot, EndReason::Abandoned, events);
+            }
+        }
+        Outcome::Done
+    }
+
+    /// The earliest time at which something ends, in milliseconds: one more than the smallest deadline. `None` if nothing
+    /// ends by itself. At most [`Self::at_ms`] while an entry has left over ends or grants.
+    pub fn next_due_ms(&self) -> Option<u64> {
+        if !self.store.ready().is_empty() {
+            return Some(self.at_ms);
+        }
+        self.store.next_deadline_ms()?.checked_add(1)
+    }
+
+    /// Ends first the waiters and then the live leases whose deadline is over. One entry ends only so many, so that no
+    /// apply stalls the node; the next entry ends the rest.
+    pub(super) fn end_what_is_due(&mut self, events: &mut Vec<Event>) {
+        let waiters_first = !is(Mutant::GrantsLateWaiters);
+        let mut ends_left = self.limits.ends;
+        while ends_left > 0 {
+            let mut first = [waiters_first, !waiters_first].into_iter();
+            let Some(slot) = first.find_map(|waits| self.store.first_past(waits, self.at_ms)) else { break };
+            ends_left = ends_left.saturating_sub(self.store.get(slot).keys.len().max(1));
+            self.end(slot, EndReason::Expired, events);
+        }
+    }
+}
