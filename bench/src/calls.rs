@@ -1,49 +1,46 @@
-//! The calls of Ringfence's API, with as little work for clients as they can have: they share the cores with what they
-//! measure. What is not answered as it should be is an error.
+//! Calls of Ringfence's API that cost their clients little: they share the cores with what they measure. Any answer but
+//! the expected one is an error.
 
 use std::fmt::{Display, Write as _};
 
 use anyhow::{Context, Result, ensure};
+use ringfence_harness::HttpConnection;
 use ringfence_wire::{LeaseId, Token};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
-use crate::http::Connection;
-
-/// What a lease is wanted for.
+/// Time to live of a lease, and longest wait for it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct Times {
     pub(crate) ttl_ms: u64,
     pub(crate) wait_ms: u64,
 }
 
-/// Acquires a lease of these keys; its token.
+/// Acquires a lease of `keys` and returns its token.
 pub(crate) async fn acquire<K: Display>(
-    connection: &mut Connection,
+    connection: &mut HttpConnection,
     lease: LeaseId,
     keys: &[K],
-    Wish { ttl_ms, wait_ms }: Wish,
+    Times { ttl_ms, wait_ms }: Times,
 ) -> Result<Token> {
     #[derive(Deserialize)]
     struct Granted {
         token: Token,
     }
     let keys = list(keys, |body, key| write!(body, r#""{key}""#));
-    let wish = format!(r#"{{"keys":{keys},"ttl_ms":{ttl_ms},"wait_ms":{wait_ms}}}"#);
-    let granted: Granted = read(connection, "PUT", &format!("/v1/leases/{lease}"), &wish, 201).await?;
-    Ok(granted.token)
+    let request = format!(r#"{{"keys":{keys},"ttl_ms":{ttl_ms},"wait_ms":{wait_ms}}}"#);
+    let body = connection.expect(201, "PUT", &format!("/v1/leases/{lease}"), &request).await?;
+    Ok(serde_json::from_slice::<Granted>(body)?.token)
 }
 
 /// Releases a lease.
-pub(crate) async fn release(connection: &mut Connection, lease: LeaseId) -> Result<()> {
-    let answer = connection.call("DELETE", &format!("/v1/leases/{lease}"), "").await?;
-    ensure!(answer.status == 204, "release: {}", answer.status);
+pub(crate) async fn release(connection: &mut HttpConnection, lease: LeaseId) -> Result<()> {
+    connection.expect(204, "DELETE", &format!("/v1/leases/{lease}"), "").await?;
     Ok(())
 }
 
 /// Acquires leases of one key each, in one call.
 pub(crate) async fn acquire_many<K: Display>(
-    connection: &mut Connection,
+    connection: &mut HttpConnection,
     leases: &[(LeaseId, K)],
     ttl_ms: u64,
 ) -> Result<()> {
@@ -54,60 +51,48 @@ pub(crate) async fn acquire_many<K: Display>(
 }
 
 /// Releases leases in one call.
-pub(crate) async fn release_many(connection: &mut Connection, leases: &[LeaseId]) -> Result<()> {
+pub(crate) async fn release_many(connection: &mut HttpConnection, leases: &[LeaseId]) -> Result<()> {
     let operations = list(leases, |body, lease| write!(body, r#"{{"release":{{"lease_id":"{lease}"}}}}"#));
     batch(connection, &operations, leases.len(), 204).await
 }
 
-async fn batch(connection: &mut Connection, operations: &str, count: usize, wanted: u16) -> Result<()> {
-    let wish = format!(r#"{{"operations":{operations}}}"#);
-    let statuses = statuses(connection, "/v1/batch", &wish, count).await?;
+async fn batch(connection: &mut HttpConnection, operations: &str, count: usize, wanted: u16) -> Result<()> {
+    let request = format!(r#"{{"operations":{operations}}}"#);
+    let statuses = statuses(connection, "/v1/batch", &request, count).await?;
     let other = statuses.iter().find(|status| **status != wanted);
     ensure!(other.is_none(), "an operation of a batch was answered {other:?}, not {wanted}");
     Ok(())
 }
 
-/// The status of each of so many operations of one call.
+/// The status of each operation of one call.
 pub(crate) async fn statuses(
-    connection: &mut Connection,
+    connection: &mut HttpConnection,
     path: &str,
-    wish: &str,
+    request: &str,
     operations: usize,
 ) -> Result<Vec<u16>> {
     #[derive(Deserialize)]
     struct Answer {
-        results: Vec<Of>,
+        results: Vec<Operation>,
     }
     #[derive(Deserialize)]
-    struct Of {
+    struct Operation {
         status: u16,
     }
-    let answer: Answer = read(connection, "POST", path, wish, 200).await?;
-    ensure!(answer.results.len() == operations, "{operations} operations, {} results", answer.results.len());
-    Ok(answer.results.into_iter().map(|of| of.status).collect())
+    let body = connection.expect(200, "POST", path, request).await?;
+    let results = serde_json::from_slice::<Answer>(body).context("not a batch answer")?.results;
+    ensure!(results.len() == operations, "{operations} operations, {} results", results.len());
+    Ok(results.into_iter().map(|operation| operation.status).collect())
 }
 
-async fn read<T: DeserializeOwned>(
-    connection: &mut Connection,
-    method: &str,
-    path: &str,
-    wish: &str,
-    wanted: u16,
-) -> Result<T> {
-    let answer = connection.call(method, path, wish).await.with_context(|| format!("{method} {path}"))?;
-    let told = || String::from_utf8_lossy(answer.body);
-    ensure!(answer.status == wanted, "{method} {path}: {}: {}", answer.status, told());
-    serde_json::from_slice(answer.body).with_context(|| format!("{method} {path}: {}", told()))
-}
-
-/// A list in JSON of what `write_one` writes of each.
-fn list<T>(all: &[T], write_one: impl Fn(&mut String, &T) -> std::fmt::Result) -> String {
+/// A JSON list of what `write_one` writes for each item.
+fn list<T>(items: &[T], write_one: impl Fn(&mut String, &T) -> std::fmt::Result) -> String {
     let mut body = "[".to_owned();
-    for (place, one) in all.iter().enumerate() {
+    for (place, item) in items.iter().enumerate() {
         if place > 0 {
             body.push(',');
         }
-        write_one(&mut body, one).expect("writing to a text does not fail");
+        write_one(&mut body, item).expect("writing to a string does not fail");
     }
     body.push(']');
     body
@@ -118,8 +103,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_has_commas_between() {
-        let body = |all: &[u8]| list(all, |body, one| write!(body, "{one}"));
+    fn a_list_has_commas_between_items() {
+        let body = |items: &[u8]| list(items, |body, item| write!(body, "{item}"));
         assert_eq!(body(&[]), "[]");
         assert_eq!(body(&[1, 2]), "[1,2]");
     }

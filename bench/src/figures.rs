@@ -1,10 +1,20 @@
-//! Figures of several rounds: medians, and how far they lie apart.
+//! Figures of several rounds, and how they are shown.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
+use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// One figure, measured some times.
+use crate::args::Output;
+
+/// Prints figures, and writes them as JSON if `output` says so.
+pub(crate) fn show(figures: &(impl Display + Serialize), output: &Output) -> Result<()> {
+    println!("{figures}");
+    let Some(path) = &output.json else { return Ok(()) };
+    std::fs::write(path, serde_json::to_vec_pretty(figures)?).with_context(|| path.display().to_string())
+}
+
+/// One figure, measured several times.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Figure(Vec<f64>);
 
@@ -14,36 +24,31 @@ impl Figure {
         self.0.sort_by(f64::total_cmp);
     }
 
-    /// Nothing where it was never measured.
+    /// `None` where it was never measured.
     pub(crate) fn median(&self) -> Option<f64> {
         self.0.get(self.0.len() / 2).copied()
     }
 
-    pub(crate) fn least(&self) -> Option<f64> {
-        self.0.first().copied()
-    }
-
-    pub(crate) fn most(&self) -> Option<f64> {
-        self.0.last().copied()
-    }
-
-    /// The median, with three digits.
+    /// The median, with three significant digits.
     pub(crate) fn text(&self) -> String {
         self.median().map_or_else(|| "-".to_owned(), digits)
     }
 
-    /// The median; and the least and the most, where it was measured more than once.
+    /// The median, and the least and the most where it was measured more than once.
     pub(crate) fn spread(&self) -> String {
-        match (self.least(), self.most()) {
-            (Some(least), Some(most)) if self.0.len() > 1 => {
-                format!("{} ({} to {})", self.text(), digits(least), digits(most))
-            }
+        match self.0.as_slice() {
+            [least, .., most] => format!("{} ({} to {})", self.text(), digits(*least), digits(*most)),
             _ => self.text(),
         }
     }
 }
 
-/// With three digits that tell something.
+/// The quotient of two medians.
+pub(crate) fn ratio(figure: &Figure, to: &Figure) -> String {
+    figure.median().zip(to.median()).map_or_else(|| "-".to_owned(), |(figure, to)| digits(figure / to))
+}
+
+/// With three significant digits.
 pub(crate) fn digits(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 || size == 0.0 => {
@@ -63,7 +68,7 @@ pub(crate) fn digits(value: f64) -> String {
     }
 }
 
-/// Rows under their headings: the first column to the left, the others to the right.
+/// Rows under their headings: the first column aligned to the left, the others to the right.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
@@ -102,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_below_their_headings() {
+    fn columns_are_aligned_with_their_headings() {
         let rows = [vec!["a".to_owned(), "12".to_owned()], vec!["long".to_owned(), "3".to_owned()]];
         assert_eq!(table(&["", "rate"], &rows), "      rate\na       12\nlong     3\n");
     }

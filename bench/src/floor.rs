@@ -1,4 +1,4 @@
-//! What the disk alone needs: three writers at once, each appending 200 B and syncing, as three nodes have to.
+//! What the disk alone costs: three concurrent writers, each appending 200 B and syncing, as three nodes must.
 
 use std::fs::File;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// The p50 of one append with its sync, in ms, over so long.
+/// The p50 of one append with its sync, in ms, measured for `time`.
 pub(crate) fn sync_p50_ms(dir: &Path, time: Duration) -> Result<f64> {
     let writers: Vec<_> = (0..3)
         .map(|writer| {

@@ -1,39 +1,36 @@
-//! What is measured, and who does it again and again.
+//! What is measured, and the clients that take locks.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use anyhow::Result;
 use tokio::time::Instant;
 
-use crate::load::Work;
-use crate::service::{Locker, Service};
+use crate::load::{Work, Worker};
 
-/// What is done again and again.
+/// What each turn of a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Job {
-    /// Acquire and release a key of one's own.
+    /// Acquire and release a key of the client's own.
     OwnKey,
-    /// Acquire and release the one key that all want.
+    /// Acquire and release the one key that all clients want.
     OneKey,
-    /// Acquire and release so many keys of one's own, in one call each.
+    /// Acquire and release this many keys of the client's own, in one call each.
     Batch(usize),
-    /// Ask whether a token is live, or for a value; the answer was true during the call.
+    /// Validate a token, or get a value; the answer is linearizable.
     Read,
-    /// The same, of what one server happens to know.
+    /// The same from one server's state, however old.
     ReadLocally,
     /// Write a value.
     Write,
-    /// The same if the token is not below any that was seen.
+    /// The same, unless the token is below any that was seen.
     GuardedWrite,
 }
 
 impl Job {
-    /// How many locks, reads or writes are one turn.
+    /// The locks, reads or writes of one turn.
     pub(crate) fn units(self) -> usize {
         match self {
             Self::Batch(size) => size,
@@ -56,119 +53,100 @@ impl fmt::Display for Job {
     }
 }
 
-/// So many who do this; those who take locks by connections of their own, or as `tasks` of one program.
-///
-/// Those who want one key wait in `queue`.
-pub(crate) async fn workers(
-    service: &dyn Service,
-    job: Job,
-    count: usize,
-    tasks: bool,
-    queue: &Arc<Queue>,
-) -> Result<Vec<Box<dyn Work>>> {
-    let nobody = || format!("nobody can {job} there");
-    let locker = async || match tasks {
-        true => service.task().await?.with_context(nobody),
-        false => service.locker().await,
-    };
-    let mut workers: Vec<Box<dyn Work>> = Vec::new();
-    for number in 0..count {
-        workers.push(match job {
-            Job::OwnKey => Box::new(Cycle { locker: locker().await?, key: format!("own/{number}") }),
-            Job::OneKey => Box::new(Queuer { locker: locker().await?, queue: Arc::clone(queue), number }),
-            _ => service.worker(job, number).await?.with_context(nobody)?,
-        });
+/// One client of a measurement.
+#[derive(Clone, Debug)]
+pub(crate) struct Assignment {
+    pub(crate) job: Job,
+    pub(crate) number: usize,
+    /// Whether it shares connections with the others, as the tasks of one program do. Only for locks.
+    pub(crate) is_task: bool,
+    /// The queue for the one key.
+    pub(crate) queue: Arc<Queue>,
+}
+
+impl Assignment {
+    /// A client that takes locks through `locker`.
+    pub(crate) fn lock(&self, locker: impl Locker) -> Worker {
+        Worker::new(match self.job {
+            Job::OneKey => {
+                let place = Some((Arc::clone(&self.queue), self.number));
+                Cycle { locker, key: "wanted".to_owned(), place }
+            }
+            _ => Cycle { locker, key: format!("own/{}", self.number), place: None },
+        })
     }
-    Ok(workers)
 }
 
-/// So many clients that each acquire and release a key of their own.
-pub(crate) async fn cycles(
-    service: &dyn Service,
-    clients: usize,
-    key: impl Fn(usize) -> String,
-) -> Result<Vec<Box<dyn Work>>> {
-    let mut workers: Vec<Box<dyn Work>> = Vec::new();
-    for client in 0..clients {
-        workers.push(Box::new(Cycle { locker: service.locker().await?, key: key(client) }));
-    }
-    Ok(workers)
+/// A connection that takes locks.
+pub(crate) trait Locker: Send + 'static {
+    /// What it needs to release a lock.
+    type Held: Send;
+
+    /// Waits until it holds the lock.
+    fn acquire(&mut self, key: &str) -> impl Future<Output = Result<Self::Held>> + Send;
+
+    fn release(&mut self, held: Self::Held) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// Acquires and releases a lock. It is the acquire whose latency counts.
-struct Cycle {
-    locker: Box<dyn Locker>,
-    key: String,
+/// Acquires and releases `key`. The latency of the acquire counts.
+pub(crate) struct Cycle<L> {
+    pub(crate) locker: L,
+    pub(crate) key: String,
+    /// Where others want the key, too: their queue, and this client's number.
+    pub(crate) place: Option<(Arc<Queue>, usize)>,
 }
 
-impl Work for Cycle {
-    fn turn(&mut self) -> BoxFuture<'_, Result<Instant>> {
-        async move {
-            self.locker.acquire(&self.key).await?;
-            let over = Instant::now();
-            self.locker.release().await?;
-            Ok(over)
+impl<L: Locker> Work for Cycle<L> {
+    async fn turn(&mut self) -> Result<Instant> {
+        let begun = self.place.as_ref().map(|(queue, number)| queue.enter(*number));
+        let held = self.locker.acquire(&self.key).await?;
+        let over = Instant::now();
+        if let Some(((queue, number), begun)) = self.place.as_ref().zip(begun) {
+            queue.leave(begun, *number);
         }
-        .boxed()
+        self.locker.release(held).await?;
+        Ok(over)
     }
 }
 
-/// Who waits for the one key, and since when.
+/// The clients that wait for one key, by when they began to.
 #[derive(Debug, Default)]
-pub(crate) struct Queue(Mutex<(BTreeSet<(Instant, usize)>, Served)>);
+pub(crate) struct Queue(Mutex<State>);
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Served {
-    all: u64,
-    in_order: u64,
+#[derive(Debug, Default)]
+struct State {
+    waiting: BTreeSet<(Instant, usize)>,
+    served: u64,
+    served_in_order: u64,
 }
 
-/// Requests that are sent as close together as this may arrive in any order.
+/// Requests sent within this time of each other may arrive in any order.
 const TOGETHER: Duration = Duration::from_millis(10);
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, (BTreeSet<(Instant, usize)>, Served)> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("nobody panics with the queue")
     }
 
-    fn enter(&self, place: (Instant, usize)) {
-        self.lock().0.insert(place);
+    fn enter(&self, number: usize) -> Instant {
+        let now = Instant::now();
+        self.lock().waiting.insert((now, number));
+        now
     }
 
-    /// Served: in order, if nobody waits who had come before.
-    fn leave(&self, place: (Instant, usize)) {
-        let (waiting, served) = &mut *self.lock();
-        waiting.remove(&place);
-        served.all += 1;
-        served.in_order += u64::from(waiting.first().is_none_or(|(since, _)| *since + TOGETHER > place.0));
+    /// Counts a client as served: in order, if nobody waits who came before it.
+    fn leave(&self, entered: Instant, number: usize) {
+        let state = &mut *self.lock();
+        state.waiting.remove(&(entered, number));
+        state.served += 1;
+        let is_first = state.waiting.first().is_none_or(|(since, _)| *since + TOGETHER > entered);
+        state.served_in_order += u64::from(is_first);
     }
 
-    /// How many of a hundred were served in order; `None` where nobody was.
+    /// The percentage served in order; `None` where nobody was served.
     pub(crate) fn in_order_percent(&self) -> Option<f64> {
-        let served = self.lock().1;
-        (served.all > 0).then(|| 100.0 * served.in_order as f64 / served.all as f64)
-    }
-}
-
-/// Waits for the one key, and releases it at once.
-struct Queuer {
-    locker: Box<dyn Locker>,
-    queue: Arc<Queue>,
-    number: usize,
-}
-
-impl Work for Queuer {
-    fn turn(&mut self) -> BoxFuture<'_, Result<Instant>> {
-        async move {
-            let place = (Instant::now(), self.number);
-            self.queue.enter(place);
-            self.locker.acquire("wanted").await?;
-            let over = Instant::now();
-            self.queue.leave(place);
-            self.locker.release().await?;
-            Ok(over)
-        }
-        .boxed()
+        let state = self.lock();
+        (state.served > 0).then(|| 100.0 * state.served_in_order as f64 / state.served as f64)
     }
 }
 
@@ -177,17 +155,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_overtakes_an_earlier_one_is_not_in_order() {
+    fn a_client_that_overtakes_an_earlier_one_is_not_in_order() {
         let (queue, start) = (Queue::default(), Instant::now());
         assert_eq!(queue.in_order_percent(), None);
-        let places = [0, 1, 500].map(|ms| (start + Duration::from_millis(ms), 0));
-        for place in places {
-            queue.enter(place);
-        }
-        queue.leave(places[1]);
+        let entered = [0, 1, 500].map(|ms| start + Duration::from_millis(ms));
+        queue.lock().waiting.extend(entered.map(|entered| (entered, 0)));
+        queue.leave(entered[1], 0);
         assert_eq!(queue.in_order_percent(), Some(100.0), "these came together");
-        queue.leave(places[2]);
-        queue.leave(places[0]);
+        queue.leave(entered[2], 0);
+        queue.leave(entered[0], 0);
         assert_eq!(queue.in_order_percent().map(f64::round), Some(67.0));
     }
 }

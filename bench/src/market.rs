@@ -1,29 +1,33 @@
 //! The marketplace of "Redis in Action" (chapters 4.4 and 6.2): sellers list items, buyers buy them, all data is in Redis.
 //!
-//! As in the book it is tried optimistically, with one lock and with a lock for each item. Then with leases, whose
-//! tokens Redis checks in the same step as it reads or writes; there some buyers pause for longer than their lease lasts,
-//! write all the same, and must be rejected. After each run the books must add up: see [`Books`]. They do with locks, too,
-//! as none of their holders pauses.
+//! As in the book: optimistically, with one lock, and with a lock for each item. Then with leases, whose tokens Redis checks
+//! atomically with each read or write. There some buyers pause for longer than their lease lasts, write all the same, and
+//! must be rejected. After each run the books must add up: see [`Books`]. They do with locks, too, because no holder of a
+//! lock pauses.
 //!
-//! Sellers lock what they list in the same way as buyers what they buy. Each client does one thing after another without
-//! a pause. A buyer's wait is all the time since it has chosen an item, also where that turns out to be gone and it has to
-//! choose anew. Looking at the market is not in it, nor are late purchases; but who wants the item of one waits for it.
+//! Sellers lock what they list in the same way as buyers what they buy. No client pauses between two actions. A buyer's wait
+//! begins when it has chosen an item, and includes the purchases that find their item gone. It includes neither looking at
+//! the market nor late purchases, but waiting for an item that a late purchase holds.
 
 mod books;
 mod client;
+mod goods;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
 use ringfence_harness::{Cluster, RedisServer};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use crate::args::{Program, count};
 use crate::figures::{Figure, table};
-use books::{Books, Item, User, price};
-use client::{Grain, Offer, Outcome, Venue, Way};
+use books::Books;
+use client::{Grain, Outcome, Venue, Way};
+use goods::{Item, Offer, User};
 
 /// The sellers and buyers of the book's table.
 const LOADS: [(usize, usize); 3] = [(1, 1), (5, 1), (5, 5)];
@@ -34,23 +38,26 @@ const WAYS: [(&str, Way); 5] = [
     ("coarse ringfence lease + guard", Way::Lease(Grain::Market)),
     ("fine ringfence lease + guard", Way::Lease(Grain::Item)),
 ];
-/// How many items a seller has for each second: more than it can list.
+/// The items of a seller for each second: more than it can list.
 const STOCK: usize = 20_000;
-/// How many items of each seller are on the market at the start, so that no buyer waits for sellers.
+/// The items of each seller on the market at the start, so that no buyer waits for sellers.
 const OFFERED: usize = 1_000;
-/// One in so many purchases is late on purpose, each buyer's first among them.
+/// One purchase in this many is late on purpose, each buyer's first among them.
 const LATE: usize = 250;
 
-/// What is measured, and how often.
-#[derive(Clone, Debug)]
+#[derive(Args)]
 pub(crate) struct Plan {
-    /// The program under test.
-    pub(crate) program: PathBuf,
-    pub(crate) rounds: usize,
-    pub(crate) seconds: usize,
+    #[command(flatten)]
+    ringfence: Program,
+    /// How often each way is measured under each load
+    #[arg(long, default_value_t = 3, value_parser = count())]
+    rounds: usize,
+    /// How many seconds each measurement takes
+    #[arg(long, default_value_t = 5, value_parser = count())]
+    seconds: usize,
 }
 
-/// What came of one way under one load.
+/// The figures of one way under one load.
 #[derive(Clone, Debug, Default)]
 struct Row {
     listed: Figure,
@@ -64,14 +71,14 @@ struct Row {
 #[derive(Clone, Debug, Default)]
 struct Bought {
     offers: Vec<Offer>,
-    /// Purchases begun again: refused, or what it wanted was gone.
+    /// Purchases begun again: they were refused, or their item was gone.
     retries: usize,
     waited: Duration,
-    /// For each late purchase, all of them rejected, what the next one bought in its place.
+    /// For each late purchase, all of them rejected, what the next one bought instead.
     late: Vec<Option<Offer>>,
 }
 
-/// Measures all, and gives a table for each load.
+/// Measures all and returns a table for each load.
 pub(crate) async fn market(plan: &Plan) -> Result<String> {
     let mut rows = vec![Row::default(); LOADS.len() * WAYS.len()];
     for round in 1..=plan.rounds {
@@ -117,7 +124,7 @@ fn load_text(sellers: usize, buyers: usize) -> String {
 /// One run on a new Redis and, for leases, a new cluster.
 async fn run(plan: &Plan, way: Way, sellers: usize, buyers: usize, row: &mut Row) -> Result<()> {
     let server = RedisServer::builder().line("appendonly yes").line("appendfsync everysec").start().await?;
-    let cluster = cluster(&plan.program, way).await?;
+    let cluster = cluster(&plan.ringfence.path()?, way).await?;
     let leader = match &cluster {
         Some(cluster) => Some(cluster.leader().await?.http()),
         None => None,
@@ -156,7 +163,7 @@ async fn cluster(program: &Path, way: Way) -> Result<Option<Cluster>> {
     })
 }
 
-/// What all tasks gave, or the first error.
+/// The results of all tasks, or the first error.
 async fn all<T: 'static>(mut tasks: JoinSet<Result<T>>) -> Result<Vec<T>> {
     let mut done = Vec::new();
     while let Some(task) = tasks.join_next().await {
@@ -165,7 +172,7 @@ async fn all<T: 'static>(mut tasks: JoinSet<Result<T>>) -> Result<Vec<T>> {
     Ok(done)
 }
 
-/// Lists one item after another; gives those that were.
+/// Lists one item after another and returns them.
 async fn sell(venue: &Venue, seller: User, items: Vec<Item>, end: Instant) -> Result<Vec<Item>> {
     let mut client = venue.client().await?;
     let mut listed = Vec::new();
@@ -174,7 +181,7 @@ async fn sell(venue: &Venue, seller: User, items: Vec<Item>, end: Instant) -> Re
             if Instant::now() >= end {
                 return Ok(listed);
             }
-            match client.list(Offer { item, seller, price: price(item) }).await? {
+            match client.list(Offer::of(item, seller)).await? {
                 Outcome::Done => break,
                 Outcome::Refused if venue.way == Way::Watch => {}
                 outcome => bail!("item {item} could not be listed: {outcome:?}"),
@@ -202,7 +209,7 @@ async fn buy(venue: &Venue, buyer: User, end: Instant) -> Result<Bought> {
             continue;
         }
         let begun = Instant::now();
-        // What is watched changes with every item that anyone lists, so WATCH may not come to an end.
+        // Every listing changes the watched key, so WATCH may never succeed.
         let outcome = loop {
             match client.purchase(buyer, offer).await? {
                 Outcome::Refused if venue.way == Way::Watch && Instant::now() < end => bought.retries += 1,
@@ -222,7 +229,7 @@ async fn buy(venue: &Venue, buyer: User, end: Instant) -> Result<Bought> {
     Ok(bought)
 }
 
-/// A late purchase, by processes of their own: the buyer itself goes on. Gives what the next one bought.
+/// A late purchase, by clients of its own: the buyer goes on meanwhile. Returns what the next one bought.
 async fn buy_late(venue: &Venue, buyer: User, offer: Offer) -> Result<Option<Offer>> {
     let (mut late, mut next) = (venue.client().await?, venue.client().await?);
     let outcome = late.purchase_late(&mut next, buyer, offer).await?;
@@ -231,7 +238,7 @@ async fn buy_late(venue: &Venue, buyer: User, offer: Offer) -> Result<Option<Off
 }
 
 impl Row {
-    /// A run that exercised nothing is none; but that WATCH lets nobody buy is a result.
+    /// A run that exercised nothing fails; but that WATCH lets nobody buy is a result.
     fn add(&mut self, way: Way, sold: &[(User, Vec<Item>)], all: &[(User, Bought)]) -> Result<()> {
         let listed: usize = sold.iter().map(|(_, items)| items.len()).sum();
         let bought: usize = all.iter().map(|(_, bought)| bought.offers.len()).sum();

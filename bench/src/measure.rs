@@ -1,192 +1,203 @@
-//! The same job done by all services that can do it, in turns; each is started for its turn.
+//! The same jobs on every service that can do them, in turns. Each service is started for its turn.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::path::Path;
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use clap::Args;
 use serde::Serialize;
 
-use crate::figures::{Figure, digits, table};
+use crate::args::{Output, Repeats, count};
+use crate::figures::{Figure, ratio, show, table};
 use crate::floor;
-use crate::job::{Job, Queue, workers};
-use crate::load::{closed, open};
+use crate::job::{Assignment, Job, Queue};
+use crate::load::{Load, closed, open};
 use crate::plot::{self, Line, Panel};
-use crate::service::{Contender, Service};
+use crate::service::{Service, Services};
 use crate::usage;
-
-/// What threads have used, by process and name.
-type Threads = BTreeMap<u32, BTreeMap<String, Duration>>;
 
 /// Threads that use less are not shown.
 const LEAST_US: f64 = 0.1;
-/// The disk alone is measured no longer than this.
+/// The longest measurement of the disk alone.
 const FLOOR: Duration = Duration::from_secs(2);
 
-/// What is measured, and how often.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub(crate) jobs: Vec<Job>,
-    /// Who takes locks is a task of one program, and shares its connections.
-    pub(crate) tasks: bool,
-    pub(crate) clients: Vec<usize>,
-    pub(crate) rounds: usize,
-    pub(crate) time: Duration,
-    /// Turns a second, of an open load; a closed one if there is none.
-    pub(crate) rate: Option<f64>,
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    services: Services,
+    /// Numbers of clients [default: 64; of `compare` 1,8,64,256,1024]
+    #[arg(long, value_delimiter = ',', value_parser = count())]
+    clients: Vec<usize>,
+    #[command(flatten)]
+    repeats: Repeats,
+    /// Calls a second: an open load, whose latencies count from when a call was due
+    #[arg(long)]
+    rate: Option<u32>,
+    #[command(flatten)]
+    output: Output,
+    /// Draw the figures over the number of clients, in this SVG file
+    #[arg(long)]
+    svg: Option<PathBuf>,
 }
 
-/// What one service did of one job with so many clients.
+/// The figures of one service that does one job with one number of clients.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Row {
-    pub(crate) job: String,
-    pub(crate) clients: usize,
-    pub(crate) service: String,
-    /// Locks that were taken and let go, reads, or writes.
-    pub(crate) per_s: Figure,
+struct Row {
+    job: String,
+    clients: usize,
+    service: String,
+    /// Locks that were acquired and released, reads, or writes.
+    per_s: Figure,
     /// Of the acquiring call, the read or the write.
-    pub(crate) p50_ms: Figure,
-    pub(crate) p99_ms: Figure,
-    pub(crate) p99_9_ms: Figure,
+    p50_ms: Figure,
+    p99_ms: Figure,
+    p99_9_ms: Figure,
     /// Of all its processes, for 10,000 of them.
-    pub(crate) cpu_s: Figure,
+    cpu_s: Figure,
     /// Of each thread of the process that used the most, for one of them, in microseconds.
-    pub(crate) thread_us: BTreeMap<String, Figure>,
-    /// Of who made the load.
-    pub(crate) load_cpu_s: Figure,
-    pub(crate) peak_mib: Figure,
-    pub(crate) flushes_per_s: Figure,
-    /// Of those who wanted one key: how many of a hundred were granted it before all who asked later.
-    pub(crate) in_order_percent: Figure,
+    thread_us: BTreeMap<String, Figure>,
+    /// Of the clients.
+    load_cpu_s: Figure,
+    peak_mib: Figure,
+    flushes_per_s: Figure,
+    /// The percentage of clients of one key that were granted it before all that asked later.
+    in_order_percent: Figure,
 }
 
 /// All rows of all rounds.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Comparison {
-    pub(crate) sync_p50_ms: Figure,
-    pub(crate) rows: Vec<Row>,
+struct Comparison {
+    sync_p50_ms: Figure,
+    rows: Vec<Row>,
 }
 
-/// One row for each job, number of clients and service, in this order.
-pub(crate) async fn compare(contenders: &[Contender], plan: &Plan) -> Result<Comparison> {
-    let mut sync_p50_ms = Figure::default();
-    let mut rows = BTreeMap::new();
-    for round in 1..=plan.rounds {
-        let disk = tempfile::tempdir()?;
-        sync_p50_ms.push(floor::sync_p50_ms(disk.path(), plan.time.min(FLOOR))?);
-        for (place, contender) in contenders.iter().enumerate() {
-            let jobs: Vec<Job> = plan.jobs.iter().copied().filter(|job| contender.can(*job)).collect();
-            if jobs.is_empty() || plan.tasks && !contender.has_tasks() {
-                continue;
-            }
-            eprintln!("round {round} of {}: {}", plan.rounds, contender.name());
-            let service = contender.start().await?;
-            for job in jobs {
-                for &clients in &plan.clients {
-                    let job_name = || match plan.tasks {
-                        true => format!("{job}, as tasks of one program"),
-                        false => job.to_string(),
-                    };
-                    let new =
-                        || Row { job: job_name(), clients, service: contender.name(), ..Row::default() };
-                    let row = rows.entry((job, clients, place)).or_insert_with(new);
-                    measure(&*service, job, plan, row).await?;
+impl Options {
+    /// Measures `jobs` and prints the figures. With `tasks`, clients share the connections of one program.
+    pub(crate) async fn run(&self, clients: &[usize], jobs: &[Job], tasks: bool) -> Result<()> {
+        let clients = if self.clients.is_empty() { clients } else { &self.clients };
+        let comparison = self.compare(clients, jobs, tasks).await?;
+        if let Some(path) = &self.svg {
+            std::fs::write(path, comparison.plot()).with_context(|| path.display().to_string())?;
+        }
+        show(&comparison, &self.output)
+    }
+
+    /// One row for each job, number of clients and service, in this order.
+    async fn compare(&self, clients: &[usize], jobs: &[Job], tasks: bool) -> Result<Comparison> {
+        let contenders = self.services.found()?;
+        let mut sync_p50_ms = Figure::default();
+        let mut rows = BTreeMap::new();
+        for round in 1..=self.repeats.rounds {
+            let disk = tempfile::tempdir()?;
+            sync_p50_ms.push(floor::sync_p50_ms(disk.path(), self.repeats.time().min(FLOOR))?);
+            for (place, contender) in contenders.iter().enumerate() {
+                let jobs: Vec<Job> = jobs.iter().copied().filter(|job| contender.can(*job)).collect();
+                if jobs.is_empty() || tasks && !contender.has_tasks() {
+                    continue;
+                }
+                eprintln!("round {round} of {}: {}", self.repeats.rounds, contender.name());
+                let service = contender.start().await?;
+                for (job, &clients) in jobs.iter().flat_map(|job| clients.iter().map(move |it| (*job, it))) {
+                    let name = if tasks { ", as tasks of one program" } else { "" };
+                    let row = rows.entry((job, clients, place)).or_insert_with(|| Row {
+                        job: format!("{job}{name}"),
+                        clients,
+                        service: contender.name(),
+                        ..Row::default()
+                    });
+                    self.measure(&*service, job, tasks, row).await?;
                 }
             }
         }
+        ensure!(!rows.is_empty(), "none of these services can do this");
+        Ok(Comparison { sync_p50_ms, rows: rows.into_values().collect() })
     }
-    ensure!(!rows.is_empty(), "none of these services can do this");
-    Ok(Comparison { sync_p50_ms, rows: rows.into_values().collect() })
+
+    async fn measure(&self, service: &dyn Service, job: Job, is_task: bool, row: &mut Row) -> Result<()> {
+        let (pids, own, time) = (service.pids(), [std::process::id()], self.repeats.time());
+        let queue = Arc::new(Queue::default());
+        let mut workers = Vec::new();
+        for number in 0..row.clients {
+            let assignment = Assignment { job, number, is_task, queue: Arc::clone(&queue) };
+            workers.push(service.worker(&assignment).await?);
+        }
+        closed(&mut workers, time / 4).await?;
+        let (cpu, own_cpu, flushes) = (usage::cpu(&pids)?, usage::cpu(&own)?, service.flushes().await);
+        let threads = usage::cpu_by_thread(&pids)?;
+        let load = match self.rate {
+            Some(rate) => open(&mut workers, f64::from(rate), time).await?,
+            None => closed(&mut workers, time).await?,
+        };
+        let units = job.units() as f64;
+        let per_10_000 = |used: Duration| per_10_000(used, &load) / units;
+        row.per_s.push(load.per_second() * units);
+        row.p50_ms.push(load.quantile_ms(0.5));
+        row.p99_ms.push(load.quantile_ms(0.99));
+        row.p99_9_ms.push(load.quantile_ms(0.999));
+        row.cpu_s.push(per_10_000(usage::cpu(&pids)? - cpu));
+        row.load_cpu_s.push(per_10_000(usage::cpu(&own)? - own_cpu));
+        for (name, used) in usage::busiest(&threads, &usage::cpu_by_thread(&pids)?) {
+            row.thread_us.entry(name).or_default().push(per_10_000(used) * 100.0);
+        }
+        row.peak_mib.push(usage::peak_bytes(&pids)? as f64 / f64::from(1 << 20));
+        if let Some((before, after)) = flushes.zip(service.flushes().await) {
+            row.flushes_per_s.push((after - before) as f64 / load.took.as_secs_f64());
+        }
+        if let Some(percent) = queue.in_order_percent() {
+            row.in_order_percent.push(percent);
+        }
+        Ok(())
+    }
 }
 
-async fn measure(service: &dyn Service, job: Job, plan: &Plan, row: &mut Row) -> Result<()> {
-    let (pids, own) = (service.pids(), [std::process::id()]);
-    let queue = Arc::new(Queue::default());
-    let mut workers = workers(service, job, row.clients, plan.tasks, &queue).await?;
-    closed(&mut workers, plan.time / 4).await?;
-    let (cpu, own_cpu, flushes) = (usage::cpu(&pids)?, usage::cpu(&own)?, service.flushes().await);
-    let threads = usage::cpu_by_thread(&pids)?;
-    let load = match plan.rate {
-        Some(rate) => open(&mut workers, rate, plan.time).await?,
-        None => closed(&mut workers, plan.time).await?,
-    };
-    let units = job.units() as f64;
-    let per_10_000 = |used: Duration| used.as_secs_f64() * 1e4 / (load.turns() as f64 * units);
-    row.per_s.push(load.per_second() * units);
-    row.p50_ms.push(load.quantile_ms(0.5));
-    row.p99_ms.push(load.quantile_ms(0.99));
-    row.p99_9_ms.push(load.quantile_ms(0.999));
-    row.cpu_s.push(per_10_000(usage::cpu(&pids)? - cpu));
-    row.load_cpu_s.push(per_10_000(usage::cpu(&own)? - own_cpu));
-    for (name, used) in busiest(&threads, &usage::cpu_by_thread(&pids)?) {
-        row.thread_us.entry(name).or_default().push(per_10_000(used) * 100.0);
-    }
-    row.peak_mib.push(usage::peak_bytes(&pids)? as f64 / f64::from(1 << 20));
-    if let Some((before, after)) = flushes.zip(service.flushes().await) {
-        row.flushes_per_s.push((after - before) as f64 / load.took.as_secs_f64());
-    }
-    if let Some(percent) = queue.in_order_percent() {
-        row.in_order_percent.push(percent);
-    }
-    Ok(())
+/// The seconds that 10,000 turns use, where a whole load used this much.
+pub(crate) fn per_10_000(used: Duration, load: &Load) -> f64 {
+    used.as_secs_f64() * 1e4 / load.turns() as f64
 }
 
-/// What each thread used of the process that used the most.
-fn busiest(before: &Threads, after: &Threads) -> BTreeMap<String, Duration> {
-    let used = after.iter().map(|(pid, threads)| {
-        let before =
-            |name| before.get(pid).and_then(|threads| threads.get(name)).copied().unwrap_or_default();
-        threads.iter().map(|(name, time)| (name.clone(), time.saturating_sub(before(name)))).collect()
-    });
-    used.max_by_key(|threads: &BTreeMap<String, Duration>| threads.values().sum::<Duration>())
-        .unwrap_or_default()
-}
-
-impl Comparison {
-    /// One table for each job and number of clients; ratios are those of its first row to each.
-    pub(crate) fn text(&self) -> String {
-        let mut text =
-            format!("Three writers that append 200 B and sync: p50 {} ms\n", self.sync_p50_ms.spread());
+impl fmt::Display for Comparison {
+    /// One table for each job and number of clients. Ratios are those of its first row to each.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Three writers that append 200 B and sync: p50 {} ms", self.sync_p50_ms.spread())?;
         for rows in self.rows.chunk_by(|a, b| (&a.job, a.clients) == (&b.job, b.clients)) {
             let Some(first) = rows.first() else { continue };
-            let ratio = |row: &Row, of: fn(&Row) -> &Figure| {
-                let pair = of(first).median().zip(of(row).median());
-                pair.map_or_else(|| "-".to_owned(), |(first, its)| digits(first / its))
-            };
+            let to_first = |row: &Row, of: fn(&Row) -> &Figure| ratio(of(first), of(row));
             let cells = rows.iter().map(|row| {
                 vec![
                     row.service.clone(),
                     row.per_s.spread(),
-                    ratio(row, |row| &row.per_s),
+                    to_first(row, |row| &row.per_s),
                     row.p50_ms.text(),
-                    ratio(row, |row| &row.p50_ms),
+                    to_first(row, |row| &row.p50_ms),
                     row.p99_ms.text(),
-                    ratio(row, |row| &row.p99_ms),
+                    to_first(row, |row| &row.p99_ms),
                     row.p99_9_ms.text(),
                     row.cpu_s.text(),
-                    ratio(row, |row| &row.cpu_s),
+                    to_first(row, |row| &row.cpu_s),
                     row.load_cpu_s.text(),
                     row.peak_mib.text(),
                     row.flushes_per_s.text(),
                     row.in_order_percent.text(),
                 ]
             });
-            let (clients, cells) = (first.clients, cells.collect::<Vec<_>>());
-            let _ = write!(text, "\n{clients} clients {}\n{}", first.job, table(&HEADINGS, &cells));
-            let used = first.thread_us.iter().filter_map(|(name, us)| Some((name, us, us.median()?)));
-            let used: Vec<_> = used.filter(|(_, _, median)| *median >= LEAST_US).collect();
-            let used = used.iter().map(|(name, us, _)| format!("{name} {}", us.text())).collect::<Vec<_>>();
+            let cells: Vec<_> = cells.collect();
+            write!(f, "\n{} clients {}\n{}", first.clients, first.job, table(&HEADINGS, &cells))?;
+            let used = first.thread_us.iter().filter(|(_, us)| us.median() >= Some(LEAST_US));
+            let used: Vec<_> = used.map(|(name, us)| format!("{name} {}", us.text())).collect();
             if first.thread_us.len() > 1 {
-                let _ = writeln!(text, "CPU of its threads, µs each: {}", used.join(", "));
+                writeln!(f, "CPU of its threads, µs each: {}", used.join(", "))?;
             }
         }
-        text
+        Ok(())
     }
+}
 
-    /// Of its first job: how many a second, and how long they took, for each number of clients.
-    pub(crate) fn plot(&self) -> String {
+impl Comparison {
+    /// Draws the rate and the p99 of the first job over the number of clients.
+    fn plot(&self) -> String {
         let first: Vec<&Row> = self.rows.iter().filter(|row| row.job == self.rows[0].job).collect();
         let panel = |what: &str, of: fn(&Row) -> &Figure| {
             let mut lines: Vec<Line> = Vec::new();
@@ -202,11 +213,6 @@ impl Comparison {
             Panel { title: format!("{}: {what}", first[0].job), lines }
         };
         plot::svg(&[panel("how many a second", |row| &row.per_s), panel("p99, ms", |row| &row.p99_ms)])
-    }
-
-    /// Writes what [`Comparison::text`] shows, and each round's own figure.
-    pub(crate) fn write_json(&self, path: &Path) -> Result<()> {
-        Ok(std::fs::write(path, serde_json::to_vec_pretty(self)?)?)
     }
 }
 

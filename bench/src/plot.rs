@@ -1,10 +1,10 @@
-//! Draws what more clients do to each service: both axes logarithmic, one line a service, in SVG.
+//! Draws lines in SVG, on logarithmic axes.
 
 use std::fmt::Write as _;
 
 use crate::figures::digits;
 
-/// One line: a name, and where it goes.
+/// A named line.
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
@@ -18,20 +18,20 @@ pub(crate) struct Panel {
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 420.0;
-/// Room for the figures of the axis, the names of the lines, the title, and the clients.
+/// Margins: the axis labels, the names of the lines, the title, the numbers of clients.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 40.0;
-/// Names of lines do not come closer to each other.
+/// The least distance between names of lines.
 const APART: f64 = 15.0;
-/// The first is ours. They differ in lightness as well as in hue (Okabe and Ito's colours, and greys).
+/// The first is Ringfence's. They differ in lightness as well as in hue (Okabe and Ito's colours, and greys).
 const COLOURS: [&str; 10] = [
     "#d55e00", "#0072b2", "#56b4e9", "#004d73", "#8fc6e8", "#009e73", "#cc79a7", "#8c3b68", "#e69f00",
     "#888888",
 ];
 
-/// All panels side by side.
+/// Draws all panels side by side.
 pub(crate) fn svg(panels: &[Panel]) -> String {
     let width = WIDTH * panels.len() as f64;
     let mut svg = format!(
@@ -91,7 +91,7 @@ impl Panel {
     }
 }
 
-/// From one power of ten to another, or whatever lies between if there is only one value.
+/// From one power of ten to another.
 struct Axis {
     from: f64,
     to: f64,
@@ -107,7 +107,7 @@ impl Axis {
         }
     }
 
-    /// From 0 to 1; what is no positive number is at the lower end.
+    /// From 0 to 1; values that are not positive are at the lower end.
     fn place(&self, value: f64) -> f64 {
         let power = if value > 0.0 { value.log10() } else { self.from };
         (power - self.from) / (self.to - self.from)

@@ -1,7 +1,7 @@
 //! What live leases cost: the same figures with ever more of them, each time on a fresh cluster of three nodes.
 //!
-//! All that time the leases are renewed as their holders would: each at a third of its ttl. One follower is down while
-//! they are taken, and catches up; all nodes are killed in the end, and must have kept every lease.
+//! All leases are renewed at a third of their TTL, as their holders would. A follower is down while they are acquired, and
+//! catches up. In the end all nodes are killed, and must have kept every lease.
 
 mod batches;
 mod expiry;
@@ -10,40 +10,48 @@ mod renewals;
 mod report;
 mod snapshots;
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 use ringfence_harness::{Cluster, Node, until};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::job::cycles;
+use crate::args::{Output, Program, count};
 use crate::load::closed;
 use crate::service::{Ringfence, Service};
 use crate::usage;
 
 use batches::fill;
 use expiry::{Expiry, expire};
-use node::live_leases;
 use renewals::{Renewals, Renewed};
 use snapshots::{Snapshots, snapshots};
 
-/// For how long each lease is taken.
+/// The TTL of each lease.
 const TTL: Duration = Duration::from_secs(600);
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(120);
 
-/// What is measured.
-#[derive(Clone, Debug)]
+#[derive(Args)]
 pub(crate) struct Plan {
-    /// How many live leases there are.
-    pub(crate) leases: Vec<u64>,
-    pub(crate) clients: usize,
-    /// How long cycles are measured.
-    pub(crate) time: Duration,
-    /// After how much log nodes take snapshots.
-    pub(crate) snapshot_after_bytes: u64,
+    #[command(flatten)]
+    ringfence: Program,
+    /// Numbers of live leases
+    #[arg(long, value_delimiter = ',', default_value = "1000,100000,1000000",
+        value_parser = clap::value_parser!(u64).range(1..))]
+    leases: Vec<u64>,
+    /// How many clients
+    #[arg(long, default_value_t = 64, value_parser = count())]
+    clients: usize,
+    /// Nodes take a snapshot after this much log: with few leases it takes long to write much
+    #[arg(long, default_value_t = 8 << 20, value_parser = clap::value_parser!(u64).range(65_536..))]
+    snapshot_after_bytes: u64,
+    /// How many seconds cycles are measured
+    #[arg(long, default_value_t = 10, value_parser = count())]
+    seconds: usize,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 /// The figures of all numbers of leases.
@@ -58,16 +66,16 @@ pub(crate) struct Scale {
 struct Row {
     leases: u64,
     fill_s: f64,
-    /// How long a follower needed that was down meanwhile.
+    /// Of a follower that was down meanwhile.
     catch_up_s: f64,
     cycles_per_s: f64,
     acquire_p50_ms: f64,
     acquire_p99_ms: f64,
     acquire_p99_9_ms: f64,
     snapshots: Snapshots,
-    /// Of each node, when no more than these leases were live.
+    /// Of each node, while only these leases were live.
     resident_bytes: Vec<u64>,
-    /// Of each node, in the end.
+    /// Of each node, at the end.
     peak_bytes: Vec<u64>,
     expiry: Expiry,
     renewed: Renewed,
@@ -77,16 +85,17 @@ struct Row {
     restart_s: f64,
 }
 
-pub(crate) async fn scale(program: &Path, plan: &Plan) -> Result<Scale> {
+pub(crate) async fn scale(plan: &Plan) -> Result<Scale> {
     let mut rows = Vec::new();
     for &leases in &plan.leases {
-        rows.push(measure(program, plan, leases).await.with_context(|| format!("with {leases} leases"))?);
+        rows.push(measure(plan, leases).await.with_context(|| format!("with {leases} leases"))?);
     }
     Ok(Scale { clients: plan.clients, rows })
 }
 
-async fn measure(program: &Path, plan: &Plan, leases: u64) -> Result<Row> {
-    let cluster = Cluster::builder(program)
+async fn measure(plan: &Plan, leases: u64) -> Result<Row> {
+    let time = Duration::from_secs(plan.seconds as u64);
+    let cluster = Cluster::builder(plan.ringfence.path()?)
         .argument(format!("--snapshot-after-bytes={}", plan.snapshot_after_bytes))
         .start()
         .await?;
@@ -94,7 +103,7 @@ async fn measure(program: &Path, plan: &Plan, leases: u64) -> Result<Row> {
     let (cluster, address) = (service.cluster(), service.leader());
     let leader = cluster.leader().await?;
 
-    eprintln!("{leases} leases: taken, while a follower is down");
+    eprintln!("{leases} leases: acquired, while a follower is down");
     let behind = cluster.others(leader.id()).next().context("there is no follower")?;
     behind.kill()?;
     let begun = Instant::now();
@@ -106,9 +115,9 @@ async fn measure(program: &Path, plan: &Plan, leases: u64) -> Result<Row> {
     let catch_up_s = seconds(cluster.caught_up(SOON)).await?;
 
     eprintln!("{leases} leases: cycles");
-    let mut workers = cycles(&service, plan.clients, |client| format!("own/{client}")).await?;
-    closed(&mut workers, plan.time / 4).await?;
-    let load = closed(&mut workers, plan.time).await?;
+    let mut workers = service.cycles(plan.clients, |client| format!("own/{client}")).await?;
+    closed(&mut workers, time / 4).await?;
+    let load = closed(&mut workers, time).await?;
     eprintln!("{leases} leases: snapshots");
     let snapshots = snapshots(cluster, leader, workers).await?;
     has_live(leader, leases).await?;
@@ -121,12 +130,8 @@ async fn measure(program: &Path, plan: &Plan, leases: u64) -> Result<Row> {
 
     eprintln!("{leases} leases: all nodes are killed");
     let leads = cluster.leader().await?.id();
-    ensure!(
-        leads == leader.id(),
-        "node {leads} leads in place of node {}: what was measured tells nothing",
-        leader.id()
-    );
-    let renewed = renewals.stop().await?;
+    ensure!(leads == leader.id(), "node {leads} leads instead of node {}: void", leader.id());
+    let renewals = renewals.stop().await?;
     cluster.kill_all()?;
     cluster.start_all()?;
     let restart_s = seconds(cluster.ready()).await?;
@@ -143,9 +148,9 @@ async fn measure(program: &Path, plan: &Plan, leases: u64) -> Result<Row> {
         snapshots,
         resident_bytes,
         peak_bytes,
-        renewal_at_expiry_ms: renewed.longest_ms(expiry.begun, expiry.over),
+        renewal_at_expiry_ms: renewals::longest_ms(&renewals, expiry.begun, expiry.over),
         expiry,
-        renewed,
+        renewed: Renewed::of(&renewals),
         restart_s,
     })
 }
@@ -156,14 +161,11 @@ async fn seconds<T, E>(done: impl Future<Output = Result<T, E>>) -> Result<f64, 
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// Fails unless all these leases are live, and no other is.
+/// Fails unless this many leases are live.
 async fn has_live(node: &Node, leases: u64) -> Result<()> {
-    let look = || async { (live_leases(node).await.ok()? == leases).then_some(()) };
+    let look = || async { (node::status(node).await.ok()?.live_leases == leases).then_some(()) };
     let live = until(Duration::from_secs(5), format!("{leases} leases are live"), look).await;
-    match live {
-        Ok(()) => Ok(()),
-        Err(error) => Err(error).with_context(|| format!("node {}", node.id())),
-    }
+    live.with_context(|| format!("node {}", node.id()))
 }
 
 fn of_each(service: &Ringfence, used: fn(&[u32]) -> Result<u64>) -> Result<Vec<u64>> {

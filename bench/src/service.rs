@@ -1,81 +1,91 @@
-//! The services that are measured: each is started for its turn, and ended after it.
+//! The measured services. Each is started for its turn and ended after it.
 
 mod echo;
 mod etcd;
 mod mirror;
 pub(crate) mod redis;
-mod redlock;
 mod ringfence;
 mod zookeeper;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use clap::Args;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use crate::job::Job;
-use crate::load::Work;
+use crate::args::Program;
+use crate::job::{Assignment, Job};
+use crate::load::Worker;
 
 pub(crate) use echo::serve_echo;
 pub(crate) use ringfence::Ringfence;
 
-/// One service, with all its processes.
+/// A running service.
 pub(crate) trait Service {
     /// Its processes.
     fn pids(&self) -> Vec<u32>;
 
-    /// How often all of them together have flushed their logs so far, where they tell.
-    fn flushes(&self) -> BoxFuture<'_, Option<u64>>;
-
-    /// A client with connections of its own.
-    fn locker(&self) -> BoxFuture<'_, Result<Box<dyn Locker>>>;
-
-    /// A client that shares its connections with all others that this makes, as the tasks of one program do; `None` where
-    /// there is no such thing.
-    fn task(&self) -> BoxFuture<'_, Result<Option<Box<dyn Locker>>>> {
-        std::future::ready(Ok(None)).boxed()
+    /// How often all its processes have flushed their logs so far; `None` where they do not count that.
+    fn flushes(&self) -> BoxFuture<'_, Option<u64>> {
+        std::future::ready(None).boxed()
     }
 
-    /// Somebody with connections of its own who does what is neither acquiring nor releasing one lock; `None` where it
-    /// cannot be done.
-    fn worker(&self, _job: Job, _number: usize) -> BoxFuture<'_, Result<Option<Box<dyn Work>>>> {
-        std::future::ready(Ok(None)).boxed()
-    }
+    /// A client for a job that it [can](Contender::can) do.
+    fn worker<'a>(&'a self, client: &'a Assignment) -> BoxFuture<'a, Result<Worker>>;
 }
 
-/// A client that holds at most one lock at a time.
-pub(crate) trait Locker: Send {
-    /// Waits until it holds the lock.
-    fn acquire<'a>(&'a mut self, key: &'a str) -> BoxFuture<'a, Result<()>>;
-
-    /// Lets go of what it holds.
-    fn release(&mut self) -> BoxFuture<'_, Result<()>>;
-}
-
-/// What can be started.
+/// A service that can be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Contender {
     /// Three nodes.
     Ringfence(PathBuf),
-    /// Three servers; its lock calls, or the one transaction that they consist of.
+    /// Three servers; by the calls of its lock service, or by the one transaction that these consist of.
     Etcd { program: PathBuf, version: String, calls: etcd::Calls },
-    /// Three servers, and the recipe as Curator has it.
+    /// Three servers, by Curator's recipe.
     ZooKeeper { class_path: String },
     /// One server.
     Redis { always: bool },
-    /// Five servers.
+    /// Five Redis servers.
     Redlock,
-    /// The Redis that three nodes of Ringfence publish their fences in, asked by the reader for that.
+    /// The Redis that three nodes of Ringfence publish their fences in, read by the mirror's reader.
     Mirror(PathBuf),
-    /// A server that does nothing but answer, on the stack that Ringfence is built on.
+    /// A server that only answers, on the HTTP stack that Ringfence is built on.
     Echo,
 }
 
-/// All that is installed, and the names of what is not.
-pub(crate) fn installed(ringfence: &Path, etcds: &[PathBuf]) -> (Vec<Contender>, Vec<String>) {
-    let (mut found, mut missing) = (vec![Contender::Ringfence(ringfence.to_owned())], Vec::new());
+#[derive(Args)]
+pub(crate) struct Services {
+    #[command(flatten)]
+    ringfence: Program,
+    /// A program of etcd; repeat it to compare versions [default: `etcd`]
+    #[arg(long)]
+    etcd: Vec<PathBuf>,
+    /// Only services with one of these in their names
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+impl Services {
+    /// The services that are installed and wanted. Prints which are not installed.
+    pub(crate) fn found(&self) -> Result<Vec<Contender>> {
+        let etcds = if self.etcd.is_empty() { vec!["etcd".into()] } else { self.etcd.clone() };
+        let mut found = installed(&self.ringfence.path()?, &etcds);
+        found.retain(|contender| is_wanted(&self.only, &contender.name()));
+        ensure!(!found.is_empty(), "--only: no service has this in its name");
+        Ok(found)
+    }
+}
+
+/// Whether `name` contains one of `only`, or all names are wanted.
+pub(crate) fn is_wanted(only: &[String], name: &str) -> bool {
+    only.is_empty() || only.iter().any(|only| name.contains(only))
+}
+
+fn installed(ringfence: &Path, etcds: &[PathBuf]) -> Vec<Contender> {
+    let mut found = vec![Contender::Ringfence(ringfence.to_owned())];
+    let left_out = |service: &str, error: anyhow::Error| eprintln!("left out: {service}: {error:#}");
     for program in etcds {
         match etcd::version(program) {
             Ok(version) => {
@@ -85,12 +95,12 @@ pub(crate) fn installed(ringfence: &Path, etcds: &[PathBuf]) -> (Vec<Contender>,
                     calls,
                 }))
             }
-            Err(error) => missing.push(format!("etcd: {error:#}")),
+            Err(error) => left_out("etcd", error),
         }
     }
     match zookeeper::class_path() {
         Ok(class_path) => found.push(Contender::ZooKeeper { class_path }),
-        Err(error) => missing.push(format!("ZooKeeper: {error:#}")),
+        Err(error) => left_out("ZooKeeper", error),
     }
     match printed("redis-server", "--version") {
         Ok(_) => found.extend([
@@ -99,14 +109,14 @@ pub(crate) fn installed(ringfence: &Path, etcds: &[PathBuf]) -> (Vec<Contender>,
             Contender::Redlock,
             Contender::Mirror(ringfence.to_owned()),
         ]),
-        Err(error) => missing.push(format!("Redis: {error:#}")),
+        Err(error) => left_out("Redis", error),
     }
     found.push(Contender::Echo);
-    (found, missing)
+    found
 }
 
 impl Contender {
-    /// As it stands in tables.
+    /// Its name in tables.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Ringfence(_) => "ringfence".to_owned(),
@@ -120,7 +130,7 @@ impl Contender {
         }
     }
 
-    /// Whether it can do this at all.
+    /// Whether it can do this job.
     pub(crate) fn can(&self, job: Job) -> bool {
         match (self, job) {
             (Self::Mirror(_), job) => job == Job::ReadLocally,
@@ -134,31 +144,30 @@ impl Contender {
         }
     }
 
-    /// Whether those who take locks can be tasks of one program.
+    /// Whether its clients can be tasks of one program that share a connection.
     pub(crate) fn has_tasks(&self) -> bool {
         !matches!(self, Self::Redlock | Self::Echo | Self::Mirror(_))
     }
 
-    /// Starts it, on nothing.
+    /// Starts it without any data.
     pub(crate) async fn start(&self) -> Result<Box<dyn Service>> {
         Ok(match self {
             Self::Ringfence(program) => Box::new(ringfence::start(program).await?),
             Self::Etcd { program, calls, .. } => Box::new(etcd::start(program, *calls).await?),
             Self::ZooKeeper { class_path } => Box::new(zookeeper::start(class_path).await?),
-            Self::Redis { always } => Box::new(redis::start(*always).await?),
-            Self::Redlock => Box::new(redlock::start().await?),
+            Self::Redis { always } => Box::new(redis::start(1, *always).await?),
+            // Each flushes once a second: nobody who uses Redlock flushes more often.
+            Self::Redlock => Box::new(redis::start(5, false).await?),
             Self::Mirror(program) => Box::new(mirror::start(program).await?),
             Self::Echo => Box::new(echo::start().await?),
         })
     }
 }
 
-/// What a program that is installed prints.
+/// What a program prints when run with one argument.
 fn printed(program: impl AsRef<Path>, argument: &str) -> Result<String> {
     let program = program.as_ref();
-    let output = Command::new(program)
-        .arg(argument)
-        .output()
-        .with_context(|| format!("{} is not installed", program.display()))?;
+    let output = Command::new(program).arg(argument).output();
+    let output = output.with_context(|| format!("{} is not installed", program.display()))?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

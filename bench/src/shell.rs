@@ -1,4 +1,5 @@
-//! What a script pays: a command under a lock, each time with a program of its own; and what the program itself takes.
+//! What a lock costs a script: a command under a lock, by a new process each time; and the size, memory and start of the
+//! program.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,19 +7,26 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 use ringfence_harness::{Cluster, EtcdCluster};
 
-use crate::figures::{Figure, digits};
+use crate::args::Program;
+use crate::figures::{Figure, digits, ratio};
 use crate::usage;
 
-/// What is measured.
+#[derive(Args)]
 pub(crate) struct Plan {
-    pub(crate) program: PathBuf,
-    /// etcd's server and its client program.
-    pub(crate) etcd: PathBuf,
-    pub(crate) etcdctl: PathBuf,
-    /// How often each command runs.
-    pub(crate) runs: u32,
+    #[command(flatten)]
+    ringfence: Program,
+    /// etcd's server
+    #[arg(long, default_value = "etcd")]
+    etcd: PathBuf,
+    /// etcd's client program
+    #[arg(long, default_value = "etcdctl")]
+    etcdctl: PathBuf,
+    /// How often each command runs
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
 }
 
 /// The figures.
@@ -26,7 +34,7 @@ pub(crate) struct Shell {
     lock_ms: Figure,
     /// `None` where etcd is not installed.
     etcdctl_ms: Option<Figure>,
-    /// The same process, but that nothing is locked.
+    /// The same process without a lock.
     bare_ms: Figure,
     founded_ms: Figure,
     restarted_ms: Figure,
@@ -35,10 +43,11 @@ pub(crate) struct Shell {
     stripped_bytes: Option<u64>,
 }
 
-/// Measures it all, the commands in turns.
+/// Measures all, the commands in turns.
 pub(crate) async fn shell(plan: &Plan) -> Result<Shell> {
+    let program = plan.ringfence.path()?;
     let begun = Instant::now();
-    let cluster = Cluster::builder(&plan.program).start().await?;
+    let cluster = Cluster::builder(&program).start().await?;
     let mut founded_ms = Figure::default();
     founded_ms.push(ms(begun));
     let mut restarted_ms = Figure::default();
@@ -53,9 +62,9 @@ pub(crate) async fn shell(plan: &Plan) -> Result<Shell> {
     let idle_bytes = usage::resident_bytes(&pids)? / pids.len() as u64;
 
     let urls: Vec<String> = cluster.nodes().iter().map(|node| node.url()).collect();
-    let mut lock = Command::new(&plan.program);
+    let mut lock = Command::new(&program);
     lock.env("RINGFENCE_URLS", urls.join(",")).args(["lock", "bench/shell", "--", "true"]);
-    let mut bare = Command::new(&plan.program);
+    let mut bare = Command::new(&program);
     bare.args(["completions", "bash"]);
     let etcd = match timed(Command::new(&plan.etcdctl).arg("version")) {
         Ok(_) => EtcdCluster::start(&plan.etcd).await.map_err(anyhow::Error::from),
@@ -72,7 +81,7 @@ pub(crate) async fn shell(plan: &Plan) -> Result<Shell> {
         (Figure::default(), Figure::default(), Figure::default());
     for run in 0..=plan.runs {
         let times = [Some(&mut lock), etcdctl.as_mut(), Some(&mut bare)].map(|command| command.map(timed));
-        // The first of each reads its program from the disk.
+        // The first run of each reads its program from the disk.
         if run > 0 {
             for (figure, time) in [&mut lock_ms, &mut etcdctl_ms, &mut bare_ms].into_iter().zip(times) {
                 time.transpose()?.into_iter().for_each(|time| figure.push(time));
@@ -86,12 +95,12 @@ pub(crate) async fn shell(plan: &Plan) -> Result<Shell> {
         founded_ms,
         restarted_ms,
         idle_bytes,
-        program_bytes: plan.program.metadata()?.len(),
-        stripped_bytes: stripped_bytes(&plan.program),
+        program_bytes: program.metadata()?.len(),
+        stripped_bytes: stripped_bytes(&program),
     })
 }
 
-/// How long a command takes that has to succeed, in milliseconds.
+/// How long a command takes, in ms. It must succeed.
 fn timed(command: &mut Command) -> Result<f64> {
     let begun = Instant::now();
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
@@ -100,7 +109,7 @@ fn timed(command: &mut Command) -> Result<f64> {
     Ok(ms(begun))
 }
 
-/// Without what only a debugger reads; `None` where binutils are not installed.
+/// The size without debug information; `None` where binutils are not installed.
 fn stripped_bytes(program: &Path) -> Option<u64> {
     let stripped = tempfile::NamedTempFile::new().ok()?;
     let strip = Command::new("strip").arg("-o").arg(stripped.path()).arg(program).status().ok()?;
@@ -117,9 +126,7 @@ impl fmt::Display for Shell {
         writeln!(out, "ringfence lock KEY -- true   {}", self.lock_ms.spread())?;
         if let Some(etcdctl_ms) = &self.etcdctl_ms {
             writeln!(out, "etcdctl lock KEY true        {}", etcdctl_ms.spread())?;
-            if let (Some(ours), Some(theirs)) = (self.lock_ms.median(), etcdctl_ms.median()) {
-                writeln!(out, "ratio                        {}", digits(ours / theirs))?;
-            }
+            writeln!(out, "ratio                        {}", ratio(&self.lock_ms, etcdctl_ms))?;
         }
         writeln!(out, "ringfence, without a cluster {}", self.bare_ms.spread())?;
         let mib = |bytes: u64| digits(bytes as f64 / f64::from(1 << 20));

@@ -1,34 +1,27 @@
-//! Holders of short leases, two at each node, who renew in time if they are let.
+//! Holders of short leases, two at each node, that renew in time if the nodes let them.
 
 use std::net::SocketAddr;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
+use ringfence_harness::HttpConnection;
 use ringfence_wire::LeaseId;
 use serde::Serialize;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::calls::{Wish, acquire};
-use crate::http::Connection;
+use crate::background::{Background, Ready, Stop};
+use crate::calls::{Times, acquire};
 
 const TTL: Duration = Duration::from_secs(3);
 const EVERY: Duration = Duration::from_millis(500);
 const AT_EACH: usize = 2;
 
-/// A thread of its own: what a stranger costs this process must not look like a late answer.
-pub(super) struct Holders {
-    stop: watch::Sender<bool>,
-    thread: JoinHandle<Result<Renewed>>,
-}
-
-/// What became of the renewals.
+/// The results of all renewals.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Renewed {
     pub(super) renewals: u64,
-    /// Those that were refused, or not answered before the lease could end.
+    /// Refused, or not answered before the lease could expire.
     pub(super) late: u64,
     /// From due to answered.
     pub(super) longest_ms: f64,
@@ -44,69 +37,40 @@ impl Renewed {
     }
 }
 
-impl Holders {
-    /// Returns when all hold their leases.
-    pub(super) async fn start(nodes: impl Iterator<Item = SocketAddr>) -> Result<Self> {
-        let nodes: Vec<SocketAddr> = nodes.collect();
-        let (stop, stopped) = watch::channel(false);
-        let (ready, all_hold) = tokio::sync::oneshot::channel();
-        let thread = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async {
-                let mut holders = JoinSet::new();
-                for (number, node) in nodes.iter().flat_map(|node| [*node; AT_EACH]).enumerate() {
-                    let lease = LeaseId::random();
-                    let wish = Wish { ttl_ms: TTL.as_millis() as u64, wait_ms: 0 };
-                    let mut connection = Connection::open(node).await?;
-                    let sent = Instant::now();
-                    acquire(&mut connection, lease, &[format!("holders/{number}")], wish).await?;
-                    holders.spawn(hold(node, lease, sent, stopped.clone()));
-                }
-                // The receiver waits below, unless it was dropped with its runtime.
-                let _ = ready.send(());
-                let mut renewed = Renewed::default();
-                while let Some(one) = holders.join_next().await {
-                    let one = one?;
-                    renewed.renewals += one.renewals;
-                    renewed.late += one.late;
-                    renewed.longest_ms = renewed.longest_ms.max(one.longest_ms);
-                }
-                Ok(renewed)
-            })
-        });
-        match all_hold.await {
-            Ok(()) => Ok(Self { stop, thread }),
-            Err(_) => match join(thread) {
-                Err(error) => Err(error).context("holders"),
-                Ok(_) => Err(anyhow!("the holders ended at once")),
-            },
+/// Starts the holders, on a thread of their own: a stranger that keeps this thread busy must not make renewals look late.
+/// Returns when all hold their leases.
+pub(super) async fn start(nodes: Vec<SocketAddr>) -> Result<Background<Renewed>> {
+    let work = async move |ready: Ready, stop: Stop| {
+        let mut holders = JoinSet::new();
+        for (number, node) in nodes.iter().flat_map(|node| [*node; AT_EACH]).enumerate() {
+            let (lease, times) = (LeaseId::random(), Times { ttl_ms: TTL.as_millis() as u64, wait_ms: 0 });
+            let mut connection = HttpConnection::open(node).await?;
+            let acquired = Instant::now();
+            acquire(&mut connection, lease, &[format!("holders/{number}")], times).await?;
+            holders.spawn(hold(node, lease, acquired + TTL, stop.clone()));
         }
-    }
-
-    pub(super) fn stop(self) -> Result<Renewed> {
-        self.stop.send_replace(true);
-        join(self.thread).context("holders")
-    }
+        ready.send();
+        let mut renewed = Renewed::default();
+        while let Some(one) = holders.join_next().await {
+            let one = one?;
+            renewed.renewals += one.renewals;
+            renewed.late += one.late;
+            renewed.longest_ms = renewed.longest_ms.max(one.longest_ms);
+        }
+        Ok(renewed)
+    };
+    Background::start(work).await.context("holders")
 }
 
-fn join(thread: JoinHandle<Result<Renewed>>) -> Result<Renewed> {
-    thread.join().map_err(|_| anyhow!("the thread of the holders panicked"))?
-}
-
-/// Renews until it is stopped or the lease is lost. A connection that fails is made again, as a client would.
-async fn hold(
-    node: SocketAddr,
-    lease: LeaseId,
-    acquired: Instant,
-    mut stop: watch::Receiver<bool>,
-) -> Renewed {
+/// Renews until it is stopped or the lease, which `ends` then at the earliest, is lost. Reconnects after a failure, as a
+/// client would.
+async fn hold(node: SocketAddr, lease: LeaseId, mut ends: Instant, mut stop: Stop) -> Renewed {
     let path = format!("/v1/leases/{lease}/renew");
-    let (mut renewed, mut ends, mut due) = (Renewed::default(), acquired + TTL, Instant::now());
-    let mut connection = None;
-    while !*stop.borrow() {
+    let (mut renewed, mut due, mut connection) = (Renewed::default(), Instant::now(), None);
+    while !stop.is_requested() {
         tokio::select! {
             () = sleep_until(due) => {}
-            _ = stop.changed() => return renewed,
+            () = stop.requested() => return renewed,
         }
         renewed.renewals += 1;
         let is_kept = loop {
@@ -136,10 +100,14 @@ async fn hold(
     renewed
 }
 
-async fn renew(connection: &mut Option<Connection>, node: SocketAddr, path: &str) -> std::io::Result<u16> {
+async fn renew(
+    connection: &mut Option<HttpConnection>,
+    node: SocketAddr,
+    path: &str,
+) -> std::io::Result<u16> {
     let connection = match connection {
         Some(connection) => connection,
-        None => connection.insert(Connection::open(node).await?),
+        None => connection.insert(HttpConnection::open(node).await?),
     };
     Ok(connection.call("POST", path, "").await?.status)
 }

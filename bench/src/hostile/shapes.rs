@@ -1,4 +1,4 @@
-//! The shapes of load: each is what few connections and few bytes can ask for that may cost a node much.
+//! The shapes of load: what few connections and few bytes can make a node do.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -6,30 +6,33 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use ringfence_harness::HttpConnection;
 use ringfence_wire::{LeaseId, MAX_BATCH, MAX_KEYS};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::stranger::{PATIENCE, Stranger};
-use crate::http::Connection;
 
-/// The largest body that the API takes, in bytes.
+/// The largest body that the API accepts, in bytes.
 const MAX_BODY: usize = 1 << 20;
-/// As many may wait for one key.
+/// The longest queue of a key.
 const MAX_QUEUE: usize = 10_000;
 
 /// One shape.
 pub(super) struct Shape {
     pub(super) name: &'static str,
-    /// Before it is measured.
+    /// Runs before the measurement.
     pub(super) prepare: for<'a> fn(&'a mut Stranger) -> BoxFuture<'a, Result<()>>,
-    /// Until then; how much was done.
+    /// Runs until then, and returns how much it did.
     pub(super) attack: for<'a> fn(&'a mut Stranger, Instant) -> BoxFuture<'a, Result<u64>>,
 }
 
-/// Makes boxed futures of functions.
+/// Boxes the futures of the functions.
 macro_rules! shape {
+    ($name:literal, $attack:ident) => {
+        shape!($name, no_preparation, $attack)
+    };
     ($name:literal, $prepare:ident, $attack:ident) => {
         Shape {
             name: $name,
@@ -40,103 +43,104 @@ macro_rules! shape {
 }
 
 pub(super) const SHAPES: &[Shape] = &[
-    shape!("nothing", no_preparation, wait),
-    shape!("repeats of 1,000 waiters in 64 full queues", no_preparation, repeats_in_full_queues),
-    shape!("a release that lets 9,000 in on 64 keys each", no_preparation, release_of_many),
-    shape!("9,000 waiters on 64 keys each that time out at once", no_preparation, waits_that_end),
-    shape!("20,000 leases that expire at once", no_preparation, expiry),
-    shape!("the largest batches of acquires", no_preparation, largest_batches),
+    shape!("nothing", wait),
+    shape!("repeats of 1,000 waiters in 64 full queues", repeats_in_full_queues),
+    shape!("a release that lets 9,000 in on 64 keys each", release_of_many),
+    shape!("9,000 waiters on 64 keys each that time out at once", waits_that_end),
+    shape!("20,000 leases that expire at once", expiry),
+    shape!("the largest batches of acquires", largest_batches),
     shape!("batches of 1,000 tries on one key", one_lease, tries),
-    shape!("17,000 parameters in a GET", no_preparation, parameters),
-    shape!("validations of 1,000 long keys", no_preparation, checks),
-    shape!("wrong bodies of 1 MiB", no_preparation, wrong_bodies),
-    shape!("deeply nested bodies of 1 MiB", no_preparation, nested_bodies),
-    shape!("300 unfinished bodies", no_preparation, unfinished_bodies),
-    shape!("1,100 silent connections a node", no_preparation, silent),
-    shape!("1,100 unfinished heads", no_preparation, unfinished_heads),
-    shape!("2,000 silent connections to the peer port", no_preparation, silent_peers),
-    shape!("rubbish at the peer port", no_preparation, rubbish_for_peers),
-    shape!("10,000 pipelined requests a connection", no_preparation, pipelined),
-    shape!("connections that come and go", no_preparation, churn),
+    shape!("17,000 parameters in a GET", parameters),
+    shape!("validations of 1,000 long keys", checks),
+    shape!("wrong bodies of 1 MiB", wrong_bodies),
+    shape!("deeply nested bodies of 1 MiB", nested_bodies),
+    shape!("300 unfinished bodies", unfinished_bodies),
+    shape!("1,100 silent connections a node", silent),
+    shape!("1,100 unfinished heads", unfinished_heads),
+    shape!("2,000 silent connections to the peer port", silent_peers),
+    shape!("rubbish at the peer port", rubbish_for_peers),
+    shape!("10,000 pipelined requests a connection", pipelined),
+    shape!("connections that come and go", churn),
     shape!("a key of 10,000 holders, answers unread", ten_thousand_holders, unread_key),
     shape!("pages of 1,000 keys, answers unread", a_thousand_keys, unread_pages),
     shape!("backups of 50,000 leases, answers unread", fifty_thousand_leases, unread_backups),
     shape!("512 watches of other prefixes, 14,720 keys freed at once", watches_of_every_length, free_watched),
     shape!("700 watches that nobody reads", unread_watches, change_watched),
-    shape!("metrics asked by 20 at once", no_preparation, metrics),
+    shape!("metrics asked by 20 at once", metrics),
 ];
 
 async fn no_preparation(_: &mut Stranger) -> Result<()> {
     Ok(())
 }
 
-/// What the other rows compare with.
+/// The baseline of the other rows.
 async fn wait(_: &mut Stranger, end: Instant) -> Result<u64> {
     sleep_until(end).await;
     Ok(1)
 }
 
-/// 64 keys that begin like that, as a list in JSON.
-fn keys(name: &str, shared: bool) -> String {
-    let key = |number| match shared {
-        true => format!(r#"{{"key":"{name}{number}","mode":"shared"}}"#),
-        false => format!(r#""{name}{number}""#),
-    };
-    let keys: Vec<String> = (0..MAX_KEYS).map(key).collect();
-    format!("[{}]", keys.join(","))
+fn list(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(","))
 }
 
-/// A batch that acquires a lease for each id; `rest` is the rest of each request.
+/// 64 keys that begin with `name`, as a JSON list.
+fn keys(name: &str, shared: bool) -> String {
+    list((0..MAX_KEYS).map(|number| match shared {
+        true => format!(r#"{{"key":"{name}{number}","mode":"shared"}}"#),
+        false => format!(r#""{name}{number}""#),
+    }))
+}
+
+/// A batch that acquires a lease for each id; `rest` returns the rest of each request.
 fn acquires(ids: &[LeaseId], rest: impl Fn(usize) -> String) -> String {
-    let operations: Vec<String> = ids
-        .iter()
-        .enumerate()
-        .map(|(place, id)| format!(r#"{{"acquire":{{"lease_id":"{id}",{}}}}}"#, rest(place)))
-        .collect();
-    format!(r#"{{"operations":[{}]}}"#, operations.join(","))
+    let operations = ids.iter().enumerate();
+    let operations =
+        operations.map(|(place, id)| format!(r#"{{"acquire":{{"lease_id":"{id}",{}}}}}"#, rest(place)));
+    format!(r#"{{"operations":{}}}"#, list(operations))
 }
 
 fn releases(ids: &[LeaseId]) -> String {
-    let operations: Vec<String> =
-        ids.iter().map(|id| format!(r#"{{"release":{{"lease_id":"{id}"}}}}"#)).collect();
-    format!(r#"{{"operations":[{}]}}"#, operations.join(","))
+    let operations = ids.iter().map(|id| format!(r#"{{"release":{{"lease_id":"{id}"}}}}"#));
+    format!(r#"{{"operations":{}}}"#, list(operations))
 }
 
 fn random_ids(count: usize) -> Vec<LeaseId> {
     (0..count).map(|_| LeaseId::random()).collect()
 }
 
-/// One lease with these keys; they are a list in JSON.
-async fn take(stranger: &mut Stranger, lease: LeaseId, keys: &str) -> Result<()> {
-    let wish = format!(r#"{{"keys":{keys},"ttl_ms":600000}}"#);
-    stranger.call("PUT", &format!("/v1/leases/{lease}"), &wish, 201).await.map(drop)
+/// Acquires one lease of these keys, a JSON list.
+async fn acquire(stranger: &mut Stranger, lease: LeaseId, keys: &str) -> Result<()> {
+    let request = format!(r#"{{"keys":{keys},"ttl_ms":600000}}"#);
+    stranger.call(201, "PUT", &format!("/v1/leases/{lease}"), &request).await.map(drop)
 }
 
-/// Puts `count` waiters, of 64 keys each, behind one lease that holds all 64 keys. A place is kept for 5 s.
+/// Queues `count` waiters of 64 keys each behind one lease of all 64 keys. They keep their places for 5 s.
 async fn fill_queues(stranger: &mut Stranger, count: usize, shared: bool) -> Result<(LeaseId, Vec<LeaseId>)> {
     let (holder, waiters) = (LeaseId::random(), random_ids(count));
-    take(stranger, holder, &keys("q", false)).await?;
-    let wish = format!(r#""keys":{},"keep_place":true,"ttl_ms":600000"#, keys("q", shared));
+    acquire(stranger, holder, &keys("q", false)).await?;
+    let rest = format!(r#""keys":{},"keep_place":true,"ttl_ms":600000"#, keys("q", shared));
     for waiters in waiters.chunks(MAX_BATCH / 4) {
-        stranger.call("POST", "/v1/batch", &acquires(waiters, |_| wish.clone()), 200).await?;
+        stranger.batch(&acquires(waiters, |_| rest.clone())).await?;
     }
     Ok((holder, waiters))
+}
+
+/// Releases the holder, then all waiters. A node that is stalled does not answer in time: that is what is measured.
+async fn empty_queues(stranger: &mut Stranger, holder: LeaseId, waiters: &[LeaseId]) {
+    let _ = stranger.release(holder).await;
+    for waiters in waiters.chunks(MAX_BATCH) {
+        let _ = stranger.batch(&releases(waiters)).await;
+    }
 }
 
 async fn repeats_in_full_queues(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     let mut done = 0;
     while Instant::now() < end {
         let (holder, waiters) = fill_queues(stranger, MAX_QUEUE - 100, false).await?;
-        let wish = format!(r#""keys":{},"keep_place":true,"ttl_ms":600000"#, keys("q", false));
-        let again = acquires(&waiters[waiters.len() - MAX_BATCH..], |_| wish.clone());
-        // A node that is stalled does not answer in time: that is what is measured.
-        if stranger.call("POST", "/v1/batch", &again, 200).await.is_ok() {
-            done += 1;
-        }
-        let _ = stranger.call("DELETE", &format!("/v1/leases/{holder}"), "", 204).await;
-        for waiters in waiters.chunks(MAX_BATCH) {
-            let _ = stranger.call("POST", "/v1/batch", &releases(waiters), 200).await;
-        }
+        let rest = format!(r#""keys":{},"keep_place":true,"ttl_ms":600000"#, keys("q", false));
+        let again = acquires(&waiters[waiters.len() - MAX_BATCH..], |_| rest.clone());
+        done += u64::from(stranger.batch(&again).await.is_ok());
+        empty_queues(stranger, holder, &waiters).await;
     }
     Ok(done + 1)
 }
@@ -145,10 +149,7 @@ async fn release_of_many(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     let mut done = 0;
     while Instant::now() < end {
         let (holder, waiters) = fill_queues(stranger, 9_000, true).await?;
-        let _ = stranger.call("DELETE", &format!("/v1/leases/{holder}"), "", 204).await;
-        for waiters in waiters.chunks(MAX_BATCH) {
-            let _ = stranger.call("POST", "/v1/batch", &releases(waiters), 200).await;
-        }
+        empty_queues(stranger, holder, &waiters).await;
         done += 1;
     }
     Ok(done)
@@ -157,7 +158,7 @@ async fn release_of_many(stranger: &mut Stranger, end: Instant) -> Result<u64> {
 async fn waits_that_end(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     let (holder, _) = fill_queues(stranger, 9_000, false).await?;
     sleep_until(end).await;
-    stranger.call("DELETE", &format!("/v1/leases/{holder}"), "", 204).await?;
+    stranger.release(holder).await?;
     Ok(9_000)
 }
 
@@ -166,8 +167,8 @@ async fn expiry(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     let begun = Instant::now();
     for (turn, ids) in random_ids(LEASES).chunks(MAX_BATCH).enumerate() {
         let left = Duration::from_secs(4).saturating_sub(begun.elapsed()).as_millis().max(100);
-        let wish = |place| format!(r#""keys":["expiring/{turn}/{place}"],"ttl_ms":{left}"#);
-        stranger.call("POST", "/v1/batch", &acquires(ids, wish), 200).await?;
+        let rest = |place| format!(r#""keys":["expiring/{turn}/{place}"],"ttl_ms":{left}"#);
+        stranger.batch(&acquires(ids, rest)).await?;
     }
     sleep_until(end).await;
     Ok(LEASES as u64)
@@ -177,27 +178,27 @@ async fn largest_batches(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     let mut done = 0;
     while Instant::now() < end {
         let ids = random_ids(MAX_BATCH);
-        // Other keys in each turn, so that all are granted.
-        let wish = |place: usize| {
-            let keys: Vec<String> = (0..MAX_KEYS).map(|key| format!(r#""{done}.{place}.{key}""#)).collect();
-            format!(r#""keys":[{}],"ttl_ms":2000"#, keys.join(","))
+        // New keys in each turn, so that all are granted.
+        let rest = |place: usize| {
+            let keys = list((0..MAX_KEYS).map(|key| format!(r#""{done}.{place}.{key}""#)));
+            format!(r#""keys":{keys},"ttl_ms":2000"#)
         };
-        let one = wish(MAX_BATCH).len() + 90;
+        let one = rest(MAX_BATCH).len() + 90;
         let ids = &ids[..(MAX_BODY / one).min(MAX_BATCH)];
-        stranger.call("POST", "/v1/batch", &acquires(ids, wish), 200).await?;
-        stranger.call("POST", "/v1/batch", &releases(ids), 200).await?;
+        stranger.batch(&acquires(ids, rest)).await?;
+        stranger.batch(&releases(ids)).await?;
         done += 1;
     }
     Ok(done)
 }
 
 async fn one_lease(stranger: &mut Stranger) -> Result<()> {
-    take(stranger, LeaseId::random(), &keys("t", false)).await
+    acquire(stranger, LeaseId::random(), &keys("t", false)).await
 }
 
 async fn tries(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    let wish = format!(r#""keys":{}"#, keys("t", false));
-    let body = acquires(&random_ids(MAX_BATCH), |_| wish.clone());
+    let rest = format!(r#""keys":{}"#, keys("t", false));
+    let body = acquires(&random_ids(MAX_BATCH), |_| rest.clone());
     stranger.repeat(4, "POST", "/v1/batch", &body, end).await
 }
 
@@ -214,9 +215,8 @@ async fn parameters(stranger: &mut Stranger, end: Instant) -> Result<u64> {
 
 async fn checks(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     let key = "k".repeat(500);
-    let checks: Vec<String> =
-        (0..MAX_BATCH).map(|number| format!(r#"{{"key":"{number:04}{key}","token":7}}"#)).collect();
-    let body = format!(r#"{{"checks":[{}]}}"#, checks.join(","));
+    let checks = (0..MAX_BATCH).map(|number| format!(r#"{{"key":"{number:04}{key}","token":7}}"#));
+    let body = format!(r#"{{"checks":{}}}"#, list(checks));
     stranger.repeat(4, "POST", "/v1/validate", &body, end).await
 }
 
@@ -225,7 +225,7 @@ async fn wrong_bodies(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     let mut body = acquires(&ids, |place| format!(r#""keys":["{place}{}"]"#, "k".repeat(400)));
     let filling = MAX_BODY - 100 - body.len();
     body.truncate(body.len() - 2);
-    // The fault is at the very end.
+    // The error is at the very end.
     let _ = write!(body, r#",{{"release":{{"lease_id":"{}"}}}}]}}"#, "x".repeat(filling));
     stranger.repeat(20, "POST", "/v1/batch", &body, end).await
 }
@@ -248,18 +248,18 @@ async fn unfinished_bodies(stranger: &mut Stranger, end: Instant) -> Result<u64>
 }
 
 async fn silent(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    // The log goes on meanwhile, and needs descriptors.
-    let mut writer = Connection::open(stranger.leader).await?;
+    // Meanwhile the log grows and needs descriptors.
+    let mut writer = HttpConnection::open(stranger.leader).await?;
     for node in stranger.nodes.clone() {
         for _ in 0..1_100 {
             stranger.send(node, b"").await;
         }
     }
     while Instant::now() < end {
-        let wish = |place| format!(r#""keys":["{place}{}"],"ttl_ms":1000"#, "s".repeat(500));
-        // Where nodes have ended, there is nobody to answer.
-        let wish = acquires(&random_ids(MAX_BATCH), wish);
-        if !matches!(timeout(PATIENCE, writer.call("POST", "/v1/batch", &wish)).await, Ok(Ok(_))) {
+        let rest = |place| format!(r#""keys":["{place}{}"],"ttl_ms":1000"#, "s".repeat(500));
+        // Nodes that have ended do not answer.
+        let request = acquires(&random_ids(MAX_BATCH), rest);
+        if !matches!(timeout(PATIENCE, writer.call("POST", "/v1/batch", &request)).await, Ok(Ok(_))) {
             break;
         }
     }
@@ -273,7 +273,7 @@ async fn unfinished_heads(stranger: &mut Stranger, end: Instant) -> Result<u64> 
     }
     while Instant::now() < end {
         for stream in &mut stranger.open {
-            // It may be closed by now.
+            // It may have been closed.
             let _ = stream.write_all(b"a: b\r\n").await;
         }
         sleep(Duration::from_secs(1)).await;
@@ -334,59 +334,49 @@ async fn churn(stranger: &mut Stranger, end: Instant) -> Result<u64> {
 async fn ten_thousand_holders(stranger: &mut Stranger) -> Result<()> {
     let metadata = "m".repeat(3_900);
     for ids in random_ids(10_000).chunks(200) {
-        let wish = |_| {
+        let rest = |_| {
             format!(
                 r#""keys":[{{"key":"crowd","mode":"shared"}}],"ttl_ms":600000,"metadata":{{"m":"{metadata}"}}"#
             )
         };
-        stranger.call("POST", "/v1/batch", &acquires(ids, wish), 200).await?;
+        stranger.batch(&acquires(ids, rest)).await?;
     }
     Ok(())
 }
 
-async fn unread(stranger: &mut Stranger, path: &str, end: Instant) -> Result<u64> {
-    let mut done = 0;
-    while Instant::now() < end && done < 60 {
-        done += u64::from(stranger.ask_unread(path).await);
-        sleep(Duration::from_millis(50)).await;
-    }
-    sleep_until(end).await;
-    Ok(done)
-}
-
 async fn unread_key(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    unread(stranger, "/v1/keys/crowd?consistency=local", end).await
+    stranger.ask_unread("/v1/keys/crowd?consistency=local", end).await
 }
 
 async fn a_thousand_keys(stranger: &mut Stranger) -> Result<()> {
     let metadata = "m".repeat(3_900);
     for (turn, ids) in random_ids(1_000).chunks(200).enumerate() {
-        let wish = |place| {
-            let keys: Vec<String> = (0..4).map(|key| format!(r#""page/{turn}/{place}/{key}""#)).collect();
-            format!(r#""keys":[{}],"ttl_ms":600000,"metadata":{{"m":"{metadata}"}}"#, keys.join(","))
+        let rest = |place| {
+            let keys = list((0..4).map(|key| format!(r#""page/{turn}/{place}/{key}""#)));
+            format!(r#""keys":{keys},"ttl_ms":600000,"metadata":{{"m":"{metadata}"}}"#)
         };
-        stranger.call("POST", "/v1/batch", &acquires(ids, wish), 200).await?;
+        stranger.batch(&acquires(ids, rest)).await?;
     }
-    let page = stranger.call("GET", "/v1/keys?prefix=page&limit=1000", "", 200).await?;
+    let page = stranger.call(200, "GET", "/v1/keys?prefix=page&limit=1000", "").await?;
     let page: Value = serde_json::from_slice(&page)?;
     ensure!(page["keys"].as_array().is_some_and(|keys| !keys.is_empty()), "the page is empty");
     Ok(())
 }
 
 async fn unread_pages(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    unread(stranger, "/v1/keys?prefix=page&limit=1000&consistency=local", end).await
+    stranger.ask_unread("/v1/keys?prefix=page&limit=1000&consistency=local", end).await
 }
 
 async fn fifty_thousand_leases(stranger: &mut Stranger) -> Result<()> {
     for (turn, ids) in random_ids(50_000).chunks(MAX_BATCH).enumerate() {
-        let wish = |place| format!(r#""keys":["backed-up/{turn}/{place}"],"ttl_ms":600000"#);
-        stranger.call("POST", "/v1/batch", &acquires(ids, wish), 200).await?;
+        let rest = |place| format!(r#""keys":["backed-up/{turn}/{place}"],"ttl_ms":600000"#);
+        stranger.batch(&acquires(ids, rest)).await?;
     }
     Ok(())
 }
 
 async fn unread_backups(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    unread(stranger, "/v1/cluster/backup", end).await
+    stranger.ask_unread("/v1/cluster/backup", end).await
 }
 
 /// A key that is longer than each prefix.
@@ -394,7 +384,7 @@ fn long_key(place: usize, number: usize) -> String {
     format!("{}{place}.{number}", "w".repeat(490))
 }
 
-/// None of the prefixes is one of the keys', but each has another length.
+/// No prefix matches a key, but each has another length.
 async fn watches_of_every_length(stranger: &mut Stranger) -> Result<()> {
     for length in 0..512 {
         stranger.watch(&format!("{}x", "w".repeat(length % 490))).await?;
@@ -402,20 +392,19 @@ async fn watches_of_every_length(stranger: &mut Stranger) -> Result<()> {
     Ok(())
 }
 
-/// Leases of 64 keys, 30 KB of keys each, that one batch releases.
+/// One batch releases leases of 64 keys and 30 KB each.
 async fn free_watched(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     let mut done = 0;
     while Instant::now() < end {
         let ids = random_ids(230);
         for (turn, ids) in ids.chunks(30).enumerate() {
-            let wish = |place| {
-                let keys: Vec<String> =
-                    (0..MAX_KEYS).map(|key| format!(r#""{}""#, long_key(turn * 30 + place, key))).collect();
-                format!(r#""keys":[{}],"ttl_ms":60000"#, keys.join(","))
+            let rest = |place| {
+                let keys = (0..MAX_KEYS).map(|key| format!(r#""{}""#, long_key(turn * 30 + place, key)));
+                format!(r#""keys":{},"ttl_ms":60000"#, list(keys))
             };
-            stranger.call("POST", "/v1/batch", &acquires(ids, wish), 200).await?;
+            stranger.batch(&acquires(ids, rest)).await?;
         }
-        stranger.call("POST", "/v1/batch", &releases(&ids), 200).await?;
+        stranger.batch(&releases(&ids)).await?;
         done += 230;
         sleep(Duration::from_millis(500)).await;
     }
@@ -433,9 +422,9 @@ async fn change_watched(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     let mut done = 0;
     while Instant::now() < end {
         let ids = random_ids(MAX_BATCH);
-        let wish = |place| format!(r#""keys":["{}{place}"],"ttl_ms":60000"#, "u".repeat(450));
-        stranger.call("POST", "/v1/batch", &acquires(&ids, wish), 200).await?;
-        stranger.call("POST", "/v1/batch", &releases(&ids), 200).await?;
+        let rest = |place| format!(r#""keys":["{}{place}"],"ttl_ms":60000"#, "u".repeat(450));
+        stranger.batch(&acquires(&ids, rest)).await?;
+        stranger.batch(&releases(&ids)).await?;
         done += MAX_BATCH as u64;
     }
     Ok(done)

@@ -1,24 +1,23 @@
-//! A stranger: somebody who reaches the ports of the nodes, and keeps what it has opened.
+//! A stranger: a client that reaches the ports of the nodes, and keeps the connections that it opens.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use futures_util::future::join_all;
-use ringfence_harness::{Builder, Cluster, Node};
+use ringfence_harness::{Builder, Cluster, HttpConnection, Node};
+use ringfence_wire::LeaseId;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::http::Connection;
-
 /// The usual soft limit of a service.
 const DESCRIPTORS: u64 = 1_024;
-/// A call that takes longer has failed, which is no reason to stop.
+/// A call that takes longer has failed, which does not end the attack.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Starts a cluster whose nodes begin with [`DESCRIPTORS`]; this process keeps what it has.
+/// Starts a cluster whose nodes have [`DESCRIPTORS`] as their soft limit, and raises that of this process to the hard one.
 pub(super) async fn with_few_descriptors(cluster: Builder) -> Result<Cluster> {
     let own = getrlimit(Resource::Nofile);
     let soft = own.current.map_or(DESCRIPTORS, |soft| soft.min(DESCRIPTORS));
@@ -29,11 +28,11 @@ pub(super) async fn with_few_descriptors(cluster: Builder) -> Result<Cluster> {
 }
 
 pub(super) struct Stranger {
-    /// Where the HTTP of the leader is.
+    /// The HTTP address of the leader.
     pub(super) leader: SocketAddr,
-    /// Where the HTTP of each node is.
+    /// The HTTP addresses of all nodes.
     pub(super) nodes: Vec<SocketAddr>,
-    /// Where each node listens to its peers.
+    /// The peer addresses of all nodes.
     pub(super) peers: Vec<SocketAddr>,
     /// Connections that stay open.
     pub(super) open: Vec<TcpStream>,
@@ -55,31 +54,32 @@ impl Stranger {
         self.sent
     }
 
-    /// Calls the leader and wants `wanted`.
+    /// Calls the leader, on a new connection; any status but `wanted` is an error.
     pub(super) async fn call(
         &mut self,
+        wanted: u16,
         method: &str,
         path: &str,
         body: &str,
-        wanted: u16,
     ) -> Result<Vec<u8>> {
         self.sent += (path.len() + body.len()) as u64;
-        let mut connection = Connection::open(self.leader).await?;
-        let answer =
-            timeout(PATIENCE, connection.call(method, path, body)).await.context("no answer in time")??;
-        let told = || String::from_utf8_lossy(&answer.body[..answer.body.len().min(300)]).into_owned();
-        ensure!(
-            answer.status == wanted,
-            "{method} {}: {}: {}",
-            &path[..path.len().min(60)],
-            answer.status,
-            told()
-        );
-        Ok(answer.body.to_vec())
+        let mut connection = HttpConnection::open(self.leader).await?;
+        let answer = timeout(PATIENCE, connection.expect(wanted, method, path, body)).await;
+        Ok(answer.context("no answer in time")??.to_vec())
     }
 
-    /// Sends the same request to the leader over `connections` connections, again and again until `end`; how many were
-    /// answered, whatever the answer was.
+    /// One batch.
+    pub(super) async fn batch(&mut self, body: &str) -> Result<()> {
+        self.call(200, "POST", "/v1/batch", body).await.map(drop)
+    }
+
+    /// Releases one lease.
+    pub(super) async fn release(&mut self, lease: LeaseId) -> Result<()> {
+        self.call(204, "DELETE", &format!("/v1/leases/{lease}"), "").await.map(drop)
+    }
+
+    /// Repeats a request to the leader over `connections` connections until `end`. Counts the answers, whatever their
+    /// status.
     pub(super) async fn repeat(
         &mut self,
         connections: usize,
@@ -92,7 +92,7 @@ impl Stranger {
         let one = async || {
             let mut answered = 0;
             while Instant::now() < end {
-                let Ok(mut connection) = Connection::open(leader).await else {
+                let Ok(mut connection) = HttpConnection::open(leader).await else {
                     sleep(Duration::from_millis(50)).await;
                     continue;
                 };
@@ -112,8 +112,7 @@ impl Stranger {
         Ok(answered)
     }
 
-    /// Opens a connection to `to`, sends `bytes` and keeps it without reading. Whether all could be sent: a node may
-    /// refuse.
+    /// Opens a connection, sends `bytes` and keeps it without reading. Returns whether all was sent: a node may refuse.
     pub(super) async fn send(&mut self, to: SocketAddr, bytes: &[u8]) -> bool {
         let Ok(Ok(mut stream)) = timeout(PATIENCE, TcpStream::connect(to)).await else { return false };
         let sent = timeout(Duration::from_secs(2), stream.write_all(bytes)).await;
@@ -122,22 +121,25 @@ impl Stranger {
         matches!(sent, Ok(Ok(())))
     }
 
-    /// Sends a GET to the leader and never reads its answer.
-    pub(super) async fn ask_unread(&mut self, path: &str) -> bool {
+    /// Sends up to 60 GETs to the leader until `end`, and never reads the answers. Counts those sent.
+    pub(super) async fn ask_unread(&mut self, path: &str, end: Instant) -> Result<u64> {
         let leader = self.leader;
-        self.send(leader, format!("GET {path} HTTP/1.1\r\nhost: {leader}\r\n\r\n").as_bytes()).await
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {leader}\r\n\r\n");
+        let mut sent = 0;
+        while Instant::now() < end && sent < 60 {
+            sent += u64::from(self.send(leader, request.as_bytes()).await);
+            sleep(Duration::from_millis(50)).await;
+        }
+        tokio::time::sleep_until(end).await;
+        Ok(sent)
     }
 
-    /// Opens a watch and waits until it has begun.
+    /// Opens a watch that is never read beyond its head.
     pub(super) async fn watch(&mut self, prefix: &str) -> Result<()> {
-        ensure!(
-            self.ask_unread(&format!("/v1/watch?prefix={prefix}")).await,
-            "a watch could not be asked for"
-        );
-        let stream = self.open.last_mut().context("the watch was not kept")?;
-        let mut head = [0; 12];
-        timeout(PATIENCE, stream.read_exact(&mut head)).await.context("a watch was not answered")??;
-        ensure!(&head == b"HTTP/1.1 200", "a watch was refused: {}", String::from_utf8_lossy(&head));
+        let path = format!("/v1/watch?prefix={prefix}");
+        self.sent += path.len() as u64;
+        let stream = timeout(PATIENCE, HttpConnection::stream(self.leader, &path)).await;
+        self.open.push(stream.context("a watch was not answered")?.context("a watch was refused")?);
         Ok(())
     }
 }

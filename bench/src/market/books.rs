@@ -1,4 +1,4 @@
-//! Who has what, by what clients were told; compared with what Redis says in the end.
+//! Who owns what according to the answers that clients got, compared with Redis at the end.
 
 use std::fmt;
 
@@ -6,55 +6,32 @@ use anyhow::{Context, Result, bail, ensure};
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
 
-use crate::market::client::Offer;
+use super::goods::{Item, Offer, User, inventory, users};
 
-/// The number of an item.
-pub(crate) type Item = usize;
-/// The number of a user: the sellers come first.
-pub(crate) type User = usize;
-
-/// What a buyer has at the start: more than it can spend.
+/// The money of a buyer at the start: more than it can spend.
 const FUNDS: i64 = 1_000_000_000_000;
-/// How many items go in one command.
+/// Items in one command.
 const CHUNK: usize = 10_000;
 
 /// Where an item is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Inventory(User),
-    /// Offered by its seller.
+    /// Offered by this seller.
     Market(User),
 }
 
 /// Where all items and all the money are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Books {
-    /// How many items each seller has at the start.
+    /// The items of each seller at the start.
     stock: usize,
     places: Vec<Place>,
     funds: Vec<i64>,
 }
 
-/// What each item costs.
-pub(crate) fn price(item: Item) -> i64 {
-    1 + (item * 37 % 100) as i64
-}
-
-pub(crate) fn users(user: User) -> String {
-    format!("users:{user}")
-}
-
-pub(crate) fn inventory(user: User) -> String {
-    format!("inventory:{user}")
-}
-
-/// An item's name on the market.
-pub(crate) fn member(item: Item, seller: User) -> String {
-    format!("{item}.{seller}")
-}
-
 impl Books {
-    /// Sellers with so many items each, of which so many are offered, and buyers with money.
+    /// Sellers with `stock` items each, `offered` of them on the market, and buyers with money.
     pub(crate) fn new(sellers: usize, buyers: usize, stock: usize, offered: usize) -> Self {
         let place = |item| match (item / stock, item % stock) {
             (seller, number) if number < offered => Place::Market(seller),
@@ -64,13 +41,13 @@ impl Books {
         Self { stock, places, funds: [vec![0; sellers], vec![FUNDS; buyers]].concat() }
     }
 
-    /// What a seller can offer, in this order.
+    /// The items that a seller can offer.
     pub(crate) fn to_offer(&self, seller: User) -> Vec<Item> {
         let own = seller * self.stock..(seller + 1) * self.stock;
         own.filter(|item| self.places[*item] == Place::Inventory(seller)).collect()
     }
 
-    /// Brings all this into an empty Redis.
+    /// Writes all this into an empty Redis.
     pub(crate) async fn write(&self, redis: &mut MultiplexedConnection) -> Result<()> {
         for (user, funds) in self.funds.iter().enumerate() {
             let () = redis.hset(users(user), "funds", funds).await?;
@@ -78,8 +55,8 @@ impl Books {
             for items in own.chunks(CHUNK) {
                 let () = redis.sadd(inventory(user), items).await?;
             }
-            let offered: Vec<_> =
-                self.at(Place::Market(user)).map(|item| (price(item), member(item, user))).collect();
+            let offered = self.at(Place::Market(user)).map(|item| Offer::of(item, user));
+            let offered: Vec<_> = offered.map(|offer| (offer.price, offer.member())).collect();
             for offers in offered.chunks(CHUNK) {
                 let () = redis.zadd_multiple("market:", offers).await?;
             }
@@ -91,12 +68,12 @@ impl Books {
         self.places.iter().enumerate().filter(move |(_, at)| **at == place).map(|(item, _)| item)
     }
 
-    /// A seller was told that it has listed this.
+    /// A seller has listed this.
     pub(crate) fn listed(&mut self, seller: User, item: Item) -> Result<()> {
         self.moves(item, Place::Inventory(seller), Place::Market(seller))
     }
 
-    /// A buyer was told that it has bought this.
+    /// A buyer has bought this.
     pub(crate) fn bought(&mut self, buyer: User, offer: Offer) -> Result<()> {
         self.moves(offer.item, Place::Market(offer.seller), Place::Inventory(buyer))?;
         self.funds[offer.seller] += offer.price;
@@ -106,12 +83,12 @@ impl Books {
 
     fn moves(&mut self, item: Item, from: Place, to: Place) -> Result<()> {
         let place = self.places.get_mut(item).with_context(|| format!("item {item} was never made"))?;
-        ensure!(*place == from, "item {item} is {to} by what a client was told, but was {place} already");
+        ensure!(*place == from, "item {item} is {to} by a client's answer, but was {place} already");
         *place = to;
         Ok(())
     }
 
-    /// Whether Redis says the same: each item in one place, the right one, and each user's money right to the last bit.
+    /// Fails unless Redis agrees: each item in one place, the right one, and each user's money exact.
     pub(crate) async fn check(&self, redis: &mut MultiplexedConnection) -> Result<()> {
         let (mut found, mut funds) = (Vec::new(), Vec::new());
         for user in 0..self.funds.len() {
@@ -121,8 +98,8 @@ impl Books {
         }
         let market: Vec<String> = redis.zrange("market:", 0, -1).await?;
         for name in market {
-            let (item, seller) = name.split_once('.').with_context(|| format!("{name} is no item"))?;
-            found.push((item.parse()?, Place::Market(seller.parse()?)));
+            let offer = Offer::parse(&name, 0)?;
+            found.push((offer.item, Place::Market(offer.seller)));
         }
         self.compare(&found, &funds)
     }
@@ -136,13 +113,13 @@ impl Books {
             }
         }
         for (item, (found, told)) in places.iter().zip(&self.places).enumerate() {
-            let found = found.with_context(|| format!("item {item} is lost; clients were told {told}"))?;
-            ensure!(found == *told, "item {item} is {found}; clients were told {told}");
+            let found = found.with_context(|| format!("item {item} is lost; the answers say {told}"))?;
+            ensure!(found == *told, "item {item} is {found}; the answers say {told}");
         }
         let (before, after) = (self.funds.iter().sum::<i64>(), funds.iter().sum::<i64>());
         ensure!(before == after, "money is not conserved: {before} at first, {after} now");
         for (user, (found, told)) in funds.iter().zip(&self.funds).enumerate() {
-            ensure!(found == told, "{} has {found}; by what clients were told it is {told}", users(user));
+            ensure!(found == told, "{} has {found}; the answers say {told}", users(user));
         }
         Ok(())
     }
@@ -164,7 +141,7 @@ mod tests {
     /// A seller with items 0 to 3, 0 and 1 on the market, and two buyers, 1 and 2; the first has bought item 0.
     fn sold() -> Books {
         let mut books = Books::new(1, 2, 4, 2);
-        books.bought(1, Offer { item: 0, seller: 0, price: price(0) }).unwrap();
+        books.bought(1, Offer::of(0, 0)).unwrap();
         books
     }
 
@@ -189,7 +166,7 @@ mod tests {
     fn what_is_lost_doubled_or_misplaced_is_noticed() {
         let books = sold();
         let (right, funds) = (found(&books), &books.funds);
-        assert_eq!(why(&books, &right[..3], funds), "item 3 is lost; clients were told in inventory:0");
+        assert_eq!(why(&books, &right[..3], funds), "item 3 is lost; the answers say in inventory:0");
         let doubled = [right.as_slice(), &[(0, Place::Inventory(2))]].concat();
         assert_eq!(
             why(&books, &doubled, funds),
@@ -197,8 +174,8 @@ mod tests {
         );
         let mut unsold = right.clone();
         unsold[0].1 = Place::Market(0);
-        let told = "item 0 is on the market, of users:0; clients were told in inventory:1";
-        assert_eq!(why(&books, &unsold, funds), told);
+        let expected = "item 0 is on the market, of users:0; the answers say in inventory:1";
+        assert_eq!(why(&books, &unsold, funds), expected);
         assert_eq!(why(&books, &[(4, Place::Market(0))], funds), "item 4 was never made");
     }
 
@@ -215,9 +192,9 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_two_buyers_were_told_of_is_noticed() {
+    fn an_item_sold_twice_is_noticed() {
         let mut books = sold();
-        assert!(books.bought(2, Offer { item: 0, seller: 0, price: price(0) }).is_err());
+        assert!(books.bought(2, Offer::of(0, 0)).is_err());
         assert!(books.listed(0, 1).is_err());
     }
 }

@@ -1,46 +1,46 @@
 //! A seller or a buyer: what the book has them do, in each way.
 //!
-//! Both read, decide and write. That nobody writes in between is seen to by `WATCH` (the write is refused), by a lock, or
-//! by a lease, whose token Redis compares in one step with each read and write. The commands are the same in all ways, and
-//! those of one step go in one trip.
+//! Both read, decide and write. `WATCH` (the write is refused), a lock, or a lease keeps others from writing in between;
+//! Redis compares the lease's token atomically with each read and write. The commands are the same in all ways, and those
+//! of one step go in one round trip.
 
 use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use redis::aio::MultiplexedConnection;
 use redis::{Arg, AsyncConnectionConfig, FromRedisValue, Pipeline, Script, Value};
 use ringfence_guard::Claim;
 use ringfence_guard::redis::RedisGuard;
+use ringfence_harness::HttpConnection;
 use ringfence_wire::{Key, LeaseId};
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::calls::{self, Wish};
-use crate::http::Connection;
-use crate::market::books::{Item, User, inventory, member, users};
+use super::goods::{Item, Offer, User, inventory, users};
+use crate::calls::{self, Times};
 use crate::service::redis as redis_lock;
 
-/// For how long locks and leases are taken, and how long a lease may be waited for.
+/// The TTL of locks and leases, and the longest wait for a lease.
 const TTL_MS: u32 = 60_000;
-/// The shortest there is: for those who are to outlive it.
+/// The shortest TTL there is: for a client that is to outlive its lease.
 const SHORT_MS: u32 = 100;
-/// A server that stalls for its disk is waited for.
+/// The server may stall on its disk for this long.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// After how long a lock that was held is asked for again, as in the book.
+/// The pause before a lock that was held is tried again, as in the book.
 const RETRY: Duration = Duration::from_millis(1);
-/// A buyer takes one of so many.
+/// A buyer takes one of this many.
 const CHEAPEST: usize = 100;
 static DELETE_IF_OWN: LazyLock<Script> = LazyLock::new(|| Script::new(redis_lock::DELETE_IF_OWN));
 static GUARDED: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("guarded.lua")));
 
-/// What keeps clients out of each other's way.
+/// How clients exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Nothing does; a conflict is noticed by `EXEC`.
+    /// Not at all: `EXEC` detects a conflict.
     Watch,
-    /// A lock in the Redis that has the data.
+    /// A lock in the Redis that holds the data.
     Lock(Grain),
     /// A lease of Ringfence, and a guard in Redis.
     Lease(Grain),
@@ -62,31 +62,23 @@ pub(crate) struct Venue {
     pub(crate) leader: Option<SocketAddr>,
 }
 
-/// One with connections of its own.
+/// A client with connections of its own.
 pub(crate) struct Client {
     way: Way,
     redis: MultiplexedConnection,
-    leases: Option<Connection>,
-}
-
-/// What is on the market.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Offer {
-    pub(crate) item: Item,
-    pub(crate) seller: User,
-    pub(crate) price: i64,
+    leases: Option<HttpConnection>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
-    /// The item is not there any more.
+    /// The item was sold.
     Gone,
-    /// By `EXEC`, since another client wrote what was watched; or by the guard, since the token is stale.
+    /// By `EXEC`, because another client wrote what was watched; or by the guard, because the token is stale.
     Refused,
 }
 
-/// What a client has in hand from before it reads until it has written.
+/// What a client holds from before it reads until it has written.
 enum Held {
     Watched,
     Locked { name: String, value: String },
@@ -102,7 +94,7 @@ impl Venue {
 
     pub(crate) async fn client(&self) -> Result<Client> {
         let leases = match self.leader {
-            Some(leader) => Some(Connection::open(leader).await?),
+            Some(leader) => Some(HttpConnection::open(leader).await?),
             None => None,
         };
         Ok(Client { way: self.way, redis: self.redis().await?, leases })
@@ -110,23 +102,24 @@ impl Venue {
 }
 
 impl Client {
-    /// One of the cheapest items; where there are few it may find none.
+    /// One of the cheapest offers. Where there are few it may find none.
     pub(crate) async fn look(&mut self) -> Result<Option<Offer>> {
         let place = fastrand::usize(..CHEAPEST);
         let mut command = redis::cmd("ZRANGE");
         command.arg("market:").arg(place).arg(place).arg("WITHSCORES");
         let found: Vec<(String, i64)> = command.query_async(&mut self.redis).await?;
-        found.first().map(|(name, price)| offer(name, *price)).transpose()
+        found.first().map(|(member, price)| Offer::parse(member, *price)).transpose()
     }
 
-    /// An item goes from its seller's inventory to the market.
-    pub(crate) async fn list(&mut self, Offer { item, seller, price }: Offer) -> Result<Outcome> {
+    /// Moves an item from its seller's inventory to the market.
+    pub(crate) async fn list(&mut self, offer: Offer) -> Result<Outcome> {
+        let Offer { item, seller, price } = offer;
         let held = self.acquire(item, TTL_MS, &[&inventory(seller)]).await?;
         let mut read = redis::pipe();
         read.cmd("SISMEMBER").arg(inventory(seller)).arg(item);
         let mut write = redis::pipe();
         write.atomic();
-        write.cmd("ZADD").arg("market:").arg(price).arg(member(item, seller));
+        write.cmd("ZADD").arg("market:").arg(price).arg(offer.member());
         write.cmd("SREM").arg(inventory(seller)).arg(item);
         let outcome = match self.run(&held, &read).await? {
             None => Outcome::Refused,
@@ -137,7 +130,7 @@ impl Client {
         Ok(outcome)
     }
 
-    /// An item goes from the market to the buyer's inventory, and its price to the seller.
+    /// Moves an item from the market to the buyer's inventory, and its price to the seller.
     pub(crate) async fn purchase(&mut self, buyer: User, offer: Offer) -> Result<Outcome> {
         let held = self.acquire(offer.item, TTL_MS, &["market:", &users(buyer)]).await?;
         let outcome = match self.run::<(Option<i64>, i64)>(&held, &before(buyer, offer)).await? {
@@ -152,9 +145,9 @@ impl Client {
         Ok(outcome)
     }
 
-    /// A buyer that pauses between its reads and its writes, until `next` has taken over from it: that one waits for the
-    /// lease, and its grant proves that this one's has ended. Gives what came of the purchase by `next`. It is an error if
-    /// the late write is not refused.
+    /// A purchase that pauses between its reads and its writes until `next` has made the same purchase: that one waits for
+    /// the lease, and its grant proves that this one's has expired. Returns the outcome of `next`'s purchase. It is an error
+    /// if the late write is not refused.
     pub(crate) async fn purchase_late(
         &mut self,
         next: &mut Self,
@@ -165,7 +158,7 @@ impl Client {
         self.run::<Value>(&held, &before(buyer, offer)).await?;
         let outcome = next.purchase(buyer, offer).await?;
         let late = self.write(&held, &deal(buyer, offer)).await?;
-        ensure!(late == Outcome::Refused, "item {}: a stale buyer has written: {late:?}", offer.item);
+        ensure!(late == Outcome::Refused, "item {}: a stale buyer wrote: {late:?}", offer.item);
         Ok(outcome)
     }
 
@@ -195,8 +188,8 @@ impl Client {
     async fn lease(&mut self, key: &str, ttl_ms: u32) -> Result<Held> {
         let lease = LeaseId::random();
         let leases = self.leases.as_mut().context("there is no cluster")?;
-        let wish = Wish { ttl_ms: ttl_ms.into(), wait_ms: TTL_MS.into() };
-        let token = calls::acquire(leases, lease, &[key], wish).await?;
+        let times = Times { ttl_ms: ttl_ms.into(), wait_ms: TTL_MS.into() };
+        let token = calls::acquire(leases, lease, &[key], times).await?;
         let guard = RedisGuard::new(&key.parse::<Key>()?)?;
         Ok(Held::Leased { lease, guard, claim: Claim::exclusive(token)? })
     }
@@ -210,7 +203,7 @@ impl Client {
             Held::Watched => {}
             Held::Locked { name, value } => {
                 let deleted: bool = DELETE_IF_OWN.key(&name).arg(value).invoke_async(&mut self.redis).await?;
-                ensure!(deleted, "{name} has run out: what it guarded may be wrong");
+                ensure!(deleted, "{name} has expired: what it guarded may be wrong");
             }
             Held::Leased { lease, .. } => {
                 let leases = self.leases.as_mut().context("there is no cluster")?;
@@ -224,7 +217,7 @@ impl Client {
         Ok(self.run::<()>(held, commands).await?.map_or(Outcome::Refused, |()| Outcome::Done))
     }
 
-    /// What these commands answered; nothing where they were refused.
+    /// The answers to these commands; `None` where they were refused.
     async fn run<T: FromRedisValue>(&mut self, held: &Held, commands: &Pipeline) -> Result<Option<T>> {
         let Held::Leased { guard, claim, .. } = held else {
             return Ok(commands.query_async(&mut self.redis).await?);
@@ -237,7 +230,7 @@ impl Client {
                 _ => None,
             });
             let words: Vec<&[u8]> = words.collect();
-            // What a command uses is its first argument.
+            // A command's key is its first argument.
             call.key(words.get(1).copied()).arg(words.len()).arg(words);
         }
         let (accepted, answers): (bool, Value) = call.invoke_async(&mut self.redis).await?;
@@ -245,27 +238,22 @@ impl Client {
     }
 }
 
-/// What a buyer reads: the price, if it is still there, and its own funds.
+/// What a buyer reads: the price, if the item is still there, and its own funds.
 fn before(buyer: User, offer: Offer) -> Pipeline {
     let mut commands = redis::pipe();
-    commands.cmd("ZSCORE").arg("market:").arg(member(offer.item, offer.seller));
+    commands.cmd("ZSCORE").arg("market:").arg(offer.member());
     commands.cmd("HGET").arg(users(buyer)).arg("funds");
     commands
 }
 
 /// What a buyer writes.
-fn deal(buyer: User, Offer { item, seller, price }: Offer) -> Pipeline {
+fn deal(buyer: User, offer: Offer) -> Pipeline {
+    let Offer { item, seller, price } = offer;
     let mut commands = redis::pipe();
     commands.atomic();
     commands.cmd("HINCRBY").arg(users(seller)).arg("funds").arg(price);
     commands.cmd("HINCRBY").arg(users(buyer)).arg("funds").arg(-price);
     commands.cmd("SADD").arg(inventory(buyer)).arg(item);
-    commands.cmd("ZREM").arg("market:").arg(member(item, seller));
+    commands.cmd("ZREM").arg("market:").arg(offer.member());
     commands
-}
-
-/// The offer by its name on the market.
-fn offer(name: &str, price: i64) -> Result<Offer> {
-    let Some((item, seller)) = name.split_once('.') else { bail!("{name} on the market is no item") };
-    Ok(Offer { item: item.parse()?, seller: seller.parse()?, price })
 }

@@ -1,27 +1,27 @@
-//! Many operations in one call.
+//! Many leases, by many operations in one call.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
+use ringfence_harness::HttpConnection;
 use ringfence_wire::{LeaseId, MAX_BATCH};
 use tokio::task::JoinSet;
 
 use crate::calls;
-use crate::http::Connection;
 
-/// How many connections leases are taken by.
+/// The connections that acquire leases.
 const FILLERS: u64 = 4;
-/// How long each key is, in bytes.
+/// The length of each key.
 const KEY_BYTES: usize = 32;
 
-/// One key of many.
+/// The key with this number.
 pub(super) fn key(name: &str, number: u64) -> String {
     let width = KEY_BYTES - 1 - name.len();
     format!("{name}/{number:0width$}")
 }
 
-/// Takes so many leases, with one key each; `ttl` is asked anew for each batch.
+/// Acquires this many leases of one key each; `ttl` is called for each batch.
 pub(super) async fn fill(
     address: SocketAddr,
     name: &'static str,
@@ -32,7 +32,7 @@ pub(super) async fn fill(
     let mut fillers = JoinSet::new();
     for filler in 0..FILLERS {
         fillers.spawn(async move {
-            let mut connection = Connection::open(address).await?;
+            let mut connection = HttpConnection::open(address).await?;
             let mut ids = Vec::new();
             for first in (filler * batch..leases).step_by((FILLERS * batch) as usize) {
                 let own: Vec<_> = (first..(first + batch).min(leases))
@@ -51,9 +51,9 @@ pub(super) async fn fill(
     Ok(ids)
 }
 
-/// Releases them all.
+/// Releases all these leases.
 pub(super) async fn release(address: SocketAddr, ids: &[LeaseId]) -> Result<()> {
-    let mut connection = Connection::open(address).await?;
+    let mut connection = HttpConnection::open(address).await?;
     for ids in ids.chunks(MAX_BATCH) {
         calls::release_many(&mut connection, ids).await?;
     }

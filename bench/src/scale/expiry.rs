@@ -1,10 +1,10 @@
-//! Many leases whose deadlines are the same instant: half of them just end, the keys of the others are waited for.
+//! Many leases that expire at the same instant. The keys of half of them have waiters.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use ringfence_harness::{Node, until};
+use ringfence_harness::{HttpConnection, Node, until};
 use ringfence_wire::{LeaseId, MAX_KEYS};
 use serde::Serialize;
 use tokio::task::JoinSet;
@@ -12,32 +12,31 @@ use tokio::time::{Instant, sleep_until};
 
 use super::SOON;
 use super::batches::{fill, key, release};
-use super::node::{Counted, view};
-use crate::calls::{self, Wish};
-use crate::http::Connection;
+use super::node::{Counted, status};
+use crate::calls::{self, Times};
 
-/// What the keys of those that expire begin with.
+/// The prefix of the keys.
 const NAME: &str = "expiring";
-/// How long it takes at least from the first grant to the end of all.
+/// The least time from the first grant to the deadline.
 const LEAD: Duration = Duration::from_secs(10);
-/// How long at least it is seen what becomes of renewals.
+/// How long renewals are watched at least after the deadline.
 const AFTERMATH: Duration = Duration::from_secs(1);
-/// With more connections, each waiter could have a key of its own; a process may have 1,024 files open as a rule.
+/// Waiters at most: a process may usually have 1,024 files open. They share the keys among them.
 const CONNECTIONS: u64 = 800;
 
-/// How long it took until all were gone, or granted to those who waited.
+/// How long it took until all leases were gone, and their keys granted to the waiters.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Expiry {
     leases: u64,
-    /// Of these leases the keys were waited for.
+    /// The leases whose keys had waiters.
     waited_for: u64,
-    /// By so many, each of which wants several keys at once.
+    /// Each wants several keys at once.
     waiters: u64,
-    /// From the first deadline to the last end.
+    /// From the deadline until the last lease was gone.
     pub(super) gone_s: f64,
-    /// From the first deadline to the last answer of a waiter.
+    /// From the deadline to the last answer to a waiter.
     pub(super) granted_s: f64,
-    /// Of the leader's runtime, over 50 ms.
+    /// Times that the leader's runtime was late by more than 50 ms.
     pub(super) delays: u64,
     #[serde(skip)]
     pub(super) begun: Instant,
@@ -45,11 +44,11 @@ pub(crate) struct Expiry {
     pub(super) over: Instant,
 }
 
-/// Beside so many `live` leases a tenth as many expire; one is granted in `each_s` seconds.
+/// A tenth as many leases as are `live` expire. A grant takes `each_s` seconds.
 pub(super) async fn expire(leader: &Node, live: u64, each_s: f64) -> Result<Expiry> {
     let leases = live.div_ceil(10);
     let deadline = Instant::now() + LEAD + Duration::from_secs_f64(2.0 * each_s * leases as f64);
-    // A deadline counts from when the leader has the call: it is this instant or a little later, never earlier.
+    // A TTL counts from when the leader has the call: leases expire at this instant or a little later, never earlier.
     let left = move || deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
     fill(leader.http(), NAME, leases, left).await?;
 
@@ -60,19 +59,19 @@ pub(super) async fn expire(leader: &Node, live: u64, each_s: f64) -> Result<Expi
         let keys = (waiter * keys_each..(waiter + 1) * keys_each).map(|number| key(NAME, number));
         waiting.spawn(wait(leader.http(), keys.collect()));
     }
-    let all_wait = || async { (view(leader).await.ok()?.waiters == waiters).then_some(()) };
+    let all_wait = || async { (status(leader).await.ok()?.waiters == waiters).then_some(()) };
     until(SOON, format!("{waiters} wait"), all_wait).await?;
-    let seen = view(leader).await?;
+    let seen = status(leader).await?;
     ensure!(
         Instant::now() < deadline && seen.live_leases == live + leases,
-        "the first leases ended before all waited: this machine is too slow"
+        "the first leases expired before all waiters were queued: this machine is too slow"
     );
 
     let before = Counted::of(leader).await?;
     sleep_until(deadline).await;
     let all_gone = || async {
-        let view = view(leader).await.ok()?;
-        (view.live_leases == live + waiters && view.waiters == 0).then_some(Instant::now())
+        let status = status(leader).await.ok()?;
+        (status.live_leases == live + waiters && status.waiters == 0).then_some(Instant::now())
     };
     let gone = until(SOON, format!("{leases} leases are gone"), all_gone).await?;
     let (mut granted, mut ids) = (deadline, Vec::new());
@@ -97,9 +96,9 @@ pub(super) async fn expire(leader: &Node, live: u64, each_s: f64) -> Result<Expi
     })
 }
 
-/// Waits for all these keys; gives the lease, and when it was granted.
+/// Waits for all these keys; returns the lease and the time of its grant.
 async fn wait(address: SocketAddr, keys: Vec<String>) -> Result<(LeaseId, Instant)> {
-    let (mut connection, lease) = (Connection::open(address).await?, LeaseId::random());
-    calls::acquire(&mut connection, lease, &keys, Wish { ttl_ms: 600_000, wait_ms: 60_000 }).await?;
+    let (mut connection, lease) = (HttpConnection::open(address).await?, LeaseId::random());
+    calls::acquire(&mut connection, lease, &keys, Times { ttl_ms: 600_000, wait_ms: 60_000 }).await?;
     Ok((lease, Instant::now()))
 }

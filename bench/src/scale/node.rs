@@ -1,7 +1,7 @@
-//! What a node tells of itself.
+//! What a node reports of itself.
 
-use anyhow::{Result, bail};
-use ringfence_harness::{Called, Node, Reply};
+use anyhow::{Context, Result};
+use ringfence_harness::{Answered, Node, metric};
 use ringfence_wire::ClusterStatus;
 
 /// What a node has counted since it was started.
@@ -9,23 +9,21 @@ use ringfence_wire::ClusterStatus;
 pub(super) struct Counted {
     /// Snapshots taken.
     pub(super) snapshots: u64,
-    /// How long all of them took.
+    /// Their time in total.
     pub(super) snapshots_s: f64,
-    /// How often what was due waited for its runtime for more than 50 ms.
+    /// How often its runtime was late by more than 50 ms.
     pub(super) delays: u64,
 }
 
 impl Counted {
     pub(super) async fn of(node: &Node) -> Result<Self> {
-        Ok(Self::read(&body(node, node.client().metrics().await)?))
+        let metrics = node.client().metrics().await.success();
+        Ok(Self::read(&metrics.with_context(|| format!("node {}", node.id()))?))
     }
 
     fn read(metrics: &str) -> Self {
-        let value = |name: &str| {
-            let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
-            // What has not happened yet is not listed.
-            value.unwrap_or(0.0)
-        };
+        // A series appears with its first event.
+        let value = |series: &str| metric(metrics, series).unwrap_or(0.0);
         let delays = |end: &str| value(&format!("ringfence_loop_lag_seconds_bucket{{le=\"{end}\"}}"));
         Self {
             snapshots: value("ringfence_raft_snapshot_seconds_count") as u64,
@@ -35,19 +33,8 @@ impl Counted {
     }
 }
 
-pub(super) async fn live_leases(node: &Node) -> Result<u64> {
-    Ok(view(node).await?.live_leases)
-}
-
-pub(super) async fn view(node: &Node) -> Result<ClusterStatus> {
-    body(node, node.client().cluster().await)
-}
-
-fn body<T>(node: &Node, called: Called<T>) -> Result<T> {
-    match called? {
-        Reply::Done { body, .. } => Ok(body),
-        Reply::Refused(problem) => bail!("node {}: {}", node.id(), problem.detail),
-    }
+pub(super) async fn status(node: &Node) -> Result<ClusterStatus> {
+    node.client().cluster().await.success().with_context(|| format!("node {}", node.id()))
 }
 
 #[cfg(test)]
@@ -55,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_read() {
+    fn metrics_are_read() {
         let metrics = "# TYPE ringfence_raft_snapshot_seconds histogram\n\
             ringfence_raft_snapshot_seconds_sum 0.25\n\
             ringfence_raft_snapshot_seconds_count 2\n\

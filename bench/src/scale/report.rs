@@ -1,26 +1,26 @@
-//! The table, and what must be so.
+//! The tables, and the check.
 
-use std::fmt::Write as _;
-use std::path::Path;
+use std::fmt;
 
 use anyhow::{Context, Result};
 
 use super::{Row, Scale, TTL};
 use crate::figures::{digits, table};
 
-/// With fewer leases, it is not they that the memory is for.
+/// With fewer leases, most memory is not theirs.
 const ENOUGH_TO_SHARE_MEMORY: u64 = 100_000;
 
-impl Scale {
-    /// One row for each number of live leases, in parts that fit on a page.
-    pub(crate) fn text(&self) -> String {
-        let mut text = format!(
-            "Keys of 32 bytes, one a lease, and all leases renewed at a third of their ttl of {} s.\n",
+impl fmt::Display for Scale {
+    /// One row for each number of live leases, in tables that fit on a page.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "Keys of 32 bytes, one a lease, and all leases renewed at a third of their ttl of {} s.",
             TTL.as_secs()
-        );
+        )?;
         let first = self.rows.first().map(|row| row.cycles_per_s);
         self.part(
-            &mut text,
+            f,
             &format!(
                 "{} clients acquire and release keys of their own; p99.9 without and during snapshots of the leader; its delays",
                 self.clients
@@ -40,10 +40,10 @@ impl Scale {
                     snapshots.delays.to_string(),
                 ]
             },
-        );
+        )?;
         self.part(
-            &mut text,
-            "A tenth as many expire at once, and the keys of half of these are waited for; the longest renewal meanwhile",
+            f,
+            "A tenth as many expire at once, and the keys of half of these have waiters; the longest renewal meanwhile",
             &["gone s", "granted s", "renewal ms", "> 50 ms"],
             |Row { expiry, renewal_at_expiry_ms, .. }| {
                 vec![
@@ -53,38 +53,40 @@ impl Scale {
                     expiry.delays.to_string(),
                 ]
             },
-        );
+        )?;
         self.part(
-            &mut text,
-            "Filled by batches, caught up with by a follower, restarted; renewals, and the longest; B of memory a lease",
+            f,
+            "Time to fill by batches, to catch up of a follower, to restart; renewals, and the longest; B of memory a lease",
             &["fill s", "catch up s", "restart s", "renewals/s", "longest ms", "resident B", "peak B"],
             |row| {
                 vec![
                     digits(row.fill_s),
                     digits(row.catch_up_s),
                     digits(row.restart_s),
-                    digits(row.renewed.per_second()),
-                    digits(row.renewed.longest_of_all_ms()),
+                    digits(row.renewed.per_s),
+                    digits(row.renewed.longest_ms),
                     row.of_a_lease(&row.resident_bytes),
                     row.of_a_lease(&row.peak_bytes),
                 ]
             },
-        );
-        text
+        )
     }
+}
 
-    fn part(&self, text: &mut String, title: &str, headings: &[&str], cells: impl Fn(&Row) -> Vec<String>) {
+impl Scale {
+    fn part(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        title: &str,
+        headings: &[&str],
+        cells: impl Fn(&Row) -> Vec<String>,
+    ) -> fmt::Result {
         let headings: Vec<_> = ["leases"].into_iter().chain(headings.iter().copied()).collect();
         let rows = self.rows.iter().map(|row| [vec![digits(row.leases as f64)], cells(row)].concat());
-        let _ = write!(text, "\n{title}\n{}", table(&headings, &rows.collect::<Vec<_>>()));
+        write!(f, "\n{title}\n{}", table(&headings, &rows.collect::<Vec<_>>()))
     }
 
-    /// Writes what [`Scale::text`] shows, and more of it.
-    pub(crate) fn write_json(&self, path: &Path) -> Result<()> {
-        Ok(std::fs::write(path, serde_json::to_vec_pretty(self)?)?)
-    }
-
-    /// Fails where a renewal was refused, or came too late.
+    /// Fails if a renewal was refused or late.
     pub(crate) fn check(&self) -> Result<()> {
         self.rows
             .iter()
@@ -93,7 +95,7 @@ impl Scale {
 }
 
 impl Row {
-    /// Of the node that has the most.
+    /// Bytes a lease, of the node that has the most.
     fn of_a_lease(&self, nodes: &[u64]) -> String {
         let most = nodes.iter().max().filter(|_| self.leases >= ENOUGH_TO_SHARE_MEMORY);
         most.map_or_else(|| "-".to_owned(), |most| digits(*most as f64 / self.leases as f64))

@@ -1,34 +1,32 @@
-//! The latency of acquires while the leader takes a snapshot, and while no node does, out of the same run.
+//! The latency of acquires while the leader takes a snapshot, and while no node does, from the same run.
 //!
-//! Each acquire is noted with its time. Meanwhile the nodes are asked again and again how many snapshots they have taken,
-//! and how long these took: so it is known afterwards which acquires a snapshot may have touched.
+//! Each acquire is recorded with its time. Meanwhile the nodes are polled for how many snapshots they have taken and how
+//! long these took, which tells afterwards which acquires a snapshot may have touched.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use hdrhistogram::Histogram;
 use ringfence_harness::{Cluster, Node};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::node::Counted;
-use crate::load::{Work, closed_until, histogram};
+use crate::load::{Work, Worker, closed_until, histogram};
 
-/// How many snapshots of the leader are measured.
+/// How many snapshots of the leader to measure.
 const ENOUGH: u64 = 3;
-/// After so long, one more will do: with many leases the log has to grow by half the size of the last snapshot.
+/// After this, one more is enough: with many leases the log has to grow by half the size of the last snapshot.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Bounds how long it takes.
+/// Bounds the whole measurement.
 const WITHIN: Duration = Duration::from_secs(300);
 const LOOK: Duration = Duration::from_millis(100);
-/// Before a snapshot the state is frozen, after it the log is cut: that is charged to it as well.
+/// Freezing the state before a snapshot and truncating the log after it are charged to it, too.
 const AROUND: Duration = Duration::from_millis(250);
 
-/// What snapshots cost those who acquire.
+/// What snapshots cost the clients that acquire.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Snapshots {
     /// By the leader.
@@ -41,7 +39,7 @@ pub(crate) struct Snapshots {
     /// While no node did.
     pub(super) without_p99_9_ms: f64,
     without_acquires: u64,
-    /// Of the leader's runtime, over 50 ms, in the whole run.
+    /// Times that the leader's runtime was late by more than 50 ms, in the whole run.
     pub(super) delays: u64,
 }
 
@@ -58,15 +56,11 @@ struct Taken {
     span: Span,
 }
 
-pub(super) async fn snapshots(
-    cluster: &Cluster,
-    leader: &Node,
-    workers: Vec<Box<dyn Work>>,
-) -> Result<Snapshots> {
+pub(super) async fn snapshots(cluster: &Cluster, leader: &Node, workers: Vec<Worker>) -> Result<Snapshots> {
     let acquires = Arc::default();
     let mut workers = workers
         .into_iter()
-        .map(|work| Box::new(Noted { work, acquires: Arc::clone(&acquires) }) as Box<dyn Work>)
+        .map(|worker| Worker::new(Recorded { worker, acquires: Arc::clone(&acquires) }))
         .collect();
     let stop = Arc::new(AtomicBool::new(false));
     let before = Counted::of(leader).await?;
@@ -94,7 +88,7 @@ pub(super) async fn snapshots(
     })
 }
 
-/// Waits until the leader has taken enough; gives those of the other nodes as well.
+/// Waits until the leader has taken enough. Returns those of the other nodes as well.
 async fn watch(cluster: &Cluster, leader: &Node) -> Result<Vec<Taken>> {
     let begun = Instant::now();
     let (mut taken, mut so_far) = (Vec::new(), 0);
@@ -124,7 +118,7 @@ async fn watch(cluster: &Cluster, leader: &Node) -> Result<Vec<Taken>> {
         }
         (before, looked) = (after, looks);
     }
-    // Acquires until then are known to lie within its span.
+    // Acquires until then lie within its span.
     sleep(AROUND).await;
     Ok(taken)
 }
@@ -137,7 +131,7 @@ async fn counted(cluster: &Cluster) -> Result<Vec<Counted>> {
     Ok(all)
 }
 
-/// Of those acquires that are wanted.
+/// The latency of the acquires that are wanted.
 fn latency(acquires: &[Span], is_wanted: impl Fn(Span) -> bool) -> Histogram<u64> {
     let mut latency = histogram();
     for acquire in acquires.iter().filter(|acquire| is_wanted(**acquire)) {
@@ -146,21 +140,18 @@ fn latency(acquires: &[Span], is_wanted: impl Fn(Span) -> bool) -> Histogram<u64
     latency
 }
 
-/// Notes when each of its turns was.
-struct Noted {
-    work: Box<dyn Work>,
+/// Records when each of its turns was.
+struct Recorded {
+    worker: Worker,
     acquires: Arc<Mutex<Vec<Span>>>,
 }
 
-impl Work for Noted {
-    fn turn(&mut self) -> BoxFuture<'_, Result<Instant>> {
-        async move {
-            let from = Instant::now();
-            let to = self.work.turn().await?;
-            self.acquires.lock().expect("nobody panics with the acquires").push(Span { from, to });
-            Ok(to)
-        }
-        .boxed()
+impl Work for Recorded {
+    async fn turn(&mut self) -> Result<Instant> {
+        let from = Instant::now();
+        let to = self.worker.turn().await?;
+        self.acquires.lock().expect("nobody panics with the acquires").push(Span { from, to });
+        Ok(to)
     }
 }
 
@@ -175,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_acquire_that_lasts_into_a_snapshot_is_met_by_it() {
+    fn an_acquire_that_overlaps_a_snapshot_meets_it() {
         let start = Instant::now();
         let span = |from, to| Span {
             from: start + Duration::from_millis(from),

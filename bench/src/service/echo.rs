@@ -1,10 +1,10 @@
-//! A server that answers with what it is sent, in a process of its own, on the stack that Ringfence is built on: what a
-//! pair of HTTP requests costs when nothing is done for them.
+//! A server that answers with what it is sent, in a process of its own, on the HTTP stack that Ringfence is built on: the
+//! cost of a pair of HTTP requests that do nothing.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use axum::Router;
 use axum::body::Bytes;
 use axum::http::StatusCode;
@@ -12,14 +12,18 @@ use axum::routing::put;
 use axum::serve::ListenerExt;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use ringfence_harness::HttpConnection;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 
-use crate::http::Connection;
-use crate::service::{Locker, Service};
+use crate::job::{Assignment, Locker};
+use crate::load::Worker;
+use crate::service::Service;
 
-/// Answers until its standard input ends; prints where.
+const PATH: &str = "/v1/leases/00000000-0000-4000-8000-000000000000";
+
+/// Prints its address and serves until its standard input ends.
 pub(crate) async fn serve_echo() -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     println!("{}", listener.local_addr()?);
@@ -37,15 +41,12 @@ pub(crate) struct Echo {
 }
 
 pub(super) async fn start() -> Result<Echo> {
-    let mut child = Command::new(std::env::current_exe()?)
-        .arg("echo")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("echo").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn()?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("its output is piped")?).read_line(&mut line).await?;
-    Ok(Echo { child, address: line.trim().parse().context("it did not tell where it listens")? })
+    Ok(Echo { child, address: line.trim().parse().context("it printed no address")? })
 }
 
 impl Service for Echo {
@@ -53,35 +54,24 @@ impl Service for Echo {
         self.child.id().into_iter().collect()
     }
 
-    fn flushes(&self) -> BoxFuture<'_, Option<u64>> {
-        std::future::ready(None).boxed()
-    }
-
-    fn locker(&self) -> BoxFuture<'_, Result<Box<dyn Locker>>> {
-        async move { Ok(Box::new(Pair(Connection::open(self.address).await?)) as Box<dyn Locker>) }.boxed()
+    fn worker<'a>(&'a self, client: &'a Assignment) -> BoxFuture<'a, Result<Worker>> {
+        async move { Ok(client.lock(Pair(HttpConnection::open(self.address).await?))) }.boxed()
     }
 }
 
-struct Pair(Connection);
+struct Pair(HttpConnection);
 
 impl Locker for Pair {
-    fn acquire<'a>(&'a mut self, key: &'a str) -> BoxFuture<'a, Result<()>> {
-        async move {
-            let body = format!(r#"{{"keys":["{key}"],"ttl_ms":60000,"wait_ms":60000}}"#);
-            let answer = self.0.call("PUT", "/v1/leases/00000000-0000-4000-8000-000000000000", &body).await?;
-            ensure!(answer.status == 201, "echo: {}", answer.status);
-            Ok(())
-        }
-        .boxed()
+    type Held = ();
+
+    async fn acquire(&mut self, key: &str) -> Result<()> {
+        let body = format!(r#"{{"keys":["{key}"],"ttl_ms":60000,"wait_ms":60000}}"#);
+        self.0.expect(201, "PUT", PATH, &body).await?;
+        Ok(())
     }
 
-    fn release(&mut self) -> BoxFuture<'_, Result<()>> {
-        async move {
-            let path = "/v1/leases/00000000-0000-4000-8000-000000000000";
-            let answer = self.0.call("DELETE", path, "").await?;
-            ensure!(answer.status == 204, "echo: {}", answer.status);
-            Ok(())
-        }
-        .boxed()
+    async fn release(&mut self, (): ()) -> Result<()> {
+        self.0.expect(204, "DELETE", PATH, "").await?;
+        Ok(())
     }
 }

@@ -1,8 +1,11 @@
-//! One Redis server: `SET key value NX PX ttl`, and a script that deletes the key if the value is still the client's own.
+//! Locks in Redis: `SET key value NX PX ttl`, and a script that deletes the key if the value is still the client's own. On
+//! one server, or as Redlock on five: the lock is held by the client that set the key on a majority, all asked at once.
 
-use anyhow::{Context, Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncCommands, Script};
 use ringfence_guard::Claim;
@@ -13,66 +16,58 @@ use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use crate::job::Job;
-use crate::load::Work;
-use crate::service::{Locker, Service};
+use crate::job::{Assignment, Job, Locker};
+use crate::load::{Work, Worker};
+use crate::service::Service;
 
-/// For how long a lock is taken, ms.
-pub(super) const TTL_MS: u64 = 60_000;
-/// As the documentation of `SET` has it.
+/// The time to live of a lock, ms.
+const TTL_MS: u64 = 60_000;
+/// As in the documentation of `SET`.
 pub(crate) const DELETE_IF_OWN: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
 pub(crate) struct Redis {
-    server: RedisServer,
+    /// Several for Redlock.
+    servers: Vec<RedisServer>,
     shared: OnceCell<MultiplexedConnection>,
 }
 
-/// Flushes its log after every command if `always`, else once a second.
-pub(super) async fn start(always: bool) -> Result<Redis> {
+/// Starts servers that flush their logs after every command if `always`, else once a second.
+pub(super) async fn start(servers: usize, always: bool) -> Result<Redis> {
     let fsync = if always { "appendfsync always" } else { "appendfsync everysec" };
-    let server = RedisServer::builder().line("appendonly yes").line(fsync).start().await?;
-    Ok(Redis { server, shared: OnceCell::new() })
+    let mut started = Vec::new();
+    for _ in 0..servers {
+        started.push(RedisServer::builder().line("appendonly yes").line(fsync).start().await?);
+    }
+    Ok(Redis { servers: started, shared: OnceCell::new() })
 }
 
-impl Redis {
-    async fn connect(&self) -> Result<MultiplexedConnection> {
-        Ok(redis::Client::open(self.server.url())?.get_multiplexed_async_connection().await?)
-    }
+async fn connect(server: &RedisServer) -> Result<MultiplexedConnection> {
+    Ok(redis::Client::open(server.url())?.get_multiplexed_async_connection().await?)
 }
 
 impl Service for Redis {
     fn pids(&self) -> Vec<u32> {
-        self.server.pid().into_iter().collect()
+        self.servers.iter().filter_map(RedisServer::pid).collect()
     }
 
-    fn flushes(&self) -> BoxFuture<'_, Option<u64>> {
-        std::future::ready(None).boxed()
-    }
-
-    fn locker(&self) -> BoxFuture<'_, Result<Box<dyn Locker>>> {
+    fn worker<'a>(&'a self, client: &'a Assignment) -> BoxFuture<'a, Result<Worker>> {
         async move {
-            let connection = self.connect().await?;
-            Ok(Box::new(Values::over(connection)) as Box<dyn Locker>)
-        }
-        .boxed()
-    }
-
-    fn task(&self) -> BoxFuture<'_, Result<Option<Box<dyn Locker>>>> {
-        async move {
-            let connection = self.shared.get_or_try_init(|| self.connect()).await?.clone();
-            Ok(Some(Box::new(Values::over(connection)) as Box<dyn Locker>))
-        }
-        .boxed()
-    }
-
-    fn worker(&self, job: Job, number: usize) -> BoxFuture<'_, Result<Option<Box<dyn Work>>>> {
-        async move {
-            let mut connection = self.connect().await?;
-            let key: Key = format!("value/{job:?}/{number}/{}", Uuid::new_v4()).parse()?;
-            connection.set::<_, _, ()>(key.as_str(), 0).await?;
-            let guard = RedisGuard::new(&key)?;
-            Ok(Some(Box::new(Value { connection, job, key, guard, written: 0 }) as Box<dyn Work>))
+            if let [server] = self.servers.as_slice() {
+                let connection = match client.is_task {
+                    true => self.shared.get_or_try_init(|| connect(server)).await?.clone(),
+                    false => connect(server).await?,
+                };
+                return match client.job {
+                    Job::OwnKey | Job::OneKey => Ok(client.lock(Single { connection, release: release() })),
+                    job => Value::worker(connection, job, client.number).await,
+                };
+            }
+            let mut connections = Vec::new();
+            for server in &self.servers {
+                connections.push(connect(server).await?);
+            }
+            Ok(client.lock(Majority { connections, release: release() }))
         }
         .boxed()
     }
@@ -87,68 +82,110 @@ struct Value {
     written: u64,
 }
 
-impl Work for Value {
-    fn turn(&mut self) -> BoxFuture<'_, Result<Instant>> {
-        async move {
-            self.written += 1;
-            match self.job {
-                Job::Write => self.connection.set::<_, _, ()>(self.key.as_str(), self.written).await?,
-                Job::GuardedWrite => {
-                    let claim = Claim::exclusive(Token(self.written))?;
-                    let name = format!("{{{}}}", self.key);
-                    let admission = self.guard.set(&mut self.connection, claim, &name, self.written).await?;
-                    ensure!(admission.is_accepted(), "a rising token was rejected");
-                }
-                _ => drop(self.connection.get::<_, Option<String>>(self.key.as_str()).await?),
-            }
-            Ok(Instant::now())
-        }
-        .boxed()
+impl Value {
+    async fn worker(mut connection: MultiplexedConnection, job: Job, number: usize) -> Result<Worker> {
+        let key: Key = format!("value/{job:?}/{number}/{}", Uuid::new_v4()).parse()?;
+        connection.set::<_, _, ()>(key.as_str(), 0).await?;
+        let guard = RedisGuard::new(&key)?;
+        Ok(Worker::new(Self { connection, job, key, guard, written: 0 }))
     }
 }
 
-struct Values {
+impl Work for Value {
+    async fn turn(&mut self) -> Result<Instant> {
+        self.written += 1;
+        match self.job {
+            Job::Write => self.connection.set::<_, _, ()>(self.key.as_str(), self.written).await?,
+            Job::GuardedWrite => {
+                let claim = Claim::exclusive(Token(self.written))?;
+                let name = format!("{{{}}}", self.key);
+                let admission = self.guard.set(&mut self.connection, claim, &name, self.written).await?;
+                ensure!(admission.is_accepted(), "a rising token was rejected");
+            }
+            _ => drop(self.connection.get::<_, Option<String>>(self.key.as_str()).await?),
+        }
+        Ok(Instant::now())
+    }
+}
+
+fn release() -> Script {
+    Script::new(DELETE_IF_OWN)
+}
+
+/// A lock: its key, and the value that only its holder knows.
+type Held = (String, String);
+
+fn own(key: &str) -> Held {
+    (key.to_owned(), Uuid::new_v4().to_string())
+}
+
+/// A lock on one server.
+struct Single {
     connection: MultiplexedConnection,
     release: Script,
-    held: Option<(String, String)>,
 }
 
-impl Values {
-    fn over(connection: MultiplexedConnection) -> Self {
-        Self { connection, release: Script::new(DELETE_IF_OWN), held: None }
+impl Locker for Single {
+    type Held = Held;
+
+    async fn acquire(&mut self, key: &str) -> Result<Held> {
+        let held = own(key);
+        while !set(&mut self.connection, &held).await? {
+            sleep(backoff()).await;
+        }
+        Ok(held)
+    }
+
+    async fn release(&mut self, (key, value): Held) -> Result<()> {
+        Ok(self.release.key(key).arg(value).invoke_async(&mut self.connection).await?)
     }
 }
 
-impl Locker for Values {
-    fn acquire<'a>(&'a mut self, key: &'a str) -> BoxFuture<'a, Result<()>> {
-        async move {
-            let value = Uuid::new_v4().to_string();
-            while !set(&mut self.connection, key, &value).await? {
-                sleep(backoff()).await;
+/// A lock on most of several servers.
+struct Majority {
+    connections: Vec<MultiplexedConnection>,
+    release: Script,
+}
+
+impl Majority {
+    async fn delete(&mut self, (key, value): &Held) -> Result<()> {
+        let mut call = self.release.key(key);
+        let call = &*call.arg(value);
+        let all = self.connections.iter_mut().map(|connection| call.invoke_async::<()>(connection));
+        join_all(all).await.into_iter().collect::<Result<(), _>>()?;
+        Ok(())
+    }
+}
+
+impl Locker for Majority {
+    type Held = Held;
+
+    async fn acquire(&mut self, key: &str) -> Result<Held> {
+        let held = own(key);
+        loop {
+            let all = self.connections.iter_mut().map(|connection| set(connection, &held));
+            let set = join_all(all).await.into_iter().collect::<Result<Vec<bool>>>()?;
+            if set.iter().filter(|set| **set).count() > set.len() / 2 {
+                return Ok(held);
             }
-            self.held = Some((key.to_owned(), value));
-            Ok(())
+            self.delete(&held).await?;
+            sleep(backoff()).await;
         }
-        .boxed()
     }
 
-    fn release(&mut self) -> BoxFuture<'_, Result<()>> {
-        async move {
-            let (key, value) = self.held.take().context("nothing is held")?;
-            Ok(self.release.key(key).arg(value).invoke_async(&mut self.connection).await?)
-        }
-        .boxed()
+    async fn release(&mut self, held: Held) -> Result<()> {
+        self.delete(&held).await
     }
 }
 
-/// Whether the key was free, and has this value now.
-pub(super) async fn set(connection: &mut MultiplexedConnection, key: &str, value: &str) -> Result<bool> {
+/// Takes the lock on one server; false where somebody else has it.
+async fn set(connection: &mut MultiplexedConnection, (key, value): &Held) -> Result<bool> {
     let mut command = redis::cmd("SET");
     command.arg(key).arg(value).arg("NX").arg("PX").arg(TTL_MS);
     Ok(command.query_async::<Option<String>>(connection).await?.is_some())
 }
 
-/// Nobody is told that a lock is free: each asks again, after some ms.
-pub(super) fn backoff() -> std::time::Duration {
-    std::time::Duration::from_micros(fastrand::u64(1_000..5_000))
+/// Redis notifies nobody that a lock is free: clients try again after a few ms.
+fn backoff() -> Duration {
+    Duration::from_micros(fastrand::u64(1_000..5_000))
 }

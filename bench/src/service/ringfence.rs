@@ -4,26 +4,24 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use ringfence_harness::{Client, Cluster, Node, Reply};
+use ringfence_harness::{Cluster, HttpConnection, Node};
 use ringfence_wire::LeaseId;
 use tokio::time::Instant;
 
-use crate::calls::{self, Wish};
-use crate::http::Connection;
-use crate::job::Job;
-use crate::load::Work;
-use crate::service::{Locker, Service};
+use crate::calls::{self, Times};
+use crate::job::{Assignment, Cycle, Job, Locker};
+use crate::load::{Work, Worker};
+use crate::service::Service;
 
-/// For how long a lease is taken, and how long it may be waited for.
-pub(super) const WISH: Wish = Wish { ttl_ms: 60_000, wait_ms: 60_000 };
+pub(super) const TIMES: Times = Times { ttl_ms: 60_000, wait_ms: 60_000 };
 
 pub(crate) struct Ringfence {
     cluster: Cluster,
     leader: SocketAddr,
-    /// As programs in Rust have it.
+    /// The Rust client, for tasks.
     client: ringfence_client::Client,
 }
 
@@ -42,9 +40,19 @@ impl Ringfence {
         &self.cluster
     }
 
-    /// Where the HTTP of the leader is.
+    /// The leader's HTTP address.
     pub(crate) fn leader(&self) -> SocketAddr {
         self.leader
+    }
+
+    /// Clients that each acquire and release a key of their own.
+    pub(crate) async fn cycles(&self, count: usize, key: impl Fn(usize) -> String) -> Result<Vec<Worker>> {
+        let mut workers = Vec::new();
+        for client in 0..count {
+            let locker = Leases(HttpConnection::open(self.leader).await?);
+            workers.push(Worker::new(Cycle { locker, key: key(client), place: None }));
+        }
+        Ok(workers)
     }
 }
 
@@ -54,140 +62,100 @@ impl Service for Ringfence {
     }
 
     fn flushes(&self) -> BoxFuture<'_, Option<u64>> {
-        let clients = self.cluster.nodes().iter().map(Node::client);
         async move {
             let mut all = 0;
-            for client in clients {
-                all += metric(&client, "ringfence_raft_log_flush_seconds_count").await?;
+            for node in self.cluster.nodes() {
+                all += node.metric("ringfence_raft_log_flush_seconds_count").await.ok()?? as u64;
             }
             Some(all)
         }
         .boxed()
     }
 
-    fn locker(&self) -> BoxFuture<'_, Result<Box<dyn Locker>>> {
+    fn worker<'a>(&'a self, client: &'a Assignment) -> BoxFuture<'a, Result<Worker>> {
         async move {
-            let connection = Connection::open(self.leader).await?;
-            Ok(Box::new(Leases { connection, held: None }) as Box<dyn Locker>)
-        }
-        .boxed()
-    }
-
-    fn task(&self) -> BoxFuture<'_, Result<Option<Box<dyn Locker>>>> {
-        let task = Task { client: self.client.clone(), held: None };
-        std::future::ready(Ok(Some(Box::new(task) as Box<dyn Locker>))).boxed()
-    }
-
-    fn worker(&self, job: Job, number: usize) -> BoxFuture<'_, Result<Option<Box<dyn Work>>>> {
-        async move {
-            let mut connection = Connection::open(self.leader).await?;
-            Ok(Some(match job {
-                Job::Read | Job::ReadLocally => {
-                    let key = format!("read/{job:?}/{number}");
-                    let token = calls::acquire(&mut connection, LeaseId::random(), &[&key], WISH).await?;
-                    let path = match job {
-                        Job::Read => "/v1/validate",
-                        _ => "/v1/validate?consistency=local",
-                    };
-                    let wish = format!(r#"{{"key":"{key}","token":{token}}}"#);
-                    Box::new(Validate { connection, path, wish }) as Box<dyn Work>
-                }
+            if client.is_task {
+                return Ok(client.lock(Task(self.client.clone())));
+            }
+            let mut connection = HttpConnection::open(self.leader).await?;
+            let Assignment { job, number, .. } = client;
+            let path = match job {
+                Job::OwnKey | Job::OneKey => return Ok(client.lock(Leases(connection))),
                 Job::Batch(size) => {
-                    let keys = (0..size).map(|place| format!("batch/{number}/{place}")).collect();
-                    Box::new(Batch { connection, keys })
+                    let keys = (0..*size).map(|place| format!("batch/{number}/{place}")).collect();
+                    return Ok(Worker::new(Batch { connection, keys }));
                 }
-                _ => return Ok(None),
-            }))
+                Job::ReadLocally => "/v1/validate?consistency=local",
+                _ => "/v1/validate",
+            };
+            let key = format!("read/{job:?}/{number}");
+            let token = calls::acquire(&mut connection, LeaseId::random(), &[&key], TIMES).await?;
+            let request = format!(r#"{{"key":"{key}","token":{token}}}"#);
+            Ok(Worker::new(Validate { connection, path, request }))
         }
         .boxed()
     }
 }
 
-async fn metric(client: &Client, name: &str) -> Option<u64> {
-    let Ok(Reply::Done { body, .. }) = client.metrics().await else { return None };
-    body.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
-}
-
-/// Asks about the token of one live lease.
+/// Validates the token of a live lease.
 struct Validate {
-    connection: Connection,
+    connection: HttpConnection,
     path: &'static str,
-    wish: String,
+    request: String,
 }
 
 impl Work for Validate {
-    fn turn(&mut self) -> BoxFuture<'_, Result<Instant>> {
-        async move {
-            let answer = self.connection.call("POST", self.path, &self.wish).await?;
-            ensure!(answer.status == 200, "validate: {}", answer.status);
-            Ok(Instant::now())
-        }
-        .boxed()
+    async fn turn(&mut self) -> Result<Instant> {
+        self.connection.expect(200, "POST", self.path, &self.request).await?;
+        Ok(Instant::now())
     }
 }
 
 /// Acquires and releases many keys, in one call each.
 struct Batch {
-    connection: Connection,
+    connection: HttpConnection,
     keys: Vec<String>,
 }
 
 impl Work for Batch {
-    fn turn(&mut self) -> BoxFuture<'_, Result<Instant>> {
-        async move {
-            let leases: Vec<_> = self.keys.iter().map(|key| (LeaseId::random(), key)).collect();
-            calls::acquire_many(&mut self.connection, &leases, WISH.ttl_ms).await?;
-            let over = Instant::now();
-            let leases: Vec<_> = leases.into_iter().map(|(lease, _)| lease).collect();
-            calls::release_many(&mut self.connection, &leases).await?;
-            Ok(over)
-        }
-        .boxed()
+    async fn turn(&mut self) -> Result<Instant> {
+        let leases: Vec<_> = self.keys.iter().map(|key| (LeaseId::random(), key)).collect();
+        calls::acquire_many(&mut self.connection, &leases, TIMES.ttl_ms).await?;
+        let over = Instant::now();
+        let leases: Vec<_> = leases.into_iter().map(|(lease, _)| lease).collect();
+        calls::release_many(&mut self.connection, &leases).await?;
+        Ok(over)
     }
 }
 
-/// Who uses the client that programs use.
-struct Task {
-    client: ringfence_client::Client,
-    held: Option<ringfence_client::Lease>,
-}
+/// Uses the Rust client.
+struct Task(ringfence_client::Client);
 
 impl Locker for Task {
-    fn acquire<'a>(&'a mut self, key: &'a str) -> BoxFuture<'a, Result<()>> {
-        async move {
-            let ttl = Duration::from_millis(WISH.ttl_ms);
-            self.held = Some(self.client.lock(key).ttl(ttl).acquire().await?);
-            Ok(())
-        }
-        .boxed()
+    type Held = ringfence_client::Lease;
+
+    async fn acquire(&mut self, key: &str) -> Result<Self::Held> {
+        Ok(self.0.lock(key).ttl(Duration::from_millis(TIMES.ttl_ms)).acquire().await?)
     }
 
-    fn release(&mut self) -> BoxFuture<'_, Result<()>> {
-        async move { Ok(self.held.take().context("nothing is held")?.release().await?) }.boxed()
+    async fn release(&mut self, held: Self::Held) -> Result<()> {
+        Ok(held.release().await?)
     }
 }
 
-struct Leases {
-    connection: Connection,
-    held: Option<LeaseId>,
-}
+/// Uses a connection of its own.
+struct Leases(HttpConnection);
 
 impl Locker for Leases {
-    fn acquire<'a>(&'a mut self, key: &'a str) -> BoxFuture<'a, Result<()>> {
-        async move {
-            let lease = LeaseId::random();
-            calls::acquire(&mut self.connection, lease, &[key], WISH).await?;
-            self.held = Some(lease);
-            Ok(())
-        }
-        .boxed()
+    type Held = LeaseId;
+
+    async fn acquire(&mut self, key: &str) -> Result<LeaseId> {
+        let lease = LeaseId::random();
+        calls::acquire(&mut self.0, lease, &[key], TIMES).await?;
+        Ok(lease)
     }
 
-    fn release(&mut self) -> BoxFuture<'_, Result<()>> {
-        async move {
-            let lease = self.held.take().context("nothing is held")?;
-            calls::release(&mut self.connection, lease).await
-        }
-        .boxed()
+    async fn release(&mut self, held: LeaseId) -> Result<()> {
+        calls::release(&mut self.0, held).await
     }
 }

@@ -1,5 +1,5 @@
-//! Three servers of ZooKeeper, and its lock recipe with the names that Curator gives: an ephemeral node with a number
-//! and a guarded name, made and deleted for each hold.
+//! Three servers of ZooKeeper, and its lock recipe with Curator's names: an ephemeral sequential node with a guarded name,
+//! created and deleted for each hold.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,11 +11,13 @@ use ringfence_harness::ZooKeeperCluster;
 use tokio::sync::OnceCell;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
 
-use crate::service::{Locker, Service, printed};
+use crate::job::{Assignment, Locker};
+use crate::load::Worker;
+use crate::service::{Service, printed};
 
 /// Where the package puts it; its manifest names what else it needs.
 const JAR: &str = "/usr/share/java/zookeeper.jar";
-/// Under which all locks are.
+/// The parent of all locks.
 const LOCKS: &str = "/locks";
 
 pub(super) fn class_path() -> Result<String> {
@@ -32,9 +34,9 @@ pub(crate) struct ZooKeeper {
 
 pub(super) async fn start(class_path: &str) -> Result<ZooKeeper> {
     let cluster = ZooKeeperCluster::start(class_path).await?;
-    let told = cluster.ask("srvr").await;
-    let leads = |told: &Option<String>| told.as_ref().is_some_and(|told| told.contains("Mode: leader"));
-    let leader = told.iter().position(leads).context("no server of ZooKeeper leads")?;
+    let answers = cluster.ask("srvr").await;
+    let leads = |answer: &Option<String>| answer.as_ref().is_some_and(|it| it.contains("Mode: leader"));
+    let leader = answers.iter().position(leads).context("no server of ZooKeeper leads")?;
     let leader = cluster.addresses()[leader];
     let client = Client::connect(&leader.to_string()).await?;
     client.create(LOCKS, b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
@@ -54,60 +56,47 @@ impl Service for ZooKeeper {
 
     fn flushes(&self) -> BoxFuture<'_, Option<u64>> {
         async move {
-            let told = self.cluster.ask("mntr").await;
-            let count = |told: Option<String>| {
+            let count = |answer: Option<String>| {
                 let count = |line: &str| line.strip_prefix("zk_cnt_fsynctime")?.trim().parse::<f64>().ok();
-                told?.lines().find_map(count)
+                answer?.lines().find_map(count)
             };
-            told.into_iter().map(count).sum::<Option<f64>>().map(|all| all as u64)
+            let answers = self.cluster.ask("mntr").await;
+            answers.into_iter().map(count).sum::<Option<f64>>().map(|all| all as u64)
         }
         .boxed()
     }
 
-    fn locker(&self) -> BoxFuture<'_, Result<Box<dyn Locker>>> {
+    fn worker<'a>(&'a self, client: &'a Assignment) -> BoxFuture<'a, Result<Worker>> {
         async move {
-            let client = self.connect().await?;
-            Ok(Box::new(Session { client, held: None }) as Box<dyn Locker>)
-        }
-        .boxed()
-    }
-
-    fn task(&self) -> BoxFuture<'_, Result<Option<Box<dyn Locker>>>> {
-        async move {
-            let client = self.shared.get_or_try_init(|| self.connect()).await?.clone();
-            Ok(Some(Box::new(Session { client, held: None }) as Box<dyn Locker>))
+            let session = match client.is_task {
+                true => self.shared.get_or_try_init(|| self.connect()).await?.clone(),
+                false => self.connect().await?,
+            };
+            Ok(client.lock(Session(session)))
         }
         .boxed()
     }
 }
 
-struct Session {
-    client: Client,
-    /// The path of its node.
-    held: Option<String>,
-}
+struct Session(Client);
 
 impl Locker for Session {
-    fn acquire<'a>(&'a mut self, key: &'a str) -> BoxFuture<'a, Result<()>> {
-        async move {
-            let dir = format!("{LOCKS}/{}", key.replace('/', "-"));
-            let prefix = LockPrefix::new_curator(&dir, "lock-")?;
-            let parents = CreateMode::Container.with_acls(Acls::anyone_all());
-            let options = LockOptions::new(Acls::anyone_all()).with_ancestor_options(parents)?;
-            let lock = self.client.lock(prefix, b"", options).await?;
-            self.held = Some(lock.lock_path().to_owned());
-            // Dropped, it would delete its node as well, and tell nobody when.
-            std::mem::forget(lock);
-            Ok(())
-        }
-        .boxed()
+    /// The path of its node.
+    type Held = String;
+
+    async fn acquire(&mut self, key: &str) -> Result<String> {
+        let dir = format!("{LOCKS}/{}", key.replace('/', "-"));
+        let prefix = LockPrefix::new_curator(&dir, "lock-")?;
+        let parents = CreateMode::Container.with_acls(Acls::anyone_all());
+        let options = LockOptions::new(Acls::anyone_all()).with_ancestor_options(parents)?;
+        let lock = self.0.lock(prefix, b"", options).await?;
+        let node = lock.lock_path().to_owned();
+        // Dropping it would delete the node in the background, at an unknown time.
+        std::mem::forget(lock);
+        Ok(node)
     }
 
-    fn release(&mut self) -> BoxFuture<'_, Result<()>> {
-        async move {
-            let node = self.held.take().context("nothing is held")?;
-            Ok(self.client.delete(&node, None).await?)
-        }
-        .boxed()
+    async fn release(&mut self, node: String) -> Result<()> {
+        Ok(self.0.delete(&node, None).await?)
     }
 }

@@ -3,6 +3,8 @@
 use ringfence_wire::{Grant, Problem, ProblemKind, Waiting};
 use serde::Deserialize;
 
+use crate::Error;
+
 /// A definite answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply<T> {
@@ -96,8 +98,11 @@ impl<T> Reply<T> {
     }
 }
 
-/// For tests: the answer that was expected, or a panic that shows what came instead.
+/// The expected answer, or an error or a panic that shows what came instead.
 pub trait Answered<T> {
+    /// The body of a 2xx, or an error.
+    fn success(self) -> Result<T, Error>;
+
     /// The body of a 2xx.
     ///
     /// # Panics
@@ -118,6 +123,13 @@ pub trait Answered<T> {
 }
 
 impl<T: std::fmt::Debug> Answered<T> for Called<T> {
+    fn success(self) -> Result<T, Error> {
+        match self? {
+            Reply::Done { body, .. } => Ok(body),
+            Reply::Refused(problem) => Err(Error::Refused(problem)),
+        }
+    }
+
     #[track_caller]
     fn done(self) -> T {
         match self {

@@ -53,6 +53,11 @@ impl Client {
         Self { connections: Arc::new(self.connections.apart()), timeout: self.timeout }
     }
 
+    /// The address of the node.
+    pub fn address(&self) -> SocketAddr {
+        self.connections.address()
+    }
+
     /// The same, as seen from inside `namespace`.
     pub(crate) fn inside(namespace: &Arc<Namespace>, address: SocketAddr) -> Self {
         Self { connections: Arc::new(Connections::inside(namespace, address)), timeout: TIMEOUT }
@@ -210,6 +215,12 @@ impl Client {
         typed(answer, |answer| Ok(String::from_utf8_lossy(&answer.body).into_owned()))
     }
 
+    /// The value of one series of `GET /metrics`; `None` where it is not listed.
+    pub async fn metric(&self, series: &str) -> Result<Option<f64>, Failure> {
+        let answer = self.send(Method::GET, "/metrics", Bytes::new(), self.timeout).await?;
+        Ok(metric(&String::from_utf8_lossy(&answer.body), series))
+    }
+
     /// Whether `GET /readyz` says yes.
     pub async fn is_ready(&self) -> bool {
         let answer = self.send(Method::GET, "/readyz", Bytes::new(), self.timeout).await;
@@ -261,6 +272,11 @@ fn from_json<T: DeserializeOwned>(answer: RawAnswer) -> Called<T> {
 
 fn nothing(answer: RawAnswer) -> Called<()> {
     typed(answer, |_| Ok(()))
+}
+
+/// The value of one series in a Prometheus exposition, named with its labels: `up{job="a"}`.
+pub fn metric(exposition: &str, series: &str) -> Option<f64> {
+    exposition.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 /// Sorts an answer by what it says of the request's fate.

@@ -69,7 +69,7 @@ impl Connections {
         *self.address.lock().expect("no panic while the address is locked") = address;
     }
 
-    fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         *self.address.lock().expect("no panic while the address is locked")
     }
 

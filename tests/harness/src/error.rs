@@ -2,6 +2,8 @@ use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use ringfence_wire::Problem;
+
 /// Why the harness cannot do what it was told.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -37,6 +39,9 @@ pub enum Error {
     /// A node answered against the contract.
     #[error(transparent)]
     Answer(#[from] crate::Failure),
+    /// A node refused a call that had to succeed.
+    #[error("refused: {}", .0.detail)]
+    Refused(Box<Problem>),
     /// Something did not come about.
     #[error("not within {within:?}: {what}")]
     Timeout {

@@ -60,6 +60,11 @@ impl EtcdCluster {
         [0, 1, 2].map(|id| self.loopback.at(CLIENTS + id))
     }
 
+    /// A client of each server's HTTP.
+    pub fn clients(&self) -> [Client; 3] {
+        self.addresses().map(Client::new)
+    }
+
     /// The processes.
     pub fn pids(&self) -> Vec<u32> {
         self.processes.iter().map(Process::pid).collect()

@@ -3,6 +3,7 @@
 //! ```text
 //!  Cluster ──▶ Node ──▶ process ──▶ ringfence serve       signals, exit codes, log files
 //!                └────▶ Client ──▶ connection ──HTTP──▶   typed calls
+//!  HttpConnection                         untyped calls at the least CPU, for load generators
 //!  Load ──▶ Client, many of them          remembers what it was answered; Known::check: is it still true?
 //!  Disk, Injection                        full disks, power cuts, system calls that fail or take long
 //!  Clocks                                 clocks that are off, and jump
@@ -36,6 +37,7 @@ mod disk;
 mod error;
 mod etcd_cluster;
 mod holder;
+mod http;
 mod known;
 mod load;
 mod loopback;
@@ -63,7 +65,7 @@ mod zookeeper_cluster;
 pub use answer::{Acquired, Answered, Called, Failure, Fate, LeaseView, Reply};
 pub use browser::Browser;
 pub use churn::{Kept, churn};
-pub use client::{Client, Consistency};
+pub use client::{Client, Consistency, metric};
 pub use clocks::{Clocks, clock_is_off};
 pub use cluster::{Builder, Cluster};
 pub use connection::RawAnswer;
@@ -71,6 +73,7 @@ pub use disk::{Disk, cut_power, may_mount};
 pub use error::Error;
 pub use etcd_cluster::EtcdCluster;
 pub use holder::Holder;
+pub use http::{HttpAnswer, HttpConnection};
 pub use known::Known;
 pub use load::Load;
 pub use network::Network;

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::namespace::Namespace;
 use crate::process::Process;
-use crate::{Client, Ended, Error, until};
+use crate::{Client, Ended, Error, Failure, until};
 
 /// How long a node may take to be ready: it has to find the others and elect a leader, on a busy machine.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -130,6 +130,11 @@ impl Node {
     /// A client of it. Its connections are shared with every other such client.
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// The value of one series of its metrics; `None` where it is not listed.
+    pub async fn metric(&self, series: &str) -> Result<Option<f64>, Failure> {
+        self.client.metric(series).await
     }
 
     /// The id of its process, while that runs or is stopped.

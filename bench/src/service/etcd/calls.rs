@@ -1,9 +1,9 @@
-//! The few calls of etcd's API that are measured, with the fields of them that are used. Names and numbers are those of
-//! etcd's `rpc.proto`, `kv.proto` and `v3lock.proto`.
+//! The measured calls of etcd's API, with the fields that they use. Names and numbers are those of etcd's `rpc.proto`,
+//! `kv.proto` and `v3lock.proto`.
 
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use http::uri::PathAndQuery;
 use prost::{Message, Oneof};
 use tonic::Request;
@@ -31,20 +31,14 @@ impl Client {
         Ok(self.0.unary(Request::new(request), path, ProstCodec::default()).await?.into_inner())
     }
 
-    /// Whether the server that is asked leads.
-    pub(super) async fn leads(&mut self) -> Result<bool> {
-        let status: StatusResponse = self.call("/etcdserverpb.Maintenance/Status", Empty {}).await?;
-        Ok(status.header.context("a status has a header")?.member_id == status.leader)
-    }
-
-    /// Its id.
+    /// Returns the lease's id.
     pub(super) async fn grant_lease(&mut self, ttl_s: i64) -> Result<i64> {
         let granted: LeaseGrant =
             self.call("/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest { ttl_s, id: 0 }).await?;
         Ok(granted.id)
     }
 
-    /// Waits for the lock; gives the key by which it is held.
+    /// Waits for the lock and returns the key that it is held by.
     pub(super) async fn lock(&mut self, name: &str, lease: i64) -> Result<Vec<u8>> {
         let request = LockRequest { name: name.into(), lease };
         let locked: LockResponse = self.call("/v3lockpb.Lock/Lock", request).await?;
@@ -52,10 +46,10 @@ impl Client {
     }
 
     pub(super) async fn unlock(&mut self, key: Vec<u8>) -> Result<()> {
-        self.call::<_, Empty>("/v3lockpb.Lock/Unlock", UnlockRequest { key }).await.map(drop)
+        self.call::<_, Empty>("/v3lockpb.Lock/Unlock", KeyRequest { key }).await.map(drop)
     }
 
-    /// Makes the key, unless there is one; tells whether it did.
+    /// Creates the key; false where it exists.
     pub(super) async fn create(&mut self, key: &str, lease: i64) -> Result<bool> {
         let is_missing =
             Compare { result: EQUAL, target: CREATE, key: key.into(), created: Some(Created::At(0)) };
@@ -66,10 +60,10 @@ impl Client {
     }
 
     pub(super) async fn delete(&mut self, key: Vec<u8>) -> Result<()> {
-        self.call::<_, Empty>("/etcdserverpb.KV/DeleteRange", DeleteRequest { key }).await.map(drop)
+        self.call::<_, Empty>("/etcdserverpb.KV/DeleteRange", KeyRequest { key }).await.map(drop)
     }
 
-    /// How many values a read of the key gives.
+    /// How many values the key has.
     pub(super) async fn get(&mut self, key: &str, linearizable: bool) -> Result<i64> {
         let request = RangeRequest { key: key.into(), serializable: !linearizable };
         let read: RangeResponse = self.call("/etcdserverpb.KV/Range", request).await?;
@@ -81,23 +75,9 @@ impl Client {
 const EQUAL: i32 = 0;
 const CREATE: i32 = 1;
 
-/// A message of which nothing is sent, or read.
+/// An answer that is not read.
 #[derive(Clone, Copy, PartialEq, Message)]
 struct Empty {}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-struct ResponseHeader {
-    #[prost(uint64, tag = "2")]
-    member_id: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-struct StatusResponse {
-    #[prost(message, optional, tag = "1")]
-    header: Option<ResponseHeader>,
-    #[prost(uint64, tag = "4")]
-    leader: u64,
-}
 
 #[derive(Clone, Copy, PartialEq, Message)]
 struct LeaseGrantRequest {
@@ -127,8 +107,9 @@ struct LockResponse {
     key: Vec<u8>,
 }
 
+/// `UnlockRequest` and `DeleteRangeRequest`.
 #[derive(Clone, PartialEq, Message)]
-struct UnlockRequest {
+struct KeyRequest {
     #[prost(bytes = "vec", tag = "1")]
     key: Vec<u8>,
 }
@@ -145,7 +126,7 @@ struct Compare {
     created: Option<Created>,
 }
 
-/// The revision at which a key was made: 0 if there is none.
+/// The revision that created a key: 0 if it does not exist.
 #[derive(Clone, Copy, PartialEq, Oneof)]
 enum Created {
     #[prost(int64, tag = "5")]
@@ -180,12 +161,6 @@ struct TxnRequest {
 struct TxnResponse {
     #[prost(bool, tag = "2")]
     succeeded: bool,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct DeleteRequest {
-    #[prost(bytes = "vec", tag = "1")]
-    key: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -1,0 +1,53 @@
+//! Command-line arguments that several commands share.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+
+/// Accepts 1 to 65,535.
+pub(crate) fn count() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=u64::from(u16::MAX))
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Program {
+    /// The program under test [default: the one built beside this]
+    #[arg(long)]
+    program: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Repeats {
+    /// How often to measure each
+    #[arg(long, default_value_t = 5, value_parser = count())]
+    pub(crate) rounds: usize,
+    /// How many seconds each measurement takes
+    #[arg(long, default_value_t = 4, value_parser = count())]
+    seconds: usize,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Output {
+    /// Write all figures to this file as JSON
+    #[arg(long)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+impl Program {
+    /// Its absolute path: nodes run in other directories.
+    pub(crate) fn path(&self) -> Result<PathBuf> {
+        let beside = || Ok(std::env::current_exe()?.with_file_name("ringfence"));
+        let program = self.program.clone().map_or_else(beside, anyhow::Ok)?;
+        ensure!(program.exists(), "{} is missing: build it, or pass --program", program.display());
+        Ok(std::path::absolute(program)?)
+    }
+}
+
+impl Repeats {
+    pub(crate) fn time(&self) -> Duration {
+        Duration::from_secs(self.seconds as u64)
+    }
+}
