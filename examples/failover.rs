@@ -3,7 +3,7 @@
 //! ```text
 //! cargo build --release && cargo run --release --example failover
 //! ```
-//! Three nodes on this machine, each in a network of its own where that can be had (root); else none is cut off.
+//! Three nodes on this machine, each in a network of its own where that is allowed (root); otherwise none is cut off.
 
 // A measurement that fails has nothing better to do than to say where.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -11,13 +11,11 @@
 use std::time::{Duration, Instant};
 
 use ringfence_harness::{
-    Acquired, Answered, Builder, Client, Cluster, Network, Node, definite, try_once, wait_for,
+    Acquired, Answered, Builder, Client, Cluster, Network, Node, granted, try_once, wait_for,
 };
 use ringfence_wire::{AcquireRequest, LeaseId, Ttl};
 
 const ROUNDS: usize = 20;
-/// Bounds what should take far less.
-const SOON: Duration = Duration::from_secs(30);
 
 fn main() {
     let program = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().join("ringfence");
@@ -88,8 +86,8 @@ async fn measure(builder: Builder) {
         let name = format!("late/{round}");
         let second = Ttl::from_ms(1_000).unwrap();
         let sent = Instant::now();
-        let wish = AcquireRequest { ttl_ms: second, ..try_once(&name) };
-        assert!(matches!(client.acquire(LeaseId::random(), &wish).await.done(), Acquired::Granted(_)));
+        let request = AcquireRequest { ttl_ms: second, ..try_once(&name) };
+        assert!(matches!(client.acquire(LeaseId::random(), &request).await.done(), Acquired::Granted(_)));
         let next = client.acquire(LeaseId::random(), &wait_for(&name, 10_000)).await.done();
         assert!(matches!(next, Acquired::Granted(_)), "{next:?}");
         (sent.elapsed() - Duration::from_secs(1)).as_secs_f64() * 1e3
@@ -106,7 +104,7 @@ async fn row(name: &str, mut once: impl AsyncFnMut(usize) -> f64) {
     println!("{name:<56} {:>8.2} {:>8.2} {:>8.2}", values[ROUNDS / 2], values[0], values[ROUNDS - 1]);
 }
 
-/// Waits until all is well; the leader, and another node.
+/// Waits until the cluster is ready; returns the leader and another node.
 async fn roles(cluster: &Cluster) -> (&Node, &Node) {
     cluster.ready().await.unwrap();
     let leader = cluster.leader().await.unwrap();
@@ -116,8 +114,6 @@ async fn roles(cluster: &Cluster) -> (&Node, &Node) {
 /// The seconds until a new lease is granted.
 async fn next_grant(client: &Client) -> f64 {
     let begun = Instant::now();
-    let (lease, wish) = (LeaseId::random(), try_once(&format!("failover/{}", LeaseId::random())));
-    let reply = definite(SOON, || client.acquire(lease, &wish)).await.unwrap();
-    assert!(matches!(Ok(reply).done(), Acquired::Granted(_) | Acquired::Standing(_)));
+    granted(client, LeaseId::random(), &try_once(&format!("failover/{}", LeaseId::random()))).await;
     begun.elapsed().as_secs_f64()
 }

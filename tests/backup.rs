@@ -21,8 +21,8 @@ fn cluster(first_revision: u64) -> Builder {
 }
 
 async fn take(client: &Client) -> Token {
-    let (id, wish) = (LeaseId::random(), try_once("a"));
-    match Ok(definite(SOON, || client.acquire(id, &wish)).await.unwrap()).done() {
+    let (id, request) = (LeaseId::random(), try_once("a"));
+    match Ok(definite(SOON, || client.acquire(id, &request)).await.unwrap()).done() {
         Acquired::Granted(grant) => grant.token,
         other => panic!("not granted: {other:?}"),
     }

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringfence_harness::{Acquired, Answered, Cluster, Load, Node, Reply, definite, try_once, until};
+use ringfence_harness::{Answered, Cluster, Load, Node, granted, try_once, until};
 use ringfence_wire::{LeaseId, Token};
 
 /// Bounds what should take far less.
@@ -26,16 +26,16 @@ async fn a_node_with_a_flipped_bit_in_its_log_refuses_to_start_and_the_others_go
         load.more(100).await.unwrap();
         let leader = cluster.leader().await.unwrap();
         let victim = if victim_leads { leader } else { cluster.others(leader.id()).next().unwrap() };
-        let mut granted = Vec::new();
+        let mut leases = Vec::new();
         for number in 0..LEASES {
             let (lease, name) = (LeaseId::random(), format!("damaged/{victim_leads}/{number}"));
             let token = token(&cluster, victim, lease, &name).await;
-            granted.push((lease, name, token));
+            leases.push((lease, name, token));
         }
         load.more(100).await.unwrap();
         victim.kill().unwrap();
 
-        let (file, at) = find(&victim.data().join("log"), granted.iter().map(|(_, name, _)| name.as_bytes()));
+        let (file, at) = find(&victim.data().join("log"), leases.iter().map(|(_, name, _)| name.as_bytes()));
         flip(&file, at);
         let refused = victim.start_in_vain().await.unwrap();
         assert_eq!(refused.status.code(), Some(1), "{}", refused.output);
@@ -55,7 +55,7 @@ async fn a_node_with_a_flipped_bit_in_its_log_refuses_to_start_and_the_others_go
         flip(&file, at);
         victim.start().unwrap();
         cluster.ready().await.unwrap();
-        for (lease, name, token) in &granted {
+        for (lease, name, token) in &leases {
             assert_eq!(self::token(&cluster, victim, *lease, name).await, *token);
         }
     }
@@ -70,11 +70,8 @@ async fn a_node_with_a_flipped_bit_in_its_log_refuses_to_start_and_the_others_go
 
 /// The token under which the lease is granted.
 async fn token(cluster: &Cluster, victim: &Node, lease: LeaseId, name: &str) -> Token {
-    let (client, wish) = (cluster.others(victim.id()).next().unwrap().client(), try_once(name));
-    match definite(SOON, || client.acquire(lease, &wish)).await.unwrap() {
-        Reply::Done { body: Acquired::Granted(grant) | Acquired::Standing(grant), .. } => grant.token,
-        other => panic!("{other:?}"),
-    }
+    let client = cluster.others(victim.id()).next().unwrap().client();
+    granted(&client, lease, &try_once(name)).await.token
 }
 
 /// Where in a log one of these names is. Some may be in two sectors, with the head of the second in between.

@@ -41,8 +41,8 @@ async fn silent_connections_stop_no_node_however_low_its_limit_of_descriptors() 
     let mut silent: Vec<TcpStream> = (0..SILENT).flat_map(connect).collect();
     for number in 0..WRITES {
         let node = &cluster.nodes()[number as usize % 3];
-        let (client, lease, wish) = (node.client(), LeaseId::random(), large(number));
-        definite(SOON, || client.acquire(lease, &wish)).await.unwrap();
+        let (client, lease, request) = (node.client(), LeaseId::random(), large(number));
+        definite(SOON, || client.acquire(lease, &request)).await.unwrap();
         definite(SOON, || client.release(lease)).await.unwrap();
         // They come again.
         silent.remove(0);

@@ -90,8 +90,8 @@ async fn the_nodes_of_dev_end_with_it_after_any_signal() {
         assert_eq!(dev.nodes.len(), 3);
         for (number, &(address, pid)) in dev.nodes.iter().enumerate() {
             assert!(is_alive(pid));
-            let wish = try_once(&format!("dev/{number}"));
-            let acquired = Client::new(address).acquire(LeaseId::random(), &wish).await.done();
+            let request = try_once(&format!("dev/{number}"));
+            let acquired = Client::new(address).acquire(LeaseId::random(), &request).await.done();
             assert!(matches!(acquired, Acquired::Granted(_)));
         }
         dev.ends_with(signal);

@@ -30,9 +30,9 @@ async fn it_stops_and_comes_back(victim_leads: bool) {
         let _failing = Injection::start(victim, "fdatasync", "error=EIO:when=1").await.unwrap();
         assert_eq!(victim.ends().await.unwrap().code(), Some(1));
         let log = victim.log().split_off(before);
-        let (last, file) = (log.lines().last().unwrap(), format!("{}/log/", victim.data().display()));
-        assert!(last.starts_with("ringfence: the node failed"), "{last}");
-        assert!(last.contains(&file) && last.ends_with(".wal: Input/output error (os error 5)"), "{last}");
+        let why = log.lines().find(|line| line.starts_with("ringfence: the node failed"));
+        let (why, file) = (why.unwrap_or_else(|| panic!("{log}")), format!("{}/log/", victim.data().display()));
+        assert!(why.contains(&file) && why.ends_with(".wal: Input/output error (os error 5)"), "{why}");
         load.more(200).await.unwrap();
         victim.start().unwrap();
         cluster.ready().await.unwrap();
@@ -82,9 +82,9 @@ async fn nothing_is_acknowledged_before_its_sync_though_it_was_written_past_the_
     }
     for node in cluster.nodes() {
         let (client, lease) = (node.client(), LeaseId::random());
-        let wish = try_once(&format!("slow/{}", node.id()));
+        let request = try_once(&format!("slow/{}", node.id()));
         let asked = Instant::now();
-        let acquired = Ok(definite(SOON, || client.acquire(lease, &wish)).await.unwrap()).done();
+        let acquired = Ok(definite(SOON, || client.acquire(lease, &request)).await.unwrap()).done();
         assert!(asked.elapsed() >= SLOW, "acquired after {:?}", asked.elapsed());
         assert!(acquired.grant().is_some());
         let asked = Instant::now();

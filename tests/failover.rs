@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use ringfence_harness::{
     Acquired, Answered, Builder, Called, Client, Cluster, Consistency, Fate, LeaseView, Load, Node, Reply,
-    definite, key, try_once, until, wait_for,
+    definite, granted, key, queued, try_once, until, wait_for,
 };
 use ringfence_wire::{AcquireRequest, Grant, LeaseId, ProblemKind, Ttl};
 use tokio::task::JoinHandle;
@@ -29,14 +29,14 @@ async fn a_killed_leader_takes_no_grant_and_no_place_with_it() {
         let mut grants = Vec::new();
         for (held, node) in cluster.nodes().iter().cycle().take(6).enumerate() {
             let lease = LeaseId::random();
-            grants.push((lease, name(held), grant_of(&node.client(), lease, &try_once(&name(held))).await));
+            grants.push((lease, name(held), granted(&node.client(), lease, &try_once(&name(held))).await));
         }
         let mut waiters = Vec::new();
         for place in 0..6 {
             let (lease, client) = (LeaseId::random(), cluster.nodes()[place % 3].client());
             // Asked once: what comes of it does not matter, its place does.
-            let wish = wait_for(&name(0), 60_000);
-            tokio::spawn(async move { client.acquire(lease, &wish).await });
+            let request = wait_for(&name(0), 60_000);
+            tokio::spawn(async move { client.acquire(lease, &request).await });
             queued(&others[0].client(), &name(0), place + 1).await;
             waiters.push(lease);
         }
@@ -44,7 +44,7 @@ async fn a_killed_leader_takes_no_grant_and_no_place_with_it() {
         leader.kill().unwrap();
         for (lease, name, grant) in &grants {
             for node in &others {
-                let repeat = grant_of(&node.client(), *lease, &try_once(name)).await;
+                let repeat = granted(&node.client(), *lease, &try_once(name)).await;
                 assert_eq!((repeat.token, &repeat.keys), (grant.token, &grant.keys));
             }
         }
@@ -73,20 +73,20 @@ async fn a_waiter_that_keeps_its_place_finds_it_under_the_next_leader() {
     let leader = cluster.leader().await.unwrap();
     let client = cluster.others(leader.id()).next().unwrap().client();
     let (held, kept, later) = (LeaseId::random(), LeaseId::random(), LeaseId::random());
-    grant_of(&client, held, &try_once("kept")).await;
-    let wish = AcquireRequest { keep_place: true, ..wait_for("kept", 200) };
-    assert!(matches!(leader.client().acquire(kept, &wish).await.done(), Acquired::Waiting(_)));
+    granted(&client, held, &try_once("kept")).await;
+    let request = AcquireRequest { keep_place: true, ..wait_for("kept", 200) };
+    assert!(matches!(leader.client().acquire(kept, &request).await.done(), Acquired::Waiting(_)));
     assert!(
-        matches!(client.acquire(later, &wish).await.done(), Acquired::Waiting(place) if place.ahead == 1)
+        matches!(client.acquire(later, &request).await.done(), Acquired::Waiting(place) if place.ahead == 1)
     );
     leader.kill().unwrap();
     for (lease, ahead) in [(later, 1), (kept, 0)] {
-        let repeat = definite(SOON, || client.acquire(lease, &wish)).await.unwrap();
+        let repeat = definite(SOON, || client.acquire(lease, &request)).await.unwrap();
         let Reply::Done { body: Acquired::Waiting(place), .. } = repeat else { panic!("{repeat:?}") };
         assert_eq!(place.ahead, ahead);
     }
     release(&client, held).await;
-    assert!(matches!(client.acquire(kept, &wish).await.done(), Acquired::Standing(_)));
+    assert!(matches!(client.acquire(kept, &request).await.done(), Acquired::Standing(_)));
 }
 
 #[tokio::test]
@@ -97,8 +97,8 @@ async fn renewals_keep_a_lease_alive_while_the_leader_is_killed() {
     let lease = LeaseId::random();
     let ttl = Duration::from_secs(6);
     let ttl_ms = Ttl::from_ms(ttl.as_millis() as u32).unwrap();
-    let wish = AcquireRequest { ttl_ms, ..try_once("renewed") };
-    let grant = grant_of(&client, lease, &wish).await;
+    let request = AcquireRequest { ttl_ms, ..try_once("renewed") };
+    let grant = granted(&client, lease, &request).await;
     let mut killed = false;
     let began = Instant::now();
     while began.elapsed() < 2 * ttl {
@@ -119,12 +119,12 @@ async fn a_leader_that_is_told_to_stop_hands_over_and_loses_nothing() {
     let leader = cluster.leader().await.unwrap();
     let other = cluster.others(leader.id()).next().unwrap().client();
     let (held, waits, keeps) = (LeaseId::random(), LeaseId::random(), LeaseId::random());
-    let grant = grant_of(&leader.client(), held, &try_once("stopped")).await;
-    let wish = wait_for("stopped", 60_000);
-    let keeping = AcquireRequest { keep_place: true, ..wish.clone() };
-    let asked = [(waits, wish.clone()), (keeps, keeping.clone())].map(|(lease, wish)| {
+    let grant = granted(&leader.client(), held, &try_once("stopped")).await;
+    let request = wait_for("stopped", 60_000);
+    let keeping = AcquireRequest { keep_place: true, ..request.clone() };
+    let asked = [(waits, request.clone()), (keeps, keeping.clone())].map(|(lease, request)| {
         let client = leader.client();
-        tokio::spawn(async move { client.acquire(lease, &wish).await })
+        tokio::spawn(async move { client.acquire(lease, &request).await })
     });
     queued(&other, "stopped", 2).await;
 
@@ -139,13 +139,13 @@ async fn a_leader_that_is_told_to_stop_hands_over_and_loses_nothing() {
     assert_eq!((failure.fate, failure.status()), (Fate::Unknown, Some(504)), "{failure}");
     assert!(matches!(kept.await.unwrap().done(), Acquired::Waiting(_)));
 
-    let repeat = grant_of(&other, held, &try_once("stopped")).await;
+    let repeat = granted(&other, held, &try_once("stopped")).await;
     assert_eq!(repeat.token, grant.token);
     queued(&other, "stopped", 2).await;
     let found = [waits, keeps].map(|lease| {
         let client = other.clone();
         tokio::spawn(async move {
-            let grant = grant_of(&client, lease, &wait_for("stopped", 60_000)).await;
+            let grant = granted(&client, lease, &wait_for("stopped", 60_000)).await;
             release(&client, lease).await;
             grant
         })
@@ -214,8 +214,8 @@ async fn refuses_all(node: &Node, held: LeaseId, grant: &Grant) -> Vec<LeaseId> 
     let acquires = join_all(tried.iter().enumerate().map(|(index, &lease)| {
         let client = &client;
         async move {
-            let wish = if index % 2 == 0 { try_once("free") } else { wait_for("free", 2_000) };
-            (lease, client.acquire(lease, &wish).await)
+            let request = if index % 2 == 0 { try_once("free") } else { wait_for("free", 2_000) };
+            (lease, client.acquire(lease, &request).await)
         }
     }));
     let ((), (), acquired) = tokio::join!(reads, writes, acquires);
@@ -249,7 +249,7 @@ async fn answers_locally(node: &Node, held: LeaseId, grant: &Grant) {
 async fn a_minority(halt: impl Fn(&Node), back: impl Fn(&Node)) {
     let cluster = cluster().start().await.unwrap();
     let held = LeaseId::random();
-    let grant = grant_of(&cluster.node(1).client(), held, &try_once("minority")).await;
+    let grant = granted(&cluster.node(1).client(), held, &try_once("minority")).await;
     for leader_is_left in [true, false] {
         let leader = cluster.leader().await.unwrap();
         let left = if leader_is_left { leader } else { cluster.others(leader.id()).next().unwrap() };
@@ -263,7 +263,7 @@ async fn a_minority(halt: impl Fn(&Node), back: impl Fn(&Node)) {
         cluster.others(left.id()).for_each(&back);
         cluster.ready().await.unwrap();
         for node in cluster.nodes() {
-            assert_eq!(grant_of(&node.client(), held, &try_once("minority")).await.token, grant.token);
+            assert_eq!(granted(&node.client(), held, &try_once("minority")).await.token, grant.token);
             for &lease in &not_done {
                 node.client()
                     .lease(lease, Consistency::Linearizable)
@@ -288,15 +288,15 @@ async fn one_of_three_nodes_refuses_while_the_others_are_stopped() {
 async fn five_nodes_go_on_without_two_but_not_without_three() {
     let cluster = cluster().nodes(5).start().await.unwrap();
     let held = LeaseId::random();
-    let grant = grant_of(&cluster.node(1).client(), held, &try_once("minority")).await;
+    let grant = granted(&cluster.node(1).client(), held, &try_once("minority")).await;
     let leader = cluster.leader().await.unwrap();
     let followers: Vec<&Node> = cluster.others(leader.id()).collect();
     leader.kill().unwrap();
     followers[0].kill().unwrap();
     for node in &followers[1..] {
-        assert_eq!(grant_of(&node.client(), held, &try_once("minority")).await.token, grant.token);
+        assert_eq!(granted(&node.client(), held, &try_once("minority")).await.token, grant.token);
         let name = format!("three/{}", node.id());
-        let next = grant_of(&node.client(), LeaseId::random(), &try_once(&name)).await;
+        let next = granted(&node.client(), LeaseId::random(), &try_once(&name)).await;
         assert!(next.token > grant.token);
     }
     followers[1].kill().unwrap();
@@ -304,38 +304,21 @@ async fn five_nodes_go_on_without_two_but_not_without_three() {
     answers_locally(followers[3], held, &grant).await;
     leader.start().unwrap();
     for node in cluster.running() {
-        assert_eq!(grant_of(&node.client(), held, &try_once("minority")).await.token, grant.token);
+        assert_eq!(granted(&node.client(), held, &try_once("minority")).await.token, grant.token);
         let name = format!("again/{}", node.id());
-        grant_of(&node.client(), LeaseId::random(), &try_once(&name)).await;
-    }
-}
-
-/// An acquire that must end in a grant; one without a definite answer is repeated.
-async fn grant_of(client: &Client, lease: LeaseId, wish: &AcquireRequest) -> Grant {
-    match definite(Duration::from_secs(90), || client.acquire(lease, wish)).await.unwrap() {
-        Reply::Done { body, .. } => body.grant().expect("a grant, not a place"),
-        Reply::Refused(problem) => panic!("{problem:?}"),
+        granted(&node.client(), LeaseId::random(), &try_once(&name)).await;
     }
 }
 
 /// A waiter that asks again whenever its node fails it.
 fn wait_at(client: &Client, lease: LeaseId, name: &str) -> JoinHandle<Grant> {
-    let (client, wish) = (client.clone(), wait_for(name, 60_000));
-    tokio::spawn(async move { grant_of(&client, lease, &wish).await })
+    let (client, request) = (client.clone(), wait_for(name, 60_000));
+    tokio::spawn(async move { granted(&client, lease, &request).await })
 }
 
 async fn release(client: &Client, lease: LeaseId) {
     let released = definite(SOON, || client.release(lease)).await.unwrap();
     assert_eq!(released.status(), 204);
-}
-
-/// Waits until so many wait for the key.
-async fn queued(client: &Client, name: &str, count: usize) {
-    let look = || async {
-        let view = client.key(&key(name), Consistency::Linearizable).await;
-        matches!(view, Ok(Reply::Done { body, .. }) if body.waiters.len() == count).then_some(())
-    };
-    until(SOON, format!("{count} wait for {name}"), look).await.unwrap();
 }
 
 fn unit<T>(answer: Called<T>) -> Called<()> {

@@ -28,9 +28,9 @@ async fn is_one_cluster(cluster: &Cluster) {
     assert_eq!(ids.len(), 1, "{ids:?}");
     let mut tokens = BTreeSet::new();
     for node in cluster.nodes() {
-        let (lease, wish) = (LeaseId::random(), try_once(&format!("founded/{}", node.id())));
+        let (lease, request) = (LeaseId::random(), try_once(&format!("founded/{}", node.id())));
         let client = node.client();
-        let reply = definite(SOON, || client.acquire(lease, &wish)).await.unwrap();
+        let reply = definite(SOON, || client.acquire(lease, &request)).await.unwrap();
         let Acquired::Granted(grant) = Ok(reply).done() else { panic!("not granted") };
         assert!(tokens.insert(grant.token), "{tokens:?}");
     }
@@ -78,8 +78,8 @@ async fn no_cluster_is_founded_while_a_member_is_missing() {
 #[tokio::test]
 async fn nodes_that_are_all_told_to_stop_at_once_do_so_and_begin_again() {
     let cluster = cluster().start().await.unwrap();
-    let (lease, wish) = (LeaseId::random(), try_once("kept"));
-    let Acquired::Granted(grant) = cluster.node(1).client().acquire(lease, &wish).await.done() else {
+    let (lease, request) = (LeaseId::random(), try_once("kept"));
+    let Acquired::Granted(grant) = cluster.node(1).client().acquire(lease, &request).await.done() else {
         panic!()
     };
     let stopped = cluster.nodes().iter().map(|node| async { (node.id(), node.terminate().await.unwrap()) });
@@ -88,6 +88,6 @@ async fn nodes_that_are_all_told_to_stop_at_once_do_so_and_begin_again() {
     }
     cluster.start_all().unwrap();
     is_one_cluster(&cluster).await;
-    let repeat = cluster.node(2).client().acquire(lease, &wish).await.done();
+    let repeat = cluster.node(2).client().acquire(lease, &request).await.done();
     assert!(matches!(repeat, Acquired::Standing(repeat) if repeat.token == grant.token));
 }

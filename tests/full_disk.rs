@@ -45,12 +45,12 @@ async fn it_stops_and_comes_back(victim_leads: bool) {
     let mut granted = Vec::new();
     for number in 0..MANY {
         let other = cluster.others(full.id()).nth(number as usize % 2).unwrap().client();
-        let (lease, wish) = (LeaseId::random(), large(number));
-        let reply = definite(SOON, || other.acquire(lease, &wish)).await.unwrap();
+        let (lease, request) = (LeaseId::random(), large(number));
+        let reply = definite(SOON, || other.acquire(lease, &request)).await.unwrap();
         let (Acquired::Granted(grant) | Acquired::Standing(grant)) = Ok(reply).done() else {
             panic!("not granted")
         };
-        granted.push((lease, wish, grant.token));
+        granted.push((lease, request, grant.token));
     }
     assert!(granted.is_sorted_by_key(|(.., token)| *token));
     assert_eq!(full.ends().await.unwrap().code(), Some(1));
@@ -60,8 +60,8 @@ async fn it_stops_and_comes_back(victim_leads: bool) {
     disk.give_room().unwrap();
     full.start().unwrap();
     cluster.ready().await.unwrap();
-    for (lease, wish, token) in granted {
-        let repeat = full.client().acquire(lease, &wish).await.done();
+    for (lease, request, token) in granted {
+        let repeat = full.client().acquire(lease, &request).await.done();
         assert!(matches!(&repeat, Acquired::Standing(grant) if grant.token == token), "{repeat:?}");
     }
 }
@@ -90,9 +90,9 @@ async fn a_node_whose_disk_is_full_when_it_starts_says_so() {
     let mut granted = Vec::new();
     // A snapshot is taken after 1 MiB, and what the one before the last covers goes from the log.
     for number in 0..300 {
-        let (lease, wish, client) = (LeaseId::random(), large(number), node.client());
-        definite(SOON, || client.acquire(lease, &wish)).await.unwrap();
-        granted.push((lease, wish));
+        let (lease, request, client) = (LeaseId::random(), large(number), node.client());
+        definite(SOON, || client.acquire(lease, &request)).await.unwrap();
+        granted.push((lease, request));
     }
     let taken = || std::future::ready((node.log().matches("snapshot taken").count() >= 3).then_some(()));
     until(SOON, "the third snapshot is taken", taken).await.unwrap();
@@ -111,8 +111,8 @@ async fn a_node_whose_disk_is_full_when_it_starts_says_so() {
     disk.give_room().unwrap();
     node.start().unwrap();
     cluster.ready().await.unwrap();
-    for (lease, wish) in granted {
-        let repeat = node.client().acquire(lease, &wish).await.done();
+    for (lease, request) in granted {
+        let repeat = node.client().acquire(lease, &request).await.done();
         assert!(matches!(repeat, Acquired::Standing(_)), "{repeat:?}");
     }
 }

@@ -25,22 +25,22 @@ async fn a_grant_is_201_through_any_node_and_its_repeat_200_through_another() {
     let mut last = Token(0);
     for node in 1..=3u64 {
         let lease = LeaseId::random();
-        let wish = try_once(&format!("any/{node}"));
+        let request = try_once(&format!("any/{node}"));
         let Reply::Done { status: 201, body: Acquired::Granted(grant) } =
-            cluster.node(node).client().acquire(lease, &wish).await.unwrap()
+            cluster.node(node).client().acquire(lease, &request).await.unwrap()
         else {
             panic!("not granted");
         };
         assert!(grant.token > last, "tokens rise");
         last = grant.token;
         for other in 1..=3 {
-            let repeat = cluster.node(other).client().acquire(lease, &wish).await.unwrap();
+            let repeat = cluster.node(other).client().acquire(lease, &request).await.unwrap();
             let Reply::Done { status: 200, body: Acquired::Standing(repeat) } = repeat else {
                 panic!("the repeat of {grant:?} through node {other} gave {repeat:?}");
             };
             assert_eq!((repeat.token, &repeat.keys), (grant.token, &grant.keys));
             let other = cluster.node(other).client();
-            other.acquire(LeaseId::random(), &wish).await.refused(ProblemKind::Held);
+            other.acquire(LeaseId::random(), &request).await.refused(ProblemKind::Held);
         }
     }
 }
@@ -80,12 +80,12 @@ async fn a_lease_ends_no_earlier_than_its_client_counts_and_soon_after() {
         let watching = cluster.node((index as u64 + 1) % 3 + 1).client();
         async move {
             let lease = LeaseId::random();
-            let wish = AcquireRequest {
+            let request = AcquireRequest {
                 ttl_ms: Ttl::from_ms(ttl_ms).unwrap(),
                 ..try_once(&format!("ttl/{ttl_ms}"))
             };
             let sent = Instant::now();
-            let grant = granted(&asked, lease, &wish).await;
+            let grant = granted(&asked, lease, &request).await;
             let ends = ended(&watching, lease, sent, &grant).await;
             assert!(
                 ends < Duration::from_millis(ttl_ms.into()) + ENDS_WITHIN,
@@ -115,8 +115,8 @@ async fn no_waiter_is_let_in_before_the_holder_counts_on_it() {
             let waiter = tokio::spawn({
                 let client = client.clone();
                 async move {
-                    let wish = wait_for(&name, 30_000);
-                    let waited = client.acquire(LeaseId::random(), &wish).await.done();
+                    let request = wait_for(&name, 30_000);
+                    let waited = client.acquire(LeaseId::random(), &request).await.done();
                     (waited.grant().unwrap(), Instant::now())
                 }
             });
@@ -153,9 +153,9 @@ async fn the_leases_of_a_lone_node_end_too() {
     let cluster = cluster().nodes(1).start().await.unwrap();
     let client = cluster.node(1).client();
     let lease = LeaseId::random();
-    let wish = AcquireRequest { ttl_ms: Ttl::from_ms(1_500).unwrap(), ..try_once("alone") };
+    let request = AcquireRequest { ttl_ms: Ttl::from_ms(1_500).unwrap(), ..try_once("alone") };
     let sent = Instant::now();
-    let grant = granted(&client, lease, &wish).await;
+    let grant = granted(&client, lease, &request).await;
     ended(&client, lease, sent, &grant).await;
 }
 
@@ -164,8 +164,8 @@ async fn a_renewal_gives_the_full_time_again() {
     let cluster = cluster().start().await.unwrap();
     let client = cluster.node(1).client();
     let lease = LeaseId::random();
-    let wish = AcquireRequest { ttl_ms: Ttl::from_ms(6_000).unwrap(), ..try_once("renewed") };
-    let grant = granted(&client, lease, &wish).await;
+    let request = AcquireRequest { ttl_ms: Ttl::from_ms(6_000).unwrap(), ..try_once("renewed") };
+    let grant = granted(&client, lease, &request).await;
     let began = Instant::now();
     let mut sent = began;
     let mut renewed = grant.clone();
@@ -207,8 +207,8 @@ async fn a_first_revision_beyond_what_json_keeps_exact_is_refused() {
     }
 }
 
-async fn granted(client: &Client, lease: LeaseId, wish: &AcquireRequest) -> Grant {
-    match client.acquire(lease, wish).await.done() {
+async fn granted(client: &Client, lease: LeaseId, request: &AcquireRequest) -> Grant {
+    match client.acquire(lease, request).await.done() {
         Acquired::Granted(grant) => grant,
         other => panic!("expected a new grant, not {other:?}"),
     }

@@ -9,7 +9,8 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use ringfence_harness::{
-    Acquired, Answered, Builder, Cluster, Consistency, churn, definite, key, try_once, until, wait_for,
+    Acquired, Answered, Builder, Cluster, Consistency, churn, definite, granted, key, try_once, until,
+    wait_for,
 };
 use ringfence_wire::{Holder, LeaseId, Mode, Token};
 use serde_json::{Value, json};
@@ -42,10 +43,9 @@ fn refusal(data: &Path, arguments: &[&str]) -> String {
 async fn acquire(cluster: &Cluster, keys: std::ops::Range<u64>) -> BTreeMap<String, u64> {
     let mut tokens = BTreeMap::new();
     for key in keys {
-        let (lease, wish) = (LeaseId::random(), try_once(&format!("inspected/{key}")));
+        let lease = LeaseId::random();
         let client = cluster.running().nth(key as usize % cluster.running().count()).unwrap().client();
-        let reply = definite(SOON, || client.acquire(lease, &wish)).await.unwrap();
-        let Acquired::Granted(grant) = Ok(reply).done() else { panic!("not granted") };
+        let grant = granted(&client, lease, &try_once(&format!("inspected/{key}"))).await;
         tokens.insert(lease.to_string(), grant.token.0);
     }
     tokens
@@ -126,27 +126,27 @@ async fn every_change_in_the_log_is_shown_and_equal_on_all_nodes() {
         Acquired::Granted(grant) => grant.token.0,
         other => panic!("not granted: {other:?}"),
     };
-    let mut wish = try_once("told/a");
-    wish.holder = Holder::new("worker 1");
-    let token = granted(definite(SOON, || client.acquire(first, &wish)).await.unwrap());
+    let mut request = try_once("told/a");
+    request.holder = Holder::new("worker 1");
+    let token = granted(definite(SOON, || client.acquire(first, &request)).await.unwrap());
     let (a, b) = (key("told/a"), key("told/b"));
     let other = cluster.node(2).client();
     let waiter = tokio::spawn(async move {
-        let wish = wait_for("told/a", 30_000);
-        definite(SOON, || other.acquire(second, &wish)).await.unwrap()
+        let request = wait_for("told/a", 30_000);
+        definite(SOON, || other.acquire(second, &request)).await.unwrap()
     });
     let is_queued = || async {
         let view = definite(SOON, || client.key(&a, Consistency::Linearizable)).await;
         (Ok(view.unwrap()).done().waiters.len() == 1).then_some(())
     };
     until(SOON, "a waiter", is_queued).await.unwrap();
-    wish = wait_for("told/a", 1);
-    definite(SOON, || client.acquire(vain, &wish)).await.unwrap();
+    request = wait_for("told/a", 1);
+    definite(SOON, || client.acquire(vain, &request)).await.unwrap();
     definite(SOON, || client.release(first)).await.unwrap();
     let next = granted(waiter.await.unwrap());
-    wish = try_once("told/b");
-    wish.keys[0].mode = Mode::Shared { limit: NonZeroU32::new(2) };
-    let shared = granted(definite(SOON, || client.acquire(reader, &wish)).await.unwrap());
+    request = try_once("told/b");
+    request.keys[0].mode = Mode::Shared { limit: NonZeroU32::new(2) };
+    let shared = granted(definite(SOON, || client.acquire(reader, &request)).await.unwrap());
     definite(SOON, || client.revoke(&b, Token(shared))).await.unwrap();
     // Otherwise the log of a lagging node could end before the last change.
     cluster.caught_up(SOON).await.unwrap();

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ringfence_harness::{Acquired, Answered, Builder, Cluster, Node, RawAnswer, definite, try_once, until};
+use ringfence_harness::{Answered, Builder, Cluster, Node, RawAnswer, granted, try_once, until};
 use ringfence_wire::{LeaseId, Token};
 use serde_json::{Value, json};
 
@@ -37,12 +37,7 @@ impl Held {
 }
 
 async fn acquire(node: &Node, lease: LeaseId, name: &str) -> Token {
-    let (client, wish) = (node.client(), try_once(name));
-    let reply = definite(SOON, || client.acquire(lease, &wish)).await.unwrap();
-    match Ok(reply).done() {
-        Acquired::Granted(grant) | Acquired::Standing(grant) => grant.token,
-        other => panic!("{other:?}"),
-    }
+    granted(&node.client(), lease, &try_once(name)).await.token
 }
 
 async fn add(through: &Node, id: u64, peer: &str) -> RawAnswer {

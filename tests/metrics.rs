@@ -232,24 +232,24 @@ async fn traffic(cluster: &Cluster) -> Vec<LeaseId> {
     };
     let ids: Vec<LeaseId> = (0..7).map(|_| LeaseId::random()).collect();
     let path: Vec<String> = ids.iter().map(|id| format!("/v1/leases/{id}")).collect();
-    let wish = |wait_ms: u32, keep_place: bool| {
+    let request = |wait_ms: u32, keep_place: bool| {
         json!({ "keys": [KEY], "holder": HOLDER, "metadata": { "odd-name": "odd-value" },
                 "wait_ms": wait_ms, "keep_place": keep_place, "ttl_ms": 600_000 })
     };
-    send("PUT", &path[0], wish(0, false), 201).await;
-    send("PUT", &path[0], wish(0, false), 200).await;
+    send("PUT", &path[0], request(0, false), 201).await;
+    send("PUT", &path[0], request(0, false), 200).await;
     send("PUT", &path[0], json!({ "keys": ["odd-other"] }), 409).await;
-    send("PUT", &path[1], wish(0, false), 409).await;
-    send("POST", "/v1/leases", wish(0, false), 409).await;
-    send("PUT", &path[1], wish(100, false), 409).await;
-    send("PUT", &path[2], wish(0, true), 202).await;
+    send("PUT", &path[1], request(0, false), 409).await;
+    send("POST", "/v1/leases", request(0, false), 409).await;
+    send("PUT", &path[1], request(100, false), 409).await;
+    send("PUT", &path[2], request(0, true), 202).await;
     send("DELETE", &path[2], Value::Null, 204).await;
     send("POST", &format!("{}/renew", path[0]), Value::Null, 200).await;
     send("POST", &format!("{}/renew", path[5]), Value::Null, 404).await;
     let waits = {
-        let (client, path, wish) =
-            (cluster.nodes()[0].client().within(SOON), path[6].clone(), wish(60_000, false));
-        tokio::spawn(async move { drop(client.raw("PUT", &path, wish.to_string()).await) })
+        let (client, path, request) =
+            (cluster.nodes()[0].client().within(SOON), path[6].clone(), request(60_000, false));
+        tokio::spawn(async move { drop(client.raw("PUT", &path, request.to_string()).await) })
     };
     let waiting = async || {
         let view = cluster.nodes()[1].client().key(&key(KEY), Consistency::Linearizable).await;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use ringfence_harness::{
-    Answered, Askers, Builder, Called, Cluster, Consistency, Error, Fate, Holder, Network, Node, Reply,
-    definite, key, try_once, until,
+    Answered, Builder, Called, Cluster, Consistency, Fate, Load, Network, Node, Reply, available, definite,
+    key, try_once, until,
 };
 use ringfence_wire::{LeaseId, Token};
 
@@ -52,15 +52,9 @@ fn all_but(nodes: &[u64], links: &[(u64, u64)]) -> Vec<(u64, u64)> {
     pairs(nodes, nodes).into_iter().filter(|(from, to)| !is_kept(*from, *to)).collect()
 }
 
-/// A network for so many nodes, where this machine lets us have one.
+/// A network for this many nodes, where the machine allows it.
 fn network(nodes: u16) -> Option<Network> {
-    match Network::new(nodes) {
-        Err(Error::Unavailable(why)) => {
-            eprintln!("skipped: {why}");
-            None
-        }
-        network => Some(network.unwrap()),
-    }
+    available(Network::new(nodes))
 }
 
 fn on(network: &Network, nodes: u16) -> Builder {
@@ -86,16 +80,15 @@ async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
     let term = cluster.node(leader).client().cluster().await.done().term;
     let followers: Vec<u64> = cluster.others(leader).map(Node::id).collect();
     let cut = cut(leader, &followers);
-    let askers = Askers::start(&cluster);
-    let holder = Holder::start("held", cut.grant.iter().map(|id| cluster.node(*id).client()).collect()).await;
+    let load = Load::gentle(&cluster, "load", &cut.grant);
     for node in cluster.nodes() {
-        askers.next(&[node.id()], SOON).await.unwrap();
+        load.next(&[node.id()]).await.unwrap();
     }
 
     network.cut(&cut.lost).unwrap();
     let began = Instant::now();
     let granted = cut.grant.iter().map(|id| async {
-        askers.next(&[*id], SOON).await.unwrap();
+        load.next(&[*id]).await.unwrap();
         (*id, began.elapsed())
     });
     let refused = cut.refuse.iter().map(|id| refuses_all(cluster.node(*id)));
@@ -105,7 +98,7 @@ async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
     network.heal().unwrap();
     let healed = Instant::now();
     for node in cluster.nodes() {
-        askers.next(&[node.id()], SOON).await.unwrap();
+        load.next(&[node.id()]).await.unwrap();
     }
     cluster.ready().await.unwrap();
     cluster.caught_up(SOON).await.unwrap();
@@ -115,13 +108,12 @@ async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
     }
     eprintln!("all nodes grant and have caught up {:?} after the network has healed", healed.elapsed());
 
-    holder.stop().await;
-    let record = askers.stop().await;
-    record.check(&cluster).await;
-    for told in record.told().iter().filter(|told| cut.refuse.contains(&told.node)) {
-        let (asked, answered) = (told.asked.into_std(), told.answered.into_std());
-        assert!(asked < began || answered > healing, "cut off, and has granted: {told:?}");
+    let mut record = load.end().await;
+    for grant in record.grants().iter().filter(|grant| cut.refuse.contains(&grant.node)) {
+        let (asked, answered) = (grant.asked.into_std(), grant.answered.into_std());
+        assert!(asked < began || answered > healing, "cut off, and has granted: {grant:?}");
     }
+    record.check(&cluster).await;
 }
 
 #[tokio::test]
@@ -273,8 +265,8 @@ async fn connections_that_went_silent_are_given_up_in_seconds_and_made_again() {
     let cluster = on(&network, 3).start().await.unwrap();
     let leader = cluster.leader().await.unwrap().id();
     let follower = cluster.others(leader).next().unwrap().id();
-    let askers = Askers::start(&cluster);
-    askers.next(&[follower], SOON).await.unwrap();
+    let load = Load::gentle(&cluster, "load", &[]);
+    load.next(&[follower]).await.unwrap();
 
     network.isolate(follower).unwrap();
     let cut = Instant::now();
@@ -289,9 +281,9 @@ async fn connections_that_went_silent_are_given_up_in_seconds_and_made_again() {
     let healed = Instant::now();
     cluster.caught_up(SOON).await.unwrap();
     eprintln!("it has caught up {:?} after the network has healed", healed.elapsed());
-    askers.next(&[follower], SOON).await.unwrap();
+    load.next(&[follower]).await.unwrap();
     assert!(open() > 0);
-    askers.stop().await.check(&cluster).await;
+    load.end().await.check(&cluster).await;
 }
 
 /// Cuts and heals again and again while the cluster is at work; how many leaders there were then.
@@ -303,7 +295,7 @@ async fn flaps(cut: impl Fn(&Network, u64, u64)) -> Option<usize> {
     let leaders =
         || cluster.nodes().iter().map(|node| node.log().matches("this node leads").count()).sum::<usize>();
     let before = leaders();
-    let askers = Askers::start(&cluster);
+    let load = Load::gentle(&cluster, "load", &[]);
     for _ in 0..FLAPS {
         cut(&network, leader, follower);
         tokio::time::sleep(AWAY).await;
@@ -311,11 +303,11 @@ async fn flaps(cut: impl Fn(&Network, u64, u64)) -> Option<usize> {
         tokio::time::sleep(BACK).await;
     }
     for node in cluster.nodes() {
-        askers.next(&[node.id()], SOON).await.unwrap();
+        load.next(&[node.id()]).await.unwrap();
     }
-    let record = askers.stop().await;
+    let mut record = load.end().await;
     let new = leaders() - before;
-    eprintln!("{} grants while the network came and went, and {new} new leaders", record.told().len());
+    eprintln!("{} grants while the network came and went, and {new} new leaders", record.grants().len());
     record.check(&cluster).await;
     keeps_pace(&cluster).await.then_some(new)
 }
@@ -342,7 +334,7 @@ async fn a_leader_whose_links_come_and_go_is_deposed_once() {
 async fn three_of_five_nodes_that_reach_each_other_go_on_whatever_else_is_lost() {
     let Some(network) = network(5) else { return };
     let cluster = on(&network, 5).start().await.unwrap();
-    let askers = Askers::start(&cluster);
+    let load = Load::gentle(&cluster, "load", &[]);
     let random = RandomState::new();
     for round in 0..10 {
         let drawn = |what| random.hash_one((round, what));
@@ -353,18 +345,18 @@ async fn three_of_five_nodes_that_reach_each_other_go_on_whatever_else_is_lost()
         lost.retain(|(from, to)| !is_kept(*from, *to) && drawn(10 * from + to) % 2 == 0);
         network.cut(&lost).unwrap();
         let cut = Instant::now();
-        askers.next(&nodes[..3], SOON).await.unwrap_or_else(|error| panic!("{error}, without {lost:?}"));
+        load.next(&nodes[..3]).await.unwrap_or_else(|error| panic!("{error}, without {lost:?}"));
         eprintln!("{:?} grant {:?} after {lost:?} are lost", &nodes[..3], cut.elapsed());
         network.heal().unwrap();
         // Every second time, the next losses meet a cluster that is not whole.
         for node in cluster.nodes().iter().filter(|_| round % 2 == 0) {
-            askers.next(&[node.id()], SOON).await.unwrap();
+            load.next(&[node.id()]).await.unwrap();
         }
     }
     for node in cluster.nodes() {
-        askers.next(&[node.id()], SOON).await.unwrap();
+        load.next(&[node.id()]).await.unwrap();
     }
-    askers.stop().await.check(&cluster).await;
+    load.end().await.check(&cluster).await;
 }
 
 /// Not about speed: the times are for the record.
@@ -415,9 +407,9 @@ async fn each_leader_that_is_cut_off_is_replaced() {
 /// Takes what holds for every call of a node that is cut off: no grant, and no read that others confirm.
 async fn refuses_all(node: &Node) {
     let (client, key, strong) = (node.client(), key("held"), Consistency::Linearizable);
-    let wish = try_once("refused");
+    let request = try_once("refused");
     let (granted, renewed, view, verdict, list) = tokio::join!(
-        client.acquire(LeaseId::random(), &wish),
+        client.acquire(LeaseId::random(), &request),
         client.renew(LeaseId::random(), None),
         client.key(&key, strong),
         client.validate(&key, Token(1), strong),

@@ -150,8 +150,8 @@ fn answered<T: std::fmt::Debug>(answer: Called<T>, check: impl FnOnce(T)) -> usi
 }
 
 async fn granted(client: &Client, lease: LeaseId, name: &str, ttl_ms: u32) -> Grant {
-    let wish = AcquireRequest { ttl_ms: Ttl::from_ms(ttl_ms).unwrap(), ..try_once(name) };
-    match definite(SOON, || client.acquire(lease, &wish)).await.unwrap() {
+    let request = AcquireRequest { ttl_ms: Ttl::from_ms(ttl_ms).unwrap(), ..try_once(name) };
+    match definite(SOON, || client.acquire(lease, &request)).await.unwrap() {
         Reply::Done { body: Acquired::Granted(grant) | Acquired::Standing(grant), .. } => grant,
         other => panic!("{other:?}"),
     }

@@ -208,9 +208,9 @@ fn lines_about(node: &Node, from: SocketAddr) -> Vec<String> {
 /// The processes are the ones that were started, and do their work.
 async fn unharmed(cluster: &Cluster) {
     for node in cluster.nodes() {
-        let (lease, wish) = (LeaseId::random(), try_once(&format!("unharmed/{}", node.id())));
+        let (lease, request) = (LeaseId::random(), try_once(&format!("unharmed/{}", node.id())));
         let client = node.client();
-        let reply = definite(CLOSED_WITHIN, || client.acquire(lease, &wish)).await.unwrap();
+        let reply = definite(CLOSED_WITHIN, || client.acquire(lease, &request)).await.unwrap();
         assert!(
             matches!(reply, Reply::Done { body: Acquired::Granted(_) | Acquired::Standing(_), .. }),
             "{reply:?}"

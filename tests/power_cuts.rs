@@ -10,47 +10,50 @@ use ringfence_harness::{Cluster, Disk, Load, Node, cut_power, may_mount};
 /// More than any log here becomes.
 const DISK_BYTES: u64 = 96 << 20;
 
-/// A cluster whose nodes have disks of their own, by id from 1. Nothing is started.
+/// Cuts the power of the nodes that `victims` chooses in each of 6 rounds, after it got this many grants.
+async fn cut_again_and_again<'a>(
+    cluster: &'a Cluster,
+    disks: &[Disk],
+    victims: impl AsyncFn(u64) -> Vec<&'a Node>,
+    grants: impl Fn(u64) -> u64,
+) {
+    cluster.start_all().unwrap();
+    cluster.ready().await.unwrap();
+    let load = Load::start(cluster, "load");
+    for round in 0..6 {
+        load.more(grants(round)).await.unwrap();
+        cut_power(&victims(round).await, disks).await.unwrap();
+        cluster.ready().await.unwrap();
+    }
+    load.end().await.check(cluster).await;
+}
+
 async fn with_disks() -> (Cluster, Vec<Disk>) {
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).lay_out().await.unwrap();
-    let disk = |node: &Node| Disk::with_write_cache(node.data(), DISK_BYTES).unwrap();
-    let disks = cluster.nodes().iter().map(disk).collect();
+    let disks = Disk::of_each(&cluster, DISK_BYTES).unwrap();
     (cluster, disks)
 }
 
 #[tokio::test]
-async fn a_power_cut_of_all_nodes_takes_nothing_that_was_acknowledged() {
+async fn a_power_cut_of_all_nodes_loses_nothing_that_was_acknowledged() {
     if !may_mount() {
         return;
     }
     let (cluster, disks) = with_disks().await;
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
-    let load = Load::start(&cluster, "load");
-    // The first right after the first grant: all that founding the cluster has made must be on disk.
-    for round in 0..6 {
-        load.more(1 + round * 211 % 400).await.unwrap();
-        cut_power(&cluster.nodes().iter().collect::<Vec<_>>(), &disks).await.unwrap();
-        cluster.ready().await.unwrap();
-    }
-    load.end().await.check(&cluster).await;
+    // The first cut is right after the first grant: all that founding the cluster wrote must be on disk.
+    let grants = |round| 1 + round * 211 % 400;
+    cut_again_and_again(&cluster, &disks, async |_| cluster.nodes().iter().collect(), grants).await;
 }
 
 #[tokio::test]
-async fn a_power_cut_of_one_node_takes_nothing_that_was_acknowledged() {
+async fn a_power_cut_of_one_node_loses_nothing_that_was_acknowledged() {
     if !may_mount() {
         return;
     }
     let (cluster, disks) = with_disks().await;
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
-    let load = Load::start(&cluster, "load");
-    for round in 0..6 {
-        load.more(50 + round * 211 % 400).await.unwrap();
+    let victims = async |round: u64| {
         let leader = cluster.leader().await.unwrap();
-        let victim = if round % 2 == 0 { leader } else { cluster.others(leader.id()).next().unwrap() };
-        cut_power(&[victim], &disks).await.unwrap();
-        cluster.ready().await.unwrap();
-    }
-    load.end().await.check(&cluster).await;
+        vec![if round.is_multiple_of(2) { leader } else { cluster.others(leader.id()).next().unwrap() }]
+    };
+    cut_again_and_again(&cluster, &disks, victims, |round| 50 + round * 211 % 400).await;
 }

@@ -247,7 +247,7 @@ fn assert_refused(ended: &Ended, said: &[&str]) {
 }
 
 async fn acquires(client: &Client, name: &str) {
-    let (lease, wish) = (LeaseId::random(), try_once(name));
-    let reply = definite(ENDS_WITHIN, || client.acquire(lease, &wish)).await.unwrap();
+    let (lease, request) = (LeaseId::random(), try_once(name));
+    let reply = definite(ENDS_WITHIN, || client.acquire(lease, &request)).await.unwrap();
     assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
 }

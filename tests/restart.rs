@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use ringfence_harness::{
-    Acquired, Answered, Builder, Client, Cluster, Known, Load, try_once, until, wait_for,
+    Acquired, Answered, Builder, Client, Cluster, Load, Record, try_once, until, wait_for,
 };
 use ringfence_wire::{EndReason, LeaseId, ProblemKind};
 
@@ -21,7 +21,7 @@ fn cluster() -> Builder {
 #[tokio::test]
 async fn all_nodes_killed_at_once_under_load_lose_no_acknowledged_lease() {
     let cluster = cluster().start().await.unwrap();
-    let mut all = Known::default();
+    let mut all = Record::default();
     for round in 0..3 {
         let load = Load::start(&cluster, &format!("load/{round}"));
         load.more(ENOUGH).await.unwrap();
@@ -55,8 +55,8 @@ async fn a_lone_node_that_is_killed_keeps_its_leases_its_queue_and_its_memory() 
     let Acquired::Granted(grant) = client.acquire(held, &try_once("kept")).await.done() else { panic!() };
     client.release(gone).await.done();
     for (count, lease) in [(1, first), (2, second)] {
-        let (client, wish) = (client.clone(), wait_for("kept", 60_000));
-        tokio::spawn(async move { client.acquire(lease, &wish).await });
+        let (client, request) = (client.clone(), wait_for("kept", 60_000));
+        tokio::spawn(async move { client.acquire(lease, &request).await });
         queued(&cluster.node(1).client(), count).await;
     }
     cluster.node(1).restart().unwrap();

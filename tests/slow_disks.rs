@@ -51,10 +51,8 @@ async fn stall(leader_is_slow: bool, slow_followers: usize) {
 
 /// Whether a flush is under way for longer than any that is well.
 async fn hangs(node: &Node) -> Option<()> {
-    let metrics = node.client().metrics().await.done();
-    let pending =
-        metrics.lines().find_map(|line| line.strip_prefix("ringfence_raft_log_flush_pending_seconds "));
-    (pending?.parse::<f64>().unwrap() > 2.0).then_some(())
+    let pending = node.metric("ringfence_raft_log_flush_pending_seconds").await.unwrap();
+    (pending? > 2.0).then_some(())
 }
 
 /// Whether another than `node` leads, as `other` sees it.

@@ -168,8 +168,7 @@ async fn a_node_with_a_damaged_snapshot_goes_on_from_the_older_one_and_without_a
 /// A cluster whose nodes have disks of their own, by id from 1.
 async fn with_disks() -> (Cluster, Vec<Disk>) {
     let cluster = cluster().lay_out().await.unwrap();
-    let disk = |node: &Node| Disk::with_write_cache(node.data(), DISK_BYTES).unwrap();
-    let disks = cluster.nodes().iter().map(disk).collect();
+    let disks = Disk::of_each(&cluster, DISK_BYTES).unwrap();
     cluster.start_all().unwrap();
     cluster.ready().await.unwrap();
     (cluster, disks)

@@ -3,15 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeSet;
-use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ringfence_harness::{
-    Acquired, Answered, Builder, Client, Cluster, Consistency, Reply, definite, key, try_once, until,
-    wait_for,
+    Acquired, Answered, Builder, Cluster, Consistency, Reply, granted, key, queued, send_acquire, try_once,
+    until, wait_for,
 };
-use ringfence_wire::{AcquireRequest, EndReason, Grant, Holder, LeaseId, ProblemKind};
+use ringfence_wire::{AcquireRequest, EndReason, Holder, LeaseId, ProblemKind};
 
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(60);
@@ -24,12 +22,12 @@ fn cluster() -> Builder {
 async fn waiters_at_three_nodes_are_granted_in_the_order_they_came() {
     let cluster = cluster().start().await.unwrap();
     let mut held = LeaseId::random();
-    let first = grant_of(&cluster.node(1).client(), held, &try_once("line")).await;
+    let first = granted(&cluster.node(1).client(), held, &try_once("line")).await;
     let mut waiters = Vec::new();
     for place in 1..=7u64 {
         let (lease, client) = (LeaseId::random(), cluster.node(place % 3 + 1).client());
-        let wish = AcquireRequest { holder: Holder::new(&place.to_string()), ..wait_for("line", 60_000) };
-        waiters.push((lease, tokio::spawn(async move { grant_of(&client, lease, &wish).await })));
+        let request = AcquireRequest { holder: Holder::new(&place.to_string()), ..wait_for("line", 60_000) };
+        waiters.push((lease, tokio::spawn(async move { granted(&client, lease, &request).await })));
         queued(&cluster.node(1).client(), "line", place as usize).await;
     }
     let mut last = first.token;
@@ -61,7 +59,7 @@ async fn two_hundred_contenders_hold_a_key_one_after_the_other() {
         let client = cluster.node(number % 3 + 1).client();
         tokio::spawn(async move {
             let lease = LeaseId::random();
-            let grant = grant_of(&client, lease, &wait_for("contended", 60_000)).await;
+            let grant = granted(&client, lease, &wait_for("contended", 60_000)).await;
             let from = Instant::now();
             // It still holds after a moment, and is the only one.
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -93,16 +91,16 @@ async fn a_waiter_whose_connection_closed_is_taken_out() {
         let name = format!("closed/{}", node.id());
         let client = node.client();
         let held = LeaseId::random();
-        grant_of(&client, held, &try_once(&name)).await;
+        granted(&client, held, &try_once(&name)).await;
         let gone = LeaseId::random();
-        let connection = put(node.http(), gone, &wait_for(&name, 60_000));
+        let connection = send_acquire(node.http(), gone, &wait_for(&name, 60_000));
         queued(&client, &name, 1).await;
         drop(connection);
         queued(&client, &name, 0).await;
         let problem = client.acquire(gone, &wait_for(&name, 60_000)).await.refused(ProblemKind::LeaseGone);
         assert_eq!(problem.reason, Some(EndReason::Abandoned));
         client.release(held).await.done();
-        grant_of(&client, LeaseId::random(), &try_once(&name)).await;
+        granted(&client, LeaseId::random(), &try_once(&name)).await;
     }
 }
 
@@ -115,11 +113,11 @@ async fn a_grant_whose_client_closed_before_the_answer_is_taken_back() {
         let leader = cluster.leader().await.unwrap();
         let client = leader.client();
         let name = format!("unanswered/{round}");
-        let (lease, wish) = (LeaseId::random(), try_once(&name));
+        let (lease, request) = (LeaseId::random(), try_once(&name));
         let last = async || client.cluster().await.done().last_log_index;
         let before = last().await;
         cluster.others(leader.id()).for_each(|node| node.stop().unwrap());
-        let connection = put(leader.http(), lease, &wish);
+        let connection = send_acquire(leader.http(), lease, &request);
         let proposed = || async { (last().await > before).then_some(()) };
         until(SOON, "the grant is proposed", proposed).await.unwrap();
         drop(connection);
@@ -133,7 +131,7 @@ async fn a_grant_whose_client_closed_before_the_answer_is_taken_back() {
         let problem = until(SOON, "the lease is taken back", is_gone).await.unwrap();
         if problem.kind == ProblemKind::LeaseGone {
             assert_eq!(problem.reason, Some(EndReason::Abandoned));
-            grant_of(&client, LeaseId::random(), &wish).await;
+            granted(&client, LeaseId::random(), &request).await;
             return;
         }
     }
@@ -147,12 +145,12 @@ async fn a_waiter_that_is_granted_after_its_client_closed_does_not_keep_the_key(
         let name = format!("late/{}", node.id());
         let client = node.client();
         let (held, gone, next) = (LeaseId::random(), LeaseId::random(), LeaseId::random());
-        grant_of(&client, held, &try_once(&name)).await;
-        let connection = put(node.http(), gone, &wait_for(&name, 60_000));
+        granted(&client, held, &try_once(&name)).await;
+        let connection = send_acquire(node.http(), gone, &wait_for(&name, 60_000));
         queued(&client, &name, 1).await;
         let waits = client.clone();
-        let wish = wait_for(&name, 60_000);
-        let waiter = tokio::spawn(async move { grant_of(&waits, next, &wish).await });
+        let request = wait_for(&name, 60_000);
+        let waiter = tokio::spawn(async move { granted(&waits, next, &request).await });
         queued(&client, &name, 2).await;
         drop(connection);
         // It is granted to a closed connection, and taken back from it 2 s later.
@@ -168,15 +166,15 @@ async fn a_client_that_asks_again_in_time_keeps_its_place_and_its_grant() {
     let cluster = cluster().start().await.unwrap();
     let client = cluster.node(1).client();
     let (held, lease, later) = (LeaseId::random(), LeaseId::random(), LeaseId::random());
-    grant_of(&client, held, &try_once("again")).await;
-    let connection = put(cluster.node(2).http(), lease, &wait_for("again", 60_000));
+    granted(&client, held, &try_once("again")).await;
+    let connection = send_acquire(cluster.node(2).http(), lease, &wait_for("again", 60_000));
     queued(&client, "again", 1).await;
-    let rival = put(cluster.node(3).http(), later, &wait_for("again", 60_000));
+    let rival = send_acquire(cluster.node(3).http(), later, &wait_for("again", 60_000));
     queued(&client, "again", 2).await;
     drop(connection);
-    let wish = wait_for("again", 60_000);
+    let request = wait_for("again", 60_000);
     let other = cluster.node(3).client();
-    let waiter = tokio::spawn(async move { grant_of(&other, lease, &wish).await });
+    let waiter = tokio::spawn(async move { granted(&other, lease, &request).await });
     // Longer than a closed connection is forgiven.
     tokio::time::sleep(Duration::from_secs(3)).await;
     client.release(held).await.done();
@@ -191,7 +189,7 @@ async fn a_wait_ends_with_409_or_with_a_place_that_is_kept() {
     let cluster = cluster().start().await.unwrap();
     let client = cluster.node(1).client();
     let held = LeaseId::random();
-    grant_of(&client, held, &try_once("kept")).await;
+    granted(&client, held, &try_once("kept")).await;
     let (lost, kept) = (LeaseId::random(), LeaseId::random());
     let (short, other) = (wait_for("kept", 300), cluster.node(2).client());
     let sent = Instant::now();
@@ -212,35 +210,4 @@ async fn a_wait_ends_with_409_or_with_a_place_that_is_kept() {
     // Granted while no request waits for it: the next one finds it.
     client.release(held).await.done();
     assert!(matches!(client.acquire(kept, &short).await.done(), Acquired::Standing(_)));
-}
-
-/// An acquire that must end in a grant; one of unknown fate is repeated.
-async fn grant_of(client: &Client, lease: LeaseId, wish: &AcquireRequest) -> Grant {
-    let answer = definite(Duration::from_secs(90), || client.acquire(lease, wish)).await.unwrap();
-    match answer {
-        Reply::Done { body, .. } => body.grant().expect("a grant, not a place"),
-        Reply::Refused(problem) => panic!("{problem:?}"),
-    }
-}
-
-/// Waits until so many wait for the key.
-async fn queued(client: &Client, name: &str, count: usize) {
-    let look = || async {
-        let view = client.key(&key(name), Consistency::Linearizable).await.done();
-        (view.waiters.len() == count).then_some(())
-    };
-    until(SOON, format!("{count} wait for {name}"), look).await.unwrap();
-}
-
-/// Sends an acquire on a connection of its own, and leaves the answer there.
-fn put(address: SocketAddr, lease: LeaseId, wish: &AcquireRequest) -> TcpStream {
-    let body = serde_json::to_string(wish).unwrap();
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(
-        stream,
-        "PUT /v1/leases/{lease} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .unwrap();
-    stream
 }

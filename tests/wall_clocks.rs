@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use ringfence_harness::{
-    Answered, Client, Clocks, Cluster, Consistency, Error, Load, Node, Reply, clock_is_off, definite,
+    Answered, Client, Clocks, Cluster, Consistency, Load, Node, Reply, available, clock_is_off, definite,
     try_once, until,
 };
 use ringfence_wire::{AcquireRequest, LeaseId, Problem, ProblemKind, Ttl};
@@ -29,13 +29,7 @@ struct Clocked {
 impl Clocked {
     /// `None`, after printing why, if the clock library is missing.
     async fn start() -> Option<Self> {
-        let clocks = match Clocks::new(3, false) {
-            Err(Error::Unavailable(why)) => {
-                eprintln!("skipped: {why}");
-                return None;
-            }
-            clocks => clocks.unwrap(),
-        };
+        let clocks = available(Clocks::new(3, false))?;
         let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).lay_out().await.unwrap();
         let clocked = Self { cluster, clocks };
         clocked.cluster.nodes().iter().for_each(|node| clocked.start_node(node));
@@ -73,8 +67,8 @@ async fn take_leases(cluster: &Cluster) -> Vec<JoinHandle<()>> {
     let ttl_ms = Ttl::from_ms(TTL.as_millis() as u32).unwrap();
     let taken = join_all(clients.iter().map(|client| async move {
         let (lease, asked) = (LeaseId::random(), Instant::now());
-        let wish = AcquireRequest { ttl_ms, ..try_once(&format!("left/{lease}")) };
-        let reply = definite(SOON, || client.acquire(lease, &wish)).await.unwrap();
+        let request = AcquireRequest { ttl_ms, ..try_once(&format!("left/{lease}")) };
+        let reply = definite(SOON, || client.acquire(lease, &request)).await.unwrap();
         assert!(Ok(reply).done().grant().is_some());
         (lease, asked)
     }));

@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ringfence_harness::{
-    Answered, Builder, Client, Cluster, Consistency, Error, Fate, Network, Node, Reply, Watch, Watched,
-    churn, definite, key, try_once, until, wait_for,
+    Answered, Builder, Client, Cluster, Consistency, Fate, Network, Node, Reply, Watch, Watched, available,
+    churn, definite, granted, key, queued, send_acquire, try_once, until, wait_for,
 };
 use ringfence_wire::WatchEventName::{Expired, Granted, Left, Queued, Released, Revoked};
 use ringfence_wire::{
@@ -56,15 +56,8 @@ async fn revision(node: &Node) -> Revision {
     node.client().keys("no such key", None, Consistency::Linearizable).await.done().revision
 }
 
-async fn acquire(client: &Client, lease: LeaseId, wish: &AcquireRequest) -> Grant {
-    match definite(SOON, || client.acquire(lease, wish)).await.unwrap() {
-        Reply::Done { body, .. } => body.grant().expect("a grant, not a place"),
-        Reply::Refused(problem) => panic!("{problem:?}"),
-    }
-}
-
 async fn hold(node: &Node, name: &str) -> Grant {
-    acquire(&node.client(), LeaseId::random(), &try_once(name)).await
+    granted(&node.client(), LeaseId::random(), &try_once(name)).await
 }
 
 async fn release(client: &Client, lease: LeaseId) {
@@ -92,12 +85,12 @@ async fn every_node_tells_the_same_changes_in_their_order() {
     let mut early = watch(cluster.node(3), "", None).await;
 
     let first = LeaseId::random();
-    let wish = AcquireRequest { holder: Holder::new("first"), ..of(&["jobs/a", "jobs/b", "other"]) };
-    let grant = acquire(&one, first, &wish).await;
-    let gone = put(cluster.node(2).http(), LeaseId::random(), &wait_for("jobs/a", 60_000));
+    let request = AcquireRequest { holder: Holder::new("first"), ..of(&["jobs/a", "jobs/b", "other"]) };
+    let grant = granted(&one, first, &request).await;
+    let gone = send_acquire(cluster.node(2).http(), LeaseId::random(), &wait_for("jobs/a", 60_000));
     queued(&three, "jobs/a", 1).await;
     let (patient, client) = (LeaseId::random(), two.clone());
-    let waits = tokio::spawn(async move { acquire(&client, patient, &wait_for("jobs/b", 60_000)).await });
+    let waits = tokio::spawn(async move { granted(&client, patient, &wait_for("jobs/b", 60_000)).await });
     queued(&three, "jobs/b", 1).await;
     three.acquire(LeaseId::random(), &wait_for("jobs/b", 1)).await.refused(ProblemKind::WaitTimeout);
     drop(gone);
@@ -106,7 +99,7 @@ async fn every_node_tells_the_same_changes_in_their_order() {
     let second = waits.await.unwrap();
     one.revoke(&key("jobs/b"), second.token).await.done();
     let short = AcquireRequest { ttl_ms: Ttl::from_ms(100).unwrap(), ..try_once("jobs/c") };
-    acquire(&three, LeaseId::random(), &short).await;
+    granted(&three, LeaseId::random(), &short).await;
     let at = |number: u64| Token(begun.0 + number);
     let expected = [
         (Granted, None, Some(at(1)), vec![("jobs/a", at(1)), ("jobs/b", at(1)), ("other", at(1))]),
@@ -136,7 +129,7 @@ async fn every_node_tells_the_same_changes_in_their_order() {
         let keys: Vec<_> = keys.into_iter().map(|(name, fence)| (name.to_owned(), fence)).collect();
         assert_eq!(summary(change, ""), (name, reason, token, keys));
     }
-    assert_eq!((grant.token, &told[0].1.holder), (at(1), &wish.holder));
+    assert_eq!((grant.token, &told[0].1.holder), (at(1), &request.holder));
     assert_from(begun.next(), &told);
     for node in cluster.nodes() {
         let mut late = watch(node, "", Some(begun)).await;
@@ -187,7 +180,7 @@ async fn race(client: Client, name: String, enough: Arc<AtomicBool>) {
                 let names = [format!("{name}/{place}"), format!("{name}/{place}/more")];
                 let names: Vec<_> = names.iter().map(String::as_str).take(1 + turn % 2).collect();
                 let lease = LeaseId::random();
-                acquire(&client, lease, &of(&names)).await;
+                granted(&client, lease, &of(&names)).await;
                 slots[place] = Some(lease);
             }
         }
@@ -299,10 +292,7 @@ async fn a_watch_goes_on_at_another_node_when_its_own_is_killed() {
 #[tokio::test]
 async fn what_no_node_can_tell_is_history_gone_and_what_comes_next_is_told() {
     const AFTER: u64 = 1 << 20;
-    let network = match Network::new(3) {
-        Err(Error::Unavailable(why)) => return eprintln!("skipped: {why}"),
-        network => network.unwrap(),
-    };
+    let Some(network) = available(Network::new(3)) else { return };
     let cluster = cluster().network(&network).argument(format!("--snapshot-after-bytes={AFTER}"));
     let cluster = cluster.start().await.unwrap();
     let begun = revision(cluster.node(1)).await;
@@ -406,7 +396,7 @@ async fn one_that_does_not_read_is_cut_off_while_others_are_told_all_and_grants_
     });
     // Each change is told in 36,000 bytes.
     let names: Vec<_> = (0..64).map(|number| format!("{number:0512}")).collect();
-    let wish = of(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let request = of(&names.iter().map(String::as_str).collect::<Vec<_>>());
     let is_cut_off = async || {
         let metrics = node.client().metrics().await.done();
         metrics.contains("ringfence_watches_cut_off_total{reason=\"too-slow\"} 1")
@@ -415,7 +405,7 @@ async fn one_that_does_not_read_is_cut_off_while_others_are_told_all_and_grants_
         while !is_cut_off().await {
             for _ in 0..20 {
                 let lease = LeaseId::random();
-                acquire(&writer, lease, &wish).await;
+                granted(&writer, lease, &request).await;
                 release(&writer, lease).await;
             }
         }
@@ -441,26 +431,4 @@ async fn one_that_does_not_read_is_cut_off_while_others_are_told_all_and_grants_
     let last_id = told.rsplit_once("\nid: ").unwrap().1.split_once('\n').unwrap().0;
     let data = format!("cut-off\ndata: {{\"revision\":{last_id},\"reason\":\"too-slow\"}}\n\n");
     assert!(end.starts_with(&data), "{end:?} after {last_id}");
-}
-
-/// Waits until so many wait for the key.
-async fn queued(client: &Client, name: &str, count: usize) {
-    let look = || async {
-        let view = client.key(&key(name), Consistency::Linearizable).await.done();
-        (view.waiters.len() == count).then_some(())
-    };
-    until(SOON, format!("{count} wait for {name}"), look).await.unwrap();
-}
-
-/// Sends an acquire on a connection of its own, and leaves the answer there.
-fn put(address: SocketAddr, lease: LeaseId, wish: &AcquireRequest) -> TcpStream {
-    let body = serde_json::to_string(wish).unwrap();
-    let mut stream = TcpStream::connect(address).unwrap();
-    let length = body.len();
-    write!(
-        stream,
-        "PUT /v1/leases/{lease} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
-    stream
 }

@@ -1,10 +1,9 @@
-//! A closed loop of HTTP clients, as thin as can be: it shares the cores with what it measures.
+//! A closed loop of lean HTTP clients, which share the cores with what they measure.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use ringfence_harness::HttpConnection;
 
 /// Prints the median, the least and the most of `values`.
 pub(crate) fn row(name: &str, values: &mut [f64]) {
@@ -18,7 +17,7 @@ pub(crate) fn row(name: &str, values: &mut [f64]) {
     );
 }
 
-/// What came of it.
+/// The result of a run.
 pub(crate) struct Load {
     pub(crate) took: Duration,
     /// Sorted; one per cycle.
@@ -41,21 +40,15 @@ pub(crate) async fn cycles(http: SocketAddr, clients: usize, time: Duration) -> 
     let tasks: Vec<_> = (0..clients)
         .map(|client| {
             tokio::spawn(async move {
-                let mut connection = Connection::open(http).await.unwrap();
+                let mut connection = HttpConnection::open(http).await.unwrap();
                 let body = format!(r#"{{"keys":["load/{client}"]}}"#);
                 let mut took = Vec::new();
                 while begun.elapsed() < time {
                     let id = uuid::Uuid::new_v4();
                     let start = Instant::now();
-                    assert_eq!(
-                        connection.call("PUT", &format!("/v1/leases/{id}"), &body).await.unwrap(),
-                        201
-                    );
+                    connection.expect(201, "PUT", &format!("/v1/leases/{id}"), &body).await.unwrap();
                     took.push(start.elapsed().as_nanos() as f64 / 1e3);
-                    assert_eq!(
-                        connection.call("DELETE", &format!("/v1/leases/{id}"), "").await.unwrap(),
-                        204
-                    );
+                    connection.expect(204, "DELETE", &format!("/v1/leases/{id}"), "").await.unwrap();
                 }
                 took
             })
@@ -67,40 +60,4 @@ pub(crate) async fn cycles(http: SocketAddr, clients: usize, time: Duration) -> 
     }
     acquires_us.sort_by(f64::total_cmp);
     Load { took: begun.elapsed(), acquires_us }
-}
-
-/// One HTTP/1.1 connection.
-struct Connection {
-    stream: TcpStream,
-    buffer: Vec<u8>,
-}
-
-impl Connection {
-    async fn open(http: SocketAddr) -> std::io::Result<Self> {
-        let stream = TcpStream::connect(http).await?;
-        stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: Vec::with_capacity(1024) })
-    }
-
-    /// The status of the answer.
-    async fn call(&mut self, method: &str, path: &str, body: &str) -> std::io::Result<u16> {
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nhost: l\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-        self.stream.write_all(request.as_bytes()).await?;
-        self.buffer.clear();
-        loop {
-            if self.stream.read_buf(&mut self.buffer).await? == 0 {
-                return Err(std::io::ErrorKind::UnexpectedEof.into());
-            }
-            let Some(head) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
-            let text = std::str::from_utf8(&self.buffer[..head]).unwrap();
-            let length = text
-                .lines()
-                .find_map(|line| line.strip_prefix("content-length: "))
-                .map_or(0, |length| length.parse::<usize>().unwrap());
-            if self.buffer.len() >= head + 4 + length {
-                return Ok(text[9..12].parse().unwrap());
-            }
-        }
-    }
 }

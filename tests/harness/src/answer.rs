@@ -1,4 +1,4 @@
-//! What a call comes to.
+//! The outcomes of a call.
 
 use ringfence_wire::{Grant, Problem, ProblemKind, Waiting};
 use serde::Deserialize;
@@ -15,11 +15,11 @@ pub enum Reply<T> {
         /// The body.
         body: T,
     },
-    /// A 4xx: the cluster understood, and will not. Nothing was done.
+    /// A 4xx: the cluster refused. Nothing was done.
     Refused(Box<Problem>),
 }
 
-/// What has become of a call without a definite answer.
+/// The outcome of a call without a definite answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Certainly not done: nothing was sent, or the answer was 503 `unavailable`.
@@ -27,33 +27,33 @@ pub enum Fate {
     /// May or may not have been done, or be done later: no answer in time, a connection that broke after something was
     /// sent, 504 `indeterminate`, or a 5xx that is not ours.
     Unknown,
-    /// Answered against the contract. Nothing can be told from that, and no test may take it for one of the others.
+    /// The answer breaks the contract. It tells nothing, and no test may count it as one of the others.
     Malformed,
 }
 
-/// Why there is no definite answer.
+/// A call without a definite answer.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{fate:?}: {why}")]
 pub struct Failure {
-    /// What has become of the call.
+    /// The outcome.
     pub fate: Fate,
-    /// What the node said, if it said something.
+    /// The node's answer, if it gave one.
     pub problem: Option<Box<Problem>>,
     /// For people.
     pub why: String,
 }
 
-/// What a typed call gives.
+/// The result of a typed call.
 pub type Called<T> = Result<Reply<T>, Failure>;
 
-/// How an acquire went well.
+/// The success of an acquire.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Acquired {
     /// 201: granted now.
     Granted(Grant),
     /// 200: granted before.
     Standing(Grant),
-    /// 202: it keeps its place in the queue.
+    /// 202: it waits in the queue.
     Waiting(Waiting),
 }
 
@@ -72,7 +72,7 @@ impl Failure {
         Self { fate, problem: None, why: why.into() }
     }
 
-    /// The status that the node answered, if it answered as the contract says.
+    /// The status of the node's answer, if that obeys the contract.
     pub fn status(&self) -> Option<u16> {
         self.problem.as_ref().map(|problem| problem.status)
     }
@@ -118,7 +118,7 @@ pub trait Answered<T> {
     /// The failure, where there is no definite answer.
     ///
     /// # Panics
-    /// On a definite answer, and on one against the contract.
+    /// On a definite answer, and on one that breaks the contract.
     fn failed(self) -> Failure;
 }
 

@@ -1,8 +1,8 @@
 //! A real browser: the system's Chromium, without a window, driven over its DevTools protocol.
 //!
-//! `--remote-debugging-pipe` makes it read commands from descriptor 3 and write answers and events to 4, as JSON with a
-//! NUL behind each. A shell opens two named pipes there; we hold both ends of each, so opening never waits, and that the
-//! browser has died is seen by a time that runs out.
+//! `--remote-debugging-pipe` makes it read commands from descriptor 3 and write answers and events to 4, as JSON values that
+//! each end with a NUL. A shell opens two named pipes there. We hold both ends of each, so opening never blocks, and a
+//! browser that died shows as a timeout.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,13 +15,11 @@ use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::Error;
-use crate::process::{Process, mortal};
+use crate::process::{Process, WITHIN, folder, mortal};
 
-/// What the system's package is called, and its program.
+/// The program, and the system's package.
 const PROGRAM: &str = "chromium";
-/// Starting and each command may take this long, on a busy machine.
-const WITHIN: Duration = Duration::from_secs(60);
-/// How long to wait between two looks at the page.
+/// The pause between two looks at the page.
 const AGAIN: Duration = Duration::from_millis(30);
 const ARGUMENTS: &[&str] = &[
     "--headless",
@@ -49,7 +47,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Whether the browser is installed; says so if not. A test that needs it ends then.
+    /// Whether the browser is installed; prints if not. A test that needs it returns then.
     pub fn is_installed() -> bool {
         let places = std::env::var_os("PATH").unwrap_or_default();
         let is = std::env::split_paths(&places).any(|place| place.join(PROGRAM).exists());
@@ -61,8 +59,7 @@ impl Browser {
 
     /// Starts it, with an empty page and an empty profile.
     pub async fn start() -> Result<Self, Error> {
-        let dir = tempfile::Builder::new().prefix("ringfence-browser-").tempdir();
-        let dir = dir.map_err(Error::io("cannot make a directory"))?;
+        let dir = folder("browser")?;
         let (to, from) = (dir.path().join("to"), dir.path().join("from"));
         make_pipe(&to)?;
         make_pipe(&from)?;
@@ -97,13 +94,13 @@ impl Browser {
         Ok(browser)
     }
 
-    /// Gives the page this size, in pixels.
+    /// Resizes the page, in pixels.
     pub async fn resize(&mut self, width: u32, height: u32) -> Result<(), Error> {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.command("Emulation.setDeviceMetricsOverride", size).await.map(drop)
     }
 
-    /// Goes to `url`.
+    /// Navigates to `url`.
     pub async fn open(&mut self, url: &str) -> Result<(), Error> {
         let answer = self.command("Page.navigate", json!({ "url": url })).await?;
         match answer["errorText"].as_str() {
@@ -112,10 +109,10 @@ impl Browser {
         }
     }
 
-    /// What an expression of JavaScript gives in the page; a promise is waited for.
+    /// Evaluates a JavaScript expression in the page; a promise is awaited.
     pub async fn evaluate(&mut self, expression: &str) -> Result<Value, Error> {
-        let wish = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
-        let answer = self.command("Runtime.evaluate", wish).await?;
+        let parameters = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        let answer = self.command("Runtime.evaluate", parameters).await?;
         match answer.get("exceptionDetails") {
             None => Ok(answer["result"]["value"].clone()),
             Some(exception) => Err(failed(format!("{expression}: {exception}"))),
@@ -125,7 +122,7 @@ impl Browser {
     /// Waits until an expression is true in the page. If it never is, the error shows the text of the page.
     pub async fn until(&mut self, within: Duration, expression: &str) -> Result<(), Error> {
         let deadline = Instant::now() + within;
-        // A page that is just being loaded may lack anything.
+        // A page that is still loading may lack anything.
         let look = format!("(() => {{ try {{ return Boolean({expression}) }} catch {{ return false }} }})()");
         while self.evaluate(&look).await? != true {
             if Instant::now() > deadline {
@@ -158,12 +155,12 @@ impl Browser {
         Ok(())
     }
 
-    /// Writes into what has the focus.
+    /// Types into the element with the focus.
     pub async fn write(&mut self, text: &str) -> Result<(), Error> {
         self.command("Input.insertText", json!({ "text": text })).await.map(drop)
     }
 
-    /// The memory that the page's objects take, garbage collected before.
+    /// The memory of the page's objects after a garbage collection.
     pub async fn heap_bytes(&mut self) -> Result<u64, Error> {
         self.command("HeapProfiler.collectGarbage", json!({})).await?;
         let answer = self.command("Performance.getMetrics", json!({})).await?;
@@ -173,13 +170,13 @@ impl Browser {
         bytes.map(|bytes| bytes as u64).ok_or_else(|| failed(format!("no size of the heap: {answer}")))
     }
 
-    /// The URLs that were asked for so far.
+    /// The URLs requested so far.
     pub fn requests(&self) -> &[String] {
         &self.requests
     }
 
-    /// What the browser complained of so far: exceptions, errors and warnings of the console, breaches of a policy,
-    /// resources that could not be had, windows that scripts opened.
+    /// The complaints so far: exceptions, console output, policy violations, resources that failed to load, dialogs that
+    /// scripts opened.
     pub fn complaints(&self) -> &[String] {
         &self.complaints
     }
@@ -216,7 +213,7 @@ impl Browser {
     }
 }
 
-/// Takes note of an event.
+/// Records an event.
 fn note(requests: &mut Vec<String>, complaints: &mut Vec<String>, event: &Value) {
     let params = &event["params"];
     match event["method"].as_str().unwrap_or_default() {
@@ -240,5 +237,5 @@ fn make_pipe(at: &Path) -> Result<(), Error> {
 }
 
 fn failed(why: String) -> Error {
-    Error::io("the browser failed")(std::io::Error::other(why))
+    Error::Failed(format!("the browser failed: {why}"))
 }

@@ -4,21 +4,21 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use ringfence_wire::{AcquireRequest, LeaseId, Metadata, Token};
 
-use crate::{Acquired, Answered, Client, Cluster, Node, definite, try_once};
+use crate::{Answered, Client, Cluster, Node, definite, granted, try_once};
 
 /// Bounds what should take far less: nodes may be down meanwhile.
 const SOON: Duration = Duration::from_secs(60);
 /// Clients that work at once.
 const WORKERS: u64 = 8;
-/// What the log grows by with each acquire and release, about.
+/// Approximate log growth of one acquire and release.
 const EACH_BYTES: u64 = 4_400;
 
 /// The leases that a [`churn`] has kept.
 #[derive(Clone, Debug, Default)]
 pub struct Kept(Vec<(LeaseId, String, Token)>);
 
-/// Makes the log grow by about so many bytes, of which little stays in the table: clients of all running nodes acquire
-/// and release leases with much metadata, and keep a small one for every ten of them.
+/// Makes the log grow by about `bytes`, but the state by little: clients of all running nodes acquire and release leases
+/// with much metadata, and keep a small one for every ten of them.
 pub async fn churn(cluster: &Cluster, name: &str, bytes: u64) -> Kept {
     let clients: Vec<Client> = cluster.running().map(Node::client).collect();
     let workers = (0..WORKERS).map(|worker| {
@@ -27,12 +27,12 @@ pub async fn churn(cluster: &Cluster, name: &str, bytes: u64) -> Kept {
             let mut kept = Vec::new();
             for number in 0..bytes / EACH_BYTES / WORKERS {
                 let (lease, name) = (LeaseId::random(), format!("{name}/{worker}/{number}"));
-                acquire(client, lease, &large(&name)).await;
+                granted(client, lease, &large(&name)).await;
                 let released = definite(SOON, || client.release(lease)).await;
                 Ok(released.unwrap_or_else(|error| panic!("{error}"))).done();
                 if number % 10 == 0 {
                     let lease = LeaseId::random();
-                    let token = acquire(client, lease, &try_once(&name)).await;
+                    let token = granted(client, lease, &try_once(&name)).await.token;
                     kept.push((lease, name, token));
                 }
             }
@@ -43,36 +43,28 @@ pub async fn churn(cluster: &Cluster, name: &str, bytes: u64) -> Kept {
 }
 
 impl Kept {
-    /// Takes over those of `other`.
+    /// Adds those of `other`.
     pub fn add(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
-    /// Checks that all of them are still granted, with the same tokens, and that the next token is larger; through `node`.
+    /// Checks through `node` that all of them are still granted with the same tokens, and that the next token is larger.
     ///
     /// # Panics
     /// If that is not so.
     pub async fn check(&self, node: &Node) {
         let client = node.client();
         for (lease, name, token) in &self.0 {
-            assert_eq!(acquire(&client, *lease, &try_once(name)).await, *token, "{name}");
+            assert_eq!(granted(&client, *lease, &try_once(name)).await.token, *token, "{name}");
         }
-        let next =
-            acquire(&client, LeaseId::random(), &try_once(&format!("next/{}", LeaseId::random()))).await;
+        let new = try_once(&format!("next/{}", LeaseId::random()));
+        let next = granted(&client, LeaseId::random(), &new).await.token;
         assert!(self.0.iter().all(|(.., token)| *token < next));
     }
 }
 
-/// With as much metadata as a lease may have.
+/// A request with as much metadata as a lease may have.
 fn large(name: &str) -> AcquireRequest {
     let filler = BTreeMap::from([("filler".to_owned(), "x".repeat(4_000))]);
     AcquireRequest { metadata: Metadata::new(filler).unwrap_or_default(), ..try_once(name) }
-}
-
-async fn acquire(client: &Client, lease: LeaseId, wish: &AcquireRequest) -> Token {
-    let reply = definite(SOON, || client.acquire(lease, wish)).await;
-    match Ok(reply.unwrap_or_else(|error| panic!("{error}"))).done() {
-        Acquired::Granted(grant) | Acquired::Standing(grant) => grant.token,
-        Acquired::Waiting(_) => panic!("{lease} waits, though it was told not to"),
-    }
 }

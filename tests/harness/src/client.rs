@@ -21,21 +21,21 @@ use crate::connection::{Connections, RawAnswer};
 use crate::namespace::Namespace;
 use crate::watch::Watch;
 
-/// How long a call may take beyond what it waits for: a node gives up by itself after 5 s, or 10 s past its wait.
+/// How long a call may take beyond its wait: a node gives up after 5 s, or 10 s past the wait.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// What may stand in a path as it is; a key keeps its slashes.
+/// What is not encoded in a path; a key keeps its slashes.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// How fresh a read is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consistency {
-    /// As new as the cluster's state was at some instant of the call.
+    /// As new as the cluster's state at some instant of the call.
     Linearizable,
     /// The node's own state.
     Local,
 }
 
-/// Calls one node. Clones share its connections. It belongs to the tokio runtime that it is first used on.
+/// Calls one node. Clones share its connections. It belongs to the tokio runtime that uses it first.
 #[derive(Clone, Debug)]
 pub struct Client {
     connections: Arc<Connections>,
@@ -43,7 +43,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the node whose HTTP is at `address`.
+    /// A client of the node at `address`.
     pub fn new(address: SocketAddr) -> Self {
         Self { connections: Arc::new(Connections::new(address)), timeout: TIMEOUT }
     }
@@ -63,50 +63,45 @@ impl Client {
         Self { connections: Arc::new(Connections::inside(namespace, address)), timeout: TIMEOUT }
     }
 
-    /// The same, but it stays where it is when the node moves.
+    /// A client of the same address, even when the node moves.
     pub(crate) fn detached(&self) -> Self {
         Self { connections: Arc::new(self.connections.detached()), timeout: self.timeout }
     }
 
-    /// From now on the node is at `address`, for every client that was made from this one too.
+    /// Moves this client, and all that were made from it, to `address`.
     pub(crate) fn lead_to(&self, address: SocketAddr) {
         self.connections.lead_to(address);
     }
 
-    /// The same, but a call takes no longer than `timeout` beyond what it waits for.
+    /// The same, but a call takes no longer than `timeout` beyond its wait.
     pub fn within(&self, timeout: Duration) -> Self {
         Self { timeout, ..self.clone() }
     }
 
     /// `PUT /v1/leases/{lease_id}`
-    pub async fn acquire(&self, lease_id: LeaseId, wish: &AcquireRequest) -> Called<Acquired> {
-        Ok(match self.acquire_mirrored(lease_id, wish).await? {
+    pub async fn acquire(&self, lease_id: LeaseId, request: &AcquireRequest) -> Called<Acquired> {
+        Ok(match self.acquire_mirrored(lease_id, request).await? {
             Reply::Done { status, body: (acquired, _) } => Reply::Done { status, body: acquired },
             Reply::Refused(problem) => Reply::Refused(problem),
         })
     }
 
-    /// The same, and whether the fence of a grant stood in the mirror; `None` where the answer does not say.
+    /// The same, and whether the fence of the grant is in the mirror; `None` where the answer does not say.
     pub async fn acquire_mirrored(
         &self,
         lease_id: LeaseId,
-        wish: &AcquireRequest,
+        request: &AcquireRequest,
     ) -> Called<(Acquired, Option<bool>)> {
         #[derive(Deserialize)]
-        struct Told {
+        struct Mirror {
             mirrored: Option<bool>,
         }
-        let waits = Duration::from_millis(wish.wait_ms.ms().into());
+        let waits = Duration::from_millis(request.wait_ms.ms().into());
         let path = format!("/v1/leases/{lease_id}");
-        let answer = self.send(Method::PUT, &path, json(wish), self.timeout + waits).await?;
+        let answer = self.send(Method::PUT, &path, json(request), self.timeout + waits).await?;
         typed(answer, |answer| {
-            let acquired = match answer.status {
-                201 => Acquired::Granted(serde_json::from_slice(&answer.body)?),
-                200 => Acquired::Standing(serde_json::from_slice(&answer.body)?),
-                _ => Acquired::Waiting(serde_json::from_slice(&answer.body)?),
-            };
-            let told: Told = serde_json::from_slice(&answer.body)?;
-            Ok((acquired, told.mirrored))
+            let mirror: Mirror = serde_json::from_slice(&answer.body)?;
+            Ok((acquired(answer)?, mirror.mirrored))
         })
     }
 
@@ -137,14 +132,14 @@ impl Client {
         self.get(&format!("/v1/keys/{path}?{}", consistency.query())).await
     }
 
-    /// `GET /v1/keys`, a page of those that start with `prefix`, from what `next` of the page before said.
+    /// `GET /v1/keys`: a page of those that start with `prefix`, after `next` of the page before.
     pub async fn keys(&self, prefix: &str, after: Option<&str>, consistency: Consistency) -> Called<KeyList> {
         let encode = |text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         let after = after.map(|after| format!("&after={}", encode(after))).unwrap_or_default();
         self.get(&format!("/v1/keys?prefix={}{after}&{}", encode(prefix), consistency.query())).await
     }
 
-    /// `GET /v1/watch`: what changes after `after`, or from now on, on keys that start with `prefix`.
+    /// `GET /v1/watch`: changes after `after`, or from now on, of keys that start with `prefix`.
     pub async fn watch(&self, prefix: &str, after: Option<Revision>) -> Called<Watch> {
         let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
         let path = format!("/v1/watch?prefix={}{after}", utf8_percent_encode(prefix, NON_ALPHANUMERIC));
@@ -156,23 +151,23 @@ impl Client {
 
     /// `POST /v1/validate` with a single check.
     pub async fn validate(&self, key: &Key, token: Token, consistency: Consistency) -> Called<Verdict> {
-        let wish = ValidateRequest { key: Some(key.clone()), token: Some(token), checks: None };
-        self.post(&format!("/v1/validate?{}", consistency.query()), &wish).await
+        let request = ValidateRequest { key: Some(key.clone()), token: Some(token), checks: None };
+        self.post(&format!("/v1/validate?{}", consistency.query()), &request).await
     }
 
     /// `POST /v1/revoke`
     pub async fn revoke(&self, key: &Key, token: Token) -> Called<()> {
-        let wish = json(&RevokeRequest { key: key.clone(), token });
-        nothing(self.send(Method::POST, "/v1/revoke", wish, self.timeout).await?)
+        let request = json(&RevokeRequest { key: key.clone(), token });
+        nothing(self.send(Method::POST, "/v1/revoke", request, self.timeout).await?)
     }
 
     /// `POST /v1/batch`
-    pub async fn batch(&self, wish: &BatchRequest) -> Called<BatchAnswer> {
-        self.post("/v1/batch", wish).await
+    pub async fn batch(&self, request: &BatchRequest) -> Called<BatchAnswer> {
+        self.post("/v1/batch", request).await
     }
 
-    /// `POST /v1/batch` with acquires alone: what came of each, or of the whole.
-    pub async fn acquire_batch(&self, wishes: Vec<BatchAcquire>) -> Result<Vec<Called<Acquired>>, Failure> {
+    /// `POST /v1/batch` with acquires alone: the result of each, or a failure of the whole.
+    pub async fn acquire_batch(&self, requests: Vec<BatchAcquire>) -> Result<Vec<Called<Acquired>>, Failure> {
         #[derive(Deserialize)]
         struct Answers {
             results: Vec<Single>,
@@ -182,7 +177,7 @@ impl Client {
             status: u16,
             body: Option<serde_json::Value>,
         }
-        let operations = wishes.into_iter().map(Operation::Acquire).collect();
+        let operations = requests.into_iter().map(Operation::Acquire).collect();
         let answers: Answers = match self.post("/v1/batch", &BatchRequest { operations }).await? {
             Reply::Done { body, .. } => body,
             Reply::Refused(problem) => {
@@ -193,13 +188,7 @@ impl Client {
         let single = |Single { status, body }: Single| {
             let body = body.as_ref().map(json).unwrap_or_default();
             let answer = RawAnswer { status, headers: Default::default(), body };
-            typed(answer, |answer| {
-                Ok(match answer.status {
-                    201 => Acquired::Granted(serde_json::from_slice(&answer.body)?),
-                    200 => Acquired::Standing(serde_json::from_slice(&answer.body)?),
-                    _ => Acquired::Waiting(serde_json::from_slice(&answer.body)?),
-                })
-            })
+            typed(answer, acquired)
         };
         Ok(answers.results.into_iter().map(single).collect())
     }
@@ -227,7 +216,7 @@ impl Client {
         answer.is_ok_and(|answer| answer.status == 200)
     }
 
-    /// Any request, and its answer as it came.
+    /// Any request, with its raw answer.
     pub async fn raw(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Result<RawAnswer, Failure> {
         let method = Method::from_bytes(method.as_bytes())
             .map_err(|error| Failure::new(Fate::NotDone, format!("{method}: {error}")))?;
@@ -274,12 +263,20 @@ fn nothing(answer: RawAnswer) -> Called<()> {
     typed(answer, |_| Ok(()))
 }
 
+fn acquired(answer: &RawAnswer) -> serde_json::Result<Acquired> {
+    Ok(match answer.status {
+        201 => Acquired::Granted(serde_json::from_slice(&answer.body)?),
+        200 => Acquired::Standing(serde_json::from_slice(&answer.body)?),
+        _ => Acquired::Waiting(serde_json::from_slice(&answer.body)?),
+    })
+}
+
 /// The value of one series in a Prometheus exposition, named with its labels: `up{job="a"}`.
 pub fn metric(exposition: &str, series: &str) -> Option<f64> {
     exposition.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Sorts an answer by what it says of the request's fate.
+/// Reads an answer, and classifies its outcome.
 fn typed<T>(answer: RawAnswer, read: impl FnOnce(&RawAnswer) -> serde_json::Result<T>) -> Called<T> {
     let status = answer.status;
     let malformed = |error: serde_json::Error| {

@@ -1,7 +1,6 @@
-//! Clocks that lie: nodes run with a library that answers for the clock (libfaketime), and reads from a file how far it is
-//! off.
+//! Wrong clocks: nodes run with libfaketime, which shifts their clocks by the offset in a file.
 //!
-//! Which clocks lie is decided when a node is started: the time of day alone, or with it the monotonic one.
+//! It shifts the time of day alone, or the monotonic clock, too; that is fixed when a node is started.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,12 +12,13 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use tempfile::TempDir;
 
+use crate::process::folder;
 use crate::{Error, Node, until};
 
-/// How near a node's clock must be to where it was thrown.
+/// The tolerance of [`clock_is_off`].
 const NEAR_S: i64 = 1_800;
 
-/// The clocks of some nodes, by the ids of those.
+/// The clocks of some nodes, by node id.
 #[derive(Debug)]
 pub struct Clocks {
     library: PathBuf,
@@ -29,25 +29,25 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Clocks that are right, of nodes that are about to be started, with ids from 1. [`Error::Unavailable`] where the
-    /// library is not installed.
+    /// Correct clocks for nodes that are about to be started, with ids from 1. [`Error::Unavailable`] where the library is
+    /// not installed.
     pub fn new(nodes: u64, with_monotonic: bool) -> Result<Self, Error> {
         let library = Self::library()
             .ok_or_else(|| Error::Unavailable("needs libfaketime, of the package faketime".to_owned()))?;
-        let dir = tempfile::tempdir().map_err(Error::io("cannot make a directory"))?;
+        let dir = folder("clocks")?;
         let clocks =
             Self { library, dir, with_monotonic, offsets_s: Mutex::default(), started: Mutex::default() };
         (1..=nodes).try_for_each(|id| clocks.throw(id, 0))?;
         Ok(clocks)
     }
 
-    /// Where the library is, if it is there.
+    /// The library, if it is installed.
     pub fn library() -> Option<PathBuf> {
         let places = std::fs::read_dir("/usr/lib").ok()?.flatten();
         places.map(|place| place.path().join("faketime/libfaketimeMT.so.1")).find(|library| library.exists())
     }
 
-    /// Has the node that `command` starts ask these clocks.
+    /// Makes the node that `command` starts use these clocks.
     pub fn wind(&self, id: u64, command: &mut Command) {
         command.env("LD_PRELOAD", &self.library).env("FAKETIME_NO_CACHE", "1");
         command.env("FAKETIME_TIMESTAMP_FILE", self.file(id));
@@ -56,13 +56,13 @@ impl Clocks {
         }
     }
 
-    /// To be told of each process that was started with them: what the library shares between processes stays behind one
-    /// that is killed.
+    /// Call this for each process started with these clocks: one that is killed leaves the library's shared memory behind,
+    /// which is removed when this is dropped.
     pub fn started(&self, pid: Option<u32>) {
         self.started.lock().expect("no panic while it is locked").extend(pid);
     }
 
-    /// From now on the clock of this node is off by so many seconds.
+    /// Sets the clock of this node off by this many seconds.
     pub fn throw(&self, id: u64, offset_s: i64) -> Result<(), Error> {
         let mut offsets_s = self.offsets_s();
         let new = self.dir.path().join("new");
@@ -73,13 +73,13 @@ impl Clocks {
         Ok(())
     }
 
-    /// All clocks are right again, unless that would turn back the monotonic one.
+    /// Corrects all clocks, unless that would set back a monotonic one.
     pub fn right(&self) -> Result<(), Error> {
         let nodes: Vec<u64> = self.offsets_s().keys().copied().collect();
         if self.with_monotonic { Ok(()) } else { nodes.into_iter().try_for_each(|id| self.throw(id, 0)) }
     }
 
-    /// By how many seconds the clock of this node is off.
+    /// How many seconds the clock of this node is off.
     pub fn offset_s(&self, id: u64) -> i64 {
         self.offsets_s().get(&id).copied().unwrap_or(0)
     }
@@ -103,11 +103,11 @@ impl Drop for Clocks {
     }
 }
 
-/// Waits until what a node logs shows a clock that is off by about so much.
+/// Waits until a node logs with a clock that is off by about this much.
 pub async fn clock_is_off(node: &Node, by_s: i64, within: Duration) -> Result<(), Error> {
     let look = || async {
         let before = node.log().len();
-        // A caller that is no peer is worth a line. In a namespace nobody reaches it from here: the load is worth some.
+        // A caller that is not a peer makes it log a line. A node in a namespace is not reached, but logs lines under load.
         if let Ok(mut stream) = TcpStream::connect(node.peer()) {
             let _ = stream.write_all(b"no peer's words");
         }
@@ -118,7 +118,7 @@ pub async fn clock_is_off(node: &Node, by_s: i64, within: Duration) -> Result<()
     until(within, format!("node {} logs with a clock that is off by {by_s} s", node.id()), look).await
 }
 
-/// By how many seconds the clock was off that stamped this line.
+/// How many seconds the clock that stamped this line was off.
 fn offset_s(line: &str) -> Option<i64> {
     let at = Command::new("date").arg("+%s").arg("--date").arg(line.split(' ').next()?).output().ok()?;
     let at: i64 = String::from_utf8(at.stdout).ok()?.trim().parse().ok()?;

@@ -1,3 +1,4 @@
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -6,22 +7,20 @@ use ringfence_wire::Role;
 use tempfile::TempDir;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::loopback::Loopback;
+use crate::loopback::{HTTP, Loopback, PEER, RELAY};
 use crate::node::Seat;
-use crate::place::Place;
-use crate::{Error, Network, Node, Reply, until};
+use crate::process::{Server, WITHIN, folder};
+use crate::{Client, Error, Network, Node, Reply, until};
 
-/// Clusters of one program that run at once; more would only make each other slow. A test that starts a second one
-/// while it has a first may wait for ever: it makes one with other members instead.
+/// Clusters of one program that run at once; more would only slow each other down. A test that starts a second one while
+/// it has a first may wait forever.
 const AT_ONCE: usize = 2;
-/// How long nodes may take to agree on a leader.
-const LEADER_WITHIN: Duration = Duration::from_secs(60);
-/// A look at a node takes no longer.
+/// Bounds one look at a node.
 const LOOK: Duration = Duration::from_secs(1);
-/// Lines of each log that are shown after a failed test.
+/// Lines of each log to show after a failed test.
 const TAIL: usize = 40;
 
-/// How a cluster is made.
+/// How to make a cluster.
 #[derive(Clone, Debug)]
 pub struct Builder {
     program: PathBuf,
@@ -34,30 +33,31 @@ pub struct Builder {
     others_judge: bool,
 }
 
-/// The nodes of one cluster, as processes on a loopback address or a network of their own.
+/// The nodes of one cluster: processes on a loopback address or a network of their own.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Node>,
     dir: Option<TempDir>,
-    /// Whether a panic of a node is for somebody else to find.
+    /// Whether the caller looks for panics of nodes.
     others_judge: bool,
-    _place: Place,
+    /// Where the nodes are, unless on a network.
+    _loopback: Option<Loopback>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Builder {
-    /// How many nodes, from 1 to 9; 3 if nothing is said.
+    /// How many nodes, from 1 to 9; 3 by default.
     pub fn nodes(self, nodes: u16) -> Self {
         Self { nodes: nodes.clamp(1, 9), ..self }
     }
 
-    /// How many more nodes, with the ids that follow, wait to be added once they are [started](Node::start); none if
-    /// nothing is said.
+    /// How many more nodes, with the ids that follow, wait to be added once they are [started](Node::start); none by
+    /// default.
     pub fn joiners(self, joiners: u16) -> Self {
         Self { joiners: joiners.min(9), ..self }
     }
 
-    /// What the cluster counts its revisions from; 1 if nothing is said, `None` for what the program does without.
+    /// The first revision of the cluster: 1 by default, `None` for the program's default.
     pub fn first_revision(self, revision: Option<u64>) -> Self {
         Self { first_revision: revision, ..self }
     }
@@ -68,17 +68,17 @@ impl Builder {
         self
     }
 
-    /// Puts the nodes on `network`, each in its own namespace, in place of a loopback address.
+    /// Puts the nodes on `network`, each in its own namespace, instead of a loopback address.
     pub fn network(self, network: &Network) -> Self {
         Self { network: Some(network.clone()), ..self }
     }
 
-    /// Tells the nodes that their peers are at their [relays](Node::advertised), which the caller runs; only on loopback.
+    /// Gives the nodes the addresses of [relays](Node::advertised) for their peers, which the caller runs; only on loopback.
     pub fn relayed(self) -> Self {
         Self { relayed: true, ..self }
     }
 
-    /// Leaves it to the caller to read the logs: a node that panicked fails nothing.
+    /// Leaves it to the caller to look for panics of nodes.
     pub fn others_judge(self) -> Self {
         Self { others_judge: true, ..self }
     }
@@ -91,43 +91,44 @@ impl Builder {
         Ok(cluster)
     }
 
-    /// Makes the directories and addresses, and starts nothing.
+    /// Makes the directories and addresses without starting anything.
     pub async fn lay_out(self) -> Result<Cluster, Error> {
         static TURN: OnceLock<Arc<Semaphore>> = OnceLock::new();
         let turn = Arc::clone(TURN.get_or_init(|| Arc::new(Semaphore::new(AT_ONCE))));
         let permit = turn.acquire_owned().await.expect("the semaphore is never closed");
-        let dir = tempfile::Builder::new()
-            .prefix("ringfence-test-")
-            .tempdir()
-            .map_err(Error::io("cannot make a directory"))?;
-        let place = match &self.network {
-            None => Place::Loopback(Loopback::claim()?),
-            Some(network) => Place::Network(network.clone()),
-        };
+        let dir = folder("test")?;
+        let loopback = self.network.is_none().then(Loopback::claim).transpose()?;
         let ids = 1..=self.nodes + self.joiners;
-        let nodes = ids.map(|id| self.node(id, &place, dir.path())).collect::<Result<_, _>>()?;
+        let nodes = ids.map(|id| self.node(id, loopback.as_ref(), dir.path())).collect::<Result<_, _>>()?;
         let others_judge = self.others_judge;
-        Ok(Cluster { nodes, dir: Some(dir), others_judge, _place: place, _permit: permit })
+        Ok(Cluster { nodes, dir: Some(dir), others_judge, _loopback: loopback, _permit: permit })
     }
 
-    fn node(&self, id: u16, place: &Place, dir: &Path) -> Result<Node, Error> {
-        let (http, peer) = (place.http(id), place.peer(id));
-        let joins = id > self.nodes;
-        let advertised = |id| if self.relayed { place.relay(id) } else { place.peer(id) };
+    fn node(&self, id: u16, loopback: Option<&Loopback>, dir: &Path) -> Result<Node, Error> {
+        let ip = |id: u16| match (&self.network, loopback) {
+            (Some(network), _) => network.ip(id.into()),
+            (None, Some(loopback)) => loopback.ip(),
+            (None, None) => unreachable!("without a network there is a loopback address"),
+        };
+        let address = |ports: u16, id: u16| SocketAddr::from((ip(id), ports + id));
+        let advertised = |id| address(if self.relayed { RELAY } else { PEER }, id);
+        let (http, peer, joins) = (address(HTTP, id), address(PEER, id), id > self.nodes);
         let listed = (1..=self.nodes).filter(|_| !joins).map(|id| (id.into(), advertised(id))).collect();
         let first = self.first_revision.map(|revision| format!("--first-revision={revision}"));
         let arguments = first.into_iter().chain(self.arguments.iter().cloned()).collect();
+        let seat = Seat { number: 0, http, peer, advertised: advertised(id) };
+        let log = dir.join(format!("{}.log", seat.name(id.into())));
         Ok(Node {
             id: id.into(),
-            seat: Mutex::new(Seat { number: 0, http, peer, advertised: advertised(id) }),
+            seat: Mutex::new(seat),
             listed,
             program: self.program.clone(),
             arguments,
             joins,
             dir: dir.to_owned(),
-            client: place.client(id),
-            namespace: place.namespace(id)?,
-            process: Default::default(),
+            client: self.network.as_ref().map_or_else(|| Client::new(http), |network| network.client(http)),
+            namespace: self.network.as_ref().map(|network| network.node(id.into()).cloned()).transpose()?,
+            server: Server::new(format!("node {id}"), log),
         })
     }
 }
@@ -176,7 +177,7 @@ impl Cluster {
         self.nodes.iter().filter(is_due).try_for_each(Node::start)
     }
 
-    /// Kills every node, as nearly at once as can be.
+    /// Kills every node, as nearly at once as possible.
     pub fn kill_all(&self) -> Result<(), Error> {
         self.nodes.iter().try_for_each(Node::begin_kill)?;
         self.nodes.iter().try_for_each(Node::finish_kill)
@@ -190,9 +191,9 @@ impl Cluster {
         self.leader().await.map(drop)
     }
 
-    /// Waits until all running nodes agree that one of them leads, and gives it.
+    /// Waits until all running nodes agree that one of them leads, and returns it.
     pub async fn leader(&self) -> Result<&Node, Error> {
-        until(LEADER_WITHIN, "the running nodes agree on a leader", || self.agreed()).await
+        until(WITHIN, "the running nodes agree on a leader", || self.agreed()).await
     }
 
     async fn agreed(&self) -> Option<&Node> {
@@ -228,15 +229,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// How long the event loop of a running node was held up at most in the last 30 s. Where that comes near the time of an
-    /// election, it is the machine that may have deposed a leader.
+    /// The longest delay of a running node's event loop in the last 30 s. If it is near an election timeout, a slow machine
+    /// may have deposed a leader.
     pub async fn longest_lag(&self) -> Duration {
         let mut longest = Duration::ZERO;
         for node in self.running() {
-            let Ok(Reply::Done { body, .. }) = node.client.metrics().await else { return Duration::MAX };
-            let lag = body.lines().find_map(|line| line.strip_prefix("ringfence_loop_lag_longest_seconds "));
-            let lag = lag.and_then(|lag| Duration::try_from_secs_f64(lag.parse().ok()?).ok());
-            longest = longest.max(lag.unwrap_or_default());
+            let Ok(lag) = node.metric("ringfence_loop_lag_longest_seconds").await else {
+                return Duration::MAX;
+            };
+            longest = longest.max(Duration::try_from_secs_f64(lag.unwrap_or_default()).unwrap_or_default());
         }
         longest
     }
@@ -244,15 +245,15 @@ impl Cluster {
     /// Fails if a node ever panicked.
     pub fn check_logs(&self) -> Result<(), Error> {
         match self.nodes.iter().find(|node| node.log().contains("panicked")) {
-            Some(node) => Err(Error::State { id: node.id, why: "has panicked" }),
+            Some(node) => Err(Error::Failed(format!("node {} has panicked", node.id))),
             None => Ok(()),
         }
     }
 
-    /// Keeps the directory, and shows where it is and how the logs end.
+    /// Keeps the directory, and prints where it is and the ends of the logs.
     fn show(&mut self) {
         for node in &self.nodes {
-            eprintln!("---- the end of the log of node {} ----\n{}", node.id, node.log_tail(TAIL));
+            node.server.show(TAIL);
         }
         if let Some(dir) = self.dir.take() {
             eprintln!("---- kept: {} ----", dir.keep().display());

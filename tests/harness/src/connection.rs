@@ -1,6 +1,6 @@
-//! HTTP/1.1 over connections that are used again.
+//! HTTP/1.1 over reused connections.
 //!
-//! The one thing that a ready-made client would not tell: whether any byte of a request that failed was sent.
+//! Unlike a ready-made client, it reports whether any byte of a failed request was sent.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::answer::{Failure, Fate};
 use crate::namespace::Namespace;
 
-/// An answer as it came.
+/// A raw answer.
 #[derive(Clone, Debug)]
 pub struct RawAnswer {
     /// The HTTP status.
@@ -30,14 +30,14 @@ pub struct RawAnswer {
     pub body: Bytes,
 }
 
-/// The connections to one node that are free.
+/// The idle connections to one node.
 #[derive(Debug)]
 pub(crate) struct Connections {
     /// Shared with those [apart](Connections::apart).
     address: Arc<Mutex<SocketAddr>>,
-    /// Where they are made, if not where this process is.
+    /// Where to connect from, unless from this process's namespace.
     namespace: Option<Arc<Namespace>>,
-    /// And where they lead.
+    /// With their addresses.
     idle: Mutex<Vec<(SocketAddr, Connection)>>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Connection {
     driver: JoinHandle<()>,
 }
 
-/// A request that was given up must close its connection at once: that is how a node learns of it.
+/// Abandoning a request must close its connection at once: that is how the node learns of it.
 impl Drop for Connection {
     fn drop(&mut self) {
         self.driver.abort();
@@ -59,12 +59,12 @@ impl Connections {
         Self { address: Arc::new(Mutex::new(address)), namespace: None, idle: Mutex::default() }
     }
 
-    /// Connections of their own to where the node is now.
+    /// Separate connections to the node's present address.
     pub(crate) fn detached(&self) -> Self {
         Self { namespace: self.namespace.clone(), ..Self::new(self.address()) }
     }
 
-    /// From now on the node is elsewhere: for those apart as well.
+    /// Moves these connections, and those apart, to `address`.
     pub(crate) fn lead_to(&self, address: SocketAddr) {
         *self.address.lock().expect("no panic while the address is locked") = address;
     }
@@ -73,7 +73,7 @@ impl Connections {
         *self.address.lock().expect("no panic while the address is locked")
     }
 
-    /// Connections of their own to the same node.
+    /// Separate connections to the same node.
     pub(crate) fn apart(&self) -> Self {
         let (address, namespace) = (Arc::clone(&self.address), self.namespace.clone());
         Self { address, namespace, idle: Mutex::default() }
@@ -97,7 +97,7 @@ impl Connections {
             .uri(path)
             .header("host", address.to_string())
             .body(Full::new(body))
-            .map_err(|error| Failure::new(Fate::NotDone, format!("this is no request: {error}")))?;
+            .map_err(|error| Failure::new(Fate::NotDone, format!("not a request: {error}")))?;
         loop {
             let mut connection = self.connection(address, deadline).await?;
             let answer = async {
@@ -113,7 +113,7 @@ impl Connections {
                     self.idle().push((address, connection));
                     return Ok(answer);
                 }
-                // The other side had closed it while it was idle.
+                // The node had closed it while it was idle.
                 Ok(Err((false, _))) => {}
                 Ok(Err((true, why))) => return Err(Failure::new(Fate::Unknown, why)),
                 Err(_) => return Err(Failure::new(Fate::Unknown, "no answer in time")),
@@ -121,8 +121,7 @@ impl Connections {
         }
     }
 
-    /// Sends a GET, on a connection of its own, and gives the stream that it is answered with; or any other answer than
-    /// 200 as a whole.
+    /// Sends a GET on a new connection and returns the stream of its answer, or the whole of an answer other than 200.
     pub(crate) async fn stream_of(
         &self,
         path: &str,
@@ -132,7 +131,7 @@ impl Connections {
         let request = Request::builder().uri(path).header("host", address.to_string());
         let request = request
             .body(Full::default())
-            .map_err(|error| Failure::new(Fate::NotDone, format!("this is no request: {error}")))?;
+            .map_err(|error| Failure::new(Fate::NotDone, format!("not a request: {error}")))?;
         let unknown = |error: hyper::Error| Failure::new(Fate::Unknown, error.to_string());
         let mut connection = self.apart().connection(address, deadline).await?;
         let answer = async {
@@ -160,7 +159,7 @@ impl Connections {
             let stream = self.connect(address).await.map_err(|error| not_done(&error))?;
             stream.set_nodelay(true).map_err(|error| not_done(&error))?;
             let (sender, driver) = handshake(TokioIo::new(stream)).await.map_err(|error| not_done(&error))?;
-            // Its end shows in the request that it carries.
+            // The request that it carries shows how it ended.
             let driver = tokio::spawn(async move { drop(driver.await) });
             Ok(Connection { sender, driver })
         };
@@ -172,7 +171,7 @@ impl Connections {
     async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
         match &self.namespace {
             None => TcpStream::connect(address).await,
-            // A socket stays where it was made.
+            // A socket stays in the namespace that it was made in.
             Some(namespace) => namespace.inside(TcpSocket::new_v4)?.connect(address).await,
         }
     }

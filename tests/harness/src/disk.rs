@@ -1,13 +1,13 @@
-//! Disks to be cruel to. They need root.
+//! Disks that fill up and lose power. They need root.
 //!
 //! ```text
 //!  files ──▶ ext4 ──▶ loop device ──▶ page cache of the other ──▶ loop device ──▶ image file, in memory
 //!                                     = the disk's write cache
 //! ```
-//! A loop device hands everything on to its file at once. With a single one, the image would hold what was written past
-//! the page cache (`O_DIRECT`) though it was never synced. With a second one below, that stays in the page cache of the
-//! lower device until the upper one is told to flush, as in the write cache of a real disk. So the image holds what was
-//! synced; of the rest no more than what the kernel wrote back meanwhile, in any order.
+//! A loop device writes to its file at once. With a single one, the image would hold writes past the page cache (`O_DIRECT`)
+//! that were never synced. With a second one below, these stay in the page cache of the lower device until the upper one is
+//! flushed, as in the write cache of a real disk. So the image holds what was synced, and what the kernel wrote back
+//! meanwhile, in any order.
 //!
 //! A power cut is a copy of the image: see [`Disk::cut_power`].
 
@@ -22,28 +22,28 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::{Error, Node};
+use crate::process::output;
+use crate::{Cluster, Error, Node};
 
 /// Enough for a file system with a journal.
 const LEAST: u64 = 8 << 20;
-/// Bounds how long a file may stay open that nobody uses any more.
+/// Bounds how long an unused file may stay open.
 const UNUSED_WITHIN: Duration = Duration::from_secs(60);
 
-/// A mounted file system; unmounted when dropped, which frees its devices too, or when this process ends, however it
-/// ends.
+/// A mounted file system. It is unmounted, and its devices freed, when it is dropped or this process ends, however it ends.
 #[derive(Debug)]
 pub struct Disk {
     at: PathBuf,
-    /// Where the image is; `None` for a file system in memory.
+    /// The directory of the image; `None` for a file system in memory.
     image: Option<TempDir>,
-    /// Unmounts and cleans up as soon as its input is closed: a process that is killed drops nothing.
+    /// Unmounts and cleans up when its input is closed: a process that is killed runs no destructors.
     janitor: Child,
 }
 
-/// What the janitor does. A process that outlives the mount keeps the disk for as long as it needs it.
+/// The janitor's script. A process that outlives the mount keeps the disk for as long as it needs it.
 const CLEAN_UP: &str = "trap '' INT TERM HUP; cat; umount --lazy \"$1\"; rm -rf \"$2\"";
 
-/// Whether file systems can be mounted here; says so if not. A test that needs them ends then.
+/// Whether file systems can be mounted here; prints why not. A test that needs them returns then.
 pub fn may_mount() -> bool {
     static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
     let refusal = REFUSAL.get_or_init(|| {
@@ -60,7 +60,7 @@ pub fn may_mount() -> bool {
 }
 
 impl Disk {
-    /// An empty file system in memory, of so many bytes, at a folder that is made if it is not there.
+    /// An empty file system in memory, mounted on a directory that is created if missing.
     pub fn memory(at: impl Into<PathBuf>, bytes: u64) -> Result<Self, Error> {
         let disk = Self::new(at.into(), None)?;
         run(Command::new("mount")
@@ -81,22 +81,27 @@ impl Disk {
         Ok(disk)
     }
 
+    /// A disk with a write cache for the data of each node of a cluster that is not started.
+    pub fn of_each(cluster: &Cluster, bytes: u64) -> Result<Vec<Self>, Error> {
+        cluster.nodes().iter().map(|node| Self::with_write_cache(node.data(), bytes)).collect()
+    }
+
     fn new(at: PathBuf, image: Option<TempDir>) -> Result<Self, Error> {
         fs::create_dir_all(&at).map_err(Error::io("cannot make a directory"))?;
         let mut janitor = Command::new("sh");
         janitor.args(["-c", CLEAN_UP, "sh"]).arg(&at).args(image.as_ref().map(TempDir::path));
-        // What ends the group of this process is not to end it.
+        // A signal to this process's group must not end it.
         janitor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let janitor = janitor.spawn().map_err(Error::io("cannot start sh"))?;
         Ok(Self { at, image, janitor })
     }
 
-    /// Where it is mounted.
+    /// The directory that it is mounted on.
     pub fn at(&self) -> &Path {
         &self.at
     }
 
-    /// Takes all room that is left.
+    /// Fills the disk.
     pub fn fill(&self) -> Result<(), Error> {
         let filled = File::create(self.filler()).and_then(|mut file| io::copy(&mut io::repeat(1), &mut file));
         match filled {
@@ -107,26 +112,26 @@ impl Disk {
         }
     }
 
-    /// Gives back what [`Disk::fill`] took.
+    /// Frees what [`Disk::fill`] took.
     pub fn give_room(&self) -> Result<(), Error> {
-        // A process that another thread is just starting may still hold the file open: removing it would free nothing.
+        // A process that another thread is starting may still hold the file open: removing it alone would free nothing.
         let emptied = File::create(self.filler()).and_then(|_| fs::remove_file(self.filler()));
         emptied.map_err(Error::io("cannot make room"))
     }
 
-    /// Keeps what a power cut would leave now. Whoever writes to the disk must stand still.
+    /// Keeps what a power cut would leave now. Nothing may write to the disk meanwhile.
     pub fn cut_power(&self) -> Result<(), Error> {
         fs::copy(self.image()?, self.left()?).map(drop).map_err(Error::io("cannot copy the image"))
     }
 
-    /// Mounts what [`Disk::cut_power`] kept, in place of what was there. Nobody may be using the disk any more.
+    /// Mounts what [`Disk::cut_power`] kept instead of what was there. Nothing may use the disk any more.
     pub fn restore_power(&self) -> Result<(), Error> {
         self.unmount()?;
         fs::rename(self.left()?, self.image()?).map_err(Error::io("cannot exchange the image"))?;
         self.mount()
     }
 
-    /// A process that another thread is just starting may still hold a file open: until it has become its program.
+    /// A process that another thread is starting may hold a file open until it has become its program.
     fn unmount(&self) -> Result<(), Error> {
         let began = Instant::now();
         loop {
@@ -137,11 +142,11 @@ impl Disk {
         }
     }
 
-    /// The commits of the journal that only time demands are put off: nothing but a sync is to flush the write cache.
+    /// `commit=3600` puts off the journal's periodic commits: nothing but a sync may flush the write cache.
     fn mount(&self) -> Result<(), Error> {
         let lower = run(Command::new("losetup").args(["--find", "--show"]).arg(self.image()?))?;
         let mounted = run(Command::new("mount").args(["-o", "loop,commit=3600", lower.trim()]).arg(&self.at));
-        // It stays until the upper one lets go of it, which in turn goes with the mount.
+        // It stays until the upper device closes it, which in turn ends with the mount.
         run(Command::new("losetup").args(["--detach", lower.trim()]))?;
         mounted.map(drop)
     }
@@ -172,11 +177,11 @@ impl Drop for Disk {
     }
 }
 
-/// Cuts the power of these nodes, whose data is on one of `disks` each, and starts them with what is left there.
+/// Cuts the power of these nodes, each with its data on one of `disks`, and starts them with what is left there.
 pub async fn cut_power(nodes: &[&Node], disks: &[Disk]) -> Result<(), Error> {
     let disk = |node: &Node| {
         let found = disks.iter().find(|disk| disk.at == node.data());
-        found.ok_or(Error::State { id: node.id(), why: "has no disk of its own" })
+        found.ok_or_else(|| Error::Failed(format!("node {} has no disk of its own", node.id())))
     };
     nodes.iter().try_for_each(|node| node.stop())?;
     for node in nodes {
@@ -191,22 +196,15 @@ pub async fn cut_power(nodes: &[&Node], disks: &[Disk]) -> Result<(), Error> {
     Ok(())
 }
 
-/// In memory if the machine has such a place.
+/// In memory if the machine has such a directory.
 fn folder() -> Result<TempDir, Error> {
     let memory = Path::new("/dev/shm");
     let dir = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
     dir.map_err(Error::io("cannot make a directory"))
 }
 
-/// Runs a command to its end and gives what it printed; what it complains of is the error.
 fn run(command: &mut Command) -> Result<String, Error> {
-    let output = command.output();
-    let failed = |why| Error::io(format!("{command:?}"))(why);
-    let output = output.map_err(failed)?;
-    if !output.status.success() {
-        return Err(failed(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    output(command, "").map_err(Error::io("cannot manage a disk"))
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 use std::io;
-use std::process::ExitStatus;
 use std::time::Duration;
 
 use ringfence_wire::Problem;
 
-/// Why the harness cannot do what it was told.
+/// An error of the harness.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused.
@@ -12,37 +11,22 @@ pub enum Error {
     Io {
         /// What was tried.
         what: String,
-        /// What it said.
+        /// Its error.
         error: io::Error,
     },
-    /// This machine lacks what is asked for.
+    /// This machine lacks what is needed.
     #[error("{0}")]
     Unavailable(String),
-    /// A node is not in the state that the call is for.
-    #[error("node {id} {why}")]
-    State {
-        /// The node.
-        id: u64,
-        /// What is wrong.
-        why: &'static str,
-    },
-    /// A node ended by itself.
-    #[error("node {id} has ended ({status}); the end of its log:\n{log}")]
-    Ended {
-        /// The node.
-        id: u64,
-        /// How.
-        status: ExitStatus,
-        /// Its last lines.
-        log: String,
-    },
-    /// A node answered against the contract.
+    /// A program failed, or is not in the state that the call is for.
+    #[error("{0}")]
+    Failed(String),
+    /// A node gave no definite answer.
     #[error(transparent)]
     Answer(#[from] crate::Failure),
     /// A node refused a call that had to succeed.
     #[error("refused: {}", .0.detail)]
     Refused(Box<Problem>),
-    /// Something did not come about.
+    /// Something did not happen in time.
     #[error("not within {within:?}: {what}")]
     Timeout {
         /// What was waited for.
@@ -57,5 +41,20 @@ impl Error {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |error| Self::Io { what, error }
+    }
+}
+
+/// What this machine has; prints what it lacks otherwise. A test that needs it returns then.
+///
+/// # Panics
+/// On any other error.
+pub fn available<T>(made: Result<T, Error>) -> Option<T> {
+    match made {
+        Ok(made) => Some(made),
+        Err(Error::Unavailable(why)) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+        Err(error) => panic!("{error}"),
     }
 }

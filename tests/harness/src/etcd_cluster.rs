@@ -1,37 +1,32 @@
-//! Three real etcd servers on one loopback address, as they come from a package. They end with the test program.
+//! Three real etcd servers on one loopback address, from the system's package.
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use tempfile::TempDir;
 
 use crate::loopback::Loopback;
-use crate::process::{Process, mortal};
-use crate::{Client, Error, until};
+use crate::process::{Server, folder, mortal};
+use crate::{Client, Error};
 
-/// How long the servers may take to find each other.
-const WITHIN: Duration = Duration::from_secs(60);
 const CLIENTS: u16 = 2379;
 const PEERS: u16 = 2479;
 
-/// A cluster of three, with data of its own on disk.
+/// A cluster of three with its own data on disk. It ends with the test program.
 #[derive(Debug)]
 pub struct EtcdCluster {
-    processes: Vec<Process>,
+    servers: Vec<Server>,
     loopback: Loopback,
     _dir: TempDir,
 }
 
 impl EtcdCluster {
-    /// Starts three servers of `program`, and waits until each says that it is well.
+    /// Starts three servers of `program` and waits until each reports that it is healthy.
     pub async fn start(program: &Path) -> Result<Self, Error> {
-        let dir = tempfile::Builder::new().prefix("ringfence-etcd-").tempdir();
-        let dir = dir.map_err(Error::io("cannot make a directory"))?;
-        let loopback = Loopback::claim()?;
+        let (dir, loopback) = (folder("etcd")?, Loopback::claim()?);
         let url = |port: u16| format!("http://{}", loopback.at(port));
         let all: Vec<String> = (0..3).map(|id| format!("n{id}={}", url(PEERS + id))).collect();
-        let mut processes = Vec::new();
+        let mut servers = Vec::new();
         for id in 0..3 {
             let (clients, peers) = (url(CLIENTS + id), url(PEERS + id));
             let mut command = mortal(program);
@@ -42,20 +37,20 @@ impl EtcdCluster {
             command.arg(format!("--initial-advertise-peer-urls={peers}"));
             command.arg(format!("--initial-cluster={}", all.join(","))).arg("--log-level=warn");
             let log = dir.path().join(format!("n{id}.log"));
-            processes.push(Process::start(command, &log).map_err(Error::io("cannot start etcd"))?);
+            servers.push(Server::start_new(format!("etcd at {clients}"), log, command)?);
         }
-        let cluster = Self { processes, loopback, _dir: dir };
-        for address in cluster.addresses() {
-            let is_well = async || {
-                let health = Client::new(address).raw("GET", "/health", "").await.ok()?;
-                (health.status == 200 && health.body.starts_with(br#"{"health":"true""#)).then_some(())
+        let cluster = Self { servers, loopback, _dir: dir };
+        for (server, client) in cluster.servers.iter().zip(cluster.clients()) {
+            let is_healthy = async || {
+                let health = client.raw("GET", "/health", "").await;
+                health.is_ok_and(|it| it.status == 200 && it.body.starts_with(br#"{"health":"true""#))
             };
-            until(WITHIN, format!("etcd at {address} is well"), is_well).await?;
+            server.ready(is_healthy).await?;
         }
         Ok(cluster)
     }
 
-    /// Where each server takes clients.
+    /// The client address of each server.
     pub fn addresses(&self) -> [SocketAddr; 3] {
         [0, 1, 2].map(|id| self.loopback.at(CLIENTS + id))
     }
@@ -67,6 +62,6 @@ impl EtcdCluster {
 
     /// The processes.
     pub fn pids(&self) -> Vec<u32> {
-        self.processes.iter().map(Process::pid).collect()
+        self.servers.iter().filter_map(Server::pid).collect()
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
+use ringfence_wire::{AcquireRequest, LeaseId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -81,6 +82,22 @@ impl HttpConnection {
         let body = String::from_utf8_lossy(&body[..body.len().min(300)]);
         Err(io::Error::other(format!("{method} {path}: {status}, not {wanted}: {body}")))
     }
+}
+
+/// Sends an acquire on a connection of its own, and does not read the answer.
+///
+/// # Panics
+/// Where it cannot be sent.
+pub fn send_acquire(address: SocketAddr, lease: LeaseId, request: &AcquireRequest) -> std::net::TcpStream {
+    let body = serde_json::to_string(request).expect("requests contain nothing that JSON cannot say");
+    let length = body.len();
+    let head =
+        format!("PUT /v1/leases/{lease} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\n\r\n");
+    let sent = std::net::TcpStream::connect(address).and_then(|mut stream| {
+        stream.write_all((head + &body).as_bytes())?;
+        Ok(stream)
+    });
+    sent.unwrap_or_else(|error| panic!("{address}: {error}"))
 }
 
 /// The status of an answer and the range of its body, once all of it is here.

@@ -1,148 +1,206 @@
-//! Clients that work all the time, through all nodes, and remember what they were answered.
+//! Clients that work all the time, through all nodes, and record their answers.
 //!
-//! - A *worker* acquires one key of its own after the other, through one node. It releases the lease, or renews it for
-//!   another time-to-live, or leaves it as it is.
-//! - A *keeper* holds one lease for a short time-to-live, and asks for its renewal all the time, through one node after
-//!   the other.
+//! - A *worker* acquires one key of its own after the other, through one node, and then releases the lease, or renews it
+//!   for another TTL, or leaves it as it is.
+//! - A *keeper* holds one lease of a short TTL by renewing it all the time, through one node after the other.
 //!
-//! What must be true of a cluster afterwards, whatever happened to it meanwhile, [`Known::check`] checks.
+//! Whatever happens to a cluster meanwhile, [`Record::check`] must hold afterwards.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ringfence_wire::{AcquireRequest, LeaseId, MAX_TTL_MS, Token, Ttl};
+use ringfence_wire::{AcquireRequest, Grant, LeaseId, MAX_TTL_MS, Token, Ttl};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::known::Grant;
+use crate::record::Held;
 use crate::{
-    Acquired, Called, Client, Cluster, Error, Failure, Fate, Known, Reply, definite, try_once, until,
+    Acquired, Called, Client, Cluster, Error, Failure, Fate, Granted, Record, Reply, definite, try_once,
+    until,
 };
 
-/// Keepers of a load.
 const KEEPERS: u32 = 8;
-/// How long a worker waits for an answer: longer than a node does that runs.
+/// How long a worker waits for an answer: longer than a running node takes.
 const ANSWER: Duration = Duration::from_secs(8);
-/// How long the leases of keepers live, how often they are renewed, and how long a keeper waits for an answer before it
-/// asks another node.
+/// The TTL of a keeper's lease, the pause between its renewals, and how long it waits before it tries another node.
 const KEPT_TTL_MS: u32 = 3_000;
 const RENEWAL: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_millis(500);
-/// A node that is down refuses at once: there is no use in asking it a thousand times.
+/// The pause after a failure: a node that is down refuses at once.
 const AGAIN: Duration = Duration::from_millis(50);
+/// The pause of a gentle worker after each lease.
+const GENTLY: Duration = Duration::from_millis(20);
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Clients at work, until they are told to stop.
+/// Clients at work until they are stopped.
 #[derive(Debug)]
 pub struct Load {
-    enough: Arc<AtomicBool>,
-    grants: Arc<AtomicU64>,
-    clients: Vec<JoinHandle<Known>>,
+    shared: Arc<Shared>,
+    clients: Vec<JoinHandle<Record>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    is_stopped: AtomicBool,
+    grants: Mutex<Vec<Granted>>,
 }
 
 impl Load {
-    /// How many workers there are, each with one lease asked for at a time.
+    /// The number of workers, each of which asks for one lease at a time.
     pub const WORKERS: u64 = 24;
 
     /// Starts clients of all nodes of `cluster`, on keys that begin with `name`.
     pub fn start(cluster: &Cluster, name: &str) -> Self {
-        let (enough, grants) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let nodes: Vec<Client> = cluster.nodes().iter().map(|node| node.client()).collect();
-        let workers = (0..Self::WORKERS).zip(nodes.iter().cycle()).map(|(number, node)| {
+        Self::of(cluster, name, Self::WORKERS, Duration::ZERO, vec![nodes; KEEPERS as usize])
+    }
+
+    /// Starts one worker for each node, with pauses, and one keeper that uses the nodes `keep`, if any.
+    pub fn gentle(cluster: &Cluster, name: &str, keep: &[u64]) -> Self {
+        let nodes: Vec<Client> = keep.iter().map(|id| cluster.node(*id).client()).collect();
+        let keepers = if nodes.is_empty() { Vec::new() } else { vec![nodes] };
+        Self::of(cluster, name, cluster.nodes().len() as u64, GENTLY, keepers)
+    }
+
+    fn of(cluster: &Cluster, name: &str, workers: u64, pause: Duration, keepers: Vec<Vec<Client>>) -> Self {
+        let shared = Arc::<Shared>::default();
+        let record = || Record { names: [format!("{name}/")].into(), ..Record::default() };
+        let workers = (0..workers).zip(cluster.nodes().iter().cycle()).map(|(number, node)| {
             let worker = Worker {
-                node: node.within(ANSWER),
+                node: node.id(),
+                client: node.client().within(ANSWER),
                 name: format!("{name}/{number}"),
-                grants: Arc::clone(&grants),
-                known: Known::of(name),
+                pause,
+                record: record(),
+                shared: Arc::clone(&shared),
             };
-            tokio::spawn(worker.run(Arc::clone(&enough)))
+            tokio::spawn(worker.run())
         });
-        let keepers = (0..KEEPERS).map(|number| {
+        let keepers = (0..).zip(keepers).map(|(number, nodes)| {
             let keeper = Keeper {
                 nodes: nodes.iter().map(|node| node.within(PATIENCE)).collect(),
                 name: format!("{name}/kept/{number}"),
-                known: Known::of(name),
+                record: Record { keepers: 1, ..record() },
+                shared: Arc::clone(&shared),
             };
-            // They do not ask all at once: else a few log entries would do for the renewals of a long time.
-            tokio::spawn(keeper.run(RENEWAL * number / KEEPERS, Arc::clone(&enough)))
+            // Apart from each other: otherwise few log entries would renew all leases for a long time.
+            tokio::spawn(keeper.run(RENEWAL * number / KEEPERS))
         });
-        let clients = workers.chain(keepers).collect();
-        Self { enough, grants, clients }
+        Self { clients: workers.chain(keepers).collect(), shared }
     }
 
-    /// Waits until the workers were granted so many leases more.
+    /// Waits until the workers were granted this many more leases.
     pub async fn more(&self, grants: u64) -> Result<(), Error> {
-        let last = self.grants.load(Ordering::Relaxed) + grants;
-        let look = || std::future::ready((self.grants.load(Ordering::Relaxed) >= last).then_some(()));
-        until(SOON, format!("{grants} leases more are granted"), look).await
+        let last = self.shared.granted(|all| all.len()) + grants as usize;
+        let look = async || (self.shared.granted(|all| all.len()) >= last).then_some(());
+        until(SOON, format!("{grants} more leases are granted"), look).await
     }
 
-    /// Tells the clients to stop, and gives what they know.
+    /// Waits until one of `nodes` has granted a lease that was asked for from now on.
+    pub async fn next(&self, nodes: &[u64]) -> Result<(), Error> {
+        let now = Instant::now();
+        let is_next = |grant: &Granted| nodes.contains(&grant.node) && grant.asked >= now;
+        let look = async || self.shared.granted(|all| all.iter().any(is_next)).then_some(());
+        until(SOON, format!("one of the nodes {nodes:?} grants a lease"), look).await
+    }
+
+    /// Stops the clients and returns what they know.
     ///
     /// # Panics
-    /// If a client was answered what it may not be answered.
-    pub async fn end(self) -> Known {
-        self.enough.store(true, Ordering::Relaxed);
-        let mut all = Known::default();
+    /// If a client got an answer that breaks the contract.
+    pub async fn end(self) -> Record {
+        self.shared.is_stopped.store(true, Ordering::Relaxed);
+        let mut all = Record::default();
         for client in self.clients {
-            all.add(client.await.expect("a client that cannot go on has failed the test"));
+            all.add(client.await.expect("a client that panicked has failed the test"));
         }
+        all.grants = self.shared.granted(std::mem::take);
         all
     }
 }
 
+impl Shared {
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    fn granted<T>(&self, with: impl FnOnce(&mut Vec<Granted>) -> T) -> T {
+        with(&mut self.grants.lock().expect("no panic while the grants are locked"))
+    }
+}
+
 struct Worker {
-    node: Client,
+    node: u64,
+    client: Client,
     name: String,
-    grants: Arc<AtomicU64>,
-    known: Known,
+    pause: Duration,
+    record: Record,
+    shared: Arc<Shared>,
 }
 
 impl Worker {
-    async fn run(mut self, enough: Arc<AtomicBool>) -> Known {
+    async fn run(mut self) -> Record {
         for number in 0.. {
-            if enough.load(Ordering::Relaxed) {
+            if self.shared.is_stopped() {
                 break;
             }
-            self.work(number).await;
+            let (lease, key) = (LeaseId::random(), format!("{}/{number}", self.name));
+            match self.acquire(lease, &key).await {
+                Some(grant) => self.then(number, lease, key, grant).await,
+                None => sleep(AGAIN).await,
+            }
+            sleep(self.pause).await;
         }
-        self.known
+        self.record
     }
 
-    /// What is not known is not counted, whichever way it went.
-    async fn work(&mut self, number: u32) {
-        let (lease, key) = (LeaseId::random(), format!("{}/{number}", self.name));
-        let wish = try_once(&key);
-        let asked = Instant::now();
-        let grant = match self.node.acquire(lease, &wish).await {
-            Ok(Reply::Done { body: Acquired::Granted(grant), .. }) => grant,
-            Ok(other) => panic!("{key}, which nobody else wants: {other:?}"),
-            Err(failure) => {
-                check(&failure);
-                return sleep(AGAIN).await;
-            }
-        };
-        self.grants.fetch_add(1, Ordering::Relaxed);
-        self.known.grants.push(Grant { asked, answered: Instant::now(), token: grant.token });
-        match number % 3 {
-            0 => self.known.hold(lease, key, grant.token, Some(grant.ttl_ms)),
-            1 => {
-                if is_done(self.node.release(lease).await) {
-                    self.known.released.push(key);
+    /// Asks until the answer is definite, or the load is stopped.
+    async fn acquire(&mut self, lease: LeaseId, key: &str) -> Option<Grant> {
+        let (request, asked, mut is_ambiguous) = (try_once(key), Instant::now(), false);
+        loop {
+            match self.client.acquire(lease, &request).await {
+                Ok(Reply::Done { body: Acquired::Granted(grant) | Acquired::Standing(grant), status })
+                    if status == 201 || is_ambiguous =>
+                {
+                    let (node, token, answered) = (self.node, grant.token, Instant::now());
+                    self.shared.granted(|all| all.push(Granted { node, token, asked, answered }));
+                    return Some(grant);
                 }
+                Err(Failure { fate: Fate::NotDone, .. }) if !is_ambiguous => {
+                    self.record.not_done.push(lease);
+                    return None;
+                }
+                Err(Failure { fate: Fate::NotDone | Fate::Unknown, .. }) => is_ambiguous = true,
+                other => panic!("{key}, which nobody else wants: {other:?}"),
+            }
+            if self.shared.is_stopped() {
+                return None;
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    async fn then(&mut self, number: u32, lease: LeaseId, key: String, grant: Grant) {
+        let ttl_ms = match number % 3 {
+            0 => Some(grant.ttl_ms),
+            1 => {
+                if is_done(self.client.release(lease).await) {
+                    self.record.released.push(key);
+                }
+                return;
             }
             _ => {
                 let ttl_ms = MAX_TTL_MS - 1 - number % 1_000;
-                let is_done = is_done(self.node.renew(lease, Ttl::from_ms(ttl_ms)).await);
-                self.known.hold(lease, key, grant.token, is_done.then_some(ttl_ms));
+                is_done(self.client.renew(lease, Ttl::from_ms(ttl_ms)).await).then_some(ttl_ms)
             }
-        }
+        };
+        self.record.held.insert(lease, Held { key, token: grant.token, ttl_ms });
     }
 }
 
-/// Whether a call has succeeded; it may not know. It may not be refused.
+/// Whether a call certainly succeeded. It must not be refused.
 fn is_done<T>(called: Called<T>) -> bool {
     match called {
         Ok(Reply::Done { .. }) => true,
@@ -154,7 +212,7 @@ fn is_done<T>(called: Called<T>) -> bool {
     }
 }
 
-/// A call may come to nothing that is known, but not to an answer against the contract.
+/// A call may fail, but not with an answer that breaks the contract.
 fn check(failure: &Failure) {
     assert_ne!(failure.fate, Fate::Malformed, "{failure}");
 }
@@ -162,45 +220,44 @@ fn check(failure: &Failure) {
 struct Keeper {
     nodes: Vec<Client>,
     name: String,
-    known: Known,
+    record: Record,
+    shared: Arc<Shared>,
 }
 
 impl Keeper {
-    async fn run(mut self, late: Duration, enough: Arc<AtomicBool>) -> Known {
-        sleep(late).await;
+    async fn run(mut self, delay: Duration) -> Record {
+        sleep(delay).await;
         let lease = LeaseId::random();
         let mut nodes = self.nodes.iter().cycle();
         let mut next = || nodes.next().expect("a cluster has nodes").clone();
-        let wish =
-            AcquireRequest { ttl_ms: Ttl::from_ms(KEPT_TTL_MS).unwrap_or_default(), ..try_once(&self.name) };
+        let ttl_ms = Ttl::from_ms(KEPT_TTL_MS).unwrap_or_default();
+        let request = AcquireRequest { ttl_ms, ..try_once(&self.name) };
         let acquire = || {
-            let (node, wish) = (next(), wish.clone());
-            async move { node.acquire(lease, &wish).await }
+            let (node, request) = (next(), request.clone());
+            async move { node.acquire(lease, &request).await }
         };
         let token: Token = match definite(SOON, acquire).await {
             Ok(Reply::Done { body: Acquired::Granted(grant) | Acquired::Standing(grant), .. }) => grant.token,
             other => panic!("{}, which nobody else wants: {other:?}", self.name),
         };
         let mut renewed = Instant::now();
-        while !enough.load(Ordering::Relaxed) {
+        while !self.shared.is_stopped() {
             let asked = Instant::now();
             match next().renew(lease, None).await {
                 Ok(Reply::Done { body: grant, .. }) => {
                     assert_eq!(grant.token, token, "of {}", self.name);
                     renewed = asked;
-                    self.known.renewals += 1;
+                    self.record.renewals += 1;
                 }
                 Ok(Reply::Refused(problem)) => {
-                    let after = renewed.elapsed();
-                    self.known
-                        .lost
-                        .push(format!("{}: {problem:?}, {after:?} after its last renewal", self.name));
+                    let (name, after) = (&self.name, renewed.elapsed());
+                    self.record.lost.push(format!("{name}: {problem:?}, {after:?} after its last renewal"));
                     break;
                 }
                 Err(failure) => check(&failure),
             }
             sleep(RENEWAL).await;
         }
-        self.known
+        self.record
     }
 }

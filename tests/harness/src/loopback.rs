@@ -1,16 +1,17 @@
 //! A loopback address for each cluster.
 //!
-//! All of 127.0.0.0/8 is this machine. A cluster that has an address of its own uses the same ports as all others:
-//! nobody has to look for free ones, and none can be taken between two starts of a node, as a port could that was found
-//! by binding to port 0 (it may become the source port of any connection meanwhile).
+//! All of 127.0.0.0/8 is this machine. With an address of its own, every cluster uses the same ports: no search for free
+//! ones, and none can be taken between two starts of a node. A port found by binding to port 0 could: it may become the
+//! source port of any connection meanwhile.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 use crate::Error;
 
-/// Whoever listens here has the address. All of these lie below the ports that connections come from.
+/// The process that listens here owns the address. All these ports are below the ephemeral ones.
 const CLAIM: u16 = 7399;
+/// Node `id` has these ports, plus its id.
 pub(crate) const HTTP: u16 = 7400;
 pub(crate) const PEER: u16 = 7500;
 pub(crate) const RELAY: u16 = 7600;
@@ -41,23 +42,12 @@ impl Loopback {
         Err(Error::Io { what: "no loopback address is free".to_owned(), error })
     }
 
+    pub(crate) fn ip(&self) -> IpAddr {
+        self.address.into()
+    }
+
     /// A port of it.
     pub(crate) fn at(&self, port: u16) -> SocketAddr {
         (self.address, port).into()
-    }
-
-    /// Where clients reach node `id`.
-    pub(crate) fn http(&self, id: u16) -> SocketAddr {
-        self.at(HTTP + id)
-    }
-
-    /// Where its peers reach node `id`.
-    pub(crate) fn peer(&self, id: u16) -> SocketAddr {
-        self.at(PEER + id)
-    }
-
-    /// Where its peers reach node `id` if something stands between them.
-    pub(crate) fn relay(&self, id: u16) -> SocketAddr {
-        self.at(RELAY + id)
     }
 }

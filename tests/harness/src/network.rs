@@ -1,26 +1,25 @@
-//! A network for the nodes of one cluster, each in a namespace of its own, where what one node sends to another can be
-//! dropped without a word.
+//! A network for the nodes of one cluster, each in a namespace of its own, that can silently drop the packets from one
+//! node to another.
 //!
 //! ```text
 //!  node 1: eth0 10.0.0.1 ── n1 ┐
 //!  node 2: eth0 10.0.0.2 ── n2 ┤ bridge 10.0.0.254 ◀── clients
 //!  node 3: eth0 10.0.0.3 ── n3 ┘
 //! ```
-//! The bridge passes on from port to port what is not in the set `cut`; clients have no port: they reach every node
-//! always. Namespaces have no names and nothing is added to the one of the machine, so any number of such networks are
-//! there at once, all with the same addresses, and all of it ends with the test program, however that ends.
+//! The bridge forwards from port to port unless the pair is in the set `cut`. Clients have no port: they always reach every
+//! node. Namespaces have no names and nothing is added to the machine's, so any number of such networks exist at once, all
+//! with the same addresses, and they end with the test program, however that ends.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::sync::Arc;
 
 use rustix::process::geteuid;
 
-use crate::loopback::{HTTP, PEER};
 use crate::namespace::Namespace;
 use crate::{Client, Error};
 
-/// Only IP: what is cut off is forgotten by nobody's neighbour table.
+/// Drops only IP, so that neighbour tables stay as they are.
 const RULES: &str = "
     table bridge faults {
         set cut { type ifname . ifname; }
@@ -42,7 +41,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network for `nodes` nodes, from 1 to 9; [`Error::Unavailable`] where this machine lets us have none.
+    /// A network for `nodes` nodes, from 1 to 9; [`Error::Unavailable`] where this machine does not allow it.
     pub fn new(nodes: u16) -> Result<Self, Error> {
         let unavailable = |why: String| Error::Unavailable(why);
         if !geteuid().is_root() {
@@ -70,23 +69,23 @@ impl Network {
     }
 
     /// Drops the packets of more than 300 bytes that the first node of each pair sends to the second, from now on:
-    /// connections are opened and stay open, and what they are for does not arrive.
+    /// connections open and stay open, but their data does not arrive.
     pub fn narrow(&self, pairs: &[(u64, u64)]) -> Result<(), Error> {
         self.add("narrow", pairs)
     }
 
-    /// Drops what the nodes of either side send to those of the other, from now on.
+    /// Drops what the nodes of each side send to those of the other, from now on.
     pub fn part(&self, left: &[u64], right: &[u64]) -> Result<(), Error> {
         self.cut(&[pairs(left, right), pairs(right, left)].concat())
     }
 
-    /// Drops what `id` sends to the other nodes, and they to it, from now on.
+    /// Drops what `id` and the other nodes send to each other, from now on.
     pub fn isolate(&self, id: u64) -> Result<(), Error> {
         let others: Vec<u64> = (1..=self.nodes.len() as u64).filter(|other| *other != id).collect();
         self.part(&[id], &others)
     }
 
-    /// Drops nothing any more.
+    /// Undoes all of the above.
     pub fn heal(&self) -> Result<(), Error> {
         self.mend()?;
         self.nft("flush set bridge faults lossy; flush set bridge faults narrow")
@@ -107,7 +106,7 @@ impl Network {
         self.nft("flush set bridge faults narrow")
     }
 
-    /// How many packets were dropped so far.
+    /// The number of packets dropped so far.
     pub fn dropped(&self) -> Result<u64, Error> {
         let rules = self.bridge.run(Command::new("nft").args(["list", "ruleset"]), "");
         let rules = rules.map_err(Error::io("cannot count what was dropped"))?;
@@ -115,7 +114,7 @@ impl Network {
         Ok(counts.filter_map(|rest| rest.split(' ').next()?.parse::<u64>().ok()).sum())
     }
 
-    /// How many TCP connections with node `with` are open, as node `id` sees it.
+    /// The open TCP connections of node `id` with node `with`.
     pub fn connections(&self, id: u64, with: u64) -> Result<usize, Error> {
         let mut ss = Command::new("ss");
         ss.args(["-Htn", "state", "established", "dst", &ip(with).to_string()]);
@@ -123,15 +122,11 @@ impl Network {
         Ok(listed.lines().count())
     }
 
-    pub(crate) fn http(&self, id: u16) -> SocketAddr {
-        (ip(id.into()), HTTP + id).into()
+    pub(crate) fn ip(&self, id: u64) -> IpAddr {
+        ip(id).into()
     }
 
-    pub(crate) fn peer(&self, id: u16) -> SocketAddr {
-        (ip(id.into()), PEER + id).into()
-    }
-
-    /// A client, outside of all nodes, of what listens there.
+    /// A client of `address`, outside of all nodes.
     pub(crate) fn client(&self, address: SocketAddr) -> Client {
         Client::inside(&self.bridge, address)
     }
@@ -139,7 +134,7 @@ impl Network {
     pub(crate) fn node(&self, id: u64) -> Result<&Arc<Namespace>, Error> {
         let index = usize::try_from(id).ok().and_then(|id| id.checked_sub(1));
         let node = index.and_then(|index| self.nodes.get(index));
-        node.ok_or(Error::State { id, why: "is not in the network" })
+        node.ok_or_else(|| Error::Failed(format!("node {id} is not in the network")))
     }
 
     fn connect(&self) -> Result<(), Error> {
@@ -200,13 +195,7 @@ mod tests {
     use super::*;
 
     fn network(nodes: u16) -> Option<Network> {
-        match Network::new(nodes) {
-            Err(Error::Unavailable(why)) => {
-                eprintln!("skipped: {why}");
-                None
-            }
-            network => Some(network.unwrap()),
-        }
+        crate::available(Network::new(nodes))
     }
 
     fn socket(network: &Network, id: u64) -> UdpSocket {
@@ -216,7 +205,7 @@ mod tests {
         socket
     }
 
-    /// Whether what node `from` sends arrives. What is sent first, is dropped or arrives first.
+    /// Whether what node `from` sends arrives: the first packet is dropped, or arrives first.
     fn passes(network: &Network, from: u64, to: u64) -> bool {
         let (sender, receiver) = (socket(network, from), socket(network, to));
         let address = receiver.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! A real PostgreSQL, and a PgBouncer in front of it.
+//! A real PostgreSQL, and a PgBouncer in front of it, from the system's packages.
 //!
 //! Both refuse to run as root, so as root they run as the user `nobody`. They end with the test program, however that
 //! ends.
@@ -9,28 +9,26 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
 use crate::loopback::Loopback;
-use crate::process::Process;
+use crate::process::{Server, folder};
+use crate::program::complete;
 use crate::{Error, run, until};
 
-/// How long a server may take to be ready, and to recover from its log before, on a busy machine.
-const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(60);
-/// The user and the group that have no rights, on every Linux.
+/// The user and the group without rights, on every Linux.
 const NOBODY: u32 = 65_534;
 
 const POSTGRES: u16 = 5432;
 const BOUNCER: u16 = 6432;
 
-/// What a server is started with. Only processes are killed here, and what was written to a file outlives them: so
-/// nothing waits for the disk, unless a test or a measurement says `fsync=on`.
+/// The settings of a server. Only processes are killed here, and what was written to a file outlives them: so nothing waits
+/// for the disk, unless a test or a measurement says `fsync=on`.
 const SETTINGS: [&str; 5] = [
     "unix_socket_directories=",
     "fsync=off",
@@ -39,38 +37,33 @@ const SETTINGS: [&str; 5] = [
     "log_connections=off",
 ];
 
-/// One server with a database of its own: `postgres`, where the user `postgres` may do everything, and any other user that
-/// a test makes needs no password either.
+/// One server with a database `postgres`, where the user `postgres` may do everything. No user needs a password.
 #[derive(Debug)]
 pub struct PostgresServer {
     loopback: Loopback,
     dir: TempDir,
     settings: Vec<String>,
-    process: Mutex<Option<Process>>,
+    server: Server,
 }
 
 impl PostgresServer {
-    /// Makes a database and starts its server; it is ready when this returns.
+    /// Creates a database and starts its server; it is ready when this returns.
     pub async fn start() -> Result<Self, Error> {
         Self::start_with(&[]).await
     }
 
     /// The same with more settings, as `fsync=on`.
     pub async fn start_with(settings: &[&str]) -> Result<Self, Error> {
-        let server = Self {
-            loopback: Loopback::claim()?,
-            dir: folder_of_nobody()?,
-            settings: SETTINGS.iter().chain(settings).map(|&setting| setting.to_owned()).collect(),
-            process: Mutex::new(None),
-        };
+        let dir = folder_of_nobody()?;
+        let server = Server::new("PostgreSQL", dir.path().join("log"));
+        let settings = SETTINGS.iter().chain(settings).map(|&setting| setting.to_owned()).collect();
+        let server = Self { loopback: Loopback::claim()?, dir, settings, server };
         let mut initdb = unprivileged(&installed("initdb")?);
         initdb.args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]);
         initdb.arg("-D").arg(server.data());
-        let mut initdb =
-            Process::start(initdb, &server.log_path()).map_err(Error::io("cannot start initdb"))?;
-        let ends = until(READY_WITHIN, "initdb ends", || ready(initdb.ended().transpose())).await?;
-        if !ends.map_err(Error::io("cannot wait for initdb"))?.success() {
-            return Err(Error::Unavailable(format!("initdb failed: {}", server.log())));
+        let ended = complete(initdb, SOON).await?;
+        if !ended.status.success() {
+            return Err(Error::Unavailable(format!("initdb failed: {}", ended.output)));
         }
         server.restart().await?;
         Ok(server)
@@ -86,26 +79,23 @@ impl PostgresServer {
         format!("postgresql://postgres@{}/postgres", self.address())
     }
 
-    /// Kills all its processes at once with SIGKILL: none has the time to notice that another one died. Nothing happens
-    /// if it does not run.
+    /// Kills all its processes with SIGKILL, before any can notice that another one died. Does nothing if it does not run.
     pub async fn kill(&self) -> Result<(), Error> {
-        let Some(mut process) = self.process().take() else { return Ok(()) };
-        // A postmaster that stands still starts no process, and leaves those that end to be waited for: so their ids are
-        // nobody else's.
-        process.signal(Signal::STOP).map_err(Error::io("cannot stop the server"))?;
-        until(SOON, "the server stands still", || ready(process.stands_still().then_some(()))).await?;
-        let children = children(process.pid())?;
+        let Some(pid) = self.server.pid() else { return Ok(()) };
+        // A stopped postmaster starts no process, and does not reap those that end: so their ids stay theirs.
+        self.server.signal(Signal::STOP)?;
+        self.server.stands_still().await?;
+        let children = children(pid)?;
         for &child in &children {
             kill_process(child, Signal::KILL)
                 .map_err(|error| Error::io("cannot kill a backend")(error.into()))?;
         }
         let gone = || ready(children.iter().all(|&child| has_ended(child)).then_some(()));
         until(SOON, "its backends have ended", gone).await?;
-        process.kill().map_err(Error::io("cannot kill the server"))?;
-        process.reap().map(drop).map_err(Error::io("cannot wait for the server"))
+        self.server.kill()
     }
 
-    /// Kills it, if it runs, and starts it again with the data it had; it is ready when this returns.
+    /// Kills it, if it runs, and starts it again with its data; it is ready when this returns.
     pub async fn restart(&self) -> Result<(), Error> {
         self.kill().await?;
         let mut command = unprivileged(&installed("postgres")?);
@@ -114,41 +104,31 @@ impl PostgresServer {
         for setting in &self.settings {
             command.args(["-c", setting]);
         }
-        let process =
-            Process::start(command, &self.log_path()).map_err(Error::io("cannot start the server"))?;
-        *self.process() = Some(process);
-        answers(self.address(), || self.log()).await
+        self.server.start(command)?;
+        accepts_clients(&self.server, self.address()).await
     }
 
-    /// What it has logged, from its first start on.
+    /// All that it has logged.
     pub fn log(&self) -> String {
-        read(&self.log_path())
+        self.server.log()
     }
 
     fn data(&self) -> PathBuf {
         self.dir.path().join("data")
     }
-
-    fn log_path(&self) -> PathBuf {
-        self.dir.path().join("log")
-    }
-
-    fn process(&self) -> MutexGuard<'_, Option<Process>> {
-        self.process.lock().expect("no panic while the process is locked")
-    }
 }
 
-/// A PgBouncer in transaction pooling mode: its clients share few connections to the server, and two transactions of one
-/// client may run on different ones.
+/// A PgBouncer in transaction pooling mode: its clients share a few connections to the server, and two transactions of one
+/// client may run on different connections.
 #[derive(Debug)]
 pub struct PgBouncer {
     address: SocketAddr,
-    _process: Process,
+    _server: Server,
     _dir: TempDir,
 }
 
 impl PgBouncer {
-    /// Starts one in front of `server`, with so many connections to that.
+    /// Starts one in front of `server`, with this many connections to it.
     pub async fn start(server: &PostgresServer, connections: usize) -> Result<Self, Error> {
         let dir = folder_of_nobody()?;
         let (address, behind) = (server.loopback.at(BOUNCER), server.address());
@@ -161,13 +141,13 @@ impl PgBouncer {
             address.ip(),
             address.port(),
         );
-        let (file, log) = (dir.path().join("pgbouncer.ini"), dir.path().join("log"));
+        let file = dir.path().join("pgbouncer.ini");
         fs::write(&file, config).map_err(Error::io("cannot write the configuration of PgBouncer"))?;
         let mut command = unprivileged(&installed("pgbouncer")?);
         command.arg(&file);
-        let process = Process::start(command, &log).map_err(Error::io("cannot start PgBouncer"))?;
-        answers(address, || read(&log)).await?;
-        Ok(Self { address, _process: process, _dir: dir })
+        let server = Server::start_new("PgBouncer", dir.path().join("log"), command)?;
+        accepts_clients(&server, address).await?;
+        Ok(Self { address, _server: server, _dir: dir })
     }
 
     /// How clients reach the server through it.
@@ -176,16 +156,14 @@ impl PgBouncer {
     }
 }
 
-/// Waits until whoever listens at `address` takes clients.
-async fn answers(address: SocketAddr, log: impl Fn() -> String) -> Result<(), Error> {
+async fn accepts_clients(server: &Server, address: SocketAddr) -> Result<(), Error> {
     let program = installed("pg_isready")?;
     let (host, port) = (address.ip().to_string(), address.port().to_string());
-    let look = || async {
+    let look = async || {
         let asked = run(&program, ["-h", &host, "-p", &port, "-t", "1"], SOON).await;
-        asked.is_ok_and(|asked| asked.status.success()).then_some(())
+        asked.is_ok_and(|asked| asked.status.success())
     };
-    let waited = until(READY_WITHIN, format!("{address} takes clients"), look).await;
-    waited.map_err(|error| Error::Unavailable(format!("{error}; the log:\n{}", log())))
+    server.ready(look).await
 }
 
 /// A command that ends with the test program, and has no rights if that is root.
@@ -199,9 +177,9 @@ fn unprivileged(program: &Path) -> Command {
     command
 }
 
-/// A folder that such a command may write to.
+/// A directory that such a command may write to.
 fn folder_of_nobody() -> Result<TempDir, Error> {
-    let dir = tempfile::tempdir().map_err(Error::io("cannot make a directory"))?;
+    let dir = folder("postgres")?;
     if geteuid().is_root() {
         let owned = chown(dir.path(), Some(NOBODY), Some(NOBODY));
         let owned = owned.and_then(|()| fs::set_permissions(dir.path(), Permissions::from_mode(0o700)));
@@ -210,7 +188,8 @@ fn folder_of_nobody() -> Result<TempDir, Error> {
     Ok(dir)
 }
 
-/// Debian keeps the server's programs apart, by version; the newest is taken. Others have them in the path.
+/// Debian has a directory for each version of the server's programs, of which this takes the newest. Others have them in
+/// the path.
 fn installed(program: &str) -> Result<PathBuf, Error> {
     let version = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -222,10 +201,6 @@ fn installed(program: &str) -> Result<PathBuf, Error> {
     let sbin = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     let found = folders.chain(sbin).map(|folder| folder.join(program)).find(|path| path.is_file());
     found.ok_or_else(|| Error::Unavailable(format!("{program} is not installed (./test installs it)")))
-}
-
-fn read(log: &Path) -> String {
-    String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()
 }
 
 /// The processes whose parent is `pid`.
@@ -246,7 +221,7 @@ fn has_ended(pid: Pid) -> bool {
 /// The state of a process, and who its parent is.
 fn state(pid: Pid) -> Option<(String, u32)> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // They stand behind the name, which may contain anything.
+    // They follow the name, which may contain anything.
     let mut rest = stat.rsplit(") ").next()?.split(' ');
     Some((rest.next()?.to_owned(), rest.next()?.parse().ok()?))
 }

@@ -3,7 +3,7 @@ use std::future::ready;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use crate::process::Process;
+use crate::process::{Process, folder};
 use crate::{Error, until};
 
 /// How a program ended.
@@ -15,25 +15,32 @@ pub struct Ended {
     pub output: String,
 }
 
-/// Runs `program` until it ends by itself; one that does not is killed, and that is an error.
+/// Runs `program` until it ends by itself; one that takes longer than `within` is killed, and that is an error.
 pub async fn run(
     program: impl AsRef<OsStr>,
     arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
     within: Duration,
 ) -> Result<Ended, Error> {
-    let dir = tempfile::tempdir().map_err(Error::io("cannot make a directory"))?;
-    let output = dir.path().join("output");
-    let mut command = Command::new(&program);
     // A file in the working directory could configure it.
+    let dir = folder("run")?;
+    let mut command = Command::new(&program);
     command.args(arguments).current_dir(dir.path());
-    let mut process = Process::start(command, &output).map_err(Error::io("cannot start the program"))?;
-    let ends = until(within, "the program ends by itself", || ready(process.ended().transpose())).await;
-    let read = || std::fs::read_to_string(&output).map_err(Error::io("cannot read what it printed"));
+    complete(command, within).await
+}
+
+/// The same for any command.
+pub(crate) async fn complete(command: Command, within: Duration) -> Result<Ended, Error> {
+    let dir = folder("output")?;
+    let output = dir.path().join("output");
+    let name = command.get_program().display().to_string();
+    let mut process = Process::start(command, &output).map_err(Error::io(format!("cannot start {name}")))?;
+    let ends = until(within, format!("{name} ends"), || ready(process.ended().transpose())).await;
+    let output = std::fs::read(&output).map_err(Error::io("cannot read the output"))?;
+    let output = String::from_utf8_lossy(&output).into_owned();
     match ends {
-        Ok(status) => Ok(Ended { status: status.map_err(Error::io("cannot wait for it"))?, output: read()? }),
-        Err(Error::Timeout { what, within }) => {
-            Err(Error::Timeout { what: format!("{what}; it printed:\n{}", read()?), within })
+        Ok(status) => {
+            Ok(Ended { status: status.map_err(Error::io(format!("cannot wait for {name}")))?, output })
         }
-        Err(other) => Err(other),
+        Err(error) => Err(Error::Failed(format!("{error}; it printed:\n{output}"))),
     }
 }

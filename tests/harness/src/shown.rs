@@ -1,12 +1,11 @@
-use std::future::ready;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::process::Process;
-use crate::{Error, until};
+use crate::Error;
+use crate::program::complete;
 
-/// What a document tells its readers to paste into a shell, and what it says they will see.
+/// A shell session in a document: the commands, and the output that it shows.
 #[derive(Clone, Debug)]
 pub struct Shown {
     script: String,
@@ -14,8 +13,8 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// The blocks marked `sh` of `document` from the text `from` up to the text `to`. Lines that begin with `#> ` are what
-    /// is to be seen, in which `…` stands for anything.
+    /// The blocks marked `sh` of `document` from the text `from` up to the text `to`. Lines that begin with `#> ` are the
+    /// output, in which `…` stands for anything.
     pub fn new(document: &str, from: &str, to: &str) -> Self {
         let begin = document.find(from).expect("the document has this part");
         let part = &document[begin..];
@@ -27,21 +26,17 @@ impl Shown {
         Self { script, expected }
     }
 
-    /// Runs all of it in `folder` with these variables. An error if what is seen is not what is shown: blank lines and
-    /// what PostgreSQL adds to an error aside.
+    /// Runs all of it in `folder` with these variables. Fails if the output differs, apart from blank lines and what
+    /// PostgreSQL adds to an error.
     pub async fn play(
         &self,
         folder: &Path,
         variables: &[(&str, &str)],
         within: Duration,
     ) -> Result<(), Error> {
-        let dir = tempfile::tempdir().map_err(Error::io("cannot make a directory"))?;
-        let output = dir.path().join("output");
         let mut command = Command::new("bash");
         command.arg("-c").arg(&self.script).current_dir(folder).envs(variables.iter().copied());
-        let mut process = Process::start(command, &output).map_err(Error::io("cannot start bash"))?;
-        let ended = until(within, "what is shown ends", || ready(process.ended().transpose())).await;
-        let seen = std::fs::read_to_string(&output).map_err(Error::io("cannot read what it printed"))?;
+        let seen = complete(command, within).await?.output;
         let added = ["HINT:", "CONTEXT:", "PL/pgSQL ", "SQL "];
         let lines: Vec<_> = seen
             .lines()
@@ -49,10 +44,9 @@ impl Shown {
             .collect();
         let as_shown = lines.len() == self.expected.len()
             && lines.iter().zip(&self.expected).all(|(line, expected)| is_as(line, expected));
-        match ended {
-            Ok(_) if as_shown => Ok(()),
-            Ok(_) => Err(Error::Unavailable(format!("shown: {:#?}; seen:\n{seen}", self.expected))),
-            Err(error) => Err(Error::Unavailable(format!("{error}; seen:\n{seen}"))),
+        match as_shown {
+            true => Ok(()),
+            false => Err(Error::Failed(format!("shown: {:#?}; seen:\n{seen}", self.expected))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Certificates for one test: an authority, and a server's certificate that it signed.
+//! Certificates for one test: an authority's, and a server's that it signed.
 
 use std::fs;
 use std::net::IpAddr;
@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Error;
+use crate::process::output;
 
 /// The files, in PEM.
 #[derive(Debug)]
@@ -16,34 +17,33 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// Makes them, for servers at `ip`, in `dir`.
-    pub(crate) fn make(dir: &Path, ip: IpAddr) -> Result<Self, Error> {
+    /// Creates them in `dir`, for servers at `ip`.
+    pub(crate) fn new(dir: &Path, ip: IpAddr) -> Result<Self, Error> {
         let at = |name: &str| dir.join(name);
         let (authority, authority_key) = (at("ca.pem"), at("ca.key"));
         let (certificate, key) = (at("server.pem"), at("server.key"));
-        let new = || {
+        let request = || {
             let mut command = Command::new("openssl");
             command.args(["req", "-x509", "-nodes", "-days", "2", "-newkey", "ec"]);
             command.args(["-pkeyopt", "ec_paramgen_curve:prime256v1"]);
             command
         };
-        run(new()
-            .args(["-subj", "/CN=ringfence test authority", "-keyout"])
-            .arg(&authority_key)
-            .arg("-out")
-            .arg(&authority))?;
-        run(new()
-            .args(["-subj", "/CN=ringfence test server", "-addext", "basicConstraints=critical,CA:FALSE"])
-            .arg("-addext")
-            .arg(format!("subjectAltName=IP:{ip}"))
-            .arg("-CA")
-            .arg(&authority)
-            .arg("-CAkey")
-            .arg(&authority_key)
-            .arg("-keyout")
-            .arg(&key)
-            .arg("-out")
-            .arg(&certificate))?;
+        let mut authority_request = request();
+        authority_request.args(["-subj", "/CN=ringfence test authority"]);
+        authority_request.arg("-keyout").arg(&authority_key).arg("-out").arg(&authority);
+        let mut server_request = request();
+        server_request.args([
+            "-subj",
+            "/CN=ringfence test server",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+        ]);
+        server_request.arg("-addext").arg(format!("subjectAltName=IP:{ip}"));
+        server_request.arg("-CA").arg(&authority).arg("-CAkey").arg(&authority_key);
+        server_request.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
+        for command in [&mut authority_request, &mut server_request] {
+            output(command, "").map_err(Error::io("openssl failed"))?;
+        }
         // The authority signs nothing more.
         fs::remove_file(authority_key).map_err(Error::io("cannot remove the authority's key"))?;
         Ok(Self { authority, certificate, key })
@@ -64,13 +64,4 @@ impl Certificates {
             "tls-auth-clients no".to_owned(),
         ]
     }
-}
-
-fn run(command: &mut Command) -> Result<(), Error> {
-    let output = command.output().map_err(Error::io("cannot run openssl"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(Error::io("openssl made no certificate")(std::io::Error::other(said)))
 }

@@ -4,10 +4,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{Called, Error, Fate, Reply};
 
-/// How long to wait between two looks.
+/// The pause between two looks.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Looks again and again until there is something to see. `what` is what the error says that did not come about.
+/// Polls `look` until it returns `Some`. The error says that `what` did not happen.
 pub async fn until<T, F>(
     within: Duration,
     what: impl Into<String>,
@@ -26,7 +26,7 @@ where
     }
 }
 
-/// Repeats a call until its answer is definite: after a failure of unknown fate, only that tells what became of it.
+/// Repeats a call until its answer is definite: after a failure of unknown fate, only that tells the outcome.
 pub async fn definite<T, F>(within: Duration, mut call: impl FnMut() -> F) -> Result<Reply<T>, Error>
 where
     F: Future<Output = Called<T>>,

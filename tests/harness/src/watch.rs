@@ -1,4 +1,4 @@
-//! A watch of one node, read as the contract says that it may be.
+//! A watch of one node, read strictly by the contract.
 
 use bytes::BytesMut;
 use http_body_util::BodyExt;
@@ -18,7 +18,7 @@ pub struct Watch {
     _connection: Connection,
 }
 
-/// What a watch tells.
+/// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// A lease has changed.
@@ -32,12 +32,12 @@ impl Watch {
         Self { body, text: BytesMut::new(), last: None, _connection: connection }
     }
 
-    /// The last `id` that was told: where to go on from.
+    /// The last `id`, to resume from.
     pub fn last(&self) -> Option<Revision> {
         self.last
     }
 
-    /// The next event; `None` where the node has ended the stream in order.
+    /// The next event; `None` at a regular end of the stream.
     pub async fn next(&mut self) -> Result<Option<Watched>, Failure> {
         loop {
             if let Some(end) = self.text.windows(2).position(|pair| pair == b"\n\n") {
@@ -57,7 +57,7 @@ impl Watch {
         }
     }
 
-    /// What a block of lines says; `None` where it is no event.
+    /// Reads a block of lines; `None` where it is not an event.
     fn read(&mut self, block: &str) -> Result<Option<Watched>, Failure> {
         let (mut name, mut id, mut data) = (None, None, None);
         for line in block.lines().filter(|line| !line.is_empty()) {
@@ -94,5 +94,5 @@ fn json<T: DeserializeOwned>(data: &str) -> Result<T, Failure> {
 }
 
 fn malformed(what: &dyn std::fmt::Display) -> Failure {
-    Failure::new(Fate::Malformed, format!("a watch told {what}"))
+    Failure::new(Fate::Malformed, format!("a watch sent {what}"))
 }

@@ -1,7 +1,6 @@
-//! Three real ZooKeeper servers on one loopback address, as they come from a package. They end with the test program.
+//! Three real ZooKeeper servers on one loopback address, from the system's package.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -9,70 +8,64 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::Error;
 use crate::loopback::Loopback;
-use crate::process::{Process, mortal};
-use crate::{Error, until};
+use crate::process::{Server, folder, mortal};
 
-/// How long the servers may take to find each other.
-const WITHIN: Duration = Duration::from_secs(60);
-/// One question takes no longer.
+/// Bounds one question.
 const ASKED: Duration = Duration::from_secs(5);
 const CLIENTS: u16 = 2181;
 const PEERS: u16 = 2888;
 const ELECTIONS: u16 = 3888;
 
-/// A cluster of three, with data of its own on disk.
+/// A cluster of three with its own data on disk. It ends with the test program.
 #[derive(Debug)]
 pub struct ZooKeeperCluster {
-    processes: Vec<Process>,
+    servers: Vec<Server>,
     loopback: Loopback,
     _dir: TempDir,
 }
 
 impl ZooKeeperCluster {
-    /// Starts three servers from this class path, and waits until each serves.
+    /// Starts three servers from this class path and waits until each serves.
     pub async fn start(class_path: &str) -> Result<Self, Error> {
-        let dir = tempfile::Builder::new().prefix("ringfence-zookeeper-").tempdir();
-        let dir = dir.map_err(Error::io("cannot make a directory"))?;
-        let loopback = Loopback::claim()?;
+        let (dir, loopback) = (folder("zookeeper")?, Loopback::claim()?);
         let ip = loopback.at(CLIENTS).ip();
-        let servers: String =
+        let all: String =
             (0..3).map(|id| format!("server.{id}={ip}:{}:{}\n", PEERS + id, ELECTIONS + id)).collect();
-        let configure = |data: &Path, id: u16| {
-            std::fs::create_dir(data)?;
-            std::fs::write(data.join("myid"), id.to_string())?;
+        let mut servers = Vec::new();
+        for id in 0..3 {
+            let data = dir.path().join(id.to_string());
             let config = format!(
                 "tickTime=500\ninitLimit=20\nsyncLimit=10\ndataDir={}\nclientPortAddress={ip}\nclientPort={}\n\
-                 maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=*\n{servers}",
+                 maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=*\n{all}",
                 data.display(),
                 CLIENTS + id
             );
-            std::fs::write(data.join("zoo.cfg"), config)
-        };
-        let mut processes = Vec::new();
-        for id in 0..3 {
-            let data = dir.path().join(id.to_string());
-            configure(&data, id).map_err(Error::io("cannot configure ZooKeeper"))?;
+            std::fs::create_dir(&data)
+                .and_then(|()| std::fs::write(data.join("myid"), id.to_string()))
+                .and_then(|()| std::fs::write(data.join("zoo.cfg"), config))
+                .map_err(Error::io("cannot configure ZooKeeper"))?;
             let mut command = mortal("java");
             command.args(["-cp", class_path, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]);
             command.arg(data.join("zoo.cfg")).current_dir(&data);
-            let started = Process::start(command, &data.join("log"));
-            processes.push(started.map_err(Error::io("cannot start ZooKeeper"))?);
+            let name = format!("ZooKeeper at {}", loopback.at(CLIENTS + id));
+            servers.push(Server::start_new(name, data.join("log"), command)?);
         }
-        let cluster = Self { processes, loopback, _dir: dir };
-        for address in cluster.addresses() {
-            let serves = async || ask(address, "srvr").await.filter(|answer| answer.contains("Mode: "));
-            until(WITHIN, format!("ZooKeeper at {address} serves"), serves).await?;
+        let cluster = Self { servers, loopback, _dir: dir };
+        for (server, address) in cluster.servers.iter().zip(cluster.addresses()) {
+            let serves = async || ask(address, "srvr").await.is_some_and(|answer| answer.contains("Mode: "));
+            server.ready(serves).await?;
         }
         Ok(cluster)
     }
 
-    /// Where each server takes clients.
+    /// The client address of each server.
     pub fn addresses(&self) -> [SocketAddr; 3] {
         [0, 1, 2].map(|id| self.loopback.at(CLIENTS + id))
     }
 
-    /// What each server answers to one of its four letter words, if it does.
+    /// The answer of each server to a four letter word, if it gives one.
     pub async fn ask(&self, word: &str) -> Vec<Option<String>> {
         let mut answers = Vec::new();
         for address in self.addresses() {
@@ -83,7 +76,7 @@ impl ZooKeeperCluster {
 
     /// The processes.
     pub fn pids(&self) -> Vec<u32> {
-        self.processes.iter().map(Process::pid).collect()
+        self.servers.iter().filter_map(Server::pid).collect()
     }
 }
 
