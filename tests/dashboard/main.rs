@@ -1,0 +1,77 @@
+//! The dashboard in a real browser, over a real cluster: changes of leases show in the page, and actions in the page change
+//! leases.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod following;
+mod tables;
+mod texts;
+mod views;
+
+use std::time::Duration;
+
+use ringfence_harness::{Acquired, Answered, Browser, Client, Cluster, Node, try_once};
+use ringfence_wire::{AcquireRequest, Grant, Holder, LeaseId, Ttl};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
+/// Bounds what should take far less.
+const SOON: Duration = Duration::from_secs(60);
+
+/// A cluster, where a browser is installed.
+async fn cluster() -> Option<Cluster> {
+    match Browser::is_installed() {
+        true => Some(Cluster::builder(PROGRAM).start().await.unwrap()),
+        false => None,
+    }
+}
+
+/// A browser with the dashboard of `node`, once it has drawn something.
+async fn browse(node: &Node, hash: &str) -> Browser {
+    let mut browser = Browser::start().await.unwrap();
+    browser.open(&format!("{}/{hash}", node.url())).await.unwrap();
+    browser
+        .until(
+            SOON,
+            "document.querySelector('main h1') && !document.querySelector('#mode').matches(':empty')",
+        )
+        .await
+        .unwrap();
+    browser
+}
+
+/// The page has sent requests to this node alone, and the browser did not complain.
+fn is_clean(browser: &Browser, node: &Node) {
+    let own = format!("{}/", node.url());
+    for request in browser.requests() {
+        assert!(request.starts_with(&own), "the page of {own} asked for {request}");
+    }
+    assert!(browser.requests().len() > 10, "the page asked for little: {:?}", browser.requests());
+    let serious: Vec<_> = browser.complaints().iter().filter(|text| !is_too_far_back(text)).collect();
+    assert!(serious.is_empty(), "{serious:#?}");
+}
+
+/// The page asks for the history of a key from further back than the node may keep it.
+fn is_too_far_back(complaint: &str) -> bool {
+    complaint.contains("/v1/watch?") && complaint.contains("410")
+}
+
+async fn acquire(client: &Client, wish: &AcquireRequest) -> Grant {
+    match client.acquire(LeaseId::random(), wish).await.done() {
+        Acquired::Granted(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn held_for(ttl_ms: u32, name: &str, holder: &str) -> AcquireRequest {
+    let holder = Some(Holder::new(holder).unwrap());
+    AcquireRequest { ttl_ms: Ttl::from_ms(ttl_ms).unwrap(), holder, ..try_once(name) }
+}
+
+/// The remaining share of the TTL of the lease in the first row, by the length of its bar.
+const SHARE: &str =
+    "Number(getComputedStyle(document.querySelector('.spacer .fill')).getPropertyValue('--share'))";
+
+/// Runs the body of an async function in the page, and returns its result.
+async fn run(browser: &mut Browser, script: &str) -> serde_json::Value {
+    browser.evaluate(&format!("(async () => {{ {script} }})()")).await.unwrap()
+}

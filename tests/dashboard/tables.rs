@@ -1,0 +1,154 @@
+//! The table of keys.
+
+use std::ops::Range;
+
+use serde_json::json;
+
+use super::*;
+
+/// A table of `most` keys, with `page` and `tell` to feed it a node's answers and events.
+const TABLE: &str = "
+    const { KeyTable, START } = await import('/dashboard/key_table.js');
+    const view = (key, revision, token) => ({ key, fence: token, revision, waiters: [],
+        holders: [{ token, holder: null, mode: 'exclusive', limit: null, ttl_ms: 9000, expires_in_ms: 9000, metadata: {} }] });
+    const page = (revision, next, ...tokens) => ({ revision, next,
+        keys: tokens.map(([key, token, at = revision]) => view(key, at, token)) });
+    const table = (most = 100) => {
+        const it = new KeyTable(most);
+        it.tell = (name, revision, key, token = revision) => it.apply(
+            { name, revision, token, holder: null, keys: [{ key, mode: 'exclusive', fence: token }] }, 0, () => false);
+        it.say = () => it.keys.map((key, place) => key + (it.at(place).ended ? ' ended' : '')).join(' ');
+        return it;
+    };
+";
+
+#[tokio::test]
+async fn a_page_does_not_undo_newer_events() {
+    let Some(cluster) = cluster().await else { return };
+    let mut browser = browse(cluster.node(1), "").await;
+    let mut says = async |script: &str| run(&mut browser, &format!("{TABLE} {script}")).await;
+
+    // A grant that is newer than the page.
+    let granted = "const keys = table(); keys.take(START, page(10, null, ['a', 1]), 0, () => true);
+        keys.tell('granted', 15, 'b'); keys.take(START, page(10, null, ['a', 1]), 0, () => true); return keys.say()";
+    assert_eq!(says(granted).await, "a b");
+    let first = "const keys = table(); keys.take(START, page(10, null), 0, () => true);
+        keys.tell('granted', 15, 'b'); keys.take(START, page(10, null), 0, () => true);
+        const before = keys.say(); keys.take(START, page(16, null), 0, () => true); return [before, keys.say()]";
+    assert_eq!(says(first).await, json!(["b", "b ended"]));
+    // An end that is newer than the page: no later event repeats it.
+    let released = "const keys = table(); keys.take(START, page(10, null, ['a', 1], ['b', 2]), 0, () => false);
+        keys.tell('released', 15, 'b', 2); keys.take(START, page(10, null, ['a', 1], ['b', 2]), 0, () => false);
+        return keys.say()";
+    assert_eq!(says(released).await, "a");
+    // Later pages have the revision of the first; their keys have their own.
+    let later =
+        "const keys = table(); const mark = keys.take(START, page(10, 'x', ['a', 1]), 0, () => false);
+        keys.take(mark, page(10, null, ['b', 2], ['c', 3]), 0, () => false); keys.tell('granted', 15, 'd');
+        keys.take(mark, page(10, null, ['c', 3, 20]), 0, () => true); return keys.say()";
+    assert_eq!(says(later).await, "a b ended c d ended");
+}
+
+#[tokio::test]
+async fn a_table_keeps_the_first_keys() {
+    let Some(cluster) = cluster().await else { return };
+    let mut browser = browse(cluster.node(1), "").await;
+    let mut says = async |script: &str| run(&mut browser, &format!("{TABLE} {script}")).await;
+
+    let told = "const keys = table(3); keys.take(START, page(10, null, ['b', 1], ['d', 2]), 0, () => false);
+        keys.tell('granted', 11, 'e'); keys.tell('granted', 12, 'a'); keys.tell('granted', 13, 'f');
+        const many = [keys.say(), keys.complete]; keys.tell('released', 14, 'a', 12); keys.tell('granted', 15, 'e');
+        return [...many, keys.say()]";
+    assert_eq!(says(told).await, json!(["a b d", false, "b d"]));
+    // A list that is read again ends where reading stopped, though the one before went further.
+    let read =
+        "const keys = table(3); const mark = keys.take(START, page(10, 'x', ['c', 1]), 0, () => false);
+        keys.take(mark, page(10, null, ['d', 2], ['e', 3]), 0, () => false);
+        const end = keys.take(START, page(20, 'y', ['a', 11], ['b', 12]), 0, () => false);
+        keys.cut(end.last); return [keys.say(), keys.complete, keys.mark('z').last]";
+    assert_eq!(says(read).await, json!(["a b", false, "b"]));
+}
+
+#[tokio::test]
+async fn only_the_visible_keys_of_ten_thousand_are_in_the_page() {
+    const KEYS: usize = 10_000;
+    let Some(cluster) = cluster().await else { return };
+    let node = cluster.leader().await.unwrap();
+    hold_many(node, 0..KEYS).await;
+    let mut browser = browse(node, "#/locks").await;
+    browser
+        .until(SOON, "document.querySelector('.summary').textContent.startsWith('10,000 keys ')")
+        .await
+        .unwrap();
+    let rows = "document.querySelectorAll('.spacer .row').length";
+    for (key, name) in [("End", "many/09999"), ("Home", "many/00000")] {
+        browser.press(key).await.unwrap();
+        browser
+            .until(SOON, &format!("document.querySelector('.row.selected').innerText.includes('{name}')"))
+            .await
+            .unwrap();
+        let many = browser.evaluate(rows).await.unwrap().as_u64().unwrap();
+        assert!((10..100).contains(&many), "{many} rows are elements");
+    }
+    // Scrolling shows every key.
+    let seen = browser.evaluate(
+        "(async () => {
+            const body = document.querySelector('.rows');
+            const seen = new Set();
+            for (let top = 0; top < body.scrollHeight; top += body.clientHeight) {
+                body.scrollTop = top;
+                await new Promise(requestAnimationFrame);
+                for (const link of document.querySelectorAll('.spacer .key a')) seen.add(link.title);
+            }
+            return seen.size;
+        })()",
+    );
+    assert_eq!(seen.await.unwrap(), KEYS);
+    let heap = browser.heap_bytes().await.unwrap();
+    eprintln!("with {KEYS} keys the page's objects take {:.1} MB", heap as f64 / 1e6);
+    is_clean(&browser, node);
+
+    // With more keys than it shows, the page shows the first.
+    let all = "document.querySelector('.summary').textContent.startsWith('the first 20,000 keys; a prefix finds more')";
+    hold_many(node, KEYS..2 * KEYS + 500).await;
+    browser.until(SOON, all).await.unwrap();
+    // When the history is gone, as many are read again, and later changes show.
+    let watch = "
+        window.watches = [];
+        const real = window.fetch;
+        window.fetch = async (url, options) => {
+            if (!url.startsWith('v1/watch')) return real(url, options);
+            if (watches.length === 1) return watches.push(null), new Response('', { status: 410 });
+            const cut = new AbortController();
+            watches.push(cut);
+            return real(url, { ...options, signal: AbortSignal.any([options.signal, cut.signal]) });
+        };
+        location.hash = '#/cluster';
+    ";
+    run(&mut browser, watch).await;
+    browser.until(SOON, "document.title.startsWith('Cluster')").await.unwrap();
+    browser.evaluate("location.hash = '#/locks'").await.unwrap();
+    let is_live = "document.querySelector('#mode').textContent === 'live'";
+    browser.until(SOON, &format!("watches.length === 1 && {is_live} && {all}")).await.unwrap();
+    browser.evaluate("watches[0].abort()").await.unwrap();
+    browser.until(SOON, &format!("watches.length === 3 && {is_live} && {all}")).await.unwrap();
+    acquire(&node.client(), &try_once("earlier")).await;
+    browser
+        .until(SOON, "document.querySelector('.spacer .row').innerText.includes('earlier')")
+        .await
+        .unwrap();
+    assert_eq!(browser.evaluate("watches.length").await.unwrap(), 3);
+}
+
+/// Acquires leases of the keys with these numbers, for a day.
+async fn hold_many(node: &Node, numbers: Range<usize>) {
+    let names: Vec<String> = numbers.map(|number| format!("many/{number:05}")).collect();
+    for chunk in names.chunks(1_000) {
+        let operations: Vec<_> = chunk
+            .iter()
+            .map(|name| json!({ "acquire": { "lease_id": LeaseId::random(), "keys": [name], "ttl_ms": 86_400_000 } }))
+            .collect();
+        let body = json!({ "operations": operations }).to_string();
+        assert_eq!(node.client().raw("POST", "/v1/batch", body).await.unwrap().status, 200);
+    }
+}

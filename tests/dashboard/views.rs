@@ -1,0 +1,179 @@
+//! The views, and what is done in them.
+
+use ringfence_harness::{Consistency, key, wait_for};
+use ringfence_wire::Token;
+
+use super::*;
+
+#[tokio::test]
+async fn a_lease_appears_counts_down_and_is_revoked_from_the_page() {
+    let Some(cluster) = cluster().await else { return };
+    let node = cluster.node(1);
+    let mut browser = browse(node, "").await;
+    browser
+        .until(SOON, "document.querySelector('main').innerText.includes('Nobody holds a lock')")
+        .await
+        .unwrap();
+
+    // Another node grants it, and the page updates by itself.
+    let client = cluster.node(2).client();
+    let lease = LeaseId::random();
+    let Acquired::Granted(grant) =
+        client.acquire(lease, &held_for(600_000, "orders/42", "billing-7")).await.done()
+    else {
+        panic!("a free key was not granted")
+    };
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.acquire(LeaseId::random(), &wait_for("orders/42", 60_000)).await.done() }
+    });
+    let row = format!(
+        "(text => text.includes('orders/42') && text.includes('billing-7') && text.includes('{}'))\
+         (document.querySelector('.spacer .row').innerText)",
+        grant.token
+    );
+    browser.until(SOON, &row).await.unwrap();
+    browser.until(SOON, "document.querySelector('.spacer .waiters').textContent === '1'").await.unwrap();
+    browser.until(SOON, &format!("{SHARE} > 0.5 && {SHARE} <= 1")).await.unwrap();
+    let before = browser.evaluate(SHARE).await.unwrap();
+    browser.until(SOON, &format!("{SHARE} < {before}")).await.unwrap();
+
+    browser.evaluate("document.querySelector('.spacer .row').click()").await.unwrap();
+    let revoke = format!("document.querySelector('button[data-token=\"{}\"]')", grant.token);
+    browser.until(SOON, &revoke).await.unwrap();
+    browser.evaluate(&format!("{revoke}.click()")).await.unwrap();
+    browser
+        .until(SOON, "document.querySelector('dialog.revoke').innerText.includes('billing-7')")
+        .await
+        .unwrap();
+    // A renewal, which changes only times, shows in both.
+    client.renew(lease, Some(Ttl::from_ms(86_400_000).unwrap())).await.done();
+    for left in ["dialog .left", "td .left"] {
+        let is_long = format!("document.querySelector('{left}').textContent.startsWith('23:59:')");
+        browser.until(SOON, &is_long).await.unwrap();
+    }
+    browser.until(SOON, "document.querySelector('.one-key table').innerText.includes('24 h')").await.unwrap();
+    let is_disabled = "document.querySelector('dialog.revoke button.danger').disabled";
+    assert_eq!(browser.evaluate(is_disabled).await.unwrap(), true);
+    browser.write("orders/4").await.unwrap();
+    assert_eq!(browser.evaluate(is_disabled).await.unwrap(), true);
+    browser.press("Enter").await.unwrap();
+    assert_eq!(holders(&client, "orders/42").await, [grant.token], "part of the key is not the key");
+    browser.write("2").await.unwrap();
+    assert_eq!(browser.evaluate(is_disabled).await.unwrap(), false);
+    browser.press("Enter").await.unwrap();
+    browser.until(SOON, "document.querySelector('dialog .result.good')").await.unwrap();
+    let told = browser.evaluate("document.querySelector('dialog .result').textContent").await.unwrap();
+    assert!(told.as_str().unwrap().contains(&format!("token {} is dead", grant.token)), "{told}");
+
+    let Acquired::Granted(next) = waiting.await.unwrap() else {
+        panic!("the next in the queue was not granted")
+    };
+    assert_eq!(holders(&client, "orders/42").await, [next.token]);
+    let next_button = format!("document.querySelector('button[data-token=\"{}\"]')", next.token);
+    browser.until(SOON, &format!("{next_button} && !{revoke}")).await.unwrap();
+
+    // A lease that has ended meanwhile cannot be revoked, and the page says so.
+    browser.press("Escape").await.unwrap();
+    browser.evaluate(&format!("{next_button}.click()")).await.unwrap();
+    client.revoke(&key("orders/42"), next.token).await.done();
+    browser.write("orders/42").await.unwrap();
+    browser.press("Enter").await.unwrap();
+    browser
+        .until(SOON, "document.querySelector('dialog .result.bad')?.textContent.includes('no longer live')")
+        .await
+        .unwrap();
+    assert_eq!(browser.evaluate("document.querySelectorAll('dialog.revoke').length").await.unwrap(), 1);
+    let result = "document.querySelector('dialog.revoke').innerText";
+    let told = browser.evaluate(result).await.unwrap();
+    assert!(told.as_str().unwrap().contains("Nothing was revoked"), "{told}");
+
+    // A request whose answer was lost may have been done, whatever the next answer says.
+    browser.press("Escape").await.unwrap();
+    let last = acquire(&client, &held_for(600_000, "orders/42", "billing-8")).await;
+    let lose = "
+        const real = window.fetch;
+        window.fetch = async (url, options) => {
+            const answer = await real(url, options);
+            if (url !== 'v1/revoke') return answer;
+            window.fetch = real;
+            throw new TypeError('lost');
+        };
+    ";
+    run(&mut browser, lose).await;
+    let last_button = format!("document.querySelector('button[data-token=\"{}\"]')", last.token);
+    browser.until(SOON, &last_button).await.unwrap();
+    browser.evaluate(&format!("{last_button}.click()")).await.unwrap();
+    browser.write("orders/42").await.unwrap();
+    browser.press("Enter").await.unwrap();
+    browser.until(SOON, &format!("{result}.includes('may or may not have been done')")).await.unwrap();
+    assert_eq!(holders(&client, "orders/42").await, []);
+    browser.press("Enter").await.unwrap();
+    browser.until(SOON, &format!("{result}.includes('is dead')")).await.unwrap();
+    let told = browser.evaluate(result).await.unwrap();
+    assert!(!told.as_str().unwrap().contains("Nothing was"), "{told}");
+    // Leaving the view closes the dialog.
+    browser.evaluate("history.back()").await.unwrap();
+    browser
+        .until(SOON, "document.title.startsWith('Locks') && !document.querySelector('dialog.revoke')")
+        .await
+        .unwrap();
+    let serious = browser.complaints().iter().filter(|text| !text.contains("409") && !is_too_far_back(text));
+    assert_eq!(serious.collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+/// The tokens of the holders of a key.
+async fn holders(client: &Client, name: &str) -> Vec<Token> {
+    let view = client.key(&key(name), Consistency::Linearizable).await.done();
+    view.holders.iter().map(|holder| holder.token).collect()
+}
+
+#[tokio::test]
+async fn every_view_is_reached_by_keys_alone() {
+    let Some(cluster) = cluster().await else { return };
+    let node = cluster.leader().await.unwrap();
+    let client = node.client();
+    for name in ["a/1", "a/2", "b/1"] {
+        acquire(&client, &try_once(name)).await;
+    }
+    let mut browser = browse(node, "").await;
+    browser.until(SOON, "document.querySelectorAll('.spacer .row').length === 3").await.unwrap();
+
+    browser.press("/").await.unwrap();
+    browser.until(SOON, "document.activeElement.id === 'filter'").await.unwrap();
+    browser.write("a/").await.unwrap();
+    browser.until(SOON, "location.hash === '#/locks?prefix=a%2F'").await.unwrap();
+    browser.until(SOON, "document.querySelectorAll('.spacer .row').length === 2").await.unwrap();
+    browser.press("Escape").await.unwrap();
+    browser.press("j").await.unwrap();
+    browser.press("ArrowDown").await.unwrap();
+    browser.press("k").await.unwrap();
+    browser.press("ArrowDown").await.unwrap();
+    let chosen = "document.getElementById(document.activeElement.getAttribute('aria-activedescendant')).innerText.includes('a/2')";
+    browser.until(SOON, chosen).await.unwrap();
+    browser.press("Enter").await.unwrap();
+    browser
+        .until(SOON, "document.title.startsWith('a/2') && document.activeElement.tagName === 'H1'")
+        .await
+        .unwrap();
+    browser.press("Escape").await.unwrap();
+    browser
+        .until(SOON, "document.title.startsWith('Locks') && location.hash === '#/locks?prefix=a%2F'")
+        .await
+        .unwrap();
+    browser.press("2").await.unwrap();
+    browser.until(SOON, "document.title.startsWith('Cluster') && document.querySelectorAll('.members tbody tr').length === 3").await.unwrap();
+    browser.until(SOON, "document.querySelector('.own').innerText.includes('Disk flush')").await.unwrap();
+    browser.press("3").await.unwrap();
+    browser
+        .until(SOON, "document.querySelector('main').innerText.includes('No mirror is kept')")
+        .await
+        .unwrap();
+    browser.press("?").await.unwrap();
+    browser.until(SOON, "document.querySelector('#help').open").await.unwrap();
+    browser.press("Escape").await.unwrap();
+    browser.until(SOON, "!document.querySelector('#help').open").await.unwrap();
+    browser.press("Escape").await.unwrap();
+    browser.until(SOON, "document.title.startsWith('Cluster')").await.unwrap();
+    is_clean(&browser, node);
+}

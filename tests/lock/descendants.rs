@@ -1,0 +1,230 @@
+//! Processes that the command has started, in its process group and elsewhere.
+
+use tempfile::TempDir;
+
+use super::lost_leases::die_without_the_cluster;
+use super::*;
+
+#[tokio::test]
+async fn the_command_and_its_children_die_with_their_parent() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pids");
+    let child = lock(&cluster, "a", &stubborn(&file)).spawn().unwrap();
+    let pids = pids_in(&file).await;
+    signal(&child, Signal::KILL);
+    assert_eq!(end_of(child).await.0.signal(), Some(9));
+    die(&pids).await;
+}
+
+/// A shell that ends at SIGTERM and leaves a process behind that does not; its id is in `file`.
+fn deserting(file: &Path) -> String {
+    format!(
+        "trap '' TERM; sleep 1000 >&- 2>&- & trap - TERM; echo $! > {0}.new; mv {0}.new {0}; wait",
+        file.display()
+    )
+}
+
+#[tokio::test]
+async fn a_process_that_outlives_a_terminated_command_dies_before_the_key_is_free() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    for (number, words) in ["a --kill-after 500ms", "a --max 1s --kill-after 500ms"].iter().enumerate() {
+        let file = dir.path().join(number.to_string());
+        let child = lock(&cluster, words, &deserting(&file)).spawn().unwrap();
+        let left = Left(pids_in(&file).await[0]);
+        if number == 0 {
+            signal(&child, Signal::TERM);
+        }
+        let (status, _, err) = end_of(child).await;
+        assert!(!lives(left.0), "{words}: {err}");
+        assert_eq!(status.code(), Some(143), "{words}: {err}");
+        is_free(&cluster, "a").await;
+    }
+
+    let file = dir.path().join("ambiguous");
+    let child = lock(&cluster, "a --ttl 6s", &deserting(&file)).spawn().unwrap();
+    let left = Left(pids_in(&file).await[0]);
+    die_without_the_cluster(&cluster, vec![child], &[left.0]).await;
+}
+
+#[tokio::test]
+async fn background_processes_survive_a_command_that_ends_by_itself() {
+    let cluster = cluster().await;
+    let script = "sleep 1000 >&- 2>&- & echo $!";
+    let (status, out, err) = run(lock(&cluster, "a", script)).await;
+    assert!(status.success(), "{err}");
+    is_free(&cluster, "a").await;
+    let left = Left(Pid::from_raw(out.trim().parse().unwrap()).unwrap());
+    assert!(lives(left.0));
+}
+
+/// A script whose children have left its process group in several ways. Each writes its id and runs `each`; when all have,
+/// the script runs `then`.
+fn scattered(dir: &Path, each: &str, then: &str) -> String {
+    let [child, all, pids] = ["child", "all", "pids"].map(|name| dir.join(name).display().to_string());
+    std::fs::write(&child, format!("echo $$ >> {all}\n{each}\n")).unwrap();
+    format!(
+        "exec >&- 2>&-; timeout 1000 sh {child} & setsid sh {child} & setsid -f sh {child}; \
+         (timeout 1000 setsid -w sh {child} &); until test $(wc -l < {all}) -ge 4; do sleep 0.01; done 2>/dev/null; \
+         mv {all} {pids}; {then}"
+    )
+}
+
+/// The children of such a script.
+async fn scattered_in(dir: &Path) -> Vec<Left> {
+    pids_in(&dir.join("pids")).await.into_iter().map(Left).collect()
+}
+
+#[tokio::test]
+async fn processes_outside_the_process_group_end_before_the_key_is_free() {
+    let cluster = cluster().await;
+    let [ends, is_deaf, is_stopped] =
+        ["exec sleep 1000", "trap '' TERM; sleep 1000 & wait; wait", "kill -STOP $$; exec sleep 1000"];
+    for (each, then, terminated, expected) in [
+        (ends, "wait", true, 143),
+        (is_deaf, "wait", true, 143),
+        (is_stopped, "wait", true, 143),
+        // Not terminated; but a command that dies like this leaves nothing behind on purpose.
+        (ends, "kill -KILL $$", false, 137),
+    ] {
+        let dir = TempDir::new().unwrap();
+        let script = scattered(dir.path(), each, then);
+        let child = lock(&cluster, "a --kill-after 500ms", &script).spawn().unwrap();
+        let left = scattered_in(dir.path()).await;
+        if terminated {
+            signal(&child, Signal::TERM);
+        }
+        let (status, _, err) = end_of(child).await;
+        let living: Vec<Pid> = left.iter().map(|left| left.0).filter(|pid| lives(*pid)).collect();
+        assert_eq!((status.code(), living), (Some(expected), vec![]), "{each}, {then}: {err}");
+        is_free(&cluster, "a").await;
+    }
+}
+
+#[tokio::test]
+async fn processes_outside_the_process_group_die_with_the_parent_of_the_command() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let script = scattered(dir.path(), "trap '' TERM; sleep 1000 & wait; wait", "wait");
+    let child = lock(&cluster, "a", &script).spawn().unwrap();
+    let left = scattered_in(dir.path()).await;
+    signal(&child, Signal::KILL);
+    assert_eq!(end_of(child).await.0.signal(), Some(9));
+    die(&left.iter().map(|left| left.0).collect::<Vec<_>>()).await;
+}
+
+/// The processes with this argument.
+fn with_argument(argument: &str) -> Vec<Pid> {
+    let entries = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap());
+    let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    let has_it = |pid: &Pid| {
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        arguments.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())
+    };
+    pids.filter(has_it).collect()
+}
+
+#[tokio::test]
+async fn a_process_that_forks_while_it_is_killed_does_not_escape() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let time = format!("1000.{}", std::process::id());
+    // Each has a session of its own, and starts the next before it is killed.
+    let breeds = format!(
+        "trap '' TERM; for i in 1 2 3; do setsid -f sleep {time}; done; sleep 0.01; exec setsid -f sh $0"
+    );
+    let script = scattered(dir.path(), &breeds, "exec sleep 1000");
+    let child = lock(&cluster, "a --kill-after 500ms", &script).spawn().unwrap();
+    let breeding = || async { (with_argument(&time).len() > 20).then_some(()) };
+    until(SOON, "they breed", breeding).await.unwrap();
+    signal(&child, Signal::TERM);
+    let (status, _, err) = end_of(child).await;
+    let all = [with_argument(&time), with_argument(&dir.path().join("child").display().to_string())].concat();
+    let left: Vec<Left> = all.into_iter().filter(|pid| lives(*pid)).map(Left).collect();
+    assert!(left.is_empty(), "{} live: {err}", left.len());
+    assert_eq!(status.code(), Some(143), "{err}");
+}
+
+#[tokio::test]
+async fn only_sigkill_to_the_parent_of_the_command_ends_it() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pids");
+    let script = format!("sleep 1000 & echo $$ $! $PPID > {0}.new; mv {0}.new {0}; wait", file.display());
+    let child = lock(&cluster, "a", &script).spawn().unwrap();
+    let [shell, sleep, parent] = pids_in(&file).await.try_into().unwrap();
+    let (left, own) = ([Left(shell), Left(sleep)], child.id().unwrap().to_string());
+    let stat = std::fs::read_to_string(format!("/proc/{parent}/stat")).unwrap();
+    assert_eq!(stat.rsplit(')').next().unwrap().split_whitespace().nth(1), Some(own.as_str()), "{stat}");
+    for sent in [Signal::HUP, Signal::INT, Signal::TERM, Signal::USR1, Signal::TSTP] {
+        kill_process(parent, sent).unwrap();
+    }
+    assert!(left.iter().all(|left| lives(left.0)));
+    kill_process(parent, Signal::KILL).unwrap();
+    let (status, _, err) = end_of(child).await;
+    assert_eq!(status.code(), Some(137), "{err}");
+    die(&left.each_ref().map(|left| left.0)).await;
+    is_free(&cluster, "a").await;
+}
+
+/// In a pid namespace, where pids can be chosen.
+#[tokio::test]
+async fn a_process_that_reuses_the_pid_of_a_dead_command_is_not_killed() {
+    if !is_root() {
+        return;
+    }
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pids");
+    let script = format!("echo $$ $PPID > {0}.new; mv {0}.new {0}; exec sleep 1000", file.display());
+    let first = format!(
+        r#"(exec "$@") >&2 & lock=$!
+        until test -e {0}; do sleep 0.05; done
+        read command supervisor < {0}
+        kill -STOP $lock; kill -KILL $supervisor
+        while test -e /proc/$command; do sleep 0.05; done
+        until test "$stranger" = $command; do
+            echo $((command - 1)) > /proc/sys/kernel/ns_last_pid || exit 9
+            setsid sleep 1000 & stranger=$!
+        done
+        until test "$(cut -d ' ' -f 5 /proc/$command/stat)" = $command; do sleep 0.05; done
+        kill -CONT $lock; wait $lock; status=$?
+        kill -0 $stranger && grep -q 'State:.S' /proc/$stranger/status && echo $status; exit 0"#,
+        file.display()
+    );
+    let command = after(&first, lock(&cluster, "a --ttl 60s", &script), "");
+    let command = by(&["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"], command, None);
+    let (_, out, err) = run(command).await;
+    assert_eq!(out, "137\n", "{err}");
+}
+
+#[tokio::test]
+async fn nothing_is_started_where_proc_shows_other_pids() {
+    if !is_root() {
+        return;
+    }
+    let cluster = cluster().await;
+    let (status, out, err) = run(after("", lock(&cluster, "a", "echo ran"), "unshare --fork --pid")).await;
+    assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
+    assert!(err.contains("mount"), "{err}");
+    let proc = "unshare --fork --pid --mount-proc";
+    let (status, out, err) = run(after("", lock(&cluster, "a", "echo ran"), proc)).await;
+    assert_eq!((status.code(), out.as_str()), (Some(0), "ran\n"), "{err}");
+}
+
+#[tokio::test]
+async fn an_earlier_process_is_not_a_descendant() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let (earlier, own) = (dir.path().join("earlier"), dir.path().join("own"));
+    let first = format!("sleep 1000 >&- 2>&- & echo $! > {}", earlier.display());
+    let script = format!("echo $$ > {}; exec sleep 1000", own.display());
+    let child = after(&first, lock(&cluster, "a", &script), "").spawn().unwrap();
+    let earlier = Left(pids_in(&earlier).await[0]);
+    text_of(&own).await;
+    signal(&child, Signal::TERM);
+    let (status, _, err) = end_of(child).await;
+    assert_eq!(status.code(), Some(143), "{err}");
+    assert!(lives(earlier.0));
+}

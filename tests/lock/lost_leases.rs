@@ -1,0 +1,118 @@
+//! Commands whose lease has ended or may have.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use tempfile::TempDir;
+
+use super::*;
+
+#[tokio::test]
+async fn without_a_cluster_a_stubborn_command_and_its_children_die_before_the_lease_can_end() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pids");
+    let child = lock(&cluster, "a --ttl 6s", &stubborn(&file)).spawn().unwrap();
+    let pids = pids_in(&file).await;
+    assert!(pids.len() >= 4, "{pids:?}");
+    die_without_the_cluster(&cluster, vec![child], &pids).await;
+}
+
+/// Measures how late this machine wakes up a thread.
+struct Lateness {
+    enough: Arc<AtomicBool>,
+    worst: std::thread::JoinHandle<Duration>,
+}
+
+impl Lateness {
+    fn start() -> Self {
+        const NAP: Duration = Duration::from_millis(5);
+        let enough = Arc::<AtomicBool>::default();
+        let is_enough = Arc::clone(&enough);
+        let worst = std::thread::spawn(move || {
+            let mut worst = Duration::ZERO;
+            while !is_enough.load(Ordering::Relaxed) {
+                let slept = Instant::now();
+                std::thread::sleep(NAP);
+                worst = worst.max(slept.elapsed() - NAP);
+            }
+            worst
+        });
+        Self { enough, worst }
+    }
+
+    /// Fails if it is later than a lease of 6 s after `since`, beyond the delays of this machine: the kill, the death and the
+    /// look at it may each have been late.
+    fn check(self, since: Instant) {
+        let took = since.elapsed();
+        self.enough.store(true, Ordering::Relaxed);
+        let worst = self.worst.join().unwrap();
+        assert!(took < Duration::from_secs(6) + 3 * worst, "{took:?}, where a nap ends {worst:?} late");
+    }
+}
+
+/// Stops the cluster; checks that these processes die before a lease of 6 s can end, and the children end with 76; and
+/// continues the cluster.
+pub(crate) async fn die_without_the_cluster(cluster: &Cluster, children: Vec<Child>, pids: &[Pid]) {
+    let (lateness, stopped) = (Lateness::start(), Instant::now());
+    for node in cluster.nodes() {
+        node.stop().unwrap();
+    }
+    die(pids).await;
+    // The last renewal was sent before.
+    lateness.check(stopped);
+    for child in children {
+        let (status, _, err) = end_of(child).await;
+        assert_eq!(status.code(), Some(76), "{err}");
+    }
+    for node in cluster.nodes() {
+        node.resume().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_command_whose_lease_is_revoked_is_killed() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pids");
+    let child = lock(&cluster, "a --ttl 10s", &stubborn(&file)).spawn().unwrap();
+    let pids = pids_in(&file).await;
+    let token = view(&cluster, "a").await.holders[0].token;
+    cluster.node(2).client().revoke(&key("a"), token).await.done();
+    die(&pids).await;
+    let (status, _, err) = end_of(child).await;
+    assert_eq!(status.code(), Some(76), "{err}");
+    assert!(err.contains("revoked"), "{err}");
+}
+
+/// Pipes that cannot be written to: one that is full, and one without a reader.
+fn pipes_in_vain() -> (std::io::PipeReader, [std::io::PipeWriter; 2]) {
+    let (reader, full) = std::io::pipe().unwrap();
+    rustix::fs::fcntl_setfl(&full, rustix::fs::OFlags::NONBLOCK).unwrap();
+    let mut writer = &full;
+    while std::io::Write::write(&mut writer, &[b'.'; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&full, rustix::fs::OFlags::empty()).unwrap();
+    let (_, broken) = std::io::pipe().unwrap();
+    (reader, [full, broken])
+}
+
+#[tokio::test]
+async fn a_command_ends_with_its_lease_even_if_standard_error_blocks() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let (_reader, pipes) = pipes_in_vain();
+    let (mut children, mut pids) = (Vec::new(), Vec::new());
+    for (key, pipe) in ["a", "b"].into_iter().zip(pipes) {
+        let file = dir.path().join(key);
+        let mut command = lock(&cluster, &format!("{key} --ttl 6s"), &stubborn(&file));
+        children.push(command.stderr(pipe).spawn().unwrap());
+        pids.extend(pids_in(&file).await);
+    }
+    die_without_the_cluster(&cluster, children, &pids).await;
+    take(&cluster, "c").await;
+    let (_reader, [_, broken]) = pipes_in_vain();
+    let mut command = lock(&cluster, "c --try", "true");
+    command.stderr(broken);
+    assert_eq!(code(command).await, 75);
+}

@@ -1,0 +1,158 @@
+//! What the command gets, and what its exit status says.
+
+use ringfence_wire::Token;
+use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+
+use super::*;
+
+#[tokio::test]
+async fn the_exit_status_is_that_of_the_command_and_the_key_is_free_then() {
+    let cluster = cluster().await;
+    assert_eq!(code(lock(&cluster, "a", "exit 0")).await, 0);
+    assert_eq!(code(lock(&cluster, "a", "exit 7")).await, 7);
+    assert_eq!(code(lock(&cluster, "a", "kill -USR1 $$")).await, 128 + 10);
+    assert_eq!(code(lock(&cluster, "a", "kill -KILL $$")).await, 128 + 9);
+    is_free(&cluster, "a").await;
+    for (program, expected) in [("/no/such/program", 127), ("/etc/passwd", 126)] {
+        let mut command = Command::new(PROGRAM);
+        command.env("RINGFENCE_URLS", urls(&cluster)).args(["lock", "a", "--", program]);
+        let (status, _, err) = run(piped(command)).await;
+        assert_eq!(status.code(), Some(expected), "{err}");
+        assert!(err.contains(program), "{err}");
+    }
+    is_free(&cluster, "a").await;
+}
+
+#[tokio::test]
+async fn without_the_lock_nothing_runs_and_the_exit_status_says_so() {
+    let cluster = cluster().await;
+    take(&cluster, "a").await;
+    for (words, expected) in [("a --try", 75), ("a --wait 200ms", 75), ("b a --try -E 9", 9)] {
+        let (status, out, err) = run(lock(&cluster, words, "echo ran")).await;
+        assert_eq!((status.code(), out.as_str()), (Some(expected), ""), "{words}: {err}");
+        assert!(err.contains("ringfence: "), "{err}");
+    }
+    is_free(&cluster, "b").await;
+    cluster.kill_all().unwrap();
+    let (status, out, err) = run(lock(&cluster, "c --try", "echo ran")).await;
+    assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
+    let (status, _, err) = run(lock(&cluster, "c//d", "echo ran")).await;
+    assert_eq!(status.code(), Some(125), "{err}");
+    assert!(err.contains("keys[0]"), "{err}");
+}
+
+#[tokio::test]
+async fn the_command_gets_its_token_and_standard_input() {
+    let cluster = cluster().await;
+    let script = "env | grep ^RINGFENCE_ | grep -vE 'URLS|UNDER_TEST'; cat";
+    let mut command = lock(&cluster, "b a --ttl 30s", script);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let held = || async { view(&cluster, "a").await.holders.first().map(|holder| holder.token) };
+    let token = until(SOON, "it holds", held).await.unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(b"said\n").await.unwrap();
+    drop(pipe);
+    let (status, out, err) = end_of(child).await;
+    assert!(status.success(), "{err}");
+    let mut lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.pop(), Some("said"));
+    lines.sort_unstable();
+    // The second key and the second fence are on lines of their own.
+    let (fence, name) = (format!("RINGFENCE_FENCE={token}"), format!("RINGFENCE_TOKEN={token}"));
+    assert_eq!(lines, [fence.as_str(), "RINGFENCE_KEYS=b", name.as_str()], "{out}");
+    is_free(&cluster, "a").await;
+}
+
+#[tokio::test]
+async fn commands_on_one_key_run_one_after_the_other_and_readers_together() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("log");
+    // A command that is not alone finds the other's file.
+    let script = format!(
+        "test ! -e {0}.in && touch {0}.in && sleep 0.05 && rm {0}.in && echo . >> {0}",
+        file.display()
+    );
+    let children: Vec<Child> = (0..8).map(|_| lock(&cluster, "jobs/a", &script).spawn().unwrap()).collect();
+    for child in children {
+        let (status, _, err) = end_of(child).await;
+        assert!(status.success(), "{err}");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 8);
+
+    // Two readers meet: each waits for the other, while it holds.
+    let met = |own: &str, other: &str| {
+        format!("touch {0}.{own}; until test -e {0}.{other}; do sleep 0.01; done", file.display())
+    };
+    let readers = [met("r1", "r2"), met("r2", "r1")];
+    let children: Vec<Child> = readers
+        .iter()
+        .map(|script| lock(&cluster, "b --shared --limit 2", script).spawn().unwrap())
+        .collect();
+    for child in children {
+        assert!(end_of(child).await.0.success());
+    }
+}
+
+#[tokio::test]
+async fn a_command_is_ended_after_its_maximum_time() {
+    let cluster = cluster().await;
+    assert_eq!(code(lock(&cluster, "a --max 200ms", "sleep 1000")).await, 128 + 15);
+    // A signal before the shell has set its trap ends it: then try again with more time.
+    for (words, script, expected) in [
+        ("--signal usr1", "trap 'exit 5' USR1; echo set; sleep 1000 & wait", 5),
+        ("--kill-after 300ms", "trap '' TERM; echo set; sleep 1000 & wait; wait", 128 + 9),
+    ] {
+        let mut ended = None;
+        for max in ["200ms", "2s", "20s"] {
+            let (status, out, err) = run(lock(&cluster, &format!("a --max {max} {words}"), script)).await;
+            if out == "set\n" {
+                ended = Some((status.code(), err));
+                break;
+            }
+        }
+        let (code, err) = ended.expect("it sets its trap in time");
+        assert_eq!(code, Some(expected), "{words}: {err}");
+    }
+    is_free(&cluster, "a").await;
+}
+
+#[tokio::test]
+async fn a_waiter_can_start_its_command_after_the_program_was_replaced() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let program = dir.path().join("ringfence");
+    std::fs::copy(PROGRAM, &program).unwrap();
+    let lease_id = take(&cluster, "a").await;
+    let child = by(&[], lock(&cluster, "a", "echo ran"), Some(&program)).spawn().unwrap();
+    waiters(&cluster, "a", 1).await;
+    std::fs::remove_file(&program).unwrap();
+    cluster.node(1).client().release(lease_id).await.done();
+    let (status, out, err) = end_of(child).await;
+    assert_eq!((status.code(), out.as_str()), (Some(0), "ran\n"), "{err}");
+}
+
+#[tokio::test]
+async fn invalid_arguments_have_an_exit_status_of_their_own() {
+    let cluster = cluster().await;
+    for (words, named) in [("a --no-such-flag", "--no-such-flag"), ("a --ttl 1999ms", "--ttl")] {
+        let (status, out, err) = run(lock(&cluster, words, "echo ran")).await;
+        assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
+        assert!(err.contains(named), "{err}");
+    }
+    let help = Command::new(PROGRAM).args(["lock", "--help"]).output().await.unwrap();
+    assert!(help.status.success() && !help.stdout.is_empty());
+}
+
+#[tokio::test]
+async fn a_lease_is_kept_beyond_its_ttl() {
+    let cluster = cluster().await;
+    let child = lock(&cluster, "a --ttl 6s", "sleep 10; echo $RINGFENCE_TOKEN").spawn().unwrap();
+    let held = || async { view(&cluster, "a").await.holders.first().map(|holder| holder.token) };
+    let token = until(SOON, "it holds", held).await.unwrap();
+    let (status, out, err) = end_of(child).await;
+    assert!(status.success(), "{err}");
+    assert_eq!(out.trim(), token.to_string());
+    assert_eq!(view(&cluster, "a").await.fence, Token(token.0 + 2), "granted and released, and nothing else");
+}
