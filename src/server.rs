@@ -14,11 +14,12 @@ use axum::extract::Request;
 use axum::response::Response;
 use ringfence_api::{Arriving, Connections, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
-use ringfence_raft::{Handle, Node, Settings};
+use ringfence_raft::{Handle, Node, Settings, Tcp};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use uuid::Uuid;
 
 use crate::config::Config;
 use crate::predecessors::Predecessors;
@@ -54,13 +55,14 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let settings = Settings {
         id: config.id,
         data: config.data,
-        peer_listener,
+        transport: Arc::new(Tcp(peer_listener)),
         peers: config.peers,
         join: config.join,
         url: url.clone(),
         first_revision: config.first_revision.map(Revision),
         elders: Some(Box::new(Predecessors { restored: config.restored, mirror: mirror.clone() })),
         snapshot_after_bytes: config.snapshot_after_bytes,
+        new_id: Uuid::new_v4,
     };
     let (started, starting) = watch::channel(false);
     let connections =

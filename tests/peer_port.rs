@@ -68,7 +68,7 @@ async fn words_that_are_no_hello_are_refused_with_one_line_in_the_log() {
         ),
         case("a hello of random bytes", [PREFACE, &frame(HELLO, &noise)].concat(), "malformed"),
         case("an empty hello", [PREFACE, &frame(HELLO, b"")].concat(), "malformed"),
-        case("no hello but a call", [PREFACE, &frame(16, b"x")].concat(), "in place of a hello"),
+        case("no hello but a call", [PREFACE, &frame(16, b"x")].concat(), "instead of a hello"),
     ];
     // Every node, so that it is the leader once; the slow cases of one node beside each other.
     std::thread::scope(|scope| {

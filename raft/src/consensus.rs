@@ -1,18 +1,21 @@
-//! The types that openraft is given. They stay inside this crate.
+//! openraft's types and configuration. They stay inside this crate.
 
 use std::fmt;
-use std::sync::Arc;
+use std::ops::Range;
 
 use bytes::Bytes;
 use openraft::alias::{CommittedLeaderIdOf, EntryOf, LogIdOf, SnapshotMetaOf, StoredMembershipOf, VoteOf};
 use openraft::impls::{BoxedErrorSource, InlineBatch, leader_id_std};
 use openraft::raft::responder::Responder;
-use openraft::{OptionalSend, RaftTypeConfig};
+use openraft::{Config, ConfigError, OptionalSend, RaftTypeConfig, SnapshotPolicy};
 use ringfence_lease::Outcome;
+use ringfence_mutant::{Mutant, is};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::storage::snapshots::generation::Generation;
+const HEARTBEAT_MS: u64 = 100;
+/// How long a follower that hears nothing waits before it campaigns, in milliseconds.
+pub(crate) const ELECTION_MS: Range<u64> = 500..1_000;
 
 /// A node's number, chosen by the operator; from 1.
 pub type NodeId = u64;
@@ -22,13 +25,13 @@ pub type NodeId = u64;
 pub struct Member {
     /// `host:port` of its peer listener.
     pub peer: String,
-    /// The random number made with its data directory: a directory made anew is another member.
+    /// The random id of its data directory: a directory made anew is another member.
     pub incarnation: Uuid,
 }
 
 /// openraft's type configuration.
 ///
-/// Leader ids are of the standard kind: one leader per term, so that a term alone names a leadership.
+/// Leader ids are standard ones: one leader per term, so a term alone identifies a leadership.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Consensus;
 
@@ -60,7 +63,27 @@ pub(crate) type Vote = VoteOf<Consensus>;
 pub(crate) type Membership = openraft::Membership<NodeId, Member>;
 pub(crate) type StoredMembership = StoredMembershipOf<Consensus>;
 pub(crate) type SnapshotMeta = SnapshotMetaOf<Consensus>;
-pub(crate) type Snapshot = openraft::alias::SnapshotOf<Consensus, Arc<Generation>>;
+
+/// openraft's configuration in this cluster.
+pub(crate) fn config(cluster: Uuid) -> Result<Config, ConfigError> {
+    let config = Config {
+        cluster_name: cluster.to_string(),
+        heartbeat_interval: HEARTBEAT_MS,
+        election_timeout_min: ELECTION_MS.start,
+        election_timeout_max: ELECTION_MS.end,
+        enable_pre_vote: Some(true),
+        // A restarted leader must win an election before it leads again.
+        enable_leader_restore: Some(false),
+        // A leader that has lost its quorum alternates: it sends no heartbeats for so long, and then does. A node that hears
+        // it does not vote for others, who may have a quorum only with this node.
+        quorum_loss_probe_interval: Some(2 * ELECTION_MS.end),
+        allow_log_reversion: Some(is(Mutant::LetsWipedNodeIn)),
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: u64::MAX,
+        ..Config::default()
+    };
+    config.validate()
+}
 
 /// The id of the entry at `index` of the leader of `term`.
 pub(crate) fn log_id(term: u64, index: u64) -> LogId {
@@ -72,8 +95,8 @@ pub(crate) fn log_id(term: u64, index: u64) -> LogId {
 pub(crate) struct EncodedBatch(pub(crate) Bytes);
 
 impl EncodedBatch {
-    /// The same bytes in memory of just their size. What was encoded lately has room to spare, and what came from a peer
-    /// keeps the whole buffer that it was received in.
+    /// The same bytes in an allocation of just their size. What was encoded lately has spare capacity, and what came from a
+    /// peer keeps its whole receive buffer alive.
     pub(crate) fn packed(&self) -> Self {
         Self(Bytes::copy_from_slice(&self.0))
     }
@@ -91,8 +114,8 @@ impl fmt::Display for EncodedBatch {
     }
 }
 
-/// Runs a function with the outcome of a write, where openraft learns it. Dropped without being run when openraft
-/// stops: what the function owns tells its waiters so.
+/// Runs a function with the outcome of a write. When openraft stops, it is dropped without being run: what the function owns
+/// notifies its waiters then.
 pub(crate) struct Completion<T>(pub(crate) Box<dyn FnOnce(T) + Send>);
 
 impl<T: OptionalSend + 'static> Responder<Consensus, T> for Completion<T> {

@@ -1,11 +1,8 @@
-//! What the rest of the program may do with the replicated table.
+//! The replicated table, as the rest of the program uses it.
 
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use openraft::async_runtime::watch::WatchReceiver;
-use openraft::{Instant as _, ServerState};
 use ringfence_lease::{Attachment, Command, LeaseTable, Outcome};
 use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{ClusterStatus, Key, LeaseId, Revision};
@@ -16,91 +13,43 @@ use uuid::Uuid;
 
 use crate::applied::changes::Changes;
 use crate::applied::history::History;
-use crate::applied::state_machine::Raft;
-use crate::applied::table::{Applied, Progress};
+use crate::applied::table::Progress;
 use crate::applied::waits::LeaseWait;
 use crate::consensus::NodeId;
-use crate::hung_disk::GivenUp;
 use crate::lanes::Lanes;
-use crate::peer::{ForwardError, Peers};
-use crate::propose::proposer::{Failure, Proposer};
-use crate::reads::{Reads, leader_is};
+use crate::peer::ForwardError;
+use crate::propose::proposer::Failure;
+use crate::reads::leader_is;
+use crate::replica::{Mirrored, Replica};
 use crate::status::status;
-use crate::storage::log_store::LogStore;
-use crate::time::leading::Leading;
+use crate::unanswered::{RETRY, TIMEOUT, Unanswered};
 
-/// How long a proposal or a read may take, the search for a leader included.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long after its connection closed a request is taken back.
+/// How long after its connection closed an acquire is taken back.
 const DETACH_AFTER: Duration = Duration::from_secs(2);
-/// A leader that no quorum has acknowledged for so long is not called one any more, by itself or by a follower that has heard
-/// nothing of it: another may have been elected.
-const LEADER_LOST: Duration = Duration::from_secs(1);
-/// How long a node may take to show that it is ready.
+/// How long a node may take to prove that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(1);
 /// How long answers are awaited from a node that was the leader when it was asked.
 const LAST_ANSWERS: Duration = Duration::from_millis(250);
-/// How long to wait before the leader is looked for again, where no change of it is noticed.
-pub(crate) const RETRY: Duration = Duration::from_millis(20);
 
 /// The replicated lease table, as every node offers it: a follower passes on to the leader. Clones share it.
 #[derive(Clone)]
 pub struct Handle {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<Replica>,
     lanes: Lanes,
 }
 
-pub(crate) struct Shared {
-    pub(crate) id: NodeId,
-    pub(crate) raft: Raft,
-    pub(crate) applied: Applied,
-    pub(crate) leading: Arc<Leading>,
-    pub(crate) proposer: Proposer,
-    pub(crate) log: LogStore,
-    pub(crate) reads: Reads,
-    pub(crate) peers: Arc<Peers>,
-    pub(crate) mirror: OnceLock<Box<dyn Mirrored>>,
-    /// When a leader was last followed here: its entries, or a heartbeat.
-    pub(crate) followed_at: Mutex<Option<Instant>>,
-    /// Held while this node changes the members.
-    pub(crate) changing: tokio::sync::Mutex<()>,
-    /// The term that this node led, and gave up for its disk.
-    pub(crate) given_up: GivenUp,
-}
-
-/// What publishes this node's fences while it leads, as far as the nodes need to know it.
-pub trait Mirrored: Send + Sync {
-    /// Whether what `revision` changed on `keys` stands in the mirror, or in a newer state: waits a bounded time for it.
-    fn stands<'a>(
-        &'a self,
-        keys: &'a [Key],
-        revision: Revision,
-    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
-}
-
-/// How long this node has been at what it has not finished, in seconds; 0 where there is nothing. What hangs is in no
-/// measurement of what has ended.
+/// The age of this node's unfinished work in seconds; 0 if there is none. Measurements of finished work do not show what
+/// hangs.
 #[derive(Clone, Copy, Debug)]
 pub struct Unfinished {
-    /// The oldest entry that it has proposed, leading, and that is not applied yet.
+    /// The oldest entry that it proposed as the leader and has not applied yet.
     pub proposal: f64,
     /// The flush of its log.
     pub flush: f64,
 }
 
-/// Why there is no answer. The difference is kept apart on the whole way from the log to the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unanswered {
-    /// Certainly not done: no leader took it.
-    #[error("no leader took the request in time; it was certainly not done")]
-    Unavailable,
-    /// It may or may not have been done, or be done later.
-    #[error("the request was passed on, but its outcome did not come back; it may or may not have been done")]
-    Indeterminate,
-}
-
 impl Handle {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<Replica>) -> Self {
         let lanes = Lanes::start(&[], shared.proposer.clone(), shared.reads.clone());
         Self { shared, lanes }
     }
@@ -148,7 +97,7 @@ impl Handle {
         timeout_at(deadline, outcomes).await.unwrap_or(Err(Failure::Unknown))
     }
 
-    /// To be told when `lease_id`, whose acquire waits, is granted or ends.
+    /// Resolves when `lease_id`, whose acquire waits, is granted or ends.
     pub fn wait_for(&self, lease_id: LeaseId) -> LeaseWait {
         LeaseWait::start(&self.shared.applied, lease_id, self.lanes.reply())
     }
@@ -168,7 +117,7 @@ impl Handle {
 
     /// The cluster's id, made when it was.
     pub fn cluster_id(&self) -> Uuid {
-        self.shared.peers.cluster_id()
+        self.shared.peers.directory.cluster_id()
     }
 
     /// Waits until this node's state is as new as the cluster's was at some instant of the call. Gives the leader's
@@ -183,13 +132,13 @@ impl Handle {
         look(&self.shared.applied.lock().table)
     }
 
-    /// Looks at the latest changes of this node's table.
+    /// Looks at the recent changes of this node's table.
     pub fn history<R>(&self, look: impl FnOnce(&History) -> R) -> R {
         let _turn = self.lanes.turn();
         look(&self.shared.applied.lock().history)
     }
 
-    /// To be told when there may be new ones.
+    /// Resolves when there may be new ones.
     pub fn progress(&self) -> Progress {
         Progress(self.shared.applied.progress())
     }
@@ -199,7 +148,7 @@ impl Handle {
         self.shared.leading.term()
     }
 
-    /// The keys that change from now on, for a mirror. There is one: an earlier one is told nothing any more.
+    /// The keys that change from now on, for a mirror. There is one receiver: a new one replaces it.
     pub fn changes(&self) -> Changes {
         Changes::start(&mut self.shared.applied.lock().marker)
     }
@@ -209,8 +158,8 @@ impl Handle {
         let _ = self.shared.mirror.set(mirror);
     }
 
-    /// Whether what `revision` changed on `keys` stands in the mirror, or in a newer state: waits for it up to `within`.
-    /// A follower asks the leader. `false` also where nobody can tell.
+    /// Whether the mirror shows what `revision` changed on `keys`, or a newer state. Waits for it up to `within`. A follower
+    /// asks the leader. `false` also if that cannot be known.
     pub async fn stands(&self, keys: Vec<Key>, revision: Revision, within: Duration) -> bool {
         let shared = &self.shared;
         if is(Mutant::MirroredUnseen) {
@@ -226,7 +175,7 @@ impl Handle {
         timeout(within, stands).await.unwrap_or(false)
     }
 
-    /// As [`Handle::stands`], as far as this node keeps the mirror. It is for the mirror to bound the time.
+    /// As [`Handle::stands`], if this node keeps the mirror. The mirror bounds the time.
     pub(crate) async fn stands_here(&self, keys: &[Key], revision: Revision) -> bool {
         match self.shared.mirror.get() {
             Some(mirror) => mirror.stands(keys, revision).await,
@@ -234,18 +183,18 @@ impl Handle {
         }
     }
 
-    /// The URL of the leader's HTTP listener, where both are known.
+    /// The URL of the leader's HTTP listener, if both are known.
     pub fn leader_url(&self) -> Option<String> {
-        self.shared.peers.url(self.shared.leader()?)
+        self.shared.peers.directory.url(self.shared.leader()?)
     }
 
     /// Whether this node can serve: a leader, confirmed by a quorum, answers it, it has applied what was committed, and the
-    /// cluster has started to count.
+    /// cluster has its first revision.
     pub async fn is_ready(&self) -> bool {
         matches!(timeout(READY_WITHIN, self.linearize()).await, Ok(Ok(_))) && self.view(LeaseTable::started)
     }
 
-    /// How long this node has been at what it has not finished.
+    /// The age of this node's unfinished work.
     pub fn unfinished(&self) -> Unfinished {
         Unfinished {
             proposal: self.shared.leading.oldest().as_secs_f64(),
@@ -253,59 +202,13 @@ impl Handle {
         }
     }
 
-    /// How this node sees itself and the cluster, but for its mirror.
+    /// How this node sees itself and the cluster, without its mirror.
     pub fn status(&self) -> ClusterStatus {
         status(&self.shared)
     }
 }
 
-impl Shared {
-    /// Who leads, as far as this node knows: itself with a quorum behind it, or whom it has followed just now. Raft does not
-    /// forget a leader before there is another.
-    pub(crate) fn leader(&self) -> Option<NodeId> {
-        if let Some(to) = self.handed_to() {
-            return Some(to);
-        }
-        // Nearly always this node leads where much is asked.
-        if self.is_acknowledged(LEADER_LOST) {
-            return Some(self.id);
-        }
-        let leader = self.raft.server_metrics().borrow_watched().current_leader?;
-        let leads = match leader == self.id {
-            true => self.has_quorum(LEADER_LOST),
-            false => self.followed_at().is_some_and(|at| at.elapsed() < LEADER_LOST),
-        };
-        leads.then_some(leader)
-    }
-
-    /// Whether this node leads, and a quorum acknowledged it within the last while. A lone voter is its own quorum.
-    pub(crate) fn has_quorum(&self, within: Duration) -> bool {
-        let is_alone = || self.leads_in().is_some() && self.raft.voter_ids().all(|voter| voter == self.id);
-        self.is_acknowledged(within) || is_alone()
-    }
-
-    /// As openraft counts acknowledgements: one may be credited to a message that was sent after what it answers. So this
-    /// may be wrong by as long as an answer was on its way; nothing may rest on it but where to send what, and whether
-    /// time is counted.
-    fn is_acknowledged(&self, within: Duration) -> bool {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        let acknowledged = metrics.last_quorum_acked.filter(|_| metrics.state == ServerState::Leader);
-        acknowledged.is_some_and(|at| at.elapsed() < within)
-    }
-
-    /// The term in which this node leads, as far as Raft has told. The vote alone does not say it: that of a leader that
-    /// was started again is still its own.
-    pub(crate) fn leads_in(&self) -> Option<u64> {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        (metrics.state == ServerState::Leader).then_some(metrics.current_term)
-    }
-
-    pub(crate) fn followed_at(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.followed_at.lock().expect("nothing that panics is done while it is locked")
-    }
-
+impl Replica {
     /// The outcomes of `commands` from `leader`, unless another leads: an answer may never come then, from a node that
     /// was stopped or cut off, and the next leader can tell what became of them when it is asked again.
     async fn pass_on(

@@ -12,16 +12,14 @@
 //! What it is sent is bounded meanwhile by [`LogStore::is_full`](crate::storage::log_store::LogStore::is_full).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::consensus::NodeId;
-use crate::handle::Shared;
-use crate::node::ELECTION_MS;
+use crate::consensus::ELECTION_MS;
 use crate::reads::leader_is;
+use crate::replica::Replica;
 
 /// A flush that takes longer than any election does.
 const HANGS: Duration = Duration::from_millis(ELECTION_MS.end);
@@ -30,28 +28,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long one hand-over may take before the next is tried.
 const HAND_OVER: Duration = Duration::from_millis(2 * ELECTION_MS.end);
 
-/// The last term in which this node gave up its leadership, and to whom.
-#[derive(Debug, Default)]
-pub(crate) struct GivenUp {
-    /// 0: none yet. Raft's first leader has term 1.
-    term: AtomicU64,
-    to: AtomicU64,
-}
-
-impl GivenUp {
-    fn set(&self, term: u64, to: NodeId) {
-        self.to.store(to, Ordering::Relaxed);
-        self.term.store(term, Ordering::Release);
-    }
-
-    /// Whether it is this term.
-    pub(crate) fn is(&self, term: u64) -> bool {
-        self.term.load(Ordering::Acquire) == term
-    }
-}
-
 /// Watches over the flushes of this node; returns when Raft has ended.
-pub(crate) async fn watch(shared: Arc<Shared>) {
+pub(crate) async fn watch(shared: Arc<Replica>) {
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut hangs = false;
@@ -72,7 +50,7 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
     }
 }
 
-impl Shared {
+impl Replica {
     /// Hands over if this node leads and the others commit without its disk. `None` when Raft has ended.
     async fn hand_over_for_disk(&self) -> Option<()> {
         // Raft may stand still, and what it told last be long outdated.
@@ -96,29 +74,20 @@ impl Shared {
         }
         Some(())
     }
-
-    /// Whom this node handed over to for its disk, until Raft here knows of a later term.
-    pub(crate) fn handed_to(&self) -> Option<NodeId> {
-        if self.given_up.is(0) {
-            return None;
-        }
-        let term = self.leads_in()?;
-        self.given_up.is(term).then(|| self.given_up.to.load(Ordering::Relaxed))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::time::Instant;
 
     use ringfence_lease::{Acquire, Attachment, Command, Outcome};
     use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Ttl, Wait};
     use tempfile::TempDir;
     use tokio::net::TcpListener;
-    use tokio::time::sleep;
+    use tokio::time::{Instant, sleep};
 
     use super::*;
+    use crate::consensus::NodeId;
     use crate::propose::proposer::Failure;
     use crate::{Handle, Node, Settings};
 
@@ -134,17 +103,18 @@ mod tests {
             .iter()
             .map(|(id, listener)| (*id, listener.local_addr().unwrap().to_string()))
             .collect();
-        let starts = listeners.into_iter().map(|(id, peer_listener)| {
+        let starts = listeners.into_iter().map(|(id, listener)| {
             let settings = Settings {
                 id,
                 data: dir.path().join(id.to_string()),
-                peer_listener,
+                transport: Arc::new(crate::Tcp(listener)),
                 peers: peers.clone(),
                 join: false,
                 url: format!("http://node-{id}"),
                 snapshot_after_bytes: crate::SNAPSHOT_AFTER_BYTES,
                 first_revision: Some(Revision(1_000)),
                 elders: None,
+                new_id: uuid::Uuid::new_v4,
             };
             async move { (id, Node::start(settings).await.unwrap()) }
         });

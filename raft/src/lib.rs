@@ -1,4 +1,4 @@
-//! The agreement of Ringfence: the lease table, replicated by Raft, behind one [`Handle`].
+//! The replicated lease table: Raft behind one [`Handle`].
 //!
 //! ```text
 //!   Handle::propose ──▶ proposer ──▶ openraft ──▶ log_store ──▶ ringfence-wal ──▶ disk
@@ -8,26 +8,36 @@
 //!                                      │
 //!   Handle::view ◀── applied ◀── state_machine (apply) ──▶ snapshots ──▶ disk
 //!   Handle::wait_for ◀── waits ◀──┤
-//!   Handle::changes ◀── changes ◀─┤ for the mirror: which keys to look at
-//!   Handle::history ◀── history ◀─┘ for those who watch: what has changed lately
+//!   Handle::changes ◀── changes ◀─┤ dirty keys, for the mirror
+//!   Handle::history ◀── history ◀─┘ recent changes, for watches
 //! ```
 //!
 //! What it guarantees, and where:
 //!
 //! - an outcome is given only after a quorum has its entry on disk (`log_store`; the flusher of `ringfence-wal`);
-//! - the time that an entry is stamped with never runs faster than real time, and no stamp outlives its leader's term
-//!   (`clock`, `leading`, `proposer`);
+//! - the time that stamps an entry never runs faster than real time, and no stamp outlives its leader's term (`clock`,
+//!   `leading`, `proposer`);
 //! - *certainly not done* and *maybe done* are kept apart on every path ([`Unanswered`], `proposer`, `peer::call`);
-//! - a read that claims to be linearizable was confirmed by a quorum after it arrived (`reads`, `confirm`);
-//! - what goes from the log stands in two snapshots on disk, and a damaged one is never used (`compaction`, `snapshots`);
-//! - a node that lost its data never counts as the member that it was, nor a node that was removed as the one that has its
-//!   id now (`identity`, `founding`, `peer::hello`, `peer::call`).
+//! - a linearizable read was confirmed by a quorum after it arrived (`reads`, `confirm`);
+//! - what is purged from the log is in two snapshots on disk, and a damaged one is never used (`compaction`, `snapshots`);
+//! - a node that lost its data never counts as the member that it was, nor a removed node as the one that has its id now
+//!   (`identity`, `founding`, `peer::handshake`, `peer::call`).
 //!
 //! [`StoppedNode`] reads what all this left on a disk (`inspect`).
 //!
-//! This is the only room that knows openraft; none of its types leave it, and none of them is what stands on disk or
-//! goes over the wire (`record`, `peer::message`). All tasks of a node run on one single-threaded tokio runtime, so every
-//! step here is short; callers of [`Handle`] may be on other threads, and hold the lock of the applied state as briefly; the flusher has a thread of its own, and so has whatever reads or writes a snapshot.
+//! Only this crate knows openraft: none of its types leave the crate, and none of them defines a byte on disk or between
+//! nodes (`record`, `peer::message`).
+//!
+//! All tasks of a node run on one single-threaded tokio runtime, so every step here is short. Callers of [`Handle`] may be on
+//! other threads, and hold the lock of the applied state as briefly. The flusher has a thread of its own, and so has each
+//! reader or writer of a snapshot.
+//!
+//! A simulator can replace what a node gets from outside: the network ([`Settings::transport`]), random ids
+//! ([`Settings::new_id`]) and the wall clock, which only the first revision of a new cluster is taken from
+//! ([`Settings::first_revision`]). All other time is tokio's. `clippy.toml` bans the ways around these seams.
+
+// Tests have real ids and time, unless they simulate them.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod applied;
 mod consensus;
@@ -35,24 +45,29 @@ mod handle;
 mod hung_disk;
 mod inspect;
 mod lanes;
+mod lead;
 mod members;
 mod node;
 mod peer;
 mod propose;
 mod reads;
+mod replica;
 mod reply;
+mod service;
 mod status;
 mod storage;
 #[cfg(test)]
 mod suite;
+mod tasks;
 mod time;
+mod unanswered;
 
 pub use applied::changes::{Changed, Changes};
 pub use applied::history::History;
 pub use applied::table::Progress;
 pub use applied::waits::{LeaseWait, Settled};
 pub use consensus::{Member, NodeId};
-pub use handle::{Handle, Mirrored, Unanswered, Unfinished};
+pub use handle::{Handle, Unfinished};
 pub use inspect::{
     ChangeName, ChangedKey, EntryView, EventView, EventsView, InspectError, LogView, Owner, Position, Says,
     SnapshotView, SnapshotsView, StateView, StoppedNode, VoteView,
@@ -60,5 +75,8 @@ pub use inspect::{
 pub use members::MembersError;
 pub use members::founding::JoinError;
 pub use node::{Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
+pub use peer::{ByteReader, ByteWriter, Connection, Tcp, Transport};
+pub use replica::Mirrored;
 pub use storage::identity::DirError;
 pub use time::start::Elders;
+pub use unanswered::Unanswered;

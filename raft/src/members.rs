@@ -1,76 +1,59 @@
-//! Members that come and go while the cluster runs, and the hand-over of its leadership.
+//! Members that join and leave while the cluster runs, and the transfer of its leadership.
 //!
 //! ```text
 //!  a node started to join     it waits: it belongs to no cluster, and founds none
-//!          │ add: the leader asks who it is, and has it write down the cluster
+//!          │ add: the leader probes it, and has it write down the cluster's id
 //!          ▼
 //!       learner               it receives the log, or a snapshot; it does not vote
-//!          │ by itself, as soon as it lacks little: whoever leads then sees to it
+//!          │ as soon as it has nearly caught up, whichever node leads then promotes it
 //!          ▼
 //!        voter
 //!          │ remove
 //!          ▼
-//!      no member              its process may be stopped; its data directory is of no use any more
+//!      no member              its process may be stopped; its data directory is useless now
 //! ```
 //! A node whose data is lost is removed and added again, with an empty data directory, under its old id or another: its
 //! incarnation is a new one, so nobody takes it for the member that it was.
 
 pub(crate) mod founding;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
 use openraft::{ChangeMembers, Instant as _};
-use serde::{Deserialize, Serialize};
 use tokio::sync::MutexGuard;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
-use crate::consensus::{Consensus, LogId, Member, NodeId};
-use crate::handle::{Handle, RETRY, Shared, Unanswered};
-use crate::peer::{Answer, Call, CallError};
+use crate::consensus::{Consensus, Member, NodeId};
+use crate::handle::Handle;
+use crate::peer::{Answer, Call, ForwardError, Order};
+use crate::replica::Replica;
+use crate::unanswered::{RETRY, Unanswered};
 
 /// How long a change may take, the search for a leader included.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a new node may take to say who it is.
+/// How long a new node may take to answer.
 const ASK: Duration = Duration::from_secs(2);
-/// How long a leadership may take to be handed over.
+/// How long a leadership transfer may take.
 const HAND_OVER: Duration = Duration::from_secs(2);
-/// How often the leader looks whether a learner can vote.
+/// How often the leader checks whether a learner can vote.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long the members may take to acknowledge what the leader sends after it was asked to change them.
 const HEAR_WITHIN: Duration = Duration::from_secs(2);
-/// A learner that acknowledged nothing for so long does not become a voter.
+/// A learner that acknowledged nothing for so long is not promoted.
 const HEARD: Duration = Duration::from_secs(1);
-/// A learner that lacks no more entries than this becomes a voter.
+/// A learner that lacks no more entries than this is promoted.
 const NEAR_ENTRIES: u64 = 1_000;
 
-/// What an operator wants of the members.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Order {
-    Add {
-        id: NodeId,
-        peer: String,
-    },
-    Remove {
-        id: NodeId,
-    },
-    Transfer {
-        to: Option<NodeId>,
-    },
-    /// Remove, whether or not a majority of those that are left is heard.
-    ForceRemove {
-        id: NodeId,
-    },
-}
-
-/// Why the members are not as an operator wants them.
+/// Why an order was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MembersError {
-    /// The leader would not: nothing has changed.
+    /// The leader refused it: nothing has changed.
     #[error("{0}")]
     Refused(String),
     /// There is no answer.
@@ -86,18 +69,18 @@ impl Handle {
         self.order(Order::Add { id, peer }).await
     }
 
-    /// Makes `id` no member any more. Refused if no majority of the voters that are left has been heard lately.
+    /// Removes `id` from the members. Refused if no majority of the remaining voters has been heard lately.
     pub async fn remove_member(&self, id: NodeId) -> Result<(), MembersError> {
         self.order(Order::Remove { id }).await
     }
 
-    /// As [`Handle::remove_member`], but also where the voters that are left may be no majority: the cluster then stops until
-    /// enough of them are back.
+    /// As [`Handle::remove_member`], but also if the remaining voters may be no majority: the cluster then stops until enough
+    /// of them are back.
     pub async fn force_remove_member(&self, id: NodeId) -> Result<(), MembersError> {
         self.order(Order::ForceRemove { id }).await
     }
 
-    /// Makes the voter `to` the leader, or the one that lacks the least of the log.
+    /// Makes the voter `to` the leader; without it, the voter with the most of the log.
     pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<(), MembersError> {
         self.order(Order::Transfer { to }).await
     }
@@ -107,18 +90,12 @@ impl Handle {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             let result = match shared.leader() {
-                Some(leader) if leader == shared.id => self.order_here(order.clone(), deadline).await,
-                Some(leader) => {
-                    let call = shared.peers.call(leader, Call::Order(order.clone()));
-                    match timeout_at(deadline, call).await {
-                        Ok(Ok(Answer::Ordered)) => Ok(()),
-                        Ok(Ok(Answer::Refused { reason })) => Err(Refused(reason)),
-                        Ok(Ok(Answer::NotDone) | Err(CallError::NotSent(_))) => {
-                            Err(Unanswered::Unavailable.into())
-                        }
-                        _ => Err(Unanswered::Indeterminate.into()),
-                    }
-                }
+                Some(leader) if leader == shared.id => shared.order_here(order.clone(), deadline).await,
+                Some(leader) => match shared.peers.order(leader, order.clone(), deadline).await {
+                    Ok(done) => done.map_err(Refused),
+                    Err(ForwardError::NotDone) => Err(Unanswered::Unavailable.into()),
+                    Err(ForwardError::Unknown) => Err(Unanswered::Indeterminate.into()),
+                },
                 None => Err(Unanswered::Unavailable.into()),
             };
             match result {
@@ -129,27 +106,27 @@ impl Handle {
             }
         }
     }
+}
 
-    /// Does what is ordered, if this node leads.
+impl Replica {
+    /// Carries out `order`, if this node leads.
     pub(crate) async fn order_here(&self, order: Order, deadline: Instant) -> Result<(), MembersError> {
         let done = async {
             match order {
-                Order::Add { id, peer } => self.shared.add(id, peer).await,
-                Order::Remove { id } => self.shared.remove(id, false).await,
-                Order::ForceRemove { id } => self.shared.remove(id, true).await,
-                Order::Transfer { to } => self.shared.transfer(to).await,
+                Order::Add { id, peer } => self.add(id, peer).await,
+                Order::Remove { id } => self.remove(id, false).await,
+                Order::ForceRemove { id } => self.remove(id, true).await,
+                Order::Transfer { to } => self.transfer(to).await,
             }
         };
         timeout_at(deadline, done).await.unwrap_or(Err(Unanswered::Indeterminate.into()))
     }
-}
 
-impl Shared {
     async fn add(&self, id: NodeId, peer: String) -> Result<(), MembersError> {
         let guard = self.changing.lock().await;
         let members = self.members();
         match members.get(&id) {
-            Some(member) if member.peer == peer => return self.is_still(id, member).await,
+            Some(member) if member.peer == peer => return self.check_incarnation(id, member).await,
             Some(member) => {
                 return Err(Refused(format!("node {id} is a member at {}: remove it first", member.peer)));
             }
@@ -159,14 +136,13 @@ impl Shared {
             return Err(Refused(format!("{peer} is where node {other} is")));
         }
         self.peers.introduce(id, &peer).map_err(Refused)?;
-        let asked = timeout(ASK, self.peers.call(id, Call::Probe)).await;
-        let Ok(Ok(Answer::Probed(probed))) = asked else {
+        let Ok(probed) = self.peers.probe(id, ASK).await else {
             return Err(Refused(format!(
                 "node {id} does not answer at {peer}: start it first, to join, with an empty data directory"
             )));
         };
-        let cluster = self.peers.cluster_id();
-        // One that was taken in before, when the change of the members failed, comes again.
+        let cluster = self.peers.directory.cluster_id();
+        // A node that was taken in before, when the change of the members failed, may be added again.
         let may_join = probed.pristine && probed.cluster.is_none_or(|known| known == cluster);
         if !may_join {
             return Err(Refused(format!(
@@ -186,23 +162,29 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether `id` still has the data directory that it was added with. One that lost it cannot just go on as the member that
-    /// it was.
-    async fn is_still(&self, id: NodeId, member: &Member) -> Result<(), MembersError> {
+    /// Checks that `id` still has the data directory that it was added with. A node that lost it cannot go on as the member
+    /// that it was.
+    async fn check_incarnation(&self, id: NodeId, member: &Member) -> Result<(), MembersError> {
         if id == self.id {
             return Ok(());
         }
         let peer = &member.peer;
-        match timeout(ASK, self.peers.call(id, Call::Probe)).await {
-            Ok(Ok(Answer::Probed(probed))) if probed.incarnation == member.incarnation => Ok(()),
-            // The connection itself is refused where another data directory answers than the membership knows.
-            Ok(Ok(Answer::Probed(_))) => Err(was_exchanged(id, peer)),
-            Ok(Err(CallError::NotSent(error))) if is_refusal(&error) => Err(was_exchanged(id, peer)),
-            _ => Err(Refused(format!(
+        let was_exchanged = match self.peers.probe(id, ASK).await {
+            Ok(probed) if probed.incarnation == member.incarnation => return Ok(()),
+            Ok(_) => true,
+            // The connection itself is refused if another data directory answers than the membership names.
+            Err(error) => matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidData),
+        };
+        Err(Refused(match was_exchanged {
+            true => format!(
+                "node {id} is a member already, and what answers at {peer} is not that member: its data directory is \
+                 another one. Remove node {id} first, then add it again; or add this one under a new id"
+            ),
+            false => format!(
                 "node {id} is a member already, and does not answer at {peer}: start it; if its data is lost, remove it, \
                  and add it again"
-            ))),
-        }
+            ),
+        }))
     }
 
     async fn remove(&self, id: NodeId, force: bool) -> Result<(), MembersError> {
@@ -261,33 +243,35 @@ impl Shared {
         if to == self.id || self.hand_over(to, HAND_OVER).await {
             return Ok(());
         }
-        Err(Refused(format!("node {to} has not taken the leadership over in time")))
+        Err(Refused(format!("node {to} did not take over the leadership in time")))
     }
 
-    /// One change at a time: two would finish each other's, and neither could tell what became of its own. The guard is
-    /// that of `changing`, taken before the change was checked: what was checked must still hold.
+    /// Makes one change at a time: two would finish each other's, and neither could know its own outcome. The guard is that
+    /// of `changing`, locked before the change was checked: what was checked must still hold.
     async fn change(
         &self,
         _guard: &MutexGuard<'_, ()>,
         change: ChangeMembers<NodeId, Member>,
     ) -> Result<(), MembersError> {
-        let before = self.membership_id();
+        // Where the newest known membership stands in the log.
+        let position = || self.metrics(|metrics| *metrics.membership_config.log_id());
+        let before = position();
         let changed = self.raft.change_membership(change, false).await;
         changed.map(drop).map_err(|error| match refusal(error) {
             // A change of the voters takes two entries: the first was written when the second was refused.
-            _ if self.membership_id() != before => Unanswered::Indeterminate.into(),
+            _ if position() != before => Unanswered::Indeterminate.into(),
             error => error,
         })
     }
 
-    /// Makes learners voters when they have caught up, and finishes what another leader began; until the task is ended.
+    /// Promotes learners that have caught up, and finishes what another leader began. Never returns.
     pub(crate) async fn promote_learners(self: Arc<Self>) {
-        let mut ticks = tokio::time::interval(LOOK);
+        let mut ticks = interval(LOOK);
         loop {
             ticks.tick().await;
             let Ok(guard) = self.changing.try_lock() else { continue };
-            if self.raft.is_leader() && self.is_between_memberships() {
-                // Whoever began this change does not lead any more, or gave it up.
+            if self.raft.is_leader() && self.is_joint() {
+                // The leader that began this change does not lead any more, or gave it up.
                 if let Err(error) = self.change(&guard, ChangeMembers::AddVoterIds(BTreeSet::new())).await {
                     tracing::debug!(%error, "a change of the members is not finished yet");
                 }
@@ -301,63 +285,50 @@ impl Shared {
         }
     }
 
-    /// A learner that is heard and lacks little, where a majority would still be heard if it voted.
+    /// A learner that is heard and has nearly caught up, if a majority would still be heard with its vote.
     fn caught_up_learner(&self) -> Option<NodeId> {
         if !self.raft.is_leader() {
             return None;
         }
         let (voters, heard) = (self.voters(), self.heard(HEARD));
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        let last = metrics.last_log_index?;
-        let matched = metrics.replication.as_ref()?;
-        let is_near = |id: &NodeId| {
-            matched.get(id).is_some_and(|at| at.is_some_and(|at| at.index() + NEAR_ENTRIES >= last))
-        };
-        let may_vote =
-            |id: &NodeId| heard.contains(id) && is_majority(&heard, &(&voters | &BTreeSet::from([*id])));
-        let mut learners = metrics.membership_config.membership().nodes().map(|(id, _)| *id);
-        learners.find(|id| !voters.contains(id) && is_near(id) && may_vote(id))
+        self.metrics(|metrics| {
+            let last = metrics.last_log_index?;
+            let matched = metrics.replication.as_ref()?;
+            let is_near = |id: &NodeId| {
+                matched.get(id).is_some_and(|at| at.is_some_and(|at| at.index() + NEAR_ENTRIES >= last))
+            };
+            let may_vote =
+                |id: &NodeId| heard.contains(id) && is_majority(&heard, &(&voters | &BTreeSet::from([*id])));
+            let mut learners = metrics.membership_config.membership().nodes().map(|(id, _)| *id);
+            learners.find(|id| !voters.contains(id) && is_near(id) && may_vote(id))
+        })
     }
 
-    /// This node, and those that acknowledged what it sent within this time, if it leads.
+    /// This node, and, if it leads, those that acknowledged what it sent within this time.
     fn heard(&self, within: Duration) -> BTreeSet<NodeId> {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        let acknowledged = metrics.heartbeat.iter().flatten();
-        let heard = acknowledged.filter(|(_, sent)| sent.is_some_and(|sent| sent.elapsed() < within));
-        heard.map(|(id, _)| *id).chain([self.id]).collect()
+        self.metrics(|metrics| {
+            let acknowledged = metrics.heartbeat.iter().flatten();
+            let heard = acknowledged.filter(|(_, sent)| sent.is_some_and(|sent| sent.elapsed() < within));
+            heard.map(|(id, _)| *id).chain([self.id]).collect()
+        })
     }
 
-    fn is_between_memberships(&self) -> bool {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        metrics.membership_config.membership().get_joint_config().len() > 1
+    fn is_joint(&self) -> bool {
+        self.metrics(|metrics| metrics.membership_config.membership().get_joint_config().len() > 1)
     }
 
     fn members(&self) -> BTreeMap<NodeId, Member> {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        let nodes = metrics.membership_config.membership().nodes();
-        nodes.map(|(id, member)| (*id, member.clone())).collect()
+        self.metrics(|metrics| {
+            let nodes = metrics.membership_config.membership().nodes();
+            nodes.map(|(id, member)| (*id, member.clone())).collect()
+        })
     }
 
-    fn voters(&self) -> BTreeSet<NodeId> {
-        self.raft.voter_ids().collect()
-    }
-
-    /// Those that vote once a change that is under way is finished.
+    /// Those that vote once a change in progress is finished.
     fn coming_voters(&self) -> BTreeSet<NodeId> {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        metrics.membership_config.membership().get_joint_config().last().cloned().unwrap_or_default()
-    }
-
-    /// Where the newest membership that is known here stands in the log.
-    fn membership_id(&self) -> Option<LogId> {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        *metrics.membership_config.log_id()
+        self.metrics(|metrics| {
+            metrics.membership_config.membership().get_joint_config().last().cloned().unwrap_or_default()
+        })
     }
 }
 
@@ -369,29 +340,14 @@ fn list(ids: &BTreeSet<NodeId>) -> String {
     ids.iter().map(NodeId::to_string).collect::<Vec<_>>().join(" and ")
 }
 
-/// Whether somebody answered, and is not whom the membership knows.
-fn is_refusal(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidData)
-}
-
-fn was_exchanged(id: NodeId, peer: &str) -> MembersError {
-    Refused(format!(
-        "node {id} is a member already, and what answers at {peer} is not that member: its data directory is another one. \
-         Remove node {id} first, then add it again; or add this one under a new id"
-    ))
-}
-
 fn refusal(error: RaftError<Consensus, ClientWriteError<Consensus>>) -> MembersError {
     match error {
         RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => Unanswered::Unavailable.into(),
-        // Another change is under way; this one is tried again.
-        RaftError::APIError(ClientWriteError::ChangeMembershipError(ChangeMembershipError::InProgress(
-            _,
-        ))) => Unanswered::Unavailable.into(),
-        RaftError::APIError(ClientWriteError::ChangeMembershipError(error)) => Refused(error.to_string()),
+        RaftError::APIError(ClientWriteError::ChangeMembershipError(error)) => match error {
+            // Another change is in progress; this one is tried again.
+            ChangeMembershipError::InProgress(_) => Unanswered::Unavailable.into(),
+            error => Refused(error.to_string()),
+        },
         _ => Unanswered::Indeterminate.into(),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -16,11 +16,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::applied::state_machine::Raft;
 use crate::applied::table::Applied;
-use crate::consensus::{LogId, NodeId};
-use crate::handle::{RETRY, TIMEOUT, Unanswered};
-use crate::peer::Peers;
+use crate::consensus::NodeId;
+use crate::peer::{Peers, ReadPoint};
 use crate::reply::Reply;
 use crate::time::leading::Leading;
+use crate::unanswered::{RETRY, TIMEOUT, Unanswered};
 use confirm::confirm;
 
 /// The leader's clock in milliseconds, when this node's state is as new as the cluster's was after the read arrived.
@@ -41,13 +41,6 @@ pub(crate) struct ReadIndex {
     pub(crate) applied: Applied,
     pub(crate) leading: Arc<Leading>,
     pub(crate) peers: Arc<Peers>,
-}
-
-/// Up to where the log has to be applied, and the leader's clock in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ReadPoint {
-    pub(crate) log_id: LogId,
-    pub(crate) now_ms: u64,
 }
 
 impl Reads {

@@ -5,11 +5,11 @@ use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_wire::{ClusterStatus, MemberStatus, Role};
 
 use crate::consensus::NodeId;
-use crate::handle::Shared;
+use crate::replica::Replica;
 
-/// What `GET /v1/cluster` tells, but for the mirror.
-pub(crate) fn status(shared: &Shared) -> ClusterStatus {
-    // It looks at the same metrics: they must not be looked at twice at a time while another thread changes them.
+/// The answer to `GET /v1/cluster`, without the mirror.
+pub(crate) fn status(shared: &Replica) -> ClusterStatus {
+    // Before the metrics are locked here: it locks them too.
     let leader = shared.leader();
     let has_handed_over = shared.handed_to().is_some();
     let (last_applied, revision, at_ms, live, waiters) = {
@@ -31,13 +31,13 @@ pub(crate) fn status(shared: &Shared) -> ClusterStatus {
         let status = MemberStatus {
             voter: voters.contains(id),
             peer: member.peer.clone(),
-            url: shared.peers.url(*id),
+            url: shared.peers.directory.url(*id),
             lag_entries: lag(id),
         };
         (*id, status)
     });
     ClusterStatus {
-        cluster_id: shared.peers.cluster_id(),
+        cluster_id: shared.peers.directory.cluster_id(),
         node_id: shared.id,
         role: match metrics.state {
             ServerState::Leader if has_handed_over => Role::Follower,

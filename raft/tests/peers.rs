@@ -1,48 +1,39 @@
 //! What a node may believe of the others, when connections outlive what they were made for.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
+// Helpers of tests may unwrap as tests do, and have real ids and time unless they simulate them.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod support;
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use ringfence_raft::{Handle, Mirrored, Node, NodeId};
+use ringfence_raft::{Handle, Mirrored, Node, Settings};
 use ringfence_wire::{Key, Revision, Role};
-use support::proxy::{APPENDS, Proxy, Way};
+use support::network::{APPENDS, Network, Way};
 use support::stranger::{self, Name, Stranger};
-use support::{Cluster, SOON, View, acquire, bind, grant, id, lead, settings, until};
+use support::{Cluster, SOON, acquire, address, grant, id, lead, settings, until};
+use tempfile::TempDir;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use uuid::Uuid;
 
 /// openraft's ReadIndex once took the late answer to an old append for the answer to a newer message.
 #[tokio::test]
-async fn a_leader_that_was_deposed_answers_no_linearizable_read() {
-    let mut listeners = BTreeMap::new();
-    for node in 1..=3u64 {
-        listeners.insert(node, bind().await);
-    }
-    let real: View = listeners.iter().map(|(node, (_, address))| (*node, address.clone())).collect();
-    let (to_2, to_3) = (Proxy::to(&real[&2]).await, Proxy::to(&real[&3]).await);
-    let (from_2, from_3) = (Proxy::to(&real[&1]).await, Proxy::to(&real[&1]).await);
-    let mut views: BTreeMap<NodeId, View> = (1..=3).map(|node| (node, real.clone())).collect();
-    views
-        .insert(1, View::from([(1, real[&1].clone()), (2, to_2.address.clone()), (3, to_3.address.clone())]));
-    views.get_mut(&2).unwrap().insert(1, from_2.address.clone());
-    views.get_mut(&3).unwrap().insert(1, from_3.address.clone());
-    let cluster = Cluster::found(listeners, &views).await;
+async fn a_deposed_leader_answers_no_linearizable_read() {
+    let cluster = Cluster::start(3).await;
+    let network = &cluster.network;
     let (old, new, third) = (cluster.handle(1), cluster.handle(2), cluster.handle(3));
     lead(&old, 1).await;
     grant(&old, 1, "warm").await;
     old.linearize().await.unwrap();
 
-    // The others take an entry, and their answers stay on the way.
-    to_2.hold([APPENDS], Way::Back);
-    to_3.hold([APPENDS], Way::Back);
+    // The others take an entry, and their answers are held.
+    network.hold("node-1", "node-2", [APPENDS], Way::Back);
+    network.hold("node-1", "node-3", [APPENDS], Way::Back);
     let before = old.status().last_log_index;
     let asking = old.clone();
     let unanswered = tokio::spawn(async move { asking.propose(vec![acquire(2, "x", 0)]).await });
@@ -51,22 +42,23 @@ async fn a_leader_that_was_deposed_answers_no_linearizable_read() {
         last > before && [&new, &third].iter().all(|other| other.status().last_log_index == last)
     })
     .await;
-    for proxy in [&to_2, &to_3, &from_2, &from_3] {
-        proxy.cut();
+    for other in ["node-2", "node-3"] {
+        network.cut("node-1", other);
+        network.cut(other, "node-1");
     }
     until("another leads", || matches!(new.status().leader, Some(2 | 3))).await;
     grant(&new, 3, "w").await;
 
-    // Now somebody reads from the old leader, and the answers of before arrive.
+    // Now a client reads from the old leader, and the held answers arrive.
     let asking = old.clone();
     let read = tokio::spawn(async move { asking.linearize().await });
     turns().await;
     assert!(!read.is_finished());
-    to_3.release(APPENDS, Way::Back);
-    // It tells node 2, too, that the entry is committed. The answer of node 2 is older than that.
+    network.release("node-1", "node-3", APPENDS, Way::Back);
+    // It announces to node 2, too, that the entry is committed. The answer of node 2 is older than that.
     until("it commits the entry", || old.status().committed_index > before).await;
     turns().await;
-    to_2.release(APPENDS, Way::Back);
+    network.release("node-1", "node-2", APPENDS, Way::Back);
     let answered = read.await.unwrap();
     let sees = old.view(|table| table.lease(id(3), None).is_ok());
     assert!(answered.is_err() || sees, "a read that began after the grant does not see it");
@@ -80,29 +72,18 @@ async fn turns() {
     }
 }
 
-/// Connections once outlived the member that they were made to. An election asked the process that was removed.
+/// Connections once outlived the member that they were made to: an election asked the process that was removed.
 #[tokio::test]
 async fn a_removed_process_does_not_vote_for_the_member_that_has_its_id_now() {
-    let mut listeners = BTreeMap::new();
-    for node in 1..=2u64 {
-        listeners.insert(node, bind().await);
-    }
-    let real: View = listeners.iter().map(|(node, (_, address))| (*node, address.clone())).collect();
-    let (from_2, from_3) = (Proxy::to(&real[&1]).await, Proxy::to(&real[&1]).await);
-    let to_2 = Proxy::to(&real[&2]).await;
-    let views = BTreeMap::from([
-        (1, View::from([(1, real[&1].clone()), (2, to_2.address.clone())])),
-        (2, View::from([(1, from_2.address.clone()), (2, real[&2].clone())])),
-    ]);
-    let cluster = Cluster::found(listeners, &views).await;
+    let cluster = Cluster::start(2).await;
     let (first, second) = (cluster.handle(1), cluster.handle(2));
-    let old = join(&cluster, &first, "3", 3, View::new()).await;
+    let old = join(&cluster, &first, "3").await;
     // Both have asked it for its vote.
     lead(&first, 2).await;
     lead(&first, 1).await;
     first.remove_member(3).await.unwrap();
     lead(&first, 2).await;
-    let new = join(&cluster, &first, "3 again", 3, View::from([(1, from_3.address.clone())])).await;
+    let new = join(&cluster, &first, "3-again").await;
     let third = new.handle();
     lead(&first, 2).await;
     until("it follows", || third.status().leader == Some(2)).await;
@@ -114,15 +95,16 @@ async fn a_removed_process_does_not_vote_for_the_member_that_has_its_id_now() {
     .await;
 
     // The others do not reach node 1 any more. It reaches them.
-    from_2.cut();
-    from_3.cut();
+    cluster.network.cut("node-2", "node-1");
+    cluster.network.cut("node-3-again", "node-1");
     grant(&second, 2, "precious").await;
     let term = second.status().term;
-    let asked = to_2.votes_asked();
+    let asked = || cluster.network.votes_asked("node-1", "node-2");
+    let before = asked();
     until("node 1 has campaigned, and again", || {
         let status = first.status();
         assert!(status.role != Role::Leader || status.term <= term, "elected by a process that is no member");
-        to_2.votes_asked() >= asked + 5
+        asked() >= before + 5
     })
     .await;
     assert_eq!(old.handle().status().members.keys().count(), 3);
@@ -160,8 +142,7 @@ async fn a_channel_takes_no_calls_but_its_own() {
     let term = first.status().term;
     let nobody = Name { cluster: None, from: 9, incarnation: Uuid::from_u128(7), member_as_of: None };
     let call = async |channel, name: &Name, call: &[u8]| {
-        let address = &cluster.addresses[&1];
-        let mut stranger = Stranger::call(address, 1, channel, name).await.unwrap();
+        let mut stranger = Stranger::call(&cluster.network, 1, channel, name).await.unwrap();
         stranger.ask(call, 1).await;
         stranger.answer().await
     };
@@ -174,12 +155,53 @@ async fn a_channel_takes_no_calls_but_its_own() {
     assert!(first.status().term < term + 100);
 }
 
+/// A node that waits to join, whose port is open to anybody, and a name that nobody there knows.
+fn open_port(dir: &TempDir) -> (JoinHandle<()>, Network, Name) {
+    let network = Network::new(Duration::ZERO);
+    let settings = settings(1, dir.path().join("1"), network.port(&address(1)), 1);
+    let starting = tokio::spawn(async move { drop(Node::start(Settings { join: true, ..settings }).await) });
+    let nobody = Name { cluster: None, from: 9, incarnation: Uuid::from_u128(9), member_as_of: None };
+    (starting, network, nobody)
+}
+
+/// They once stayed for as long as the stranger wanted.
+#[tokio::test]
+async fn one_founding_connection_too_many_ends_the_oldest() {
+    const MAX_UNNAMED: usize = 64;
+    let dir = TempDir::new().unwrap();
+    let (starting, network, nobody) = open_port(&dir);
+    let mut strangers = Vec::new();
+    for _ in 0..=MAX_UNNAMED {
+        strangers.push(Stranger::call(&network, 1, stranger::FOUNDING, &nobody).await.unwrap());
+    }
+    assert_eq!(timeout(SOON, strangers[0].next()).await.unwrap(), None);
+    for other in &mut strangers[1..] {
+        other.ask(stranger::PROBE, 1).await;
+        assert_eq!(timeout(SOON, other.answer()).await.unwrap().unwrap()[0], stranger::PROBED);
+    }
+    starting.abort();
+}
+
+/// A stranger could once have 8 MiB kept for each connection.
+#[tokio::test]
+async fn a_founding_call_is_short() {
+    let dir = TempDir::new().unwrap();
+    let (starting, network, nobody) = open_port(&dir);
+    let mut stranger = Stranger::call(&network, 1, stranger::FOUNDING, &nobody).await.unwrap();
+    stranger.ask(stranger::PROBE, 1).await;
+    assert!(timeout(SOON, stranger.answer()).await.unwrap().is_some());
+    // A frame of 2 KiB, with no checksum.
+    stranger.send_bytes(&[&[0, 8, 0, 0, 0, 0, 0, 0][..], &[0; 2_048]].concat()).await;
+    assert_eq!(timeout(SOON, stranger.next()).await.unwrap(), None);
+    starting.abort();
+}
+
 /// What was checked when a connection was made once held for as long as the connection.
 #[tokio::test]
 async fn a_connection_of_a_member_ends_when_it_is_none_any_more() {
     let cluster = Cluster::start(3).await;
     let first = cluster.handle(1);
-    let call = async |name: &Name| Stranger::call(&cluster.addresses[&1], 1, stranger::VOTES, name).await;
+    let call = async |name: &Name| Stranger::call(&cluster.network, 1, stranger::VOTES, name).await;
     let mut member = Name::of(&cluster.dir.path().join("3"), 3);
     let mut connection = call(&member).await.unwrap();
     connection.ask(&stranger::confirm(0, 3, true), 1).await;
@@ -209,7 +231,7 @@ async fn a_follower_confirms_the_leader_that_it_follows_and_no_other() {
     let cluster = Cluster::start(3).await;
     let second = cluster.handle(2);
     let name = Name::of(&cluster.dir.path().join("1"), 1);
-    let mut leader = Stranger::call(&cluster.addresses[&2], 2, stranger::VOTES, &name).await.unwrap();
+    let mut leader = Stranger::call(&cluster.network, 2, stranger::VOTES, &name).await.unwrap();
     let mut says = async |call: Vec<u8>| {
         leader.ask(&call, 1).await;
         leader.answer().await.unwrap()
@@ -259,7 +281,7 @@ async fn calls_that_wait_are_bounded_and_hold_up_no_other_channel() {
     let (release, over) = watch::channel(false);
     first.set_mirror(Box::new(Waits { asked: Arc::clone(&asked), over }));
     let name = Name::of(&cluster.dir.path().join("1"), 1);
-    let call = async |channel| Stranger::call(&cluster.addresses[&1], 1, channel, &name).await.unwrap();
+    let call = async |channel| Stranger::call(&cluster.network, 1, channel, &name).await.unwrap();
     let mut waiting = call(stranger::MIRROR).await;
     waiting.ask(stranger::STANDS, 2 * MAX_CALLS).await;
     until("all that may wait do", || asked.load(Ordering::Relaxed) >= MAX_CALLS).await;
@@ -277,16 +299,15 @@ async fn calls_that_wait_are_bounded_and_hold_up_no_other_channel() {
     }
 }
 
-/// Starts a node that joins, and waits until it votes.
-async fn join(cluster: &Cluster, through: &Handle, data: &str, node: NodeId, mut view: View) -> Node {
-    let (listener, address) = bind().await;
-    view.insert(node, address.clone());
-    let mut settings = settings(node, cluster.dir.path().join(data), listener, view);
-    settings.join = true;
-    let starting = tokio::spawn(Node::start(settings));
-    until("it listens", || std::net::TcpStream::connect(&address).is_ok()).await;
-    through.add_member(node, address).await.unwrap();
+/// Has the node 3 join, at the address `node-NAME`, and waits until it votes.
+async fn join(cluster: &Cluster, through: &Handle, name: &str) -> Node {
+    let address = format!("node-{name}");
+    let data = cluster.dir.path().join(name);
+    let settings = settings(3, data, cluster.network.port(&address), 0);
+    let peers = [(3, address.clone())].into();
+    let starting = tokio::spawn(Node::start(Settings { join: true, peers, ..settings }));
+    through.add_member(3, address).await.unwrap();
     let joined = starting.await.unwrap().unwrap();
-    until("it votes", || through.status().members.get(&node).is_some_and(|member| member.voter)).await;
+    until("it votes", || through.status().members.get(&3).is_some_and(|member| member.voter)).await;
     joined
 }

@@ -1,7 +1,7 @@
 //! Three nodes in one process: what a handle promises, on the leader and on its followers.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
+// Helpers of tests may unwrap as tests do, and have real ids and time unless they simulate them.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod support;
 

@@ -105,13 +105,14 @@ impl Service {
         let settings = Settings {
             id,
             data: data.path().join("node"),
-            peer_listener,
+            transport: std::sync::Arc::new(ringfence_raft::Tcp(peer_listener)),
             peers,
             join: false,
             url: url.map_or_else(|| format!("http://{address}"), str::to_owned),
             snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
             first_revision: Some(ringfence_wire::Revision(1_000)),
             elders: None,
+            new_id: uuid::Uuid::new_v4,
         };
         let node = Node::start(settings).await.unwrap();
         let handle = node.handle();

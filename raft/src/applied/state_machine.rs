@@ -2,21 +2,19 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 
 use futures_util::{Stream, StreamExt};
 use metrics::Histogram;
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use ringfence_lease::{FrozenTable, Outcome};
+use tokio::time::Instant;
 
 use crate::applied::table::Applied;
-use crate::consensus::{
-    Consensus, EncodedBatch, LogId, Member, NodeId, Snapshot, SnapshotMeta, StoredMembership,
-};
+use crate::consensus::{Consensus, EncodedBatch, LogId, Member, NodeId, SnapshotMeta, StoredMembership};
 use crate::propose::batch::Batch;
 use crate::storage::log_store::LogStore;
-use crate::storage::snapshots::generation::Generation;
+use crate::storage::snapshots::generation::{Generation, Snapshot};
 use crate::storage::snapshots::{Generations, aside, with_descriptors};
 
 /// openraft over this state machine.
@@ -306,7 +304,7 @@ mod tests {
     /// In a process of its own, for it is all of it that lacks them.
     #[test]
     fn a_snapshot_that_lacks_descriptors_is_taken_and_installed_when_there_are_some() {
-        let test = "state_machine::tests::lacks_descriptors_for_a_while";
+        let test = "applied::state_machine::tests::lacks_descriptors_for_a_while";
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         let output = child.args(["--exact", test, "--nocapture"]).env(LACKING, "").output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);

@@ -4,9 +4,11 @@ use openraft::RaftMetrics;
 use ringfence_wire::Revision;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
+use uuid::Uuid;
 
 use super::*;
 use crate::node::{Node, SNAPSHOT_AFTER_BYTES, Settings};
+use crate::peer::Tcp;
 
 /// Far more than anything here takes that goes well.
 const SOON: Duration = Duration::from_secs(60);
@@ -41,23 +43,18 @@ impl Cluster {
         self.dir.path().join(id.to_string())
     }
 
-    fn settings(
-        &self,
-        id: NodeId,
-        data: impl AsRef<Path>,
-        peer_listener: TcpListener,
-        join: bool,
-    ) -> Settings {
+    fn settings(&self, id: NodeId, data: impl AsRef<Path>, listener: TcpListener, join: bool) -> Settings {
         Settings {
             id,
             data: data.as_ref().to_owned(),
-            peer_listener,
+            transport: Arc::new(Tcp(listener)),
             peers: self.peers.clone(),
             join,
             url: format!("http://node-{id}"),
             first_revision: Some(Revision(1_000)),
             elders: None,
             snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
+            new_id: Uuid::new_v4,
         }
     }
 
@@ -170,10 +167,10 @@ async fn of_two_removals_at_once_that_together_would_stop_the_cluster_one_is_ref
 #[tokio::test]
 async fn a_change_that_is_half_done_is_indeterminate_and_its_repeat_finishes_it() {
     let cluster = Cluster::start(3).await;
-    let handle = cluster.handle(1);
-    let deadline = Instant::now() + TIMEOUT;
-    let removed = tokio::spawn(async move { handle.order_here(Order::Remove { id: 3 }, deadline).await });
     let shared = cluster.handle(1).shared;
+    let deadline = Instant::now() + TIMEOUT;
+    let leader = Arc::clone(&shared);
+    let removed = tokio::spawn(async move { leader.order_here(Order::Remove { id: 3 }, deadline).await });
     shared.raft.wait(Some(SOON)).metrics(is_joint, "the first entry is written").await.unwrap();
     // A leader that hands over takes no further entry.
     shared.raft.trigger().transfer_leader(2).await.unwrap();

@@ -1,52 +1,54 @@
 //! Streams of log entries, and heartbeats, to one node.
 //!
-//! Up to 64 appends are under way at once; answers come in order. A stream that is given up in the middle leaves
-//! answers behind: the next one on the same connection skips them. A stream that ends with a conflict or a higher vote
-//! takes its connection with it, because the other side stops reading appends then.
+//! Up to 64 appends are in flight at once; answers come in order. A stream that is dropped midway leaves answers behind: the
+//! next one on the same connection skips them. A stream that ends with a conflict or a higher vote takes its connection with
+//! it, because the other side stops reading appends then.
 //!
-//! An append that only tells what is committed is not answered: of each write, this is half of all messages otherwise.
+//! An append that only announces what is committed is not answered: those answers would be half of all messages of a write.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use futures_util::FutureExt;
 use futures_util::stream::{self, Stream, StreamExt};
 use openraft::errors::{NetworkError, RPCError, Unreachable};
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
-use tokio::io::AsyncWriteExt;
+use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
-use uuid::Uuid;
 
-use super::Peers;
-use super::frame::{invalid, put_frame};
-use super::hello::Channel;
-use super::link::Link;
-use super::message::{APPEND, APPENDED, COMMITTED, put_append, read_appended};
-use crate::consensus::{Consensus, LogId, NodeId};
+use super::directory::{Directory, Target};
+use super::frame::{FrameWriter, closed, invalid, unexpected};
+use super::link::{Incoming, Link};
+use super::message::{APPEND, APPENDED, COMMITTED, put_append, put_appended, read_append, read_appended};
+use crate::applied::state_machine::Raft;
+use crate::consensus::{Consensus, LogId};
+use crate::storage::log_store::LogStore;
 
-/// Appends under way at once.
+/// The most appends in flight.
 const MAX_IN_FLIGHT: usize = 64;
 /// The most bytes of an answer.
 const MAX_APPENDED: usize = 1 << 10;
-/// After a connection could not be made, none is tried for so long: openraft, which may wait by itself only once there is
-/// one, would try again at once.
+/// Pause after a failed connection attempt. openraft itself pauses only once a connection was made.
 const AGAIN: Duration = Duration::from_millis(50);
 /// A connection that owes an answer for so long is given up.
 const STALLED: Duration = Duration::from_secs(5);
+/// How long a receiver waits for Raft to answer, before it reads the first append.
+const RAFT_ANSWERS: Duration = Duration::from_secs(5);
+/// How long a received append waits for room in the log.
+const ROOM: Duration = Duration::from_secs(1);
+/// Appends read ahead of Raft.
+const QUEUE: usize = 64;
 
-pub(super) type AppendResult = Result<StreamAppendResult<Consensus>, RPCError<Consensus>>;
+type AppendResult = Result<StreamAppendResult<Consensus>, RPCError<Consensus>>;
 
 /// The connection for appends to one incarnation of a node. openraft drops it with the member.
 pub(super) struct AppendLink {
-    peers: Arc<Peers>,
-    to: NodeId,
-    incarnation: Uuid,
-    channel: Channel,
+    directory: Arc<Directory>,
+    target: Target,
     open: Option<Open>,
-    /// Before then no connection is tried.
+    /// No connection is attempted before.
     not_before: Option<Instant>,
 }
 
@@ -54,35 +56,27 @@ struct Open {
     link: Link,
     /// Answers that are still to come.
     owed: usize,
-    /// Of those, how many belong to a stream that was given up.
+    /// How many of those belong to a dropped stream.
     stale: usize,
-    /// Set while a frame is being written: if the write is given up, what follows would be garbage.
-    writing: bool,
 }
 
 impl AppendLink {
-    pub(super) fn new(peers: Arc<Peers>, to: NodeId, incarnation: Uuid, channel: Channel) -> Self {
-        Self { peers, to, incarnation, channel, open: None, not_before: None }
+    pub(super) fn new(directory: Arc<Directory>, target: Target) -> Self {
+        Self { directory, target, open: None, not_before: None }
     }
 
     async fn ready(&mut self) -> Result<&mut Open, RPCError<Consensus>> {
-        if self.open.as_ref().is_some_and(|open| open.writing) {
-            self.open = None;
-        }
-        let open = match self.open.take() {
-            Some(mut open) => {
-                open.stale = open.owed;
-                open
-            }
+        // A frame whose write was dropped midway is not completed: nobody would count its answer.
+        let open = match self.open.take().filter(|open| open.link.writer.queued() == 0) {
+            Some(open) => Open { stale: open.owed, ..open },
             None => {
                 if let Some(not_before) = self.not_before {
                     sleep_until(not_before).await;
                 }
-                let link =
-                    self.peers.connect(self.to, Some(self.incarnation), self.channel, MAX_APPENDED).await;
+                let link = self.directory.connect(self.target, MAX_APPENDED).await;
                 self.not_before = link.is_err().then(|| Instant::now() + AGAIN);
                 let link = link.map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?;
-                Open { link, owed: 0, stale: 0, writing: false }
+                Open { link, owed: 0, stale: 0 }
             }
         };
         Ok(self.open.insert(open))
@@ -97,7 +91,7 @@ impl AppendLink {
         S: Stream<Item = AppendEntriesRequest<Consensus>> + Send + Unpin + 'static,
     {
         self.ready().await?;
-        let session = Session { link: self, input: Some(input), out: BytesMut::new(), reported: None };
+        let session = Session { link: self, input: Some(input), reported: None };
         Ok(stream::unfold(Some(session), |session| async move {
             let mut session = session?;
             match session.next().await {
@@ -109,7 +103,7 @@ impl AppendLink {
                 }
                 Err(error) => {
                     session.link.open = None;
-                    session.link.peers.note_reachable(session.link.to, Err(&error));
+                    session.link.directory.note_reachable(session.link.target.to, Err(&error));
                     Some((Err(RPCError::Network(NetworkError::new(&error))), None))
                 }
             }
@@ -120,7 +114,6 @@ impl AppendLink {
 struct Session<'s, S> {
     link: &'s mut AppendLink,
     input: Option<S>,
-    out: BytesMut,
     /// The last entry that an answer has come for, or is owed for.
     reported: Option<Option<LogId>>,
 }
@@ -134,28 +127,26 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
             if self.input.is_none() && open.owed == open.stale {
                 return Ok(None);
             }
-            let event = tokio::select! {
+            tokio::select! {
                 biased;
-                answer = open.answer(), if open.owed > 0 => Event::Answer(answer?),
-                request = next_of(&mut self.input), if may_send => Event::Request(request),
-            };
-            match event {
-                Event::Answer(result) => {
-                    if open.is_stale(&result)? {
-                        continue;
+                answer = open.answer(), if open.owed > 0 => {
+                    let answer = answer?;
+                    if !open.is_stale(&answer)? {
+                        return Ok(Some(answer));
                     }
-                    return Ok(Some(result));
                 }
-                Event::Request(Some(request)) => {
-                    let request = self.latest(request).await;
-                    self.send(&request).await?;
-                }
-                Event::Request(None) => self.input = None,
+                request = next_of(&mut self.input), if may_send => match request {
+                    Some(request) => {
+                        let request = self.latest(request).await;
+                        self.send(&request).await?;
+                    }
+                    None => self.input = None,
+                },
             }
         }
     }
 
-    /// This request; or the next, if it is ready by the time that this one's turn comes and tells all that it does.
+    /// This request; or the next, if it is ready by the time that this one's turn comes and includes all that it announces.
     async fn latest(
         &mut self,
         mut request: AppendEntriesRequest<Consensus>,
@@ -180,14 +171,9 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
     async fn send(&mut self, request: &AppendEntriesRequest<Consensus>) -> io::Result<()> {
         let is_silent = self.is_silent(request);
         let open = self.link.open.as_mut().expect("a session holds an open connection until it fails");
-        self.out.clear();
-        put_frame(&mut self.out, |out| {
-            put_append(out, request);
-            if is_silent { COMMITTED } else { APPEND }
-        });
-        open.writing = true;
-        open.link.writer.write_all(&self.out).await?;
-        open.writing = false;
+        let kind = if is_silent { COMMITTED } else { APPEND };
+        open.link.writer.put(kind, |out| put_append(out, request));
+        open.link.writer.flush().await?;
         if !is_silent {
             open.owed += 1;
             self.reported =
@@ -195,11 +181,6 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
         }
         Ok(())
     }
-}
-
-enum Event {
-    Answer(StreamAppendResult<Consensus>),
-    Request(Option<AppendEntriesRequest<Consensus>>),
 }
 
 async fn next_of<S: Stream + Unpin>(input: &mut Option<S>) -> Option<S::Item> {
@@ -211,18 +192,17 @@ async fn next_of<S: Stream + Unpin>(input: &mut Option<S>) -> Option<S::Item> {
 
 impl Open {
     async fn answer(&mut self) -> io::Result<StreamAppendResult<Consensus>> {
-        let frame = timeout(STALLED, self.link.reader.next()).await;
-        let frame =
-            frame.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no answer to an append"))??;
-        let Some((APPENDED, body)) = frame else {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed"));
+        let no_answer = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer to an append");
+        let result = match timeout(STALLED, self.link.reader.next()).await.map_err(no_answer)?? {
+            Some((APPENDED, body)) => read_appended(body).map_err(|error| invalid(error.to_string()))?,
+            Some((kind, _)) => return Err(unexpected(kind, "an answer to an append")),
+            None => return Err(closed("the connection was closed")),
         };
-        let result = read_appended(body).map_err(|error| invalid(error.to_string()))?;
         self.owed -= 1;
         Ok(result)
     }
 
-    /// Whether this answer is to a stream that was given up.
+    /// Whether this answer belongs to a dropped stream.
     fn is_stale(&mut self, answer: &StreamAppendResult<Consensus>) -> io::Result<bool> {
         if self.stale == 0 {
             return Ok(false);
@@ -230,8 +210,64 @@ impl Open {
         self.stale -= 1;
         match answer {
             Ok(_) => Ok(true),
-            // The other side stopped reading with this answer.
+            // The other side stopped reading after this answer.
             Err(_) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "an earlier append was refused")),
         }
+    }
+}
+
+/// Receives appends, and answers them.
+pub(super) async fn receive(
+    raft: &Raft,
+    log: &LogStore,
+    directory: &Directory,
+    mut incoming: Incoming,
+    mut writer: FrameWriter,
+) -> io::Result<()> {
+    let not_now = |why| io::Error::new(io::ErrorKind::NotConnected, why);
+    // Raft may be blocked by its disk. It should first do what earlier connections have left: each new one would leave as
+    // much again.
+    if !matches!(timeout(RAFT_ANSWERS, raft.with_raft_state(|_| ())).await, Ok(Ok(()))) {
+        return Err(not_now("Raft does not answer here"));
+    }
+    let (requests, queue) = mpsc::channel::<AppendEntriesRequest<Consensus>>(QUEUE);
+    let input = stream::unfold(queue, |mut queue| async move { Some((queue.recv().await?, queue)) });
+    let mut answers = Box::pin(raft.stream_append(input));
+    // Of the appends that are not answered yet.
+    let (kinds, mut kinds_received) = mpsc::unbounded_channel();
+    let read = async {
+        while let Some((kind, body)) = incoming.next().await? {
+            if ![APPEND, COMMITTED].contains(&kind) {
+                return Err(unexpected(kind, "an append"));
+            }
+            let request = read_append(body).map_err(|error| invalid(error.to_string()))?;
+            if !request.entries.is_empty() && timeout(ROOM, log.room()).await.is_err() {
+                // A longer wait would leave the caller with a connection that it hears nothing from.
+                return Err(not_now("the log has no room: its disk hangs"));
+            }
+            if kinds.send(kind).is_err() || requests.send(request).await.is_err() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    };
+    let write = async {
+        while let Some(answer) = answers.next().await {
+            let answer = answer.map_err(io::Error::other)?;
+            if answer.is_ok() {
+                directory.note_followed();
+            }
+            let kind = kinds_received.try_recv().map_err(io::Error::other)?;
+            if kind == APPEND || answer.is_err() {
+                writer.put(APPENDED, |out| put_appended(out, &answer));
+                writer.flush().await?;
+            }
+        }
+        Ok(())
+    };
+    // Whichever ends first ends the connection: the caller makes a new one.
+    tokio::select! {
+        result = read => result,
+        result = write => result,
     }
 }

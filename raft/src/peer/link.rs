@@ -1,72 +1,51 @@
-//! Opening a connection to another node.
+//! Opening a connection to another node, and accepting one from it.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::Bytes;
 use ringfence_mutant::{Mutant, is};
-use rustix::net::sockopt;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
-use uuid::Uuid;
 
-use super::Peers;
-use super::frame::{FrameReader, invalid, put_frame};
-use super::hello::{Channel, HELLO, Hello, MAX_HELLO, PREFACE, REFUSAL, Refusal, WELCOME, Welcome, get, put};
+use super::directory::{Directory, Target};
+use super::frame::{FrameReader, FrameWriter, invalid, unexpected};
+use super::handshake::{
+    Channel, HELLO, Hello, MAX_HELLO, REFUSAL, Refusal, WELCOME, Welcome, get, put_first, read_first,
+};
+use super::transport::Connection;
 use crate::consensus::NodeId;
 
-/// How long connecting and the first words may take.
+/// How long connecting and the handshake may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long what was sent may stay unacknowledged by the other kernel, in milliseconds. A stopped process does not
-/// count: its kernel answers.
-const GONE_MS: u32 = 3_000;
+/// How long a caller's hello may take.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection on which both sides know whom they talk to.
+/// A connection to a node after the handshake.
 pub(super) struct Link {
-    pub(super) reader: FrameReader<OwnedReadHalf>,
-    pub(super) writer: OwnedWriteHalf,
+    pub(super) reader: FrameReader,
+    pub(super) writer: FrameWriter,
 }
 
-impl Peers {
-    /// Connects to `to`, to this incarnation of it where one is given; frames of up to `max` bytes will be read.
-    pub(super) async fn connect(
-        self: &Arc<Self>,
-        to: NodeId,
-        incarnation: Option<Uuid>,
-        channel: Channel,
-        max: usize,
-    ) -> io::Result<Link> {
-        let result = match timeout(CONNECT_TIMEOUT, self.try_connect(to, incarnation, channel, max)).await {
-            Ok(result) => result,
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time")),
-        };
-        self.note_reachable(to, result.as_ref().map(drop));
+impl Directory {
+    /// Connects to `target`; refuses frames with more than `max` bytes.
+    pub(super) async fn connect(&self, target: Target, max: usize) -> io::Result<Link> {
+        let connecting = timeout(CONNECT_TIMEOUT, self.try_connect(target, max));
+        let result = connecting.await.unwrap_or_else(|_| Err(timed_out("it does not answer in time")));
+        self.note_reachable(target.to, result.as_ref().map(drop));
         result
     }
 
-    async fn try_connect(
-        &self,
-        to: NodeId,
-        incarnation: Option<Uuid>,
-        channel: Channel,
-        max: usize,
-    ) -> io::Result<Link> {
-        let address = self.address(to).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, format!("no address of node {to} is known"))
-        })?;
-        let stream = TcpStream::connect(&address)
-            .await
-            .map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?;
-        tune(&stream)?;
-        let (reader, mut writer) = stream.into_split();
-        let mut first = BytesMut::from(&PREFACE[..]);
+    async fn try_connect(&self, Target { to, incarnation, channel }: Target, max: usize) -> io::Result<Link> {
+        let no_address =
+            || io::Error::new(io::ErrorKind::NotFound, format!("no address of node {to} is known"));
+        let address = self.address(to).ok_or_else(no_address)?;
+        let at_address = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
+        let connection = self.transport.connect(&address).await.map_err(at_address)?;
         let hello = Hello {
             group: 0,
             channel,
-            cluster: self.cluster.get().copied(),
+            cluster: self.cluster(),
             from: self.identity.node_id,
             incarnation: self.identity.incarnation,
             to,
@@ -74,74 +53,100 @@ impl Peers {
             member_as_of: self.member_as_of(),
             url: self.own_url.clone(),
         };
-        put_frame(&mut first, |out| {
-            put(out, &hello);
-            HELLO
-        });
-        writer.write_all(&first).await?;
-        let mut link = Link { reader: FrameReader::new(reader, MAX_HELLO), writer };
-        let welcome = link
-            .welcome()
-            .await
-            .map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?;
-        let is_other = hello.to_incarnation.is_some_and(|expected| expected != welcome.incarnation);
+        let mut link = Link::new(connection);
+        put_first(&mut link.writer, HELLO, &hello);
+        link.writer.flush().await?;
+        let welcome = link.welcome().await.map_err(at_address)?;
+        let is_other = incarnation.is_some_and(|expected| expected != welcome.incarnation);
         if is_other && !is(Mutant::LetsWipedNodeIn) {
             return Err(invalid(format!(
                 "{address}: node {to} answers from another data directory than the cluster knows"
             )));
         }
-        self.learn_url(to, &welcome.url);
+        self.note_url(to, welcome.url);
         link.reader.set_max(max);
         Ok(link)
     }
 }
 
 impl Link {
+    fn new(Connection { reader, writer, .. }: Connection) -> Self {
+        Self { reader: FrameReader::new(reader, MAX_HELLO), writer: FrameWriter::new(writer) }
+    }
+
     async fn welcome(&mut self) -> io::Result<Welcome> {
-        let mut preface = [0; PREFACE.len()];
-        self.reader.read_raw(&mut preface).await?;
-        check_preface(&preface)?;
-        match self.reader.next().await? {
-            Some((WELCOME, body)) => get(&body),
-            Some((REFUSAL, body)) => {
+        match read_first(&mut self.reader, "welcome").await? {
+            (WELCOME, body) => get(&body),
+            (REFUSAL, body) => {
                 let refusal: Refusal = get(&body)?;
                 Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal.reason))
             }
-            Some((kind, _)) => Err(invalid(format!("a frame of kind {kind} in place of a welcome"))),
-            None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection at once")),
+            (kind, _) => Err(unexpected(kind, "a welcome")),
+        }
+    }
+
+    async fn hello(&mut self) -> io::Result<Hello> {
+        match read_first(&mut self.reader, "hello").await? {
+            (HELLO, body) => get(&body),
+            (kind, _) => Err(unexpected(kind, "a hello")),
         }
     }
 }
 
-/// Small messages go at once; and a connection whose other end is gone without a word is given up in seconds, not in the
-/// minutes after which TCP would try it again.
-pub(super) fn tune(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    sockopt::set_tcp_user_timeout(stream, GONE_MS)?;
-    sockopt::set_tcp_keepidle(stream, Duration::from_secs(1))?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1))?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    Ok(())
+/// What a caller who was welcome sends.
+pub(super) struct Incoming {
+    directory: Arc<Directory>,
+    pub(super) from: NodeId,
+    pub(super) channel: Channel,
+    hello: Hello,
+    reader: FrameReader,
 }
 
-/// Checks the first bytes from another node.
-pub(super) fn check_preface(preface: &[u8; PREFACE.len()]) -> io::Result<()> {
-    if preface[..8] != PREFACE[..8] {
-        return Err(invalid("what speaks there is no node of ringfence".to_owned()));
+impl Incoming {
+    /// Reads the hello of a caller, and answers with a welcome or a refusal.
+    pub(super) async fn accept(
+        directory: Arc<Directory>,
+        connection: Connection,
+    ) -> io::Result<(Self, FrameWriter)> {
+        let mut link = Link::new(connection);
+        let hello = timeout(HELLO_TIMEOUT, link.hello()).await;
+        let hello = hello.unwrap_or_else(|_| Err(timed_out("it said nothing in time")));
+        let admitted = hello.and_then(|hello| match directory.admit(&hello) {
+            Ok(()) => Ok(hello),
+            Err(error) => Err(directory.note_refused(hello.from, error)),
+        });
+        let Link { reader, mut writer } = link;
+        match &admitted {
+            Ok(_) => {
+                let incarnation = directory.identity.incarnation;
+                let welcome = Welcome { incarnation, url: directory.own_url.clone() };
+                put_first(&mut writer, WELCOME, &welcome);
+            }
+            Err(error) => put_first(&mut writer, REFUSAL, &Refusal { reason: error.to_string() }),
+        }
+        // If the caller has gone, the refusal is the better error.
+        let written = writer.flush().await;
+        let hello = admitted?;
+        written?;
+        Ok((Self { directory, from: hello.from, channel: hello.channel, hello, reader }, writer))
     }
-    if preface[8..] != PREFACE[8..] {
-        let [.., low, high] = *preface;
-        return Err(invalid(format!(
-            "it speaks version {} of the protocol, this node version 1",
-            u16::from_le_bytes([low, high])
-        )));
+
+    /// Refuses frames with more than `max` bytes of kind and body.
+    pub(super) fn set_max(&mut self, max: usize) {
+        self.reader.set_max(max);
     }
-    Ok(())
+
+    /// The next frame; `None` if the caller closed between two. An error if the membership has changed and the caller is no
+    /// longer admitted. Dropping the future loses nothing.
+    pub(super) async fn next(&mut self) -> io::Result<Option<(u8, Bytes)>> {
+        let frame = self.reader.next().await?;
+        match self.directory.check_caller(&self.hello) {
+            Ok(()) => Ok(frame),
+            Err(error) => Err(self.directory.note_refused(self.from, error)),
+        }
+    }
 }
 
-impl<R: tokio::io::AsyncRead + Unpin> FrameReader<R> {
-    /// Reads the bytes before the first frame.
-    pub(super) async fn read_raw(&mut self, bytes: &mut [u8]) -> io::Result<()> {
-        self.source_mut().read_exact(bytes).await.map(drop)
-    }
+fn timed_out(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, what)
 }

@@ -1,6 +1,8 @@
-//! What nodes say to each other once they know whom they talk to.
+//! What nodes send each other after the handshake.
 //!
-//! Calls carry a number, which their reply repeats; many can be under way. Appends and their replies come in order.
+//! A call carries a number, which its answer repeats; many can be in flight. Appends and their answers come in order.
+
+use std::io;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use openraft::raft::{
@@ -9,13 +11,13 @@ use openraft::raft::{
 };
 use ringfence_lease::{Command, Outcome};
 use ringfence_wire::{Key, Revision};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::hello::{Channel, get, put};
-use crate::consensus::{Consensus, Member, NodeId, Vote, log_id};
-use crate::members::Order;
-use crate::reads::ReadPoint;
+use super::frame::invalid;
+use super::handshake::{Channel, get, put};
+use crate::consensus::{Consensus, LogId, Member, NodeId, Vote, log_id};
 use crate::storage::record::{
     RecordError, put_entry, put_option_log_id, put_vote, read_entry, read_option_log_id, read_vote,
 };
@@ -52,7 +54,7 @@ pub(crate) enum Call {
 
 impl Call {
     /// The only channel that takes it.
-    pub(crate) fn channel(&self) -> Channel {
+    pub(super) fn channel(&self) -> Channel {
         match self {
             Self::Vote(_) | Self::PreVote(_) | Self::TransferLeader { .. } | Self::Confirm { .. } => {
                 Channel::Votes
@@ -73,7 +75,7 @@ pub(crate) enum Answer {
     },
     /// In the order of the commands.
     Outcomes(Vec<Outcome>),
-    /// The node does not lead, or not for sure: certainly not done.
+    /// The node does not lead, or cannot be sure to: certainly not done.
     NotDone,
     /// May or may not have been done.
     Unknown,
@@ -86,21 +88,47 @@ pub(crate) enum Answer {
     Refused {
         reason: String,
     },
-    /// What was ordered is done.
+    /// The order is done.
     Ordered,
     Stands(bool),
     Confirmed(bool),
 }
 
-/// What a node tells of itself to one that founds, or looks for, its cluster.
+/// An operator's change of the members or the leader.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Order {
+    Add {
+        id: NodeId,
+        peer: String,
+    },
+    Remove {
+        id: NodeId,
+    },
+    Transfer {
+        to: Option<NodeId>,
+    },
+    /// Remove, whether or not a majority of the remaining voters is heard.
+    ForceRemove {
+        id: NodeId,
+    },
+}
+
+/// What a node says of itself to one that founds, or looks for, its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Probed {
     pub(crate) incarnation: Uuid,
     pub(crate) cluster: Option<Uuid>,
-    /// Whether it has voted or holds log entries.
+    /// Whether it has neither voted nor any log entry.
     pub(crate) pristine: bool,
-    /// The members that its log knows.
+    /// The members that its log names.
     pub(crate) members: Vec<(NodeId, Member)>,
+}
+
+/// Up to where the log must be applied for a read, and the leader's clock in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReadPoint {
+    pub(crate) log_id: LogId,
+    pub(crate) now_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,13 +170,13 @@ impl From<VoteWord> for Vote {
     }
 }
 
-impl From<crate::consensus::LogId> for LogIdWord {
-    fn from(id: crate::consensus::LogId) -> Self {
+impl From<LogId> for LogIdWord {
+    fn from(id: LogId) -> Self {
         Self { term: id.committed_leader_id().term, index: id.index() }
     }
 }
 
-impl From<LogIdWord> for crate::consensus::LogId {
+impl From<LogIdWord> for LogId {
     fn from(word: LogIdWord) -> Self {
         log_id(word.term, word.index)
     }
@@ -202,41 +230,34 @@ impl From<TransferLeaderRequest<Consensus>> for Call {
     }
 }
 
-impl From<ReadPoint> for Answer {
-    fn from(point: ReadPoint) -> Self {
-        Self::ReadPoint { last: point.log_id.into(), now_ms: point.now_ms }
-    }
-}
-
 /// The kind of a frame that carries a numbered [`Call`] or [`Answer`].
-pub(crate) const CALL: u8 = 16;
-pub(crate) const ANSWER: u8 = 17;
+pub(super) const CALL: u8 = 16;
+pub(super) const ANSWER: u8 = 17;
 /// The kinds on append and heartbeat channels.
-pub(crate) const APPEND: u8 = 32;
-pub(crate) const APPENDED: u8 = 33;
-/// An append without entries that says what is committed; answered only if it is refused.
-pub(crate) const COMMITTED: u8 = 34;
+pub(super) const APPEND: u8 = 32;
+pub(super) const APPENDED: u8 = 33;
+/// An append without entries that announces what is committed; answered only if it is refused.
+pub(super) const COMMITTED: u8 = 34;
 /// The kinds on a snapshot channel.
-pub(crate) const SNAPSHOT_BEGIN: u8 = 48;
-pub(crate) const SNAPSHOT_CHUNK: u8 = 49;
-pub(crate) const SNAPSHOT_END: u8 = 50;
-pub(crate) const SNAPSHOT_INSTALLED: u8 = 51;
+pub(super) const SNAPSHOT_BEGIN: u8 = 48;
+pub(super) const SNAPSHOT_CHUNK: u8 = 49;
+pub(super) const SNAPSHOT_END: u8 = 50;
+pub(super) const SNAPSHOT_INSTALLED: u8 = 51;
 
 /// Writes the body of a call or an answer.
-pub(crate) fn put_numbered<T: Serialize>(out: &mut BytesMut, number: u64, message: &T) {
+pub(super) fn put_numbered(out: &mut BytesMut, number: u64, message: &impl Serialize) {
     out.put_u64_le(number);
     put(out, message);
 }
 
 /// Reads the body of a call or an answer.
-pub(crate) fn get_numbered<T: serde::de::DeserializeOwned>(mut body: Bytes) -> std::io::Result<(u64, T)> {
-    let number =
-        body.try_get_u64_le().map_err(|_| super::frame::invalid("a message without a number".to_owned()))?;
+pub(super) fn get_numbered<T: DeserializeOwned>(mut body: Bytes) -> io::Result<(u64, T)> {
+    let number = body.try_get_u64_le().map_err(|_| invalid("a message without a number"))?;
     Ok((number, get(&body)?))
 }
 
 /// Writes the body of an append.
-pub(crate) fn put_append(out: &mut BytesMut, request: &AppendEntriesRequest<Consensus>) {
+pub(super) fn put_append(out: &mut BytesMut, request: &AppendEntriesRequest<Consensus>) {
     put_vote(out, &request.vote);
     put_option_log_id(out, request.prev_log_id.as_ref());
     put_option_log_id(out, request.leader_commit.as_ref());
@@ -251,7 +272,7 @@ pub(crate) fn put_append(out: &mut BytesMut, request: &AppendEntriesRequest<Cons
 }
 
 /// Reads the body of an append.
-pub(crate) fn read_append(mut body: Bytes) -> Result<AppendEntriesRequest<Consensus>, RecordError> {
+pub(super) fn read_append(mut body: Bytes) -> Result<AppendEntriesRequest<Consensus>, RecordError> {
     let vote = read_vote(&mut body)?;
     let prev_log_id = read_option_log_id(&mut body)?;
     let leader_commit = read_option_log_id(&mut body)?;
@@ -268,7 +289,7 @@ pub(crate) fn read_append(mut body: Bytes) -> Result<AppendEntriesRequest<Consen
 }
 
 /// Writes the body of the answer to an append.
-pub(crate) fn put_appended(out: &mut BytesMut, result: &StreamAppendResult<Consensus>) {
+pub(super) fn put_appended(out: &mut BytesMut, result: &StreamAppendResult<Consensus>) {
     match result {
         Ok(last) => {
             out.put_u8(0);
@@ -286,7 +307,7 @@ pub(crate) fn put_appended(out: &mut BytesMut, result: &StreamAppendResult<Conse
 }
 
 /// Reads the body of the answer to an append.
-pub(crate) fn read_appended(mut body: Bytes) -> Result<StreamAppendResult<Consensus>, RecordError> {
+pub(super) fn read_appended(mut body: Bytes) -> Result<StreamAppendResult<Consensus>, RecordError> {
     match body.try_get_u8().map_err(|_| RecordError::Short)? {
         0 => Ok(Ok(read_option_log_id(&mut body)?)),
         1 => {
@@ -340,7 +361,7 @@ mod tests {
         let mut out = BytesMut::new();
         put_append(&mut out, &append());
         for cut in 0..out.len() {
-            // A cut between two entries is a shorter append; every other one is noticed.
+            // A cut between two entries is a shorter append; every other one is detected.
             if let Ok(read) = read_append(out.clone().freeze().slice(..cut)) {
                 assert!(cut == 35 || cut == 56, "cut at {cut}");
                 assert!(read.entries.len() < 2);
@@ -362,7 +383,7 @@ mod tests {
         }
     }
 
-    /// Nodes of different builds talk to each other: these bytes may never change under this preface version.
+    /// Builds of different versions talk to each other: these bytes must not change under this preface version.
     #[test]
     fn the_bytes_of_a_call_are_fixed() {
         let ballot = Ballot {

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use futures_util::Stream;
+use futures_util::stream::{self, Stream, StreamExt};
 use openraft::OptionalSend;
 use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
@@ -15,21 +15,23 @@ use openraft::raft::{
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::Peers;
 use super::append::AppendLink;
 use super::call::CallError;
-use super::hello::Channel;
+use super::directory::Target;
+use super::handshake::Channel;
 use super::message::{Answer, Call};
-use crate::consensus::{Consensus, Member, NodeId, Snapshot, Vote};
-use crate::storage::snapshots::generation::Generation;
+use super::peers::Peers;
+use super::snapshot;
+use crate::consensus::{Consensus, Member, NodeId, Vote};
+use crate::storage::snapshots::generation::{Generation, Snapshot};
 
 type RpcResult<T> = Result<T, RPCError<Consensus>>;
 
 /// Makes the clients that openraft asks for.
 pub(crate) struct Network(pub(crate) Arc<Peers>);
 
-/// What openraft sends to one member by: to the incarnation that the membership names which openraft goes by. What
-/// another process with the same id says is never taken for this member's vote or acknowledgement.
+/// What openraft sends to one member by: to the incarnation that openraft's own membership names. What another process with
+/// the same id answers is never taken for this member's vote or acknowledgement.
 pub(crate) struct Client {
     peers: Arc<Peers>,
     to: NodeId,
@@ -40,7 +42,8 @@ pub(crate) struct Client {
 impl Network {
     fn client(&self, to: NodeId, member: &Member, channel: Channel) -> Client {
         let (peers, incarnation) = (Arc::clone(&self.0), member.incarnation);
-        let appends = AppendLink::new(Arc::clone(&peers), to, incarnation, channel);
+        let target = Target { to, incarnation: Some(incarnation), channel };
+        let appends = AppendLink::new(Arc::clone(&peers.directory), target);
         Client { peers, to, incarnation, appends }
     }
 }
@@ -58,8 +61,8 @@ impl RaftNetworkFactory<Consensus> for Network {
 }
 
 impl Client {
-    /// A call whose answer is awaited no longer than openraft waits. Without an answer the node is unreachable: for a
-    /// pre-vote this is no grant.
+    /// A call that waits no longer than openraft does. Without an answer the node is unreachable: for a pre-vote this is no
+    /// grant.
     async fn call(&self, call: Call, option: &RPCOption) -> RpcResult<Answer> {
         let answer = self.peers.call_member(self.to, self.incarnation, call);
         match timeout(option.soft_ttl(), answer).await {
@@ -68,6 +71,13 @@ impl Client {
                 Err(RPCError::Unreachable(Unreachable::new(&error)))
             }
             Err(_) => Err(RPCError::Unreachable(Unreachable::from_string("no answer in time"))),
+        }
+    }
+
+    async fn campaign(&self, call: Call, option: &RPCOption) -> RpcResult<VoteResponse<Consensus>> {
+        match self.call(call, option).await? {
+            Answer::Vote(answer) => Ok(answer.into()),
+            other => Err(unexpected(&other)),
         }
     }
 }
@@ -84,8 +94,7 @@ impl RaftNetworkV2<Consensus> for Client {
         rpc: AppendEntriesRequest<Consensus>,
         _option: RPCOption,
     ) -> RpcResult<AppendEntriesResponse<Consensus>> {
-        use futures_util::StreamExt;
-        let input = Box::pin(futures_util::stream::once(async { rpc }));
+        let input = Box::pin(stream::once(async { rpc }));
         let mut answers = Box::pin(self.appends.stream(input).await?);
         match answers.next().await {
             Some(result) => Ok(result?.into()),
@@ -112,10 +121,7 @@ impl RaftNetworkV2<Consensus> for Client {
         rpc: VoteRequest<Consensus>,
         option: RPCOption,
     ) -> RpcResult<VoteResponse<Consensus>> {
-        match self.call(Call::Vote(rpc.into()), &option).await? {
-            Answer::Vote(answer) => Ok(answer.into()),
-            other => Err(unexpected(&other)),
-        }
+        self.campaign(Call::Vote(rpc.into()), &option).await
     }
 
     async fn pre_vote(
@@ -123,10 +129,7 @@ impl RaftNetworkV2<Consensus> for Client {
         rpc: VoteRequest<Consensus>,
         option: RPCOption,
     ) -> RpcResult<VoteResponse<Consensus>> {
-        match self.call(Call::PreVote(rpc.into()), &option).await? {
-            Answer::Vote(answer) => Ok(answer.into()),
-            other => Err(unexpected(&other)),
-        }
+        self.campaign(Call::PreVote(rpc.into()), &option).await
     }
 
     async fn full_snapshot(
@@ -136,9 +139,11 @@ impl RaftNetworkV2<Consensus> for Client {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<Consensus>, StreamingError<Consensus>> {
+        let target = Target { to: self.to, incarnation: Some(self.incarnation), channel: Channel::Snapshots };
+        let sent = snapshot::send(&self.peers.directory, target, vote, snapshot);
         tokio::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
-            sent = self.peers.send_snapshot(self.to, self.incarnation, vote, snapshot) => match sent {
+            sent = sent => match sent {
                 Ok(vote) => Ok(SnapshotResponse::new(vote)),
                 Err(error) => Err(StreamingError::Unreachable(Unreachable::new(&error))),
             },

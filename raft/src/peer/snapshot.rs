@@ -1,4 +1,4 @@
-//! Snapshots on their way from one node to another, on a connection of their own.
+//! Sending a snapshot to another node, on a connection of its own.
 //!
 //! ```text
 //! sender                                     receiver
@@ -8,82 +8,68 @@
 //!   END                                  ──▶   synced, read back, given to Raft, which installs it
 //!                                        ◀──   INSTALLED   its vote
 //! ```
-//! Neither side ever has more than a few chunks in memory. A connection that breaks off leaves nothing behind.
+//! Neither side ever holds more than a few chunks in memory. A connection that breaks leaves nothing behind.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
-use tokio::io::AsyncWriteExt;
+use bytes::{Buf, BufMut, Bytes};
 use tokio::sync::mpsc;
-use uuid::Uuid;
+use tokio::time::Instant;
 
-use super::Peers;
-use super::frame::{invalid, put_frame};
-use super::hello::Channel;
-use super::incoming::Incoming;
+use super::directory::{Directory, Target};
+use super::frame::{FrameWriter, closed, invalid, unexpected};
+use super::link::Incoming;
 use super::message::{SNAPSHOT_BEGIN, SNAPSHOT_CHUNK, SNAPSHOT_END, SNAPSHOT_INSTALLED};
-use crate::consensus::{NodeId, Snapshot, SnapshotMeta, Vote};
+use crate::applied::state_machine::Raft;
+use crate::consensus::{NodeId, SnapshotMeta, Vote};
 use crate::storage::record::{RecordError, put_meta, put_vote, read_meta, read_vote};
-use crate::storage::snapshots::generation::{Generation, Reader, Writer};
+use crate::storage::snapshots::generation::{Generation, Reader, Snapshot, Writer};
 use crate::storage::snapshots::{Generations, aside};
 
 /// The size of a chunk in bytes.
 pub(super) const CHUNK: usize = 1 << 20;
 /// How many chunks are read ahead, and received ahead.
 const AHEAD: usize = 2;
-/// How often it is told how far a transfer has come.
-const TELL: Duration = Duration::from_secs(2);
+/// How often the progress of a transfer is logged.
+const LOG_EVERY: Duration = Duration::from_secs(2);
 
-impl Peers {
-    /// Sends a snapshot, and waits until it is installed. Gives the vote of the other side.
-    pub(super) async fn send_snapshot(
-        self: &Arc<Self>,
-        to: NodeId,
-        incarnation: Uuid,
-        vote: Vote,
-        snapshot: Snapshot,
-    ) -> io::Result<Vote> {
-        let mut link = self.connect(to, Some(incarnation), Channel::Snapshots, CHUNK).await?;
-        let Snapshot { meta, snapshot: generation } = snapshot;
-        let bytes = generation.head().bytes;
-        let mut progress = Progress::new("sent", to, &meta, bytes);
-        let mut out = BytesMut::new();
-        put_frame(&mut out, |out| {
-            put_vote(out, &vote);
-            out.put_u64_le(bytes);
-            put_meta(out, &meta);
-            SNAPSHOT_BEGIN
-        });
-        let (chunks, mut queue) = mpsc::channel(AHEAD);
-        let reading = aside(move || read_chunks(generation.reader()?, &chunks));
-        let sending = async {
-            while let Some(chunk) = queue.recv().await {
-                put_frame(&mut out, |out| {
-                    out.extend_from_slice(&chunk);
-                    SNAPSHOT_CHUNK
-                });
-                link.writer.write_all(&out).await?;
-                out.clear();
-                progress.add(chunk.len());
-            }
-            Ok(())
-        };
-        tokio::try_join!(reading, sending)?;
-        put_frame(&mut out, |out| {
-            out.put_u64_le(bytes);
-            SNAPSHOT_END
-        });
-        link.writer.write_all(&out).await?;
-        match link.reader.next().await? {
-            Some((SNAPSHOT_INSTALLED, mut body)) => {
-                progress.end("snapshot sent and installed");
-                read_vote(&mut body).map_err(malformed)
-            }
-            Some((kind, _)) => Err(invalid(format!("a frame of kind {kind} in answer to a snapshot"))),
-            None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the snapshot was not taken")),
+/// Sends a snapshot, and waits until it is installed. Gives the other side's vote.
+pub(super) async fn send(
+    directory: &Directory,
+    target: Target,
+    vote: Vote,
+    Snapshot { meta, snapshot: generation }: Snapshot,
+) -> io::Result<Vote> {
+    let mut link = directory.connect(target, CHUNK).await?;
+    let bytes = generation.head().bytes;
+    let mut progress = Progress::new("sent", target.to, &meta, bytes);
+    link.writer.put(SNAPSHOT_BEGIN, |out| {
+        put_vote(out, &vote);
+        out.put_u64_le(bytes);
+        put_meta(out, &meta);
+    });
+    let (chunks, mut queue) = mpsc::channel(AHEAD);
+    let reading = aside(move || read_chunks(generation.reader()?, &chunks));
+    let sending = async {
+        while let Some(chunk) = queue.recv().await {
+            link.writer.put(SNAPSHOT_CHUNK, |out| out.extend_from_slice(&chunk));
+            link.writer.flush().await?;
+            progress.add(chunk.len());
         }
+        Ok(())
+    };
+    tokio::try_join!(reading, sending)?;
+    link.writer.put(SNAPSHOT_END, |out| out.put_u64_le(bytes));
+    link.writer.flush().await?;
+    match link.reader.next().await? {
+        Some((SNAPSHOT_INSTALLED, mut body)) => {
+            progress.end("snapshot sent and installed");
+            read_vote(&mut body).map_err(malformed)
+        }
+        Some((kind, _)) => Err(unexpected(kind, "an answer to a snapshot")),
+        None => Err(closed("the snapshot was not taken")),
     }
 }
 
@@ -91,64 +77,67 @@ fn read_chunks(mut reader: Reader, chunks: &mpsc::Sender<Vec<u8>>) -> io::Result
     loop {
         let mut chunk = Vec::with_capacity(CHUNK);
         reader.by_ref().take(CHUNK as u64).read_to_end(&mut chunk)?;
-        // Nobody takes it where the connection has broken.
+        // If the connection broke, nobody receives it.
         if chunk.is_empty() || chunks.blocking_send(chunk).is_err() {
             return Ok(());
         }
     }
 }
 
-/// The first frame of a snapshot.
-pub(super) struct Begin {
-    vote: Vote,
-    bytes: u64,
-    meta: SnapshotMeta,
+/// Receives snapshots, and has Raft install them.
+pub(super) async fn receive(
+    raft: &Raft,
+    generations: &Arc<Generations>,
+    mut incoming: Incoming,
+    mut writer: FrameWriter,
+) -> io::Result<()> {
+    while let Some((kind, body)) = incoming.next().await? {
+        if kind != SNAPSHOT_BEGIN {
+            return Err(unexpected(kind, "a snapshot"));
+        }
+        let (vote, snapshot) = receive_one(generations, body, &mut incoming).await?;
+        let response = raft.install_full_snapshot(vote, snapshot).await.map_err(io::Error::other)?;
+        writer.put(SNAPSHOT_INSTALLED, |out| put_vote(out, &response.vote));
+        writer.flush().await?;
+    }
+    Ok(())
 }
 
-impl Begin {
-    pub(super) fn read(mut body: Bytes) -> io::Result<Self> {
-        let vote = read_vote(&mut body).map_err(malformed)?;
-        let bytes = body.try_get_u64_le().map_err(|_| malformed(RecordError::Short))?;
-        let meta = read_meta(&mut body).map_err(malformed)?;
-        Ok(Self { vote, bytes, meta })
-    }
-
-    /// Receives the rest. What this returns is on disk, and not yet one of the node's own snapshots.
-    pub(super) async fn receive(
-        self,
-        generations: &Arc<Generations>,
-        incoming: &mut Incoming,
-    ) -> io::Result<(Vote, Snapshot)> {
-        let Self { vote, bytes, meta } = self;
-        let mut progress = Progress::new("received", incoming.from(), &meta, bytes);
-        let (chunks, queue) = mpsc::channel(AHEAD);
-        let (generations, covers) = (Arc::clone(generations), meta.clone());
-        let writing = aside(move || write_chunks(generations.writer()?, queue, bytes, covers));
-        let receiving = async {
-            loop {
-                match incoming.next().await? {
-                    Some((SNAPSHOT_CHUNK, chunk)) => {
-                        progress.add(chunk.len());
-                        if chunks.send(Some(chunk)).await.is_err() {
-                            return Ok(());
-                        }
-                    }
-                    Some((SNAPSHOT_END, body)) if body[..] == bytes.to_le_bytes() => {
-                        // Who writes has failed, if it does not take this.
-                        let _ = chunks.send(None).await;
+/// Receives what follows the frame BEGIN. The result is on disk, and not yet one of the node's own snapshots.
+async fn receive_one(
+    generations: &Arc<Generations>,
+    mut begin: Bytes,
+    incoming: &mut Incoming,
+) -> io::Result<(Vote, Snapshot)> {
+    let vote = read_vote(&mut begin).map_err(malformed)?;
+    let bytes = begin.try_get_u64_le().map_err(|_| malformed(RecordError::Short))?;
+    let meta = read_meta(&mut begin).map_err(malformed)?;
+    let mut progress = Progress::new("received", incoming.from, &meta, bytes);
+    let (chunks, queue) = mpsc::channel(AHEAD);
+    let (generations, covers) = (Arc::clone(generations), meta.clone());
+    let writing = aside(move || write_chunks(generations.writer()?, queue, bytes, covers));
+    let receiving = async {
+        loop {
+            // A chunk that is not taken: the writer has failed, and its error is the result.
+            match incoming.next().await? {
+                Some((SNAPSHOT_CHUNK, chunk)) => {
+                    progress.add(chunk.len());
+                    if chunks.send(Some(chunk)).await.is_err() {
                         return Ok(());
                     }
-                    Some((kind, _)) => {
-                        return Err(invalid(format!("a frame of kind {kind} within a snapshot")));
-                    }
-                    None => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a snapshot broke off")),
                 }
+                Some((SNAPSHOT_END, body)) if body[..] == bytes.to_le_bytes() => {
+                    let _ = chunks.send(None).await;
+                    return Ok(());
+                }
+                Some((kind, _)) => return Err(unexpected(kind, "the rest of a snapshot")),
+                None => return Err(closed("a snapshot broke off")),
             }
-        };
-        let (generation, ()) = tokio::try_join!(writing, receiving)?;
-        progress.end("snapshot received");
-        Ok((vote, Snapshot { meta, snapshot: Arc::new(generation) }))
-    }
+        }
+    };
+    let (generation, ()) = tokio::try_join!(writing, receiving)?;
+    progress.end("snapshot received");
+    Ok((vote, Snapshot { meta, snapshot: Arc::new(generation) }))
 }
 
 fn write_chunks(
@@ -161,46 +150,43 @@ fn write_chunks(
         match queue.blocking_recv() {
             Some(Some(chunk)) if writer.bytes() + chunk.len() as u64 <= bytes => writer.write_all(&chunk)?,
             Some(None) if writer.bytes() == bytes => return writer.finish(meta),
-            Some(_) => return Err(invalid("a snapshot of another length than it said".to_owned())),
-            None => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a snapshot broke off")),
+            Some(_) => return Err(invalid("the length of a snapshot is not the announced one")),
+            None => return Err(closed("a snapshot broke off")),
         }
     }
 }
 
-/// Tells in the log how far a transfer has come.
-struct Progress<'a> {
+/// Logs the progress of a transfer.
+struct Progress {
     verb: &'static str,
     peer: NodeId,
-    meta: &'a SnapshotMeta,
+    index: Option<u64>,
     all: u64,
     done: u64,
     started: Instant,
-    told: Instant,
+    logged: Instant,
 }
 
-impl<'a> Progress<'a> {
-    fn new(verb: &'static str, peer: NodeId, meta: &'a SnapshotMeta, all: u64) -> Self {
-        tracing::info!(peer, index = index_of(meta), bytes = all, "a snapshot is being {verb}");
+impl Progress {
+    fn new(verb: &'static str, peer: NodeId, meta: &SnapshotMeta, all: u64) -> Self {
+        let index = meta.last_log_id.map(|id| id.index());
+        tracing::info!(peer, index, bytes = all, "a snapshot is being {verb}");
         let now = Instant::now();
-        Self { verb, peer, meta, all, done: 0, started: now, told: now }
+        Self { verb, peer, index, all, done: 0, started: now, logged: now }
     }
 
     fn add(&mut self, bytes: usize) {
         self.done += bytes as u64;
-        if self.told.elapsed() >= TELL {
-            self.told = Instant::now();
+        if self.logged.elapsed() >= LOG_EVERY {
+            self.logged = Instant::now();
             let percent = 100 * self.done / self.all.max(1);
             tracing::info!(peer = self.peer, bytes = self.done, "{percent} % of a snapshot {}", self.verb);
         }
     }
 
     fn end(&self, what: &str) {
-        tracing::info!(peer = self.peer, index = index_of(self.meta), took = ?self.started.elapsed(), "{what}");
+        tracing::info!(peer = self.peer, index = self.index, took = ?self.started.elapsed(), "{what}");
     }
-}
-
-fn index_of(meta: &SnapshotMeta) -> Option<u64> {
-    meta.last_log_id.map(|id| id.index())
 }
 
 fn malformed(error: RecordError) -> io::Error {

@@ -90,8 +90,18 @@ pub enum DirError {
 }
 
 impl DataDir {
-    /// Takes `path` for the node `node_id`: made if it is not there, refused if it is not this node's.
+    #[cfg(test)]
     pub(crate) fn open(path: &Path, node_id: NodeId) -> Result<(Self, Identity), DirError> {
+        Self::open_with(path, node_id, Uuid::new_v4)
+    }
+
+    /// Takes `path` for the node `node_id`: made if it is not there, refused if it is not this node's. `new_id` draws the
+    /// incarnation of a new one.
+    pub(crate) fn open_with(
+        path: &Path,
+        node_id: NodeId,
+        new_id: fn() -> Uuid,
+    ) -> Result<(Self, Identity), DirError> {
         let io_at = |path: &Path| {
             let path = path.to_owned();
             move |error| DirError::Io { path, error }
@@ -113,8 +123,7 @@ impl DataDir {
         let identity = match fs::read_to_string(path.join(NODE)) {
             Ok(text) => dir.parse(&text)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let identity =
-                    Identity { node_id, incarnation: Uuid::new_v4(), cluster: None, founder: false };
+                let identity = Identity { node_id, incarnation: new_id(), cluster: None, founder: false };
                 dir.write(&identity).map_err(io_at(&path.join(NODE)))?;
                 if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
                     File::open(parent).and_then(|parent| parent.sync_all()).map_err(io_at(parent))?;

@@ -283,6 +283,7 @@ where
 }
 
 /// Does `work` on a thread of its own that gives way to others. A panic in it is an error.
+#[expect(clippy::disallowed_methods, reason = "the one place that starts threads")]
 pub(crate) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {

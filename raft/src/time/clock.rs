@@ -1,18 +1,18 @@
 //! The cluster's clock: milliseconds that only a leader advances.
 //!
-//! It is a value in the leader's memory that starts at the last time the log says, and follows real time from below.
-//! It never runs faster than real time, never goes back, and stands still whenever the leader cannot be sure to lead:
+//! It is a value in the leader's memory. It starts at the last time in the log, and follows real time from below. It never
+//! runs faster than real time, never goes back, and stands still whenever the leader cannot be sure to lead:
 //!
-//! - a tick counts at most [`MAX_TICK`]: a leader that was stopped, or stalled, does not count the gap, then or later;
-//! - a tick counts only if a quorum acknowledged the leader lately: a leader cut off does not count on;
-//! - it is never more than [`MAX_AHEAD_MS`] past the oldest stamp not yet committed: if commits stall, so does time.
+//! - a tick counts at most [`MAX_TICK`]: a leader that was stopped or stalled never counts the gap;
+//! - a tick counts only if a quorum acknowledged the leader recently: a leader that is cut off does not count;
+//! - it is never more than [`MAX_AHEAD_MS`] past the oldest uncommitted stamp: if commits stall, so does time.
 //!
-//! So whatever holds up the cluster holds up its leases too; none is ended because the cluster was busy with itself.
+//! So whatever delays the cluster delays the end of its leases too; none ends because the cluster was busy with itself.
 //!
-//! How late a lease may end, then: while one leader has its quorum and commits, by a tick and the commit of the entry
-//! that tells the time. A stall longer than [`MAX_TICK`], and the time without a quorum, come on top as long as they
-//! last. A new leader starts where the log has come to, so a change of leaders adds the time since the last entry, which
-//! is no more than the lease's time-to-live: the entry that granted or renewed it stands in the log.
+//! How late can a lease end? While one leader has its quorum and commits: by a tick, and the commit of the entry that carries
+//! the time. A stall longer than [`MAX_TICK`], and time without a quorum, come on top in full. A new leader starts at the
+//! last time in the log, so a change of leaders adds the time since the last entry. That is no more than the lease's
+//! time-to-live: the entry that granted or renewed it is in the log.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 pub(crate) const MAX_TICK: Duration = Duration::from_millis(100);
 /// How often the leader ticks.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
-/// How far the clock may run ahead of the oldest stamp that is not committed, in milliseconds.
+/// How far the clock may be ahead of the oldest uncommitted stamp, in milliseconds.
 pub(crate) const MAX_AHEAD_MS: u64 = 500;
 
 /// The clock of one leadership.
@@ -30,12 +30,12 @@ pub(crate) struct ClusterClock {
 }
 
 impl ClusterClock {
-    /// Starts where the log has come to, in milliseconds.
+    /// Starts at the last time in the log, in milliseconds.
     pub(crate) fn start(at_ms: u64) -> Self {
         Self { now: Duration::from_millis(at_ms) }
     }
 
-    /// The time in milliseconds: what the next entry is stamped with.
+    /// The time in milliseconds: the stamp of the next entry.
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.now.as_millis()).expect("half a billion years are not over")
     }
@@ -72,7 +72,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn it_follows_real_time_and_keeps_the_fractions() {
+    fn it_follows_real_time_and_keeps_fractions() {
         let mut clock = ClusterClock::start(1_000);
         for _ in 0..4 {
             clock.tick(MS * 50 + MS / 2, true, None);
@@ -88,14 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_no_quorum_hears_stands_still() {
+    fn it_stands_still_without_a_quorum() {
         let mut clock = ClusterClock::start(7);
         clock.tick(MS * 50, false, None);
         assert_eq!(clock.now_ms(), 7);
     }
 
     #[test]
-    fn it_waits_for_commits_and_never_goes_back_for_them() {
+    fn it_waits_for_commits_and_never_goes_back() {
         let mut clock = ClusterClock::start(0);
         for _ in 0..20 {
             clock.tick(MS * 50, true, Some(100));
@@ -107,29 +107,29 @@ mod tests {
         assert_eq!(clock.now_ms(), 650);
     }
 
-    /// A cluster as the clock knows it: one leader after the other, whose entries are committed or lost, in real time.
+    /// A cluster as the clock sees it: one leader after the other, whose entries are committed or lost, in real time.
     struct World {
         real: Duration,
         clock: ClusterClock,
         advanced: Duration,
         fresh: bool,
-        /// Real time and stamp of the entries that are not committed, each of which grants a lease.
+        /// Real time and stamp of the uncommitted entries, each of which grants a lease.
         proposed: VecDeque<(Duration, u64)>,
         applied_ms: u64,
-        /// When each lease was granted in real time, and the deadline of it in the log's.
+        /// When each lease was granted in real time, and its deadline in the log's time.
         live: Vec<(Duration, u64)>,
-        /// How much real time the clock may have passed over.
+        /// How much real time the clock was allowed to skip.
         excused: Duration,
     }
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// Real time passes, with or without anybody looking at the clock: a stall, a stop, a slow disk.
+        /// Real time passes.
         Pass(u64),
         Propose,
         Commit(usize),
         Fresh(bool),
-        /// Another leader, who has so many of the entries that are not committed.
+        /// Another leader, which has so many of the uncommitted entries.
         Depose(usize),
     }
 
@@ -223,8 +223,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stalls, is cut off, deposed or slow: the clock never runs faster than real time and never back, no
-        /// lease ends before its time, and the clock loses no time but for one of the reasons above.
+        /// Under stalls, partitions, depositions and slow disks: the clock never runs faster than real time and never goes
+        /// back, no lease ends early, and the clock loses time only for one of the reasons above.
         #[test]
         fn no_lease_ends_early_and_no_time_is_lost_without_a_reason(steps in steps()) {
             let mut world = World::new();

@@ -1,7 +1,7 @@
-//! Whether this node leads, in which term, and the clock that it leads by.
+//! Whether this node leads, in which term, and its clock.
 //!
-//! A node counts as leading once it has applied the first entry of its own term: everything that earlier leaders
-//! committed is applied by then, so its clock can start from the last time that the log says.
+//! A node counts as leading once it has applied the first entry of its own term: by then it has applied everything that
+//! earlier leaders committed, so its clock can start at the last time in the log.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::time::clock::ClusterClock;
 
-/// What is shared between the tasks of a leading node.
+/// What the tasks of a leading node share.
 pub(crate) struct Leading {
     lead: Mutex<Option<Lead>>,
     term: watch::Sender<Option<u64>>,
@@ -23,9 +23,9 @@ struct Lead {
     term: u64,
     clock: ClusterClock,
     advanced: Instant,
-    /// Whether a quorum had acknowledged this node lately, at the last tick.
+    /// Whether a quorum had acknowledged this node recently, at the last tick.
     quorum_is_fresh: bool,
-    /// The entries that are not applied yet, the oldest first.
+    /// The entries that are not applied yet, oldest first.
     in_flight: VecDeque<InFlight>,
     next_number: u64,
 }
@@ -36,7 +36,7 @@ struct InFlight {
     since: Instant,
 }
 
-/// The time given to one entry.
+/// The time of one entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamp {
     pub(crate) term: u64,
@@ -49,7 +49,7 @@ impl Leading {
         Self { lead: Mutex::new(None), term: watch::Sender::new(None) }
     }
 
-    /// The term in which this node leads and takes commands, and its changes.
+    /// The term in which this node leads and takes commands, and every change of that.
     pub(crate) fn term(&self) -> watch::Receiver<Option<u64>> {
         self.term.subscribe()
     }
@@ -84,8 +84,8 @@ impl Leading {
         });
     }
 
-    /// Takes commands from now on, in the term that has begun. Not before the table has started to number its changes:
-    /// a command before that would be numbered from 1, below what an earlier cluster may have granted.
+    /// Takes commands from now on, in the term that has begun. To be called once the table has started to number its
+    /// changes: a command before that would be numbered from 1, below what an earlier cluster may have granted.
     pub(crate) fn open(&self) {
         let begun = self.lock().as_ref().map(|lead| lead.term);
         self.term.send_if_modified(|term| std::mem::replace(term, begun) != begun);
@@ -98,7 +98,7 @@ impl Leading {
         self.term.send_if_modified(|term| term.take().is_some());
     }
 
-    /// Lets the clock follow the time that has passed, and returns it in milliseconds.
+    /// Advances the clock, and returns it in milliseconds.
     pub(crate) fn tick(&self, quorum_is_fresh: bool) -> Option<u64> {
         let mut lead = self.lock();
         let lead = lead.as_mut()?;
@@ -106,7 +106,7 @@ impl Leading {
         Some(lead.advance())
     }
 
-    /// The time for the next entry; `None` while this node does not lead. To be given back with [`Leading::settled`].
+    /// The time of the next entry; `None` while this node does not lead. To be given back with [`Leading::settled`].
     pub(crate) fn stamp(&self) -> Option<Stamp> {
         let mut lead = self.lock();
         let lead = lead.as_mut()?;
@@ -124,7 +124,7 @@ impl Leading {
         }
     }
 
-    /// How long the oldest entry is on its way that is not applied yet; zero where there is none.
+    /// The age of the oldest entry that is not applied yet; zero if there is none.
     pub(crate) fn oldest(&self) -> Duration {
         let lead = self.lock();
         let oldest = lead.as_ref().and_then(|lead| lead.in_flight.front());
@@ -137,8 +137,7 @@ impl Leading {
 }
 
 impl Lead {
-    /// The clock in milliseconds, up to date. A stamp that lagged behind would be caught up with by later ones, and
-    /// the lease that it was given to would end early by as much.
+    /// The clock in milliseconds, up to date. A lease with a stamp that lags behind would end early by as much.
     fn advance(&mut self) -> u64 {
         let now = Instant::now();
         let elapsed = now - self.advanced;

@@ -1,8 +1,8 @@
-//! The first command of a new cluster: the revision that it counts from, and so its tokens.
+//! The first command of a new cluster: where its revisions, and so its tokens, start.
 //!
-//! They are to be above those of every earlier cluster that wrote to the same resources: a guard there rejects whatever is
-//! below. A wall clock sees to that, and this is its only use; or an operator does, by a number. Where somebody knows of an
-//! earlier cluster that came further all the same, the new one waits before its first grant, until that is settled.
+//! They must be above those of every earlier cluster that protected the same resources: a guard there rejects smaller ones.
+//! The wall clock provides that, its only use; or an operator gives a number. If an earlier cluster is known to have come
+//! further all the same, the new one takes no command until that is resolved.
 
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
@@ -11,13 +11,13 @@ use ringfence_lease::Command;
 use ringfence_wire::Revision;
 use tokio::time::sleep;
 
-/// How long to wait before the elders are asked again.
+/// Pause before the elders are asked again.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Who may know of earlier clusters.
+/// A source of knowledge about earlier clusters.
 pub trait Elders: Send + Sync {
-    /// Why no new cluster may start at `first_revision`, and the way out: because an earlier one came that far. `None` where
-    /// nothing speaks against it, and where that cannot be known now. It has to return within a bounded time.
+    /// Why no new cluster may start at `first_revision`, because an earlier one came that far, and what to do about it.
+    /// `None` if there is no objection, or that cannot be known now. Returns within a bounded time.
     fn objection(
         &self,
         first_revision: Revision,
@@ -31,7 +31,7 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// The command; `None`, after a while, where there is an objection.
+    /// The command; `None`, after a pause, if there is an objection.
     pub(crate) async fn command(&self) -> Option<Command> {
         let revision = self.first_revision.unwrap_or_else(now);
         if let Some(elders) = &self.elders
@@ -46,6 +46,7 @@ impl Start {
 }
 
 /// Unix milliseconds × 1,024.
+#[expect(clippy::disallowed_methods, reason = "a new cluster's first revision, unless the settings give one")]
 fn now() -> Revision {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Revision(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX >> 12) << 10)

@@ -1,66 +1,56 @@
-//! Nodes in one process, and what comes between them.
+//! Nodes in one process, connected by a network in memory.
 
-// Each test program uses its part of this. Helpers of tests may unwrap as tests do.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+// Each test program uses its part of this. Helpers of tests may unwrap as tests do, and have real
+// ids and time unless they simulate them.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::disallowed_methods)]
 
-pub mod proxy;
+pub mod network;
 pub mod stranger;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use ringfence_lease::{Acquire, Attachment, Command, Outcome};
-use ringfence_raft::{Handle, Node, NodeId, Settings};
+use ringfence_raft::{Handle, Node, NodeId, Settings, Transport};
 use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
-/// What a cluster here counts from.
+use self::network::Network;
+
+/// Where the revisions of a cluster here start.
 pub const FIRST: u64 = 1_000;
 /// Far more than anything here takes that goes well.
 pub const SOON: Duration = Duration::from_secs(60);
 /// How often a condition is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Where each node finds the others.
-pub type View = BTreeMap<NodeId, String>;
-
 /// Nodes with their data directories.
 pub struct Cluster {
     pub dir: TempDir,
     pub nodes: BTreeMap<NodeId, Node>,
-    /// Where each one really is.
-    pub addresses: View,
+    pub network: Network,
 }
 
 impl Cluster {
     /// Founds a cluster of the nodes 1 to `size`.
     pub async fn start(size: NodeId) -> Self {
-        let mut listeners = BTreeMap::new();
-        for id in 1..=size {
-            listeners.insert(id, bind().await);
-        }
-        let addresses: View = listeners.iter().map(|(id, (_, address))| (*id, address.clone())).collect();
-        let views = listeners.keys().map(|id| (*id, addresses.clone())).collect();
-        Self::found(listeners, &views).await
+        Self::found(size, Network::new(Duration::ZERO), Uuid::new_v4).await
     }
 
-    /// Founds a cluster of these nodes, of which each sees the others as its view says.
-    pub async fn found(
-        listeners: BTreeMap<NodeId, (TcpListener, String)>,
-        views: &BTreeMap<NodeId, View>,
-    ) -> Self {
+    /// Founds a cluster on this network, with these ids.
+    pub async fn found(size: NodeId, network: Network, new_id: fn() -> Uuid) -> Self {
         let dir = TempDir::new().unwrap();
-        let addresses = listeners.iter().map(|(id, (_, address))| (*id, address.clone())).collect();
-        let starts = listeners.into_iter().map(|(id, (listener, _))| {
-            let settings = settings(id, dir.path().join(id.to_string()), listener, views[&id].clone());
-            async move { (id, Node::start(settings).await.unwrap()) }
+        let starts = (1..=size).map(|id| {
+            let settings = settings(id, dir.path().join(id.to_string()), network.port(&address(id)), size);
+            async move { (id, Node::start(Settings { new_id, ..settings }).await.unwrap()) }
         });
         let nodes: BTreeMap<NodeId, Node> = join_all(starts).await.into_iter().collect();
-        let cluster = Self { dir, nodes, addresses };
+        let cluster = Self { dir, nodes, network };
         let first = cluster.handle(1);
         until("the cluster has started", || first.view(|table| table.started())).await;
         cluster
@@ -70,37 +60,31 @@ impl Cluster {
         self.nodes[&id].handle()
     }
 
-    /// Starts a node again that was stopped.
+    /// Starts a node of three again that was stopped.
     pub async fn restart(&mut self, id: NodeId) {
-        let listener = loop {
-            match TcpListener::bind(&self.addresses[&id]).await {
-                Ok(listener) => break listener,
-                Err(_) => sleep(LOOK).await,
-            }
-        };
         let data = self.dir.path().join(id.to_string());
-        let node = Node::start(settings(id, data, listener, self.addresses.clone())).await.unwrap();
+        let node = Node::start(settings(id, data, self.network.port(&address(id)), 3)).await.unwrap();
         self.nodes.insert(id, node);
     }
 }
 
-pub async fn bind() -> (TcpListener, String) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    (listener, address)
+pub fn address(id: NodeId) -> String {
+    format!("node-{id}")
 }
 
-pub fn settings(id: NodeId, data: PathBuf, peer_listener: TcpListener, peers: View) -> Settings {
+/// Of the node `id` in a cluster of the nodes 1 to `size`.
+pub fn settings(id: NodeId, data: PathBuf, transport: Arc<dyn Transport>, size: NodeId) -> Settings {
     Settings {
         id,
         data,
-        peer_listener,
-        peers,
+        transport,
+        peers: (1..=size).map(|id| (id, address(id))).collect(),
         join: false,
         url: format!("http://node-{id}"),
         snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
         first_revision: Some(Revision(FIRST)),
         elders: None,
+        new_id: Uuid::new_v4,
     }
 }
 

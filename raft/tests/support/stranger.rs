@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
-use ringfence_raft::NodeId;
+use ringfence_raft::{Connection, NodeId};
 use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use uuid::Uuid;
+
+use super::address;
+use super::network::Network;
 
 /// Channels and kinds of frames by their numbers.
 pub const FOUNDING: u32 = 0;
@@ -62,20 +64,20 @@ impl Name {
 }
 
 /// Its connection.
-pub struct Stranger(TcpStream);
+pub struct Stranger(Connection);
 
 impl Stranger {
     /// Calls the node `to` on `channel`; `None` if it is refused.
-    pub async fn call(address: &str, to: NodeId, channel: u32, name: &Name) -> Option<Self> {
-        let mut stream = Self(TcpStream::connect(address).await.unwrap());
+    pub async fn call(network: &Network, to: NodeId, channel: u32, name: &Name) -> Option<Self> {
+        let mut stream = Self(network.connect("stranger", &address(to)).unwrap());
         let hello = (
             (0_u32, channel, name.cluster, name.from, name.incarnation),
             (to, None::<Uuid>, name.member_as_of, ""),
         );
-        stream.0.write_all(b"RINGPEER\x01\x00").await.unwrap();
+        stream.0.writer.write_all(b"RINGPEER\x01\x00").await.unwrap();
         stream.send(1, &hello).await;
         let mut preface = [0; 10];
-        stream.0.read_exact(&mut preface).await.ok()?;
+        stream.0.reader.read_exact(&mut preface).await.ok()?;
         let (kind, _) = stream.next().await?;
         (kind == WELCOME).then_some(stream)
     }
@@ -85,8 +87,8 @@ impl Stranger {
     }
 
     /// It may have closed.
-    async fn send_bytes(&mut self, bytes: &[u8]) {
-        let _ = self.0.write_all(bytes).await;
+    pub async fn send_bytes(&mut self, bytes: &[u8]) {
+        let _ = self.0.writer.write_all(bytes).await;
     }
 
     /// Asks `call`, `count` times at once.
@@ -103,11 +105,12 @@ impl Stranger {
         Some(body[8..].to_vec())
     }
 
-    async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
-        let len = self.0.read_u32_le().await.ok()?;
-        self.0.read_u32_le().await.ok()?;
+    /// The next frame; `None` if the node closed the connection.
+    pub async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
+        let len = self.0.reader.read_u32_le().await.ok()?;
+        self.0.reader.read_u32_le().await.ok()?;
         let mut body = vec![0; len as usize];
-        self.0.read_exact(&mut body).await.ok()?;
+        self.0.reader.read_exact(&mut body).await.ok()?;
         let kind = body.remove(0);
         Some((kind, body))
     }

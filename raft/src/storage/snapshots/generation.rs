@@ -11,13 +11,14 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use crate::consensus::SnapshotMeta;
+use crate::consensus::{Consensus, SnapshotMeta};
 use crate::storage::record::{RecordError, put_meta, read_meta};
 
 /// What the names of folders begin with that are not whole yet, and of copies.
@@ -35,6 +36,9 @@ const CACHE: u64 = 8 << 20;
 /// How long it is looked, and how often, whether sled has let go of a database.
 const LET_GO: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(1);
+
+/// openraft's snapshot.
+pub(crate) type Snapshot = openraft::alias::SnapshotOf<Consensus, Arc<Generation>>;
 
 /// What a generation holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +75,10 @@ impl Generation {
 
     /// To read with what was just written, in its place. sled lets go of a database a moment after it was closed; where that
     /// takes long, or something is wrong, a copy tells.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "on a thread of its own: how long sled's takes, which nothing simulates"
+    )]
     pub(super) fn read_back(&self) -> io::Result<Reader> {
         let closed = Instant::now();
         while closed.elapsed() < LET_GO {

@@ -1,0 +1,101 @@
+//! The task that keeps [`Leading`](crate::time::leading::Leading) true, advances its clock, and proposes what only time
+//! requires: the first entry of a new cluster, and an entry that carries the time when something is due.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::async_runtime::watch::WatchReceiver;
+use ringfence_mutant::{Mutant, is};
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::consensus::NodeId;
+use crate::replica::Replica;
+use crate::time::clock::TICK;
+use crate::time::start::Start;
+
+/// The clock advances only if a quorum acknowledged the leader within this time: less than any follower waits before it may
+/// elect another leader.
+const QUORUM_FRESH: Duration = Duration::from_millis(400);
+
+/// Returns when Raft has ended.
+pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut raft_metrics = replica.raft.server_metrics();
+    let mut progress = replica.applied.progress();
+    let term_opened = replica.leading.term();
+    let leader_changes = metrics::counter!("ringfence_raft_leader_changes_total");
+    let (mut leads, mut leader): (Option<u64>, Option<NodeId>) = (None, None);
+    let mut proposing: Option<JoinHandle<()>> = None;
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            changed = raft_metrics.changed() => if changed.is_err() { return },
+            // Until this node has applied the first entry of its own term, and of a new cluster.
+            _ = progress.changed(), if term_opened.borrow().is_none() && replica.raft.is_leader() => {}
+        }
+        let known = raft_metrics.borrow_watched().current_leader;
+        if known != leader {
+            leader_changes.increment(known.is_some().into());
+            leader = known;
+        }
+        let term = replica.leads_in().filter(|term| !replica.given_up.is(*term));
+        if leads != term {
+            replica.leading.end();
+            leads = term.filter(|term| replica.begin(*term));
+            if leads.is_some() && is(Mutant::TokensStartAnew) {
+                let (replica, start) = (Arc::clone(&replica), Arc::clone(&start));
+                tokio::spawn(async move {
+                    let commands = start.command().await.into_iter().collect();
+                    drop(replica.proposer.propose(commands).await);
+                });
+            }
+        }
+        let Some(now_ms) = replica.leading.tick(replica.has_quorum(QUORUM_FRESH)) else { continue };
+        let (started, due) = {
+            let state = replica.applied.lock();
+            (state.table.started(), state.table.next_due_ms().is_some_and(|due_ms| due_ms <= now_ms))
+        };
+        if started {
+            replica.leading.open();
+        }
+        let is_proposing = proposing.as_ref().is_some_and(|task| !task.is_finished());
+        if (due || !started) && !is_proposing {
+            let first = (!started).then(|| Arc::clone(&start));
+            // Its outcome shows in the table; if it was lost, a later tick proposes again.
+            proposing = Some(tokio::spawn(propose_due(Arc::clone(&replica), first)));
+        }
+    }
+}
+
+/// Proposes the first command of a new cluster, or else no command, and again for as long as something is due.
+async fn propose_due(replica: Arc<Replica>, first: Option<Arc<Start>>) {
+    let mut commands = Vec::new();
+    if let Some(start) = first {
+        match start.command().await {
+            Some(command) => commands.push(command),
+            None => return,
+        }
+    }
+    let is_left_over = || {
+        let table = &replica.applied.lock().table;
+        table.next_due_ms().is_some_and(|due_ms| due_ms <= table.at_ms())
+    };
+    // What an entry leaves over, because it has enough to do, does not wait for the next tick.
+    while replica.proposer.propose(mem::take(&mut commands)).await.is_ok() && is_left_over() {}
+}
+
+impl Replica {
+    /// Begins to lead in `term`, if this node has applied the first entry of it.
+    fn begin(&self, term: u64) -> bool {
+        let state = self.applied.lock();
+        if state.last_applied.map(|id| id.committed_leader_id().term) != Some(term) {
+            return false;
+        }
+        tracing::info!(term, "this node leads");
+        self.leading.begin(term, state.table.at_ms());
+        true
+    }
+}

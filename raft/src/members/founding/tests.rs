@@ -1,0 +1,70 @@
+use std::sync::OnceLock;
+
+use openraft::storage::RaftLogStorage;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::consensus::Vote;
+use crate::peer::{Directory, Server, Tcp};
+use crate::service::NodeService;
+use crate::storage::snapshots::Generations;
+
+/// A node that listens and has not started Raft yet, as one that still reads its log, and where it listens.
+async fn starting(
+    dir: &TempDir,
+    id: NodeId,
+    cluster: Option<Uuid>,
+    has_voted: bool,
+    addresses: BTreeMap<NodeId, String>,
+) -> (Arc<Server<NodeService>>, String) {
+    let (dir, identity) = DataDir::open(&dir.path().join(id.to_string()), id).unwrap();
+    let (dir, identity) = (Arc::new(dir), Identity { cluster, ..identity });
+    let mut log = LogStore::open(&dir.path.join("log"), ringfence_wal::Options::default()).unwrap();
+    if has_voted {
+        let leader_id = openraft::vote::RaftLeaderId::new(1, 1);
+        log.save_vote(&Vote { leader_id, committed: true }).await.unwrap();
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let transport = Arc::new(Tcp(listener));
+    let directory = Arc::new(Directory::new(identity.clone(), String::new(), addresses, transport));
+    let founding = Founding::new(Arc::clone(&dir), log.clone(), identity, Uuid::new_v4);
+    let server = Arc::new(Server {
+        directory: Arc::clone(&directory),
+        log,
+        generations: Arc::new(Generations::open(dir).unwrap()),
+        raft: OnceLock::new(),
+        service: NodeService { directory, founding, handle: OnceLock::new() },
+    });
+    tokio::spawn(Arc::clone(&server).run());
+    (server, address)
+}
+
+/// How a founder with an empty data directory joins two others, which belong to a cluster.
+async fn join_as_founder(voted: [bool; 2]) -> Option<Result<Uuid, JoinError>> {
+    let dir = TempDir::new().unwrap();
+    let cluster = Some(Uuid::from_u128(7));
+    let (_two, two) = starting(&dir, 2, cluster, voted[0], BTreeMap::new()).await;
+    let (_three, three) = starting(&dir, 3, cluster, voted[1], BTreeMap::new()).await;
+    let addresses = BTreeMap::from([(1, String::new()), (2, two), (3, three)]);
+    let (one, _) = starting(&dir, 1, None, false, addresses).await;
+    let peers = Peers::new(Arc::clone(&one.directory));
+    // It asks ten times a second: this is long enough for it to make a mistake.
+    timeout(Duration::from_secs(1), one.service.founding.join(&peers, &[1, 2, 3])).await.ok()
+}
+
+/// It told the operator to empty the data directory of a node that was reading its log.
+#[tokio::test]
+async fn a_founder_that_lost_its_data_waits_until_members_with_data_have_read_their_logs() {
+    for voted in [[true, true], [false, true], [true, false]] {
+        let joined = join_as_founder(voted).await;
+        assert!(joined.is_none(), "{voted:?}: {joined:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_founding_that_left_no_data_behind_is_orphaned() {
+    let joined = join_as_founder([false, false]).await;
+    assert!(matches!(joined, Some(Err(JoinError::Orphaned { .. }))), "{joined:?}");
+}

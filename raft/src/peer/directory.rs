@@ -1,0 +1,258 @@
+//! What a node knows of itself and of the others, and whom it lets in.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use openraft::alias::WatchReceiverOf;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::metrics::RaftServerMetrics;
+use ringfence_mutant::{Mutant, is};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::handshake::{Channel, Hello};
+use super::transport::Transport;
+use crate::applied::state_machine::Raft;
+use crate::consensus::{Consensus, Member, NodeId, StoredMembership};
+use crate::storage::identity::Identity;
+
+/// Whom a connection is to, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Target {
+    pub(super) to: NodeId,
+    /// `None`: the membership does not name the node, so whichever answers.
+    pub(super) incarnation: Option<Uuid>,
+    pub(super) channel: Channel,
+}
+
+/// Who is who in this node's cluster, and where.
+pub(crate) struct Directory {
+    pub(crate) identity: Identity,
+    /// This node's HTTP URL, for the others.
+    pub(super) own_url: String,
+    pub(super) transport: Arc<dyn Transport>,
+    /// The addresses given by the operator; they override those of the membership.
+    addresses: BTreeMap<NodeId, String>,
+    cluster: OnceLock<Uuid>,
+    /// Absent until Raft runs.
+    raft_metrics: OnceLock<WatchReceiverOf<Consensus, RaftServerMetrics<Consensus>>>,
+    peers: Mutex<BTreeMap<NodeId, Peer>>,
+    followed_at: Mutex<Option<Instant>>,
+}
+
+#[derive(Default)]
+struct Peer {
+    /// The address given by an operator who adds this node.
+    address: Option<String>,
+    url: Option<String>,
+    /// Whether the last connection attempt failed: only changes are logged.
+    is_failing: bool,
+    /// Why it was refused last, until it is welcome.
+    refused: Option<String>,
+}
+
+impl Directory {
+    pub(crate) fn new(
+        identity: Identity,
+        own_url: String,
+        addresses: BTreeMap<NodeId, String>,
+        transport: Arc<dyn Transport>,
+    ) -> Self {
+        Self {
+            cluster: identity.cluster.map_or_else(OnceLock::new, OnceLock::from),
+            identity,
+            own_url,
+            transport,
+            addresses,
+            raft_metrics: OnceLock::new(),
+            peers: Mutex::default(),
+            followed_at: Mutex::default(),
+        }
+    }
+
+    /// The cluster's id; nil before there is one.
+    pub(crate) fn cluster_id(&self) -> Uuid {
+        self.cluster().unwrap_or_default()
+    }
+
+    pub(super) fn cluster(&self) -> Option<Uuid> {
+        self.cluster.get().copied()
+    }
+
+    /// From now on this node belongs to `cluster`.
+    pub(crate) fn join(&self, cluster: Uuid) {
+        self.cluster.get_or_init(|| cluster);
+    }
+
+    /// From now on the membership is what `raft` says, and peers are let in.
+    pub(super) fn attach(&self, raft: &Raft) {
+        self.raft_metrics.get_or_init(|| raft.server_metrics());
+    }
+
+    /// The newest membership that this node knows, committed or not.
+    pub(crate) fn membership(&self) -> Option<Arc<StoredMembership>> {
+        Some(self.memberships()?.0)
+    }
+
+    /// That, and the newest that no leader can undo.
+    fn memberships(&self) -> Option<(Arc<StoredMembership>, Arc<StoredMembership>)> {
+        let metrics = self.raft_metrics.get()?.borrow_watched();
+        let (effective, committed) = (&metrics.membership_config, &metrics.committed_membership_config);
+        Some((Arc::clone(effective), Arc::clone(committed)))
+    }
+
+    /// What the newest membership records of `id`.
+    pub(super) fn member(&self, id: NodeId) -> Option<Member> {
+        self.membership()?.get_node(&id).cloned()
+    }
+
+    /// The position of the newest membership, if it includes this node as it is now.
+    pub(super) fn member_as_of(&self) -> Option<(u64, u64)> {
+        let membership = self.membership()?;
+        let own = membership.get_node(&self.identity.node_id)?;
+        if own.incarnation == self.identity.incarnation { as_of(&membership) } else { None }
+    }
+
+    pub(super) fn address(&self, id: NodeId) -> Option<String> {
+        let listed = self.addresses.get(&id).cloned();
+        let recorded = || self.member(id).map(|member| member.peer);
+        listed.or_else(recorded).or_else(|| self.peers().get(&id)?.address.clone())
+    }
+
+    /// The address of `id` given by the operator, or nothing.
+    pub(crate) fn listed(&self, id: NodeId) -> String {
+        self.addresses.get(&id).cloned().unwrap_or_default()
+    }
+
+    /// Notes that `id`, which is to become a member, listens at `address`; an error if the operator of this node gave
+    /// another address.
+    pub(super) fn introduce(&self, id: NodeId, address: &str) -> Result<(), String> {
+        if let Some(listed) = self.addresses.get(&id).filter(|listed| *listed != address) {
+            let own = self.identity.node_id;
+            return Err(format!("--peers of node {own}, which leads, lists node {id} at {listed}"));
+        }
+        self.peers().entry(id).or_default().address = Some(address.to_owned());
+        Ok(())
+    }
+
+    /// The HTTP URL of a node, once it is known.
+    pub(crate) fn url(&self, id: NodeId) -> Option<String> {
+        if id == self.identity.node_id {
+            return Some(self.own_url.clone());
+        }
+        self.peers().get(&id)?.url.clone()
+    }
+
+    pub(super) fn note_url(&self, id: NodeId, url: String) {
+        self.peers().entry(id).or_default().url = Some(url);
+    }
+
+    /// Logs once that `id` became unreachable, or reachable again.
+    pub(super) fn note_reachable(&self, id: NodeId, result: Result<(), &io::Error>) {
+        let mut peers = self.peers();
+        let peer = peers.entry(id).or_default();
+        match result {
+            Ok(()) if peer.is_failing => tracing::info!(peer = id, "peer is reached again"),
+            Err(error) if !peer.is_failing => tracing::warn!(peer = id, %error, "peer cannot be reached"),
+            _ => {}
+        }
+        peer.is_failing = result.is_err();
+    }
+
+    /// Notes that this node accepted an entry or a heartbeat of a leader.
+    pub(super) fn note_followed(&self) {
+        *self.followed_at.lock().expect(UNPOISONED) = Some(Instant::now());
+    }
+
+    /// Whether this node followed a leader within the last while.
+    pub(crate) fn followed_within(&self, within: Duration) -> bool {
+        self.followed_at.lock().expect(UNPOISONED).is_some_and(|at| at.elapsed() < within)
+    }
+
+    /// Whether the caller means this node, and may open this channel.
+    pub(super) fn admit(&self, hello: &Hello) -> io::Result<()> {
+        let own = &self.identity;
+        let id = own.node_id;
+        if hello.group != 0 {
+            return Err(refusal(format!("there is no Raft group {}", hello.group)));
+        }
+        if hello.to != id {
+            return Err(refusal(format!("this is node {id}, not node {}", hello.to)));
+        }
+        let is_other = hello.to_incarnation.is_some_and(|expected| expected != own.incarnation);
+        if is_other && !is(Mutant::LetsWipedNodeIn) {
+            return Err(refusal(format!("node {id} has another data directory than the cluster knows")));
+        }
+        if hello.channel == Channel::Founding {
+            return Ok(());
+        }
+        if self.raft_metrics.get().is_none() {
+            let reason = format!("node {id} does not belong to a cluster yet, or is still starting");
+            return Err(io::Error::new(ErrorKind::NotConnected, reason));
+        }
+        let cluster = self.cluster_id();
+        if hello.cluster != Some(cluster) {
+            return Err(refusal(format!("node {id} belongs to cluster {cluster}, the caller does not")));
+        }
+        self.check_caller(hello)?;
+        let mut peers = self.peers();
+        let caller = peers.entry(hello.from).or_default();
+        caller.url = Some(hello.url.clone());
+        caller.refused = None;
+        Ok(())
+    }
+
+    /// Whether the caller is a member with the incarnation that this node knows, unless the caller knows a newer membership.
+    ///
+    /// A removal counts once it is committed: until then another leader may undo it, even the removed node. That another
+    /// incarnation has the caller's id counts at once: the caller's removal was committed before the other was added.
+    pub(super) fn check_caller(&self, hello: &Hello) -> io::Result<()> {
+        let Some((effective, committed)) = self.memberships().filter(|_| hello.channel != Channel::Founding)
+        else {
+            return Ok(());
+        };
+        let id = hello.from;
+        let is_other = effective.get_node(&id).is_some_and(|node| node.incarnation != hello.incarnation);
+        // A wiped node knows `None`, which is less than any position.
+        if is_other && hello.member_as_of <= as_of(&effective) && !is(Mutant::LetsWipedNodeIn) {
+            return Err(refusal(format!(
+                "node {id} comes with another data directory than the cluster knows: it may have voted or acknowledged \
+                 what it no longer remembers",
+            )));
+        }
+        let committed_as_of = as_of(&committed);
+        let is_member = committed.get_node(&id).is_some();
+        // Before the first membership is committed, nobody is known not to be a member.
+        if !is_member && committed_as_of.is_some() && hello.member_as_of <= committed_as_of {
+            return Err(refusal(format!("node {id} is no member of the cluster")));
+        }
+        Ok(())
+    }
+
+    /// The error that `id` is refused with. A repeated reason has a kind of its own, which is not logged as a warning.
+    pub(super) fn note_refused(&self, id: NodeId, error: io::Error) -> io::Error {
+        let mut peers = self.peers();
+        let Some(peer) = peers.get_mut(&id) else { return error };
+        let reason = Some(error.to_string());
+        let is_repeated = peer.refused == reason;
+        peer.refused = reason;
+        if is_repeated { io::Error::new(ErrorKind::AlreadyExists, error) } else { error }
+    }
+
+    fn peers(&self) -> MutexGuard<'_, BTreeMap<NodeId, Peer>> {
+        self.peers.lock().expect(UNPOISONED)
+    }
+}
+
+const UNPOISONED: &str = "no panic while the directory is locked";
+
+/// The term and index at which a membership stands.
+fn as_of(membership: &StoredMembership) -> Option<(u64, u64)> {
+    membership.log_id().map(|log_id| (log_id.leader_id.term, log_id.index))
+}
+
+fn refusal(reason: String) -> io::Error {
+    io::Error::new(ErrorKind::PermissionDenied, reason)
+}

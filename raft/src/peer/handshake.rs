@@ -1,0 +1,144 @@
+//! The first messages on a connection between nodes.
+//!
+//! The caller sends the preface (a magic word and the protocol version) and a hello; the other side answers with its own
+//! preface and a welcome or a refusal. Both check that they talk to whom they mean: the same cluster, the node with that id,
+//! and the data directory that the membership names. Without the last check, a node whose disk was wiped could vote twice in
+//! a term, and acknowledged grants could be lost.
+//!
+//! A connection belongs to the two incarnations that made it. The caller expects the one that the membership names when it
+//! connects, and closes the connection when the membership names another. The other side checks the caller again with every
+//! frame.
+//!
+//! A node that was away may know an old membership, in which a node that was removed and added again still has its old data
+//! directory. So the hello carries the position of the newest membership that includes the caller as it is now. If that is
+//! newer than what the other side knows, the other side believes it. A wiped node has none until it is added.
+
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use uuid::Uuid;
+
+use super::frame::{FrameReader, FrameWriter, closed, invalid};
+use crate::consensus::NodeId;
+
+/// The first bytes in each direction: a magic word, and the version of the protocol.
+pub(crate) const PREFACE: [u8; 10] = *b"RINGPEER\x01\x00";
+/// The kinds of the first frames.
+pub(crate) const HELLO: u8 = 1;
+pub(crate) const WELCOME: u8 = 2;
+pub(crate) const REFUSAL: u8 = 3;
+/// The most bytes of one of them.
+pub(crate) const MAX_HELLO: usize = 16 << 10;
+
+/// What a connection is for. Each channel has connections of its own, so that none delays another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Channel {
+    /// Probing nodes, and founding a cluster.
+    Founding,
+    /// Votes, leadership transfers and leadership confirmations: small messages that are answered at once.
+    Votes,
+    /// Commands and reads forwarded to the leader.
+    Forwards,
+    /// Log entries.
+    Appends,
+    Heartbeats,
+    Snapshots,
+    /// Waiting for the leader's mirror.
+    Mirror,
+}
+
+/// Who calls, whom, and what for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    /// The Raft group; there is one, 0.
+    pub(crate) group: u32,
+    pub(crate) channel: Channel,
+    pub(crate) cluster: Option<Uuid>,
+    pub(crate) from: NodeId,
+    pub(crate) incarnation: Uuid,
+    pub(crate) to: NodeId,
+    /// Which data directory the caller expects there.
+    pub(crate) to_incarnation: Option<Uuid>,
+    /// The term and index of the newest membership that the caller knows, if it includes the caller's incarnation.
+    pub(crate) member_as_of: Option<(u64, u64)>,
+    /// The caller's HTTP URL.
+    pub(crate) url: String,
+}
+
+/// The other side is who was meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Welcome {
+    pub(crate) incarnation: Uuid,
+    /// Its HTTP URL.
+    pub(crate) url: String,
+}
+
+/// The other side closes the connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    /// Why, in a sentence.
+    pub(crate) reason: String,
+}
+
+/// Queues the preface and the first frame.
+pub(super) fn put_first(writer: &mut FrameWriter, kind: u8, message: &impl Serialize) {
+    writer.put_raw(&PREFACE);
+    writer.put(kind, |out| put(out, message));
+}
+
+/// Reads the preface and the first frame, which should be `what`.
+pub(super) async fn read_first(reader: &mut FrameReader, what: &str) -> io::Result<(u8, Bytes)> {
+    let mut preface = [0; PREFACE.len()];
+    reader.read_raw(&mut preface).await?;
+    if preface[..8] != PREFACE[..8] {
+        return Err(invalid("the other end is no node of ringfence"));
+    }
+    if preface[8..] != PREFACE[8..] {
+        let [.., low, high] = preface;
+        let version = u16::from_le_bytes([low, high]);
+        return Err(invalid(format!("it speaks version {version} of the protocol, this node version 1")));
+    }
+    reader.next().await?.ok_or_else(|| closed(format!("it closed before its {what}")))
+}
+
+/// Appends `value` in postcard's encoding.
+pub(crate) fn put(out: &mut BytesMut, value: &impl Serialize) {
+    let bytes = postcard::to_stdvec(value).expect("messages contain nothing that postcard cannot encode");
+    out.extend_from_slice(&bytes);
+}
+
+/// Reads a whole body.
+pub(crate) fn get<T: DeserializeOwned>(body: &Bytes) -> io::Result<T> {
+    postcard::from_bytes(body).map_err(|error| invalid(format!("a malformed message: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Builds of different versions talk to each other: these bytes must not change under this preface version.
+    #[test]
+    fn the_bytes_of_a_hello_are_fixed() {
+        let hello = Hello {
+            group: 0,
+            channel: Channel::Appends,
+            cluster: Some(Uuid::from_u128(1)),
+            from: 1,
+            incarnation: Uuid::from_u128(2),
+            to: 300,
+            to_incarnation: None,
+            member_as_of: Some((4, 200)),
+            url: "http://a".to_owned(),
+        };
+        let mut out = BytesMut::new();
+        put(&mut out, &hello);
+        let mut golden = vec![0, 3, 1, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1];
+        golden.extend([16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0xac, 2, 0, 1, 4, 0xc8, 1, 8]);
+        golden.extend(b"http://a");
+        assert_eq!(out[..], golden);
+        assert_eq!(get::<Hello>(&out.freeze()).unwrap(), hello);
+        assert_eq!((HELLO, WELCOME, REFUSAL), (1, 2, 3));
+        assert_eq!(&PREFACE, b"RINGPEER\x01\x00");
+    }
+}

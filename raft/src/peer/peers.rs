@@ -1,0 +1,169 @@
+//! Calls to the other nodes.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use openraft::async_runtime::watch::WatchReceiver;
+use ringfence_lease::{Command, Outcome};
+use ringfence_wire::{Key, Revision};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout, timeout_at};
+use uuid::Uuid;
+
+use super::call::{CallError, CallLink};
+use super::directory::{Directory, Target};
+use super::message::{Answer, Call, Order, Probed, ReadPoint};
+use crate::applied::state_machine::Raft;
+use crate::consensus::{NodeId, Vote};
+
+/// This node's connections for calls to the others.
+pub(crate) struct Peers {
+    pub(crate) directory: Arc<Directory>,
+    links: Mutex<BTreeMap<Target, CallLink>>,
+    /// The node's own: a call from another runtime must not take its connection with it.
+    runtime: Handle,
+}
+
+/// Why a forwarded request has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForwardError {
+    /// It is in no log and never will be.
+    NotDone,
+    /// It may or may not have been, or be still, committed.
+    Unknown,
+}
+
+impl Peers {
+    /// To be called on the node's runtime.
+    pub(crate) fn new(directory: Arc<Directory>) -> Self {
+        Self { directory, links: Mutex::default(), runtime: Handle::current() }
+    }
+
+    /// From now on the membership is what `raft` says.
+    pub(crate) fn attach(self: &Arc<Self>, raft: &Raft) {
+        self.directory.attach(raft);
+        let mut changes = raft.server_metrics();
+        let peers = Arc::downgrade(self);
+        tokio::spawn(async move {
+            while changes.changed().await.is_ok()
+                && let Some(peers) = peers.upgrade()
+            {
+                peers.close_outdated_links();
+            }
+        });
+    }
+
+    /// Closes the links to incarnations that the membership does not name.
+    fn close_outdated_links(&self) {
+        let Some(membership) = self.directory.membership() else { return };
+        self.links().retain(|target, _| {
+            membership.get_node(&target.to).map(|member| member.incarnation) == target.incarnation
+        });
+    }
+
+    /// As [`Directory::introduce`].
+    pub(crate) fn introduce(&self, id: NodeId, address: &str) -> Result<(), String> {
+        self.directory.introduce(id, address)?;
+        // What is connected now may be elsewhere.
+        self.links().retain(|target, _| target.to != id || target.incarnation.is_some());
+        Ok(())
+    }
+
+    /// The answer of `to`: of the member that the membership names now, or of the node that answers if it names none. The
+    /// caller bounds the time.
+    pub(crate) async fn call(&self, to: NodeId, call: Call) -> Result<Answer, CallError> {
+        self.call_link(to, self.directory.member(to).map(|member| member.incarnation), call).await
+    }
+
+    /// The answer of this incarnation of `to`, and of no other. The caller bounds the time.
+    pub(crate) async fn call_member(
+        &self,
+        to: NodeId,
+        incarnation: Uuid,
+        call: Call,
+    ) -> Result<Answer, CallError> {
+        self.call_link(to, Some(incarnation), call).await
+    }
+
+    async fn call_link(
+        &self,
+        to: NodeId,
+        incarnation: Option<Uuid>,
+        call: Call,
+    ) -> Result<Answer, CallError> {
+        let target = Target { to, incarnation, channel: call.channel() };
+        let start = || CallLink::start(Arc::clone(&self.directory), target, &self.runtime);
+        let pending = self.links().entry(target).or_insert_with(start).send(call)?;
+        let dropped = |_| Err(CallError::Unknown(io::Error::other("the connection was given up")));
+        pending.await.unwrap_or_else(dropped)
+    }
+
+    pub(super) fn links(&self) -> MutexGuard<'_, BTreeMap<Target, CallLink>> {
+        self.links.lock().expect("no panic while the links are locked")
+    }
+
+    async fn forward(&self, leader: NodeId, call: Call, deadline: Instant) -> Result<Answer, ForwardError> {
+        match timeout_at(deadline, self.call(leader, call)).await {
+            Ok(Ok(Answer::NotDone) | Err(CallError::NotSent(_))) => Err(ForwardError::NotDone),
+            Ok(Ok(Answer::Unknown) | Err(CallError::Unknown(_))) | Err(_) => Err(ForwardError::Unknown),
+            Ok(Ok(answer)) => Ok(answer),
+        }
+    }
+
+    /// The outcomes of `commands` from `leader`.
+    pub(crate) async fn propose(
+        &self,
+        leader: NodeId,
+        commands: &[Command],
+        deadline: Instant,
+    ) -> Result<Vec<Outcome>, ForwardError> {
+        match self.forward(leader, Call::Propose(commands.to_vec()), deadline).await? {
+            Answer::Outcomes(outcomes) if outcomes.len() == commands.len() => Ok(outcomes),
+            _ => Err(ForwardError::Unknown),
+        }
+    }
+
+    /// Has `leader` carry out `order`; `Ok(Err(_))` is the reason why it refuses.
+    pub(crate) async fn order(
+        &self,
+        leader: NodeId,
+        order: Order,
+        deadline: Instant,
+    ) -> Result<Result<(), String>, ForwardError> {
+        match self.forward(leader, Call::Order(order), deadline).await? {
+            Answer::Ordered => Ok(Ok(())),
+            Answer::Refused { reason } => Ok(Err(reason)),
+            _ => Err(ForwardError::Unknown),
+        }
+    }
+
+    /// What `id` says of itself. The error says why no connection was made; of any other failure it says nothing.
+    pub(crate) async fn probe(&self, id: NodeId, within: Duration) -> io::Result<Probed> {
+        match timeout(within, self.call(id, Call::Probe)).await {
+            Ok(Ok(Answer::Probed(probed))) => Ok(probed),
+            Ok(Err(CallError::NotSent(error))) => Err(error),
+            _ => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Whether this incarnation of `voter` says that `vote`, a leader's, is still its own.
+    pub(crate) async fn confirm(&self, voter: NodeId, incarnation: Uuid, vote: Vote) -> bool {
+        let call = Call::Confirm { vote: vote.into() };
+        matches!(self.call_member(voter, incarnation, call).await, Ok(Answer::Confirmed(true)))
+    }
+
+    /// Whether `leader` says that its mirror shows `keys` at `revision` or later. The caller bounds the time.
+    pub(crate) async fn stands(&self, leader: NodeId, keys: Vec<Key>, revision: Revision) -> bool {
+        matches!(self.call(leader, Call::Stands { keys, revision }).await, Ok(Answer::Stands(true)))
+    }
+
+    /// A linearizable read point from `leader`, if it gives one.
+    pub(crate) async fn read_index(&self, leader: NodeId, deadline: Instant) -> Option<ReadPoint> {
+        match self.forward(leader, Call::ReadIndex, deadline).await {
+            Ok(Answer::ReadPoint { last, now_ms }) => Some(ReadPoint { log_id: last.into(), now_ms }),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The caller's end of a connection, with a test at the other end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::call::{CallError, MAX_CALLS, MAX_QUEUED};
+use super::frame::{FrameReader, FrameWriter};
+use super::handshake::{HELLO, Hello, WELCOME, Welcome, get, put_first, read_first};
+use super::message::{ANSWER, Answer, CALL, Call, Order, get_numbered, put_numbered};
+use super::{Directory, Peers, Tcp, Transport};
+use crate::storage::identity::Identity;
+
+const SOON: Duration = Duration::from_secs(30);
+const MAX: usize = 64 << 20;
+
+/// The node 1, which finds the node 2 at the other end.
+async fn node() -> (Arc<Peers>, Arc<Tcp>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addresses = BTreeMap::from([(2, listener.local_addr().unwrap().to_string())]);
+    let transport = Arc::new(Tcp(listener));
+    let identity = Identity { node_id: 1, incarnation: Uuid::from_u128(1), cluster: None, founder: false };
+    let directory = Directory::new(identity, String::new(), addresses, Arc::clone(&transport) as _);
+    (Arc::new(Peers::new(Arc::new(directory))), transport)
+}
+
+/// The other end of a connection.
+struct End {
+    reader: FrameReader,
+    writer: FrameWriter,
+}
+
+/// Accepts the next connection, as the incarnation that is called.
+async fn welcome(transport: &Tcp) -> (End, Hello) {
+    let connection = timeout(SOON, transport.accept()).await.unwrap().unwrap();
+    let mut reader = FrameReader::new(connection.reader, MAX);
+    let mut writer = FrameWriter::new(connection.writer);
+    let (kind, body) = read_first(&mut reader, "hello").await.unwrap();
+    assert_eq!(kind, HELLO);
+    let hello: Hello = get(&body).unwrap();
+    let incarnation = hello.to_incarnation.unwrap_or_default();
+    put_first(&mut writer, WELCOME, &Welcome { incarnation, url: String::new() });
+    writer.flush().await.unwrap();
+    (End { reader, writer }, hello)
+}
+
+async fn answer(end: &mut End, answer: Answer) {
+    let (kind, body) = end.reader.next().await.unwrap().unwrap();
+    assert_eq!(kind, CALL);
+    let (number, _) = get_numbered::<Call>(body).unwrap();
+    end.writer.put(ANSWER, |out| put_numbered(out, number, &answer));
+    end.writer.flush().await.unwrap();
+}
+
+fn call(peers: &Arc<Peers>, incarnation: u128, call: Call) -> JoinHandle<Result<Answer, CallError>> {
+    let peers = Arc::clone(peers);
+    tokio::spawn(async move { peers.call_member(2, Uuid::from_u128(incarnation), call).await })
+}
+
+#[tokio::test]
+async fn each_incarnation_has_a_link_and_answers_of_its_own() {
+    let (peers, transport) = node().await;
+    let old = call(&peers, 10, Call::ReadIndex);
+    let (mut old_end, hello) = welcome(&transport).await;
+    assert_eq!(hello.to_incarnation, Some(Uuid::from_u128(10)));
+    let new = call(&peers, 11, Call::ReadIndex);
+    let (mut new_end, hello) = welcome(&transport).await;
+    assert_eq!(hello.to_incarnation, Some(Uuid::from_u128(11)));
+    answer(&mut old_end, Answer::Unknown).await;
+    assert_eq!(old.await.unwrap().unwrap(), Answer::Unknown);
+    assert!(!new.is_finished());
+    answer(&mut new_end, Answer::NotDone).await;
+    assert_eq!(new.await.unwrap().unwrap(), Answer::NotDone);
+}
+
+#[tokio::test]
+async fn calls_on_a_dropped_link_fail_as_unknown() {
+    let (peers, transport) = node().await;
+    let asked = call(&peers, 10, Call::ReadIndex);
+    let (mut end, _) = welcome(&transport).await;
+    assert!(end.reader.next().await.unwrap().is_some());
+    peers.links().clear();
+    assert!(matches!(asked.await.unwrap(), Err(CallError::Unknown(_))));
+    assert!(end.reader.next().await.unwrap().is_none());
+}
+
+/// The queue once grew for as long as the other side hung.
+#[tokio::test]
+async fn calls_to_a_node_that_hangs_soon_fail() {
+    let (peers, transport) = node().await;
+    let first = call(&peers, 10, Call::ReadIndex);
+    let (mut end, _) = welcome(&transport).await;
+    let (mut taken, mut refused) = (Vec::new(), 0);
+    for _ in 0..2 * (MAX_CALLS + MAX_QUEUED) {
+        let mut asked = Box::pin(peers.call_member(2, Uuid::from_u128(10), Call::ReadIndex));
+        match (&mut asked).now_or_never() {
+            None => taken.push(asked),
+            Some(Err(CallError::NotSent(_))) => refused += 1,
+            Some(other) => panic!("{other:?}"),
+        }
+        // The link takes what it can.
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(taken.len() + 1, MAX_CALLS + MAX_QUEUED);
+    assert_eq!(refused, MAX_CALLS + MAX_QUEUED + 1);
+    answer(&mut end, Answer::NotDone).await;
+    assert_eq!(first.await.unwrap().unwrap(), Answer::NotDone);
+}
+
+/// The caller once read no answers while it wrote: the other side, which writes before it reads on, waited for it.
+#[tokio::test]
+async fn answers_are_read_while_calls_are_written() {
+    let (peers, transport) = node().await;
+    let large = "x".repeat(256 << 10);
+    let asked: Vec<_> = (0..200)
+        .map(|_| {
+            let order = Order::Add { id: 3, peer: large.clone() };
+            call(&peers, 10, Call::Order(order))
+        })
+        .collect();
+    let (mut end, _) = welcome(&transport).await;
+    let all = async {
+        for _ in 0..asked.len() {
+            answer(&mut end, Answer::Refused { reason: large.clone() }).await;
+        }
+    };
+    timeout(SOON, all).await.expect("both wait for each other");
+    for asked in asked {
+        assert!(matches!(asked.await.unwrap(), Ok(Answer::Refused { .. })));
+    }
+}

@@ -1,0 +1,160 @@
+//! One node's replica: the table, Raft, and who leads as far as this node knows.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::{Instant as _, RaftMetrics, ServerState};
+use ringfence_wire::{Key, Revision};
+use tokio::time::{sleep, timeout};
+
+use crate::applied::state_machine::Raft;
+use crate::applied::table::Applied;
+use crate::consensus::{Consensus, NodeId};
+use crate::peer::Peers;
+use crate::propose::proposer::Proposer;
+use crate::reads::Reads;
+use crate::storage::log_store::LogStore;
+use crate::time::leading::Leading;
+
+/// A leader that no quorum has acknowledged for so long is no longer called one, by itself or by a follower that has heard
+/// nothing from it: another may have been elected.
+const LEADER_LOST: Duration = Duration::from_secs(1);
+
+/// What the tasks and handles of a node share.
+pub(crate) struct Replica {
+    pub(crate) id: NodeId,
+    pub(crate) raft: Raft,
+    pub(crate) applied: Applied,
+    pub(crate) leading: Arc<Leading>,
+    pub(crate) proposer: Proposer,
+    pub(crate) log: LogStore,
+    pub(crate) reads: Reads,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) mirror: OnceLock<Box<dyn Mirrored>>,
+    /// Held while this node changes the members.
+    pub(crate) changing: tokio::sync::Mutex<()>,
+    pub(crate) given_up: GivenUp,
+}
+
+/// What publishes this node's fences while it leads, as far as the other nodes need to know it.
+pub trait Mirrored: Send + Sync {
+    /// Whether the mirror shows what `revision` changed on `keys`, or a newer state. Waits for it for a bounded time.
+    fn stands<'a>(
+        &'a self,
+        keys: &'a [Key],
+        revision: Revision,
+    ) -> std::pin::Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
+}
+
+/// The last term in which this node gave up its leadership because its disk hung, and its successor.
+#[derive(Debug, Default)]
+pub(crate) struct GivenUp {
+    /// 0: none yet. Raft's first leader has term 1.
+    term: AtomicU64,
+    to: AtomicU64,
+}
+
+impl GivenUp {
+    pub(crate) fn set(&self, term: u64, to: NodeId) {
+        self.to.store(to, Ordering::Relaxed);
+        self.term.store(term, Ordering::Release);
+    }
+
+    /// Whether it is this term.
+    pub(crate) fn is(&self, term: u64) -> bool {
+        self.term.load(Ordering::Acquire) == term
+    }
+}
+
+impl Replica {
+    /// Looks at Raft's metrics. They are locked meanwhile: `look` must not look at them a second time.
+    pub(crate) fn metrics<R>(&self, look: impl FnOnce(&RaftMetrics<Consensus>) -> R) -> R {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        look(&metrics)
+    }
+
+    /// Who leads, as far as this node knows: itself with a quorum behind it, or the leader that it followed just now. Raft
+    /// does not forget a leader before there is another.
+    pub(crate) fn leader(&self) -> Option<NodeId> {
+        if let Some(to) = self.handed_to() {
+            return Some(to);
+        }
+        // Where most requests arrive, this node leads.
+        if self.is_acknowledged(LEADER_LOST) {
+            return Some(self.id);
+        }
+        let leader = self.raft.server_metrics().borrow_watched().current_leader?;
+        let leads = match leader == self.id {
+            true => self.has_quorum(LEADER_LOST),
+            false => self.peers.directory.followed_within(LEADER_LOST),
+        };
+        leads.then_some(leader)
+    }
+
+    /// Whether this node leads, and a quorum acknowledged it within the last while. A lone voter is its own quorum.
+    pub(crate) fn has_quorum(&self, within: Duration) -> bool {
+        let is_alone = || self.leads_in().is_some() && self.raft.voter_ids().all(|voter| voter == self.id);
+        self.is_acknowledged(within) || is_alone()
+    }
+
+    /// As openraft counts acknowledgements: it may credit one to a message that was sent after what it answers. So this may
+    /// be wrong by as long as an answer was on its way. Nothing may depend on it but where to send requests, and whether the
+    /// leader's clock advances.
+    fn is_acknowledged(&self, within: Duration) -> bool {
+        self.metrics(|metrics| {
+            let acknowledged = metrics.last_quorum_acked.filter(|_| metrics.state == ServerState::Leader);
+            acknowledged.is_some_and(|at| at.elapsed() < within)
+        })
+    }
+
+    /// The term in which this node leads, as far as Raft has said. The vote alone does not say it: a restarted leader still
+    /// has its own vote.
+    pub(crate) fn leads_in(&self) -> Option<u64> {
+        self.metrics(|metrics| (metrics.state == ServerState::Leader).then_some(metrics.current_term))
+    }
+
+    /// The successor that this node handed over to because its disk hung, until Raft here knows a later term.
+    pub(crate) fn handed_to(&self) -> Option<NodeId> {
+        if self.given_up.is(0) {
+            return None;
+        }
+        let term = self.leads_in()?;
+        self.given_up.is(term).then(|| self.given_up.to.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn voters(&self) -> BTreeSet<NodeId> {
+        self.raft.voter_ids().collect()
+    }
+
+    /// The other voter with the most of the log; `None` if there is none, or this node does not lead.
+    pub(crate) fn successor(&self) -> Option<NodeId> {
+        let voters = self.voters();
+        self.metrics(|metrics| {
+            let others = metrics.replication.as_ref()?.iter();
+            let others = others.filter(|(id, _)| **id != self.id && voters.contains(id));
+            others.max_by_key(|(_, matched)| **matched).map(|(id, _)| *id)
+        })
+    }
+
+    /// Hands the leadership to `to`. Whether another node leads within that time.
+    pub(crate) async fn hand_over(&self, to: NodeId, within: Duration) -> bool {
+        tracing::info!(to, "handing over the leadership");
+        let handed = async {
+            if self.raft.trigger().transfer_leader(to).await.is_err() {
+                return;
+            }
+            while self.leader().is_none_or(|leader| leader == self.id) {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let in_time = timeout(within, handed).await.is_ok();
+        if !in_time {
+            tracing::warn!(to, "the leadership was not taken over in time");
+        }
+        in_time
+    }
+}

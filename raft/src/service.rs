@@ -1,0 +1,68 @@
+//! What a node answers to calls of other nodes, beyond Raft's own.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::time::Instant;
+
+use crate::handle::Handle;
+use crate::members::founding::Founding;
+use crate::members::{self, MembersError};
+use crate::peer::{Answer, Call, Directory, Probed, ReadPoint, Service};
+use crate::propose::proposer::Failure;
+use crate::unanswered::{TIMEOUT, Unanswered};
+
+pub(crate) struct NodeService {
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) founding: Founding,
+    /// Absent until this node belongs to a cluster.
+    pub(crate) handle: OnceLock<Handle>,
+}
+
+impl Service for NodeService {
+    async fn answer(&self, call: Call) -> Answer {
+        match (call, self.handle.get()) {
+            (Call::Probe, _) => Answer::Probed(self.probed()),
+            (Call::Adopt { cluster }, _) => match self.founding.adopt(cluster) {
+                Ok(()) => Answer::Adopted,
+                Err(error) => Answer::Refused { reason: error.to_string() },
+            },
+            (Call::Propose(commands), Some(handle)) => {
+                match handle.propose_here(commands, Instant::now() + TIMEOUT).await {
+                    Ok(outcomes) => Answer::Outcomes(outcomes),
+                    Err(Failure::Rejected(_)) => Answer::NotDone,
+                    Err(Failure::Unknown) => Answer::Unknown,
+                }
+            }
+            (Call::ReadIndex, Some(handle)) => match handle.shared.reads.confirm_here().await {
+                Some(ReadPoint { log_id, now_ms }) => Answer::ReadPoint { last: log_id.into(), now_ms },
+                None => Answer::NotDone,
+            },
+            (Call::Order(order), Some(handle)) => {
+                match handle.shared.order_here(order, Instant::now() + members::TIMEOUT).await {
+                    Ok(()) => Answer::Ordered,
+                    Err(MembersError::Refused(reason)) => Answer::Refused { reason },
+                    Err(MembersError::Unanswered(Unanswered::Unavailable)) => Answer::NotDone,
+                    Err(MembersError::Unanswered(Unanswered::Indeterminate)) => Answer::Unknown,
+                }
+            }
+            (Call::Stands { keys, revision }, Some(handle)) => {
+                Answer::Stands(handle.stands_here(&keys, revision).await)
+            }
+            _ => Answer::NotDone,
+        }
+    }
+}
+
+impl NodeService {
+    fn probed(&self) -> Probed {
+        let members = self.directory.membership().map(|membership| {
+            membership.membership().nodes().map(|(id, member)| (*id, member.clone())).collect()
+        });
+        Probed {
+            incarnation: self.directory.identity.incarnation,
+            cluster: self.founding.cluster(),
+            pristine: self.founding.is_pristine(),
+            members: members.unwrap_or_default(),
+        }
+    }
+}

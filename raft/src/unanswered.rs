@@ -1,0 +1,19 @@
+//! How long a request may take, and why it may have no answer.
+
+use std::time::Duration;
+
+/// How long a proposal or a read may take, the search for a leader included.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause before the leader is looked up again, unless a change of it is noticed earlier.
+pub(crate) const RETRY: Duration = Duration::from_millis(20);
+
+/// Why there is no answer. Every path from the log to the client keeps the two apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswered {
+    /// Certainly not done: no leader took it.
+    #[error("no leader took the request in time; it was certainly not done")]
+    Unavailable,
+    /// It may or may not have been done, or be done later.
+    #[error("the request was passed on, but its outcome did not come back; it may or may not have been done")]
+    Indeterminate,
+}
