@@ -31,7 +31,8 @@ async fn it_stops_and_comes_back(victim_leads: bool) {
         assert_eq!(victim.ends().await.unwrap().code(), Some(1));
         let log = victim.log().split_off(before);
         let why = log.lines().find(|line| line.starts_with("ringfence: the node failed"));
-        let (why, file) = (why.unwrap_or_else(|| panic!("{log}")), format!("{}/log/", victim.data().display()));
+        let (why, file) =
+            (why.unwrap_or_else(|| panic!("{log}")), format!("{}/log/", victim.data().display()));
         assert!(why.contains(&file) && why.ends_with(".wal: Input/output error (os error 5)"), "{why}");
         load.more(200).await.unwrap();
         victim.start().unwrap();

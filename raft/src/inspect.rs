@@ -5,8 +5,7 @@
 //! goes back as far as the log does.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use openraft::EntryPayload;
 use ringfence_lease::{Command, Event, LeaseTable};
@@ -17,9 +16,11 @@ use uuid::Uuid;
 use crate::consensus::{Entry, LogId, Member, Membership, NodeId};
 use crate::propose::batch::{Batch, DecodeError};
 use crate::storage::identity::{DataDir, DirError, Identity};
-use crate::storage::log_store::LogContents;
-use crate::storage::snapshots::generation::{Head, Reader};
-use crate::storage::snapshots::{FOLDER, indexes, path_of};
+use crate::storage::log_contents::LogContents;
+use crate::storage::snapshots::generation::Head;
+use crate::storage::snapshots::sled_store::SledStore;
+use crate::storage::snapshots::store::SnapshotStore;
+use crate::storage::snapshots::{self, indexes, name_of};
 
 mod events;
 
@@ -217,14 +218,14 @@ impl StoppedNode {
     /// Its snapshots.
     pub fn snapshots(&self) -> Result<SnapshotsView, InspectError> {
         let mut view = SnapshotsView { snapshots: Vec::new(), unusable: Vec::new() };
-        for (path, index) in self.generations()? {
-            match read(&path) {
+        for index in self.generations()? {
+            match self.read(index) {
                 Ok((head, table)) => view.snapshots.push(SnapshotView {
                     state: self.state_of(&table, Position { term: head.term(), index }),
                     bytes: head.bytes,
                     members: members(head.meta.last_membership.membership()),
                 }),
-                Err(error) => view.unusable.push(format!("{}: {error}", path.display())),
+                Err(error) => view.unusable.push(error),
             }
         }
         Ok(view)
@@ -234,7 +235,7 @@ impl StoppedNode {
     /// Made from the snapshot and the log, as a start of the node would.
     pub fn state(&self, index: Option<u64>) -> Result<StateView, InspectError> {
         let replay = self.replay(index)?;
-        let base = Self::base(replay.generations.iter(), &replay)?;
+        let base = self.base(replay.generations.iter().copied(), &replay)?;
         let (position, table) = replay.run(base, |_, _, _| {})?;
         Ok(self.state_of(&table, position))
     }
@@ -243,7 +244,7 @@ impl StoppedNode {
     fn replay(&self, index: Option<u64>) -> Result<Replay, InspectError> {
         let contents = self.contents()?;
         let generations = self.generations()?;
-        let newest = generations.first().map(|(_, index)| *index);
+        let newest = generations.first().copied();
         let committed = contents.committed.map(|id| id.index()).max(newest);
         let asked = index.or(committed).ok_or(InspectError::NothingCommitted)?;
         let begins = contents.purged.map(|id| id.index());
@@ -275,28 +276,37 @@ impl StoppedNode {
     }
 
     fn contents(&self) -> Result<LogContents, InspectError> {
-        LogContents::read(&self.dir.path.join("log")).map_err(|error| InspectError::Log(error.to_string()))
+        LogContents::read(&self.dir).map_err(|error| InspectError::Log(error.to_string()))
     }
 
-    fn generations(&self) -> Result<Vec<(PathBuf, u64)>, InspectError> {
-        let path = self.dir.path.join(FOLDER);
-        let indexes = indexes(&path).map_err(|error| InspectError::Snapshot(error.to_string()))?;
-        Ok(indexes.into_iter().map(|index| (path_of(&path, index), index)).collect())
+    /// Its snapshots. Copies for reading go to the system's temporary directory, so that nothing here changes.
+    fn store(&self) -> SledStore {
+        SledStore::existing(&self.dir.path.join(snapshots::DIR), &std::env::temp_dir())
     }
 
-    /// The first usable of these snapshots that the replay can go on from; `None`: the log has it all.
-    fn base<'a>(
-        generations: impl Iterator<Item = &'a (PathBuf, u64)>,
+    /// The indexes of its snapshots, the newest first.
+    fn generations(&self) -> Result<Vec<u64>, InspectError> {
+        indexes(&self.store()).map_err(|error| InspectError::Snapshot(error.to_string()))
+    }
+
+    /// Reads a snapshot; the error says which.
+    fn read(&self, index: u64) -> Result<(Head, LeaseTable), String> {
+        let store = self.store();
+        let path = store.path(&name_of(index));
+        snapshots::read(&store, index).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// The first usable of these snapshots that the replay can continue from; `None`: the log has everything.
+    fn base(
+        &self,
+        generations: impl Iterator<Item = u64>,
         replay: &Replay,
     ) -> Result<Option<(Position, LeaseTable)>, InspectError> {
         let mut reasons = String::new();
-        for (path, index) in generations {
-            if *index > replay.asked || Some(*index) < replay.begins {
-                continue;
-            }
-            match read(path) {
-                Ok((head, table)) => return Ok(Some((Position { term: head.term(), index: *index }, table))),
-                Err(error) => reasons += &format!("; {}: {error}", path.display()),
+        for index in generations.filter(|index| *index <= replay.asked && Some(*index) >= replay.begins) {
+            match self.read(index) {
+                Ok((head, table)) => return Ok(Some((Position { term: head.term(), index }, table))),
+                Err(error) => reasons += &format!("; {error}"),
             }
         }
         match replay.begins {
@@ -314,7 +324,7 @@ struct Replay {
     /// The entry after which the log begins; `None`: it has all.
     begins: Option<u64>,
     /// The snapshots, the newest first.
-    generations: Vec<(PathBuf, u64)>,
+    generations: Vec<u64>,
     entries: Vec<Entry>,
 }
 
@@ -357,13 +367,6 @@ impl Position {
     fn of(id: LogId) -> Self {
         Self { term: id.committed_leader_id().term, index: id.index() }
     }
-}
-
-/// Reads a generation without changing it.
-fn read(path: &Path) -> io::Result<(Head, LeaseTable)> {
-    let mut reader = Reader::open(path, &std::env::temp_dir())?;
-    let table = LeaseTable::restore(&mut reader).map_err(io::Error::other)?;
-    Ok((reader.head().clone(), table))
 }
 
 fn members(membership: &Membership) -> BTreeMap<NodeId, Member> {

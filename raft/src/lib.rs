@@ -78,5 +78,6 @@ pub use node::{Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
 pub use peer::{ByteReader, ByteWriter, Connection, Tcp, Transport};
 pub use replica::Mirrored;
 pub use storage::identity::DirError;
+pub use storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage};
 pub use time::start::Elders;
 pub use unanswered::Unanswered;

@@ -1,7 +1,7 @@
 //! Starting and stopping a node.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ use crate::storage::snapshots::{Generations, LoadError};
 use crate::tasks::Tasks;
 use crate::time::leading::Leading;
 use crate::time::start::{Elders, Start};
+use ringfence_wal::disk::System;
 
 /// What a node needs to start.
 pub struct Settings {
@@ -106,14 +107,13 @@ impl Node {
         let members: Vec<NodeId> =
             if addresses.is_empty() { vec![id] } else { addresses.keys().copied().collect() };
 
-        let (dir, identity) = DataDir::open_with(&data, id, new_id)?;
+        let (dir, identity) = DataDir::open_on(Arc::new(System), &data, id, new_id)?;
         let dir = Arc::new(dir);
-        let log_dir = data.join("log");
         // The log was made before the node could be taken into a cluster.
-        if identity.cluster.is_some() && !holds_files(&log_dir) {
-            return Err(StartError::LogMissing(log_dir));
+        if identity.cluster.is_some() && !dir.has_log() {
+            return Err(StartError::LogMissing(dir.log()));
         }
-        let log = LogStore::open(&log_dir, wal_options(snapshot_after_bytes))
+        let log = LogStore::open(&dir, wal_options(snapshot_after_bytes))
             .map_err(|error| StartError::Log(error.to_string()))?;
         let applied = Applied::new();
         let generations = load(&dir, &log, &applied, tail_bytes(snapshot_after_bytes)).await?;
@@ -258,14 +258,6 @@ async fn load(
         applied.replace(table, &meta);
     }
     Ok(generations)
-}
-
-/// A folder that cannot be read is not missing: opening it says what is wrong.
-fn holds_files(dir: &Path) -> bool {
-    match std::fs::read_dir(dir) {
-        Ok(mut entries) => entries.next().is_some(),
-        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
-    }
 }
 
 fn wal_options(snapshot_after_bytes: u64) -> ringfence_wal::Options {

@@ -2,6 +2,9 @@
 
 pub(crate) mod compaction;
 pub(crate) mod identity;
+pub(crate) mod log_contents;
 pub(crate) mod log_store;
 pub(crate) mod record;
 pub(crate) mod snapshots;
+#[cfg(test)]
+mod tests;

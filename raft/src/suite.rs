@@ -21,8 +21,7 @@ impl StoreBuilder<Consensus, LogStore, StateMachine, TempDir> for Builder {
     async fn build(&self) -> Result<(TempDir, LogStore, StateMachine), StorageError<Consensus>> {
         let dir = TempDir::new().map_err(failed)?;
         let (data, _) = DataDir::open(&dir.path().join("data"), 1).map_err(failed)?;
-        let log =
-            LogStore::open(&data.path.join("log"), ringfence_wal::Options::default()).map_err(failed)?;
+        let log = LogStore::open(&data, ringfence_wal::Options::default()).map_err(failed)?;
         let generations = Arc::new(Generations::open(Arc::new(data)).map_err(failed)?);
         let state_machine = StateMachine::new(Applied::new(), log.clone(), generations);
         Ok((dir, log, state_machine))

@@ -204,7 +204,7 @@ mod tests {
 
     async fn open(path: &Path, options: Options) -> (LogStore, Arc<Generations>, StateMachine) {
         let (data, _) = DataDir::open(path, 1).unwrap();
-        let log = LogStore::open(&path.join("log"), options).unwrap();
+        let log = LogStore::open(&data, options).unwrap();
         let generations = Arc::new(Generations::open(Arc::new(data)).unwrap());
         let applied = Applied::new();
         if let Some((table, meta)) = generations.load(log.purged()).await.unwrap() {

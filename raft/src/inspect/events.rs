@@ -76,11 +76,11 @@ impl StoppedNode {
     pub fn events(&self, index: Option<u64>) -> Result<EventsView, InspectError> {
         let replay = self.replay(index)?;
         let log_reaches = replay.entries.last().is_some_and(|last| last.log_id.index() >= replay.asked);
-        let oldest = replay.generations.iter().rev();
+        let oldest = replay.generations.iter().copied().rev();
         let base = match replay.begins {
             None if log_reaches => None,
             // What a snapshot of a later entry holds, the log tells nothing of.
-            _ => Self::base(oldest.filter(|(_, index)| log_reaches || *index == replay.asked), &replay)?,
+            _ => self.base(oldest.filter(|index| log_reaches || *index == replay.asked), &replay)?,
         };
         let after_revision = base.as_ref().map_or(Revision(0), |(_, table)| table.revision());
         let mut events = Vec::new();

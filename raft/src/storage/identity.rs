@@ -1,35 +1,38 @@
-//! Who a data directory belongs to.
+//! The owner of a data directory.
 //!
 //! ```text
-//! LOCK       held while a process uses the directory
-//! NODE       format, node id, incarnation, cluster, and whether it founds that: written and synced before the node's first vote
-//! log/       the write-ahead log
-//! snapshots/  the state, as it was at some entries of the log
+//! LOCK        locked while a process uses the directory
+//! NODE        format, node id, incarnation, cluster, and whether it founds that: synced before the node's first vote
+//! log/        the write-ahead log
+//! snapshots/  the state after some entries of the log
 //! ```
-//! The incarnation is drawn when the directory is made. A directory made anew under an old id is told apart by it: its
-//! node has forgotten what it voted and acknowledged, and must not count as the one that the cluster knows.
+//! The incarnation is drawn when the directory is created. It distinguishes a directory that was created again under an
+//! old id: that node has forgotten what it voted and acknowledged, and must not count as the one that the cluster knows.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::TryLockError;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{FlockOperation, flock};
+use ringfence_wal::disk::{File, Mode, System};
 use uuid::Uuid;
 
 use crate::consensus::NodeId;
+use crate::storage::snapshots::store::Storage;
 
 const FORMAT: &str = "ringfence data directory, format 1";
 const NODE: &str = "NODE";
 const LOCK: &str = "LOCK";
+const LOG: &str = "log";
 
-/// What stands in `NODE`.
+/// The contents of `NODE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) node_id: NodeId,
     pub(crate) incarnation: Uuid,
     /// Absent until the node belongs to a cluster.
     pub(crate) cluster: Option<Uuid>,
-    /// Whether it is this node that makes the cluster's first membership.
+    /// Whether this node creates the cluster's first membership.
     pub(crate) founder: bool,
 }
 
@@ -37,7 +40,8 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 pub(crate) struct DataDir {
     pub(crate) path: PathBuf,
-    _lock: File,
+    pub(crate) storage: Arc<dyn Storage>,
+    _lock: Box<dyn File>,
 }
 
 /// Why a data directory cannot be used.
@@ -90,76 +94,74 @@ pub enum DirError {
 }
 
 impl DataDir {
+    /// Takes `path` for the node `node_id` on this machine: created if it is missing, refused if it is another node's.
     #[cfg(test)]
     pub(crate) fn open(path: &Path, node_id: NodeId) -> Result<(Self, Identity), DirError> {
-        Self::open_with(path, node_id, Uuid::new_v4)
+        Self::open_on(Arc::new(System), path, node_id, Uuid::new_v4)
     }
 
-    /// Takes `path` for the node `node_id`: made if it is not there, refused if it is not this node's. `new_id` draws the
-    /// incarnation of a new one.
-    pub(crate) fn open_with(
+    /// Does the same on any storage. `new_id` draws the incarnation of a new directory.
+    pub(crate) fn open_on(
+        storage: Arc<dyn Storage>,
         path: &Path,
         node_id: NodeId,
         new_id: fn() -> Uuid,
     ) -> Result<(Self, Identity), DirError> {
-        let io_at = |path: &Path| {
-            let path = path.to_owned();
-            move |error| DirError::Io { path, error }
-        };
-        fs::create_dir_all(path).map_err(io_at(path))?;
-        let is_ours = path.join(NODE).exists();
-        if !is_ours && holds_other_files(path).map_err(io_at(path))? {
+        storage.create_dir(path).map_err(DirError::io(path))?;
+        let is_ours = storage.exists(&path.join(NODE)).map_err(DirError::io(path))?;
+        if !is_ours && holds_other_files(&*storage, path).map_err(DirError::io(path))? {
             return Err(DirError::Foreign(path.to_owned()));
         }
-        let lock_path = path.join(LOCK);
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path)
-            .map_err(io_at(&lock_path))?;
-        take(&lock, path)?;
-        let dir = Self { path: path.to_owned(), _lock: lock };
-        let identity = match fs::read_to_string(path.join(NODE)) {
-            Ok(text) => dir.parse(&text)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        let dir = Self::lock(storage, path, Mode::Create)?;
+        let identity = match dir.read()? {
+            Some(identity) => identity,
+            None => {
                 let identity = Identity { node_id, incarnation: new_id(), cluster: None, founder: false };
-                dir.write(&identity).map_err(io_at(&path.join(NODE)))?;
+                dir.write(&identity).map_err(DirError::io(&path.join(NODE)))?;
                 if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-                    File::open(parent).and_then(|parent| parent.sync_all()).map_err(io_at(parent))?;
+                    dir.storage.sync_dir(parent).map_err(DirError::io(parent))?;
                 }
                 identity
             }
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Err(DirError::Damaged(path.join(NODE)));
-            }
-            Err(error) => return Err(DirError::Io { path: path.join(NODE), error }),
         };
-        if identity.node_id != node_id {
-            return Err(DirError::OtherNode {
-                path: path.to_owned(),
-                expected: node_id,
-                found: identity.node_id,
-            });
+        match identity.node_id {
+            found if found == node_id => Ok((dir, identity)),
+            found => Err(DirError::OtherNode { path: path.to_owned(), expected: node_id, found }),
         }
+    }
+
+    /// Takes an existing data directory, of any node, to look at it.
+    pub(crate) fn open_existing(path: &Path) -> Result<(Self, Identity), DirError> {
+        let dir = Self::lock(Arc::new(System), path, Mode::Read)?;
+        let identity = dir.read()?.ok_or_else(|| DirError::Missing(path.join(NODE)))?;
         Ok((dir, identity))
     }
 
-    /// Takes an existing data directory, whosever it is, to look at it.
-    pub(crate) fn open_existing(path: &Path) -> Result<(Self, Identity), DirError> {
-        let at = |file: &str| {
-            let path = path.join(file);
-            move |error: io::Error| match error.kind() {
-                io::ErrorKind::NotFound => DirError::Missing(path),
-                io::ErrorKind::InvalidData => DirError::Damaged(path),
-                _ => DirError::Io { path, error },
-            }
-        };
-        let lock = File::open(path.join(LOCK)).map_err(at(LOCK))?;
-        take(&lock, path)?;
-        let dir = Self { path: path.to_owned(), _lock: lock };
-        let identity = dir.parse(&fs::read_to_string(path.join(NODE)).map_err(at(NODE))?)?;
-        Ok((dir, identity))
+    /// Keeps other processes out of the directory `path` for as long as this lives.
+    fn lock(storage: Arc<dyn Storage>, path: &Path, mode: Mode) -> Result<Self, DirError> {
+        let file = path.join(LOCK);
+        let lock = storage.open(&file, mode).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => DirError::Missing(file.clone()),
+            _ => DirError::io(&file)(error),
+        })?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), storage, _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(DirError::InUse(path.to_owned())),
+            Err(TryLockError::Error(error)) => Err(DirError::io(&file)(error)),
+        }
+    }
+
+    /// The directory of its log.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.path.join(LOG)
+    }
+
+    /// Whether there is a log. What cannot be read is not gone: opening it says what is wrong.
+    pub(crate) fn has_log(&self) -> bool {
+        match self.storage.list(&self.log()) {
+            Ok(names) => !names.is_empty(),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
     }
 
     /// Replaces `NODE`; when this returns, it is on disk.
@@ -171,11 +173,24 @@ impl DataDir {
         );
         let text = format!("{body}checksum {:08x}\n", crc32c::crc32c(body.as_bytes()));
         let beside = self.path.join("NODE.new");
-        let mut file = File::create(&beside)?;
-        file.write_all(text.as_bytes())?;
+        let file = self.storage.open(&beside, Mode::Create)?;
+        file.write_at(text.as_bytes(), 0)?;
         file.sync_all()?;
-        fs::rename(&beside, self.path.join(NODE))?;
-        File::open(&self.path)?.sync_all()
+        self.storage.rename(&beside, &self.path.join(NODE))?;
+        self.storage.sync_dir(&self.path)
+    }
+
+    /// Reads `NODE`; `None` if it is missing.
+    fn read(&self) -> Result<Option<Identity>, DirError> {
+        let path = self.path.join(NODE);
+        match self.storage.read(&path) {
+            Ok(bytes) => match String::from_utf8(bytes) {
+                Ok(text) => self.parse(&text).map(Some),
+                Err(_) => Err(DirError::Damaged(path)),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(DirError::Io { path, error }),
+        }
     }
 
     fn parse(&self, text: &str) -> Result<Identity, DirError> {
@@ -207,29 +222,25 @@ impl DataDir {
     }
 }
 
-/// Keeps other processes out of the directory `path` as long as its lock file is open.
-fn take(lock: &File, path: &Path) -> Result<(), DirError> {
-    match flock(lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(DirError::InUse(path.to_owned())),
-        Err(error) => Err(DirError::Io { path: path.join(LOCK), error: error.into() }),
+impl DirError {
+    /// For `map_err`.
+    fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |error| Self::Io { path, error }
     }
 }
 
-/// Whether there is anything that a fresh data directory would not have. A crash while `NODE` was written first leaves
-/// no more than its beginning; a file system's own folder is no reason to refuse its root.
-fn holds_other_files(path: &Path) -> io::Result<bool> {
-    for entry in fs::read_dir(path)? {
-        let name = entry?.file_name();
-        if !["NODE.new", LOCK, "lost+found"].iter().any(|known| name == *known) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+/// Whether there is anything that a new data directory would not have. A crash while `NODE` was first written leaves at
+/// most `NODE.new`; a file system's own directory is no reason to refuse its root.
+fn holds_other_files(storage: &dyn Storage, path: &Path) -> io::Result<bool> {
+    let names = storage.list(path)?;
+    Ok(names.iter().any(|name| !["NODE.new", LOCK, "lost+found"].iter().any(|known| name == *known)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

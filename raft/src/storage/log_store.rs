@@ -1,97 +1,79 @@
 //! openraft's log over the write-ahead log.
 //!
-//! Entries are served from memory; the write-ahead log is read at start only. What openraft purges goes from memory; on
-//! disk the log reaches back to the older of the two snapshots that are kept. Everything goes into it in one order:
-//! an append returns as soon as its record is queued, the flusher completes the callback when it is on disk. Commit
-//! positions ride along with the next flush: nobody waits for them, they only spare a restarted node the wait for a
-//! leader before it can show what it had applied.
+//! Entries are served from memory; the write-ahead log is read only at start. What openraft purges goes from memory; on
+//! disk the log reaches back to the older of the two snapshots that are kept. All writes go in one order: an append
+//! returns as soon as its record is queued, and the flusher completes the callback when it is on disk. Commit positions
+//! ride along with the next flush, because nobody waits for them: they only let a restarted node show what it had applied
+//! before it finds a leader.
 //!
-//! Appending never waits for the disk, but what waits for it is bounded: see [`LogStore::is_full`] and [`crate::hung_disk`].
+//! Appending never waits for the disk, but what is queued for it is bounded: see [`LogStore::is_full`] and
+//! [`crate::hung_disk`].
 
-use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
-use std::ops::{Bound, RangeBounds};
-use std::path::Path;
+use std::ops::RangeBounds;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader};
 use ringfence_mutant::{Mutant, is};
-use ringfence_wal::{OpenError, Record, Wal};
+use ringfence_wal::{Options, Record, Wal};
 use tokio::sync::oneshot;
 
 use crate::consensus::{Consensus, Entry, LogId, Vote};
+use crate::storage::identity::DataDir;
+use crate::storage::log_contents::{LogContents, LogError};
 use crate::storage::record::{
-    LogRecord, RecordError, body_len, committed_record, entry_record, purged_record, truncated_record,
-    vote_record,
+    body_len, committed_record, entry_record, purged_record, truncated_record, vote_record,
 };
 
 /// The most bytes of entries in one message to a peer, unless a single entry is larger.
 const MAX_APPEND_BYTES: usize = 4 << 20;
-/// With so many bytes that are not on disk, no more are taken: a disk that hangs must not fill the memory.
+/// The log is full with so many bytes that are not on disk: a disk that hangs must not fill the memory.
 const MAX_QUEUED_BYTES: u64 = 64 << 20;
 /// How often a waiting append checks for room.
-const LOOK: Duration = Duration::from_millis(10);
+const ROOM_CHECK: Duration = Duration::from_millis(10);
 
 /// The log of a node. Clones share it.
 #[derive(Clone)]
 pub(crate) struct LogStore {
     wal: Arc<Wal>,
-    inner: Arc<Mutex<LogContents>>,
+    inner: Arc<Mutex<Inner>>,
 }
 
-/// What a log says, all its records taken together.
-#[derive(Default)]
-pub(crate) struct LogContents {
-    /// Consecutive entries, each with the sequence of its record.
-    pub(crate) entries: VecDeque<(u64, Entry)>,
-    pub(crate) purged: Option<LogId>,
-    pub(crate) vote: Option<Vote>,
-    pub(crate) committed: Option<LogId>,
-    /// The newest snapshot, and the sequence of the first record that is of later entries.
+struct Inner {
+    contents: LogContents,
+    /// The newest snapshot, and the sequence of the first record of a later entry.
     snapshot: Option<(LogId, u64)>,
     /// About how many bytes of later entries the log held then, and how many it had written in all.
     later: u64,
     written: u64,
 }
 
-/// Why the log of a node could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LogError {
-    #[error(transparent)]
-    Wal(#[from] OpenError),
-    #[error("record {sequence} of the log cannot be read: {error}")]
-    Record { sequence: u64, error: RecordError },
-    #[error(
-        "record {sequence} of the log holds entry {found}, but entry {expected} is due: entries are missing"
-    )]
-    Gap { sequence: u64, expected: u64, found: u64 },
-}
-
 impl LogStore {
-    /// Opens the log in `dir`, made if it is not there.
-    pub(crate) fn open(dir: &Path, options: ringfence_wal::Options) -> Result<Self, LogError> {
-        let (wal, records) = Wal::open(dir, options)?;
-        let mut inner = LogContents::of(records)?;
-        inner.later = inner.entries.iter().map(|(_, entry)| body_len(entry) as u64).sum();
+    /// Opens the log in a data directory, created if it is missing.
+    pub(crate) fn open(dir: &DataDir, options: Options) -> Result<Self, LogError> {
+        let (wal, records) = Wal::open_on(dir.storage.clone(), &dir.log(), options)?;
+        let contents = LogContents::of(records)?;
+        let later = contents.entries.iter().map(|(_, entry)| body_len(entry) as u64).sum();
+        let inner = Inner { contents, snapshot: None, later, written: 0 };
         Ok(Self { wal: Arc::new(wal), inner: Arc::new(Mutex::new(inner)) })
     }
 
     /// Whether nothing was ever written: no vote, no entry.
     pub(crate) fn is_pristine(&self) -> bool {
-        let inner = self.lock();
-        inner.vote.is_none() && inner.entries.is_empty() && inner.purged.is_none()
+        let LogContents { entries, purged, vote, .. } = &self.lock().contents;
+        vote.is_none() && entries.is_empty() && purged.is_none()
     }
 
-    fn lock(&self) -> MutexGuard<'_, LogContents> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().expect("no panic while the log is locked")
     }
 
-    /// The last entry that only a snapshot covers.
+    /// The last entry that is only in a snapshot.
     pub(crate) fn purged(&self) -> Option<LogId> {
-        self.lock().purged
+        self.lock().contents.purged
     }
 
     /// About how many bytes the log has grown by since the newest snapshot.
@@ -100,14 +82,13 @@ impl LogStore {
         inner.later + self.wal.stats().bytes - inner.written
     }
 
-    /// How long the flush takes that is under way; zero where none is.
+    /// Age of the flush under way; zero if there is none.
     pub(crate) fn flushing(&self) -> Duration {
         self.wal.stats().flushing
     }
 
-    /// Whether so much waits for the disk that no more is to be added. It is for those who bring entries to ask, before Raft
-    /// has them: `append` must not wait. All of Raft would stand still with it, and what it is sent meanwhile would
-    /// pile up before it.
+    /// Whether so much waits for the disk that no more may be added. Callers ask before they hand entries to Raft, because
+    /// `append` must not wait: all of Raft would stand still with it, and incoming messages would pile up before it.
     pub(crate) fn is_full(&self) -> bool {
         self.wal.queued_bytes() >= MAX_QUEUED_BYTES
     }
@@ -115,77 +96,53 @@ impl LogStore {
     /// Returns when the log is not full.
     pub(crate) async fn room(&self) {
         while self.is_full() {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(ROOM_CHECK).await;
         }
     }
 
-    /// From now on the flusher stands still, until what is returned is dropped.
-    #[cfg(test)]
-    pub(crate) fn hang(&self) -> std::sync::mpsc::Sender<()> {
-        let (go_on, end) = std::sync::mpsc::channel();
-        let (begun, begins) = std::sync::mpsc::channel();
-        let hang = move |_| {
-            begun.send(()).expect("it is waited for");
-            let _ = end.recv();
-        };
-        let record = committed_record(&self.lock().committed.expect("something is committed"));
-        self.wal.append([record], Some(Box::new(hang)));
-        begins.recv().expect("the flusher runs");
-        go_on
-    }
-
-    /// Queues as much as there is room for.
-    #[cfg(test)]
-    pub(crate) fn fill(&self) {
-        let mut record = committed_record(&self.lock().committed.expect("something is committed"));
-        let mut padded = record.payload.to_vec();
-        padded.resize(8 << 20, 0);
-        record.payload = padded.into();
-        while !self.is_full() {
-            self.wal.append([record.clone()], Some(Box::new(drop)));
-        }
-    }
-
-    /// Goes on from the state of a snapshot that was found at the start: of the entries that it covers about the last
-    /// `tail_bytes` stay in memory. The log on disk stays as it is.
+    /// Continues from a snapshot that was found at start: about the last `tail_bytes` of the entries it covers stay in
+    /// memory. The log on disk stays as it is.
     pub(crate) fn start_from(&self, snapshot: LogId, tail_bytes: u64) {
         let mut inner = self.lock();
         self.take_snapshot(&mut inner, snapshot);
-        if let Some(id) = inner.before_tail(snapshot, tail_bytes) {
-            inner.purge(id);
+        if let Some(id) = inner.contents.before_tail(snapshot, tail_bytes) {
+            inner.contents.purge(id);
         }
     }
 
-    /// Takes note of a new snapshot: from the disk goes what the one before covers, for that one is the oldest that is
-    /// kept now. Gives the last entry that need not stay in memory, if about `tail_bytes` of those that the snapshot
-    /// covers shall stay.
+    /// Notes a new snapshot, and truncates the log on disk behind the one before, which is now the oldest that is kept.
+    /// Returns the last entry that need not stay in memory, if about `tail_bytes` of those that the snapshot covers shall
+    /// stay.
     pub(crate) fn snapshot_taken(&self, snapshot: LogId, tail_bytes: u64) -> Option<LogId> {
         let mut inner = self.lock();
         if let Some((older, sequence)) = self.take_snapshot(&mut inner, snapshot) {
-            self.release(&inner, &older, sequence);
+            self.release(&inner.contents, &older, sequence);
         }
-        inner.before_tail(snapshot, tail_bytes)
+        inner.contents.before_tail(snapshot, tail_bytes)
     }
 
-    /// Notes that `snapshot` is the newest, and gives the one before.
-    fn take_snapshot(&self, inner: &mut LogContents, snapshot: LogId) -> Option<(LogId, u64)> {
-        let later = || inner.range(snapshot.index() + 1..);
-        let later_bytes = later().map(|entry| body_len(entry) as u64).sum();
-        let first = inner.entries.len() - later().count();
-        let next = self.wal.append([], None) + 1;
-        let sequence = inner.entries.get(first).map_or(next, |(sequence, _)| *sequence);
-        inner.later = later_bytes;
+    /// Notes that `snapshot` is the newest, and returns the one before.
+    fn take_snapshot(&self, inner: &mut Inner, snapshot: LogId) -> Option<(LogId, u64)> {
+        let mut later = inner.contents.range(snapshot.index() + 1..).peekable();
+        let first_later = later.peek().map(|(sequence, _)| *sequence);
+        inner.later = later.map(|(_, entry)| body_len(entry) as u64).sum();
         inner.written = self.wal.stats().bytes;
+        let sequence = first_later.unwrap_or_else(|| self.next_sequence());
         inner.snapshot.replace((snapshot, sequence))
     }
 
-    /// Lets go of the records before `sequence`, whose entries end at `last` and are all in a snapshot.
-    fn release(&self, inner: &LogContents, last: &LogId, sequence: u64) {
+    /// The sequence of the next record.
+    fn next_sequence(&self) -> u64 {
+        self.wal.append([], None) + 1
+    }
+
+    /// Gives up the records before `sequence`, whose entries end at `last` and are all in a snapshot.
+    fn release(&self, contents: &LogContents, last: &LogId, sequence: u64) {
         let mut restated = vec![purged_record(last)];
-        restated.extend(inner.vote.as_ref().map(vote_record));
-        restated.extend(inner.committed.as_ref().map(committed_record));
-        let count = restated.len() as u64;
-        let first_restated = self.wal.append(restated, None) + 1 - count;
+        restated.extend(contents.vote.as_ref().map(vote_record));
+        restated.extend(contents.committed.as_ref().map(committed_record));
+        let first_restated = self.next_sequence();
+        self.wal.append(restated, None);
         self.wal.forget(sequence.min(first_restated));
     }
 
@@ -202,131 +159,6 @@ impl LogStore {
     }
 }
 
-impl LogContents {
-    /// Of the log in `dir`, which nobody writes to; nothing is changed.
-    pub(crate) fn read(dir: &Path) -> Result<Self, LogError> {
-        Self::of(ringfence_wal::read(&ringfence_wal::disk::System, dir)?)
-    }
-
-    fn of(records: Vec<(u64, Record)>) -> Result<Self, LogError> {
-        let mut contents = Self::default();
-        for (sequence, record) in records {
-            let record = LogRecord::read(record).map_err(|error| LogError::Record { sequence, error })?;
-            contents.replay(sequence, record)?;
-        }
-        contents.check_front()?;
-        Ok(contents)
-    }
-
-    fn replay(&mut self, sequence: u64, record: LogRecord) -> Result<(), LogError> {
-        match record {
-            LogRecord::Vote(vote) => self.vote = Some(vote),
-            LogRecord::Committed(id) => self.committed = Some(id),
-            LogRecord::Truncated(last) => self.truncate_after(last),
-            LogRecord::Purged(id) => self.purge(id),
-            // Segments are forgotten whole: entries purged long ago may still stand in the oldest.
-            LogRecord::Entry(entry)
-                if self.purged.is_some_and(|purged| entry.log_id.index() <= purged.index()) => {}
-            LogRecord::Entry(entry) => {
-                let found = entry.log_id.index();
-                let expected = self.next_index();
-                // Where no entry stands yet, any may be the first: the oldest segment left may begin anywhere before the
-                // purge that it was cut for, and may itself hold only the purge of an earlier cut. `check_front` judges
-                // once every record is read.
-                if !self.entries.is_empty() && found != expected {
-                    return Err(LogError::Gap { sequence, expected, found });
-                }
-                self.entries.push_back((sequence, entry));
-            }
-        }
-        Ok(())
-    }
-
-    /// What stands before the first entry must have been purged.
-    fn check_front(&self) -> Result<(), LogError> {
-        let expected = self.purged.map_or(0, |id| id.index() + 1);
-        match self.entries.front() {
-            Some((sequence, entry)) if entry.log_id.index() > expected => {
-                Err(LogError::Gap { sequence: *sequence, expected, found: entry.log_id.index() })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The last entry before about the last `tail_bytes` of those that `snapshot` covers; `None` if they are not as many.
-    fn before_tail(&self, snapshot: LogId, tail_bytes: u64) -> Option<LogId> {
-        let first = self.entries.front()?.1.log_id.index();
-        let covered = usize::try_from((snapshot.index() + 1).saturating_sub(first)).unwrap_or(usize::MAX);
-        let mut bytes = 0;
-        let mut covered = self.entries.range(..covered.min(self.entries.len())).rev();
-        covered.find_map(|(_, entry)| {
-            bytes += body_len(entry) as u64;
-            (bytes > tail_bytes).then_some(entry.log_id)
-        })
-    }
-
-    /// An entry has to follow the one before it: on disk, a gap or a second entry of the same index makes a log that
-    /// does not open again. The first entry of a new log is not checked: openraft's suite begins at 1.
-    fn check_append(&self, entries: &[Entry]) -> io::Result<()> {
-        let first = entries.first().map_or(0, |entry| entry.log_id.index());
-        let next = self.last().map_or(first, |id| id.index() + 1);
-        for (entry, expected) in entries.iter().zip(next..) {
-            let found = entry.log_id.index();
-            if found != expected {
-                let error =
-                    format!("entry {found} cannot be appended to the log: entry {expected} comes next");
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
-            }
-        }
-        Ok(())
-    }
-
-    fn next_index(&self) -> u64 {
-        self.last().map_or(0, |id| id.index() + 1)
-    }
-
-    fn last(&self) -> Option<LogId> {
-        self.entries.back().map(|(_, entry)| entry.log_id).or(self.purged)
-    }
-
-    fn truncate_after(&mut self, last: Option<u64>) {
-        while self
-            .entries
-            .back()
-            .is_some_and(|(_, entry)| last.is_none_or(|last| entry.log_id.index() > last))
-        {
-            self.entries.pop_back();
-        }
-    }
-
-    fn purge(&mut self, id: LogId) {
-        while self.entries.front().is_some_and(|(_, entry)| entry.log_id.index() <= id.index()) {
-            self.entries.pop_front();
-        }
-        self.purged = self.purged.max(Some(id));
-    }
-
-    /// The entries with an index in `range`.
-    fn range(&self, range: impl RangeBounds<u64>) -> impl Iterator<Item = &Entry> {
-        let first = self.entries.front().map_or(0, |(_, entry)| entry.log_id.index());
-        let start = match range.start_bound() {
-            Bound::Included(&index) => index,
-            Bound::Excluded(&index) => index + 1,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&index) => index.saturating_add(1),
-            Bound::Excluded(&index) => index,
-            Bound::Unbounded => u64::MAX,
-        };
-        let skip = start.saturating_sub(first);
-        let take = end.saturating_sub(start.max(first));
-        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-        let take = usize::try_from(take).unwrap_or(usize::MAX);
-        self.entries.range(skip.min(self.entries.len())..).take(take).map(|(_, entry)| entry)
-    }
-}
-
 /// Entries stay in memory until well after the next snapshot.
 fn packed(mut entry: Entry) -> Entry {
     if let EntryPayload::Normal(batch) = &mut entry.payload {
@@ -340,11 +172,11 @@ impl RaftLogReader<Consensus> for LogStore {
         &mut self,
         range: RB,
     ) -> Result<Vec<Entry>, io::Error> {
-        Ok(self.lock().range(range).cloned().collect())
+        Ok(self.lock().contents.range(range).map(|(_, entry)| entry.clone()).collect())
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
-        Ok(self.lock().vote)
+        Ok(self.lock().contents.vote)
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
@@ -354,7 +186,9 @@ impl RaftLogReader<Consensus> for LogStore {
             bytes += 32 + body_len(entry);
             first || bytes <= MAX_APPEND_BYTES
         };
-        Ok(self.lock().range(start..end).take_while(within).cloned().collect())
+        let inner = self.lock();
+        let entries = inner.contents.range(start..end).map(|(_, entry)| entry);
+        Ok(entries.take_while(within).cloned().collect())
     }
 }
 
@@ -362,8 +196,8 @@ impl RaftLogStorage<Consensus> for LogStore {
     type LogReader = Self;
 
     async fn get_log_state(&mut self) -> Result<LogState<Consensus>, io::Error> {
-        let inner = self.lock();
-        Ok(LogState { last_purged_log_id: inner.purged, last_log_id: inner.last() })
+        let contents = &self.lock().contents;
+        Ok(LogState { last_purged_log_id: contents.purged, last_log_id: contents.last() })
     }
 
     async fn get_log_reader(&mut self) -> Self {
@@ -371,7 +205,7 @@ impl RaftLogStorage<Consensus> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
-        self.lock().vote = Some(*vote);
+        self.lock().contents.vote = Some(*vote);
         if is(Mutant::ForgetsVotes) {
             return Ok(());
         }
@@ -379,7 +213,7 @@ impl RaftLogStorage<Consensus> for LogStore {
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
-        self.lock().committed = committed;
+        self.lock().contents.committed = committed;
         if let Some(id) = committed {
             self.wal.append([committed_record(&id)], None);
         }
@@ -387,9 +221,9 @@ impl RaftLogStorage<Consensus> for LogStore {
     }
 
     async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
-        // One beyond the end is of no use. By index: what the log ends with may be uncommitted, and of a later term.
-        let inner = self.lock();
-        Ok(inner.committed.filter(|id| inner.next_index() > id.index()))
+        // One beyond the end is of no use. By index: the log may end with uncommitted entries of a later term.
+        let contents = &self.lock().contents;
+        Ok(contents.committed.filter(|id| contents.next_index() > id.index()))
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<Consensus>) -> Result<(), io::Error>
@@ -401,7 +235,7 @@ impl RaftLogStorage<Consensus> for LogStore {
         let records: Vec<Record> = entries.iter().map(entry_record).collect();
         // One lock over both: memory and log must agree on the order.
         let mut inner = self.lock();
-        inner.check_append(&entries)?;
+        inner.contents.check_append(&entries)?;
         let last = if is(Mutant::AcknowledgesBeforeFlush) {
             let last = self.wal.append(records, None);
             callback.io_completed(Ok(()));
@@ -410,30 +244,27 @@ impl RaftLogStorage<Consensus> for LogStore {
             self.wal.append(records, Some(Box::new(move |result| callback.io_completed(result))))
         };
         let first = last + 1 - entries.len() as u64;
-        inner.entries.extend((first..).zip(entries));
+        inner.contents.entries.extend((first..).zip(entries));
         Ok(())
     }
 
     async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
         let last = last_log_id.map(|id| id.index());
-        {
-            let mut inner = self.lock();
-            inner.truncate_after(last);
-            self.wal.append([truncated_record(last)], None);
-        }
+        let mut inner = self.lock();
+        inner.contents.truncate_after(last);
+        self.wal.append([truncated_record(last)], None);
         Ok(())
     }
 
-    /// From memory; what goes from the disk, and when, is told by the snapshots ([`Self::snapshot_taken`]). But after a
-    /// snapshot beyond its end the log goes on there, and has to say so.
+    /// Purges from memory; [`Self::snapshot_taken`] decides what goes from the disk. But after a snapshot beyond its end
+    /// the log continues there, and has to say so.
     async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
         let mut inner = self.lock();
-        // By index: what the log ends with may be uncommitted, and of a later term than the snapshot.
-        let is_beyond = inner.next_index() <= log_id.index();
-        inner.purge(log_id);
+        // By index: the log may end with uncommitted entries of a later term than the snapshot.
+        let is_beyond = inner.contents.next_index() <= log_id.index();
+        inner.contents.purge(log_id);
         if is_beyond {
-            let next = self.wal.append([], None) + 1;
-            self.release(&inner, &log_id, next);
+            self.release(&inner.contents, &log_id, self.next_sequence());
         }
         Ok(())
     }
@@ -441,7 +272,9 @@ impl RaftLogStorage<Consensus> for LogStore {
 
 #[cfg(test)]
 mod tests {
-    use ringfence_wal::Options;
+    use std::path::Path;
+    use std::sync::mpsc;
+
     use tempfile::TempDir;
 
     use super::*;
@@ -451,9 +284,40 @@ mod tests {
         Entry { log_id: log_id(term, index), payload: EntryPayload::Blank }
     }
 
+    impl LogStore {
+        /// Hangs the flusher until the result is dropped.
+        pub(crate) fn hang(&self) -> mpsc::Sender<()> {
+            let (go_on, end) = mpsc::channel();
+            let (begun, begins) = mpsc::channel();
+            let hang = move |_| {
+                begun.send(()).unwrap();
+                let _ = end.recv();
+            };
+            self.wal.append([self.some_record()], Some(Box::new(hang)));
+            begins.recv().unwrap();
+            go_on
+        }
+
+        /// Queues as much as there is room for.
+        pub(crate) fn fill(&self) {
+            let mut record = self.some_record();
+            let mut padded = record.payload.to_vec();
+            padded.resize(8 << 20, 0);
+            record.payload = padded.into();
+            while !self.is_full() {
+                self.wal.append([record.clone()], Some(Box::new(drop)));
+            }
+        }
+
+        fn some_record(&self) -> Record {
+            committed_record(&self.lock().contents.committed.unwrap())
+        }
+    }
+
     /// Some tens of entries fill a segment.
     fn open(path: &Path) -> Result<LogStore, LogError> {
-        LogStore::open(path, Options { segment_bytes: 8 << 10, step_bytes: 4 << 10, ..Options::default() })
+        let (dir, _) = DataDir::open(path, 1).unwrap();
+        LogStore::open(&dir, Options { segment_bytes: 8 << 10, step_bytes: 4 << 10, ..Options::default() })
     }
 
     /// Each in a flush of its own.
@@ -508,33 +372,6 @@ mod tests {
         let state = log.get_log_state().await.unwrap();
         assert_eq!(state.last_log_id, Some(log_id(7, 101)));
         assert_eq!(state.last_purged_log_id, Some(log_id(4, 100)));
-    }
-
-    #[test]
-    fn entries_that_are_missing_are_noticed_wherever_they_were() {
-        let purged = |index| LogRecord::Purged(log_id(1, index));
-        let entry = |index| LogRecord::Entry(blank(1, index));
-        let read = |records: Vec<LogRecord>| {
-            let mut contents = LogContents::default();
-            for (sequence, record) in (1..).zip(records) {
-                contents.replay(sequence, record)?;
-            }
-            contents.check_front()
-        };
-        for (records, is_whole) in [
-            (vec![entry(0), entry(1)], true),
-            (vec![entry(1), entry(2)], false),
-            (vec![entry(0), entry(2)], false),
-            (vec![purged(4), entry(5)], true),
-            (vec![purged(4), entry(6)], false),
-            (vec![purged(4), entry(7), entry(8), purged(6)], true),
-            (vec![purged(4), entry(7), entry(9), purged(6)], false),
-            (vec![entry(0), purged(4), entry(6)], false),
-            (vec![purged(4), entry(5), entry(6), LogRecord::Truncated(Some(4)), entry(6)], false),
-        ] {
-            let told = format!("{records:?}");
-            assert_eq!(read(records).is_ok(), is_whole, "{told}");
-        }
     }
 
     /// What was appended with a gap or twice once made a log that did not open again.

@@ -3,29 +3,28 @@
 //! ```text
 //! snapshots/
 //!   00000000000000004711/    the older generation: the state after entry 4711
-//!   00000000000000090210/    the newest; each is a folder of its own, described at `generation`
-//!   new-1/                   in the making, or being received
-//!   reading-2/               a copy that is being read
+//!   00000000000000090210/    the newest
+//!   new-1-1/                 being written or received
+//!   reading-1-2/             a copy that is being read
 //! ```
-//! A generation gets its name only when all of it is on disk, and the log that was appended before: so what has a number is
-//! whole, and the log on disk holds no less than what it covers. Two are kept, and the log
-//! since the older one: if the newest cannot be read, a start falls back to the other and replays more of the log. A
-//! snapshot from the leader drops the older one, for the log does not reach back to it. Where no generation can be read
-//! that the log goes on from, the node refuses to start.
+//! A generation gets its number only when all of it, and the log appended before, is on disk: so what has a number is
+//! whole, and the log on disk holds no less than it covers. Two are kept, and the log since the older one: if the newest
+//! cannot be read, a start falls back to the other and replays more of the log. A snapshot from the leader drops the
+//! older one, because the log does not reach back to it. If no generation can be read that the log continues from, the
+//! node refuses to start.
 //!
-//! Only what is wrong with a snapshot itself counts against it. Where the system lacks something, a start says what, and fails;
-//! and what lacks descriptors while the node runs is done again until there are some.
+//! Only damage to a snapshot itself counts against it. If the system lacks something, a start says what, and fails; a
+//! running node that lacks descriptors retries until there are some.
 //!
-//! Reading and writing happen on threads of their own: the runtime has to answer within milliseconds.
+//! Reading and writing happen off the runtime, which has to respond within milliseconds.
 
-use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
 use std::time::Duration;
 
 use ringfence_lease::{FrozenTable, LeaseTable};
+use ringfence_wal::disk::{Disk, System};
 use ringfence_wal::lacks_descriptors;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -33,23 +32,24 @@ use tokio::time::sleep;
 use crate::consensus::{LogId, SnapshotMeta};
 use crate::storage::identity::DataDir;
 use crate::storage::snapshots::generation::{Generation, Reader, Writer};
+use crate::storage::snapshots::store::SnapshotStore;
 
 pub(crate) mod generation;
+pub(crate) mod sled_store;
+pub(crate) mod store;
 
-/// The folder of the generations in a data directory.
-pub(crate) const FOLDER: &str = "snapshots";
+/// The directory of the snapshots in a data directory.
+pub(crate) const DIR: &str = "snapshots";
 /// Threads that read or write a snapshot give way to those that grant.
 const NICE: i32 = 10;
-/// How long to wait before something is done again that lacked descriptors.
-const AGAIN: Duration = Duration::from_secs(1);
-/// What the names of folders begin with that are no generations yet, or copies of one.
-const SCRATCH: [&str; 2] = [generation::NEW, generation::READING];
+/// How long to wait before a retry for lack of descriptors.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The snapshots of a node.
 pub(crate) struct Generations {
-    /// Held by every thread that works here, so that the directory is not given to another process meanwhile.
-    _dir: Arc<DataDir>,
-    path: PathBuf,
+    /// Held by all work in progress, so that no other process gets the directory meanwhile.
+    dir: Arc<DataDir>,
+    store: Arc<dyn SnapshotStore>,
     newest: Mutex<Option<Arc<Generation>>>,
     publishing: Mutex<()>,
 }
@@ -61,7 +61,7 @@ pub(crate) enum LoadError {
     Io(#[from] io::Error),
     #[error(
         "the log of this node begins after entry {purged}, and no snapshot of the state up to there can be used: \
-         {reasons}. Give the node's data back as it was, or remove the node from the cluster and add it under a new id"
+         {reasons}. Restore the node's data, or remove the node from the cluster and add it under a new id"
     )]
     Unusable { purged: u64, reasons: String },
     #[error(
@@ -73,85 +73,59 @@ pub(crate) enum LoadError {
 }
 
 impl Generations {
-    /// In the data directory `dir`; what was not finished there is removed.
+    /// The snapshots in a data directory; removes unfinished ones and copies.
     pub(crate) fn open(dir: Arc<DataDir>) -> io::Result<Self> {
-        let path = dir.path.join(FOLDER);
-        if !path.is_dir() {
-            fs::create_dir(&path)?;
-        }
-        File::open(&dir.path)?.sync_all()?;
-        let generations = Self { _dir: dir, path, newest: Mutex::default(), publishing: Mutex::default() };
-        for entry in fs::read_dir(&generations.path)? {
-            let entry = entry?;
-            if SCRATCH.iter().any(|name| entry.file_name().to_string_lossy().starts_with(name)) {
-                fs::remove_dir_all(entry.path())?;
+        let store = dir.storage.snapshots(&dir.path.join(DIR))?;
+        for name in store.list()? {
+            if name.starts_with(generation::NEW) || name.starts_with(sled_store::COPY) {
+                store.remove(&name)?;
             }
         }
-        Ok(generations)
+        Ok(Self { dir, store, newest: Mutex::default(), publishing: Mutex::default() })
     }
 
-    /// The state of the newest generation that can be used; one that cannot is passed over with a warning. `None` where
-    /// there is none and none is needed, for the log begins at the beginning: nothing was `purged` from it.
+    /// The state of the newest generation that can be used, skipping others with a warning. `None` if there is none and
+    /// none is needed: nothing was `purged` from the log.
     pub(crate) async fn load(
         self: &Arc<Self>,
         purged: Option<LogId>,
     ) -> Result<Option<(LeaseTable, SnapshotMeta)>, LoadError> {
         let mut reasons = Vec::new();
-        for index in indexes(&self.path)? {
-            let read = self.read(index).await.and_then(|(generation, table)| {
-                if generation.head().meta.last_log_id < purged {
-                    return Err(io::Error::other("the log does not reach back to it"));
-                }
-                Ok((generation, table))
-            });
-            match read {
-                Ok((generation, table)) => {
+        for index in indexes(&*self.store)? {
+            let path = self.store.path(&name_of(index));
+            let error = match self.read(index).await {
+                Ok((generation, table)) if generation.head().meta.last_log_id >= purged => {
                     let meta = generation.head().meta.clone();
                     *self.lock() = Some(Arc::new(generation));
                     return Ok(Some((table, meta)));
                 }
-                Err(error) if is_lack(&error) => {
-                    return Err(LoadError::Lacking { path: self.path_of(index), error });
-                }
-                Err(error) => {
-                    let path = self.path_of(index);
-                    tracing::warn!(path = %path.display(), %error, "this snapshot cannot be used");
-                    reasons.push(format!("{}: {error}", path.display()));
-                }
-            }
+                Ok(_) => io::Error::other("the log does not reach back to it"),
+                Err(error) if is_lack(&error) => return Err(LoadError::Lacking { path, error }),
+                Err(error) => error,
+            };
+            tracing::warn!(path = %path.display(), %error, "this snapshot cannot be used");
+            reasons.push(format!("{}: {error}", path.display()));
         }
-        match purged {
-            None => Ok(None),
-            Some(_) if reasons.is_empty() => {
-                Err(Self::unusable(purged, format!("there is none in {}", self.path.display())))
-            }
-            Some(_) => Err(Self::unusable(purged, reasons.join("; "))),
+        let Some(purged) = purged else { return Ok(None) };
+        if reasons.is_empty() {
+            reasons.push(format!("there is none in {}", self.dir.path.join(DIR).display()));
         }
-    }
-
-    fn unusable(purged: Option<LogId>, reasons: String) -> LoadError {
-        LoadError::Unusable { purged: purged.map_or(0, |id| id.index()), reasons }
+        Err(LoadError::Unusable { purged: purged.index(), reasons: reasons.join("; ") })
     }
 
     /// The generation of this index, and its table.
     pub(crate) async fn read(self: &Arc<Self>, index: u64) -> io::Result<(Generation, LeaseTable)> {
-        let this = Arc::clone(self);
-        aside(move || {
-            let mut reader = Reader::open(&this.path_of(index), &this.path)?;
-            let table = restore(&mut reader)?;
-            Ok((Generation::published(this.path_of(index), reader.head().clone()), table))
+        self.aside(move |this| {
+            let (head, table) = read(&*this.store, index)?;
+            Ok((Generation::published(Arc::clone(&this.store), name_of(index), head), table))
         })
         .await
     }
 
     /// The table in `generation`.
     pub(crate) async fn table(self: &Arc<Self>, generation: &Arc<Generation>) -> io::Result<LeaseTable> {
-        let (this, generation) = (Arc::clone(self), Arc::clone(generation));
-        aside(move || {
-            let _held = this;
-            restore(&mut generation.reader()?)
-        })
-        .await
+        let generation = Arc::clone(generation);
+        self.aside(move |_| restore(&mut generation.reader()?)).await
     }
 
     /// The newest, if any.
@@ -159,14 +133,13 @@ impl Generations {
         self.lock().clone()
     }
 
-    /// Writes `table`. The result is on disk and can be read back, and is to be [published](Self::publish).
+    /// Writes `table`. The result is on disk and was read back, and is to be [published](Self::publish).
     pub(crate) async fn write(
         self: &Arc<Self>,
         meta: SnapshotMeta,
         table: FrozenTable,
     ) -> io::Result<Generation> {
-        let this = Arc::clone(self);
-        aside(move || {
+        self.aside(move |this| {
             let mut writer = this.writer()?;
             table.write_to(&mut writer)?;
             // Chunks that have changed since are copies: they are not needed for longer than this.
@@ -176,16 +149,15 @@ impl Generations {
         .await
     }
 
-    /// To write a generation with, here.
+    /// Begins a generation.
     pub(crate) fn writer(&self) -> io::Result<Writer> {
-        Writer::create(&self.path)
+        Writer::create(Arc::clone(&self.store))
     }
 
-    /// Makes `made` the newest generation; when this returns, that is on disk. Of the others the one before is kept if
-    /// `keep_older`.
+    /// Makes `made` the newest generation; when this returns, that is on disk. Of the others only the one before is kept,
+    /// and only if `keep_older`.
     pub(crate) async fn publish(self: &Arc<Self>, made: Arc<Generation>, keep_older: bool) -> io::Result<()> {
-        let this = Arc::clone(self);
-        aside(move || this.publish_here(&made, keep_older)).await
+        self.aside(move |this| this.publish_here(&made, keep_older)).await
     }
 
     fn publish_here(&self, made: &Generation, keep_older: bool) -> io::Result<()> {
@@ -195,26 +167,24 @@ impl Generations {
             // It covers nothing, or no more than the newest does: one that was installed while this was being made.
             return Ok(());
         };
-        let path = self.path_of(index);
-        // What may lack descriptors comes before it has its name: it can be done again then.
-        let folder = File::open(&self.path)?;
-        let others = indexes(&self.path)?;
-        if path.exists() {
-            // One that could not be read.
-            fs::remove_dir_all(&path)?;
-        }
-        let published = made.publish(path)?;
-        folder.sync_all()?;
+        // First, since it may lack a descriptor: all this can be done again then.
+        let others = indexes(&*self.store)?;
+        let published = made.publish(&self.store, name_of(index))?;
         *self.lock() = Some(Arc::new(published));
         let older = before.filter(|_| keep_older);
         for gone in others.into_iter().filter(|gone| *gone != index && Some(*gone) != older) {
-            fs::remove_dir_all(self.path_of(gone))?;
+            self.store.remove(&name_of(gone))?;
         }
         Ok(())
     }
 
-    fn path_of(&self, index: u64) -> PathBuf {
-        path_of(&self.path, index)
+    /// Runs `work` off the runtime. It holds the data directory.
+    pub(crate) async fn aside<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let this = Arc::clone(self);
+        run_on(&*self.dir.storage, move || work(&this)).await
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Generation>>> {
@@ -222,34 +192,34 @@ impl Generations {
     }
 }
 
-/// The indexes of the generations in the folder `path`, the newest first.
-pub(crate) fn indexes(path: &Path) -> io::Result<Vec<u64>> {
-    let entries = match fs::read_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut indexes = Vec::new();
-    for entry in entries {
-        indexes.extend(entry?.file_name().to_str().and_then(index_of));
-    }
+/// The indexes of the generations in a store, the newest first.
+pub(crate) fn indexes(store: &dyn SnapshotStore) -> io::Result<Vec<u64>> {
+    let mut indexes: Vec<u64> = store.list()?.iter().filter_map(|name| index_of(name)).collect();
     indexes.sort_unstable_by(|one, other| other.cmp(one));
     Ok(indexes)
 }
 
-/// Where the generation `index` lies in the folder `path`.
-pub(crate) fn path_of(path: &Path, index: u64) -> PathBuf {
-    path.join(format!("{index:020}"))
+/// The name of the generation `index`.
+pub(crate) fn name_of(index: u64) -> String {
+    format!("{index:020}")
 }
 
 fn index_of(name: &str) -> Option<u64> {
     (name.len() == 20).then(|| name.parse().ok()).flatten()
 }
 
+/// Reads the generation `index`.
+pub(crate) fn read(store: &dyn SnapshotStore, index: u64) -> io::Result<(generation::Head, LeaseTable)> {
+    let mut reader = Reader::open(store, &name_of(index))?;
+    let table = restore(&mut reader)?;
+    Ok((reader.head().clone(), table))
+}
+
 fn restore(reader: &mut Reader) -> io::Result<LeaseTable> {
     LeaseTable::restore(reader).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Whether what failed so may succeed when the system has what it lacks now: the error says nothing of a snapshot.
+/// Whether the system lacks something for now: the error says nothing of the snapshot.
 fn is_lack(error: &io::Error) -> bool {
     use io::ErrorKind::{OutOfMemory, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(error.kind(), OutOfMemory | PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
@@ -259,14 +229,14 @@ fn is_lack(error: &io::Error) -> bool {
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::QuotaExceeded | io::ErrorKind::StorageFull => {
-            "make room on the disk, for it is read by way of a copy"
+            "make room on the disk, because it is read from a copy"
         }
         _ if lacks_descriptors(error) => "raise the limit of open files",
-        _ => "mend that",
+        _ => "fix that",
     }
 }
 
-/// Does `work` until it is not for a lack of descriptors that it fails. It must leave nothing behind that is in its own way.
+/// Retries `work` while it fails for lack of descriptors. It must leave nothing behind that is in its own way.
 pub(crate) async fn with_descriptors<T, F>(mut work: impl FnMut() -> F) -> io::Result<T>
 where
     F: Future<Output = io::Result<T>>,
@@ -275,31 +245,35 @@ where
         match work().await {
             Err(error) if lacks_descriptors(&error) => {
                 tracing::warn!(%error, "a snapshot waits for descriptors");
-                sleep(AGAIN).await;
+                sleep(RETRY).await;
             }
             result => return result,
         }
     }
 }
 
-/// Does `work` on a thread of its own that gives way to others. A panic in it is an error.
-#[expect(clippy::disallowed_methods, reason = "the one place that starts threads")]
+/// Runs `work` on a thread of its own.
 pub(crate) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
+    run_on(&System, work).await
+}
+
+/// Runs `work` on a thread of `disk` with low priority. A panic in it is an error.
+async fn run_on<T: Send + 'static>(
+    disk: &(impl Disk + ?Sized),
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     let (done, result) = oneshot::channel();
-    let work = move || {
-        // Without it the work is done as well.
-        let _ = rustix::process::setpriority_process(None, NICE);
-        // Whoever waited may have gone.
-        drop(done.send(work()));
-    };
-    thread::Builder::new().name("snapshots".to_owned()).spawn(work)?;
+    // The caller may have gone.
+    disk.spawn("snapshots", NICE, Box::new(move || drop(done.send(work()))))?;
     result.await.unwrap_or_else(|_| Err(io::Error::other("reading or writing a snapshot panicked")))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use ringfence_lease::Command;
     use ringfence_wire::Revision;
     use tempfile::TempDir;
@@ -327,15 +301,14 @@ mod tests {
     }
 
     fn names(generations: &Generations) -> Vec<String> {
-        let entries = fs::read_dir(&generations.path).unwrap();
-        let mut names: Vec<_> =
-            entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        let mut names = generations.store.list().unwrap();
         names.sort();
         names
     }
 
     fn damage(generations: &Generations, index: u64) {
-        fs::write(generations.path_of(index).join("db"), b"nothing that sled has written").unwrap();
+        fs::write(generations.store.path(&name_of(index)).join("db"), b"nothing that sled has written")
+            .unwrap();
     }
 
     #[tokio::test]
@@ -346,7 +319,7 @@ mod tests {
         for index in [3, 5, 9] {
             take(&generations, index, true).await;
         }
-        assert_eq!(indexes(&generations.path).unwrap(), [9, 5]);
+        assert_eq!(indexes(&*generations.store).unwrap(), [9, 5]);
         // One that was being made while a newer one was installed.
         take(&generations, 7, true).await;
         assert_eq!(names(&generations).len(), 2, "{:?}", names(&generations));
@@ -366,7 +339,7 @@ mod tests {
         let generations = open(&dir);
         take(&generations, 3, true).await;
         take(&generations, 5, false).await;
-        assert_eq!(indexes(&generations.path).unwrap(), [5]);
+        assert_eq!(indexes(&*generations.store).unwrap(), [5]);
     }
 
     #[tokio::test]
@@ -381,20 +354,8 @@ mod tests {
         assert_eq!(meta, state(3).0);
         // The log is replayed to the same entry, and a snapshot is taken there once more.
         take(&generations, 5, true).await;
-        assert_eq!(indexes(&generations.path).unwrap(), [5, 3]);
+        assert_eq!(indexes(&*generations.store).unwrap(), [5, 3]);
         assert_eq!(generations.load(None).await.unwrap().unwrap().1, state(5).0);
-    }
-
-    #[tokio::test]
-    async fn one_that_sled_does_not_let_go_of_is_read_back_by_way_of_a_copy() {
-        let dir = TempDir::new().unwrap();
-        let generations = open(&dir);
-        let (meta, table) = state(3);
-        let made = generations.write(meta, table.freeze()).await.unwrap();
-        let held = made.read_back().unwrap();
-        let read = restore(&mut made.read_back().unwrap()).unwrap();
-        assert_eq!(read.snapshot(), table.snapshot());
-        drop(held);
     }
 
     #[tokio::test]
@@ -402,7 +363,7 @@ mod tests {
         let dir = TempDir::new().unwrap();
         let generations = open(&dir);
         take(&generations, 3, true).await;
-        let path = generations.path_of(3).join("db");
+        let path = generations.store.path(&name_of(3)).join("db");
         let whole = fs::read(&path).unwrap();
         let written = whole.iter().rposition(|byte| *byte != 0).unwrap();
         let (mut same, mut refused) = (0, 0);
@@ -452,8 +413,8 @@ mod tests {
         assert_eq!(names(&generations).len(), 2);
         drop(made);
         assert_eq!(names(&generations).len(), 1);
-        fs::create_dir(generations.path.join("new-1-1")).unwrap();
-        fs::create_dir(generations.path.join("reading-1-2")).unwrap();
+        fs::create_dir(generations.store.path("new-1-1")).unwrap();
+        fs::create_dir(generations.store.path("reading-1-2")).unwrap();
         let generations = open_again(&dir, generations).await;
         assert_eq!(names(&generations), ["00000000000000000003"]);
     }

@@ -3,7 +3,7 @@
 use crate::frame;
 use crate::sector::{self, BODY, HEAD, Place, SECTOR, Sector};
 
-/// A flush being filled, then sealed and written. Kept and reused from flush to flush.
+/// A flush being filled, then sealed and written. Reused from flush to flush.
 #[derive(Default)]
 pub(crate) struct FlushBuffer {
     sectors: Vec<Sector>,
@@ -34,7 +34,7 @@ impl FlushBuffer {
         self.len() + more * SECTOR
     }
 
-    /// Numbers and checks every sector, and gives the bytes to write.
+    /// Numbers and checksums every sector, and returns the bytes to write.
     pub(crate) fn seal(&mut self, flush: u64, seed: u32) -> &[u8] {
         let count = u32::try_from(self.sectors.len()).expect("a flush is far below 2^32 sectors");
         for (index, sector) in (0..).zip(&mut self.sectors) {
@@ -44,7 +44,7 @@ impl FlushBuffer {
         self.sectors.as_flattened()
     }
 
-    /// Empties it, and gives back the memory of an unusually large flush.
+    /// Empties it, and frees the memory of an unusually large flush.
     pub(crate) fn clear(&mut self, keep_bytes: usize) {
         self.sectors.clear();
         self.used = 0;
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_with_one_more_frame_is_known_before() {
+    fn len_with_predicts_the_size() {
         let mut buffer = FlushBuffer::default();
         for payload in (0..1_500).step_by(7).chain([475, 475, 475, 461]) {
             let expected = buffer.len_with(payload);

@@ -1,15 +1,15 @@
 //! A frame: one record in the byte stream that the sectors of a flush carry.
 //!
 //! `length u32 | kind u16 | sequence u64 | payload`. Kinds up to 255 are the owner's; those above are notes
-//! of the log to itself. A note takes no sequence number: it carries that of the next record.
+//! of the log itself. A note takes no sequence number: it carries that of the next record.
 
 use crate::sector::{u16_at, u32_at, u64_at};
 
 /// Bytes before the payload.
 pub(crate) const FRAME_HEAD: usize = 14;
-/// The segments before the sequence in the payload may be gone.
+/// The segments before the sequence in the payload may be missing.
 pub(crate) const NOTE_FORGOTTEN: u16 = 256;
-/// The log goes on in the next segment. Always alone in the last flush of its segment.
+/// The log continues in the next segment. Always alone in the last flush of its segment.
 pub(crate) const NOTE_ROLLED: u16 = 257;
 
 /// A frame, its payload still in the stream.
@@ -19,7 +19,7 @@ pub(crate) struct Frame<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// The bytes that stand before a payload.
+/// The bytes before a payload.
 pub(crate) fn head(kind: u16, sequence: u64, length: usize) -> [u8; FRAME_HEAD] {
     let length = u32::try_from(length).expect("payloads are limited to MAX_PAYLOAD");
     let mut head = [0; FRAME_HEAD];

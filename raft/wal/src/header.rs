@@ -1,8 +1,8 @@
 //! The first sector of a segment.
 //!
 //! `crc u32 | magic 8 B | version u16 | group u32 | log u64 | first flush u64 | first sequence u64 |
-//! step u32 | zeros | A5`. Checksum and end mark stand where they stand in every sector, and will in every
-//! version, so that an unknown version can be told from a flipped bit.
+//! step u32 | zeros | A5`. Checksum and end mark are where every sector has them, in every version, to distinguish
+//! an unknown version from a flipped bit.
 
 use crate::sector::{self, SECTOR, Sector, u16_at, u32_at, u64_at};
 
@@ -12,21 +12,21 @@ const MAGIC: &[u8; 8] = b"ringfwal";
 /// Room for several logs in one process; there is one so far.
 const GROUP: u32 = 0;
 
-/// What a segment says of itself.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Random number of the log: tells its segments from those of another.
+    /// Random number of the log, to distinguish its segments from those of another.
     pub(crate) log: u64,
     /// No flush of the segment has a number below this.
     pub(crate) first_flush: u64,
     /// Sequence of its first record; also its name.
     pub(crate) first_sequence: u64,
-    /// The file grows by this many bytes, zeroed and synced before they are used: so it can never be
-    /// shorter than its contents rounded up to the step.
+    /// The file grows by this many bytes, zeroed and synced before use: it can never be shorter than its contents
+    /// rounded up to the step.
     pub(crate) step: u32,
 }
 
-/// Why a header was not accepted.
+/// Why a header is refused.
 pub(crate) enum Refused {
     Damaged(String),
     Version(u16),
@@ -75,18 +75,13 @@ impl Header {
         Ok(header)
     }
 
-    /// Where the checksums of the log's sectors start from.
+    /// The seed of the checksums of the log's sectors.
     pub(crate) fn seed(&self) -> u32 {
-        seed(self.log)
+        crc32c::crc32c(&self.log.to_le_bytes())
     }
 
     /// The least length of a file that was used up to `end`.
     pub(crate) fn least_length(&self, end: u64) -> u64 {
         end.next_multiple_of(u64::from(self.step))
     }
-}
-
-/// Where the checksums of a log's sectors start from.
-pub(crate) fn seed(log: u64) -> u32 {
-    crc32c::crc32c(&log.to_le_bytes())
 }

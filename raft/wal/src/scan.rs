@@ -1,12 +1,12 @@
-//! Reading one segment: which flushes it holds, and where they end.
+//! Reading one segment: its flushes, and where they end.
 //!
-//! This is where a torn tail is told from damage; the head of the crate says by which rule.
+//! This distinguishes a torn tail from damage, by the rule at the head of the crate.
 
 use crate::frame::{self, Frame};
 use crate::header::Header;
 use crate::sector::{HEAD, Judged, Place, SECTOR, Sector, judge};
 
-/// Where the flushes of a segment end, and what lies behind them. Positions are in sectors.
+/// Where the flushes of a segment end, and what is behind them. Positions are in sectors.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     /// Start of the last whole flush; `end` if there is none.
@@ -19,12 +19,13 @@ pub(crate) struct Extent {
     pub(crate) remains: usize,
 }
 
-/// Something that cannot be: offset in bytes, and a sentence.
+/// What is wrong: offset in bytes, and a sentence.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Damage(pub(crate) u64, pub(crate) String);
 
-/// Walks over the flushes of a segment. `sectors` is the whole file, `above` the number of the last flush
-/// before it. Every whole flush is given to `visit`: the position of its first sector, and its frames.
+/// Scans the flushes of a segment. `sectors` is the whole file, `above` the number of the last flush before it.
+/// Calls `visit` with each frame of a whole flush, and the position of its first sector. Returns the number of the last
+/// flush, whole or torn, too.
 pub(crate) fn scan(
     sectors: &[Sector],
     header: &Header,
@@ -70,7 +71,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Looks at the flush that starts at `start`, whose number must be above `above`.
+    /// The flush that starts at `start`, whose number must be above `above`.
     fn flush_at(&self, start: usize, above: u64) -> Result<Next, Damage> {
         let Some((found_at, place)) = self.first_whole(start)? else {
             return Ok(Next::Torn { torn: None, remains: self.remains(start) });

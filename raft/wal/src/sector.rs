@@ -4,8 +4,8 @@
 //! 0    4            12       16       20     22                       511 512
 //! | crc | flush u64  | index  | count  | used | body: `used` of 489 B … | A5 |
 //! ```
-//! The checksum covers every byte behind it and starts from a seed that is the log's own, so that a block
-//! left on the disk by another log is never taken for one of this.
+//! The checksum covers every byte behind it and starts from the log's own seed, so that a block which another
+//! log left on the disk never passes for one of this.
 
 /// The unit a disk writes whole or not at all.
 pub(crate) const SECTOR: usize = 512;
@@ -31,10 +31,10 @@ pub(crate) struct Place {
     pub(crate) count: u32,
 }
 
-/// What a sector read from a segment is.
+/// The state of a sector that was read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Judged {
-    /// Written, and as it was written; with the bytes of its body that are used.
+    /// As it was written; with the number of bytes used of its body.
     Whole(Place, usize),
     /// Never written to its end.
     Unwritten,
@@ -58,7 +58,7 @@ pub(crate) fn judge(sector: &Sector, seed: u32) -> Judged {
     if place.index < place.count && fits { Judged::Whole(place, used) } else { Judged::Damaged }
 }
 
-/// Completes a sector whose body is filled in.
+/// Completes a sector whose body is filled.
 pub(crate) fn seal_as(sector: &mut Sector, place: Place, used: usize, seed: u32) {
     debug_assert!(used <= BODY);
     sector[4..12].copy_from_slice(&place.flush.to_le_bytes());

@@ -20,7 +20,7 @@ async fn starting(
 ) -> (Arc<Server<NodeService>>, String) {
     let (dir, identity) = DataDir::open(&dir.path().join(id.to_string()), id).unwrap();
     let (dir, identity) = (Arc::new(dir), Identity { cluster, ..identity });
-    let mut log = LogStore::open(&dir.path.join("log"), ringfence_wal::Options::default()).unwrap();
+    let mut log = LogStore::open(&dir, ringfence_wal::Options::default()).unwrap();
     if has_voted {
         let leader_id = openraft::vote::RaftLeaderId::new(1, 1);
         log.save_vote(&Vote { leader_id, committed: true }).await.unwrap();

@@ -1,41 +1,27 @@
-//! One snapshot on disk: a sled database of its own, written once and never changed.
+//! One snapshot: the bytes of a table in pieces, and a head that describes them.
 //!
 //! ```text
 //! key "head"          format, length and BLAKE3 of the table's bytes, last log id, membership, checksum of all this
 //! key 0, 1, 2 …       the table's bytes in chunks of 4 KiB
 //! ```
-//! sled leaves it to the system when its files reach the disk, so every file and folder is synced here before the
-//! generation counts. Opening a sled database changes its files, and syncs them; so what counts is read by way of a copy,
-//! which is removed again. What was just written is read back in its place: a whole copy, synced at once, holds up the log.
 
-use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::consensus::{Consensus, SnapshotMeta};
 use crate::storage::record::{RecordError, put_meta, read_meta};
+use crate::storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, damaged};
 
-/// What the names of folders begin with that are not whole yet, and of copies.
+/// Prefix of the names of snapshots that are not published.
 pub(super) const NEW: &str = "new-";
-pub(super) const READING: &str = "reading-";
 
 const FORMAT: u16 = 2;
 const HEAD: &[u8] = b"head";
 /// The size of a chunk in bytes: sled keeps larger values in files of their own.
 const CHUNK: usize = 4 << 10;
-/// How many chunks go to sled at once.
-const BATCH: usize = 64;
-/// What sled may keep in memory, in bytes. Everything is written, and read, once and in order.
-const CACHE: u64 = 8 << 20;
-/// How long it is looked, and how often, whether sled has let go of a database.
-const LET_GO: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_millis(1);
 
 /// openraft's snapshot.
 pub(crate) type Snapshot = openraft::alias::SnapshotOf<Consensus, Arc<Generation>>;
@@ -50,17 +36,35 @@ pub(crate) struct Head {
     pub(crate) hash: [u8; 32],
 }
 
-/// A whole snapshot on disk. One that is dropped before it was published is removed.
+/// A snapshot under its name. Dropped before it is published, it is removed.
 #[derive(Debug)]
-pub(crate) struct Generation {
-    path: PathBuf,
-    head: Head,
+struct Stored {
+    store: Arc<dyn SnapshotStore>,
+    name: String,
     is_published: AtomicBool,
 }
 
+impl Drop for Stored {
+    fn drop(&mut self) {
+        if !*self.is_published.get_mut()
+            && let Err(error) = self.store.remove(&self.name)
+        {
+            let path = self.store.path(&self.name);
+            tracing::warn!(path = %path.display(), %error, "an unfinished snapshot cannot be removed");
+        }
+    }
+}
+
+/// A whole snapshot on disk. Dropped before it is published, it is removed.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    stored: Stored,
+    head: Head,
+}
+
 impl Generation {
-    pub(super) fn published(path: PathBuf, head: Head) -> Self {
-        Self { path, head, is_published: AtomicBool::new(true) }
+    pub(super) fn published(store: Arc<dyn SnapshotStore>, name: String, head: Head) -> Self {
+        Self { stored: Stored { store, name, is_published: AtomicBool::new(true) }, head }
     }
 
     pub(crate) fn head(&self) -> &Head {
@@ -69,25 +73,7 @@ impl Generation {
 
     /// To read it with. It may be replaced meanwhile.
     pub(crate) fn reader(&self) -> io::Result<Reader> {
-        let beside = self.path.parent().unwrap_or(Path::new("."));
-        Reader::open(&self.path, beside)
-    }
-
-    /// To read with what was just written, in its place. sled lets go of a database a moment after it was closed; where that
-    /// takes long, or something is wrong, a copy tells.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "on a thread of its own: how long sled's takes, which nothing simulates"
-    )]
-    pub(super) fn read_back(&self) -> io::Result<Reader> {
-        let closed = Instant::now();
-        while closed.elapsed() < LET_GO {
-            if let Ok(db) = open(&self.path, false) {
-                return Reader::of(db, None);
-            }
-            thread::sleep(LOOK);
-        }
-        self.reader()
+        Reader::open(&*self.stored.store, &self.stored.name)
     }
 
     /// The last entry that it covers.
@@ -95,69 +81,33 @@ impl Generation {
         self.head.meta.last_log_id.map(|id| id.index())
     }
 
-    /// Gives it its final place. The folder above is to be synced then.
-    pub(super) fn publish(&self, path: PathBuf) -> io::Result<Self> {
-        fs::rename(&self.path, &path)?;
-        self.is_published.store(true, Ordering::Relaxed);
-        Ok(Self::published(path, self.head.clone()))
-    }
-}
-
-impl Drop for Generation {
-    fn drop(&mut self) {
-        if !*self.is_published.get_mut() {
-            remove(&self.path);
-        }
-    }
-}
-
-/// A folder that is removed when this is dropped.
-#[derive(Debug)]
-struct Scratch(PathBuf);
-
-impl Scratch {
-    /// A path in the folder `parent` that nothing else uses.
-    fn new(parent: &Path, name: &str) -> Self {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        Self(parent.join(format!("{name}{}-{}", std::process::id(), NUMBERS.fetch_add(1, Ordering::Relaxed))))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        remove(&self.0);
-    }
-}
-
-fn remove(path: &Path) {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "a folder of a snapshot cannot be removed");
-        }
-        _ => {}
+    /// Gives it its final name in `store`; when this returns, that is on disk.
+    pub(super) fn publish(&self, store: &Arc<dyn SnapshotStore>, name: String) -> io::Result<Self> {
+        store.rename(&self.stored.store.path(&self.stored.name), &name)?;
+        self.stored.is_published.store(true, Ordering::Relaxed);
+        Ok(Self::published(Arc::clone(store), name, self.head.clone()))
     }
 }
 
 /// Writes a generation: the table's bytes go in by [`Write`].
 pub(crate) struct Writer {
-    // Dropped, and so closed, before its folder is removed.
-    db: sled::Db,
-    folder: Scratch,
+    // Dropped, and so closed, before it is removed.
+    snapshot: Box<dyn SnapshotWriter>,
+    stored: Stored,
     chunk: Vec<u8>,
     chunks: u32,
-    batch: sled::Batch,
     bytes: u64,
     hash: blake3::Hasher,
 }
 
 impl Writer {
-    /// In a new folder in `parent`.
-    pub(super) fn create(parent: &Path) -> io::Result<Self> {
-        let folder = Scratch::new(parent, NEW);
-        let db = open(&folder.0, true)?;
-        let chunk = Vec::with_capacity(CHUNK);
-        let (batch, hash) = (sled::Batch::default(), blake3::Hasher::new());
-        Ok(Self { db, folder, chunk, chunks: 0, batch, bytes: 0, hash })
+    pub(super) fn create(store: Arc<dyn SnapshotStore>) -> io::Result<Self> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let name = format!("{NEW}{}-{}", std::process::id(), NUMBERS.fetch_add(1, Ordering::Relaxed));
+        let stored = Stored { store, name, is_published: AtomicBool::new(false) };
+        let snapshot = stored.store.create(&stored.name)?;
+        let (chunk, hash) = (Vec::with_capacity(CHUNK), blake3::Hasher::new());
+        Ok(Self { snapshot, stored, chunk, chunks: 0, bytes: 0, hash })
     }
 
     /// How many bytes of the table went in.
@@ -167,35 +117,28 @@ impl Writer {
 
     /// When this returns, everything is on disk, and was read back.
     pub(crate) fn finish(mut self, meta: SnapshotMeta) -> io::Result<Generation> {
-        self.put_chunk();
+        self.put_chunk()?;
         let head = Head { meta, bytes: self.bytes, hash: self.hash.finalize().into() };
-        self.batch.insert(HEAD, head.encode());
-        self.db.apply_batch(self.batch)?;
-        self.db.flush()?;
-        drop(self.db);
-        let path = std::mem::take(&mut self.folder.0);
-        // From here on the generation answers for its folder.
-        let made = Generation { path, head, is_published: AtomicBool::new(false) };
-        let mut reader = made.read_back()?;
-        if reader.head != made.head {
-            return Err(damaged("it does not read back as it was written"));
-        }
-        io::copy(&mut reader, &mut io::sink())?;
-        // Opening it may have changed something.
-        reader.db.flush()?;
-        drop(reader);
-        sync_all(&made.path)?;
-        Ok(made)
+        self.snapshot.put(HEAD, &head.encode())?;
+        self.snapshot.finish(&mut |snapshot| {
+            let mut reader = Reader::new(snapshot)?;
+            if reader.head != head {
+                return Err(damaged("it does not read back as it was written"));
+            }
+            io::copy(&mut reader, &mut io::sink()).map(drop)
+        })?;
+        Ok(Generation { stored: self.stored, head })
     }
 
-    fn put_chunk(&mut self) {
+    fn put_chunk(&mut self) -> io::Result<()> {
         if !self.chunk.is_empty() {
             // Small pieces would not be hashed several at a time.
             self.hash.update(&self.chunk);
-            self.batch.insert(&self.chunks.to_be_bytes(), self.chunk.as_slice());
+            self.snapshot.put(&self.chunks.to_be_bytes(), &self.chunk)?;
             self.chunks += 1;
             self.chunk.clear();
         }
+        Ok(())
     }
 }
 
@@ -205,10 +148,7 @@ impl Write for Writer {
         self.chunk.extend_from_slice(&bytes[..taken]);
         self.bytes += taken as u64;
         if self.chunk.len() == CHUNK {
-            self.put_chunk();
-            if (self.chunks as usize).is_multiple_of(BATCH) {
-                self.db.apply_batch(std::mem::take(&mut self.batch))?;
-            }
+            self.put_chunk()?;
         }
         Ok(taken)
     }
@@ -218,11 +158,9 @@ impl Write for Writer {
     }
 }
 
-/// Reads the table's bytes, and has them checked when it comes to their end.
+/// Reads the table's bytes, and checks them when it comes to their end.
 pub(crate) struct Reader {
-    // Dropped, and so closed, before its folder is removed.
-    db: sled::Db,
-    _folder: Option<Scratch>,
+    snapshot: Box<dyn SnapshotReader>,
     head: Head,
     chunk: Bytes,
     chunks: u32,
@@ -231,26 +169,14 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// The generation at `path`, by way of a copy in the folder `copies`.
-    pub(crate) fn open(path: &Path, copies: &Path) -> io::Result<Self> {
-        let folder = Scratch::new(copies, READING);
-        copy_all(path, &folder.0)?;
-        Self::of(open(&folder.0, false)?, Some(folder))
+    pub(crate) fn open(store: &dyn SnapshotStore, name: &str) -> io::Result<Self> {
+        Self::new(store.open(name)?)
     }
 
-    /// Of this database, in this folder if it is to be removed in the end.
-    fn of(db: sled::Db, folder: Option<Scratch>) -> io::Result<Self> {
-        let head = db.get(HEAD).map_err(of_sled)?.ok_or_else(|| damaged("it has no head"))?;
-        let head = Head::decode(&head)?;
-        Ok(Self {
-            db,
-            _folder: folder,
-            head,
-            chunk: Bytes::new(),
-            chunks: 0,
-            bytes: 0,
-            hash: blake3::Hasher::new(),
-        })
+    fn new(snapshot: Box<dyn SnapshotReader>) -> io::Result<Self> {
+        let head = snapshot.get(HEAD)?.ok_or_else(|| damaged("it has no head"))?;
+        let (head, hash) = (Head::decode(&head)?, blake3::Hasher::new());
+        Ok(Self { snapshot, head, chunk: Bytes::new(), chunks: 0, bytes: 0, hash })
     }
 
     pub(crate) fn head(&self) -> &Head {
@@ -262,7 +188,7 @@ impl Reader {
             let is_right = self.hash.finalize() == self.head.hash;
             return if is_right { Ok(()) } else { Err(damaged("its checksum is wrong")) };
         }
-        let chunk = self.db.get(self.chunks.to_be_bytes()).map_err(of_sled)?;
+        let chunk = self.snapshot.get(&self.chunks.to_be_bytes())?;
         let chunk = chunk.ok_or_else(|| damaged("a part of it is missing"))?;
         self.chunks += 1;
         self.bytes += chunk.len() as u64;
@@ -270,7 +196,7 @@ impl Reader {
             return Err(damaged("it is longer than it says"));
         }
         self.hash.update(&chunk);
-        self.chunk = Bytes::copy_from_slice(&chunk);
+        self.chunk = chunk.into();
         Ok(())
     }
 }
@@ -324,47 +250,4 @@ impl Head {
             read_meta(&mut bytes).map_err(|error: RecordError| damaged(&format!("its head: {error}")))?;
         Ok(Self { meta, bytes: len, hash })
     }
-}
-
-fn damaged(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the snapshot is damaged: {what}"))
-}
-
-fn open(path: &Path, create_new: bool) -> io::Result<sled::Db> {
-    let config = sled::Config::new().path(path).create_new(create_new).cache_capacity(CACHE);
-    config.flush_every_ms(None).open().map_err(of_sled)
-}
-
-fn of_sled(error: sled::Error) -> io::Error {
-    match error {
-        sled::Error::Corruption { .. } => damaged(&error.to_string()),
-        other => other.into(),
-    }
-}
-
-fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let to = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_all(&entry.path(), &to)?;
-        } else {
-            fs::copy(entry.path(), &to)?;
-        }
-    }
-    Ok(())
-}
-
-/// Syncs all files in the folder, and the folder.
-fn sync_all(path: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            sync_all(&entry.path())?;
-        } else {
-            File::open(entry.path())?.sync_all()?;
-        }
-    }
-    File::open(path)?.sync_all()
 }

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fs::TryLockError;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
@@ -251,7 +252,8 @@ impl Disk for MemoryDisk {
             }
             (None, _) => return Err(ErrorKind::NotFound.into()),
         };
-        Ok(Box::new(Opened { disk: self.clone(), file, is_direct: mode == Mode::Direct }))
+        let (disk, is_direct) = (self.clone(), mode == Mode::Direct);
+        Ok(Box::new(Opened { disk, file, is_direct, is_locked: AtomicBool::new(false) }))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
@@ -304,6 +306,15 @@ struct Opened {
     disk: MemoryDisk,
     file: usize,
     is_direct: bool,
+    is_locked: AtomicBool,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if *self.is_locked.get_mut() {
+            self.disk.lock().locked.remove(&self.file);
+        }
+    }
 }
 
 impl File for Opened {
@@ -336,7 +347,11 @@ impl File for Opened {
     }
 
     fn try_lock(&self) -> Result<(), TryLockError> {
-        if self.disk.lock().locked.insert(self.file) { Ok(()) } else { Err(TryLockError::WouldBlock) }
+        if !self.disk.lock().locked.insert(self.file) {
+            return Err(TryLockError::WouldBlock);
+        }
+        self.is_locked.store(true, Relaxed);
+        Ok(())
     }
 }
 

@@ -1,0 +1,393 @@
+//! Power cuts at every disk operation of a node's storage: identity, log and snapshots together.
+//!
+//! Everything runs on a disk in memory and on this thread, the flusher step by step.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Debug;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+
+use futures_util::stream;
+use openraft::storage::{IOFlushed, RaftLogStorage, RaftStateMachine};
+use openraft::vote::RaftLeaderId;
+use openraft::{EntryPayload, RaftLogReader, RaftSnapshotBuilder, StorageHelper};
+use ringfence_wal::Options;
+use ringfence_wal::disk::{Disk, File, Flush, Mode};
+use uuid::Uuid;
+
+use crate::applied::state_machine::StateMachine;
+use crate::applied::table::Applied;
+use crate::consensus::{Entry, Vote, log_id};
+use crate::storage::identity::{DataDir, DirError};
+use crate::storage::log_store::LogStore;
+use crate::storage::snapshots::Generations;
+use crate::storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage};
+
+#[path = "../../wal/tests/log/memory_disk.rs"]
+#[expect(dead_code, reason = "the tests of the log use all of it")]
+mod memory_disk;
+
+use memory_disk::{Fault, MemoryDisk, Operation};
+
+const DIR: &str = "/data";
+/// How a power cut ends: with nothing that was not synced, with all of it, or with parts.
+const OUTCOMES: std::ops::Range<u64> = 0..4;
+
+type Values = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A disk, and snapshots that are on disk at once.
+#[derive(Clone, Debug, Default)]
+struct MemoryStorage {
+    disk: MemoryDisk,
+    snapshots: MemorySnapshots,
+}
+
+/// Clones share the snapshots.
+#[derive(Clone, Debug, Default)]
+struct MemorySnapshots(Arc<Mutex<BTreeMap<String, Values>>>);
+
+struct MemoryWriter {
+    snapshots: MemorySnapshots,
+    name: String,
+}
+
+struct MemoryReader(Values);
+
+impl MemoryStorage {
+    fn after_power_cut(&self, outcome: u64) -> Self {
+        let snapshots = self.snapshots.0.lock().unwrap().clone();
+        let disk = self.disk.after_power_cut(outcome);
+        Self { disk, snapshots: MemorySnapshots(Arc::new(Mutex::new(snapshots))) }
+    }
+}
+
+impl Disk for MemoryStorage {
+    fn open(&self, path: &Path, mode: Mode) -> io::Result<Box<dyn File>> {
+        self.disk.open(path, mode)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        self.disk.list(dir)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.create_dir(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.disk.exists(path)
+    }
+
+    fn spawn(&self, name: &'static str, nice: i32, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        self.disk.spawn(name, nice, work)
+    }
+
+    fn start(&self, flusher: Box<dyn Flush>) -> io::Result<Option<JoinHandle<io::Result<()>>>> {
+        self.disk.start(flusher)
+    }
+}
+
+impl Storage for MemoryStorage {
+    fn snapshots(&self, _: &Path) -> io::Result<Arc<dyn SnapshotStore>> {
+        Ok(Arc::new(self.snapshots.clone()))
+    }
+}
+
+impl SnapshotStore for MemorySnapshots {
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(self.0.lock().unwrap().keys().cloned().collect())
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn SnapshotWriter>> {
+        self.0.lock().unwrap().insert(name.to_owned(), Values::new());
+        Ok(Box::new(MemoryWriter { snapshots: self.clone(), name: name.to_owned() }))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn SnapshotReader>> {
+        let values = self.0.lock().unwrap().get(name).cloned().ok_or(ErrorKind::NotFound)?;
+        Ok(Box::new(MemoryReader(values)))
+    }
+
+    fn rename(&self, from: &Path, to: &str) -> io::Result<()> {
+        let mut snapshots = self.0.lock().unwrap();
+        let values = snapshots.remove(from.to_str().unwrap()).ok_or(ErrorKind::NotFound)?;
+        snapshots.insert(to.to_owned(), values);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.lock().unwrap().remove(name);
+        Ok(())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        PathBuf::from(name)
+    }
+}
+
+impl SnapshotWriter for MemoryWriter {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        let mut snapshots = self.snapshots.0.lock().unwrap();
+        snapshots.get_mut(&self.name).ok_or(ErrorKind::NotFound)?.insert(key.to_vec(), value.to_vec());
+        Ok(())
+    }
+
+    fn finish(
+        self: Box<Self>,
+        check: &mut dyn FnMut(Box<dyn SnapshotReader>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        check(self.snapshots.open(&self.name)?)
+    }
+}
+
+impl SnapshotReader for MemoryReader {
+    fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.0.get(key).cloned())
+    }
+}
+
+/// The votes and entries that a node was given; a purge changes nothing here.
+#[derive(Clone, Default)]
+struct Model {
+    vote: u64,
+    /// The term of the entry at each index.
+    terms: Vec<u64>,
+}
+
+/// A running node's storage.
+struct Node {
+    storage: MemoryStorage,
+    log: LogStore,
+    machine: StateMachine,
+    generations: Arc<Generations>,
+}
+
+impl Node {
+    fn start(storage: &MemoryStorage) -> Result<Self, String> {
+        let dir = DataDir::open_on(Arc::new(storage.clone()), Path::new(DIR), 1, || Uuid::from_u128(7));
+        let (dir, identity) = dir.map_err(|error| match error {
+            DirError::Io { .. } => error.to_string(),
+            _ => panic!("{error}"),
+        })?;
+        assert_eq!((identity.node_id, identity.incarnation), (1, Uuid::from_u128(7)));
+        let options = Options { segment_bytes: 8 << 10, step_bytes: 4 << 10, ..Options::default() };
+        let log = LogStore::open(&dir, options).map_err(|error| error.to_string())?;
+        let generations = Arc::new(Generations::open(Arc::new(dir)).unwrap());
+        let applied = Applied::new();
+        let loaded = drive(storage, generations.load(log.purged())).map_err(|error| error.to_string())?;
+        if let Some((table, meta)) = loaded {
+            log.start_from(meta.last_log_id.unwrap(), 0);
+            applied.replace(table, &meta);
+        }
+        let machine = StateMachine::new(applied, log.clone(), Arc::clone(&generations));
+        Ok(Self { storage: storage.clone(), log, machine, generations })
+    }
+}
+
+/// Polls `work`, and flushes the log whenever it waits.
+fn drive<T>(storage: &MemoryStorage, work: impl Future<Output = T>) -> T {
+    let mut work = Box::pin(work);
+    loop {
+        if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return done;
+        }
+        assert!(storage.disk.flush(), "it waits, though nothing is to be flushed");
+    }
+}
+
+/// A node's life, and what it knows to be on disk.
+#[derive(Default)]
+struct Life {
+    /// The state after each write, in the order of the writes.
+    states: Vec<Model>,
+    /// How many writes were acknowledged.
+    acknowledged: usize,
+    /// The last entry of the newest snapshot that was published.
+    snapshot: Option<u64>,
+}
+
+impl Life {
+    fn state(&self) -> Model {
+        self.states.last().cloned().unwrap_or_default()
+    }
+
+    fn vote(&mut self, node: &mut Node, term: u64) -> io::Result<()> {
+        self.states.push(Model { vote: term, ..self.state() });
+        let vote = Vote { leader_id: RaftLeaderId::new(term, 1), committed: true };
+        drive(&node.storage, node.log.save_vote(&vote))?;
+        self.acknowledged = self.states.len();
+        Ok(())
+    }
+
+    fn append(&mut self, node: &mut Node, count: usize) -> io::Result<()> {
+        let mut state = self.state();
+        let first = state.terms.len();
+        state.terms.resize(first + count, state.vote);
+        let entries = (first..first + count)
+            .map(|index| Entry { log_id: log_id(state.vote, index as u64), payload: EntryPayload::Blank });
+        let entries: Vec<Entry> = entries.collect();
+        // A crash may leave some of these entries.
+        for left in first + 1..=first + count {
+            self.states.push(Model { terms: state.terms[..left].to_vec(), ..state });
+        }
+        drive(&node.storage, node.log.append(entries, IOFlushed::noop()))
+    }
+
+    fn truncate(&mut self, node: &mut Node, length: usize) -> io::Result<()> {
+        let mut state = self.state();
+        state.terms.truncate(length);
+        let last = log_id(state.terms[length - 1], length as u64 - 1);
+        self.states.push(state);
+        drive(&node.storage, node.log.truncate_after(Some(last)))
+    }
+
+    fn barrier(&mut self, node: &Node) -> io::Result<()> {
+        drive(&node.storage, node.log.barrier())?;
+        self.acknowledged = self.states.len();
+        Ok(())
+    }
+
+    /// Applies the entries up to there, takes a snapshot and truncates the log behind the one before.
+    fn snapshot(&mut self, node: &mut Node, length: usize) -> io::Result<()> {
+        let state = self.state();
+        let first = node.machine_applied();
+        let entries = (first..length).map(|index| {
+            let log_id = log_id(state.terms[index], index as u64);
+            Ok((Entry { log_id, payload: EntryPayload::Blank }, None))
+        });
+        drive(&node.storage, node.machine.apply(stream::iter(entries)))?;
+        let mut builder = drive(&node.storage, node.machine.get_snapshot_builder());
+        let built = drive(&node.storage, builder.build_snapshot())?;
+        self.acknowledged = self.states.len();
+        self.snapshot = Some(length as u64 - 1);
+        if let Some(purged) = node.log.snapshot_taken(built.meta.last_log_id.unwrap(), 0) {
+            drive(&node.storage, node.log.purge(purged))?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, storage: &MemoryStorage) -> Result<(), String> {
+        self.play(storage).map_err(|error| error.to_string())
+    }
+
+    fn play(&mut self, storage: &MemoryStorage) -> io::Result<()> {
+        let mut node = Node::start(storage).map_err(io::Error::other)?;
+        self.vote(&mut node, 1)?;
+        for _ in 0..6 {
+            self.append(&mut node, 3)?;
+            self.barrier(&node)?;
+        }
+        self.snapshot(&mut node, 10)?;
+        self.vote(&mut node, 3)?;
+        // Entries of the old leader give way to those of the new one.
+        self.truncate(&mut node, 15)?;
+        self.append(&mut node, 8)?;
+        self.snapshot(&mut node, 20)?;
+        drop(node);
+        let mut node = Node::start(storage).map_err(io::Error::other)?;
+        for _ in 0..20 {
+            self.append(&mut node, 1)?;
+            self.barrier(&node)?;
+        }
+        self.snapshot(&mut node, 30)?;
+        self.append(&mut node, 1)?;
+        self.barrier(&node)?;
+        self.snapshot(&mut node, 40)?;
+        self.vote(&mut node, 4)?;
+        self.truncate(&mut node, 42)?;
+        self.append(&mut node, 1)?;
+        self.barrier(&node)
+    }
+
+    /// Starts a node on what a power cut left: its state must be one that it had since the last acknowledgement.
+    fn check(&self, storage: &MemoryStorage) -> Result<(), String> {
+        let mut node = Node::start(storage)?;
+        let snapshot = node.generations.newest().and_then(|newest| newest.index());
+        if snapshot < self.snapshot {
+            return Err(format!("snapshot {snapshot:?} is the newest, {:?} was published", self.snapshot));
+        }
+        let vote = drive(storage, node.log.read_vote()).unwrap().map_or(0, |vote| vote.leader_id.term);
+        let entries = drive(storage, node.log.try_get_log_entries(..)).unwrap();
+        let last = drive(storage, node.log.get_log_state()).unwrap().last_log_id;
+        let is_state = |state: &&Model| {
+            let is_entry = |entry: &Entry| {
+                state.terms.get(entry.log_id.index() as usize)
+                    == Some(&entry.log_id.committed_leader_id().term)
+            };
+            state.vote == vote
+                && state.terms.len() as u64 == last.map_or(0, |id| id.index() + 1)
+                && entries.iter().all(is_entry)
+        };
+        let mut states = self.states[self.acknowledged.saturating_sub(1)..].iter();
+        let is_first = self.acknowledged == 0 && vote == 0 && last.is_none();
+        if states.find(is_state).is_none() && !is_first {
+            return Err(format!("vote {vote}, last entry {last:?} after {} writes", self.acknowledged));
+        }
+        // openraft starts from it, too.
+        let mut helper = StorageHelper::new(&mut node.log, &mut node.machine).with_id(1);
+        drive(storage, helper.get_initial_state()).map(drop).map_err(|error| error.to_string())
+    }
+}
+
+impl Node {
+    fn machine_applied(&mut self) -> usize {
+        let (applied, _) = drive(&self.storage, self.machine.applied_state()).unwrap();
+        applied.map_or(0, |id| id.index() as usize + 1)
+    }
+}
+
+fn lived(faults: &[(usize, Fault)]) -> (MemoryStorage, Life, Result<(), String>) {
+    let disk = faults.iter().fold(MemoryDisk::default(), |disk, (at, fault)| disk.fault(*at, *fault));
+    let storage = MemoryStorage { disk, ..MemoryStorage::default() };
+    let mut life = Life::default();
+    let outcome = life.run(&storage);
+    (storage, life, outcome)
+}
+
+#[test]
+fn a_power_cut_at_any_disk_operation_leaves_a_state_that_was_not_yet_superseded() {
+    let (storage, life, outcome) = lived(&[]);
+    outcome.unwrap();
+    assert_eq!(life.acknowledged, life.states.len());
+    let count = storage.disk.operations().len();
+    assert!(
+        storage.disk.operations().contains(&Operation::Remove),
+        "no segment was deleted: nothing was tried"
+    );
+    for cut in 0..=count {
+        let (storage, life, _) = lived(&[(cut, Fault::PowerCut)]);
+        for outcome in OUTCOMES {
+            let left = storage.after_power_cut(outcome);
+            life.check(&left).unwrap_or_else(|error| panic!("operation {cut}, outcome {outcome}: {error}"));
+        }
+    }
+}
+
+/// The test above must be able to fail.
+#[test]
+fn a_sync_that_is_left_out_is_noticed() {
+    let operations = lived(&[]).0.disk.operations();
+    let syncs = (0..operations.len()).filter(|at| operations[*at] == Operation::SyncData);
+    let syncs: Vec<usize> = syncs.collect();
+    let is_noticed = |at: &&usize| {
+        (**at + 1..**at + 4).any(|cut| {
+            let (storage, life, _) = lived(&[(**at, Fault::LeftOut), (cut, Fault::PowerCut)]);
+            OUTCOMES.into_iter().any(|outcome| life.check(&storage.after_power_cut(outcome)).is_err())
+        })
+    };
+    let noticed = syncs.iter().filter(is_noticed).count();
+    // All but those after which nothing was acknowledged, and the notes that the log continues.
+    assert!(noticed * 5 >= syncs.len() * 4, "{noticed} of {}", syncs.len());
+}
