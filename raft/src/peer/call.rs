@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use futures_util::FutureExt;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
@@ -99,13 +100,18 @@ impl Caller {
                 Ok(link) => self.talk(link, first).await,
                 Err(error) => {
                     not_sent(first, &error);
-                    while let Ok(call) = self.calls.try_recv() {
+                    while let Some(call) = self.next_now() {
                         not_sent(call, &error);
                     }
                     failed = Some((Instant::now(), error));
                 }
             }
         }
+    }
+
+    /// The next call, if one is queued. `try_recv` would park this thread while another is in the middle of sending.
+    fn next_now(&mut self) -> Option<(Call, Reply)> {
+        self.calls.recv().now_or_never()?
     }
 
     /// Sends calls and receives answers until the connection breaks.
@@ -116,7 +122,7 @@ impl Caller {
         sent.push(first);
         let error = loop {
             while sent.has_room()
-                && let Ok(call) = self.calls.try_recv()
+                && let Some(call) = self.next_now()
             {
                 sent.push(call);
             }
