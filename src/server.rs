@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use axum::extract::Request;
 use axum::response::Response;
-use ringfence_api::{Arriving, Connections, Threads};
+use ringfence_api::{Connections, RequestBody, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
 use ringfence_raft::{Handle, Node, Settings, Tcp};
 use ringfence_wire::Revision;
@@ -144,7 +144,7 @@ fn serve<A, F>(
     draining: watch::Receiver<bool>,
 ) -> JoinHandle<()>
 where
-    A: Fn(Request<Arriving>, SocketAddr) -> F + Clone + Send + Sync + 'static,
+    A: Fn(Request<RequestBody>, SocketAddr) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Response, Infallible>> + Send + 'static,
 {
     let (door_threads, connections) = (Arc::clone(threads), Arc::clone(connections));

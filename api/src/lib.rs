@@ -1,35 +1,35 @@
-//! The door of Ringfence: HTTP JSON, and the dashboard.
+//! The HTTP JSON API of Ringfence, and its dashboard.
 //!
 //! ```text
-//!  request ─▶ serve ───▶ routes ─▶ door ───────────▶ a handler ────▶ Handle (raft) ─▶ outcome ─▶ answer or problem
-//!             bounds,    asker     head, Host,       parses path,
-//!             draining             ringfence-leader, query and body
-//!                                  measurements,     into wire types
-//!                                  request_log
+//!  request ─▶ serve ──────▶ routes ───────▶ a handler ────▶ Handle (raft) ─▶ outcome ─▶ response or problem
+//!             bounds,       checks head     parses path,
+//!             draining      and Host;       query and body
+//!                           measures, logs  into wire types
 //! ```
-//! A handler is a function from a request to `Result<Response, Failed>`. It parses what it was sent into wire types,
-//! asks the [`Handle`] of the replicated table, and puts the outcome into JSON. It holds no state of its own: whatever
-//! must outlive the connection is in the replicated table.
+//! A handler turns a request into `Result<Response, Failed>`. It parses the request into wire types, calls the [`Handle`] of
+//! the replicated table, and encodes the outcome as JSON. It keeps no state: whatever must outlive the connection is in the
+//! replicated table.
 //!
-//! What this room owes to clients, beyond the shapes:
+//! What this crate guarantees to clients:
 //!
-//! - *Certainly not done* (503) is kept apart from *maybe done* (504). `problems` alone turns refusals into statuses.
-//! - An acquire whose connection closed before its answer is taken back (`take_back`); any answer, a 504 too, ends
-//!   that duty.
-//! - No handler starts a task of its own (all watches have one together). When a connection closes, hyper drops the
-//!   handler, and dropping it stops its retries: a command then either has gone its way already or never will.
-//! - A watch is told every change once and in order, or that it is cut off (`watch`).
-//! - Nothing that a client chose (a key, a lease id, a path) ever becomes the label of a measurement.
-//! - A lease id is its owner's secret: no line of the log has one.
+//! - *Certainly not done* (503) is kept apart from *maybe done* (504). Only `problems` maps refusals to statuses.
+//! - An acquire whose connection closes before the response is abandoned (`routes::abandon`). Any response, a 504 too, ends
+//!   that.
+//! - Handlers spawn no tasks (all watches share one). When a connection closes, hyper drops the handler, and with it its
+//!   retries: a command has been sent by then, or never will be.
+//! - A watch gets every change once and in order, or an event that it is cut off (`watch`).
+//! - No value that a client chose (key, lease id, path) becomes a metric label.
+//! - A lease id is its owner's secret: no log line contains one.
 //!
-//! `GET /openapi.json` describes every route; tests hold the document, the routes and the wire types together. `/` is
-//! the `dashboard`: files in the program, scripts of which use these routes and no others.
+//! `GET /openapi.json` describes every route; tests compare the document, the routes and the wire types. `/` serves the
+//! `dashboard`, whose scripts use only these routes.
 
 mod door;
 mod measure;
 mod problems;
 mod request;
 mod request_log;
+mod response;
 mod routes;
 mod serve;
 mod watch;
@@ -44,36 +44,36 @@ use tokio::sync::watch::Receiver;
 pub use measure::metrics_builder;
 pub use routes::Routes;
 pub use routes::starting::starting;
-pub use serve::{Arriving, Connections, Threads, serve};
+pub use serve::{Connections, RequestBody, Threads, serve};
 
-/// What the door needs besides the table.
+/// What the API needs besides the table.
 #[derive(Clone)]
 pub struct Options {
-    /// Renders what the process measured, for `/metrics`.
+    /// Renders the metrics of the process, for `/metrics`.
     pub metrics: PrometheusHandle,
     /// The connections that the routes are served on.
     pub connections: Arc<Connections>,
-    /// The host names by which requests may reach this node, besides addresses and the members' own. Empty: any name, but
-    /// for what a browser sends.
+    /// Host names that requests may name, besides IP addresses and the members' own names. Empty: any name, except in
+    /// requests from browsers.
     pub hosts: Vec<String>,
-    /// Turns `true` when the process is to stop. From then on `/readyz` says 503 and requests that wait are answered:
-    /// 202 where they keep their place, else 504. Both tell the client to repeat its PUT, which finds the place in the
-    /// queue on any other node.
+    /// Turns `true` when the process is about to stop. Then `/readyz` answers 503 and waiting requests are answered: 202 if
+    /// they keep their place, else 504. Either way the client repeats its PUT at another node, which finds the place in the
+    /// queue.
     pub draining: Receiver<bool>,
-    /// How long the thread that runs Raft has done nothing that it had to. `/livez` tells of it, from another thread.
+    /// How long the Raft thread has been stuck. `/livez` reports it, from another thread.
     pub hangs_for: fn() -> Duration,
-    /// A request that takes so long, beyond what it asked to wait, is logged.
+    /// A request that takes this long, not counting the wait it asked for, is logged.
     pub slow_request: Duration,
-    /// The mirror, where there is one.
+    /// The mirror, if there is one.
     pub mirror: Option<Mirror>,
 }
 
-/// The mirror in Redis, as far as the door needs to know it.
+/// What the API needs to know about the mirror in Redis.
 #[derive(Clone)]
 pub struct Mirror {
-    /// How long the answer to an acquire waits until the fences stand in the mirror; `None`: it does not.
+    /// How long the response to an acquire waits for the mirror to have the fences; `None`: it does not wait.
     pub before_answer: Option<Duration>,
-    /// Tells how this node's mirror does, for `GET /v1/cluster`.
+    /// The state of this node's mirror, for `GET /v1/cluster`.
     pub status: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
 }
 

@@ -1,4 +1,4 @@
-//! What the door measures. Labels are routes, statuses and outcomes: never what a client chose.
+//! Metrics of the API. Labels are routes, statuses and outcomes, never values that a client chose.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,13 +12,13 @@ use ringfence_wire::CutOffReason;
 
 use crate::problems::Failed;
 
-/// The upper ends of the buckets of everything that is measured in seconds: from a batch in memory to the longest wait.
+/// Bucket bounds of all metrics in seconds: from a batch in memory to the longest wait.
 const SECONDS: &[f64] = &[
     0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
     60.0, 120.0,
 ];
 
-/// The outcomes of acquires and renewals that there are, for dashboards to find them before the first of each.
+/// The outcomes of acquires and renewals, registered at start.
 const ACQUIRE_OUTCOMES: &[&str] = &[
     "granted",
     "standing",
@@ -34,60 +34,61 @@ const ACQUIRE_OUTCOMES: &[&str] = &[
 const RENEW_OUTCOMES: &[&str] =
     &["renewed", "not-granted", "lease-gone", "unknown-lease", "unavailable", "indeterminate"];
 
-/// A recorder that knows the buckets of what this program measures, to be installed once by the process, before anything is
-/// measured.
+/// A recorder with the buckets of this program's metrics. The process installs it once, before it measures anything.
 pub fn metrics_builder() -> PrometheusBuilder {
     PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)
         .expect("there is at least one bucket")
 }
 
-/// Shows what is counted from the start, as 0: a rate sees no first count of what was not there before.
-pub(crate) fn begin() {
-    ACQUIRE_OUTCOMES.iter().for_each(|outcome| drop(acquire_total(outcome)));
-    RENEW_OUTCOMES.iter().for_each(|outcome| drop(renew_total(outcome)));
+/// Registers all counters with 0: a rate misses the first count of a metric that did not exist before.
+pub(crate) fn register() {
+    ACQUIRE_OUTCOMES.iter().for_each(|outcome| drop(ACQUIRED.of(outcome)));
+    RENEW_OUTCOMES.iter().for_each(|outcome| drop(RENEWED.of(outcome)));
     LazyLock::force(&RELEASED);
     LazyLock::force(&WAITED);
     CUT_OFF_REASONS.iter().for_each(|reason| drop(watches_cut_off_total(*reason)));
-    CLOSED_REASONS.iter().for_each(|reason| drop(connections_closed_total(*reason)));
+    CLOSE_REASONS.iter().for_each(|reason| drop(connections_closed_total(*reason)));
 }
 
+static ACQUIRED: Outcomes = Outcomes { total: "ringfence_acquire_total", cache: Cache::new() };
+static RENEWED: Outcomes = Outcomes { total: "ringfence_renew_total", cache: Cache::new() };
 static RELEASED: LazyLock<Counter> = LazyLock::new(|| counter!("ringfence_release_total"));
 static WAITED: LazyLock<Histogram> = LazyLock::new(|| histogram!("ringfence_acquire_wait_seconds"));
 
 const CUT_OFF_REASONS: [CutOffReason; 2] = [CutOffReason::TooSlow, CutOffReason::StateReplaced];
 
-/// Why a connection was closed here.
+/// Why the node closed a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Closed {
-    /// There were too many, and it was idle for longest.
+pub(crate) enum CloseReason {
+    /// There were too many, and this was idle for longest.
     Evicted,
     /// There were too many, and none was idle.
     Refused,
-    /// Nothing of a request came for long.
+    /// It was idle for too long.
     Silent,
-    /// The head of a request did not arrive in time.
+    /// A request head did not arrive in time.
     Late,
-    /// Its answer was not read for long, or others needed the memory.
+    /// A response was not read for too long, or others needed its memory.
     Unread,
 }
 
-const CLOSED_REASONS: [Closed; 5] =
-    [Closed::Evicted, Closed::Refused, Closed::Silent, Closed::Late, Closed::Unread];
+const CLOSE_REASONS: [CloseReason; 5] =
+    [CloseReason::Evicted, CloseReason::Refused, CloseReason::Silent, CloseReason::Late, CloseReason::Unread];
 
 /// Connections that this node closed.
-pub(crate) fn connections_closed_total(reason: Closed) -> Counter {
+pub(crate) fn connections_closed_total(reason: CloseReason) -> Counter {
     let reason = match reason {
-        Closed::Evicted => "evicted",
-        Closed::Refused => "refused",
-        Closed::Silent => "silent",
-        Closed::Late => "late",
-        Closed::Unread => "unread",
+        CloseReason::Evicted => "evicted",
+        CloseReason::Refused => "refused",
+        CloseReason::Silent => "silent",
+        CloseReason::Late => "late",
+        CloseReason::Unread => "unread",
     };
     counter!("ringfence_http_connections_closed_total", "reason" => reason)
 }
 
-/// Watches that this node ended.
+/// Watches that this node cut off.
 pub(crate) fn watches_cut_off_total(reason: CutOffReason) -> Counter {
     let reason = match reason {
         CutOffReason::TooSlow => "too-slow",
@@ -96,65 +97,58 @@ pub(crate) fn watches_cut_off_total(reason: CutOffReason) -> Counter {
     counter!("ringfence_watches_cut_off_total", "reason" => reason)
 }
 
-fn acquire_total(outcome: &'static str) -> Counter {
-    counter!("ringfence_acquire_total", "outcome" => outcome)
-}
+/// Metrics by label. Looking one up in the recorder costs more than measuring.
+struct Cache<L, M>(LazyLock<RwLock<HashMap<L, M>>>);
 
-fn renew_total(outcome: &'static str) -> Counter {
-    counter!("ringfence_renew_total", "outcome" => outcome)
-}
-
-/// Where something is measured, by its labels. To look that up among all measurements costs more than to measure.
-struct ByLabel<L, M>(RwLock<HashMap<L, M>>);
-
-impl<L, M> Default for ByLabel<L, M> {
-    fn default() -> Self {
-        Self(RwLock::default())
+impl<L: Copy + Eq + Hash, M: Clone> Cache<L, M> {
+    const fn new() -> Self {
+        Self(LazyLock::new(RwLock::default))
     }
-}
 
-impl<L: Copy + Eq + Hash, M: Clone> ByLabel<L, M> {
     fn get(&self, label: L, new: impl FnOnce() -> M) -> M {
-        let known =
-            self.0.read().expect("nothing that panics is done while it is locked").get(&label).cloned();
-        known.unwrap_or_else(|| {
-            let new = new();
-            self.0
-                .write()
-                .expect("nothing that panics is done while it is locked")
-                .insert(label, new.clone());
-            new
+        let cached = self.0.read().expect("nothing panics while this is locked").get(&label).cloned();
+        cached.unwrap_or_else(|| {
+            let mut all = self.0.write().expect("nothing panics while this is locked");
+            all.entry(label).or_insert_with(new).clone()
         })
     }
 }
 
-/// Where the requests of one method, route and status are counted and timed.
-#[derive(Clone)]
-struct Ended {
-    requests: Counter,
-    seconds: Histogram,
+/// A counter for each outcome.
+struct Outcomes {
+    total: &'static str,
+    cache: Cache<&'static str, Counter>,
 }
 
-/// A request on this route was answered with `status`, or its connection closed before. `method` is one of [`method`]'s.
-pub(crate) fn ended(method: &'static str, route: &'static str, status: Option<StatusCode>, took: Duration) {
+impl Outcomes {
+    fn of(&self, outcome: &'static str) -> Counter {
+        self.cache.get(outcome, || counter!(self.total, "outcome" => outcome))
+    }
+}
+
+/// A request was answered with `status`, or its connection closed before. `method` is one of [`method`]'s.
+pub(crate) fn request_ended(
+    method: &'static str,
+    route: &'static str,
+    status: Option<StatusCode>,
+    took: Duration,
+) {
     type Labels = (&'static str, &'static str, Option<StatusCode>);
-    static ENDED: LazyLock<ByLabel<Labels, Ended>> = LazyLock::new(ByLabel::default);
-    let ended = ENDED.get((method, route, status), || {
-        let label = status.as_ref().map_or("closed", StatusCode::as_str).to_owned();
-        Ended {
-            requests: counter!(
-                "ringfence_http_requests_total", "method" => method, "route" => route, "status" => label
+    static ENDED: Cache<Labels, (Counter, Histogram)> = Cache::new();
+    let (requests, seconds) = ENDED.get((method, route, status), || {
+        let status = status.as_ref().map_or("closed", StatusCode::as_str).to_owned();
+        (
+            counter!(
+                "ringfence_http_requests_total", "method" => method, "route" => route, "status" => status
             ),
-            seconds: histogram!(
-                "ringfence_http_request_duration_seconds", "method" => method, "route" => route
-            ),
-        }
+            histogram!("ringfence_http_request_duration_seconds", "method" => method, "route" => route),
+        )
     });
-    ended.requests.increment(1);
-    ended.seconds.record(took);
+    requests.increment(1);
+    seconds.record(took);
 }
 
-/// A method as a label: those of the API by name, as a client may send any word for one.
+/// The label of a method. Clients may send any word, so only methods of the API have one of their own.
 pub(crate) fn method(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
@@ -168,26 +162,23 @@ pub(crate) fn method(method: &Method) -> &'static str {
 
 /// An acquire was answered: with 201, 200 or 202, or with a problem.
 pub(crate) fn acquired(result: Result<StatusCode, &Failed>) {
-    static ACQUIRED: LazyLock<ByLabel<&str, Counter>> = LazyLock::new(ByLabel::default);
     let outcome = match result {
         Ok(StatusCode::CREATED) => "granted",
         Ok(StatusCode::OK) => "standing",
         Ok(_) => "waiting",
         Err(failed) => failed.name(),
     };
-    ACQUIRED.get(outcome, || acquire_total(outcome)).increment(1);
+    ACQUIRED.of(outcome).increment(1);
 }
 
-/// An acquire was granted after it had waited in the queue.
+/// An acquire was granted after a wait in the queue.
 pub(crate) fn waited(took: Duration) {
     WAITED.record(took);
 }
 
 /// A renewal was answered.
 pub(crate) fn renewed(failed: Option<&Failed>) {
-    static RENEWED: LazyLock<ByLabel<&str, Counter>> = LazyLock::new(ByLabel::default);
-    let outcome = failed.map_or("renewed", Failed::name);
-    RENEWED.get(outcome, || renew_total(outcome)).increment(1);
+    RENEWED.of(failed.map_or("renewed", Failed::name)).increment(1);
 }
 
 /// A release was answered.

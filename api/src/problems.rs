@@ -1,6 +1,6 @@
-//! The only place where what went wrong becomes a status and a [`Problem`].
+//! The only place that maps failures to statuses and [`Problem`]s.
 
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use ringfence_lease::Refusal;
@@ -8,7 +8,9 @@ use ringfence_mutant::{Mutant, is};
 use ringfence_raft::Unanswered;
 use ringfence_wire::{EndReason, FieldError, LeaseId, Problem, ProblemKind};
 
-/// A request that failed, as it will be answered. Boxed because it is large and rare.
+use crate::response::with_type;
+
+/// A failed request. Boxed because it is large and rare.
 #[derive(Clone, Debug)]
 pub(crate) struct Failed(Box<Problem>);
 
@@ -17,7 +19,7 @@ impl Failed {
         Self(Box::new(Problem::new(kind, detail)))
     }
 
-    /// The problem of an acquire carries its lease: where the server made the id, the client learns it here.
+    /// Adds the lease of an acquire: if the server chose the id, the client learns it here.
     pub(crate) fn of_lease(mut self, lease_id: LeaseId) -> Self {
         self.0.lease_id = Some(lease_id);
         self
@@ -29,7 +31,7 @@ impl Failed {
         urn.rsplit_once(':').map_or(urn, |(_, name)| name)
     }
 
-    /// What happened this time, for a person.
+    /// What happened, for people.
     pub(crate) fn detail(&self) -> &str {
         &self.0.detail
     }
@@ -64,66 +66,63 @@ impl From<Unanswered> for Failed {
 
 impl From<Refusal> for Failed {
     fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Held { holders, waiters } => {
-                let detail = if holders.is_empty() {
-                    "an earlier waiter comes first on a key; with wait_ms this waits its turn"
-                } else {
-                    "a live lease holds a key; with wait_ms this waits its turn"
-                };
-                let mut failed = Self::new(ProblemKind::Held, detail);
-                failed.0.holders = Some(holders);
-                failed.0.waiters = Some(waiters);
-                failed
+        let (kind, detail) = match &refusal {
+            Refusal::Held { holders, .. } if holders.is_empty() => {
+                (ProblemKind::Held, "an earlier waiter is first in the queue of a key: set wait_ms to wait")
             }
-            Refusal::WaitTimeout => Self::new(
+            Refusal::Held { .. } => {
+                (ProblemKind::Held, "another lease holds a key: set wait_ms to wait for it")
+            }
+            Refusal::WaitTimeout => (
                 ProblemKind::WaitTimeout,
-                "the wait ended before the keys were free, and the place in the queue is gone: take a new lease_id",
+                "the wait ended before the keys were free, and the lease left the queue: use a new lease_id",
             ),
-            Refusal::Mismatch => Self::new(
-                ProblemKind::LeaseMismatch,
-                "this lease_id was used with other keys: take a new one",
-            ),
+            Refusal::Mismatch => {
+                (ProblemKind::LeaseMismatch, "this lease_id was used with other keys: use a new one")
+            }
             Refusal::NotGranted => {
-                Self::new(ProblemKind::NotGranted, "the lease still waits: repeat its PUT instead")
+                (ProblemKind::NotGranted, "the lease is still in the queue: repeat its PUT instead")
             }
-            Refusal::NotLive => Self::new(
-                ProblemKind::NotLive,
-                "no live lease holds this key with this token: nothing was ended",
-            ),
-            Refusal::Gone(reason) => {
-                let mut failed = Self::new(ProblemKind::LeaseGone, gone(reason));
-                failed.0.reason = Some(reason);
-                failed
+            Refusal::NotLive => {
+                (ProblemKind::NotLive, "no live lease holds this key with this token: nothing was revoked")
             }
-            Refusal::Unknown => Self::new(
+            Refusal::Gone(reason) => (ProblemKind::LeaseGone, gone(*reason)),
+            Refusal::Unknown => (
                 ProblemKind::UnknownLease,
-                "no lease with this id was ever seen, or it ended so long ago that it is forgotten",
+                "no lease with this id exists, or it ended so long ago that it is forgotten",
             ),
             Refusal::Overloaded => {
-                Self::new(ProblemKind::Overloaded, "the queue of a key is full: the lease has no place in it")
+                (ProblemKind::Overloaded, "the queue of a key is full: the lease was not queued")
             }
+        };
+        let mut failed = Self::new(kind, detail);
+        match refusal {
+            Refusal::Held { holders, waiters } => {
+                (failed.0.holders, failed.0.waiters) = (Some(holders), Some(waiters));
+            }
+            Refusal::Gone(reason) => failed.0.reason = Some(reason),
+            _ => {}
         }
+        failed
     }
 }
 
 fn gone(reason: EndReason) -> &'static str {
     match reason {
-        EndReason::Released => "the lease was released: take a new lease_id",
-        EndReason::Expired => "the time-to-live ran out without a renewal: take a new lease_id",
-        EndReason::Revoked => "an operator revoked the lease: take a new lease_id",
+        EndReason::Released => "the lease was released: use a new lease_id",
+        EndReason::Expired => "the lease expired without a renewal: use a new lease_id",
+        EndReason::Revoked => "an operator revoked the lease: use a new lease_id",
         EndReason::Abandoned => {
-            "the connection of its PUT closed before the answer, and nobody asked again in time: take a new lease_id"
+            "the connection of the PUT closed before the answer, and no other PUT came in time: use a new lease_id"
         }
     }
 }
 
 impl IntoResponse for Failed {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.0.status).expect("every problem has a status of HTTP");
-        let body = serde_json::to_vec(&self.0).expect("problems have nothing that JSON cannot say");
-        let content_type = HeaderValue::from_static("application/problem+json");
-        let mut response = (status, [(CONTENT_TYPE, content_type)], body).into_response();
+        let status = StatusCode::from_u16(self.0.status).expect("every problem has an HTTP status");
+        let body = serde_json::to_vec(&self.0).expect("a problem is valid JSON");
+        let mut response = with_type(status, "application/problem+json", body);
         if matches!(self.0.kind, ProblemKind::Overloaded | ProblemKind::Unavailable) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }

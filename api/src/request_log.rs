@@ -1,95 +1,114 @@
-//! Lines for requests that took long, failed in the cluster or were given up, of the target `ringfence::requests`.
+//! Log lines, of target `ringfence::requests`, for requests that were slow, failed in the cluster or were abandoned.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use axum::http::StatusCode;
 use axum::response::Response;
 
-use crate::request::asker::Asker;
+use crate::measure;
+use crate::request::requester::Requester;
 
-/// Where everything is slow each request is: so many are told of in a second, and the next one says how many were not.
+/// Lines in a window. When everything is slow every request is, so the rest is only counted; the next line has the count.
 const MAX_LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// How long a request stood in a queue because it asked to, at most `wait_ms`: that is not what makes it slow. In the
-/// extensions of its response.
+/// A response extension: how long the request stood in a queue because it asked to. That does not make it slow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waited(pub(crate) Duration);
 
 pub(crate) struct RequestLog {
     slow: Duration,
-    budget: Mutex<Budget>,
+    lines: Mutex<Lines>,
 }
 
-/// A request that was answered, or whose connection closed before that.
-pub(crate) struct Ended<'a> {
-    pub(crate) asker: &'a Asker,
-    pub(crate) method: &'static str,
-    pub(crate) route: &'static str,
-    pub(crate) response: Option<&'a Response>,
-    pub(crate) took: Duration,
+/// A request that is being answered. Dropping it measures and logs its end: without a response, its connection closed.
+pub(crate) struct OpenRequest<'a> {
+    log: &'a RequestLog,
+    requester: &'a Requester,
+    method: &'static str,
+    route: &'static str,
+    begun: Instant,
+    status: Option<StatusCode>,
+    waited: Duration,
 }
 
 impl RequestLog {
-    /// A request that takes `slow` or longer is told of.
+    /// Logs requests that take `slow` or longer.
     pub(crate) fn new(slow: Duration) -> Self {
-        Self { slow, budget: Mutex::new(Budget { since: Instant::now(), lines: 0, untold: 0 }) }
+        Self { slow, lines: Mutex::new(Lines { since: Instant::now(), written: 0, suppressed: 0 }) }
     }
 
-    pub(crate) fn ended(&self, ended: &Ended<'_>) {
-        let failed = ended.response.is_some_and(|response| response.status().is_server_error());
-        if ended.took < self.slow && !failed {
+    pub(crate) fn open<'a>(
+        &'a self,
+        requester: &'a Requester,
+        method: &'static str,
+        route: &'static str,
+    ) -> OpenRequest<'a> {
+        let begun = Instant::now();
+        OpenRequest { log: self, requester, method, route, begun, status: None, waited: Duration::ZERO }
+    }
+}
+
+impl OpenRequest<'_> {
+    pub(crate) fn answered(mut self, response: &Response) {
+        self.status = Some(response.status());
+        self.waited = response.extensions().get().map_or(Duration::ZERO, |Waited(waited)| *waited);
+    }
+}
+
+impl Drop for OpenRequest<'_> {
+    fn drop(&mut self) {
+        let Self { log, requester, method, route, begun, status, waited } = *self;
+        let took = begun.elapsed();
+        measure::request_ended(method, route, status, took);
+        let failed = status.is_some_and(|status| status.is_server_error());
+        // Probes of `/readyz` are meant to wait for a leader and to fail without one.
+        if route == "/readyz" || !failed && took.saturating_sub(waited) < log.slow {
             return;
         }
-        let Ended { asker, method, route, response, took } = *ended;
-        let waited = response.and_then(|response| response.extensions().get());
-        let waited = waited.map_or(Duration::ZERO, |Waited(waited)| *waited);
-        // To wait for a leader, and to say that there is none, is what a probe is for.
-        if route == "/readyz" || !failed && took.saturating_sub(waited) < self.slow {
+        // An acquire that was abandoned may have asked to wait.
+        if status.is_none() && (method == "PUT" || route == "/v1/leases") {
             return;
         }
-        // Of an acquire that was given up nobody knows whether it asked to wait.
-        if response.is_none() && (method == "PUT" || route == "/v1/leases") {
-            return;
-        }
-        let mut budget = self.budget.lock().expect("nothing that panics is done while it is locked");
-        let Some(untold) = budget.take(Instant::now()) else { return };
-        drop(budget);
-        let what = match response {
+        let lines = log.lines.lock().map(|mut lines| lines.take(Instant::now()));
+        let Some(suppressed) = lines.expect("nothing panics while this is locked") else { return };
+        let what = match status {
             None => "was given up",
             Some(_) if failed => "failed",
             Some(_) => "took long",
         };
         let (took_ms, waited_ms) = (took.as_millis() as u64, waited.as_millis() as u64);
-        let (request_id, (trace_id, span_id)) = (asker.request_id(), asker.trace());
+        let (request_id, (trace_id, span_id)) = (requester.request_id(), requester.trace());
         tracing::warn!(
             target: "ringfence::requests",
-            method, route, status = response.map(|response| response.status().as_u16()), took_ms, waited_ms,
-            from = %asker.from, %request_id, trace_id, span_id, untold = (untold > 0).then_some(untold),
+            method, route, status = status.map(|status| status.as_u16()), took_ms, waited_ms,
+            from = %requester.from, %request_id, trace_id, span_id,
+            untold = (suppressed > 0).then_some(suppressed),
             "a request {what}"
         );
     }
 }
 
-/// The lines that were written in this window.
-struct Budget {
+/// The lines of the current window.
+struct Lines {
     since: Instant,
-    lines: u32,
-    untold: u64,
+    written: u32,
+    suppressed: u64,
 }
 
-impl Budget {
-    /// Takes a line; gives how many were refused since the last. `None`: no more for now.
+impl Lines {
+    /// Takes a line. Returns how many were suppressed before it; `None` if this one is.
     fn take(&mut self, now: Instant) -> Option<u64> {
         if now.duration_since(self.since) >= WINDOW {
-            (self.since, self.lines) = (now, 0);
+            (self.since, self.written) = (now, 0);
         }
-        if self.lines == MAX_LINES {
-            self.untold += 1;
+        if self.written == MAX_LINES {
+            self.suppressed += 1;
             return None;
         }
-        self.lines += 1;
-        Some(std::mem::take(&mut self.untold))
+        self.written += 1;
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 
@@ -98,12 +117,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_has_few_lines_and_the_next_tells_how_many_there_would_have_been() {
+    fn lines_are_limited_per_second_and_the_next_one_counts_the_suppressed() {
         let start = Instant::now();
-        let mut budget = Budget { since: start, lines: 0, untold: 0 };
-        let taken: Vec<_> = (0..MAX_LINES + 5).map(|_| budget.take(start)).collect();
+        let mut lines = Lines { since: start, written: 0, suppressed: 0 };
+        let taken: Vec<_> = (0..MAX_LINES + 5).map(|_| lines.take(start)).collect();
         assert_eq!(taken.iter().flatten().count(), MAX_LINES as usize);
-        assert_eq!(budget.take(start + WINDOW), Some(5));
-        assert_eq!(budget.take(start + WINDOW), Some(0));
+        assert_eq!(lines.take(start + WINDOW), Some(5));
+        assert_eq!(lines.take(start + WINDOW), Some(0));
     }
 }

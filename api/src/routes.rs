@@ -1,9 +1,10 @@
-//! Every route of the API, and the one `match` that answers them.
+//! The route table of the API, and the `match` that calls the handlers.
 
-pub(crate) mod acquire;
-pub(crate) mod audit;
+mod abandon;
+mod acquire;
+mod audit;
 mod cluster;
-pub(crate) mod cursor;
+mod cursor;
 mod dashboard;
 mod health;
 mod keys;
@@ -11,8 +12,8 @@ mod leases;
 mod many;
 mod metrics;
 mod openapi;
+mod outcome;
 pub(crate) mod starting;
-pub(crate) mod take_back;
 mod validate;
 mod watch;
 
@@ -26,10 +27,11 @@ use axum::response::{IntoResponse, Response};
 use ringfence_wire::ProblemKind;
 
 use crate::door::{Answer, Door, Request};
+use crate::measure;
 use crate::problems::Failed;
-use crate::request::asker::Asker;
+use crate::request::requester::Requester;
 
-/// The label of what is measured where no route takes a request.
+/// The `route` label of requests that match no route.
 const NO_ROUTE: &str = "none";
 
 /// All routes.
@@ -43,17 +45,24 @@ impl Routes {
         Self { door }
     }
 
-    /// Answers one request that came `from` there. To be polled inside a tokio runtime with timers.
+    /// Answers one request, whose connection comes `from` there. Must be polled in a tokio runtime with timers.
     pub async fn answer(self, request: Request, from: SocketAddr) -> Result<Response, Infallible> {
-        let asker = self.door.asker(&request, from);
+        let door = &*self.door;
+        let requester = door.requester(&request, from);
         let (route, call) = find(request.method(), request.uri().path());
-        let of_call = asker.clone();
-        let work = |door, request| call.answer(door, of_call, request);
-        Ok(self.door.answer(route, asker, request, work).await)
+        let open = door.log.open(&requester, measure::method(request.method()), route);
+        let answer = match door.check(&request) {
+            Ok(()) => call.answer(door, &requester, request).await,
+            Err(failed) => Err(failed),
+        };
+        let mut response = answer.unwrap_or_else(IntoResponse::into_response);
+        door.add_headers(&mut response, &requester);
+        open.answered(&response);
+        Ok(response)
     }
 }
 
-/// Every route of the API, as the OpenAPI document writes it, and its methods. A GET answers HEAD, too.
+/// The routes of the API, as in the OpenAPI document, with their methods. GET answers HEAD, too.
 const ROUTES: &[(&str, &[(Method, Call)])] = &[
     (
         "/v1/leases/{lease_id}",
@@ -79,7 +88,7 @@ const ROUTES: &[(&str, &[(Method, Call)])] = &[
     ("/openapi.json", &[(Method::GET, Call::OpenApi)]),
 ];
 
-/// What a request asks for.
+/// A handler.
 #[derive(Clone, Copy)]
 enum Call {
     Acquire,
@@ -103,14 +112,15 @@ enum Call {
     Ready,
     Metrics,
     OpenApi,
-    /// A file of the dashboard, which is no part of the API.
+    /// A file of the dashboard, which is not part of the API.
     File(dashboard::File),
-    /// The route has only these methods.
+    /// The route has only these methods: 405.
     OtherMethod(&'static [(Method, Call)]),
+    /// No such route: 404.
     Nothing,
 }
 
-/// What a request asks for, and the label of what is measured.
+/// The handler of a request, and its `route` label.
 fn find(method: &Method, path: &str) -> (&'static str, Call) {
     let (route, methods) = match ROUTES.iter().find(|(route, _)| is_at(route, path)) {
         Some(&(route, methods)) => (route, methods),
@@ -122,12 +132,12 @@ fn find(method: &Method, path: &str) -> (&'static str, Call) {
             None => return (NO_ROUTE, Call::Nothing),
         },
     };
-    let asked = if method == Method::HEAD { &Method::GET } else { method };
-    let call = methods.iter().find(|(method, _)| method == asked).map(|(_, call)| *call);
+    let method = if method == Method::HEAD { &Method::GET } else { method };
+    let call = methods.iter().find(|(other, _)| other == method).map(|(_, call)| *call);
     (route, call.unwrap_or(Call::OtherMethod(methods)))
 }
 
-/// Whether `path` is of this route. A key may have slashes, and be missing; all else is one segment.
+/// Whether `path` matches `route`. A `{key}` is the rest of the path, possibly empty; other parameters are one segment.
 fn is_at(route: &str, path: &str) -> bool {
     let Some((before, rest)) = route.split_once('{') else { return path == route };
     let Some(found) = path.strip_prefix(before) else { return false };
@@ -137,7 +147,7 @@ fn is_at(route: &str, path: &str) -> bool {
 }
 
 impl Call {
-    async fn answer(self, door: Arc<Door>, asker: Asker, request: Request) -> Answer {
+    async fn answer(self, door: &Door, requester: &Requester, request: Request) -> Answer {
         match self {
             Self::Acquire => leases::put(door, request).await,
             Self::AcquireNew => leases::post(door, request).await,
@@ -149,13 +159,13 @@ impl Call {
             Self::Validate => validate::post(door, request).await,
             Self::Key => keys::get(door, request).await,
             Self::Keys => keys::list(door, request).await,
-            Self::Revoke => keys::revoke(door, asker, request).await,
+            Self::Revoke => keys::revoke(door, requester, request).await,
             Self::Watch => watch::get(door, request).await,
             Self::Cluster => cluster::get(door, request).await,
             Self::Backup => cluster::backup(door, request).await,
-            Self::AddMember => cluster::add(door, asker, request).await,
-            Self::RemoveMember => cluster::remove(door, asker, request).await,
-            Self::Transfer => cluster::transfer(door, asker, request).await,
+            Self::AddMember => cluster::add(door, requester, request).await,
+            Self::RemoveMember => cluster::remove(door, requester, request).await,
+            Self::Transfer => cluster::transfer(door, requester, request).await,
             Self::Live => health::live(door, request).await,
             Self::Ready => health::ready(door, request).await,
             Self::Metrics => metrics::get(door, request).await,
@@ -163,7 +173,7 @@ impl Call {
             Self::File(file) => Ok(dashboard::get(file, &request)),
             Self::OtherMethod(methods) => Ok(method_not_allowed(request.method(), methods)),
             Self::Nothing => {
-                let detail = format!("there is no route `{}`; see /openapi.json", request.uri().path());
+                let detail = format!("there is no route `{}`: see /openapi.json", request.uri().path());
                 Err(Failed::new(ProblemKind::NotFound, detail))
             }
         }
@@ -176,9 +186,9 @@ fn method_not_allowed(method: &Method, methods: &[(Method, Call)]) -> Response {
         ref other => other.as_str(),
     });
     let allowed = HeaderValue::try_from(names.collect::<Vec<_>>().join(","));
-    let detail = format!("{method} is not a method of this route; see `Allow`");
+    let detail = format!("this route does not support {method}: see the header Allow");
     let mut response = Failed::new(ProblemKind::MethodNotAllowed, detail).into_response();
-    response.headers_mut().insert(ALLOW, allowed.expect("methods are of letters"));
+    response.headers_mut().insert(ALLOW, allowed.expect("the methods are valid header text"));
     response
 }
 
@@ -189,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_of_one_route() {
+    fn a_path_matches_one_route() {
         for (path, expected) in [
             ("/v1/leases", "/v1/leases"),
             ("/v1/leases/", NO_ROUTE),
@@ -216,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_get_answers_head_too() {
+    fn get_answers_head_too() {
         for path in ["/livez", "/v1/keys/a", "/"] {
             assert!(!matches!(find(&Method::HEAD, path).1, Call::OtherMethod(_) | Call::Nothing), "{path}");
         }
@@ -224,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_names_every_route_and_no_other() {
+    fn the_document_has_exactly_these_routes() {
         let document: serde_json::Value = serde_json::from_str(include_str!("../openapi.json")).unwrap();
         let mut documented = BTreeSet::new();
         for (path, item) in document["paths"].as_object().unwrap() {

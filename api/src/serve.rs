@@ -1,8 +1,8 @@
-//! Serving HTTP/1.1: accepting, bounds on what connections take, and an end in order.
+//! The HTTP/1.1 server: accepts connections, bounds their resources, and drains on shutdown.
 //!
-//! Any client may be a stranger. What all clients together may take is bounded: descriptors by how many connections
-//! there may be (`connections`), memory by what bodies and answers may hold (`budget`, `bodies`). Where a bound is reached,
-//! those end first that are idle, or slow, for longest; a request that is worked on never does.
+//! Clients are not trusted, so all connections together are bounded: descriptors by the number of connections
+//! (`connections`), memory by the size of buffered bodies (`budget`, `bodies`). At a bound, the connections that have been
+//! idle or slow for longest are closed. A request that a handler is working on is never closed.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
-use crate::measure::{Closed, connections_closed_total};
+use crate::measure::{CloseReason, connections_closed_total};
 use crate::problems::Failed;
 
 mod bodies;
@@ -35,23 +35,23 @@ mod connections;
 mod socket;
 mod threads;
 
-pub use bodies::Arriving;
-pub(crate) use bodies::Late;
+pub use bodies::RequestBody;
+pub(crate) use bodies::Shed;
 pub use connections::Connections;
 pub use threads::Threads;
 
-use bodies::Leaving;
-use connections::Entered;
+use bodies::ResponseBody;
+use connections::Admitted;
 use socket::Socket;
 
-/// How many bytes are buffered of a connection, each way: the head of a request has to fit.
-const MOST_BUFFERED: usize = 32 << 10;
-/// How many connections are told at a time that there is no room for them, and how long each has to hear it.
-const MOST_REFUSED: usize = 32;
-const REFUSED_WITHIN: Duration = Duration::from_secs(1);
+/// Bytes buffered per connection and direction. The head of a request must fit.
+const MAX_BUFFER: usize = 32 << 10;
+/// Connections that are being refused at one time, and how long each may take to read the refusal.
+const MAX_REFUSALS: usize = 32;
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Answers requests that come to `listener` with `answer` until `draining` turns true; then waits, no longer than `within`,
-/// for open requests to end. To be run on the first of `threads`, which accepts.
+/// Serves the connections of `listener` with the handler `answer` until `draining` turns true, then waits up to `within` for
+/// open requests to end. Runs on the first of `threads`, which accepts.
 pub async fn serve<A, F>(
     listener: TcpListener,
     threads: Arc<Threads>,
@@ -60,36 +60,36 @@ pub async fn serve<A, F>(
     mut draining: watch::Receiver<bool>,
     within: Duration,
 ) where
-    A: Fn(Request<Arriving>, SocketAddr) -> F + Clone + Send + Sync + 'static,
+    A: Fn(Request<RequestBody>, SocketAddr) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Response, Infallible>> + Send + 'static,
 {
     let open = GracefulShutdown::new();
-    let refusals = Arc::new(Semaphore::new(MOST_REFUSED));
+    let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
     loop {
         let (stream, from) = tokio::select! {
             accepted = accept(&listener) => accepted,
             _ = draining.wait_for(|draining| *draining) => break,
         };
-        let entered = tokio::select! {
-            entered = connections.enter(from) => entered,
+        let admitted = tokio::select! {
+            admitted = connections.admit(from) => admitted,
             _ = draining.wait_for(|draining| *draining) => None,
         };
-        let Some(entered) = entered else {
-            connections_closed_total(Closed::Refused).increment(1);
+        let Some(admitted) = admitted else {
+            connections_closed_total(CloseReason::Refused).increment(1);
             if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
                 tokio::spawn(async move {
-                    let _ = timeout(REFUSED_WITHIN, refuse(stream)).await;
+                    let _ = timeout(REFUSAL_TIMEOUT, refuse(stream)).await;
                     drop(permit);
                 });
             }
             continue;
         };
-        // The thread that serves it is to be told when it is ready, and no other.
+        // Moves the socket to the reactor of the thread that will serve it.
         let Ok(stream) = stream.into_std() else { continue };
         let (answer, watcher) = (answer.clone(), open.watcher());
         threads.serve(async move {
             if let Ok(stream) = TcpStream::from_std(stream) {
-                connection(stream, entered, answer, watcher).await;
+                serve_connection(stream, admitted, answer, watcher).await;
             }
         });
     }
@@ -99,42 +99,41 @@ pub async fn serve<A, F>(
     }
 }
 
-/// Serves one connection until it ends.
-async fn connection<A, F>(stream: TcpStream, entered: Entered, answer: A, watcher: Watcher)
+/// Serves one connection until it closes.
+async fn serve_connection<A, F>(stream: TcpStream, admitted: Admitted, answer: A, watcher: Watcher)
 where
-    A: Fn(Request<Arriving>, SocketAddr) -> F,
+    A: Fn(Request<RequestBody>, SocketAddr) -> F,
     F: Future<Output = Result<Response, Infallible>>,
 {
-    let from = entered.0.from;
-    let socket = Socket::new(stream, Arc::clone(&entered.0));
-    let ear = socket.ear();
+    let from = admitted.0.from;
+    let socket = Socket::new(stream, Arc::clone(&admitted.0));
+    let reader = socket.reader();
     let is_new = AtomicBool::new(true);
     let service = service_fn(|request: Request<Incoming>| {
-        let (open, is_new) = (ear.connection().open(), is_new.swap(false, Ordering::Relaxed));
-        let (ear, connections, answer) = (&ear, &entered.0.connections, &answer);
+        let (in_flight, is_new) = (reader.connection().begin(), is_new.swap(false, Ordering::Relaxed));
+        let (reader, connections, answer) = (&reader, &admitted.0.connections, &answer);
         async move {
             let only_reads = request.method().is_safe();
             if !only_reads && is_new {
-                // tokio reads from a new socket before it has asked the system whether that is closed already.
+                // tokio reads from a new socket before it has polled the system for a close.
                 yield_now().await;
             }
             if !only_reads && request.body().is_end_stream() {
-                ear.still_there().await;
+                reader.check_connected().await;
             }
-            let request =
-                request.map(|body| Arriving::new(body, Arc::clone(ear), only_reads, Arc::clone(connections)));
+            let request = request
+                .map(|body| RequestBody::new(body, Arc::clone(reader), only_reads, Arc::clone(connections)));
             let response = answer(request, from).await?;
-            Ok::<_, Infallible>(response.map(|body| Leaving::new(body, open, connections)))
+            Ok::<_, Infallible>(response.map(|body| ResponseBody::new(body, in_flight, connections)))
         }
     });
     let mut builder = http1::Builder::new();
-    // Answers are small: to copy one behind its head costs less than to write two pieces.
+    // Responses are small: copying the body behind the head costs less than a vectored write.
     builder.writev(false);
-    // What is written to a client that does not read is kept for it up to here.
-    builder.max_buf_size(MOST_BUFFERED);
+    builder.max_buf_size(MAX_BUFFER);
     let mut serving = builder.serve_connection(TokioIo::new(socket), service);
-    // A stop closes a connection that has read nothing. So a request that has arrived is read first; only after this pause is
-    // it known here.
+    // A graceful stop closes a connection that has read nothing, so read a request that has arrived first. The yield lets the
+    // driver see it.
     yield_now().await;
     let first = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut serving).poll(cx))).await;
     let served = async {
@@ -144,25 +143,26 @@ where
         }
     };
     tokio::select! {
+        // hyper first: `poll_hangup` takes only what hyper has not read.
         biased;
         result = served => {
             if let Err(error) = result {
                 tracing::debug!(%error, "HTTP connection ended");
             }
         }
-        () = std::future::poll_fn(|cx| ear.poll_gone(cx)) => tracing::debug!("an HTTP client has gone"),
-        reason = entered.0.over() => entered.closed(reason),
+        () = std::future::poll_fn(|cx| reader.poll_hangup(cx)) => tracing::debug!("an HTTP client hung up"),
+        reason = admitted.0.until_closed() => admitted.log_close(reason),
     }
 }
 
-/// Says that there is no room. What is sent before it is read through, as the answer would be lost otherwise.
+/// Answers 503 because there is no room, then drains what the client sends: closing a socket with unread bytes resets the
+/// connection, and the client would lose the answer.
 async fn refuse(mut stream: TcpStream) -> std::io::Result<()> {
     let failed = Failed::new(
         ProblemKind::Unavailable,
-        "this node has as many connections as it takes, and all are in use: ask another node, or come again",
+        "this node has its maximum of connections, and all are in use: use another node, or retry later",
     );
-    let problem =
-        serde_json::to_vec(&failed.into_problem()).expect("problems have nothing that JSON cannot say");
+    let problem = serde_json::to_vec(&failed.into_problem()).expect("a problem is valid JSON");
     let head = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\
          connection: close\r\ncontent-length: {}\r\n\r\n",
@@ -179,7 +179,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok((stream, from)) => {
-                // Small answers must not wait for the acknowledgement of earlier ones.
+                // Without it, a small response waits for the ACK of the one before (Nagle's algorithm).
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "TCP_NODELAY could not be set");
                 }
@@ -207,15 +207,15 @@ mod tests {
     use tokio::net::TcpSocket;
     use tokio::time::Instant;
 
-    use super::connections::{HEAD_WITHIN, SILENCE};
+    use super::connections::{HEAD_TIMEOUT, IDLE_TIMEOUT};
     use super::*;
 
-    /// Longer than a connection may be silent.
+    /// Longer than the idle timeout.
     const LONG: Duration = Duration::from_secs(200);
 
     /// Serves `answer` on a new address.
     async fn served<F>(
-        answer: impl Fn(Request<Arriving>, SocketAddr) -> F + Clone + Send + Sync + 'static,
+        answer: impl Fn(Request<RequestBody>, SocketAddr) -> F + Clone + Send + Sync + 'static,
     ) -> SocketAddr
     where
         F: Future<Output = Result<Response, Infallible>> + Send + 'static,
@@ -225,13 +225,13 @@ mod tests {
         tokio::spawn(async move {
             let (_serving, ending) = watch::channel(false);
             let (threads, connections) = (Arc::new(Threads::here()), Connections::new(100));
-            serve(listener, threads, connections, answer, ending, SILENCE).await;
+            serve(listener, threads, connections, answer, ending, IDLE_TIMEOUT).await;
         });
         address
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_closed_that_asks_nothing_but_not_one_that_waits_for_its_answer() {
+    async fn idle_connections_are_closed_but_not_one_that_waits_for_its_response() {
         let address = served(async |_, _from| {
             sleep(LONG).await;
             Ok(().into_response())
@@ -244,14 +244,14 @@ mod tests {
             client.read_to_string(&mut answer).await.unwrap();
             (answer.lines().next().map(str::to_owned), begun.elapsed().as_secs())
         };
-        assert_eq!(asked("").await, (None, SILENCE.as_secs()));
-        assert_eq!(asked("GET / HTTP/1.1\r\nhost: h").await, (None, HEAD_WITHIN.as_secs()));
+        assert_eq!(asked("").await, (None, IDLE_TIMEOUT.as_secs()));
+        assert_eq!(asked("GET / HTTP/1.1\r\nhost: h").await, (None, HEAD_TIMEOUT.as_secs()));
         let (answer, seconds) = asked("GET / HTTP/1.1\r\nhost: h\r\n\r\n").await;
         assert_eq!(answer.as_deref(), Some("HTTP/1.1 200 OK"));
-        assert_eq!(seconds, (LONG + SILENCE).as_secs());
+        assert_eq!(seconds, (LONG + IDLE_TIMEOUT).as_secs());
     }
 
-    /// A stop once closed connections without an answer that had been handed to a busy thread.
+    /// A stop once closed connections on a busy thread without a response.
     #[tokio::test]
     async fn a_request_that_arrived_before_the_stop_is_answered() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -264,7 +264,7 @@ mod tests {
             let _ = gate.recv();
         });
         let answer = async |_, _from| Ok(().into_response());
-        let serving = serve(listener, threads, Arc::clone(&connections), answer, stopping, SILENCE);
+        let serving = serve(listener, threads, Arc::clone(&connections), answer, stopping, IDLE_TIMEOUT);
         let serving = tokio::spawn(serving);
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
@@ -283,7 +283,7 @@ mod tests {
         serving.await.unwrap();
     }
 
-    /// An answer of many pieces, one after each `pause`.
+    /// A body of many pieces, each after a `pause`.
     fn pieces(count: usize, bytes: usize, pause: Duration) -> Body {
         let piece = Bytes::from(vec![b'.'; bytes]);
         Body::from_stream(stream::iter(0..count).then(move |_| {
@@ -298,9 +298,9 @@ mod tests {
     const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n";
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_may_take_any_time_while_something_of_it_goes_out() {
+    async fn a_response_may_take_any_time_while_it_makes_progress() {
         const PAUSE: Duration = Duration::from_secs(74);
-        assert!(PAUSE < SILENCE);
+        assert!(PAUSE < IDLE_TIMEOUT);
         let address = served(async |_, _from| Ok(pieces(9, 1, PAUSE).into_response())).await;
         let (mut client, mut answer) = (TcpStream::connect(address).await.unwrap(), String::new());
         let begun = Instant::now();
@@ -308,25 +308,25 @@ mod tests {
         client.read_to_string(&mut answer).await.unwrap();
         assert_eq!(answer.matches("1\r\n.\r\n").count(), 9);
         assert!(answer.ends_with("\r\n0\r\n\r\n"), "{answer}");
-        assert_eq!(begun.elapsed().as_secs(), (9 * PAUSE + SILENCE).as_secs());
+        assert_eq!(begun.elapsed().as_secs(), (9 * PAUSE + IDLE_TIMEOUT).as_secs());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_not_read_ends_with_its_connection() {
+    async fn a_connection_that_does_not_read_its_response_is_closed() {
         let endless = async |_, _from| Ok(pieces(usize::MAX, 1 << 20, Duration::ZERO).into_response());
         let address = served(endless).await;
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(GET).await.unwrap();
-        sleep(2 * SILENCE).await;
-        // What the system had taken of it still comes, and then the end.
+        sleep(2 * IDLE_TIMEOUT).await;
+        // What the kernel had buffered still arrives, and then the end.
         let (mut read, mut buffer) = (0, vec![0; 1 << 20]);
         while let Ok(bytes @ 1..) = client.read(&mut buffer).await {
             read += bytes;
-            assert!(read < 1 << 30, "it goes on");
+            assert!(read < 1 << 30, "the response does not end");
         }
     }
 
-    /// How many bytes of answers there are.
+    /// Bytes held by response bodies.
     static HELD: AtomicUsize = AtomicUsize::new(0);
 
     struct Held(Vec<u8>);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_answers_that_are_not_read_make_room_for_others() {
+    async fn unread_large_responses_are_dropped_to_make_room() {
         const BYTES: usize = 16 << 20;
         let address = served(async |_, _from| {
             HELD.fetch_add(BYTES, Ordering::Relaxed);
@@ -360,10 +360,10 @@ mod tests {
             client.readable().await.unwrap();
             unread.push(client);
         }
-        // Long before they would be closed for their silence.
-        let deadline = Instant::now() + SILENCE / 3;
+        // Long before the idle timeout closes them.
+        let deadline = Instant::now() + IDLE_TIMEOUT / 3;
         while HELD.load(Ordering::Relaxed) > 64 << 20 {
-            assert!(Instant::now() < deadline, "all are kept");
+            assert!(Instant::now() < deadline, "every body is still held");
             sleep(Duration::from_millis(5)).await;
         }
         let (mut client, mut answer) = (TcpStream::connect(address).await.unwrap(), vec![0; BYTES]);

@@ -10,35 +10,35 @@ use tokio::time::timeout;
 
 use crate::door::Request;
 use crate::problems::Failed;
-use crate::serve::{Arriving, Late};
+use crate::serve::{RequestBody, Shed};
 
-/// How long a body may take to arrive.
-const WITHIN: Duration = Duration::from_secs(10);
-/// The largest body that is read, in bytes.
+/// The time for a body to arrive.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum size of a body.
 const MAX_BYTES: usize = 1 << 20;
-/// Of a body that is too large, so much more is thrown away before the refusal. A server that stops reading resets the
-/// connection, and a client that still writes would see the reset in place of the answer.
+/// Bytes of a too large body that are read before the refusal. A server that stops reading resets the connection, and a
+/// client that is still writing would see the reset instead of the response.
 const MAX_DISCARDED: u64 = 16 << 20;
 
-/// The body of `request`, read as JSON whatever its content type says, and checked.
+/// Reads the body of `request` as JSON, whatever its content type, and checks it.
 pub(crate) async fn read<T: DeserializeOwned>(
     request: Request,
     check: impl FnOnce(&T) -> Result<(), FieldError>,
 ) -> Result<T, Failed> {
-    let body = timeout(WITHIN, bytes(request.into_body())).await.map_err(|_| {
-        let detail = format!("the body did not arrive within {} s", WITHIN.as_secs());
+    let body = timeout(TIMEOUT, bytes(request.into_body())).await.map_err(|_| {
+        let detail = format!("the body did not arrive within {} s", TIMEOUT.as_secs());
         Failed::from(FieldError { field: None, detail })
     })??;
-    let wish = from_json(&body)?;
-    check(&wish)?;
-    Ok(wish)
+    let body = from_json(&body)?;
+    check(&body)?;
+    Ok(body)
 }
 
-async fn bytes(mut body: Arriving) -> Result<Bytes, Failed> {
+async fn bytes(mut body: RequestBody) -> Result<Bytes, Failed> {
     if body.size_hint().lower() > MAX_DISCARDED {
         return Err(too_large());
     }
-    // Nearly every body is a single frame, which needs no copy.
+    // Most bodies are a single frame, which needs no copy.
     let first = frame(&mut body).await?.unwrap_or_default();
     if body.is_end_stream() && first.len() <= MAX_BYTES {
         return Ok(first);
@@ -57,8 +57,8 @@ async fn bytes(mut body: Arriving) -> Result<Bytes, Failed> {
     if size > MAX_BYTES as u64 { Err(too_large()) } else { Ok(whole.freeze()) }
 }
 
-/// The next piece of the body; trailers are empty pieces.
-async fn frame(body: &mut Arriving) -> Result<Option<Bytes>, Failed> {
+/// The next piece of the body; empty for trailers.
+async fn frame(body: &mut RequestBody) -> Result<Option<Bytes>, Failed> {
     match body.frame().await {
         None => Ok(None),
         Some(Ok(frame)) => Ok(Some(frame.into_data().unwrap_or_default())),
@@ -67,13 +67,14 @@ async fn frame(body: &mut Arriving) -> Result<Option<Bytes>, Failed> {
 }
 
 fn unread(error: &BoxError) -> Failed {
-    if error.is::<Late>() {
-        let detail = "too many requests are on their way to this node, and this one took longest: come again";
+    if error.is::<Shed>() {
+        let detail =
+            "this node receives too many large requests, and this one took longest to arrive: retry later";
         return Failed::new(ProblemKind::Unavailable, detail);
     }
     Failed::from(FieldError { field: None, detail: format!("the body could not be read: {error}") })
 }
 
 fn too_large() -> Failed {
-    Failed::new(ProblemKind::TooLarge, "a body has at most 1 MiB (1,048,576 bytes)")
+    Failed::new(ProblemKind::TooLarge, "a body may have at most 1 MiB (1,048,576 bytes)")
 }

@@ -2,33 +2,33 @@ use axum::http::Uri;
 use percent_encoding::percent_decode;
 use ringfence_wire::FieldError;
 
-/// How fresh a read is.
+/// The consistency of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Consistency {
-    /// As new as the cluster's state was at some instant of the call.
+    /// The cluster's state at some instant during the call.
     Linearizable,
-    /// This node's state.
+    /// This node's state, which may lag.
     Local,
 }
 
-/// The parameters of a request, each of which its route knows.
+/// The query parameters of a request.
 pub(crate) struct Query(Vec<(&'static str, String)>);
 
 impl Query {
-    /// Reads the parameters that a route knows by `names`. The first unknown or repeated one is an error, so that no more
-    /// than one for each name are ever decoded, however many were sent.
+    /// Parses the parameters, which must be among `names`. The first unknown or repeated one is an error, so a request can
+    /// make this decode at most one for each name.
     pub(crate) fn of(uri: &Uri, names: &[&'static str]) -> Result<Self, FieldError> {
         let mut found: Vec<(&'static str, String)> = Vec::new();
         for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let name = decode(name).ok_or_else(|| not_utf8(name))?;
-            let Some(known) = names.iter().copied().find(|known| *known == name) else {
-                return Err(FieldError::new(name, "no such parameter here"));
+            let Some(allowed) = names.iter().copied().find(|allowed| *allowed == name) else {
+                return Err(FieldError::new(name, "unknown query parameter"));
             };
-            if found.iter().any(|(other, _)| *other == known) {
-                return Err(FieldError::new(name, "stands in the query twice"));
+            if found.iter().any(|(other, _)| *other == allowed) {
+                return Err(FieldError::new(name, "query parameter given twice"));
             }
-            found.push((known, decode(value).ok_or_else(|| not_utf8(known))?));
+            found.push((allowed, decode(value).ok_or_else(|| not_utf8(allowed))?));
         }
         Ok(Self(found))
     }
@@ -52,16 +52,16 @@ impl Query {
         match self.take("consistency").as_deref() {
             None | Some("linearizable") => Ok(Consistency::Linearizable),
             Some("local") => Ok(Consistency::Local),
-            Some(_) => Err(FieldError::new("consistency", "is `linearizable` or `local`")),
+            Some(_) => Err(FieldError::new("consistency", "must be `linearizable` or `local`")),
         }
     }
 
-    /// `false` unless it is there.
+    /// A Boolean, `false` by default.
     pub(crate) fn flag(&mut self, name: &str) -> Result<bool, FieldError> {
         match self.take(name).as_deref() {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
-            Some(_) => Err(FieldError::new(name, "is `true` or `false`")),
+            Some(_) => Err(FieldError::new(name, "must be `true` or `false`")),
         }
     }
 }
@@ -72,7 +72,7 @@ fn decode(text: &str) -> Option<String> {
 }
 
 fn not_utf8(name: &str) -> FieldError {
-    FieldError::new(name, "percent-encodes what is not UTF-8")
+    FieldError::new(name, "is not valid UTF-8 after percent-decoding")
 }
 
 #[cfg(test)]
@@ -80,11 +80,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_parameters_are_decoded_than_a_route_knows() {
+    fn parsing_stops_at_the_first_unknown_or_repeated_parameter() {
         let parse = |text: &str| Query::of(&format!("/?{text}").parse().unwrap(), &["a", "b"]);
         let Query(found) = parse("b=%41+&&a").unwrap();
         assert_eq!(found, [("b", "A ".to_owned()), ("a", String::new())]);
-        // What comes after the first unknown or repeated one is not looked at: `%FF` would be another error.
+        // `%FF` after the first error is not decoded: it would be another error.
         for (text, field) in [("a=1&c=2&%FF", "c"), ("a=1&%61=2&b=%FF", "a"), ("a=%FF", "a"), ("%FF", "%FF")]
         {
             assert_eq!(parse(text).err().and_then(|error| error.field).as_deref(), Some(field), "{text}");

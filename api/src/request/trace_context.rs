@@ -1,30 +1,29 @@
 //! The header `traceparent` of W3C Trace Context: <https://www.w3.org/TR/trace-context/#traceparent-header>.
 
-/// The trace that a request belongs to, and the span of its sender.
+/// The ids of a request's trace and of its sender's span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TraceContext<'a> {
     pub(crate) trace_id: &'a str,
     pub(crate) span_id: &'a str,
 }
 
-/// The length of version 00. Later versions may go on after it.
+/// The length of version 00. Later versions may append to it.
 const LEN: usize = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".len();
 
 impl<'a> TraceContext<'a> {
-    /// What `text` says; `None` where it is not as the standard has it, which is to be taken for no header at all.
+    /// Parses the header. `None` if it is malformed: the standard says to ignore it then.
     pub(crate) fn parse(text: &'a str) -> Option<Self> {
-        let known = text.get(..LEN)?;
-        let mut parts = known.split('-');
+        let mut parts = text.get(..LEN)?.split('-');
         let [version, trace_id, span_id, flags] = [2, 32, 16, 2].map(|len| hex(parts.next()?, len));
         let (version, trace_id, span_id, _) = (version?, trace_id?, span_id?, flags?);
         let rest = &text[LEN..];
-        let may_be = match version {
+        let is_valid = match version {
             "ff" => false,
             "00" => rest.is_empty(),
             _ => rest.is_empty() || rest.starts_with('-'),
         };
         let is_set = |id: &str| id.bytes().any(|digit| digit != b'0');
-        (may_be && is_set(trace_id) && is_set(span_id)).then_some(Self { trace_id, span_id })
+        (is_valid && is_set(trace_id) && is_set(span_id)).then_some(Self { trace_id, span_id })
     }
 }
 
@@ -38,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_of_the_standard_is_understood_and_every_other_is_none() {
+    fn standard_headers_are_parsed_and_all_others_are_ignored() {
         let (trace_id, span_id) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
         for text in [
             format!("00-{trace_id}-{span_id}-01"),

@@ -1,74 +1,58 @@
-//! What operators do, told to the log: a line for each act, of the target `ringfence::audit`, by the node that was asked.
+//! The audit log: one line, of target `ringfence::audit`, for each act of an operator, by the node that got the request.
 
-use ringfence_wire::{Key, Token};
+use ringfence_wire::Key;
 
 use crate::door::Answer;
-use crate::request::asker::Asker;
+use crate::request::requester::Requester;
 
-/// What an operator wants.
-pub(crate) enum Wish {
-    Revoke { key: Key, token: Token },
-    AddMember { id: u64, peer: String },
-    RemoveMember { id: u64, force: bool },
-    Transfer { to: Option<u64> },
+/// An operator's act. It is logged however it ends, also when the connection closes first.
+pub(crate) struct Act<'a> {
+    requester: &'a Requester,
+    subject: Subject,
+    is_logged: bool,
 }
 
-/// An act that has begun. It is told of however it ends: also when the connection closes first.
-pub(crate) struct Act {
-    asker: Asker,
-    wish: Wish,
-    is_told: bool,
+/// What the act is, and what it is about.
+#[derive(Default)]
+pub(crate) struct Subject {
+    pub(crate) act: &'static str,
+    pub(crate) key: Option<Key>,
+    pub(crate) token: Option<u64>,
+    pub(crate) member: Option<u64>,
+    pub(crate) peer: Option<String>,
 }
 
-impl Act {
-    pub(crate) fn begin(asker: Asker, wish: Wish) -> Self {
-        Self { asker, wish, is_told: false }
+impl<'a> Act<'a> {
+    pub(crate) fn begin(requester: &'a Requester, subject: Subject) -> Self {
+        Self { requester, subject, is_logged: false }
     }
 
-    /// Gives the answer back.
+    /// Logs the act with its `answer`, which it returns.
     pub(crate) fn ended(mut self, answer: Answer) -> Answer {
         match &answer {
-            Ok(_) => self.tell("done", None),
-            Err(failed) => self.tell(failed.name(), Some(failed.detail())),
+            Ok(_) => self.log("done", None),
+            Err(failed) => self.log(failed.name(), Some(failed.detail())),
         }
-        self.is_told = true;
+        self.is_logged = true;
         answer
     }
 
-    fn tell(&self, outcome: &str, detail: Option<&str>) {
-        let (mut key, mut token, mut member, mut peer) = (None, None, None, None);
-        let act = match &self.wish {
-            Wish::Revoke { key: on, token: with } => {
-                (key, token) = (Some(on.as_str()), Some(with.0));
-                "revoke"
-            }
-            Wish::AddMember { id, peer: at } => {
-                (member, peer) = (Some(*id), Some(at.as_str()));
-                "add-member"
-            }
-            Wish::RemoveMember { id, force } => {
-                member = Some(*id);
-                if *force { "force-remove-member" } else { "remove-member" }
-            }
-            Wish::Transfer { to } => {
-                member = *to;
-                "transfer"
-            }
-        };
-        let (request_id, (trace_id, span_id)) = (self.asker.request_id(), self.asker.trace());
+    fn log(&self, outcome: &str, detail: Option<&str>) {
+        let Subject { act, key, token, member, peer } = &self.subject;
+        let (request_id, (trace_id, span_id)) = (self.requester.request_id(), self.requester.trace());
         tracing::info!(
             target: "ringfence::audit",
-            act, key, token, member, peer, outcome, detail,
-            from = %self.asker.from, %request_id, trace_id, span_id,
+            act, key = key.as_ref().map(Key::as_str), token, member, peer, outcome, detail,
+            from = %self.requester.from, %request_id, trace_id, span_id,
             "an operator's act"
         );
     }
 }
 
-impl Drop for Act {
+impl Drop for Act<'_> {
     fn drop(&mut self) {
-        if !self.is_told {
-            self.tell("indeterminate", Some("the connection closed before the answer"));
+        if !self.is_logged {
+            self.log("indeterminate", Some("the connection closed before the answer"));
         }
     }
 }

@@ -1,27 +1,25 @@
-use std::sync::Arc;
-
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use ringfence_raft::MembersError;
-use ringfence_wire::{AddMemberRequest, Backup, ClusterStatus, FieldError, ProblemKind, TransferRequest};
+use ringfence_wire::{AddMemberRequest, Backup, ClusterStatus, ProblemKind, TransferRequest};
 
-use crate::door::{Answer, Door, Request, json};
+use super::audit::{Act, Subject};
+use crate::door::{Answer, Door, Request};
 use crate::problems::Failed;
-use crate::request::asker::Asker;
-use crate::request::body;
-use crate::request::path;
 use crate::request::query::Query;
-use crate::routes::audit::{Act, Wish};
+use crate::request::requester::Requester;
+use crate::request::{body, path};
+use crate::response::json;
 
 /// `GET /v1/cluster`
-pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn get(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
     let mirror = door.options.mirror.as_ref().map(|mirror| (mirror.status)());
     Ok(json(StatusCode::OK, &ClusterStatus { mirror, ..door.handle.status() }))
 }
 
 /// `GET /v1/cluster/backup`
-pub(crate) async fn backup(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn backup(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
     door.handle.linearize().await?;
     let (first_revision, revision) = door.handle.view(|table| (table.first_revision(), table.revision()));
@@ -30,18 +28,21 @@ pub(crate) async fn backup(door: Arc<Door>, request: Request) -> Answer {
 }
 
 /// `POST /v1/cluster/members`
-pub(crate) async fn add(door: Arc<Door>, asker: Asker, request: Request) -> Answer {
+pub(crate) async fn add(door: &Door, requester: &Requester, request: Request) -> Answer {
     Query::none(request.uri())?;
     let AddMemberRequest { id, peer } = body::read(request, AddMemberRequest::check).await?;
-    let act = Act::begin(asker, Wish::AddMember { id, peer: peer.clone() });
+    let subject =
+        Subject { act: "add-member", member: Some(id), peer: Some(peer.clone()), ..Subject::default() };
+    let act = Act::begin(requester, subject);
     act.ended(done(door.handle.add_member(id, peer).await))
 }
 
 /// `DELETE /v1/cluster/members/{id}`
-pub(crate) async fn remove(door: Arc<Door>, asker: Asker, request: Request) -> Answer {
+pub(crate) async fn remove(door: &Door, requester: &Requester, request: Request) -> Answer {
     let id = path::member(request.uri())?;
     let force = Query::of(request.uri(), &["force"])?.flag("force")?;
-    let act = Act::begin(asker, Wish::RemoveMember { id, force });
+    let act = if force { "force-remove-member" } else { "remove-member" };
+    let act = Act::begin(requester, Subject { act, member: Some(id), ..Subject::default() });
     act.ended(done(match force {
         false => door.handle.remove_member(id).await,
         true => door.handle.force_remove_member(id).await,
@@ -49,10 +50,10 @@ pub(crate) async fn remove(door: Arc<Door>, asker: Asker, request: Request) -> A
 }
 
 /// `POST /v1/cluster/transfer`
-pub(crate) async fn transfer(door: Arc<Door>, asker: Asker, request: Request) -> Answer {
+pub(crate) async fn transfer(door: &Door, requester: &Requester, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let TransferRequest { to } = body::read(request, |_| Ok::<_, FieldError>(())).await?;
-    let act = Act::begin(asker, Wish::Transfer { to });
+    let TransferRequest { to } = body::read(request, |_| Ok(())).await?;
+    let act = Act::begin(requester, Subject { act: "transfer", member: to, ..Subject::default() });
     act.ended(done(door.handle.transfer_leadership(to).await))
 }
 

@@ -3,13 +3,13 @@ use std::str::FromStr;
 
 use ringfence_wire::{FieldError, Key, Revision};
 
-/// Where the next page of a listing starts. To clients an opaque text of letters, digits and a dot, which a URL carries
-/// unchanged whether it is percent-encoded or not: `<revision>.<bytes of the key in hexadecimal>`.
+/// Where the next page of a list starts: `<revision>.<key in hexadecimal>`. Opaque to clients. It consists of letters, digits
+/// and a dot, which are the same in a URL with or without percent-encoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
     /// The revision of the first page's view.
     pub(crate) revision: Revision,
-    /// The last key of the page before.
+    /// The last key of the previous page.
     pub(crate) last: Key,
 }
 
@@ -25,7 +25,7 @@ impl FromStr for Cursor {
 
     fn from_str(text: &str) -> Result<Self, FieldError> {
         parse(text)
-            .ok_or_else(|| FieldError::new("after", "is no cursor: give what `next` of the page before said"))
+            .ok_or_else(|| FieldError::new("after", "is not a cursor: use `next` of the previous page"))
     }
 }
 
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_reads_back_and_needs_no_percent_encoding() {
+    fn a_cursor_round_trips_and_needs_no_percent_encoding() {
         let cursor = Cursor { revision: Revision(7), last: Key::new("a b/%2F+ä").unwrap() };
         let text = cursor.to_string();
         assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.'), "{text}");
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_text_is_no_cursor() {
+    fn other_texts_are_rejected() {
         for text in ["", "7", "7.", "x.61", "7.6", "7.6g", "7.ff", "7.2f", "-7.61", "7.61.61", "7.+1"] {
             let error = text.parse::<Cursor>().expect_err(text);
             assert_eq!(error.field.as_deref(), Some("after"));

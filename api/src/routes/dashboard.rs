@@ -1,8 +1,8 @@
-//! The dashboard: files of the program itself, which the browser may load nothing besides.
+//! The dashboard: static files compiled into the program.
 //!
-//! It is a client like any other: what it shows and does goes through the routes of the API, so its paths are no part
-//! of that and stand in no document. The policy that comes with each file forbids scripts and styles that are not
-//! files of this node, and requests to anybody else: a key named like markup stays text.
+//! The dashboard is an ordinary client of the API, so its own paths are not part of the API and not in the document. The
+//! content security policy of each file allows only scripts and styles from this node and requests to this node: a key
+//! that looks like markup stays text.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use crate::door::Request;
 
-/// The label of what is measured of all its files.
+/// The `route` label of all its files.
 pub(crate) const ROUTE: &str = "dashboard";
 
 const POLICY: HeaderValue = HeaderValue::from_static(
@@ -34,7 +34,7 @@ pub(crate) struct File {
     content: &'static str,
 }
 
-/// One row for each file of `api/dashboard/`.
+/// One row for each file in `api/dashboard/`.
 macro_rules! files {
     ($($path:literal, $name:literal, $content_type:expr;)*) => {
         pub(crate) const FILES: &[File] = &[$(File {
@@ -66,19 +66,19 @@ files! {
     "/dashboard/watch.js", "watch.js", JAVASCRIPT;
 }
 
-/// Answers a request for `file`: with 304 where the browser has it as it is.
+/// Answers with `file`, or 304 if the browser has this version.
 pub(crate) fn get(file: File, request: &Request) -> Response {
     let tag = file.tag();
-    let known = request.headers().get_all(IF_NONE_MATCH).iter().filter_map(|known| known.to_str().ok());
-    let is_known = known.flat_map(|known| known.split(',')).any(|known| known.trim() == tag);
-    let (status, content) = match is_known {
+    let cached = request.headers().get_all(IF_NONE_MATCH).iter().filter_map(|tags| tags.to_str().ok());
+    let is_cached = cached.flat_map(|tags| tags.split(',')).any(|cached| cached.trim() == tag);
+    let (status, content) = match is_cached {
         true => (StatusCode::NOT_MODIFIED, Bytes::new()),
         false => (StatusCode::OK, Bytes::from_static(file.content.as_bytes())),
     };
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static(file.content_type)),
-        (ETAG, HeaderValue::try_from(tag).expect("a tag is of digits and quotes")),
-        // A node that was upgraded must not meet a page whose parts are of two versions.
+        (ETAG, HeaderValue::try_from(tag).expect("a tag is valid header text")),
+        // After an upgrade a page must not mix files of two versions.
         (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
@@ -88,7 +88,7 @@ pub(crate) fn get(file: File, request: &Request) -> Response {
 }
 
 impl File {
-    /// Differs where the content does.
+    /// An entity tag: a hash of the content.
     fn tag(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.content.hash(&mut hasher);

@@ -1,44 +1,42 @@
-use std::sync::Arc;
-
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use ringfence_lease::{Command, Outcome};
+use ringfence_lease::Command;
 use ringfence_wire::{FieldError, Key, KeyList, RevokeRequest};
 
-use crate::door::{Answer, Door, Request, json};
-use crate::request::asker::Asker;
-use crate::request::body;
-use crate::request::path;
+use super::audit::{Act, Subject};
+use super::cursor::Cursor;
+use super::outcome;
+use crate::door::{Answer, Door, Request};
+use crate::problems::Failed;
 use crate::request::query::Query;
-use crate::routes::audit::{Act, Wish};
-use crate::routes::cursor::Cursor;
+use crate::request::requester::Requester;
+use crate::request::{body, path};
+use crate::response::json;
 
-/// How many keys a page has where the client does not say.
+/// Keys per page.
 const DEFAULT_LIMIT: usize = 100;
-/// The most keys of a page.
 const MAX_LIMIT: usize = 1_000;
 
 /// `GET /v1/keys/{key}`
-pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn get(door: &Door, request: Request) -> Answer {
     let key = path::key(request.uri())?;
-    let consistency = Query::consistency_only(request.uri())?;
-    let now_ms = door.now_ms(consistency).await?;
+    let now_ms = door.now_ms(Query::consistency_only(request.uri())?).await?;
     let view = door.handle.view(|table| table.key(&key, now_ms));
     Ok(json(StatusCode::OK, &view))
 }
 
 /// `GET /v1/keys`
-pub(crate) async fn list(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn list(door: &Door, request: Request) -> Answer {
     let mut query = Query::of(request.uri(), &["prefix", "after", "limit", "consistency"])?;
     let prefix = query.take("prefix").unwrap_or_default();
     if prefix.len() > Key::MAX_BYTES {
-        return Err(FieldError::new("prefix", "a prefix has at most 512 bytes of UTF-8").into());
+        return Err(FieldError::new("prefix", "must have at most 512 bytes of UTF-8").into());
     }
     let after = query.take("after").map(|text| text.parse::<Cursor>()).transpose()?;
     let limit = match query.take("limit").map(|text| text.parse()) {
         None => DEFAULT_LIMIT,
         Some(Ok(limit @ 1..=MAX_LIMIT)) => limit,
-        Some(_) => return Err(FieldError::new("limit", "is a number from 1 to 1,000").into()),
+        Some(_) => return Err(FieldError::new("limit", "must be a number from 1 to 1,000").into()),
     };
     let now_ms = door.now_ms(query.consistency()?).await?;
     let (keys, last, revision) = door.handle.view(|table| {
@@ -52,13 +50,13 @@ pub(crate) async fn list(door: Arc<Door>, request: Request) -> Answer {
 }
 
 /// `POST /v1/revoke`
-pub(crate) async fn revoke(door: Arc<Door>, asker: Asker, request: Request) -> Answer {
+pub(crate) async fn revoke(door: &Door, requester: &Requester, request: Request) -> Answer {
     Query::none(request.uri())?;
     let RevokeRequest { key, token } = body::read(request, |_| Ok(())).await?;
-    let act = Act::begin(asker, Wish::Revoke { key: key.clone(), token });
-    act.ended(match door.propose(Command::Revoke { key, token }).await {
-        Ok(Outcome::Refused(refusal)) => Err(refusal.into()),
-        Ok(_) => Ok(StatusCode::NO_CONTENT.into_response()),
-        Err(unanswered) => Err(unanswered.into()),
-    })
+    let subject =
+        Subject { act: "revoke", key: Some(key.clone()), token: Some(token.0), ..Subject::default() };
+    let act = Act::begin(requester, subject);
+    let outcome = door.propose(Command::Revoke { key, token }).await;
+    let ended = outcome.map_err(Failed::from).and_then(outcome::ended);
+    act.ended(ended.map(IntoResponse::into_response))
 }

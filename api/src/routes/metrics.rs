@@ -1,30 +1,28 @@
-use std::sync::Arc;
-
-use axum::http::HeaderValue;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
+use axum::http::StatusCode;
 use metrics::gauge;
 use ringfence_wire::{ClusterStatus, Role};
 
 use crate::door::{Answer, Door, Request};
 use crate::request::query::Query;
+use crate::response::with_type;
 
 /// `GET /metrics`
-pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn get(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
-    set_gauges(&door.handle.status(), door.watchers.count());
-    let (connections, most) = door.options.connections.count();
+    set_gauges(&door.handle.status());
+    gauge!("ringfence_watchers").set(door.watchers.count() as f64);
+    let (connections, max) = door.options.connections.count();
     gauge!("ringfence_http_connections").set(connections as f64);
-    gauge!("ringfence_http_connections_most").set(most as f64);
+    gauge!("ringfence_http_connections_most").set(max as f64);
     let unfinished = door.handle.unfinished();
     gauge!("ringfence_raft_proposal_pending_seconds").set(unfinished.proposal);
     gauge!("ringfence_raft_log_flush_pending_seconds").set(unfinished.flush);
-    let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    Ok(([(CONTENT_TYPE, content_type)], door.options.metrics.render()).into_response())
+    let text = door.options.metrics.render();
+    Ok(with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }
 
-/// Read when asked for, not kept up to date.
-fn set_gauges(status: &ClusterStatus, watchers: usize) {
+/// Gauges are set for each scrape, not kept up to date.
+fn set_gauges(status: &ClusterStatus) {
     let set = |name: &'static str, value: u64| gauge!(name).set(value as f64);
     set("ringfence_raft_has_leader", status.leader.is_some().into());
     set("ringfence_raft_is_leader", (status.role == Role::Leader).into());
@@ -37,5 +35,4 @@ fn set_gauges(status: &ClusterStatus, watchers: usize) {
     set("ringfence_revision", status.revision.0);
     set("ringfence_leases_live", status.live_leases);
     set("ringfence_waiters", status.waiters);
-    set("ringfence_watchers", watchers as u64);
 }

@@ -1,15 +1,14 @@
 use std::sync::LazyLock;
 
-use axum::http::HeaderValue;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
+use axum::http::StatusCode;
 use bytes::Bytes;
 
 use crate::door::{Answer, Request};
 use crate::request::query::Query;
+use crate::response::with_type;
 
-/// The document as it is kept, by hand: the wire types write their own JSON, so nothing could be derived from them.
-/// Tests hold it to what they read and write, and to the routes.
+/// The document is written by hand, because the wire types have hand-written JSON formats. Tests compare it with them and
+/// with the routes.
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
     let document = include_str!("../../openapi.json");
     document
@@ -20,5 +19,5 @@ static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
 /// `GET /openapi.json`
 pub(crate) async fn get(request: Request) -> Answer {
     Query::none(request.uri())?;
-    Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], DOCUMENT.clone()).into_response())
+    Ok(with_type(StatusCode::OK, "application/json", DOCUMENT.clone()))
 }

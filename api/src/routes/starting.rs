@@ -1,4 +1,4 @@
-//! What a node answers before it belongs to a cluster.
+//! The responses of a node that does not belong to a cluster yet.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -12,8 +12,8 @@ use ringfence_wire::ProblemKind;
 use crate::problems::Failed;
 use crate::routes::health::is_live;
 
-/// The answer of a node that waits for the other members of a new cluster: it lives, and everything else is certainly
-/// not done. Each answer ends its connection: the next one finds the routes of the API.
+/// Answers for a node that waits for the other members of a new cluster: it is alive, and everything else is certainly not
+/// done. Each response closes its connection, so that the client's next one gets the routes of the API.
 pub async fn starting<B>(request: Request<B>, _from: SocketAddr) -> Result<Response, Infallible> {
     let mut response = match (request.method(), request.uri().path()) {
         (&(Method::GET | Method::HEAD), "/livez") => is_live(),

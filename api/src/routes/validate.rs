@@ -1,18 +1,17 @@
-use std::sync::Arc;
-
 use axum::http::StatusCode;
 use ringfence_lease::LeaseTable;
 use ringfence_wire::{Check, ValidateRequest, Verdict, VerdictName, VerdictsAnswer};
 
-use crate::door::{Answer, Door, Request, json};
+use crate::door::{Answer, Door, Request};
 use crate::request::body;
 use crate::request::query::{Consistency, Query};
+use crate::response::json;
 
 /// `POST /v1/validate`
-pub(crate) async fn post(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn post(door: &Door, request: Request) -> Answer {
     let consistency = Query::consistency_only(request.uri())?;
-    let wish: ValidateRequest = body::read(request, |_| Ok(())).await?;
-    let (checks, single) = wish.checks()?;
+    let request: ValidateRequest = body::read(request, |_| Ok(())).await?;
+    let (checks, single) = request.checks()?;
     door.now_ms(consistency).await?;
     let results: Vec<Verdict> =
         door.handle.view(|table| checks.iter().map(|check| verdict(table, check, consistency)).collect());
@@ -28,8 +27,8 @@ fn verdict(table: &LeaseTable, check: &Check, consistency: Consistency) -> Verdi
     let verdict = match consistency {
         Consistency::Linearizable if is_live => VerdictName::Live,
         Consistency::Linearizable => VerdictName::Stale,
-        // The table knows every grant up to its revision: a token from there that is not live has ended, or never was.
-        // Every token below the fence is such a one.
+        // The table has every grant up to its revision. A token up to there that is not live has ended or never existed;
+        // this covers every token below the fence.
         Consistency::Local if !is_live && check.token.0 <= table.revision().0 => VerdictName::Stale,
         Consistency::Local => VerdictName::Unknown,
     };

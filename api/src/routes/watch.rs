@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue};
@@ -10,19 +8,19 @@ use crate::door::{Answer, Door, Request};
 use crate::problems::Failed;
 use crate::request::query::Query;
 
-/// What a browser sends when it connects again: the last `id` that it was told.
+/// What a browser sends when it reconnects: the last `id` that it received.
 const LAST_EVENT_ID: &str = "last-event-id";
-/// Proxies that know it pass on each event as it comes.
+/// Tells nginx and others to pass on each event at once.
 const UNBUFFERED: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 
 /// `GET /v1/watch`
-pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
+pub(crate) async fn get(door: &Door, request: Request) -> Answer {
     let mut query = Query::of(request.uri(), &["prefix", "after"])?;
     let prefix = query.take("prefix").unwrap_or_default();
     Key::check_prefix(&prefix).map_err(|error| FieldError::new("prefix", error.to_string()))?;
     let after = query.take("after").map(|text| revision(&text, "after")).transpose()?;
-    // A browser that connects again sends the same URL: the header is newer.
+    // A browser that reconnects sends the same URL, so the header is newer.
     let after = match request.headers().get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or("?")) {
         None | Some("") => after,
         Some(id) => Some(revision(id, "Last-Event-ID")?),
@@ -30,7 +28,7 @@ pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
     if *door.options.draining.borrow() {
         return Err(Failed::new(ProblemKind::Unavailable, "this node is about to stop"));
     }
-    // Only so can this node tell what is newer than the cluster from what it has not applied yet.
+    // Without it this node could not tell a revision beyond the cluster's from one that it has not applied yet.
     door.handle.linearize().await?;
     let stream = door.watchers.open(&prefix, after)?;
     let headers = [
@@ -43,5 +41,7 @@ pub(crate) async fn get(door: Arc<Door>, request: Request) -> Answer {
 
 fn revision(text: &str, field: &str) -> Result<Revision, FieldError> {
     let number = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
-    number.map(Revision).ok_or_else(|| FieldError::new(field, "is a revision: a number, as an event's `id`"))
+    number
+        .map(Revision)
+        .ok_or_else(|| FieldError::new(field, "must be a revision: a number, as in the `id` of an event"))
 }

@@ -1,4 +1,4 @@
-//! The bodies of requests and answers, and the memory that they hold while a client is slow.
+//! Request and response bodies, and the memory that slow clients make them hold.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,51 +10,51 @@ use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 
 use super::budget::Share;
-use super::connections::{Connection, Connections, Open};
-use super::socket::Ear;
+use super::connections::{Connection, Connections, InFlight};
+use super::socket::Reader;
 
-/// So much of an answer is buffered at a time. A smaller answer needs no share of the memory.
-const PIECE: usize = 16 << 10;
-/// Of a body that is longer than is read, no more is kept.
-const MOST_KEPT: usize = 1 << 20;
+/// Bytes of a response that are buffered at a time. A response up to this size needs no share of the budget.
+const CHUNK: usize = 16 << 10;
+/// Bytes of a request body that are kept at most. Longer bodies are read, but refused.
+const MAX_KEPT: usize = 1 << 20;
 
-/// The body of a request that did not arrive soon enough, while too many others were on their way.
+/// The error of a request body that was dropped because the budget was exceeded and it was the oldest.
 #[derive(Debug, thiserror::Error)]
-#[error("too many bodies were on their way, and this one for longest")]
-pub(crate) struct Late;
+#[error("too many unfinished request bodies, and this was the oldest")]
+pub(crate) struct Shed;
 
-/// The body of a request, as it comes.
-pub struct Arriving {
+/// A request body as it arrives.
+pub struct RequestBody {
     body: Incoming,
-    ear: Arc<Ear>,
-    /// Whether the request changes nothing: then its client may have gone.
+    reader: Arc<Reader>,
+    /// The request changes nothing, so it may run although its client hung up.
     only_reads: bool,
     connections: Arc<Connections>,
     share: Option<Share<Connection>>,
     kept: usize,
 }
 
-impl Arriving {
+impl RequestBody {
     pub(super) fn new(
         body: Incoming,
-        ear: Arc<Ear>,
+        reader: Arc<Reader>,
         only_reads: bool,
         connections: Arc<Connections>,
     ) -> Self {
-        Self { body, ear, only_reads, connections, share: None, kept: 0 }
+        Self { body, reader, only_reads, connections, share: None, kept: 0 }
     }
 
-    /// Holds memory for `data`. What came in one piece is not waited for, and needs no share.
-    fn keep(&mut self, data: &Bytes) {
-        let more = data.len().min(MOST_KEPT - self.kept);
+    /// Reserves memory for `data`. Not called for a body that arrived in one piece, which nothing holds up.
+    fn reserve(&mut self, data: &Bytes) {
+        let more = data.len().min(MAX_KEPT - self.kept);
         self.kept += more;
-        let new = || self.connections.arriving.share(self.ear.connection());
-        // What is put together from pieces takes up to twice its size.
+        let new = || self.connections.request_bodies.share(self.reader.connection());
+        // Joining the pieces takes up to twice their size.
         self.share.get_or_insert_with(new).grow(2 * more);
     }
 }
 
-impl HttpBody for Arriving {
+impl HttpBody for RequestBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -63,16 +63,16 @@ impl HttpBody for Arriving {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
-        if this.share.is_some() && this.ear.connection().is_late() {
-            return Poll::Ready(Some(Err(Late.into())));
+        if this.share.is_some() && this.reader.connection().is_body_shed() {
+            return Poll::Ready(Some(Err(Shed.into())));
         }
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx)).transpose()?;
         if !this.body.is_end_stream() {
             if let Some(data) = frame.as_ref().and_then(Frame::data_ref) {
-                this.keep(data);
+                this.reserve(data);
             }
-        } else if !this.only_reads && this.ear.poll_gone(cx).is_ready() {
-            // Nobody waits for what this would do: the connection ends in this step.
+        } else if !this.only_reads && this.reader.poll_hangup(cx).is_ready() {
+            // The client is gone: the same poll ends the connection, and the request is never executed.
             return Poll::Pending;
         }
         Poll::Ready(frame.map(Ok))
@@ -87,29 +87,29 @@ impl HttpBody for Arriving {
     }
 }
 
-/// The body of an answer, as it goes.
-pub(super) struct Leaving {
+/// A response body, given to hyper in chunks.
+pub(super) struct ResponseBody {
     body: Body,
-    /// What is left of a large piece.
+    /// The rest of a large piece.
     rest: Bytes,
     _share: Option<Share<Connection>>,
-    _open: Open,
+    _in_flight: InFlight,
 }
 
-impl Leaving {
-    pub(super) fn new(body: Body, open: Open, connections: &Connections) -> Self {
-        open.answering();
+impl ResponseBody {
+    pub(super) fn new(body: Body, in_flight: InFlight, connections: &Connections) -> Self {
+        in_flight.respond();
         let bytes = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        let share = (bytes > PIECE).then(|| {
-            let share = connections.leaving.share(&open.0);
+        let share = (bytes > CHUNK).then(|| {
+            let share = connections.response_bodies.share(&in_flight.0);
             share.grow(bytes);
             share
         });
-        Self { body, rest: Bytes::new(), _share: share, _open: open }
+        Self { body, rest: Bytes::new(), _share: share, _in_flight: in_flight }
     }
 }
 
-impl HttpBody for Leaving {
+impl HttpBody for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -125,8 +125,8 @@ impl HttpBody for Leaving {
                 Some(Err(trailers)) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
-        let piece = this.rest.split_to(this.rest.len().min(PIECE));
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+        let chunk = this.rest.split_to(this.rest.len().min(CHUNK));
+        Poll::Ready(Some(Ok(Frame::data(chunk))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -137,7 +137,7 @@ impl HttpBody for Leaving {
         let mut hint = self.body.size_hint();
         let rest = self.rest.len() as u64;
         let (lower, upper) = (hint.lower() + rest, hint.upper().map(|upper| upper + rest));
-        // In this order: a lower bound must not be above the upper one.
+        // The upper bound first: a lower bound above it panics.
         if let Some(upper) = upper {
             hint.set_upper(upper);
         }

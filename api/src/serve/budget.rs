@@ -1,36 +1,33 @@
-//! Memory that many connections share. What is held for longest is given up first: that of the slowest.
+//! A memory budget that all connections share. When it is exceeded, the oldest shares, held by the slowest clients, go first.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A bound on the bytes that all connections hold together.
 pub(super) struct Budget<T> {
-    most: usize,
-    /// What happens to the owner of a share that is taken away.
-    take_away: fn(&T),
+    max: usize,
+    /// Called with the owner of a share that is revoked.
+    revoke: fn(&T),
     shares: Mutex<Shares<T>>,
 }
 
 struct Shares<T> {
     held: usize,
     next: u64,
-    /// By age.
+    /// Oldest first.
     all: BTreeMap<u64, (usize, Arc<T>)>,
 }
 
-/// What one connection holds, until this is dropped.
+/// The bytes that one connection holds, until this is dropped.
 pub(super) struct Share<T> {
     budget: Arc<Budget<T>>,
     number: u64,
 }
 
 impl<T> Budget<T> {
-    pub(super) fn new(most: usize, take_away: fn(&T)) -> Arc<Self> {
-        Arc::new(Self {
-            most,
-            take_away,
-            shares: Mutex::new(Shares { held: 0, next: 0, all: BTreeMap::new() }),
-        })
+    pub(super) fn new(max: usize, revoke: fn(&T)) -> Arc<Self> {
+        let shares = Mutex::new(Shares { held: 0, next: 0, all: BTreeMap::new() });
+        Arc::new(Self { max, revoke, shares })
     }
 
     /// A share of no bytes.
@@ -43,23 +40,23 @@ impl<T> Budget<T> {
     }
 
     fn shares(&self) -> MutexGuard<'_, Shares<T>> {
-        self.shares.lock().expect("nothing that panics is done while it is locked")
+        self.shares.lock().expect("nothing panics while the shares are locked")
     }
 }
 
 impl<T> Share<T> {
-    /// Adds `bytes` to the share. Where that exceeds the bound, the oldest shares are taken away.
+    /// Adds `bytes` to the share, and revokes the oldest shares while the budget is exceeded.
     pub(super) fn grow(&self, bytes: usize) {
         let mut shares = self.budget.shares();
         let Some((held, _)) = shares.all.get_mut(&self.number) else { return };
         *held += bytes;
         shares.held += bytes;
-        while shares.held > self.budget.most
-            && let Some((_, (held, loser))) = shares.all.pop_first()
+        while shares.held > self.budget.max
+            && let Some((_, (held, owner))) = shares.all.pop_first()
         {
             shares.held -= held;
-            // Locked, as the share is the loser's own until that is told: else it might be told of another request.
-            (self.budget.take_away)(&loser);
+            // Under the lock, so that the owner cannot drop the share and begin another request, which would be hit instead.
+            (self.budget.revoke)(&owner);
         }
     }
 }

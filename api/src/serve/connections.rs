@@ -1,13 +1,13 @@
-//! The connections of a node: how many there may be, what each is about, and when one is closed.
+//! The connections of a node: how many there are, the phase of each, and when one is closed.
 //!
 //! ```text
-//!         ┌────────────────── flushed ◀───── answered ◀──┐
-//!         ▼                                              │ the body of the answer ended
-//!  ───▶ idle ──▶ head ──▶ working ─────────────────▶ answering
-//!   accepted  │ first byte │ whole head        a head and a body
+//!         ┌────────────────────── flushed ◀──────────────── flushing ◀──┐
+//!         ▼                                                             │ end of the response body
+//!  ───▶ idle ─────────────▶ head ───────────▶ handling ───────────▶ responding
+//!   accepted   first byte         whole head             response
 //! ```
-//! An idle one, and one whose head is not whole, owes nothing: where there is no room for a new one, the one that has
-//! been so for longest makes it.
+//! A connection that is idle or whose request head is incomplete waits for no response. Where there is no room for a new
+//! connection, the one that has been in that state for longest is evicted.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,36 +18,36 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::budget::Budget;
-use crate::measure::{Closed, connections_closed_total};
+use crate::measure::{CloseReason, connections_closed_total};
 
-/// How long a connection may be silent: no next request begins, or nothing more of an answer could be sent, because its
+/// How long a connection may make no progress: no next request begins, or nothing more of a response can be sent because the
 /// client does not read.
-pub(super) const SILENCE: Duration = Duration::from_secs(75);
-/// How many connections that are to make room may be open still when the next comes.
-pub(crate) const MOST_CLOSING: usize = 16;
-/// How long the head of a request may take, from its first byte.
-pub(super) const HEAD_WITHIN: Duration = Duration::from_secs(10);
-/// The most bytes of unfinished request bodies, and of large answers that are being sent.
-const MOST_ARRIVING: usize = 64 << 20;
-const MOST_LEAVING: usize = 64 << 20;
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// How many evicted connections may still be open when the next one is admitted.
+pub(crate) const MAX_EVICTING: usize = 16;
+/// The time for the head of a request, from its first byte.
+pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of unfinished request bodies, and of large responses that are being sent.
+const MAX_REQUEST_BODIES: usize = 64 << 20;
+const MAX_RESPONSE_BODIES: usize = 64 << 20;
 
 /// The connections of a node.
 pub struct Connections {
-    most: usize,
+    max: usize,
     table: Mutex<Table>,
-    /// Told when one has closed, or stays that was to make room.
-    made_room: Notify,
-    pub(super) arriving: Arc<Budget<Connection>>,
-    pub(super) leaving: Arc<Budget<Connection>>,
+    /// Notified when a connection has closed, or an evicted one stays after all.
+    room: Notify,
+    pub(super) request_bodies: Arc<Budget<Connection>>,
+    pub(super) response_bodies: Arc<Budget<Connection>>,
 }
 
 #[derive(Default)]
 struct Table {
-    /// All that have a descriptor.
+    /// Connections that have a descriptor.
     open: usize,
-    /// Those of them that are to make room.
-    closing: usize,
-    /// Those that owe nothing, the first for longest.
+    /// Those of them that are evicted.
+    evicting: usize,
+    /// Connections that wait for no response, longest first.
     idle: BTreeMap<u64, Arc<Connection>>,
     next: u64,
 }
@@ -57,113 +57,111 @@ pub(super) struct Connection {
     pub(super) connections: Arc<Connections>,
     pub(super) from: SocketAddr,
     state: Mutex<State>,
-    /// Told when the connection may have to end.
-    end: Notify,
+    /// Notified when the connection may have to close.
+    close: Notify,
 }
 
 struct State {
     phase: Phase,
-    /// When the phase began or, of an answer, when something of it was last sent.
+    /// When the phase began or, of a response, when something was last sent.
     since: Instant,
-    /// Its place among the idle ones.
-    place: u64,
-    /// Its answer was not read, and others need the memory.
-    is_unread: bool,
-    /// Its request did not arrive, and others need the memory.
-    is_late: bool,
+    /// The number in `Table::idle`.
+    number: u64,
+    /// The response is not read, and others need its memory.
+    is_response_shed: bool,
+    /// The request body does not arrive, and others need its memory.
+    is_body_shed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nothing of a request has come.
+    /// No byte of a request has arrived.
     Idle,
-    /// Some of its head.
+    /// Part of a request head has arrived.
     Head,
-    /// A handler has it.
-    Working,
-    /// The answer is being sent,
-    Answering,
-    /// and all of it has been buffered.
-    Answered,
+    /// A handler works on the request.
+    Handling,
+    /// The response is being sent.
+    Responding,
+    /// All of the response is buffered, but not yet sent.
+    Flushing,
 }
 
 impl Connections {
-    /// No more than `most` at a time.
-    pub fn new(most: usize) -> Arc<Self> {
+    /// Admits at most `max` connections at a time.
+    pub fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
-            most,
+            max,
             table: Mutex::default(),
-            made_room: Notify::new(),
-            arriving: Budget::new(MOST_ARRIVING, Connection::be_late),
-            leaving: Budget::new(MOST_LEAVING, Connection::be_unread),
+            room: Notify::new(),
+            request_bodies: Budget::new(MAX_REQUEST_BODIES, Connection::shed_body),
+            response_bodies: Budget::new(MAX_RESPONSE_BODIES, Connection::shed_response),
         })
     }
 
-    /// How many there are now, and may be.
+    /// The number of connections and its maximum.
     pub fn count(&self) -> (usize, usize) {
         let table = self.table();
-        (table.open - table.closing, self.most)
+        (table.open - table.evicting, self.max)
     }
 
-    /// A new one; `None` where there is no room, and none that could make some. Waits while many that are to make room are
-    /// not closed yet.
-    pub(super) async fn enter(self: &Arc<Self>, from: SocketAddr) -> Option<Entered> {
+    /// Admits a new connection, evicting an idle one where there is no room; `None` if none is idle. Waits while many evicted
+    /// connections have not closed yet.
+    pub(super) async fn admit(self: &Arc<Self>, from: SocketAddr) -> Option<Admitted> {
         loop {
             {
                 let mut table = self.table();
-                let too_many = (table.open - table.closing + 1).saturating_sub(self.most);
+                let too_many = (table.open - table.evicting + 1).saturating_sub(self.max);
                 if table.idle.len() < too_many {
                     return None;
                 }
                 for _ in 0..too_many {
                     let Some((_, longest)) = table.idle.pop_first() else { break };
-                    longest.end.notify_one();
-                    table.closing += 1;
+                    longest.close.notify_one();
+                    table.evicting += 1;
                 }
-                if table.open < self.most + MOST_CLOSING {
+                if table.open < self.max + MAX_EVICTING {
                     return Some(self.add(&mut table, from));
                 }
             }
-            self.made_room.notified().await;
+            self.room.notified().await;
         }
     }
 
-    fn add(self: &Arc<Self>, table: &mut Table, from: SocketAddr) -> Entered {
+    fn add(self: &Arc<Self>, table: &mut Table, from: SocketAddr) -> Admitted {
         table.open += 1;
-        let connection = Arc::new(Connection {
-            connections: Arc::clone(self),
-            from,
-            state: Mutex::new(State {
-                phase: Phase::Idle,
-                since: Instant::now(),
-                place: table.next,
-                is_unread: false,
-                is_late: false,
-            }),
-            end: Notify::new(),
-        });
-        table.rest(Arc::clone(&connection));
-        Entered(connection)
+        let state = State {
+            phase: Phase::Idle,
+            since: Instant::now(),
+            number: table.next,
+            is_response_shed: false,
+            is_body_shed: false,
+        };
+        let (connections, state) = (Arc::clone(self), Mutex::new(state));
+        let connection = Arc::new(Connection { connections, from, state, close: Notify::new() });
+        table.add_idle(Arc::clone(&connection));
+        Admitted(connection)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().expect("nothing that panics is done while it is locked")
+        self.table.lock().expect("nothing panics while the table is locked")
     }
 }
 
 impl Table {
-    /// Takes the last place among the idle ones.
-    fn rest(&mut self, connection: Arc<Connection>) -> u64 {
-        let place = self.next;
+    /// Appends `connection` to the idle ones. Returns its number.
+    fn add_idle(&mut self, connection: Arc<Connection>) -> u64 {
+        let number = self.next;
         self.next += 1;
-        self.idle.insert(place, connection);
-        place
+        self.idle.insert(number, connection);
+        number
     }
 }
 
 impl Connection {
+    /// Lock order: a connection's state, then the table.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing that panics is done while it is locked")
+        self.state.lock().expect("nothing panics while the state is locked")
     }
 
     /// Bytes were read.
@@ -174,130 +172,125 @@ impl Connection {
         }
     }
 
-    /// A request has come.
-    pub(super) fn open(self: &Arc<Self>) -> Open {
+    /// The head of a request is complete.
+    pub(super) fn begin(self: &Arc<Self>) -> InFlight {
         let mut state = self.state();
         if matches!(state.phase, Phase::Idle | Phase::Head) {
             let mut table = self.connections.table();
-            if table.idle.remove(&state.place).is_none() {
-                // It was to make room, and stays.
-                table.closing -= 1;
-                self.connections.made_room.notify_one();
+            if table.idle.remove(&state.number).is_none() {
+                // It was evicted just before, and stays after all.
+                table.evicting -= 1;
+                self.connections.room.notify_one();
             }
         }
-        (state.phase, state.is_late, state.is_unread) = (Phase::Working, false, false);
-        Open(Arc::clone(self))
+        (state.phase, state.is_body_shed, state.is_response_shed) = (Phase::Handling, false, false);
+        InFlight(Arc::clone(self))
     }
 
-    pub(super) fn is_working(&self) -> bool {
-        self.state().phase == Phase::Working
+    pub(super) fn is_handling(&self) -> bool {
+        self.state().phase == Phase::Handling
     }
 
-    /// Some of an answer was sent.
+    /// Part of a response was sent.
     pub(super) fn sent(&self) {
         let mut state = self.state();
-        if matches!(state.phase, Phase::Answering | Phase::Answered) {
+        if matches!(state.phase, Phase::Responding | Phase::Flushing) {
             state.since = Instant::now();
         }
     }
 
-    /// All that was buffered has been sent.
+    /// Everything buffered was sent.
     pub(super) fn flushed(self: &Arc<Self>) {
         let mut state = self.state();
-        if state.phase == Phase::Answered {
+        if state.phase == Phase::Flushing {
             (state.phase, state.since) = (Phase::Idle, Instant::now());
-            state.place = self.connections.table().rest(Arc::clone(self));
+            state.number = self.connections.table().add_idle(Arc::clone(self));
         }
     }
 
-    fn be_late(&self) {
-        self.state().is_late = true;
-        self.end.notify_one();
+    fn shed_body(&self) {
+        self.state().is_body_shed = true;
+        self.close.notify_one();
     }
 
-    /// Whether the body of its request is not to be waited for any longer.
-    pub(super) fn is_late(&self) -> bool {
-        self.state().is_late
+    /// Whether the body of the current request was shed.
+    pub(super) fn is_body_shed(&self) -> bool {
+        self.state().is_body_shed
     }
 
-    fn be_unread(&self) {
-        self.state().is_unread = true;
-        self.end.notify_one();
+    fn shed_response(&self) {
+        self.state().is_response_shed = true;
+        self.close.notify_one();
     }
 
-    /// Returns when it is to be closed, and why.
-    pub(super) async fn over(&self) -> Closed {
+    /// Returns when the connection must be closed, and why.
+    pub(super) async fn until_closed(&self) -> CloseReason {
         loop {
-            // To set a timer for each phase costs more than to look from time to time.
-            let mut look_at = Instant::now() + HEAD_WITHIN;
+            // Checking from time to time costs less than a timer for each phase.
+            let mut check_at = Instant::now() + HEAD_TIMEOUT;
             {
                 let state = self.state();
-                let (within, reason) = match state.phase {
-                    Phase::Idle | Phase::Head if !self.connections.table().rests(state.place) => {
-                        return Closed::Evicted;
+                let (timeout, reason) = match state.phase {
+                    Phase::Idle | Phase::Head
+                        if !self.connections.table().idle.contains_key(&state.number) =>
+                    {
+                        return CloseReason::Evicted;
                     }
-                    _ if state.is_unread => return Closed::Unread,
-                    Phase::Idle => (SILENCE, Closed::Silent),
-                    Phase::Head => (HEAD_WITHIN, Closed::Late),
-                    Phase::Working => (Duration::MAX, Closed::Silent),
-                    Phase::Answering | Phase::Answered => (SILENCE, Closed::Unread),
+                    _ if state.is_response_shed => return CloseReason::Unread,
+                    Phase::Idle => (IDLE_TIMEOUT, CloseReason::Silent),
+                    Phase::Head => (HEAD_TIMEOUT, CloseReason::Late),
+                    Phase::Handling => (Duration::MAX, CloseReason::Silent),
+                    Phase::Responding | Phase::Flushing => (IDLE_TIMEOUT, CloseReason::Unread),
                 };
-                if let Some(until) = state.since.checked_add(within) {
-                    if until <= Instant::now() {
+                if let Some(deadline) = state.since.checked_add(timeout) {
+                    if deadline <= Instant::now() {
                         return reason;
                     }
-                    look_at = look_at.min(until);
+                    check_at = check_at.min(deadline);
                 }
             }
-            // Either way it looks again.
-            let _ = timeout_at(look_at, self.end.notified()).await;
+            let _ = timeout_at(check_at, self.close.notified()).await;
         }
     }
 }
 
-impl Table {
-    fn rests(&self, place: u64) -> bool {
-        self.idle.contains_key(&place)
-    }
-}
+/// A connection, while it is served.
+pub(super) struct Admitted(pub(super) Arc<Connection>);
 
-/// A connection, as long as it is served.
-pub(super) struct Entered(pub(super) Arc<Connection>);
-
-impl Entered {
-    /// It was closed here.
-    pub(super) fn closed(&self, reason: Closed) {
+impl Admitted {
+    /// Counts and logs that the node closed the connection.
+    pub(super) fn log_close(&self, reason: CloseReason) {
         connections_closed_total(reason).increment(1);
         tracing::debug!(from = %self.0.from, ?reason, "an HTTP connection was closed");
     }
 }
 
-impl Drop for Entered {
+impl Drop for Admitted {
     fn drop(&mut self) {
         let state = self.0.state();
         let mut table = self.0.connections.table();
         table.open -= 1;
-        if matches!(state.phase, Phase::Idle | Phase::Head) && table.idle.remove(&state.place).is_none() {
-            table.closing -= 1;
+        if matches!(state.phase, Phase::Idle | Phase::Head) && table.idle.remove(&state.number).is_none() {
+            table.evicting -= 1;
         }
-        self.0.connections.made_room.notify_one();
+        self.0.connections.room.notify_one();
     }
 }
 
-/// A request, until all of its answer has been buffered.
-pub(super) struct Open(pub(super) Arc<Connection>);
+/// A request, until all of its response is buffered.
+pub(super) struct InFlight(pub(super) Arc<Connection>);
 
-impl Open {
-    /// There is an answer.
-    pub(super) fn answering(&self) {
+impl InFlight {
+    /// The handler has returned a response.
+    pub(super) fn respond(&self) {
         let mut state = self.0.state();
-        (state.phase, state.since) = (Phase::Answering, Instant::now());
+        (state.phase, state.since) = (Phase::Responding, Instant::now());
     }
 }
 
-impl Drop for Open {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.state().phase = Phase::Answered;
+        self.0.state().phase = Phase::Flushing;
     }
 }
 
@@ -311,76 +304,76 @@ mod tests {
 
     const FROM: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
-    /// A new connection, at once.
-    fn entered(connections: &Arc<Connections>) -> Option<Entered> {
-        connections.enter(FROM).now_or_never().expect("few are closing")
+    /// Admits a connection, which must not wait.
+    fn admit(connections: &Arc<Connections>) -> Option<Admitted> {
+        connections.admit(FROM).now_or_never().expect("few evicted connections are open")
     }
 
-    /// Whether it is to be closed now.
-    async fn is_over(connection: &Connection) -> bool {
-        timeout_at(Instant::now(), connection.over()).await.is_ok()
+    /// Whether it must be closed now.
+    async fn is_closed(connection: &Connection) -> bool {
+        timeout_at(Instant::now(), connection.until_closed()).await.is_ok()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_one_that_owed_nothing_for_longest_makes_room_and_one_at_work_never() {
+    async fn the_longest_idle_connection_is_evicted_and_never_one_with_a_request() {
         let connections = Connections::new(3);
-        let enter = || entered(&connections).map(|entered| (Arc::clone(&entered.0), entered));
-        let [(first, _first), (second, second_entered), (third, _third)] = [0; 3].map(|_| enter().unwrap());
-        let open = first.open();
+        let enter = || admit(&connections).map(|admitted| (Arc::clone(&admitted.0), admitted));
+        let [(first, _first), (second, second_admitted), (third, _third)] = [0; 3].map(|_| enter().unwrap());
+        let request = first.begin();
         third.received();
         let (fourth, _fourth) = enter().unwrap();
-        assert!(!is_over(&first).await && is_over(&second).await && !is_over(&third).await);
-        drop(second_entered);
+        assert!(!is_closed(&first).await && is_closed(&second).await && !is_closed(&third).await);
+        drop(second_admitted);
         assert_eq!(connections.count(), (3, 3));
 
-        // The head of its request came just after it was chosen.
+        // The rest of its head arrives just after it was evicted.
         let (fifth, _fifth) = enter().unwrap();
-        let late = third.open();
-        assert!(!is_over(&third).await);
+        let late = third.begin();
+        assert!(!is_closed(&third).await);
         assert_eq!(connections.count(), (4, 3));
 
-        let [of_fourth, of_fifth] = [fourth.open(), fifth.open()];
-        assert!(enter().is_none(), "all are at work");
-        // An answer that is still being sent is owed.
-        open.answering();
-        drop(open);
+        let [of_fourth, of_fifth] = [fourth.begin(), fifth.begin()];
+        assert!(enter().is_none(), "all have a request");
+        // A response that is being sent still counts as a request.
+        request.respond();
+        drop(request);
         assert!(enter().is_none());
         first.flushed();
-        assert!(enter().is_none(), "there is one too many, and one that is idle");
-        late.answering();
+        assert!(enter().is_none(), "one too many is open, and only one is idle");
+        late.respond();
         drop(late);
         third.flushed();
-        let (_sixth, _sixth_entered) = enter().unwrap();
-        assert!(is_over(&first).await && is_over(&third).await);
+        let (_sixth, _sixth_admitted) = enter().unwrap();
+        assert!(is_closed(&first).await && is_closed(&third).await);
         assert_eq!(connections.count(), (3, 3));
         drop((of_fourth, of_fifth));
     }
 
-    /// The table once lost count of those that were chosen and stayed: after some, nothing was accepted any more.
+    /// Regression: the table lost count of evicted connections that stayed, until the node accepted nothing.
     #[tokio::test(start_paused = true)]
-    async fn those_that_stay_though_they_were_to_make_room_take_no_room_for_good() {
+    async fn evicted_connections_that_stay_are_counted_once() {
         let connections = Connections::new(2);
-        let (first, second) = (entered(&connections).unwrap(), entered(&connections).unwrap());
-        for _ in 0..2 * MOST_CLOSING {
-            for chosen in [&first, &second] {
-                let new = entered(&connections).unwrap();
-                let open = chosen.0.open();
+        let (first, second) = (admit(&connections).unwrap(), admit(&connections).unwrap());
+        for _ in 0..2 * MAX_EVICTING {
+            for evicted in [&first, &second] {
+                let new = admit(&connections).unwrap();
+                let request = evicted.0.begin();
                 drop(new);
                 assert_eq!(connections.count(), (2, 2));
-                open.answering();
-                drop(open);
-                chosen.0.flushed();
+                request.respond();
+                drop(request);
+                evicted.0.flushed();
             }
         }
         let table = connections.table();
-        assert_eq!((table.open, table.closing), (2, 0));
+        assert_eq!((table.open, table.evicting), (2, 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_one_waits_while_many_that_are_to_make_room_are_open() {
+    async fn a_new_connection_waits_while_many_evicted_ones_are_open() {
         let connections = Connections::new(1);
-        let mut all: VecDeque<Entered> = (0..=MOST_CLOSING).map(|_| entered(&connections).unwrap()).collect();
-        let mut next = Box::pin(connections.enter(FROM));
+        let mut all: VecDeque<Admitted> = (0..=MAX_EVICTING).map(|_| admit(&connections).unwrap()).collect();
+        let mut next = Box::pin(connections.admit(FROM));
         assert!(timeout_at(Instant::now(), &mut next).await.is_err());
         all.pop_front();
         assert!(next.await.is_some());

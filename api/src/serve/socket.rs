@@ -1,11 +1,11 @@
-//! A connection's socket, and the end of it that comes while a request is worked on.
+//! A connection's socket, and detection of a client that hangs up while its request is handled.
 //!
-//! hyper looks for that end only while it has no byte of a next request: a line break behind a body is enough for it to
-//! miss it, and what was asked for is then granted to nobody. So here it is looked for behind up to [`MOST_AHEAD`] such
-//! bytes, which are kept for hyper. A client that sends more than these while it waits for an answer, and goes, is
-//! noticed when it is answered.
+//! hyper notices a hang-up only while it has no byte of a next request: a line break behind a body is enough for hyper to
+//! miss it, and the lease would be granted to nobody. So the [`Reader`] looks for the end of the stream behind up to
+//! [`MAX_AHEAD`] such bytes, which it keeps for hyper. A client that sends more while it waits for a response and then hangs
+//! up is noticed only when the response is written.
 //!
-//! A client that shuts down only its sending side has gone, too: nothing tells the two apart.
+//! A client that shuts down only its sending side counts as gone: nothing tells the two apart.
 
 use std::io;
 use std::pin::Pin;
@@ -19,70 +19,71 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::connections::Connection;
 
-/// How many bytes are read before hyper asks for them.
-const MOST_AHEAD: usize = 16 << 10;
+/// Bytes that are read before hyper asks for them.
+const MAX_AHEAD: usize = 16 << 10;
 
 /// What hyper reads from and writes to.
 pub(super) struct Socket {
-    ear: Arc<Ear>,
-    mouth: OwnedWriteHalf,
+    reader: Arc<Reader>,
+    writer: OwnedWriteHalf,
 }
 
-/// The reading side.
-pub(super) struct Ear {
+/// The reading half, shared by hyper and hang-up detection.
+pub(super) struct Reader {
     connection: Arc<Connection>,
-    half: Mutex<Half>,
+    input: Mutex<Input>,
 }
 
-struct Half {
+struct Input {
     stream: OwnedReadHalf,
+    /// Bytes read that hyper has not asked for yet.
     ahead: BytesMut,
-    is_over: bool,
+    is_closed: bool,
 }
 
 impl Socket {
     pub(super) fn new(stream: TcpStream, connection: Arc<Connection>) -> Self {
-        let (stream, mouth) = stream.into_split();
-        let half = Mutex::new(Half { stream, ahead: BytesMut::new(), is_over: false });
-        Self { ear: Arc::new(Ear { connection, half }), mouth }
+        let (stream, writer) = stream.into_split();
+        let input = Mutex::new(Input { stream, ahead: BytesMut::new(), is_closed: false });
+        Self { reader: Arc::new(Reader { connection, input }), writer }
     }
 
-    pub(super) fn ear(&self) -> Arc<Ear> {
-        Arc::clone(&self.ear)
+    pub(super) fn reader(&self) -> Arc<Reader> {
+        Arc::clone(&self.reader)
     }
 }
 
-impl Ear {
-    fn half(&self) -> MutexGuard<'_, Half> {
-        self.half.lock().expect("nothing that panics is done while it is locked")
+impl Reader {
+    fn input(&self) -> MutexGuard<'_, Input> {
+        self.input.lock().expect("nothing panics while the input is locked")
     }
 
     pub(super) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
-    /// Ready when the client has gone whose request is worked on.
-    pub(super) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.connection.is_working() {
+    /// Ready when the client has hung up while a handler works on its request.
+    pub(super) fn poll_hangup(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.connection.is_handling() {
             return Poll::Pending;
         }
-        let mut half = self.half();
-        while !half.is_over && half.ahead.len() < MOST_AHEAD {
+        let mut input = self.input();
+        while !input.is_closed && input.ahead.len() < MAX_AHEAD {
             let mut piece = [0; 1024];
             let mut piece = ReadBuf::new(&mut piece);
-            let read = ready!(Pin::new(&mut half.stream).poll_read(cx, &mut piece));
-            half.is_over = read.is_err() || piece.filled().is_empty();
-            half.ahead.extend_from_slice(piece.filled());
-            // hyper may wait for them: it is asked before this is.
+            let read = ready!(Pin::new(&mut input.stream).poll_read(cx, &mut piece));
+            input.is_closed = read.is_err() || piece.filled().is_empty();
+            input.ahead.extend_from_slice(piece.filled());
+            // hyper, which is polled before this, may be waiting for these bytes.
             cx.waker().wake_by_ref();
         }
-        if half.is_over { Poll::Ready(()) } else { Poll::Pending }
+        if input.is_closed { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Returns at once, and never where the client is known to have gone: then the connection ends in the same step.
-    pub(super) async fn still_there(&self) {
+    /// Returns at once; after a hang-up never, and the same poll ends the connection.
+    pub(super) async fn check_connected(&self) {
         std::future::poll_fn(
-            |cx| if self.poll_gone(cx).is_ready() { Poll::Pending } else { Poll::Ready(()) },
+            |cx| if self.poll_hangup(cx).is_ready() { Poll::Pending } else { Poll::Ready(()) },
         )
         .await;
     }
@@ -90,18 +91,18 @@ impl Ear {
 
 impl AsyncRead for Socket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context, buffer: &mut ReadBuf) -> Poll<io::Result<()>> {
-        let mut half = self.ear.half();
-        if half.ahead.is_empty() && !half.is_over {
+        let mut input = self.reader.input();
+        if input.ahead.is_empty() && !input.is_closed {
             let before = buffer.filled().len();
-            ready!(Pin::new(&mut half.stream).poll_read(cx, buffer))?;
-            half.is_over = buffer.filled().len() == before;
+            ready!(Pin::new(&mut input.stream).poll_read(cx, buffer))?;
+            input.is_closed = buffer.filled().len() == before;
         } else {
-            let bytes = half.ahead.len().min(buffer.remaining());
-            buffer.put_slice(&half.ahead[..bytes]);
-            half.ahead.advance(bytes);
+            let bytes = input.ahead.len().min(buffer.remaining());
+            buffer.put_slice(&input.ahead[..bytes]);
+            input.ahead.advance(bytes);
         }
-        if !half.is_over {
-            self.ear.connection.received();
+        if !input.is_closed {
+            self.reader.connection.received();
         }
         Poll::Ready(Ok(()))
     }
@@ -110,24 +111,24 @@ impl AsyncRead for Socket {
 impl AsyncWrite for Socket {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let written = Pin::new(&mut this.mouth).poll_write(cx, bytes);
+        let written = Pin::new(&mut this.writer).poll_write(cx, bytes);
         if matches!(written, Poll::Ready(Ok(1..))) {
-            this.ear.connection.sent();
+            this.reader.connection.sent();
         }
         written
     }
 
-    /// hyper flushes once all that it has buffered is written.
+    /// hyper flushes when it has written all that it buffered.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let flushed = Pin::new(&mut this.mouth).poll_flush(cx);
+        let flushed = Pin::new(&mut this.writer).poll_flush(cx);
         if matches!(flushed, Poll::Ready(Ok(()))) {
-            this.ear.connection.flushed();
+            this.reader.connection.flushed();
         }
         flushed
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().mouth).poll_shutdown(cx)
+        Pin::new(&mut self.get_mut().writer).poll_shutdown(cx)
     }
 }

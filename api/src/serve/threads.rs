@@ -1,7 +1,7 @@
 //! The threads that serve connections.
 //!
-//! Each has a runtime of its own, and a connection stays on the thread that it was given to. So what clients send is read,
-//! parsed and answered beside the thread that runs Raft: a heartbeat waits for it no longer than the state is locked.
+//! Each thread has its own single-threaded runtime, and a connection stays on its thread. So requests are read, parsed and
+//! answered beside the thread that runs Raft: a heartbeat waits for them only while the state is locked.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,28 +13,26 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// The threads that serve connections. Dropping it ends them soon, and what runs on them.
+/// The threads that serve connections. Dropping it stops them, and the tasks that run on them, soon.
 pub struct Threads {
     all: Vec<Thread>,
-    /// Which of them is looked at first for the next connection.
+    /// Where the search for the next connection's thread starts.
     next: AtomicUsize,
-    ends: Mutex<Vec<oneshot::Sender<()>>>,
-    /// Disconnected when all threads have ended.
+    /// Dropping a sender stops its thread.
+    stops: Mutex<Vec<oneshot::Sender<()>>>,
+    /// Disconnected when all threads have stopped.
     running: Mutex<mpsc::Receiver<()>>,
 }
 
 struct Thread {
     runtime: Handle,
-    /// How many connections it serves.
-    serves: Arc<AtomicUsize>,
+    /// Each connection that the thread serves holds a clone.
+    load: Arc<()>,
 }
 
-/// One of the connections that a thread serves.
-struct Served(Arc<AtomicUsize>);
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+impl Thread {
+    fn new(runtime: &Handle) -> Self {
+        Self { runtime: runtime.clone(), load: Arc::default() }
     }
 }
 
@@ -42,47 +40,42 @@ impl Threads {
     /// Starts `count` threads, at least one.
     ///
     /// # Errors
-    /// The system has no thread, or no descriptor, to give.
+    /// The system is out of threads or descriptors.
     pub fn start(count: usize) -> io::Result<Self> {
-        let (mut all, mut ends) = (Vec::new(), Vec::new());
+        let (mut all, mut stops) = (Vec::new(), Vec::new());
         let (runs, running) = mpsc::channel();
         for number in 0..count.max(1) {
             let runtime = Builder::new_current_thread().enable_all().build()?;
-            all.push(Thread { runtime: runtime.handle().clone(), serves: Arc::default() });
-            let (end, ended) = oneshot::channel::<()>();
+            all.push(Thread::new(runtime.handle()));
+            let (stop, stopped) = oneshot::channel::<()>();
             let runs = runs.clone();
             let run = move || {
-                // An error: the sender was dropped.
-                let _ = runtime.block_on(ended);
+                // An error means that the sender was dropped.
+                let _ = runtime.block_on(stopped);
                 drop((runtime, runs));
             };
             thread::Builder::new().name(format!("door-{number}")).spawn(run)?;
-            ends.push(end);
+            stops.push(stop);
         }
-        Ok(Self { all, next: AtomicUsize::new(0), ends: Mutex::new(ends), running: Mutex::new(running) })
+        Ok(Self { all, next: AtomicUsize::new(0), stops: Mutex::new(stops), running: Mutex::new(running) })
     }
 
-    /// Ends the threads, and waits for that, at most `within`. Returns whether all have ended.
+    /// Stops the threads, and waits at most `within` for them. Returns whether all have stopped.
     pub fn end(&self, within: Duration) -> bool {
-        let unpoisoned = "nothing that panics is done while it is locked";
-        self.ends.lock().expect(unpoisoned).clear();
-        let ended = self.running.lock().expect(unpoisoned).recv_timeout(within);
-        ended == Err(mpsc::RecvTimeoutError::Disconnected)
+        let unpoisoned = "nothing panics while this is locked";
+        self.stops.lock().expect(unpoisoned).clear();
+        let stopped = self.running.lock().expect(unpoisoned).recv_timeout(within);
+        stopped == Err(mpsc::RecvTimeoutError::Disconnected)
     }
 
-    /// The runtime that this is called in serves all.
+    /// Serves all connections on the current runtime.
     pub fn here() -> Self {
-        let here = Thread { runtime: Handle::current(), serves: Arc::default() };
+        let all = vec![Thread::new(&Handle::current())];
         let (_, running) = mpsc::channel();
-        Self {
-            all: vec![here],
-            next: AtomicUsize::new(0),
-            ends: Mutex::default(),
-            running: Mutex::new(running),
-        }
+        Self { all, next: AtomicUsize::new(0), stops: Mutex::default(), running: Mutex::new(running) }
     }
 
-    /// The runtime of each.
+    /// The runtime of each thread.
     pub fn runtimes(&self) -> Vec<Handle> {
         self.all.iter().map(|thread| thread.runtime.clone()).collect()
     }
@@ -92,18 +85,15 @@ impl Threads {
         self.all[0].runtime.spawn(task)
     }
 
-    /// Runs the task of a connection on the thread that serves the fewest.
+    /// Serves `connection` on the thread that serves the fewest, round-robin among equals.
     pub(super) fn serve(&self, connection: impl Future<Output = ()> + Send + 'static) {
-        // By turns, so that of those that serve as many none is preferred.
         let (before, from) = self.all.split_at(self.next.fetch_add(1, Ordering::Relaxed) % self.all.len());
-        let by_turns = from.iter().chain(before);
-        let thread = by_turns.min_by_key(|thread| thread.serves.load(Ordering::Relaxed));
+        let thread = from.iter().chain(before).min_by_key(|thread| Arc::strong_count(&thread.load));
         let thread = thread.expect("there is at least one thread");
-        thread.serves.fetch_add(1, Ordering::Relaxed);
-        let served = Served(Arc::clone(&thread.serves));
+        let load = Arc::clone(&thread.load);
         thread.runtime.spawn(async move {
             connection.await;
-            drop(served);
+            drop(load);
         });
     }
 }
@@ -119,7 +109,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(30);
 
     #[test]
-    fn each_thread_serves_as_many_connections_as_the_others() {
+    fn connections_are_spread_evenly_over_the_threads() {
         let threads = Threads::start(3).unwrap();
         let (names, named) = mpsc::channel();
         let (end, ended) = watch::channel(false);
@@ -132,8 +122,8 @@ mod tests {
         };
         serve(0);
         named.recv_timeout(SOON).unwrap();
-        // It has ended: the others come to all threads alike.
-        while threads.all.iter().any(|thread| thread.serves.load(Ordering::Relaxed) > 0) {
+        // It has ended, so all threads are idle again.
+        while threads.all.iter().any(|thread| Arc::strong_count(&thread.load) > 1) {
             thread::yield_now();
         }
         (1..=6).for_each(serve);
@@ -164,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_on_threads_ends_with_them() {
+    fn tasks_end_with_their_threads() {
         struct Ends(mpsc::Sender<()>);
         impl Drop for Ends {
             fn drop(&mut self) {

@@ -1,0 +1,46 @@
+//! Outcomes of commands as statuses and bodies, for single requests and batches.
+
+use axum::http::StatusCode;
+use ringfence_lease::Outcome;
+use ringfence_raft::Unanswered;
+use ringfence_wire::{BatchBody, Grant, MirroredGrant};
+
+use crate::problems::Failed;
+
+/// The response to an acquire. `mirrored`: whether the mirror has the grant; `None` if grants do not wait for it.
+pub(crate) fn acquired(outcome: Outcome, mirrored: Option<bool>) -> Result<(StatusCode, BatchBody), Failed> {
+    let body = |grant: Box<Grant>| match mirrored {
+        Some(mirrored) => BatchBody::Mirrored(Box::new(MirroredGrant { grant: *grant, mirrored })),
+        None => BatchBody::Grant(grant),
+    };
+    match outcome {
+        Outcome::Granted(grant) => Ok((StatusCode::CREATED, body(grant))),
+        Outcome::Standing(grant) => Ok((StatusCode::OK, body(grant))),
+        Outcome::Waiting(place) | Outcome::Kept(place) => {
+            Ok((StatusCode::ACCEPTED, BatchBody::Waiting(place)))
+        }
+        Outcome::Refused(refusal) => Err(refusal.into()),
+        // Not an outcome of an acquire.
+        Outcome::Done => Err(Unanswered::Indeterminate.into()),
+    }
+}
+
+/// The response to a renewal.
+pub(crate) fn renewed(outcome: Outcome) -> Result<Box<Grant>, Failed> {
+    match outcome {
+        Outcome::Standing(grant) => Ok(grant),
+        Outcome::Refused(refusal) => Err(refusal.into()),
+        // Not outcomes of a renewal.
+        Outcome::Granted(_) | Outcome::Waiting(_) | Outcome::Kept(_) | Outcome::Done => {
+            Err(Unanswered::Indeterminate.into())
+        }
+    }
+}
+
+/// The response to a release or revocation. If the lease ended otherwise before, its holder must learn that.
+pub(crate) fn ended(outcome: Outcome) -> Result<StatusCode, Failed> {
+    match outcome {
+        Outcome::Refused(refusal) => Err(refusal.into()),
+        _ => Ok(StatusCode::NO_CONTENT),
+    }
+}
