@@ -66,6 +66,6 @@ fn name(change: Change) -> (WatchEventName, Option<EndReason>) {
 
 fn put_data(text: &mut BytesMut, data: &impl Serialize) {
     text.put_slice(b"data: ");
-    serde_json::to_writer(text.writer(), data).expect("events have nothing that JSON cannot say");
+    serde_json::to_writer(text.writer(), data).expect("every event is valid JSON");
     text.put_slice(b"\n\n");
 }

@@ -141,7 +141,7 @@ mod tests {
     use super::super::tests::event;
     use super::*;
 
-    /// Of which a step from 4 to 6 and one from 8 to 9 had something.
+    /// A group with pieces of the steps from 4 to 6 and from 8 to 9.
     fn group() -> Group {
         let mut group = Group::new(Revision(2));
         for (before, found, upto) in [(2, &[][..], 4), (4, &[5, 6], 6), (6, &[], 8), (8, &[9], 9)] {
@@ -153,8 +153,8 @@ mod tests {
         group
     }
 
-    fn upto(follows: Available) -> Option<(bool, u64)> {
-        match follows {
+    fn upto(available: Available) -> Option<(bool, u64)> {
+        match available {
             Available::Nothing(upto) => {
                 assert_eq!(upto, Revision(10));
                 None
@@ -168,25 +168,25 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_is_a_piece_where_nothing_of_it_was_told() {
+    fn a_watch_gets_a_piece_only_if_it_was_sent_no_part_of_it() {
         let mut group = group();
-        let follows = |group: &Group| {
+        let available = |group: &Group| {
             (0..11).map(|at| upto(group.after(Revision(at), Revision(10)))).collect::<Vec<_>>()
         };
-        let (kept, piece) = (|upto| Some((false, upto)), |upto| Some((true, upto)));
-        let first = [kept(2), kept(2), piece(6), piece(6), piece(6), kept(6)];
+        let (history, piece) = (|upto| Some((false, upto)), |upto| Some((true, upto)));
+        let first = [history(2), history(2), piece(6), piece(6), piece(6), history(6)];
         let second = [piece(9), piece(9), piece(9), None, None];
-        assert_eq!(follows(&group), [&first[..], &second].concat());
+        assert_eq!(available(&group), [&first[..], &second].concat());
         group.sent_up_to(Revision(5));
-        assert_eq!(follows(&group), [&first[..], &second].concat(), "a piece is told as a whole");
+        assert_eq!(available(&group), [&first[..], &second].concat(), "a piece is dropped as a whole");
         group.sent_up_to(Revision(6));
-        assert_eq!(follows(&group), [&[kept(6); 6][..], &second].concat());
+        assert_eq!(available(&group), [&[history(6); 6][..], &second].concat());
         group.start_after(Revision(10));
-        assert_eq!(follows(&group), [&[kept(10); 10][..], &[None]].concat());
+        assert_eq!(available(&group), [&[history(10); 10][..], &[None]].concat());
     }
 
     #[test]
-    fn what_does_not_fit_is_forgotten_from_the_oldest() {
+    fn the_oldest_pieces_are_dropped_first() {
         let mut group = Group::new(Revision(0));
         let long = "k".repeat(512);
         let mut revision = 0;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_one_piece_unless_there_is_much() {
+    fn a_round_is_one_piece_unless_it_is_large() {
         let mut group = Group::new(Revision(0));
         let add = |group: &mut Group, revision: u64, keys: &[&str]| {
             group.add(&event(revision, keys), "", Revision(revision - 1));
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(
             group.after(Revision(0), Revision(2)),
             Available::Nothing(Revision(0)),
-            "it is not told yet"
+            "it is not a piece yet"
         );
         add(&mut group, 3, &["a"]);
         assert!(group.end_step(Revision(4), true));

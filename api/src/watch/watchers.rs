@@ -102,7 +102,7 @@ impl Watchers {
         let progress = self.handle.progress();
         let mut state = self.state();
         if state.fanout.count() >= MOST {
-            let detail = "this node has its maximum of 4,096 watches: watch at another node";
+            let detail = "this node has its maximum of 4,096 watches: use another node";
             return Err(Failed::new(ProblemKind::Overloaded, detail));
         }
         let number = self.handle.history(|history| {
@@ -119,9 +119,9 @@ impl Watchers {
     }
 
     fn next(&self, number: u64, cx: &Context<'_>) -> Next {
-        let mut state = self.state();
-        let next = self.handle.history(|history| state.fanout.next(number, cx, history));
-        if state.fanout.has_blocked_readers() {
+        let (next, is_blocked) =
+            self.fanout(|fanout, history| (fanout.next(number, cx, history), fanout.has_blocked_readers()));
+        if is_blocked {
             self.blocked_reader.notify_one();
         }
         next
@@ -142,7 +142,7 @@ impl Watchers {
                 biased;
                 _ = draining.wait_for(|draining| *draining) => break,
                 _ = bookmarks.tick() => {
-                    self.send_bookmarks();
+                    self.fanout(|fanout, history| fanout.send_bookmarks(Instant::now(), history));
                     false
                 }
                 () = self.readers_due(next_reads) => {
@@ -174,27 +174,17 @@ impl Watchers {
 
     /// Waits until a round is due and there are changes.
     async fn changes_due(&self, next: Instant, progress: &mut Progress) {
-        while Instant::now() < next && !self.are_late() {
+        while Instant::now() < next && !self.fanout(|fanout, history| fanout.are_late(history)) {
             sleep(GATHER).await;
         }
         progress.any().await;
-    }
-
-    fn are_late(&self) -> bool {
-        let state = self.state();
-        self.handle.history(|history| state.fanout.are_late(history))
-    }
-
-    fn send_bookmarks(&self) {
-        let mut state = self.state();
-        self.handle.history(|history| state.fanout.send_bookmarks(Instant::now(), history));
     }
 
     /// Fans out all changes that exist when it begins. Returns how many watches it woke.
     async fn round(&self) -> u32 {
         let (upto, mut woken) = (self.handle.history(History::last), 0);
         loop {
-            let goes_on = self.step(upto);
+            let goes_on = self.fanout(|fanout, history| fanout.step(history, upto));
             // Short steps: this thread serves connections, and the step holds the lock of the table.
             yield_now().await;
             woken += self.wake_all().await;
@@ -214,9 +204,10 @@ impl Watchers {
         woken
     }
 
-    fn step(&self, upto: Revision) -> bool {
+    /// Runs `work` on the fan-out and the history. Lock order: the watches, then the history.
+    fn fanout<T>(&self, work: impl FnOnce(&mut Fanout, &History) -> T) -> T {
         let mut state = self.state();
-        self.handle.history(|history| state.fanout.step(history, upto))
+        self.handle.history(|history| work(&mut state.fanout, history))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -227,10 +218,12 @@ impl Watchers {
 fn gone(after: Revision, history: &History) -> Failed {
     let (before, last) = (history.before(), history.last());
     let detail = if after > last {
-        format!("the cluster is at revision {last}, not yet at {after}: list the keys, and watch from there")
+        format!(
+            "the cluster is at revision {last} and has not reached {after}: list the keys, then watch from there"
+        )
     } else {
         format!(
-            "this node has the changes after revision {before}, not after {after}: list the keys, and watch from there"
+            "this node has only the changes after revision {before}, not after {after}: list the keys, then watch from there"
         )
     };
     Failed::new(ProblemKind::HistoryGone, detail)

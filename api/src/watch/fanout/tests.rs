@@ -4,7 +4,7 @@ use super::*;
 use crate::watch::group::MOST_BYTES;
 use crate::watch::tests::event;
 
-/// All that watch `number` has to send, and whether that is the end.
+/// Everything that watch `number` sends now, and whether that is the end.
 fn sent(fanout: &mut Fanout, number: u64, history: &History) -> (String, bool) {
     let mut all = String::new();
     for _ in 0..10_000 {
@@ -15,10 +15,10 @@ fn sent(fanout: &mut Fanout, number: u64, history: &History) -> (String, bool) {
             Next::End => return (all, true),
         }
     }
-    panic!("it goes on for ever");
+    panic!("the watch sends without end");
 }
 
-/// The numbers of the events that it has to send.
+/// The revisions of the events that watch `number` sends now.
 fn revisions(fanout: &mut Fanout, number: u64, history: &History) -> Vec<u64> {
     let (text, _) = sent(fanout, number, history);
     let blocks = text.split("\n\n").filter(|block| block.contains("data: "));
@@ -40,7 +40,7 @@ fn round(fanout: &mut Fanout, history: &History) -> u32 {
 }
 
 #[test]
-fn a_change_is_found_once_for_each_prefix_of_any_of_its_keys() {
+fn a_change_matches_once_for_each_prefix_of_any_of_its_keys() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     let prefixes = ["", "a", "a/", "a/\u{e4}", "a/\u{e4}b", "b", "a", "a/x"];
     let numbers = prefixes.map(|prefix| fanout.enter(prefix, Revision(0), &history));
@@ -57,7 +57,7 @@ fn a_change_is_found_once_for_each_prefix_of_any_of_its_keys() {
 }
 
 #[test]
-fn not_all_are_woken_at_once() {
+fn watches_are_woken_some_at_a_time() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     for _ in 0..AT_ONCE + 1 {
         let number = fanout.enter("a", Revision(0), &history);
@@ -71,7 +71,7 @@ fn not_all_are_woken_at_once() {
 }
 
 #[test]
-fn a_round_is_made_of_short_steps_and_ends_where_it_was_to() {
+fn a_round_is_made_of_short_steps_and_ends_at_its_target() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     fanout.enter("", Revision(0), &history);
     let steps = STEP as u64 + 1;
@@ -79,21 +79,21 @@ fn a_round_is_made_of_short_steps_and_ends_where_it_was_to() {
     assert_eq!((fanout.step(&history, Revision(steps)), fanout.position), (true, Revision(steps - 1)));
     assert_eq!((fanout.step(&history, Revision(steps)), fanout.position), (false, Revision(steps)));
     round(&mut fanout, &history);
-    // Long ones are given out in smaller steps.
+    // Long changes make smaller steps.
     keep(&mut history, steps + 6..=steps + 206, &[&"k".repeat(Key::MAX_BYTES)]);
     assert!(fanout.step(&history, history.last()));
     assert!(fanout.position < Revision(steps + 130), "{:?}", fanout.position);
 }
 
-/// Once a step counted only the text that it made: that of a change of many keys, and of watches of prefixes of all lengths,
-/// took most of a second.
+/// Regression: a step counted only the text that it encoded. With a change of many keys and watched prefixes of all lengths
+/// it took most of a second.
 #[test]
-fn a_step_is_short_however_many_prefixes_are_looked_for_and_may_end_within_a_change() {
+fn a_step_is_short_with_any_number_of_prefixes_and_may_end_within_a_change() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     let keys: Vec<String> =
         (0..64).map(|key| char::from(b'0' + key).to_string().repeat(Key::MAX_BYTES)).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    // None of these finds anything, so that no text is made.
+    // None of these matches, so no text is encoded.
     let others = "z".repeat(Key::MAX_BYTES);
     let others: Vec<u64> =
         (1..=others.len()).map(|length| fanout.enter(&others[..length], Revision(0), &history)).collect();
@@ -102,13 +102,13 @@ fn a_step_is_short_however_many_prefixes_are_looked_for_and_may_end_within_a_cha
     while fanout.step(&history, Revision(3)) {
         steps += 1;
         if steps == 3 {
-            assert_eq!(fanout.position, Revision(0), "it is still with the first change");
-            // The keys of these were looked through already, or not yet.
+            assert_eq!(fanout.position, Revision(0), "the first change is not done");
+            // The cursor has passed the keys of some of these, not of others.
             let prefixes = [keys[0], "1", "", &keys[63][..9]];
             numbers.extend(prefixes.map(|prefix| fanout.enter(prefix, Revision(0), &history)));
         }
     }
-    // 3 changes of 64 keys, of each of which 512 prefixes are looked for.
+    // 3 changes of 64 keys with 512 prefixes each.
     assert!(steps >= 12, "{steps} steps");
     for number in numbers {
         assert_eq!(revisions(&mut fanout, number, &history), [1, 2, 3]);
@@ -119,7 +119,7 @@ fn a_step_is_short_however_many_prefixes_are_looked_for_and_may_end_within_a_cha
 }
 
 #[test]
-fn what_is_kept_for_slow_readers_has_a_bound_for_all_prefixes_together() {
+fn text_kept_for_slow_readers_is_bounded_over_all_prefixes() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     let prefixes: Vec<String> = (0..400).map(|number| format!("{number:03}/")).collect();
     let numbers: Vec<u64> =
@@ -140,18 +140,18 @@ fn what_is_kept_for_slow_readers_has_a_bound_for_all_prefixes_together() {
 }
 
 #[test]
-fn one_that_begins_later_or_ahead_of_the_rounds_is_told_all_after_its_number_and_nothing_twice() {
+fn a_watch_that_starts_behind_or_ahead_of_the_position_gets_each_change_once() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     let first = fanout.enter("a", Revision(0), &history);
     keep(&mut history, 1..=4, &["a"]);
     round(&mut fanout, &history);
     keep(&mut history, 5..=9, &["a"]);
-    // Of these two the rounds have come to 4.
+    // The position is 4.
     let (behind, ahead) =
         (fanout.enter("a", Revision(2), &history), fanout.enter("a", Revision(7), &history));
     assert_eq!(revisions(&mut fanout, behind, &history), [3, 4]);
     assert_eq!(revisions(&mut fanout, ahead, &history), [0; 0]);
-    assert_eq!(round(&mut fanout, &history), 2, "who waits is woken");
+    assert_eq!(round(&mut fanout, &history), 2, "both waiting watches are woken");
     assert_eq!(revisions(&mut fanout, behind, &history), [5, 6, 7, 8, 9]);
     assert_eq!(revisions(&mut fanout, ahead, &history), [8, 9]);
     assert_eq!(revisions(&mut fanout, first, &history), (1..=9).collect::<Vec<_>>());
@@ -164,7 +164,7 @@ fn one_that_begins_later_or_ahead_of_the_rounds_is_told_all_after_its_number_and
 }
 
 #[test]
-fn who_reads_slowly_has_the_rest_from_the_history() {
+fn a_slow_reader_gets_the_rest_from_the_history() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     let number = fanout.enter("", Revision(0), &history);
     sent(&mut fanout, number, &history);
@@ -177,7 +177,7 @@ fn who_reads_slowly_has_the_rest_from_the_history() {
 }
 
 #[test]
-fn those_who_are_behind_read_a_few_steps_together_until_they_may_go_on() {
+fn lagging_watches_share_a_budget_of_reads_per_turn() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     keep(&mut history, 1..=20_000, &["a"]);
     let numbers = ["a", "x", "a"].map(|prefix| fanout.enter(prefix, Revision(0), &history));
@@ -188,18 +188,18 @@ fn those_who_are_behind_read_a_few_steps_together_until_they_may_go_on() {
     }
     fanout.allow_reads();
     assert!(matches!(next(&mut fanout, numbers[0]), Next::Text(text) if text.len() < 2 * STEP_BYTES));
-    // One that finds nothing uses up the rest.
+    // A watch without matches uses up the rest.
     assert_eq!(next(&mut fanout, numbers[1]), Next::Nothing);
     assert_eq!(fanout.watches[&numbers[1]].at, Revision((u64::from(READS) - 1) * STEP as u64));
     assert_eq!(next(&mut fanout, numbers[2]), Next::Nothing);
     assert!(fanout.has_blocked_readers());
     fanout.allow_reads();
-    assert!(!fanout.has_blocked_readers() && fanout.watches[&numbers[2]].waker.is_none(), "they are woken");
+    assert!(!fanout.has_blocked_readers() && fanout.watches[&numbers[2]].waker.is_none(), "it was woken");
     assert!(matches!(next(&mut fanout, numbers[2]), Next::Text(_)));
 }
 
 #[test]
-fn one_that_the_history_has_gone_past_is_cut_off_when_it_reads_or_is_looked_for() {
+fn a_watch_whose_place_the_history_dropped_is_cut_off_when_it_reads_or_is_checked() {
     for (reads, is_replaced) in [(true, true), (false, true), (true, false), (false, false)] {
         let (mut fanout, mut history) = (Fanout::default(), History::default());
         let numbers = ["a", "a"].map(|prefix| fanout.enter(prefix, Revision(0), &history));
@@ -212,7 +212,7 @@ fn one_that_the_history_has_gone_past_is_cut_off_when_it_reads_or_is_looked_for(
         } else {
             keep(&mut history, 2..=90_000, &["a"]);
         }
-        // This one comes with what is kept now.
+        // This one starts at the end of the history.
         let new = fanout.enter("a", Revision(90_000), &history);
         round(&mut fanout, &history);
         if !reads {
@@ -231,12 +231,12 @@ fn one_that_the_history_has_gone_past_is_cut_off_when_it_reads_or_is_looked_for(
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_told_nothing_for_long_or_while_much_happens_is_told_where_to_go_on_from() {
+async fn a_watch_without_events_gets_bookmarks_by_time_and_by_number_of_changes() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     keep(&mut history, 1..=1, &["a"]);
     let number = fanout.enter("x", Revision(1), &history);
     sent(&mut fanout, number, &history);
-    let mut reminded = |seconds, position, history: &mut History| {
+    let mut bookmark = |seconds, position, history: &mut History| {
         keep(history, history.last().0 + 1..=position, &["a"]);
         round(&mut fanout, history);
         fanout.send_bookmarks(Instant::now() + Duration::from_secs(seconds), history);
@@ -245,21 +245,21 @@ async fn one_that_is_told_nothing_for_long_or_while_much_happens_is_told_where_t
         }
         sent(&mut fanout, number, history).0
     };
-    assert_eq!(reminded(14, 64, &mut history), "");
-    assert_eq!(reminded(15, 64, &mut history), "id: 64\n\n");
-    assert_eq!(reminded(0, 64 + 63, &mut history), "");
+    assert_eq!(bookmark(14, 64, &mut history), "");
+    assert_eq!(bookmark(15, 64, &mut history), "id: 64\n\n");
+    assert_eq!(bookmark(0, 64 + 63, &mut history), "");
     assert_eq!(
-        reminded(0, 64 + 64, &mut history),
+        bookmark(0, 64 + 64, &mut history),
         "id: 128\n\n",
-        "a quarter of what is kept, or 64 if that is more"
+        "a quarter of the history, but at least 64"
     );
-    assert_eq!(reminded(0, 40_000, &mut history), "id: 40000\n\n");
-    assert_eq!(reminded(0, 49_000, &mut history), "");
-    assert_eq!(reminded(0, 54_000, &mut history), "id: 54000\n\n");
+    assert_eq!(bookmark(0, 40_000, &mut history), "id: 40000\n\n");
+    assert_eq!(bookmark(0, 49_000, &mut history), "");
+    assert_eq!(bookmark(0, 54_000, &mut history), "id: 54000\n\n");
 }
 
 #[test]
-fn one_that_has_something_to_send_is_not_reminded() {
+fn a_watch_with_events_to_send_gets_no_bookmark() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     let number = fanout.enter("a", Revision(0), &history);
     sent(&mut fanout, number, &history);
@@ -271,7 +271,7 @@ fn one_that_has_something_to_send_is_not_reminded() {
 }
 
 #[test]
-fn rounds_are_late_where_half_of_the_history_came_since() {
+fn fan_out_is_late_when_half_of_the_history_is_newer() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     fanout.enter("a", Revision(0), &history);
     keep(&mut history, 1..=100, &["a"]);
@@ -283,7 +283,7 @@ fn rounds_are_late_where_half_of_the_history_came_since() {
 }
 
 #[test]
-fn nothing_is_left_of_watches_that_have_gone() {
+fn watches_that_leave_free_everything() {
     let (mut fanout, history) = (Fanout::default(), History::default());
     let numbers = ["a", "b", "a", "abc"].map(|prefix| fanout.enter(prefix, Revision(0), &history));
     assert_eq!(fanout.lengths, BTreeMap::from([(1, 2), (3, 1)]));
