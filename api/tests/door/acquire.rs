@@ -8,8 +8,8 @@ use crate::service::Service;
 async fn a_repeated_put_answers_the_same_grant() {
     let service = Service::start().await;
     let id = LeaseId::random();
-    let wish = json!({ "keys": ["a", { "key": "b", "mode": "shared", "limit": 3 }], "holder": "me" });
-    let first: Grant = service.put(id, wish.clone()).await.expect(201);
+    let body = json!({ "keys": ["a", { "key": "b", "mode": "shared", "limit": 3 }], "holder": "me" });
+    let first: Grant = service.put(id, body.clone()).await.expect(201);
     assert_eq!(first.lease_id, id);
     assert_eq!(first.holder.as_ref().map(|holder| holder.as_str()), Some("me"));
     assert_eq!(first.expires_in_ms, Some(15_000));
@@ -17,7 +17,7 @@ async fn a_repeated_put_answers_the_same_grant() {
     assert_eq!((first.keys[1].mode, first.keys[1].limit.map(u32::from)), (ModeName::Shared, Some(3)));
     assert!(first.keys.iter().all(|key| key.fence == first.token), "nobody else holds them");
 
-    let second: Grant = service.put(id, wish).await.expect(200);
+    let second: Grant = service.put(id, body).await.expect(200);
     assert_eq!(second.token, first.token);
 }
 
@@ -38,11 +38,11 @@ async fn a_post_is_granted_under_an_id_made_by_the_server() {
     assert_eq!(seen.token, grant.token);
 
     let problem = service.post("/v1/leases", json!({ "keys": ["a"] })).await.problem("held");
-    assert!(problem.lease_id.is_some_and(|id| id != grant.lease_id), "the id that was drawn is told");
+    assert!(problem.lease_id.is_some_and(|id| id != grant.lease_id), "the problem has the generated id");
 }
 
 #[tokio::test]
-async fn a_try_for_a_held_key_names_who_is_in_the_way() {
+async fn trying_a_held_key_names_its_holders() {
     let service = Service::start().await;
     let holder = service.hold("a").await;
     service.queue("a").await;
@@ -96,7 +96,7 @@ async fn the_owner_sees_its_lease_granted_and_waiting() {
 }
 
 #[tokio::test]
-async fn a_queue_of_ten_thousand_takes_no_more() {
+async fn a_queue_has_at_most_ten_thousand_waiters() {
     let service = Service::start().await;
     service.hold("a").await;
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 client that can also say what a proper client would not.
+//! A small HTTP/1.1 client that can also send invalid requests.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 /// One connection to a server.
 pub(crate) struct Connection(BufReader<TcpStream>);
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,
@@ -38,7 +38,7 @@ impl Connection {
         self.0.get_mut().write_all(bytes).await.unwrap();
     }
 
-    /// The next answer. One to HEAD has no body whatever its length says.
+    /// The next response. One to HEAD has no body, whatever its length says.
     pub(crate) async fn receive(&mut self, to_head: bool) -> Response {
         let mut response = self.receive_head().await;
         if !to_head && response.status != 204 && response.status != 304 {
@@ -50,7 +50,7 @@ impl Connection {
         response
     }
 
-    /// The next piece of an answer that does not say its length; `None` at its end.
+    /// The next chunk of a chunked response; `None` at its end.
     pub(crate) async fn receive_piece(&mut self) -> Option<Vec<u8>> {
         let length = usize::from_str_radix(&self.line().await, 16).unwrap();
         let mut piece = vec![0; length];
@@ -59,7 +59,7 @@ impl Connection {
         (length > 0).then_some(piece)
     }
 
-    /// The next answer without its body.
+    /// The head of the next response.
     pub(crate) async fn receive_head(&mut self) -> Response {
         let first = self.line().await;
         let status = first.strip_prefix("HTTP/1.1 ").expect(&first)[..3].parse().unwrap();
@@ -91,13 +91,13 @@ impl Response {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Its body, which must have this status.
+    /// The body of a response that must have this status.
     pub(crate) fn expect<T: DeserializeOwned>(&self, status: u16) -> T {
         assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
         self.json()
     }
 
-    /// The problem that it is, which must have this name.
+    /// The problem in a response that must have this name.
     pub(crate) fn problem(&self, name: &str) -> Problem {
         let body: Value = self.json();
         assert_eq!(body["type"], format!("urn:ringfence:problem:{name}"), "{body}");

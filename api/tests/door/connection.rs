@@ -29,7 +29,7 @@ async fn requests_on_one_connection_are_answered_in_their_order() {
 }
 
 #[tokio::test]
-async fn head_says_what_get_would_and_has_no_body() {
+async fn head_has_the_headers_of_get_and_no_body() {
     let service = Service::start().await;
     let grant = service.hold("a").await;
     let lease = format!("/v1/leases/{}?consistency=local", grant.lease_id);
@@ -54,7 +54,7 @@ async fn head_says_what_get_would_and_has_no_body() {
 }
 
 #[tokio::test]
-async fn a_body_may_come_in_pieces_of_unknown_number() {
+async fn a_body_may_be_chunked() {
     let service = Service::start().await;
     let head = |id| format!("PUT /v1/leases/{id} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     let mut connection = Connection::open(service.address).await;
@@ -78,7 +78,7 @@ async fn a_body_may_come_in_pieces_of_unknown_number() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_cut_off_changes_nothing() {
+async fn a_truncated_body_changes_nothing() {
     let service = Service::start().await;
     let id = LeaseId::random();
     let head = format!("PUT /v1/leases/{id} HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n");
@@ -90,7 +90,7 @@ async fn a_body_that_is_cut_off_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_arrive_is_not_waited_for_for_ever() {
+async fn a_body_that_does_not_arrive_times_out() {
     let service = Service::start().await;
     let mut connection = Connection::open(service.address).await;
     let target = format!("/v1/leases/{}", LeaseId::random());
@@ -102,7 +102,7 @@ async fn a_body_that_does_not_arrive_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test]
-async fn silent_connections_make_room_for_others() {
+async fn idle_connections_are_evicted_for_new_ones() {
     let service = Service::start().await;
     let mut silent = Vec::new();
     for number in 0..MOST_CONNECTIONS + 100 {
@@ -122,13 +122,13 @@ async fn silent_connections_make_room_for_others() {
 }
 
 #[tokio::test]
-async fn where_all_connections_are_in_use_a_new_one_is_told_so_and_none_is_closed() {
+async fn a_new_connection_is_refused_and_none_closed_if_all_are_in_use() {
     let service = Service::start().await;
     let holder = service.hold("a").await;
     let mut waiting = Vec::new();
     for _ in 0..MOST_CONNECTIONS {
-        let wish = json!({ "keys": ["a"], "wait_ms": 60_000, "ttl_ms": 60_000 });
-        waiting.push(service.put_later(LeaseId::random(), wish).await);
+        let body = json!({ "keys": ["a"], "wait_ms": 60_000, "ttl_ms": 60_000 });
+        waiting.push(service.put_later(LeaseId::random(), body).await);
     }
     service.until_waiters(MOST_CONNECTIONS).await;
     let mut connection = Connection::open(service.address).await;
@@ -137,7 +137,7 @@ async fn where_all_connections_are_in_use_a_new_one_is_told_so_and_none_is_close
     response.problem("unavailable");
     assert_eq!((response.header("connection"), response.header("retry-after")), (Some("close"), Some("1")));
     assert_eq!(service.handle.view(|table| table.waiters()), MOST_CONNECTIONS);
-    // The next has room when the first is answered.
+    // There is room again when others have closed.
     waiting.drain(1..).for_each(|waiter| waiter.abort());
     eventually("room", || service.connections.count().0 < MOST_CONNECTIONS).await;
     service.delete(holder.lease_id).await;
@@ -145,11 +145,11 @@ async fn where_all_connections_are_in_use_a_new_one_is_told_so_and_none_is_close
 }
 
 #[tokio::test]
-async fn bodies_that_do_not_arrive_make_room_for_others() {
+async fn unfinished_bodies_are_dropped_to_make_room() {
     const BODY: usize = 1 << 20;
     let service = Service::start().await;
     let body = [br#"{"keys":["a"]}"#, vec![b' '; BODY - 14].as_slice()].concat();
-    // All but the end of each. 64 MiB are kept, and each takes up to twice its size.
+    // All but the end of each. The budget is 64 MiB, and each counts twice.
     let mut unfinished = Vec::new();
     for _ in 0..40 {
         let target = format!("/v1/leases/{}", LeaseId::random());

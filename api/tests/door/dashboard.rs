@@ -4,14 +4,14 @@ use std::path::Path;
 use crate::client::{Connection, Response, request};
 use crate::service::Service;
 
-/// Not held to the document, which tells of the API only.
+/// Not checked against the document, which describes only the API.
 async fn file(service: &Service, target: &str) -> Response {
     let mut connection = Connection::open(service.address).await;
     connection.send(&request("GET", target, &[], b"")).await;
     connection.receive(false).await
 }
 
-/// The same by HEAD, which like a 304 has no body, by a browser that knows the file by `tag`.
+/// The same by HEAD with `If-None-Match: tag`.
 async fn head(service: &Service, target: &str, tag: &str) -> Response {
     let mut connection = Connection::open(service.address).await;
     connection.send(&request("HEAD", target, &[("If-None-Match", tag)], b"")).await;
@@ -19,7 +19,7 @@ async fn head(service: &Service, target: &str, tag: &str) -> Response {
 }
 
 #[tokio::test]
-async fn the_page_comes_with_a_policy_that_allows_nothing_from_elsewhere() {
+async fn the_page_has_a_policy_that_allows_only_this_node() {
     let service = Service::start().await;
     let page = file(&service, "/").await;
     assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
@@ -56,7 +56,7 @@ async fn every_file_of_the_dashboard_is_served_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_file_that_the_browser_has_is_not_sent_again() {
+async fn a_cached_file_is_not_sent_again() {
     let service = Service::start().await;
     let mut tags = BTreeSet::new();
     for target in ["/", "/dashboard/main.js", "/dashboard/dashboard.css"] {

@@ -1,4 +1,4 @@
-//! The OpenAPI document, held to the router, to the wire types, and to every answer that these tests receive.
+//! Checks the OpenAPI document against the routes, the wire types, and every response that these tests receive.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -20,9 +20,9 @@ use crate::service::Service;
 static DOCUMENT: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("../../openapi.json")).unwrap());
 
-/// Fails unless the document says that `method` on `target` may be answered so.
+/// Fails unless the document allows this response to `method` on `target`.
 pub(crate) fn check(method: &str, target: &str, response: &Response) {
-    let told = format!("{method} {target} -> {response:?}");
+    let context = format!("{method} {target} -> {response:?}");
     let path = template(target.split('?').next().unwrap());
     let documented = match response.status {
         404 | 405 if operation(method, &path).is_none() => {
@@ -31,29 +31,32 @@ pub(crate) fn check(method: &str, target: &str, response: &Response) {
         }
         421 => &DOCUMENT["components"]["responses"]["Misdirected"],
         status => {
-            let operation = operation(method, &path).unwrap_or_else(|| panic!("no such operation: {told}"));
-            operation["responses"].get(status.to_string()).unwrap_or_else(|| panic!("no such status: {told}"))
+            let operation =
+                operation(method, &path).unwrap_or_else(|| panic!("no such operation: {context}"));
+            operation["responses"]
+                .get(status.to_string())
+                .unwrap_or_else(|| panic!("no such status: {context}"))
         }
     };
     let documented = resolve(documented);
     for (name, header) in documented["headers"].as_object().unwrap() {
         let is_there = response.header(&name.to_ascii_lowercase()).is_some();
-        assert!(is_there || resolve(header)["required"] != true, "lacks the header {name}: {told}");
+        assert!(is_there || resolve(header)["required"] != true, "lacks the header {name}: {context}");
     }
     let Some(content) = documented.get("content") else {
-        return assert!(response.body.is_empty(), "a body where none is documented: {told}");
+        return assert!(response.body.is_empty(), "a body where none is documented: {context}");
     };
     let (content_type, content) = content.as_object().unwrap().iter().next().unwrap();
-    assert_eq!(response.header("content-type"), Some(content_type.as_str()), "{told}");
+    assert_eq!(response.header("content-type"), Some(content_type.as_str()), "{context}");
     if content_type.contains("json") && method != "HEAD" {
         let body: Value = response.json();
         if let Err(error) = validator(&content["schema"]).validate(&body) {
-            panic!("not as documented at {}: {error}: {told}", error.instance_path());
+            panic!("not as documented at {}: {error}: {context}", error.instance_path());
         }
     }
 }
 
-/// Fails unless the document says that what a schema describes may look so.
+/// Fails unless `value` matches the schema `name`.
 pub(crate) fn check_schema(name: &str, value: &Value) {
     let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
     if let Err(error) = validator(&schema).validate(value) {
@@ -88,7 +91,7 @@ fn resolve(value: &'static Value) -> &'static Value {
     }
 }
 
-/// Checks what `schema` says. Building one takes a while, so each is kept.
+/// The validator of `schema`, cached because building one is slow.
 fn validator(schema: &Value) -> Arc<Validator> {
     static KNOWN: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
     let mut known = KNOWN.lock().unwrap();
@@ -136,8 +139,8 @@ fn request<T: DeserializeOwned>(
     example: &Value,
     check: fn(&T) -> Result<(), FieldError>,
 ) -> Result<(), String> {
-    let wish = from_json(example.to_string().as_bytes()).map_err(|error| format!("{error:?}"))?;
-    check(&wish).map_err(|error| format!("{error:?}"))
+    let body = from_json(example.to_string().as_bytes()).map_err(|error| format!("{error:?}"))?;
+    check(&body).map_err(|error| format!("{error:?}"))
 }
 
 fn answer<T: DeserializeOwned + Serialize>(example: &Value) -> Result<(), String> {
@@ -156,7 +159,7 @@ fn wire_types() -> BTreeMap<&'static str, Reads> {
         ("RevokeRequest", |it| request::<RevokeRequest>(it, |_| Ok(()))),
         ("AddMemberRequest", |it| request(it, AddMemberRequest::check)),
         ("TransferRequest", |it| request::<TransferRequest>(it, |_| Ok(()))),
-        ("ValidateRequest", |it| request::<ValidateRequest>(it, |wish| wish.clone().checks().map(drop))),
+        ("ValidateRequest", |it| request::<ValidateRequest>(it, |body| body.clone().checks().map(drop))),
         ("Grant", answer::<Grant>),
         ("MirroredGrant", answer::<MirroredGrant>),
         ("Waiting", answer::<Waiting>),
@@ -256,7 +259,7 @@ fn every_problem_is_documented_with_its_status_and_title() {
 }
 
 #[test]
-fn what_a_watch_tells_is_documented_as_the_wire_types_write_it() {
+fn watch_events_are_documented_as_the_wire_types_write_them() {
     for (name, reads) in [("WatchEvent", answer::<WatchEvent> as Reads), ("CutOff", answer::<CutOff>)] {
         let schema = &DOCUMENT["components"]["schemas"][name];
         let example = &schema["examples"][0];

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use crate::client::{Connection, request};
 use crate::service::{Service, eventually};
 
-/// PUT, renew and GET of an ended lease all say how it ended.
+/// PUT, renewal and GET of an ended lease say how it ended.
 async fn is_gone(service: &Service, id: LeaseId, reason: EndReason) {
     let renew = format!("/v1/leases/{id}/renew");
     for response in [
@@ -16,7 +16,7 @@ async fn is_gone(service: &Service, id: LeaseId, reason: EndReason) {
     }
 }
 
-/// A release says so as well, alone and in a batch, and says it again.
+/// So does a release, alone, in a batch, and repeated.
 async fn is_lost(service: &Service, id: LeaseId, reason: EndReason) {
     is_gone(service, id, reason).await;
     let operation = json!({ "release": { "lease_id": id } });
@@ -44,8 +44,8 @@ async fn a_released_lease_is_gone() {
 #[tokio::test]
 async fn an_expired_lease_is_gone() {
     let service = Service::start().await;
-    let wish = json!({ "keys": ["a"], "ttl_ms": 100 });
-    let grant: Grant = service.put(LeaseId::random(), wish).await.expect(201);
+    let body = json!({ "keys": ["a"], "ttl_ms": 100 });
+    let grant: Grant = service.put(LeaseId::random(), body).await.expect(201);
     eventually("it expires", || service.handle.view(|table| table.live()) == 0).await;
     is_lost(&service, grant.lease_id, EndReason::Expired).await;
 }
@@ -54,11 +54,11 @@ async fn an_expired_lease_is_gone() {
 async fn a_revoked_lease_is_gone() {
     let service = Service::start().await;
     let grant = service.hold("a").await;
-    let wish = json!({ "key": "a", "token": grant.token });
-    let response = service.post("/v1/revoke", wish.clone()).await;
+    let body = json!({ "key": "a", "token": grant.token });
+    let response = service.post("/v1/revoke", body.clone()).await;
     assert_eq!(response.status, 204);
     is_lost(&service, grant.lease_id, EndReason::Revoked).await;
-    service.post("/v1/revoke", wish).await.problem("not-live");
+    service.post("/v1/revoke", body).await.problem("not-live");
 }
 
 #[tokio::test]
@@ -75,9 +75,9 @@ async fn an_abandoned_lease_is_gone() {
     let service = Service::start().await;
     service.hold("a").await;
     let id = LeaseId::random();
-    let wish = json!({ "keys": ["a"], "wait_ms": 60_000 }).to_string();
+    let body = json!({ "keys": ["a"], "wait_ms": 60_000 }).to_string();
     let mut connection = Connection::open(service.address).await;
-    connection.send(&request("PUT", &format!("/v1/leases/{id}"), &[], wish.as_bytes())).await;
+    connection.send(&request("PUT", &format!("/v1/leases/{id}"), &[], body.as_bytes())).await;
     service.until_waiters(1).await;
     drop(connection);
     service.until_waiters(0).await;

@@ -6,9 +6,9 @@ use crate::service::Service;
 #[tokio::test]
 async fn a_key_shows_its_holders_and_its_queue_but_no_lease_id() {
     let service = Service::start().await;
-    let wish = json!({ "keys": ["a"], "holder": "me", "metadata": { "pod": "a-1" } });
+    let body = json!({ "keys": ["a"], "holder": "me", "metadata": { "pod": "a-1" } });
     let id = LeaseId::random();
-    let token = service.put(id, wish).await.expect::<ringfence_wire::Grant>(201).token;
+    let token = service.put(id, body).await.expect::<ringfence_wire::Grant>(201).token;
     let waiter = service.queue("a").await;
     let response = service.get("/v1/keys/a").await;
     let view: KeyView = response.expect(200);
@@ -66,7 +66,7 @@ async fn a_key_in_a_path_is_decoded_once_and_its_slashes_may_stay() {
 }
 
 #[tokio::test]
-async fn a_listing_is_paged_and_every_page_tells_the_revision_of_the_first() {
+async fn a_list_is_paged_and_every_page_has_the_revision_of_the_first() {
     let service = Service::start().await;
     for key in ["jobs", "jobs/a b", "jobs/c", "jobs/ä", "other"] {
         service.hold(key).await;

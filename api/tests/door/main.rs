@@ -1,4 +1,4 @@
-//! The door over a real single node, driven over real connections. Every answer is held to the OpenAPI document.
+//! The API over a real node and real connections. Every response is checked against the OpenAPI document.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 

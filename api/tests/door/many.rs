@@ -66,7 +66,7 @@ async fn the_operations_of_a_batch_are_answered_in_order_each_on_its_own() {
 }
 
 #[tokio::test]
-async fn an_acquire_of_a_batch_stands_in_the_queue_if_it_asks_for_a_place() {
+async fn an_acquire_in_a_batch_enters_the_queue_with_keep_place() {
     let service = Service::start().await;
     let held = service.hold("held").await;
     let id = LeaseId::random();
@@ -96,9 +96,9 @@ async fn a_batch_of_a_thousand_is_granted_at_once() {
     assert_eq!(service.handle.view(|table| table.live()), 1_000);
 }
 
-/// Once they stood in one entry of the log, and its answer was made in one step.
+/// Regression: they were one log entry, and the response was encoded in one step.
 #[tokio::test]
-async fn operations_of_very_many_keys_are_done_in_parts_and_answered_together() {
+async fn operations_on_very_many_keys_are_proposed_in_parts() {
     let service = Service::start().await;
     let ids: Vec<_> = (0..200).map(|_| LeaseId::random()).collect();
     let keys = |number: usize| (0..64).map(|key| format!("{number}/{key}")).collect::<Vec<_>>();
@@ -119,7 +119,7 @@ async fn operations_of_very_many_keys_are_done_in_parts_and_answered_together() 
 }
 
 #[tokio::test]
-async fn an_answer_that_becomes_too_long_takes_no_further_results() {
+async fn a_response_that_is_too_long_ends_the_batch() {
     let service = Service::start().await;
     let ids: Vec<_> = (0..400).map(|_| LeaseId::random()).collect();
     for (part, ids) in ids.chunks(25).enumerate() {

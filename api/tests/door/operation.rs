@@ -16,7 +16,7 @@ async fn every_answer_names_the_leader() {
 }
 
 #[tokio::test]
-async fn an_answer_repeats_the_request_id_that_was_sent_and_makes_none() {
+async fn a_response_repeats_the_request_id_and_makes_none() {
     let service = Service::start().await;
     let id_of = async |method: &str, target: &str, headers: &[(&str, &str)]| {
         let response = service.send(method, target, headers, b"").await;
@@ -31,7 +31,7 @@ async fn an_answer_repeats_the_request_id_that_was_sent_and_makes_none() {
 }
 
 #[tokio::test]
-async fn the_cluster_tells_its_members_and_how_far_they_are() {
+async fn the_cluster_status_has_its_members_and_their_progress() {
     let service = Service::start().await;
     service.hold("a").await;
     let status: Value = service.get("/v1/cluster").await.expect(200);
@@ -45,7 +45,7 @@ async fn the_cluster_tells_its_members_and_how_far_they_are() {
 }
 
 #[tokio::test]
-async fn what_is_measured_has_routes_and_outcomes_but_nothing_a_client_chose() {
+async fn metrics_have_routes_and_outcomes_but_no_values_from_clients() {
     let service = Service::start().await;
     let grant = service.hold("secret-key").await;
     let id = LeaseId::random();

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use crate::service::Service;
 
 #[tokio::test]
-async fn a_renewal_gives_the_full_time_to_live_again() {
+async fn a_renewal_restores_the_full_time_to_live() {
     let service = Service::start().await;
     let grant = service.hold("a").await;
     let target = format!("/v1/leases/{}/renew", grant.lease_id);

@@ -1,4 +1,4 @@
-//! What is wrong with a request before anything is asked of the table.
+//! Requests that are refused before they reach the table.
 
 use ringfence_wire::{Grant, LeaseId, ProblemKind};
 use serde_json::json;
@@ -121,9 +121,9 @@ async fn an_unknown_or_wrong_query_parameter_is_refused_by_name() {
     assert_eq!(service.get("/v1/keys?").await.status, 200, "an empty query is none");
 }
 
-/// Once each parameter was decoded and compared with all before it: 17,000 of them cost half a second.
+/// Regression: each parameter was decoded and compared with all before it, so 17,000 of them took half a second.
 #[tokio::test]
-async fn a_query_is_read_no_further_than_its_first_wrong_parameter() {
+async fn query_parsing_stops_at_the_first_wrong_parameter() {
     let service = Service::start().await;
     for (target, field) in [
         ("/v1/keys?limit=1&colour=1&%FF", "colour"),
@@ -137,7 +137,7 @@ async fn a_query_is_read_no_further_than_its_first_wrong_parameter() {
 }
 
 #[tokio::test]
-async fn a_head_has_a_bound() {
+async fn a_head_has_at_most_16_kib() {
     let service = Service::start().await;
     let target = |bytes: usize| format!("/v1/keys?after={}", "x".repeat(bytes));
     let problem = service.get(&target(15 << 10)).await.problem("invalid-request");
@@ -211,7 +211,7 @@ async fn a_foreign_origin_may_read_but_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_name_that_no_node_advertises_may_lead_here_but_its_pages_change_nothing() {
+async fn pages_from_a_rebound_name_change_nothing() {
     let service = Service::start().await;
     let target = format!("/v1/leases/{}", LeaseId::random());
     let answer = async |host: &str| {
@@ -230,7 +230,7 @@ async fn a_name_that_no_node_advertises_may_lead_here_but_its_pages_change_nothi
     }
 }
 
-/// The answer to a GET with these lines of a head.
+/// The response to a GET with these header lines.
 async fn got(service: &Service, lines: &str) -> Response {
     let mut connection = Connection::open(service.address).await;
     connection.send(format!("GET /v1/keys HTTP/1.1\r\n{lines}\r\n").as_bytes()).await;
@@ -238,7 +238,7 @@ async fn got(service: &Service, lines: &str) -> Response {
 }
 
 #[tokio::test]
-async fn a_browser_is_answered_by_names_of_the_cluster_only_and_a_program_by_any() {
+async fn browsers_must_use_a_name_of_the_cluster_and_programs_may_use_any() {
     let service = Service::start_as(Some("https://ringfence.test")).await;
     let of_browsers = [
         "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\n",
@@ -270,7 +270,7 @@ async fn a_browser_is_answered_by_names_of_the_cluster_only_and_a_program_by_any
 }
 
 #[tokio::test]
-async fn what_is_no_route_is_not_found() {
+async fn unknown_paths_are_not_found() {
     let service = Service::start().await;
     for target in [
         "/dashboard",
@@ -290,7 +290,7 @@ async fn what_is_no_route_is_not_found() {
 }
 
 #[tokio::test]
-async fn another_method_is_told_which_are_allowed() {
+async fn a_405_names_the_allowed_methods() {
     let service = Service::start().await;
     for (method, target, allow) in [
         ("PATCH", "/v1/leases/x", &["PUT", "GET", "HEAD", "DELETE"][..]),

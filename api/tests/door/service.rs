@@ -1,4 +1,4 @@
-//! A door over a node of its own.
+//! A node with an HTTP listener.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,10 +20,10 @@ use tokio::time::{Instant, sleep};
 use crate::client::{Connection, Response, request};
 use crate::document;
 
-/// Far more than anything here takes that goes well.
+/// Far longer than anything here takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How many connections a door has.
+/// The maximum number of connections of a node.
 pub(crate) const MOST_CONNECTIONS: usize = 200;
 
 pub(crate) struct Service {
@@ -31,27 +31,27 @@ pub(crate) struct Service {
     pub(crate) handle: Handle,
     pub(crate) connections: Arc<Connections>,
     pub(crate) draining: watch::Sender<bool>,
-    /// Only the handlers are told of draining here: the tests go on with the same connections.
+    /// Only the handlers see draining here: the tests keep using their connections.
     _serving: watch::Sender<bool>,
     _node: Node,
     _data: TempDir,
-    /// Of a member of three: its own, as in a process of its own.
+    /// The runtime of a member of three nodes, as in a process of its own.
     runtime: Option<Runtime>,
 }
 
 impl Service {
-    /// The door of a cluster of one node, which leads.
+    /// A cluster of one node.
     pub(crate) async fn start() -> Self {
         Self::start_as(None).await
     }
 
-    /// The same, which tells the others and its clients that it is found at `url`.
+    /// The same, advertising `url`.
     pub(crate) async fn start_as(url: Option<&str>) -> Self {
         let peer_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self::start_member(1, peer_listener, BTreeMap::new(), url).await
     }
 
-    /// The doors of a cluster of three nodes.
+    /// A cluster of three nodes.
     pub(crate) async fn start_three() -> Vec<Self> {
         let mut listeners = Vec::new();
         let mut peers = BTreeMap::new();
@@ -85,10 +85,10 @@ impl Service {
         self
     }
 
-    /// Ends a member of three as if its process were killed: when this returns, its sockets are closed.
+    /// Stops a member of three as if its process were killed: when this returns, its sockets are closed.
     pub(crate) fn kill(&mut self) {
         let runtime = self.runtime.take().expect("it has not been killed yet");
-        // Where a test runs nothing may block.
+        // An async test must not block.
         let ended = std::thread::spawn(|| runtime.shutdown_timeout(PATIENCE)).join();
         ended.expect("a runtime ends without a panic");
     }
@@ -153,13 +153,13 @@ impl Service {
         self.handle.status().role == Role::Leader
     }
 
-    /// The answer to a request on a connection of its own, held to the document. `Value::Null` is no body.
+    /// Sends a request on a new connection and checks the response against the document. `Value::Null` is no body.
     pub(crate) async fn call(&self, method: &str, target: &str, body: Value) -> Response {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         self.send(method, target, &[], &body).await
     }
 
-    /// The same with headers and any bytes as the body.
+    /// The same with headers and a raw body.
     pub(crate) async fn send(
         &self,
         method: &str,
@@ -200,13 +200,13 @@ impl Service {
         self.put(LeaseId::random(), json!({ "keys": [key] })).await.expect(201)
     }
 
-    /// A new lease that stands in the queue of `key` for a minute, with nobody who waits for its answer.
+    /// A new lease in the queue of `key`, which keeps its place without an open request.
     pub(crate) async fn queue(&self, key: &str) -> Waiting {
-        let wish = json!({ "keys": [key], "keep_place": true, "wait_ms": 0 });
-        self.put(LeaseId::random(), wish).await.expect(202)
+        let body = json!({ "keys": [key], "keep_place": true, "wait_ms": 0 });
+        self.put(LeaseId::random(), body).await.expect(202)
     }
 
-    /// A PUT that is answered later.
+    /// Sends a PUT and returns before its response.
     pub(crate) async fn put_later(&self, lease_id: LeaseId, body: Value) -> JoinHandle<Response> {
         let mut connection = Connection::open(self.address).await;
         let target = format!("/v1/leases/{lease_id}");
@@ -218,7 +218,7 @@ impl Service {
         })
     }
 
-    /// Waits until so many leases wait.
+    /// Waits until `count` leases wait.
     pub(crate) async fn until_waiters(&self, count: usize) {
         eventually("the waiters", || self.handle.view(|table| table.waiters()) == count).await;
     }
@@ -241,7 +241,7 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
     }
 }
 
-/// What the tests of this process measure together.
+/// The metrics of this process, shared by its tests.
 pub(crate) fn measurements() -> PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
     HANDLE.get_or_init(|| metrics_builder().install_recorder().unwrap()).clone()

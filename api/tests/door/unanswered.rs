@@ -1,4 +1,4 @@
-//! Certainly not done is kept apart from maybe done.
+//! *Certainly not done* (503) is kept apart from *maybe done* (504).
 
 use ringfence_wire::{Grant, LeaseId, Verdict};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::service::{PATIENCE, Service, eventually};
 
-/// Three nodes, of which one leads; it stands first.
+/// Three nodes, the leader first.
 async fn three() -> Vec<Service> {
     let mut services = Service::start_three().await;
     let leader = |services: &[Service]| services.iter().position(|service| service.leads());
@@ -31,7 +31,7 @@ async fn any_node_takes_any_request_and_names_the_leader() {
 }
 
 #[tokio::test]
-async fn what_a_leader_took_without_a_quorum_may_yet_be_done() {
+async fn a_command_that_a_leader_took_without_a_quorum_is_indeterminate() {
     let mut services = three().await;
     services[1].kill();
     services[2].kill();
@@ -53,7 +53,7 @@ async fn what_a_leader_took_without_a_quorum_may_yet_be_done() {
 }
 
 #[tokio::test]
-async fn what_no_leader_took_is_certainly_not_done() {
+async fn a_command_that_no_leader_took_is_unavailable() {
     let mut services = three().await;
     let grant = services[1].hold("a").await;
     eventually("it has applied the grant", || services[1].handle.view(|table| table.live()) == 1).await;
@@ -61,17 +61,17 @@ async fn what_no_leader_took_is_certainly_not_done() {
     services[2].kill();
     let follower = &services[1];
     let id = LeaseId::random();
-    let wish = json!({ "keys": ["b"] });
-    // What goes out on the connection to the leader before its end is noticed may have arrived.
+    let body = json!({ "keys": ["b"] });
+    // A command sent to the leader before the follower notices its end may have arrived.
     let deadline = Instant::now() + PATIENCE;
-    while follower.put(id, wish.clone()).await.status == 504 {
+    while follower.put(id, body.clone()).await.status == 504 {
         assert!(Instant::now() < deadline, "it notices in the end");
     }
 
     let target = format!("/v1/leases/{}", grant.lease_id);
     let check = json!({ "key": "a", "token": grant.token });
     let (put, get, validate) = tokio::join!(
-        follower.put(id, wish),
+        follower.put(id, body),
         follower.get(&target),
         follower.post("/v1/validate", check.clone()),
     );

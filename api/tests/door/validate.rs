@@ -21,7 +21,7 @@ async fn a_linearizable_verdict_is_live_or_stale() {
 }
 
 #[tokio::test]
-async fn a_local_verdict_never_says_that_a_token_lives() {
+async fn a_local_verdict_is_never_live() {
     let service = Service::start().await;
     let grant = service.hold("a").await;
     let target = "/v1/validate?consistency=local";
@@ -36,7 +36,7 @@ async fn a_local_verdict_never_says_that_a_token_lives() {
 }
 
 #[tokio::test]
-async fn a_local_verdict_is_stale_where_this_node_saw_the_end_above_the_fence() {
+async fn a_local_verdict_is_stale_above_the_fence_if_this_node_saw_the_end() {
     let service = Service::start().await;
     let shared = json!({ "keys": [{ "key": "a", "mode": "shared" }] });
     let first: Grant = service.put(LeaseId::random(), shared.clone()).await.expect(201);

@@ -22,17 +22,17 @@ async fn a_release_grants_the_next_waiter() {
 }
 
 #[tokio::test]
-async fn a_wait_in_vain_ends_and_its_repeat_says_so_again() {
+async fn a_wait_times_out_and_its_repeat_too() {
     let service = Service::start().await;
     let holder = service.hold("a").await;
     let id = LeaseId::random();
     let began = Instant::now();
-    let wish = json!({ "keys": ["a"], "wait_ms": 200 });
-    let problem = service.put(id, wish.clone()).await.problem("wait-timeout");
+    let body = json!({ "keys": ["a"], "wait_ms": 200 });
+    let problem = service.put(id, body.clone()).await.problem("wait-timeout");
     assert!(began.elapsed() >= Duration::from_millis(200), "it waited");
     assert_eq!(problem.lease_id, Some(id));
     service.delete(holder.lease_id).await;
-    service.put(id, wish).await.problem("wait-timeout");
+    service.put(id, body).await.problem("wait-timeout");
     service.lease(id).await.problem("wait-timeout");
     service.hold("a").await;
 }
@@ -42,15 +42,15 @@ async fn a_kept_place_is_found_again_by_the_next_put() {
     let service = Service::start().await;
     let holder = service.hold("a").await;
     let id = LeaseId::random();
-    let wish = json!({ "keys": ["a"], "wait_ms": 100, "keep_place": true });
+    let body = json!({ "keys": ["a"], "wait_ms": 100, "keep_place": true });
     let began = Instant::now();
-    let waiting: Waiting = service.put(id, wish.clone()).await.expect(202);
+    let waiting: Waiting = service.put(id, body.clone()).await.expect(202);
     assert!(began.elapsed() >= Duration::from_millis(100), "it waited");
     assert_eq!((waiting.lease_id, waiting.ahead), (id, 0));
     let later = service.queue("a").await;
 
     service.delete(holder.lease_id).await;
-    let grant: Grant = service.put(id, wish).await.expect(200);
+    let grant: Grant = service.put(id, body).await.expect(200);
     assert_eq!(grant.lease_id, id);
     let waiting: Waiting = service.lease(later.lease_id).await.expect(200);
     assert_eq!(waiting.ahead, 0, "who came later comes later");
@@ -60,9 +60,9 @@ async fn a_kept_place_is_found_again_by_the_next_put() {
 async fn a_place_can_be_taken_without_waiting_at_all() {
     let service = Service::start().await;
     service.hold("a").await;
-    let wish = json!({ "keys": ["a"], "wait_ms": 0, "keep_place": true });
-    let first: Waiting = service.put(LeaseId::random(), wish.clone()).await.expect(202);
-    let second: Waiting = service.put(LeaseId::random(), wish).await.expect(202);
+    let body = json!({ "keys": ["a"], "wait_ms": 0, "keep_place": true });
+    let first: Waiting = service.put(LeaseId::random(), body.clone()).await.expect(202);
+    let second: Waiting = service.put(LeaseId::random(), body).await.expect(202);
     assert_eq!((first.ahead, second.ahead), (0, 1));
 }
 
@@ -83,11 +83,11 @@ async fn a_waiter_whose_connection_closes_loses_its_place_to_the_next() {
     let service = Service::start().await;
     let holder = service.hold("a").await;
     let gone = LeaseId::random();
-    let wish = json!({ "keys": ["a"], "wait_ms": 60_000 });
+    let body = json!({ "keys": ["a"], "wait_ms": 60_000 });
     let mut connection = Connection::open(service.address).await;
-    connection.send(&request("PUT", &format!("/v1/leases/{gone}"), &[], wish.to_string().as_bytes())).await;
+    connection.send(&request("PUT", &format!("/v1/leases/{gone}"), &[], body.to_string().as_bytes())).await;
     service.until_waiters(1).await;
-    let waiting = service.put_later(LeaseId::random(), wish).await;
+    let waiting = service.put_later(LeaseId::random(), body).await;
     service.until_waiters(2).await;
 
     let closed_at = Instant::now();
@@ -100,16 +100,16 @@ async fn a_waiter_whose_connection_closes_loses_its_place_to_the_next() {
     waiting.await.unwrap().expect::<Grant>(201);
 }
 
-/// hyper does not look for the end of a connection of which it has bytes that it does not need yet.
+/// hyper does not notice a hang-up behind bytes that it has not parsed yet.
 #[tokio::test]
-async fn a_waiter_whose_connection_closes_is_noticed_behind_what_else_was_sent() {
+async fn a_hang_up_is_noticed_behind_further_bytes() {
     let service = Service::start().await;
     service.hold("a").await;
-    let wish = json!({ "keys": ["a"], "wait_ms": 60_000 });
+    let body = json!({ "keys": ["a"], "wait_ms": 60_000 });
     let later = [b"\r\n".to_vec(), request("GET", "/livez", &[], b""), vec![b' '; 4_000]];
     for (sent_with_it, more) in later.iter().flat_map(|more| [(true, more), (false, more)]) {
         let gone = LeaseId::random();
-        let put = request("PUT", &format!("/v1/leases/{gone}"), &[], wish.to_string().as_bytes());
+        let put = request("PUT", &format!("/v1/leases/{gone}"), &[], body.to_string().as_bytes());
         let mut connection = Connection::open(service.address).await;
         if sent_with_it {
             connection.send(&[put, more.clone()].concat()).await;
@@ -125,9 +125,9 @@ async fn a_waiter_whose_connection_closes_is_noticed_behind_what_else_was_sent()
     }
 }
 
-/// As of a node that was stopped when they were sent, or slower than its clients' patience.
+/// As after a pause of the node, or when it is slower than its clients' timeouts.
 #[tokio::test]
-async fn what_its_client_has_given_up_before_it_is_read_is_not_done() {
+async fn a_request_that_was_abandoned_before_it_is_read_is_not_executed() {
     let service = Service::start().await;
     let holder = service.hold("held").await;
     let ids = [(); 3].map(|()| LeaseId::random());
@@ -140,7 +140,7 @@ async fn what_its_client_has_given_up_before_it_is_read_is_not_done() {
         request("POST", "/v1/batch", &[], batch.as_bytes()),
         request("DELETE", &format!("/v1/leases/{}", holder.lease_id), &[], b""),
     ] {
-        // Nothing else runs meanwhile: this thread is that of the node.
+        // Nothing else runs meanwhile: the node runs on this thread.
         let mut connection = std::net::TcpStream::connect(service.address).unwrap();
         connection.write_all(&bytes).unwrap();
     }
@@ -155,17 +155,17 @@ async fn what_its_client_has_given_up_before_it_is_read_is_not_done() {
 }
 
 #[tokio::test]
-async fn a_lease_granted_to_a_closed_connection_is_taken_back() {
+async fn a_lease_granted_to_a_closed_connection_is_abandoned() {
     let service = Service::start().await;
     let holder = service.hold("a").await;
     let gone = LeaseId::random();
-    let wish = json!({ "keys": ["a"], "wait_ms": 60_000 });
+    let body = json!({ "keys": ["a"], "wait_ms": 60_000 });
     let mut connection = Connection::open(service.address).await;
-    connection.send(&request("PUT", &format!("/v1/leases/{gone}"), &[], wish.to_string().as_bytes())).await;
+    connection.send(&request("PUT", &format!("/v1/leases/{gone}"), &[], body.to_string().as_bytes())).await;
     service.until_waiters(1).await;
     drop(connection);
     service.delete(holder.lease_id).await;
-    let next: Grant = service.put(LeaseId::random(), wish).await.expect(201);
+    let next: Grant = service.put(LeaseId::random(), body).await.expect(201);
     assert_eq!(service.lease(gone).await.problem("lease-gone").reason, Some(EndReason::Abandoned));
     assert!(next.token.0 > holder.token.0 + 1, "the lost grant had a token too");
 }
@@ -176,13 +176,13 @@ async fn a_closed_connection_ends_nothing_once_a_newer_put_came() {
     service.hold("a").await;
     let id = LeaseId::random();
     let target = format!("/v1/leases/{id}");
-    let wish = json!({ "keys": ["a"], "wait_ms": 3_000 });
+    let body = json!({ "keys": ["a"], "wait_ms": 3_000 });
     let mut connection = Connection::open(service.address).await;
-    connection.send(&request("PUT", &target, &[], wish.to_string().as_bytes())).await;
+    connection.send(&request("PUT", &target, &[], body.to_string().as_bytes())).await;
     service.until_waiters(1).await;
     drop(connection);
-    // Its whole wait is longer than the 2 s after which the first would have been taken back.
-    service.put(id, wish).await.problem("wait-timeout");
+    // The wait is longer than the 2 s after which the first would have been abandoned.
+    service.put(id, body).await.problem("wait-timeout");
 }
 
 #[tokio::test]
@@ -190,12 +190,12 @@ async fn a_place_that_was_answered_outlives_its_connection() {
     let service = Service::start().await;
     service.hold("a").await;
     let kept = service.queue("a").await;
-    let wish = json!({ "keys": ["a"], "wait_ms": 3_000 });
-    service.put(LeaseId::random(), wish).await.problem("wait-timeout");
+    let body = json!({ "keys": ["a"], "wait_ms": 3_000 });
+    service.put(LeaseId::random(), body).await.problem("wait-timeout");
     service.lease(kept.lease_id).await.expect::<Waiting>(200);
 }
 
-/// The repeat may be the older one, come late: it once took the place away.
+/// The repeat may be an older request that arrives late. Regression: it removed the lease from the queue.
 #[tokio::test]
 async fn a_repeat_with_a_shorter_wait_or_none_leaves_the_place() {
     let service = Service::start().await;
@@ -207,31 +207,31 @@ async fn a_repeat_with_a_shorter_wait_or_none_leaves_the_place() {
     service.lease(kept).await.expect::<Waiting>(200);
 }
 
-/// It once ended 2 s later.
+/// Regression: it ended 2 s later.
 #[tokio::test]
 async fn a_late_put_on_a_closed_connection_ends_no_lease_that_was_answered() {
     let service = Service::start().await;
     let held = service.hold("a").await;
     let mut late = Connection::open(service.address).await;
-    let wish = json!({ "keys": ["a"], "wait_ms": 60_000 });
+    let body = json!({ "keys": ["a"], "wait_ms": 60_000 });
     let target = format!("/v1/leases/{}", held.lease_id);
-    late.send(&request("PUT", &target, &[], wish.to_string().as_bytes())).await;
+    late.send(&request("PUT", &target, &[], body.to_string().as_bytes())).await;
     drop(late);
-    // Longer than the 2 s after which what came by a closed connection is taken back.
-    let wish = json!({ "keys": ["a"], "wait_ms": 3_000 });
-    service.put(LeaseId::random(), wish).await.problem("wait-timeout");
+    // Longer than the 2 s after which an acquire is abandoned.
+    let body = json!({ "keys": ["a"], "wait_ms": 3_000 });
+    service.put(LeaseId::random(), body).await.problem("wait-timeout");
     service.lease(held.lease_id).await.expect::<Grant>(200);
 }
 
 #[tokio::test]
-async fn a_node_about_to_stop_answers_its_waiters_and_leaves_their_places() {
+async fn a_draining_node_answers_its_waiters_and_keeps_their_places() {
     let service = Service::start().await;
     let holder = service.hold("a").await;
     let [kept, plain] = [LeaseId::random(), LeaseId::random()];
-    let wish = |keep_place| json!({ "keys": ["a"], "wait_ms": 60_000, "keep_place": keep_place });
-    let kept_answer = service.put_later(kept, wish(true)).await;
+    let body = |keep_place| json!({ "keys": ["a"], "wait_ms": 60_000, "keep_place": keep_place });
+    let kept_answer = service.put_later(kept, body(true)).await;
     service.until_waiters(1).await;
-    let plain_answer = service.put_later(plain, wish(false)).await;
+    let plain_answer = service.put_later(plain, body(false)).await;
     service.until_waiters(2).await;
     service.get("/readyz").await.expect::<serde_json::Value>(200);
 
@@ -242,5 +242,5 @@ async fn a_node_about_to_stop_answers_its_waiters_and_leaves_their_places() {
     service.get("/livez").await.expect::<serde_json::Value>(200);
     assert_eq!(service.lease(plain).await.expect::<Waiting>(200).ahead, 1);
     service.delete(holder.lease_id).await;
-    service.put(kept, wish(true)).await.expect::<Grant>(200);
+    service.put(kept, body(true)).await.expect::<Grant>(200);
 }

@@ -130,7 +130,7 @@ async fn every_change_of_a_lease_is_an_event() {
         ("granted", None, true),
         ("expired", Some(EndReason::Expired), true),
     ];
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for (number, (name, reason, has_token)) in (begun.0 + 1..).zip(expected) {
         let (event, data) = watch.change().await;
         assert_eq!(
@@ -139,19 +139,23 @@ async fn every_change_of_a_lease_is_an_event() {
             "{data:?}"
         );
         assert_eq!(data.revision.0, number);
-        told.push(data);
+        received.push(data);
     }
-    assert_eq!((told[0].token, told[0].holder.clone()), (Some(held.token), held.holder));
+    assert_eq!((received[0].token, received[0].holder.clone()), (Some(held.token), held.holder));
     let keys: Vec<_> =
-        told[0].keys.iter().map(|it| (it.key.as_str(), it.limit.map(u32::from), it.fence)).collect();
+        received[0].keys.iter().map(|it| (it.key.as_str(), it.limit.map(u32::from), it.fence)).collect();
     assert_eq!(keys, [("a", Some(3), held.token), ("b", None, held.token)]);
-    assert_eq!(told[1].keys[0].fence, held.token, "who waits changes no fence");
-    assert_eq!(told[6].keys[0].fence, Token(told[6].revision.0 + 1), "nobody holds it at that instant");
-    assert_eq!((told[7].token, told[7].keys[0].fence), (Some(token), token));
+    assert_eq!(received[1].keys[0].fence, held.token, "who waits changes no fence");
+    assert_eq!(
+        received[6].keys[0].fence,
+        Token(received[6].revision.0 + 1),
+        "nobody holds it at that instant"
+    );
+    assert_eq!((received[7].token, received[7].keys[0].fence), (Some(token), token));
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_after_the_number_that_it_was_told_last() {
+async fn a_watch_resumes_after_its_last_revision() {
     let service = Service::start().await;
     let first = service.hold("a").await.token.0;
     for key in ["b", "c", "d"] {
@@ -162,7 +166,7 @@ async fn a_watch_goes_on_after_the_number_that_it_was_told_last() {
     let mut watch = Watch::open(&service, &after(first), &[]).await;
     let rest = watch.changes_up_to(last).await;
     assert_eq!(numbers(&rest), [first + 1, first + 2, first + 3]);
-    // A browser that connects again sends the URL it was given, and what it has come to since.
+    // A browser that reconnects sends the original URL and its last id.
     let last_id = (first + 2).to_string();
     let mut again = Watch::open(&service, &after(first), &[("Last-Event-ID", &last_id)]).await;
     assert_eq!(again.block().await, Some(None));
@@ -179,7 +183,7 @@ async fn a_watch_goes_on_after_the_number_that_it_was_told_last() {
 }
 
 #[tokio::test]
-async fn what_is_not_kept_or_has_not_come_yet_is_410() {
+async fn a_revision_that_is_dropped_or_not_reached_is_410() {
     let service = Service::start().await;
     let began = revision(&service);
     service.hold("a").await;
@@ -195,7 +199,7 @@ async fn what_is_not_kept_or_has_not_come_yet_is_410() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_watch_is_named() {
+async fn an_invalid_watch_names_the_parameter() {
     let service = Service::start().await;
     let long = "x".repeat(513);
     for (query, field) in [
@@ -222,7 +226,7 @@ async fn what_is_wrong_with_a_watch_is_named() {
 }
 
 #[tokio::test]
-async fn a_watch_is_told_of_the_keys_under_its_prefix_and_no_others() {
+async fn a_watch_gets_the_keys_under_its_prefix_only() {
     let service = Service::start().await;
     let all = Watch::open(&service, "/v1/watch", &[]).await;
     let mut watches = Vec::new();
@@ -256,17 +260,17 @@ async fn a_watch_is_told_of_the_keys_under_its_prefix_and_no_others() {
         (&keys, &["jobs/10"], &["other", "jobs/\u{e4}x", "jobs/10/1"]),
     ];
     for (mut watch, (of_many, of_one, of_last)) in watches.into_iter().zip(expected) {
-        let told = watch.changes_up_to(Revision(end.0)).await;
-        let told: Vec<Vec<_>> =
-            told.iter().map(|(_, event)| event.keys.iter().map(|it| it.key.as_str()).collect()).collect();
+        let received = watch.changes_up_to(Revision(end.0)).await;
+        let received: Vec<Vec<_>> =
+            received.iter().map(|(_, event)| event.keys.iter().map(|it| it.key.as_str()).collect()).collect();
         let expected = [of_many, of_many, of_one, of_last].into_iter().filter(|keys| !keys.is_empty());
-        assert_eq!(told, expected.collect::<Vec<_>>());
+        assert_eq!(received, expected.collect::<Vec<_>>());
     }
 }
 
-/// The client that was told nothing for long must be able to go on from where it is.
+/// The client of a quiet watch must be able to resume.
 #[tokio::test]
-async fn a_quiet_watch_is_told_how_far_the_rest_has_come() {
+async fn a_quiet_watch_gets_bookmarks() {
     let service = Service::start().await;
     let mut watch = Watch::open(&service, "/v1/watch?prefix=quiet/", &[]).await;
     assert_eq!(watch.block().await, Some(None));
@@ -287,7 +291,7 @@ async fn a_quiet_watch_is_told_how_far_the_rest_has_come() {
 }
 
 #[tokio::test]
-async fn one_that_does_not_read_is_cut_off_and_nobody_else() {
+async fn only_a_watch_that_does_not_read_is_cut_off() {
     let service = Service::start().await;
     let mut slow = Watch::open(&service, "/v1/watch", &[]).await;
     let mut quick = Watch::open(&service, "/v1/watch?prefix=end", &[]).await;
@@ -323,7 +327,7 @@ async fn one_that_does_not_read_is_cut_off_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn watches_end_when_the_node_is_to_stop_and_none_begins() {
+async fn draining_ends_watches_and_refuses_new_ones() {
     let service = Service::start().await;
     let mut watch = Watch::open(&service, "/v1/watch", &[]).await;
     service.hold("a").await;
@@ -363,7 +367,7 @@ async fn is_counted(service: &Service, start: &str) -> bool {
 }
 
 #[tokio::test]
-async fn head_tells_what_a_watch_would_and_watches_nothing() {
+async fn head_of_a_watch_has_its_headers_and_starts_no_watch() {
     let service = Service::start().await;
     let head = service.call("HEAD", "/v1/watch", Value::Null).await;
     assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream")));
