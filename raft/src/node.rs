@@ -118,7 +118,7 @@ impl Node {
         let applied = Applied::new();
         let generations = load(&dir, &log, &applied, tail_bytes(snapshot_after_bytes)).await?;
 
-        let directory = Arc::new(Directory::new(identity.clone(), url, addresses, transport));
+        let directory = Arc::new(Directory::new(identity.clone(), url, addresses, &transport));
         let peers = Arc::new(Peers::new(Arc::clone(&directory)));
         let founding = Founding::new(Arc::clone(&dir), log.clone(), identity, new_id);
         let service = NodeService { directory: Arc::clone(&directory), founding, handle: OnceLock::new() };
@@ -130,7 +130,7 @@ impl Node {
             service,
         });
         let mut tasks = Tasks::default();
-        tasks.start("connections of peers", Arc::clone(&server).run());
+        tasks.start("connections of peers", Arc::clone(&server).run(transport));
         let founding = &server.service.founding;
         let cluster = match join {
             true => founding.wait(&peers).await,
@@ -287,27 +287,43 @@ mod tests {
     /// Far more than anything here takes that goes well.
     const SOON: Duration = Duration::from_secs(10);
 
+    async fn start(dir: &tempfile::TempDir, listener: TcpListener) -> Node {
+        let settings = Settings {
+            id: 1,
+            data: dir.path().to_owned(),
+            transport: Arc::new(crate::Tcp(listener)),
+            peers: BTreeMap::new(),
+            join: false,
+            url: "http://node-1".to_owned(),
+            first_revision: None,
+            elders: None,
+            snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
+            new_id: Uuid::new_v4,
+        };
+        let node = Node::start(settings).await.unwrap();
+        node.handle().linearize().await.unwrap();
+        node
+    }
+
+    #[tokio::test]
+    async fn a_stopped_node_frees_its_port_though_a_handle_outlives_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let node = start(&dir, listener).await;
+        let handle = node.handle();
+        node.stop().await;
+        TcpListener::bind(address).await.unwrap();
+        assert!(handle.linearize().await.is_err());
+    }
+
     /// A node once went on without its task for proposals, and answered nobody.
     #[tokio::test]
     async fn a_node_fails_when_any_of_its_tasks_ends() {
         let mut reported = Vec::new();
         loop {
             let dir = tempfile::tempdir().unwrap();
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let settings = Settings {
-                id: 1,
-                data: dir.path().to_owned(),
-                transport: Arc::new(crate::Tcp(listener)),
-                peers: BTreeMap::new(),
-                join: false,
-                url: "http://node-1".to_owned(),
-                first_revision: None,
-                elders: None,
-                snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
-                new_id: Uuid::new_v4,
-            };
-            let node = Node::start(settings).await.unwrap();
-            node.handle().linearize().await.unwrap();
+            let node = start(&dir, TcpListener::bind("127.0.0.1:0").await.unwrap()).await;
             // The task that founds the cluster has ended by then, or ends for good.
             let lasting = node.tasks.running.iter().filter(|task| !task.is_finished());
             let Some(task) = lasting.take(7).nth(reported.len()) else { break };

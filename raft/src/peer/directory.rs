@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use openraft::alias::WatchReceiverOf;
@@ -32,7 +32,8 @@ pub(crate) struct Directory {
     pub(crate) identity: Identity,
     /// This node's HTTP URL, for the others.
     pub(super) own_url: String,
-    pub(super) transport: Arc<dyn Transport>,
+    /// The server owns it: a stopped node neither listens nor connects, even if a handle outlives it.
+    transport: Weak<dyn Transport>,
     /// The addresses given by the operator; they override those of the membership.
     addresses: BTreeMap<NodeId, String>,
     cluster: OnceLock<Uuid>,
@@ -58,13 +59,13 @@ impl Directory {
         identity: Identity,
         own_url: String,
         addresses: BTreeMap<NodeId, String>,
-        transport: Arc<dyn Transport>,
+        transport: &Arc<dyn Transport>,
     ) -> Self {
         Self {
             cluster: identity.cluster.map_or_else(OnceLock::new, OnceLock::from),
             identity,
             own_url,
-            transport,
+            transport: Arc::downgrade(transport),
             addresses,
             raft_metrics: OnceLock::new(),
             peers: Mutex::default(),
@@ -119,6 +120,10 @@ impl Directory {
         let listed = self.addresses.get(&id).cloned();
         let recorded = || self.member(id).map(|member| member.peer);
         listed.or_else(recorded).or_else(|| self.peers().get(&id)?.address.clone())
+    }
+
+    pub(super) fn transport(&self) -> io::Result<Arc<dyn Transport>> {
+        self.transport.upgrade().ok_or_else(|| io::Error::other("this node has stopped"))
     }
 
     /// The address of `id` given by the operator, or nothing.

@@ -41,7 +41,7 @@ impl Directory {
             || io::Error::new(io::ErrorKind::NotFound, format!("no address of node {to} is known"));
         let address = self.address(to).ok_or_else(no_address)?;
         let at_address = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
-        let connection = self.transport.connect(&address).await.map_err(at_address)?;
+        let connection = self.transport()?.connect(&address).await.map_err(at_address)?;
         let hello = Hello {
             group: 0,
             channel,

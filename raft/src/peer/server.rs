@@ -17,7 +17,7 @@ use super::frame::{FrameWriter, invalid, unexpected};
 use super::handshake::Channel;
 use super::link::Incoming;
 use super::message::{ANSWER, Answer, CALL, Call, get_numbered, put_numbered};
-use super::transport::Connection;
+use super::transport::{Connection, Transport};
 use super::{append, snapshot};
 use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, Vote};
@@ -75,11 +75,11 @@ impl Unnamed {
 
 impl<S: Service> Server<S> {
     /// Accepts connections. Dropping the future ends them all.
-    pub(crate) async fn run(self: Arc<Self>) {
+    pub(crate) async fn run(self: Arc<Self>, transport: Arc<dyn Transport>) {
         let mut connections = JoinSet::new();
         let mut unnamed = Unnamed::default();
         loop {
-            match self.directory.transport.accept().await {
+            match transport.accept().await {
                 Ok(connection) => {
                     connections.spawn(Arc::clone(&self).serve(connection, unnamed.next()));
                 }

@@ -21,12 +21,12 @@ const SOON: Duration = Duration::from_secs(30);
 const MAX: usize = 64 << 20;
 
 /// The node 1, which finds the node 2 at the other end.
-async fn node() -> (Arc<Peers>, Arc<Tcp>) {
+async fn node() -> (Arc<Peers>, Arc<dyn Transport>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addresses = BTreeMap::from([(2, listener.local_addr().unwrap().to_string())]);
-    let transport = Arc::new(Tcp(listener));
+    let transport: Arc<dyn Transport> = Arc::new(Tcp(listener));
     let identity = Identity { node_id: 1, incarnation: Uuid::from_u128(1), cluster: None, founder: false };
-    let directory = Directory::new(identity, String::new(), addresses, Arc::clone(&transport) as _);
+    let directory = Directory::new(identity, String::new(), addresses, &transport);
     (Arc::new(Peers::new(Arc::new(directory))), transport)
 }
 
@@ -37,7 +37,7 @@ struct End {
 }
 
 /// Accepts the next connection, as the incarnation that is called.
-async fn welcome(transport: &Tcp) -> (End, Hello) {
+async fn welcome(transport: &Arc<dyn Transport>) -> (End, Hello) {
     let connection = timeout(SOON, transport.accept()).await.unwrap().unwrap();
     let mut reader = FrameReader::new(connection.reader, MAX);
     let mut writer = FrameWriter::new(connection.writer);

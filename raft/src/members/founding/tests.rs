@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::consensus::Vote;
-use crate::peer::{Directory, Server, Tcp};
+use crate::peer::{Directory, Server, Tcp, Transport};
 use crate::service::NodeService;
 use crate::storage::snapshots::Generations;
 
@@ -27,8 +27,8 @@ async fn starting(
     }
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let transport = Arc::new(Tcp(listener));
-    let directory = Arc::new(Directory::new(identity.clone(), String::new(), addresses, transport));
+    let transport: Arc<dyn Transport> = Arc::new(Tcp(listener));
+    let directory = Arc::new(Directory::new(identity.clone(), String::new(), addresses, &transport));
     let founding = Founding::new(Arc::clone(&dir), log.clone(), identity, Uuid::new_v4);
     let server = Arc::new(Server {
         directory: Arc::clone(&directory),
@@ -37,7 +37,7 @@ async fn starting(
         raft: OnceLock::new(),
         service: NodeService { directory, founding, handle: OnceLock::new() },
     });
-    tokio::spawn(Arc::clone(&server).run());
+    tokio::spawn(Arc::clone(&server).run(transport));
     (server, address)
 }
 
