@@ -3,6 +3,7 @@
 pub(crate) mod audit;
 pub(crate) mod changes;
 pub(crate) mod history;
+pub(crate) mod lease_wait;
 pub(crate) mod state_machine;
 pub(crate) mod table;
 pub(crate) mod tally;

@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use crate::applied::changes::Changes;
 use crate::applied::history::History;
+use crate::applied::lease_wait::LeaseWait;
 use crate::applied::table::Progress;
-use crate::applied::waits::LeaseWait;
 use crate::consensus::NodeId;
 use crate::lanes::Lanes;
 use crate::peer::ForwardError;

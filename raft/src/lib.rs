@@ -64,8 +64,9 @@ mod unanswered;
 
 pub use applied::changes::{Changed, Changes};
 pub use applied::history::History;
+pub use applied::lease_wait::LeaseWait;
 pub use applied::table::Progress;
-pub use applied::waits::{LeaseWait, Settled};
+pub use applied::waits::Settled;
 pub use consensus::{Member, NodeId};
 pub use handle::{Handle, Unfinished};
 pub use inspect::{

@@ -1,4 +1,4 @@
-//! The applied state of a node: the lease table, how far the log is applied, and who waits for a lease to change.
+//! The applied state of a node: the lease table, how far the log is applied, and what depends on its changes.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -9,7 +9,7 @@ use crate::applied::audit;
 use crate::applied::changes::Marker;
 use crate::applied::history::History;
 use crate::applied::tally::Tally;
-use crate::applied::waits::{Told, Waits};
+use crate::applied::waits::{Notification, Waits};
 use crate::consensus::{LogId, SnapshotMeta, StoredMembership};
 use crate::propose::batch::Batch;
 
@@ -50,38 +50,38 @@ impl Applied {
         self.inner.lock().expect("no panic while the state is locked")
     }
 
-    /// Tells how far the log is applied, each time that it changes.
+    /// Watches how far the log is applied.
     pub(crate) fn progress(&self) -> watch::Receiver<Option<LogId>> {
         self.index.subscribe()
     }
 
-    /// Puts the table of a snapshot in place of this one, which is given back.
+    /// Replaces the table by that of a snapshot, and returns the old one.
     pub(crate) fn replace(&self, table: LeaseTable, meta: &SnapshotMeta) -> LeaseTable {
         let replaced = self.lock().replace(table, meta);
         self.announce();
         replaced
     }
 
-    /// Tells how far the log is applied, and those whose waits have ended. To be called after `last_applied` has changed and
-    /// the lock is released.
+    /// Publishes how far the log is applied, and notifies the waits that have ended. Call it after each change of
+    /// `last_applied`, when the lock is released.
     pub(crate) fn announce(&self) {
-        let (last_applied, told) = {
+        let (last_applied, notifications) = {
             let mut state = self.lock();
-            (state.last_applied, state.waits.take_told())
+            (state.last_applied, state.waits.take_notifications())
         };
-        told.into_iter().for_each(Told::tell);
+        notifications.into_iter().for_each(Notification::send);
         self.index.send_replace(last_applied);
     }
 }
 
-/// Tells that more of the log was applied.
+/// Signals that more of the log was applied.
 pub struct Progress(pub(crate) watch::Receiver<Option<LogId>>);
 
 impl Progress {
-    /// Waits until more is applied than when this returned last, or this was made.
+    /// Waits until more is applied than at the last return, or at the beginning.
     pub async fn any(&mut self) {
         if self.0.changed().await.is_err() {
-            // The node is gone, and so is whoever waits.
+            // The node has stopped.
             std::future::pending().await
         }
     }
@@ -92,19 +92,19 @@ impl Inner {
         let replaced = std::mem::replace(&mut self.table, table);
         self.last_applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
-        self.waits.tell_all(&self.table);
+        self.waits.apply_all(&self.table);
         self.history.start_after(self.table.revision());
         replaced
     }
 
-    /// Applies one batch and tells those who wait for the leases that changed, or mirror the keys; the changes are kept for
-    /// those who watch. `is_own`: this node proposed it, and is not reading its log again.
+    /// Applies one batch: settles waits, marks keys for the mirror, and keeps the changes for watches. `is_own` if this node
+    /// proposed it, and is not replaying its log.
     pub(crate) fn apply(&mut self, batch: Batch, is_own: bool) -> Vec<Outcome> {
         let Batch { at_ms, commands } = batch;
         self.tally.applied(commands.len());
         let outcomes = self.table.apply(at_ms, commands, &mut self.events);
         for event in self.events.drain(..) {
-            self.waits.tell(&event, &self.table);
+            self.waits.apply(&event, &self.table);
             self.marker.mark(&event);
             if is_own {
                 self.tally.changed(&event);
@@ -112,7 +112,7 @@ impl Inner {
             }
             self.history.keep(event);
         }
-        // A numbering that was started made no change.
+        // The start of a numbering makes no change.
         if self.history.last() != self.table.revision() {
             self.history.start_after(self.table.revision());
         }
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(*applied.progress().borrow(), Some(index));
     }
 
-    /// Else nobody could watch such a node from where it is before that.
+    /// Otherwise a watch could not begin there before the next change.
     #[test]
     fn the_history_goes_on_from_a_snapshot_and_from_the_start_of_a_numbering_at_once() {
         let started = |at_ms, revision| {

@@ -1,18 +1,14 @@
-//! Who waits for a lease to be granted or to end.
+//! The requests of this node that wait for a lease to be granted or to end.
 //!
-//! A request that was told to wait is registered here, on the node that serves it, and is told from inside apply on that
-//! node. Under the same lock it looks at the table, which may have gone on since its outcome, or, on a follower, not have
-//! come so far. So no change can slip through between the answer "you wait" and the waiting, none can be lost to a slow
-//! reader, and the wait goes on through a change of the leader.
+//! A request registers on the node that serves it, and `apply` on that node notifies it. It registers and looks at the table
+//! under one lock: the table may be newer than the outcome "waiting" or, on a follower, older. So no change is missed
+//! between the two, none is lost to a slow reader, and the wait survives a change of the leader.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringfence_lease::{Change, Event, LeaseState, LeaseTable, Refusal};
 use ringfence_wire::{EndReason, Grant, LeaseId};
-use tokio::sync::oneshot;
 
-use crate::applied::table::Applied;
 use crate::reply::Reply;
 
 /// How a wait ended.
@@ -26,36 +22,28 @@ pub enum Settled {
     Ended(EndReason),
 }
 
-/// Those who wait on this node, by lease.
+/// The waits of this node, by lease.
 #[derive(Default)]
 pub(crate) struct Waits {
     by_lease: HashMap<LeaseId, Vec<(u64, Reply<Settled>)>>,
-    told: Vec<Told>,
+    notifications: Vec<Notification>,
 }
 
-/// How a wait ended, and who is to be told. To tell wakes another thread, which is not done while the state is locked.
-pub(crate) struct Told {
+/// How a wait ended, for one request. Sending it wakes another thread, so it is sent when the state is unlocked.
+pub(crate) struct Notification {
     to: Reply<Settled>,
     settled: Settled,
 }
 
-impl Told {
-    pub(crate) fn tell(self) {
+impl Notification {
+    pub(crate) fn send(self) {
         self.to.send(self.settled);
     }
 }
 
-/// The wait of one request for one lease. Dropping it ends the wait.
-pub struct LeaseWait {
-    applied: Applied,
-    lease_id: LeaseId,
-    number: u64,
-    settled: oneshot::Receiver<Settled>,
-}
-
 impl Waits {
     /// Ends the waits for the lease of `event`, unless it still waits.
-    pub(crate) fn tell(&mut self, event: &Event, table: &LeaseTable) {
+    pub(crate) fn apply(&mut self, event: &Event, table: &LeaseTable) {
         if event.change == Change::Queued || !self.by_lease.contains_key(&event.lease_id) {
             return;
         }
@@ -70,24 +58,29 @@ impl Waits {
             Change::Queued => return,
         };
         let waiting = self.by_lease.remove(&event.lease_id).into_iter().flatten();
-        self.told.extend(waiting.map(|(_, to)| Told { to, settled: settled.clone() }));
+        self.notifications.extend(waiting.map(|(_, to)| Notification { to, settled: settled.clone() }));
     }
 
-    /// Ends the waits for all leases that have changed: to be called when `table` was replaced, by changes that nobody told of.
-    pub(crate) fn tell_all(&mut self, table: &LeaseTable) {
+    /// Ends the waits that `table` has settled. For a table that replaced another: its changes come without events.
+    pub(crate) fn apply_all(&mut self, table: &LeaseTable) {
         self.by_lease.retain(|lease_id, senders| {
             let Some(settled) = settled(table, *lease_id) else { return true };
-            self.told.extend(senders.drain(..).map(|(_, to)| Told { to, settled: settled.clone() }));
+            self.notifications
+                .extend(senders.drain(..).map(|(_, to)| Notification { to, settled: settled.clone() }));
             false
         });
     }
 
-    /// Those whose waits have ended since this was called last. Each is to be told once the state is unlocked.
-    pub(crate) fn take_told(&mut self) -> Vec<Told> {
-        std::mem::take(&mut self.told)
+    /// The waits that have ended since the last call.
+    pub(crate) fn take_notifications(&mut self) -> Vec<Notification> {
+        std::mem::take(&mut self.notifications)
     }
 
-    fn remove(&mut self, lease_id: LeaseId, number: u64) {
+    pub(super) fn add(&mut self, lease_id: LeaseId, number: u64, reply: Reply<Settled>) {
+        self.by_lease.entry(lease_id).or_default().push((number, reply));
+    }
+
+    pub(super) fn remove(&mut self, lease_id: LeaseId, number: u64) {
         if let Some(senders) = self.by_lease.get_mut(&lease_id) {
             senders.retain(|(other, _)| *other != number);
             if senders.is_empty() {
@@ -97,40 +90,12 @@ impl Waits {
     }
 }
 
-/// What `table` says of a wait; `None`: the lease waits, or its acquire is still to come.
-fn settled(table: &LeaseTable, lease_id: LeaseId) -> Option<Settled> {
+/// How `table` has settled a wait; `None` if the lease waits, or its acquire is not applied yet.
+pub(super) fn settled(table: &LeaseTable, lease_id: LeaseId) -> Option<Settled> {
     match table.lease(lease_id, Some(table.at_ms())) {
         Ok(LeaseState::Granted(grant)) => Some(Settled::Granted(Box::new(grant))),
         Err(Refusal::WaitTimeout) => Some(Settled::TimedOut),
         Err(Refusal::Gone(reason)) => Some(Settled::Ended(reason)),
         _ => None,
-    }
-}
-
-impl LeaseWait {
-    pub(crate) fn start(
-        applied: &Applied,
-        lease_id: LeaseId,
-        (reply, settled_here): (Reply<Settled>, oneshot::Receiver<Settled>),
-    ) -> Self {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let mut state = applied.lock();
-        match settled(&state.table, lease_id) {
-            Some(settled) => reply.send_here(settled),
-            None => state.waits.by_lease.entry(lease_id).or_default().push((number, reply)),
-        }
-        Self { applied: applied.clone(), lease_id, number, settled: settled_here }
-    }
-
-    /// Waits until this node has applied a grant or the end of the lease. `None`: nobody is left to tell.
-    pub async fn settled(&mut self) -> Option<Settled> {
-        (&mut self.settled).await.ok()
-    }
-}
-
-impl Drop for LeaseWait {
-    fn drop(&mut self) {
-        self.applied.lock().waits.remove(self.lease_id, self.number);
     }
 }

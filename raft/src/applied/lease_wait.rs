@@ -1,0 +1,44 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ringfence_wire::LeaseId;
+use tokio::sync::oneshot;
+
+use crate::applied::table::Applied;
+use crate::applied::waits::{Settled, settled};
+use crate::reply::Reply;
+
+/// The wait of one request for one lease. Dropping it ends the wait.
+pub struct LeaseWait {
+    applied: Applied,
+    lease_id: LeaseId,
+    number: u64,
+    settled: oneshot::Receiver<Settled>,
+}
+
+impl LeaseWait {
+    pub(crate) fn start(
+        applied: &Applied,
+        lease_id: LeaseId,
+        (reply, settled_here): (Reply<Settled>, oneshot::Receiver<Settled>),
+    ) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let mut state = applied.lock();
+        match settled(&state.table, lease_id) {
+            Some(settled) => reply.send_here(settled),
+            None => state.waits.add(lease_id, number, reply),
+        }
+        Self { applied: applied.clone(), lease_id, number, settled: settled_here }
+    }
+
+    /// Waits until this node has applied the grant or the end of the lease. `None` if the node has stopped.
+    pub async fn settled(&mut self) -> Option<Settled> {
+        (&mut self.settled).await.ok()
+    }
+}
+
+impl Drop for LeaseWait {
+    fn drop(&mut self) {
+        self.applied.lock().waits.remove(self.lease_id, self.number);
+    }
+}
