@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::applied::changes::Changes;
 use crate::applied::history::History;
 use crate::applied::lease_wait::LeaseWait;
-use crate::applied::table::Progress;
+use crate::applied::table::{Inner, Progress};
 use crate::consensus::NodeId;
 use crate::lanes::Lanes;
 use crate::peer::ForwardError;
@@ -128,14 +128,19 @@ impl Handle {
 
     /// Looks at this node's applied table.
     pub fn view<R>(&self, look: impl FnOnce(&LeaseTable) -> R) -> R {
-        let _turn = self.lanes.turn();
-        look(&self.shared.applied.lock().table)
+        self.look(|state| look(&state.table))
     }
 
     /// Looks at the recent changes of this node's table.
     pub fn history<R>(&self, look: impl FnOnce(&History) -> R) -> R {
-        let _turn = self.lanes.turn();
-        look(&self.shared.applied.lock().history)
+        self.look(|state| look(&state.history))
+    }
+
+    fn look<R>(&self, look: impl FnOnce(&Inner) -> R) -> R {
+        match self.lanes.are_aside() {
+            true => self.shared.applied.look(look),
+            false => look(&self.shared.applied.lock()),
+        }
     }
 
     /// Resolves when there may be new ones.

@@ -3,7 +3,7 @@
 //! Waking a task on another thread costs a system call, so requests share them. A lane belongs to one runtime: it gathers
 //! the commands and reads that its tasks send within one turn of the runtime, and passes them on as one message.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ringfence_lease::Command;
 use tokio::runtime::{Handle, Id};
@@ -22,9 +22,6 @@ pub(crate) struct Lanes {
     proposer: Proposer,
     reads: Reads,
     all: Arc<[(Id, Lane)]>,
-    /// Held by a thread with a lane while it looks at the table. So the Raft thread competes with one of them for the lock
-    /// of the table, not with all: that lock is not fair.
-    looking: Arc<Mutex<()>>,
 }
 
 /// What the tasks of one runtime share. Its own tasks end with it, or with the runtime.
@@ -49,7 +46,7 @@ impl Lanes {
             (runtime.id(), Lane { asked, answers })
         };
         let all = runtimes.iter().map(start).collect();
-        Self { proposer, reads, all, looking: Arc::default() }
+        Self { proposer, reads, all }
     }
 
     /// As [`Proposer::propose`].
@@ -74,10 +71,9 @@ impl Lanes {
         Reply::new(self.here().map(|lane| lane.answers.clone()))
     }
 
-    /// To be held while this thread looks at the table.
-    pub(crate) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
-        let has_lanes = !self.all.is_empty();
-        has_lanes.then(|| self.looking.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Whether the handle is used on threads that Raft does not run on.
+    pub(crate) fn are_aside(&self) -> bool {
+        !self.all.is_empty()
     }
 
     /// The lane of the runtime that this is called in.

@@ -1,6 +1,8 @@
 //! The applied state of a node: the lease table, how far the log is applied, and what depends on its changes.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use ringfence_lease::{Event, LeaseTable, Outcome};
 use tokio::sync::watch;
@@ -17,7 +19,18 @@ use crate::propose::batch::Batch;
 #[derive(Clone)]
 pub(crate) struct Applied {
     inner: Arc<Mutex<Inner>>,
+    gate: Arc<Gate>,
     index: Arc<watch::Sender<Option<LogId>>>,
+}
+
+/// Lets the Raft thread have the lock before all others. The lock is not fair: a thread that takes it again and again would
+/// keep Raft waiting for long.
+#[derive(Default)]
+struct Gate {
+    /// How many threads want the lock by [`Applied::lock`].
+    wanted: AtomicUsize,
+    /// Held by the one other thread that may take the lock next.
+    looking: Mutex<()>,
 }
 
 pub(crate) struct Inner {
@@ -43,11 +56,27 @@ impl Applied {
             events: Vec::new(),
             tally: Tally::new(),
         };
-        Self { inner: Arc::new(Mutex::new(inner)), index: Arc::new(watch::Sender::new(None)) }
+        Self {
+            inner: Arc::new(Mutex::new(inner)),
+            gate: Arc::default(),
+            index: Arc::new(watch::Sender::new(None)),
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().expect("no panic while the state is locked")
+        self.gate.wanted.fetch_add(1, Ordering::Relaxed);
+        let locked = self.inner.lock();
+        self.gate.wanted.fetch_sub(1, Ordering::Relaxed);
+        locked.expect("no panic while the state is locked")
+    }
+
+    /// Looks at the state from a thread that Raft does not run on: when the Raft thread does not want the lock.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&Inner) -> R) -> R {
+        let _turn = self.gate.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.gate.wanted.load(Ordering::Relaxed) > 0 {
+            thread::yield_now();
+        }
+        look(&self.inner.lock().expect("no panic while the state is locked"))
     }
 
     /// Watches how far the log is applied.
