@@ -28,14 +28,6 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("RINGFENCE_MUTANT") {
-        if let Err(error) = ringfence_mutant::choose(&name) {
-            eprintln!("ringfence: {error}");
-            return ExitCode::FAILURE;
-        }
-        eprintln!("ringfence: THIS PROGRAM IS WRONG ON PURPOSE ({name}): do not trust its answers");
-    }
     cli::run().unwrap_or_else(|error| {
         eprintln!("ringfence: {error:#}");
         ExitCode::FAILURE

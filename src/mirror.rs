@@ -2,11 +2,9 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringfence_lease::Fence;
 use ringfence_mirror::{Changed, Identity, KeyState, Mirror, Source, View};
-use ringfence_mutant::{Mutant, is};
 use ringfence_raft::{Changes, Handle, Mirrored};
 use ringfence_wire::{Key, Revision, Token};
 
@@ -74,16 +72,10 @@ impl Source for Table {
     }
 
     fn views(&self, keys: &[Key]) -> View {
-        let view = self.handle.view(|table| View {
+        self.handle.view(|table| View {
             revision: table.revision(),
             keys: keys.iter().map(|key| state(table.fence_on(key))).collect(),
-        });
-        if is(Mutant::MirrorsLaterFences) {
-            static EARLIER: AtomicU64 = AtomicU64::new(0);
-            let earlier = Revision(EARLIER.swap(view.revision.0, Ordering::Relaxed));
-            return View { revision: earlier, ..view };
-        }
-        view
+        })
     }
 
     fn live(&self, after: Option<&Key>, at_most: usize) -> View {

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use ringfence_lease::{Attachment, Command, Outcome};
-use ringfence_mutant::{Mutant, is};
 use ringfence_raft::{Handle, Unanswered};
 use ringfence_wire::{Grant, Revision, Token};
 use uuid::Uuid;
@@ -95,9 +94,6 @@ impl Door {
     /// Waits until this node's table may be read. Returns the cluster time of the read, `None` for a local one.
     pub(crate) async fn now_ms(&self, consistency: Consistency) -> Result<Option<u64>, Unanswered> {
         match consistency {
-            Consistency::Linearizable if is(Mutant::ReadsLocally) => {
-                Ok(Some(self.handle.view(|table| table.at_ms())))
-            }
             Consistency::Linearizable => self.handle.linearize().await.map(Some),
             Consistency::Local => Ok(None),
         }

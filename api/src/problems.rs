@@ -4,7 +4,6 @@ use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use ringfence_lease::Refusal;
-use ringfence_mutant::{Mutant, is};
 use ringfence_raft::Unanswered;
 use ringfence_wire::{EndReason, FieldError, LeaseId, Problem, ProblemKind};
 
@@ -55,7 +54,6 @@ impl From<Unanswered> for Failed {
             Unanswered::Unavailable => {
                 Self::new(ProblemKind::Unavailable, "no leader took this in time: it was certainly not done")
             }
-            Unanswered::Indeterminate if is(Mutant::UnknownAsNotDone) => Unanswered::Unavailable.into(),
             Unanswered::Indeterminate => Self::new(
                 ProblemKind::Indeterminate,
                 "this may have been done, or be done later: repeat it until the answer is definite",

@@ -12,7 +12,7 @@
 //! - **Unknown stays unknown.** A call without a definite answer may take effect at any time after it was sent, or never;
 //!   checkers take both for possible, unless the nodes' own logs, read at the end, tell which.
 //! - **A run that exercised nothing is not valid**, it is unknown: every checker counts what it has seen.
-//! - **Checkers are tested**: by histories that break each law, and by the product itself, built wrong on purpose.
+//! - **Checkers are tested**: by histories that break each law, and by builds of the product with a deliberate bug.
 
 pub mod check;
 pub mod clock;
@@ -22,6 +22,7 @@ pub mod history;
 mod inspection;
 pub mod mutants;
 pub mod nemesis;
+pub mod patched;
 pub mod pauses;
 pub mod plan;
 pub mod process;

@@ -13,7 +13,7 @@ use ringfence_jepsen::nemesis::Nemesis;
 use ringfence_jepsen::run::{RunOptions, judge_and_store, run};
 use ringfence_jepsen::suite::{Suite, SuiteOptions, run_suite};
 use ringfence_jepsen::workload::Workload;
-use ringfence_jepsen::{mutants, program, store};
+use ringfence_jepsen::{program, store};
 
 /// Shows that Ringfence holds, or finds where it does not.
 ///
@@ -31,7 +31,7 @@ enum Command {
     Test(Test),
     /// Many runs, and a table of what came of them
     Suite(Suites),
-    /// The product, built wrong on purpose in each known way: what is wrong has to be found
+    /// Builds of the product with one deliberate bug each, from the patches in jepsen/mutants: every bug has to be found
     Mutants(Mutants),
     /// Judge a stored run again
     Check {
@@ -48,15 +48,19 @@ struct Common {
     /// Calls in a second, over all processes
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     rate: u32,
-    /// The program under test [default: built from this workspace]
-    #[arg(long)]
-    program: Option<PathBuf>,
     /// Where each run gets a folder
     #[arg(long, default_value = "store")]
     store: PathBuf,
     /// Go without what only root may do
     #[arg(long)]
     no_root: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Program {
+    /// The program under test [default: built from this workspace]
+    #[arg(long)]
+    program: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -83,6 +87,8 @@ struct Test {
     #[arg(long, value_parser = variable)]
     environment: Vec<(String, String)>,
     #[command(flatten)]
+    program: Program,
+    #[command(flatten)]
     common: Common,
 }
 
@@ -96,6 +102,8 @@ struct Suites {
     /// Only runs with this in their names, as `lease-3`
     #[arg(long)]
     only: Option<String>,
+    #[command(flatten)]
+    program: Program,
     #[command(flatten)]
     common: Common,
 }
@@ -137,7 +145,7 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         }
         Command::Suite(suites) => {
             let options = SuiteOptions {
-                program: suites.common.program()?,
+                program: suites.program.path()?,
                 seed: suites.common.seed(),
                 rate: suites.common.rate,
                 time: suites.time.map(Duration::from_secs),
@@ -150,13 +158,8 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::Mutants(mutants) => {
             let Mutants { only, common } = mutants;
             let seed = common.seed();
-            let program = match common.program {
-                Some(_) => common.program()?,
-                None => mutants::build()?,
-            };
             let Common { rate, no_root, store, .. } = common;
-            let store = store.join("mutants");
-            let options = MutantsOptions { program, seed, rate, only, no_root, store };
+            let options = MutantsOptions { seed, rate, only, no_root, store: store.join("mutants") };
             runtime.block_on(run_mutants(&options, &mut stdout()))
         }
         Command::Check { folder } => {
@@ -173,8 +176,10 @@ impl Common {
     fn seed(&self) -> u64 {
         self.seed.unwrap_or_else(|| fastrand::u32(..).into())
     }
+}
 
-    fn program(&self) -> anyhow::Result<PathBuf> {
+impl Program {
+    fn path(&self) -> anyhow::Result<PathBuf> {
         match &self.program {
             // Nodes are started elsewhere.
             Some(program) => {
@@ -188,7 +193,7 @@ impl Common {
 impl Test {
     fn options(self) -> anyhow::Result<RunOptions> {
         let mut options = RunOptions {
-            program: self.common.program()?,
+            program: self.program.path()?,
             nodes: self.nodes,
             workload: self.workload,
             nemeses: self.nemesis,

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 
 /// Builds `ringfence` as this workspace has it, and gives the path of the program.
 pub fn build(release: bool) -> anyhow::Result<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("jepsen/ is in the workspace")?;
+    let workspace = workspace()?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .current_dir(workspace)
@@ -20,4 +20,9 @@ pub fn build(release: bool) -> anyhow::Result<PathBuf> {
     let program = workspace.join(target).join(if release { "release" } else { "debug" }).join("ringfence");
     ensure!(program.is_file(), "cargo has built ringfence, but there is no {}", program.display());
     Ok(program)
+}
+
+/// The folder of this workspace.
+pub(crate) fn workspace() -> anyhow::Result<&'static Path> {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("jepsen/ is in the workspace")
 }

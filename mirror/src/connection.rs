@@ -5,7 +5,6 @@
 
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
-use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{Key, Revision};
 
 use crate::hash::{FIELDS, Fields, number};
@@ -77,12 +76,7 @@ impl<'a> Connection<'a> {
         let mut redis = config.connect(address).await?;
         let mut load =
             async |script| redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut redis).await;
-        let fence = if is(Mutant::MirrorsBlindly) {
-            &FENCE.replace("rev >= tonumber(ARGV[1])", "false")
-        } else {
-            FENCE
-        };
-        let (fence_script, marker_script) = (load(fence).await?, load(MARKER).await?);
+        let (fence_script, marker_script) = (load(FENCE).await?, load(MARKER).await?);
         Ok(Self { redis, fence_script, marker_script, config })
     }
 

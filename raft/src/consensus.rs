@@ -9,7 +9,6 @@ use openraft::impls::{BoxedErrorSource, InlineBatch, leader_id_std};
 use openraft::raft::responder::Responder;
 use openraft::{Config, ConfigError, OptionalSend, RaftTypeConfig, SnapshotPolicy};
 use ringfence_lease::Outcome;
-use ringfence_mutant::{Mutant, is};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -77,7 +76,7 @@ pub(crate) fn config(cluster: Uuid) -> Result<Config, ConfigError> {
         // A leader that has lost its quorum alternates: it sends no heartbeats for so long, and then does. A node that hears
         // it does not vote for others, who may have a quorum only with this node.
         quorum_loss_probe_interval: Some(2 * ELECTION_MS.end),
-        allow_log_reversion: Some(is(Mutant::LetsWipedNodeIn)),
+        allow_log_reversion: Some(false),
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
         ..Config::default()

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_lease::{Attachment, Command, LeaseTable, Outcome};
-use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{ClusterStatus, Key, LeaseId, Revision};
 use tokio::runtime;
 use tokio::sync::watch;
@@ -167,9 +166,6 @@ impl Handle {
     /// asks the leader. `false` also if that cannot be known.
     pub async fn stands(&self, keys: Vec<Key>, revision: Revision, within: Duration) -> bool {
         let shared = &self.shared;
-        if is(Mutant::MirroredUnseen) {
-            return true;
-        }
         let stands = async {
             match shared.leader() {
                 Some(leader) if leader == shared.id => self.stands_here(&keys, revision).await,

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
-use ringfence_mutant::{Mutant, is};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -45,13 +44,6 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
         if leads != term {
             replica.leading.end();
             leads = term.filter(|term| replica.begin(*term));
-            if leads.is_some() && is(Mutant::TokensStartAnew) {
-                let (replica, start) = (Arc::clone(&replica), Arc::clone(&start));
-                tokio::spawn(async move {
-                    let commands = start.command().await.into_iter().collect();
-                    drop(replica.proposer.propose(commands).await);
-                });
-            }
         }
         let Some(now_ms) = replica.leading.tick(replica.has_quorum(QUORUM_FRESH)) else { continue };
         let (started, due) = {

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use openraft::async_runtime::watch::WatchReceiver;
-use ringfence_mutant::{Mutant, is};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -132,10 +131,6 @@ impl ReadIndex {
     }
 
     async fn confirm_here(&self) -> Option<ReadPoint> {
-        if is(Mutant::ReadsUnconfirmed) {
-            let log_id = self.applied.lock().last_applied?;
-            return Some(ReadPoint { log_id, now_ms: self.leading.now_ms()? });
-        }
         let log_id = confirm(&self.raft, &self.peers).await?;
         // The point is an entry of the term that was confirmed. The clock has to be of that term, too.
         Some(ReadPoint { log_id, now_ms: self.leading.now_ms_in(log_id.committed_leader_id().term)? })

@@ -2,7 +2,6 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::num::NonZeroU32;
 
-use ringfence_mutant::{Mutant, is};
 use ringfence_wire::Mode;
 
 /// Counts the modes of a set of leases on one key: enough to tell whether one more is compatible.
@@ -21,7 +20,6 @@ impl Modes {
     /// Whether a compatible set stays compatible with one more of this mode.
     pub(crate) fn admits(&self, mode: Mode) -> bool {
         match mode {
-            Mode::Exclusive if is(Mutant::ExclusiveBesideShared) => self.exclusive == 0,
             Mode::Exclusive => self.exclusive == 0 && self.shared == 0,
             Mode::Shared { limit } => {
                 let smallest = self.limits.keys().copied().next().into_iter().chain(limit).min();

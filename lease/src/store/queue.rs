@@ -1,7 +1,6 @@
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
-use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{Mode, Revision, Token};
 
 use super::modes::Modes;
@@ -69,9 +68,6 @@ impl<'a> Lock<'a> {
                 let mut modes = Modes::default();
                 modes.add(holder.mode);
                 modes.admits(mode)
-            }
-            Self::Queue(queue) if is(Mutant::SharedOvertakes) && mode != Mode::Exclusive => {
-                queue.admitted.admits(mode)
             }
             Self::Queue(queue) => queue.fits(mode),
         }

@@ -1,4 +1,3 @@
-use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{Blocker, EndReason};
 
 use super::LeaseTable;
@@ -23,13 +22,10 @@ impl LeaseTable {
             } else if known.waits() {
                 let request = Request { attachment: lease.attachment(), until_ms: lease.deadline_ms };
                 self.repeat_waiting(slot, request, events)
-            } else if is(Mutant::RepeatGrantsTwice) {
-                self.end(slot, EndReason::Released, events);
-                self.first_acquire(lease, tries_once, events)
             } else {
                 self.repeat_granted(slot)
             }
-        } else if let Some(end) = self.ended.get(lease.id).filter(|_| !is(Mutant::ForgetsEnds)) {
+        } else if let Some(end) = self.ended.get(lease.id) {
             Outcome::Refused(end.into())
         } else {
             self.first_acquire(lease, tries_once, events)

@@ -1,4 +1,3 @@
-use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{EndReason, Key, Mode, Revision};
 
 use super::LeaseTable;
@@ -43,8 +42,7 @@ impl LeaseTable {
         {
             self.grants_left -= 1;
             let lease = self.store.get(slot);
-            let is_late = lease.is_past(self.at_ms) && !is(Mutant::GrantsLateWaiters);
-            if lease.is_admitted() && !is_late {
+            if lease.is_admitted() && !lease.is_past(self.at_ms) {
                 self.grants_left = self.grants_left.saturating_sub(lease.keys.len());
                 let token = self.next_revision();
                 self.store.grant(slot, token, self.at_ms);

@@ -1,4 +1,3 @@
-use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{EndReason, Key, LeaseId, Token};
 
 use super::LeaseTable;
@@ -13,7 +12,6 @@ impl LeaseTable {
     /// lease ended otherwise, however often it asks.
     pub(super) fn release(&mut self, id: LeaseId, events: &mut Vec<Event>) -> Outcome {
         match self.store.find(id) {
-            Some((_, lease)) if !lease.waits() && is(Mutant::ReleasesNothing) => {}
             Some((slot, _)) => self.end(slot, EndReason::Released, events),
             None => match self.ended.get(id) {
                 None => self.ended.remember(id, RELEASED, self.at_ms, self.limits.remembered),
@@ -42,9 +40,9 @@ impl LeaseTable {
             Some(wait) => wait.requests.has(attachment),
             None => lease.attachment() == Some(attachment),
         };
-        if is_its_own || is(Mutant::DetachesNewer) {
+        if is_its_own {
             let has_other = self.store.edit(slot, |lease| lease.remove_request(attachment, self.at_ms));
-            if !has_other || is(Mutant::DetachesNewer) {
+            if !has_other {
                 self.end(slot, EndReason::Abandoned, events);
             }
         }
@@ -63,10 +61,9 @@ impl LeaseTable {
     /// Ends first the waiters and then the live leases whose deadline is over. One entry ends only so many, so that no
     /// apply stalls the node; the next entry ends the rest.
     pub(super) fn end_what_is_due(&mut self, events: &mut Vec<Event>) {
-        let waiters_first = !is(Mutant::GrantsLateWaiters);
         let mut ends_left = self.limits.ends;
         while ends_left > 0 {
-            let mut first = [waiters_first, !waiters_first].into_iter();
+            let mut first = [true, false].into_iter();
             let Some(slot) = first.find_map(|waits| self.store.first_past(waits, self.at_ms)) else { break };
             ends_left = ends_left.saturating_sub(self.store.get(slot).keys.len().max(1));
             self.end(slot, EndReason::Expired, events);

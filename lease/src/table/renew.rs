@@ -1,4 +1,3 @@
-use ringfence_mutant::{Mutant, is};
 use ringfence_wire::{LeaseId, Ttl};
 
 use super::LeaseTable;
@@ -14,16 +13,11 @@ impl LeaseTable {
         if lease.waits() {
             return Outcome::Refused(Refusal::NotGranted);
         }
-        let deadline_ms = lease.deadline_ms;
         self.store.edit(slot, |lease| {
             lease.ttl = ttl.unwrap_or(lease.ttl);
-            lease.deadline_ms = deadline_ms.max(self.at_ms.saturating_add(lease.ttl.ms().into()));
+            lease.deadline_ms = lease.deadline_ms.max(self.at_ms.saturating_add(lease.ttl.ms().into()));
             lease.attach(None);
         });
-        let grant = self.grant_of(self.store.get(slot), Some(self.at_ms));
-        if is(Mutant::RenewsNothing) {
-            self.store.edit(slot, |lease| lease.deadline_ms = deadline_ms);
-        }
-        Outcome::Standing(Box::new(grant))
+        Outcome::Standing(Box::new(self.grant_of(self.store.get(slot), Some(self.at_ms))))
     }
 }

@@ -1,7 +1,6 @@
 use std::borrow::Cow;
 use std::io::{self, BufReader, Read};
 
-use ringfence_mutant::{Mutant, is};
 use ringfence_wire::Metadata;
 
 use super::LeaseTable;
@@ -60,11 +59,6 @@ impl LeaseTable {
         }
         if records.bytes::<1>()?.is_some() {
             return Err(Malformed("something follows its end"));
-        }
-        if is(Mutant::RevisionLeftOutOfSnapshot) {
-            let numbers = table.store.freeze();
-            table.revision =
-                numbers.iter().map(|(_, lease)| lease.number).max().unwrap_or(table.first_revision);
         }
         Ok(table)
     }

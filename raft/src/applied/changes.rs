@@ -7,7 +7,6 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use ringfence_lease::{Change, Event};
-use ringfence_mutant::{Mutant, is};
 use ringfence_wire::Key;
 use tokio::sync::Notify;
 
@@ -83,9 +82,7 @@ impl Changes {
 impl Marker {
     /// Marks the keys of `event`, unless it is only of the queue.
     pub(crate) fn mark(&self, event: &Event) {
-        let is_unseen = is(Mutant::MirrorsNoEnds) && event.change != Change::Granted;
         if let Change::Granted | Change::Ended(_) = event.change
-            && !is_unseen
             && let Some(marks) = self.0.upgrade()
         {
             marks.lock().mark(event.keys.iter().map(|(key, ..)| key));

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_mutant::{Mutant, is};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
@@ -139,12 +138,6 @@ impl Founding {
                 return Ok(cluster);
             }
             let probed = probe(peers, members).await;
-            if is(Mutant::LetsWipedNodeIn)
-                && let Some(cluster) = probed.values().find_map(|other| other.cluster)
-                && self.belong(cluster, false).is_ok()
-            {
-                continue;
-            }
             for (id, other) in &probed {
                 check_established(own, *id, other)?;
             }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::metrics::RaftServerMetrics;
-use ringfence_mutant::{Mutant, is};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -187,7 +186,7 @@ impl Directory {
             return Err(refusal(format!("this is node {id}, not node {}", hello.to)));
         }
         let is_other = hello.to_incarnation.is_some_and(|expected| expected != own.incarnation);
-        if is_other && !is(Mutant::LetsWipedNodeIn) {
+        if is_other {
             return Err(refusal(format!("node {id} has another data directory than the cluster knows")));
         }
         if hello.channel == Channel::Founding {
@@ -221,7 +220,7 @@ impl Directory {
         let id = hello.from;
         let is_other = effective.get_node(&id).is_some_and(|node| node.incarnation != hello.incarnation);
         // A wiped node knows `None`, which is less than any position.
-        if is_other && hello.member_as_of <= as_of(&effective) && !is(Mutant::LetsWipedNodeIn) {
+        if is_other && hello.member_as_of <= as_of(&effective) {
             return Err(refusal(format!(
                 "node {id} comes with another data directory than the cluster knows: it may have voted or acknowledged \
                  what it no longer remembers",

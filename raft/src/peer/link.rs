@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ringfence_mutant::{Mutant, is};
 use tokio::time::timeout;
 
 use super::directory::{Directory, Target};
@@ -58,7 +57,7 @@ impl Directory {
         link.writer.flush().await?;
         let welcome = link.welcome().await.map_err(at_address)?;
         let is_other = incarnation.is_some_and(|expected| expected != welcome.incarnation);
-        if is_other && !is(Mutant::LetsWipedNodeIn) {
+        if is_other {
             return Err(invalid(format!(
                 "{address}: node {to} answers from another data directory than the cluster knows"
             )));

@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader};
-use ringfence_mutant::{Mutant, is};
 use ringfence_wal::{Options, Record, Wal};
 use tokio::sync::oneshot;
 
@@ -206,9 +205,6 @@ impl RaftLogStorage<Consensus> for LogStore {
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
         self.lock().contents.vote = Some(*vote);
-        if is(Mutant::ForgetsVotes) {
-            return Ok(());
-        }
         self.write(vec![vote_record(vote)]).await
     }
 
@@ -236,13 +232,7 @@ impl RaftLogStorage<Consensus> for LogStore {
         // One lock over both: memory and log must agree on the order.
         let mut inner = self.lock();
         inner.contents.check_append(&entries)?;
-        let last = if is(Mutant::AcknowledgesBeforeFlush) {
-            let last = self.wal.append(records, None);
-            callback.io_completed(Ok(()));
-            last
-        } else {
-            self.wal.append(records, Some(Box::new(move |result| callback.io_completed(result))))
-        };
+        let last = self.wal.append(records, Some(Box::new(move |result| callback.io_completed(result))));
         let first = last + 1 - entries.len() as u64;
         inner.contents.entries.extend((first..).zip(entries));
         Ok(())

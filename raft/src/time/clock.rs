@@ -14,7 +14,7 @@
 //! last time in the log, so a change of leaders adds the time since the last entry. That is no more than the lease's
 //! time-to-live: the entry that granted or renewed it is in the log.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// The most that one tick counts.
 pub(crate) const MAX_TICK: Duration = Duration::from_millis(100);
@@ -38,11 +38,6 @@ impl ClusterClock {
     /// The time in milliseconds: the stamp of the next entry.
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.now.as_millis()).expect("half a billion years are not over")
-    }
-
-    /// What this clock must never do.
-    pub(crate) fn follow_wall_clock(&mut self) {
-        self.now = self.now.max(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default());
     }
 
     /// Advances by the real time `elapsed` since the last tick, within the rules above.

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use ringfence_mutant::{Mutant, is};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -59,21 +58,13 @@ impl Leading {
         self.term.borrow().is_some()
     }
 
-    /// The leader's clock in milliseconds; `None` while this node does not lead.
-    pub(crate) fn now_ms(&self) -> Option<u64> {
-        Some(self.lock().as_mut()?.advance())
-    }
-
     /// The leader's clock in milliseconds; `None` unless this node leads in `term`.
     pub(crate) fn now_ms_in(&self, term: u64) -> Option<u64> {
         Some(self.lock().as_mut().filter(|lead| lead.term == term)?.advance())
     }
 
     /// Starts to lead in `term`, with the clock at the last applied time. Commands wait for [`Leading::open`].
-    pub(crate) fn begin(&self, term: u64, mut at_ms: u64) {
-        if is(Mutant::DeposedLeaderExpires) {
-            at_ms = at_ms.max(self.now_ms().unwrap_or(0));
-        }
+    pub(crate) fn begin(&self, term: u64, at_ms: u64) {
         *self.lock() = Some(Lead {
             term,
             clock: ClusterClock::start(at_ms),
@@ -92,9 +83,7 @@ impl Leading {
     }
 
     pub(crate) fn end(&self) {
-        if !is(Mutant::DeposedLeaderExpires) {
-            *self.lock() = None;
-        }
+        *self.lock() = None;
         self.term.send_if_modified(|term| term.take().is_some());
     }
 
@@ -102,7 +91,7 @@ impl Leading {
     pub(crate) fn tick(&self, quorum_is_fresh: bool) -> Option<u64> {
         let mut lead = self.lock();
         let lead = lead.as_mut()?;
-        lead.quorum_is_fresh = quorum_is_fresh || is(Mutant::DeposedLeaderExpires);
+        lead.quorum_is_fresh = quorum_is_fresh;
         Some(lead.advance())
     }
 
@@ -142,9 +131,6 @@ impl Lead {
         let now = Instant::now();
         let elapsed = now - self.advanced;
         self.advanced = now;
-        if is(Mutant::ExpiresByWallClock) {
-            self.clock.follow_wall_clock();
-        }
         let oldest_uncommitted = self.in_flight.front().map(|entry| entry.at_ms);
         self.clock.tick(elapsed, self.quorum_is_fresh, oldest_uncommitted);
         self.clock.now_ms()

@@ -135,9 +135,6 @@ impl Flusher {
 
     /// Whether the buffer is on disk.
     fn write(&mut self) -> bool {
-        if ringfence_mutant::is(ringfence_mutant::Mutant::AcknowledgesBeforeFlush) {
-            std::thread::sleep(std::time::Duration::from_millis(300));
-        }
         let written = self.segments.write(&mut self.buffer, self.next_sequence);
         written.map_err(|error| self.fail(&error)).is_ok()
     }
