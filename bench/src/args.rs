@@ -14,17 +14,17 @@ pub(crate) fn count() -> RangedU64ValueParser<usize> {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Program {
-    /// The program under test [default: the one built beside this]
+    /// Program under test [default: `ringfence` in the folder of this program]
     #[arg(long)]
     program: Option<PathBuf>,
 }
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Repeats {
-    /// How often to measure each
+    /// Number of rounds
     #[arg(long, default_value_t = 5, value_parser = count())]
     pub(crate) rounds: usize,
-    /// How many seconds each measurement takes
+    /// Seconds per measurement
     #[arg(long, default_value_t = 4, value_parser = count())]
     seconds: usize,
 }

@@ -41,10 +41,10 @@ const AFTER: Duration = Duration::from_secs(2);
 pub(crate) struct Plan {
     #[command(flatten)]
     ringfence: Program,
-    /// Only shapes with this in their names; may be repeated
+    /// Only attacks whose names contain this; repeatable
     #[arg(long)]
     only: Vec<String>,
-    /// How many seconds each shape lasts
+    /// Seconds per attack
     #[arg(long, default_value_t = 10, value_parser = count())]
     seconds: usize,
     #[command(flatten)]

@@ -29,7 +29,7 @@ use figures::show;
 use job::Job;
 use measure::Options;
 
-/// Measures Ringfence beside its peers, on one machine, in one run
+/// Compares Ringfence with other lock services, on one machine, in one run
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -39,11 +39,11 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Acquire and release a key of one's own: Ringfence, etcd, ZooKeeper, Redis, Redlock, and HTTP alone
+    /// Each client acquires and releases its own key: Ringfence, etcd, ZooKeeper, Redis, Redlock, and plain HTTP
     Compare(Locks),
-    /// Acquire and release one key that all clients want
+    /// All clients acquire and release the same key
     Contended(Locks),
-    /// Acquire and release many keys in one call each
+    /// Each call acquires or releases many keys
     Batch {
         #[command(flatten)]
         options: Options,
@@ -52,19 +52,19 @@ enum Command {
         #[arg(value_parser = clap::value_parser!(u16).range(1..=1_000))]
         sizes: Vec<u16>,
     },
-    /// Validate tokens at the cluster, one node and the mirror; write with and without a guard
+    /// Validations at the cluster, one node and the mirror; writes with and without a guard
     Reads(Options),
-    /// The marketplace of "Redis in Action": WATCH, locks in Redis, and leases with a guard in Redis
+    /// The marketplace of "Redis in Action": with WATCH, with locks in Redis, and with leases and a guard in Redis
     Market(market::Plan),
-    /// What ever more live leases cost, each number on a fresh cluster
+    /// The cost of a growing number of live leases, each number on a new cluster
     Scale(scale::Plan),
-    /// What a stranger with a few connections can do to a cluster: the longest step, CPU, memory, late renewals
+    /// Attacks by a client with a few connections: the longest step, CPU, memory, late renewals
     Hostile(hostile::Plan),
-    /// A command under a lock, beside etcdctl's; and the program's size, memory and time to start
+    /// `ringfence lock` and `etcdctl lock`; size, memory and start time of the program
     Shell(shell::Plan),
-    /// Acquire and release a key of one's own while nobody watches it, and while many do
+    /// As compare, without watches and with many
     Watch(watches::Plan),
-    /// An HTTP server that does nothing: what a pair of requests costs. Ends with its standard input
+    /// An HTTP server that does nothing, for the cost of a pair of requests. Ends with its standard input
     #[command(hide = true)]
     Echo,
 }
@@ -73,7 +73,7 @@ enum Command {
 struct Locks {
     #[command(flatten)]
     options: Options,
-    /// Clients are tasks of one program that share its connections; those of Ringfence use the Rust client
+    /// Run the clients as tasks of one program that share its connections; for Ringfence, with the Rust client
     #[arg(long)]
     tasks: bool,
 }

@@ -49,10 +49,10 @@ const LATE: usize = 250;
 pub(crate) struct Plan {
     #[command(flatten)]
     ringfence: Program,
-    /// How often each way is measured under each load
+    /// Number of rounds
     #[arg(long, default_value_t = 3, value_parser = count())]
     rounds: usize,
-    /// How many seconds each measurement takes
+    /// Seconds per measurement
     #[arg(long, default_value_t = 5, value_parser = count())]
     seconds: usize,
 }

@@ -28,17 +28,17 @@ const FLOOR: Duration = Duration::from_secs(2);
 pub(crate) struct Options {
     #[command(flatten)]
     services: Services,
-    /// Numbers of clients [default: 64; of `compare` 1,8,64,256,1024]
+    /// Numbers of clients to measure with [default: 64; for `compare` 1,8,64,256,1024]
     #[arg(long, value_delimiter = ',', value_parser = count())]
     clients: Vec<usize>,
     #[command(flatten)]
     repeats: Repeats,
-    /// Calls a second: an open load, whose latencies count from when a call was due
+    /// Make an open load of this many calls per second. The latency of a call counts from when it was due
     #[arg(long)]
     rate: Option<u32>,
     #[command(flatten)]
     output: Output,
-    /// Draw the figures over the number of clients, in this SVG file
+    /// Draw the figures by number of clients to this SVG file
     #[arg(long)]
     svg: Option<PathBuf>,
 }

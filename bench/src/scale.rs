@@ -37,17 +37,17 @@ const SOON: Duration = Duration::from_secs(120);
 pub(crate) struct Plan {
     #[command(flatten)]
     ringfence: Program,
-    /// Numbers of live leases
+    /// Numbers of live leases to measure with
     #[arg(long, value_delimiter = ',', default_value = "1000,100000,1000000",
         value_parser = clap::value_parser!(u64).range(1..))]
     leases: Vec<u64>,
-    /// How many clients
+    /// Number of clients
     #[arg(long, default_value_t = 64, value_parser = count())]
     clients: usize,
-    /// Nodes take a snapshot after this much log: with few leases it takes long to write much
+    /// Nodes take a snapshot after this many bytes of log; less than by default, to see snapshots with few leases too
     #[arg(long, default_value_t = 8 << 20, value_parser = clap::value_parser!(u64).range(65_536..))]
     snapshot_after_bytes: u64,
-    /// How many seconds cycles are measured
+    /// Seconds per measurement
     #[arg(long, default_value_t = 10, value_parser = count())]
     seconds: usize,
     #[command(flatten)]

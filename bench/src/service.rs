@@ -59,10 +59,10 @@ pub(crate) enum Contender {
 pub(crate) struct Services {
     #[command(flatten)]
     ringfence: Program,
-    /// A program of etcd; repeat it to compare versions [default: `etcd`]
+    /// Path of etcd; repeatable, to compare versions [default: `etcd`]
     #[arg(long)]
     etcd: Vec<PathBuf>,
-    /// Only services with one of these in their names
+    /// Only services whose names contain one of these
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }

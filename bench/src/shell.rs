@@ -18,13 +18,13 @@ use crate::usage;
 pub(crate) struct Plan {
     #[command(flatten)]
     ringfence: Program,
-    /// etcd's server
+    /// Path of etcd
     #[arg(long, default_value = "etcd")]
     etcd: PathBuf,
-    /// etcd's client program
+    /// Path of etcdctl
     #[arg(long, default_value = "etcdctl")]
     etcdctl: PathBuf,
-    /// How often each command runs
+    /// Number of runs of each command
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
 }

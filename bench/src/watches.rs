@@ -25,10 +25,10 @@ use crate::usage;
 pub(crate) struct Plan {
     #[command(flatten)]
     ringfence: Program,
-    /// How many watchers, each of the key of one client
+    /// Number of watches, each on the key of one client
     #[arg(long, default_value_t = 1_000, value_parser = count())]
     watchers: usize,
-    /// How many clients
+    /// Number of clients
     #[arg(long, default_value_t = 64, value_parser = count())]
     clients: usize,
     #[command(flatten)]

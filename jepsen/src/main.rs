@@ -15,9 +15,9 @@ use ringfence_jepsen::suite::{Suite, SuiteOptions, run_suite};
 use ringfence_jepsen::workload::Workload;
 use ringfence_jepsen::{program, store};
 
-/// Shows that Ringfence holds, or finds where it does not.
+/// Injects faults into a Ringfence cluster, records every call, and checks the record against the guarantees.
 ///
-/// Exit: 0 valid, 1 invalid, 2 unknown (nothing exercised, or undecidable), 3 the run itself failed.
+/// Exit status: 0 valid, 1 invalid, 2 unknown (something was not exercised or is undecidable), 3 the run itself failed.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Arguments {
@@ -27,13 +27,13 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// One run: load and faults, then judged and stored
+    /// Run one workload with faults, check the result, and store it
     Test(Test),
-    /// Many runs, and a table of what came of them
+    /// Run many tests, and print a table of the results
     Suite(Suites),
-    /// Builds of the product with one deliberate bug each, from the patches in jepsen/mutants: every bug has to be found
+    /// Run builds of Ringfence that each have one deliberate bug: the checkers must detect it
     Mutants(Mutants),
-    /// Judge a stored run again
+    /// Check a stored run again
     Check {
         /// The folder of the run
         folder: PathBuf,
@@ -42,16 +42,16 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Common {
-    /// From which the schedule comes [default: drawn, and printed]
+    /// Seed of the schedule [default: random; it is printed]
     #[arg(long)]
     seed: Option<u64>,
-    /// Calls in a second, over all processes
+    /// Calls per second, of all clients together
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     rate: u32,
-    /// Where each run gets a folder
+    /// Folder for the results, with one folder per run
     #[arg(long, default_value = "store")]
     store: PathBuf,
-    /// Go without what only root may do
+    /// Use no features that need root
     #[arg(long)]
     no_root: bool,
 }
@@ -65,25 +65,25 @@ struct Program {
 
 #[derive(Debug, clap::Args)]
 struct Test {
-    /// How many nodes
+    /// Number of nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=9))]
     nodes: u64,
-    /// The load
+    /// What the clients do
     #[arg(long)]
     workload: Workload,
-    /// The faults, all mixed
+    /// Faults to inject, mixed: one or more, separated by commas
     #[arg(long, value_delimiter = ',')]
     nemesis: Vec<Nemesis>,
-    /// How long load and faults go on, in seconds
+    /// Duration of load and faults, in seconds
     #[arg(long, default_value_t = 60)]
     time: u64,
-    /// How many clients [default: what suits the load]
+    /// Number of clients [default: depends on the workload]
     #[arg(long)]
     concurrency: Option<u32>,
-    /// One more argument of `ringfence serve`; may be repeated
+    /// Additional argument for `ringfence serve`; repeatable
     #[arg(long, allow_hyphen_values = true)]
     argument: Vec<String>,
-    /// One more variable in the environment of `ringfence serve`, as NAME=VALUE; may be repeated
+    /// Additional environment variable for `ringfence serve`, as NAME=VALUE; repeatable
     #[arg(long, value_parser = variable)]
     environment: Vec<(String, String)>,
     #[command(flatten)]
@@ -94,12 +94,12 @@ struct Test {
 
 #[derive(Debug, clap::Args)]
 struct Suites {
-    /// Which runs
+    /// The runs
     suite: Suite,
-    /// How many seconds: of `full`, each run; of `soak`, the whole
+    /// Seconds per run for `full`, or in total for `soak`
     #[arg(long)]
     time: Option<u64>,
-    /// Only runs with this in their names, as `lease-3`
+    /// Only runs whose names contain this, such as `lease-3`
     #[arg(long)]
     only: Option<String>,
     #[command(flatten)]
@@ -110,7 +110,7 @@ struct Suites {
 
 #[derive(Debug, clap::Args)]
 struct Mutants {
-    /// Only the mutants with this in their names
+    /// Only mutants whose names contain this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     #[command(flatten)]

@@ -10,49 +10,49 @@ use ringfence_harness::{Clocks, may_inject, may_mount};
 pub enum Nemesis {
     /// Nodes are killed and started again
     Kill,
-    /// Nodes stand still for longer than leases live
+    /// Nodes are paused for longer than a lease lasts
     Pause,
-    /// All but the leader stand still: what it has taken is answered as unknown, and may be done later
+    /// All nodes but the leader are paused: it cannot commit what it accepts, which may still be done later
     LoneLeader,
-    /// The leader stands still for as long as it takes to elect another, and goes on as if it led
+    /// The leader is paused until another is elected, and resumes as if it still led
     LeaderPause,
-    /// Nodes do not hear others: halves, rings, bridges, one way, one alone, coming and going
+    /// The network is partitioned: halves, rings, bridges, one direction, one node, or flapping
     Partition,
-    /// A quarter of all packets is lost (as root), or all take long
+    /// A quarter of all packets is lost (needs root), or all are late
     SlowLinks,
-    /// Connections are opened and stay open, but little or nothing comes through
+    /// Connections stay open, but carry little or no data
     HalfOpen,
-    /// The time of day jumps by hours, once or all the time
+    /// The wall clock jumps by hours, once or repeatedly
     WallClock,
-    /// Both clocks jump forward by up to a minute: more than Ringfence promises to bear, so only on request
+    /// Both clocks jump forward by up to a minute. Ringfence does not guarantee its time bounds then, so only on request
     MonotonicClock,
-    /// A disk has no room, and has again
+    /// A disk is full for a while
     FullDisk,
     /// A sync of the log fails: the node stops and is started again
     FailingFlush,
-    /// Every sync takes long
+    /// Every sync is slow
     SlowFlush,
-    /// Nodes lose power, and with it all that was not synced
+    /// Nodes lose power, and all data that was not synced
     PowerCut,
-    /// A node dies within a flush, of which the disk has got a part
+    /// A node crashes during a flush, of which only a part reached the disk
     TornTail,
-    /// A bit of a log is flipped: the node must refuse to start, and is taken in anew
+    /// A bit of a log is flipped: the node must refuse to start, and is added again without data
     BitFlip,
-    /// A node loses all its data, and is taken in anew
+    /// A node loses all its data, and is added again
     Wipe,
     /// Redis is killed and started again with all its data
     RedisKill,
     /// Redis loses all data
     RedisEmpty,
-    /// Redis stands still
+    /// Redis is paused
     RedisStop,
-    /// Redis is killed and started again with what it had some seconds ago
+    /// Redis is killed and started again with its state of some seconds ago
     RedisRollback,
-    /// Every second client stands still for longer than leases live
+    /// Every second client is paused for longer than a lease lasts
     ClientPause,
-    /// The leadership goes elsewhere, as asked
+    /// The leadership is transferred on request
     Transfer,
-    /// A node is frozen, removed, replaced elsewhere under its own id, and thawed: its old process votes no more
+    /// A node is frozen, removed, replaced elsewhere under its id, and resumed: its old process must not vote
     Replace,
 }
 

@@ -36,7 +36,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 pub enum Suite {
     /// Every workload once, with cheap faults
     Quick,
-    /// Every workload with every fault that it makes sense with, on three nodes and on five
+    /// Every workload with every useful fault, on three nodes and on five
     Full,
     /// Mixed faults for an hour
     Soak,

@@ -47,15 +47,15 @@ const OF_TIME: [&str; 6] = [
 pub enum Workload {
     /// Holders that pause write guarded registers
     FencedRegister,
-    /// The same without asking the guard: this must fail
+    /// The same without the guard: the checkers must find lost updates
     UnfencedRegister,
-    /// Every call there is, on many keys
+    /// All calls, on many keys
     Lease,
     /// Elements are added to sets under a lock
     LockedSet,
-    /// Many wait for few keys
+    /// Many clients wait for few keys
     Queue,
-    /// Leases of few keys, with Redis beside the cluster
+    /// Leases on few keys, mirrored to Redis
     Mirror,
 }
 
