@@ -33,9 +33,9 @@ struct Arguments {
 enum Command {
     /// Run a node
     Serve(Box<serve::Arguments>),
-    /// Run a throw-away cluster on this machine
+    /// Run a temporary cluster on this machine, to try things out
     Dev(dev::Arguments),
-    /// Show how a stale writer is rejected and nodes are killed, on a temporary cluster
+    /// Show on a temporary cluster how a stale writer is rejected, and that no lease is lost when nodes are killed
     Demo,
     /// A writer process of the demo
     #[command(hide = true)]
@@ -52,9 +52,9 @@ enum Command {
     Get(keys::Get),
     /// List the keys that are held or waited for
     Ls(keys::List),
-    /// Print changes as they happen
+    /// Print changes of leases as they happen
     Watch(keys::Watch),
-    /// Check whether a token is stale
+    /// Check whether a token is live or stale
     Validate(keys::Validate),
     /// End the lease of another client
     Revoke(keys::Revoke),
@@ -124,7 +124,7 @@ fn of_subcommand(matches: &ArgMatches) -> &ArgMatches {
 
 /// Prints a usage error, or the help that was asked for.
 fn usage_error(error: &clap::Error) -> ExitCode {
-    // If this fails, the exit status still tells.
+    // If this fails, the exit status still shows the error.
     let _ = error.print();
     let is_lock = std::env::args_os().nth(1).is_some_and(|command| command == "lock");
     match error.exit_code() {

@@ -159,7 +159,7 @@ fn door_threads(configured: Option<usize>) -> anyhow::Result<usize> {
 fn hosts(list: &str) -> anyhow::Result<Vec<String>> {
     let hosts: Vec<_> = list.split(',').map(str::trim).filter(|host| !host.is_empty()).collect();
     for host in &hosts {
-        ensure!(!host.contains(['/', ':']), "--hosts: `{host}` is not a name: remove scheme and port");
+        ensure!(!host.contains(['/', ':']), "--hosts: `{host}` is not a host name: remove scheme and port");
     }
     Ok(hosts.into_iter().map(str::to_owned).collect())
 }

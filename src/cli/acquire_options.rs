@@ -11,19 +11,19 @@ const MAX_HOLDER: usize = 256;
 /// How to acquire.
 #[derive(Debug, Args)]
 pub(crate) struct AcquireOptions {
-    /// Time-to-live: how long the lease lasts without a renewal, and how long others wait if this machine vanishes
+    /// Time-to-live: how long the lease lasts without a renewal, and how long others wait if this machine fails
     #[arg(long, value_name = "TIME", default_value = "15s")]
     ttl: humantime::Duration,
     /// Longest wait in the queue [default: no limit]
     #[arg(long, value_name = "TIME")]
     wait: Option<humantime::Duration>,
-    /// Fail at once if a key is not free
+    /// Fail immediately if a key is not free
     #[arg(long = "try", conflicts_with = "wait")]
     try_once: bool,
     /// Share the keys with other shared holders
     #[arg(long)]
     shared: bool,
-    /// Allow at most N shared holders at a time: a semaphore
+    /// Allow at most N shared holders at a time, as a semaphore
     #[arg(long, value_name = "N", requires = "shared")]
     limit: Option<u32>,
     /// Public name of the holder [default: USER@HOST:PID]

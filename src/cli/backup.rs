@@ -1,4 +1,4 @@
-//! `ringfence backup`: the highest revision of a cluster, for the one that replaces it.
+//! `ringfence backup`: saves the revision of a cluster, for a new cluster that replaces it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use crate::cli::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Save the cluster's revision to a file. `serve --restore FILE` starts a new cluster above it
+    /// Save the cluster's revision to a file. With `serve --restore FILE`, a new cluster starts above it
     Save(Save),
     /// Show a backup
     Inspect(Inspect),

@@ -25,7 +25,7 @@ const DEFAULT: [&str; 4] =
 /// How to reach the cluster.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Connection {
-    /// URLs of the nodes, or some of them: http://HOST:PORT,… [default: 127.0.0.1, ports 7400 to 7403]
+    /// URLs of one or more nodes: http://HOST:PORT,… [default: 127.0.0.1, ports 7400 to 7403]
     #[arg(short, long = "urls", env = "RINGFENCE_URLS", value_name = "LIST", value_delimiter = ',')]
     urls: Vec<String>,
     /// TOML file to read `urls` from [default: ./ringfence.toml, if it exists]

@@ -10,7 +10,7 @@ use crate::cli::output::{Table, or_dash};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show the members and their state, as seen by the node that answers
+    /// Show the members and their state, as the node that answers sees them
     Status(Call),
     /// Add a node that was started with --join
     Add(Add),
@@ -22,9 +22,9 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Add {
-    /// Its --id
+    /// The node's --id
     id: u64,
-    /// Its peer address, as the other nodes reach it
+    /// The node's peer address, as other nodes reach it
     #[arg(value_name = "HOST:PORT")]
     peer: String,
     #[command(flatten)]
@@ -33,9 +33,9 @@ pub(crate) struct Add {
 
 #[derive(Debug, Args)]
 pub(crate) struct Remove {
-    /// Its --id
+    /// The member's id
     id: u64,
-    /// Remove it even if no majority of the remaining members answers. The cluster then stops until enough are back
+    /// Remove the member even if no majority of the remaining voters answers. The cluster then stops until enough are back
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `ringfence dev`: a throw-away cluster on this machine.
+//! `ringfence dev`: a temporary cluster on this machine.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,14 +18,14 @@ pub(crate) struct Arguments {
     /// Number of nodes
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_NODES)))]
     nodes: u16,
-    /// Directory to keep the data in [default: a temporary one, removed at the end]
+    /// Data directory [default: a temporary one, removed at the end]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Node N serves clients on PORT + N and peers on PORT + 100 + N
     #[arg(long, default_value_t = 7400, value_name = "PORT")]
     base_port: u16,
-    /// Redis to publish fences to, as in `ringfence serve`. If another cluster published there, this one waits until that
-    /// was silent for 16 s
+    /// Redis to publish fences to, as in `ringfence serve`. If another cluster published there, publish when it has not
+    /// written for 16 s
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
 /// A few of `ringfence serve`'s mirror options, without their variables, which are for real nodes.
 #[derive(Debug, Args)]
 struct Mirror {
-    /// When to answer a grant [default: async]
+    /// When to respond to an acquire that is granted [default: async]
     #[arg(long = "mirror-mode", value_name = "MODE", requires = "redis")]
     mode: Option<MirrorMode>,
     /// Prefix of all keys in Redis

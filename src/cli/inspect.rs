@@ -17,7 +17,7 @@ use crate::cli::output::Output;
 pub(crate) struct Arguments {
     #[command(subcommand)]
     what: What,
-    /// Data directory of a stopped node. It is only read
+    /// Data directory of a stopped node. It is not changed
     #[arg(long, env = "RINGFENCE_DATA", value_name = "DIR", global = true)]
     data: Option<PathBuf>,
     /// Output format
@@ -31,15 +31,15 @@ enum What {
     Log,
     /// Show the snapshots on disk
     Snapshot,
-    /// Show the state of the lease table, with a checksum that is equal on nodes in the same state
+    /// Show a summary of the lease table, with a checksum that is equal on nodes with equal tables
     State {
-        /// After this log entry [default: the last one known to be committed]
+        /// Show the table after this log entry [default: the last entry known to be committed]
         #[arg(long, value_name = "N")]
         index: Option<u64>,
     },
     /// Show the changes of the lease table, as far back as the log goes
     Events {
-        /// Up to this log entry [default: the last one known to be committed]
+        /// Show changes up to this log entry [default: the last entry known to be committed]
         #[arg(long, value_name = "N")]
         index: Option<u64>,
     },

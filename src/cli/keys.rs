@@ -17,7 +17,7 @@ const NOT_LIVE: u8 = 1;
 
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Freshness {
-    /// Read the state of the node that answers, which may lag behind
+    /// Read the state of the node that answers, which may lag
     #[arg(long)]
     local: bool,
 }
@@ -140,8 +140,9 @@ pub(crate) fn validate(arguments: &Validate) -> anyhow::Result<ExitCode> {
 
 pub(crate) fn revoke(arguments: &Revoke) -> anyhow::Result<ExitCode> {
     let Revoke { granted, call } = arguments;
-    let text =
-        |_: &_| "revoked. The holder may still write: raise the fence at the guarded resource too\n".into();
+    let text = |_: &_| {
+        "revoked. The holder may still write: raise the number of the guard to the new fence of the key, too\n".into()
+    };
     call.print(text, async |client| {
         client.revoke(&granted.key, Token(granted.token)).await?;
         Ok(json!({ "key": granted.key, "token": granted.token }))

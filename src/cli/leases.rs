@@ -35,7 +35,7 @@ pub(crate) struct Renew {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 76 if the lease had already ended, other than by a release.")]
+#[command(after_help = "Exit status: 76 if the lease had already ended in another way than by a release.")]
 pub(crate) struct Release {
     /// The lease_id that `acquire` printed
     lease_id: LeaseId,
@@ -66,7 +66,7 @@ pub(crate) fn acquire(arguments: &Acquire) -> anyhow::Result<ExitCode> {
             // Nobody could release a lease whose id was not read.
             unread => {
                 let _ = timeout(RELEASE_TIMEOUT, lease.release()).await;
-                unread.and_then(|_| bail!("nobody read the lease_id, so the lease was released"))
+                unread.and_then(|_| bail!("the lease_id could not be printed, so the lease was released"))
             }
         }
     })

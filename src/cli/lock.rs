@@ -47,20 +47,20 @@ const KILL_MARGIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-COMMAND gets RINGFENCE_TOKEN, RINGFENCE_KEYS (one key per line) and RINGFENCE_FENCE (one fence per line, in the order of the \
-keys). Send the token with every write to a resource that checks it: nothing else stops a writer that was paused together \
-with this program.
+The environment of COMMAND has RINGFENCE_TOKEN, RINGFENCE_KEYS (one key per line) and RINGFENCE_FENCE (one fence per line, in \
+the order of the keys). Send the token with every write, to a resource that checks it: nothing else stops a writer that is \
+paused together with this program.
 
-Descendants that COMMAND leaves behind when it exits by itself continue without the lease. If COMMAND dies of a signal, or \
-ringfence ends it (on a signal, for --max, or because the lease may be lost), ringfence ends all descendants too, in any \
-process group or session: by the signal, then by SIGKILL after --kill-after. The keys are released when the last one has \
-exited. A descendant that became another user (sudo) cannot be signalled; it is waited for. What a server runs for COMMAND \
-(docker, systemd-run, ssh) is not a descendant.
+If COMMAND exits by itself, the descendants that it leaves behind continue without the lease. If COMMAND dies of a signal, or \
+ringfence ends it (because of a signal, --max, or a lease that may be lost), ringfence ends all descendants too, in any process \
+group or session. It sends the signal, and SIGKILL after --kill-after. It releases the keys when the last descendant has \
+exited. It cannot signal a descendant that became another user (sudo), and waits for it. A process that a server runs for \
+COMMAND (docker, systemd-run, ssh) is not a descendant.
 
 Exit status:
-  that of COMMAND, or 128+N if it died of signal N
+  the status of COMMAND, or 128+N if it died of signal N
   75   the lease was not acquired (see -E)
-  76   the lease was lost, and COMMAND was ended for it or outlived it
+  76   the lease was lost: ringfence ended COMMAND, or COMMAND outlived the lease
   125  ringfence itself failed
   126  COMMAND cannot be run
   127  COMMAND was not found")]
@@ -70,13 +70,13 @@ pub(crate) struct Arguments {
     keys: Vec<String>,
     #[command(flatten)]
     options: AcquireOptions,
-    /// End COMMAND after this time, by --signal and then SIGKILL
+    /// End COMMAND after this time: send --signal, and later SIGKILL
     #[arg(long, value_name = "TIME")]
     max: Option<humantime::Duration>,
     /// Time between --signal and SIGKILL, at most a third of --ttl
     #[arg(long, value_name = "TIME", default_value = "5s")]
     kill_after: humantime::Duration,
-    /// Signal that asks COMMAND to end
+    /// Signal to end COMMAND with
     #[arg(long, value_name = "NAME", default_value = "TERM", value_parser = signals::parse)]
     signal: Signal,
     /// Exit status if the lease is not acquired
@@ -84,7 +84,7 @@ pub(crate) struct Arguments {
     conflict_exit_code: u8,
     #[command(flatten)]
     connection: Connection,
-    /// The command to run, without a shell
+    /// Command to run, without a shell
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -163,7 +163,7 @@ async fn acquire_and_run(
         }
         (_, Ok(Ok(()) | Err(Error::Lost(_)))) => {}
         (_, Ok(Err(error))) => stderr.print(format_args!("cannot release the lease: {error}")),
-        (_, Err(_)) => stderr.print("timeout while releasing the lease; it will expire"),
+        (_, Err(_)) => stderr.print("the release of the lease timed out; it will expire"),
     }
     Ok(match outcome? {
         Outcome::Exited { .. } if matches!(released, Ok(Err(Error::Lost(_)))) => exit(LOST),

@@ -8,13 +8,13 @@ use crate::cli::output;
 
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
-    /// The shell to print completions for, as in `source <(ringfence completions bash)`
+    /// Shell to print completions for: `source <(ringfence completions bash)`
     shell: Shell,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// The command, as in `ringfence man cluster add | man -l -` [default: ringfence itself]
+    /// Command to describe: `ringfence man cluster add | man -l -` [default: ringfence itself]
     command: Vec<String>,
 }
 

@@ -11,16 +11,16 @@ use crate::runtime;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Remove all keys of a cluster that no longer exists. A running cluster publishes its keys again
+    /// Remove everything that a lost cluster left in Redis. A cluster that still runs publishes it again
     Purge(Purge),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Purge {
-    /// The Redis, as in `ringfence serve --redis`
+    /// URL of Redis, as in `ringfence serve --redis`
     #[arg(long, env = "RINGFENCE_REDIS", value_name = "URL", hide_env_values = true)]
     redis: String,
-    /// The cluster's id. If another cluster published there last, nothing is removed
+    /// Id of the lost cluster. If another cluster published there last, nothing is removed
     #[arg(long, value_name = "UUID")]
     cluster: Uuid,
     /// Prefix of all keys in Redis

@@ -29,40 +29,40 @@ pub(crate) struct Options {
     /// Peer addresses of all members, this node included: 1=HOST:PORT,2=HOST:PORT,… [default: this node alone]
     #[arg(long, env = "RINGFENCE_PEERS", value_name = "LIST")]
     pub(crate) peers: Option<String>,
-    /// Wait to be added to a running cluster, instead of founding one with --peers
+    /// Wait until `cluster add` adds this node to a running cluster, instead of founding one with --peers
     #[arg(long, env = "RINGFENCE_JOIN", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) join: Option<bool>,
-    /// URL at which clients and other nodes reach this node, if not --http: http://HOST:PORT
+    /// URL at which clients and other nodes reach this node, if it differs from --http: http://HOST:PORT
     #[arg(long, env = "RINGFENCE_ADVERTISE_HTTP", value_name = "URL")]
     pub(crate) advertise_http: Option<String>,
-    /// Address at which other nodes reach this node, if not its entry in --peers
+    /// Address at which other nodes reach this node, if it differs from its entry in --peers
     #[arg(long, env = "RINGFENCE_ADVERTISE_PEER", value_name = "HOST:PORT")]
     pub(crate) advertise_peer: Option<String>,
     /// First revision of a new cluster [default: Unix time in milliseconds × 1024]
     #[arg(long, env = "RINGFENCE_FIRST_REVISION", value_name = "N")]
     pub(crate) first_revision: Option<u64>,
-    /// Backup of the cluster that a new one replaces: refuse to found the new one at or below its revision
+    /// Backup of the cluster that a new one replaces. The new cluster does not start at or below the backup's revision
     #[arg(long, env = "RINGFENCE_RESTORE", value_name = "FILE")]
     pub(crate) restore: Option<PathBuf>,
-    /// Take a snapshot and truncate the log after this many bytes of log [default: 33554432, 32 MiB]
+    /// Take a snapshot, and truncate the log, after this many bytes of log [default: 33554432, 32 MiB]
     #[arg(long, env = "RINGFENCE_SNAPSHOT_AFTER_BYTES", value_name = "N")]
     pub(crate) snapshot_after_bytes: Option<u64>,
-    /// Log requests that take at least this long, not counting the wait they asked for [default: 1s]
+    /// Log requests that take at least this long, not counting the wait that they ask for [default: 1s]
     #[arg(long, env = "RINGFENCE_SLOW_REQUEST", value_name = "TIME")]
     #[serde(deserialize_with = "time")]
     pub(crate) slow_request: Option<humantime::Duration>,
-    /// Host names to answer for, besides IP addresses, localhost and the members' own: NAME,… [default: any name, but only
-    /// these for browsers]
+    /// Host names that requests may use, besides IP addresses, localhost and the hosts of the members: NAME,… [default: none
+    /// for browsers, all for other programs]
     #[arg(long, env = "RINGFENCE_HOSTS", value_name = "LIST")]
     pub(crate) hosts: Option<String>,
     /// Maximum number of client connections [default: what the limit of file descriptors allows, at most 16384]
     #[arg(long, env = "RINGFENCE_MAX_CONNECTIONS", value_name = "N")]
     pub(crate) max_connections: Option<usize>,
-    /// Number of threads that serve clients [default: one per core but one, at most 8]
+    /// Number of threads that serve clients [default: the number of cores minus one, at most 8]
     #[arg(long, env = "RINGFENCE_DOOR_THREADS", value_name = "N")]
     pub(crate) door_threads: Option<usize>,
-    /// Redis to publish fences to: redis://HOST:PORT, redis+cluster://HOST:PORT,… or redis+sentinel://HOST:PORT,…/NAME.
-    /// rediss… for TLS. USER:PASSWORD@ goes before the hosts
+    /// Redis to publish fences to: redis://HOST:PORT, redis+cluster://HOST:PORT,… or redis+sentinel://HOST:PORT,…/NAME. For
+    /// TLS, use rediss instead of redis. USER:PASSWORD@ goes before the hosts
     #[arg(long, env = "RINGFENCE_REDIS", value_name = "URL", hide_env_values = true)]
     pub(crate) redis: Option<String>,
     #[command(flatten)]
@@ -82,40 +82,40 @@ pub(crate) struct Options {
 #[derive(Debug, Default, PartialEq, Eq, Args, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct MirrorOptions {
-    /// When to answer a grant [default: async]
+    /// When to respond to an acquire that is granted [default: async]
     #[arg(long = "mirror-mode", env = "RINGFENCE_MIRROR_MODE", value_name = "MODE")]
     pub(crate) mode: Option<MirrorMode>,
-    /// Longest wait for Redis with before-answer [default: 1s]
+    /// Longest wait for Redis in the mode before-answer [default: 1s]
     #[arg(long = "mirror-timeout", env = "RINGFENCE_MIRROR_TIMEOUT", value_name = "TIME")]
     #[serde(deserialize_with = "time")]
     pub(crate) timeout: Option<humantime::Duration>,
     /// Prefix of all keys in Redis [default: ringfence]
     #[arg(long = "mirror-prefix", env = "RINGFENCE_MIRROR_PREFIX", value_name = "TEXT")]
     pub(crate) prefix: Option<String>,
-    /// How long a key stays in Redis after it is released [default: 24h]
+    /// How long a key stays in Redis after it becomes free [default: 24h]
     #[arg(long = "mirror-retention", env = "RINGFENCE_MIRROR_RETENTION", value_name = "TIME")]
     #[serde(deserialize_with = "time")]
     pub(crate) retention: Option<humantime::Duration>,
-    /// Keys per second to compare with Redis in the background, and repair if others changed them; 0 for none
+    /// Keys per second to compare with Redis in the background, to repair writes of others; 0 turns this off
     /// [default: 2000]
     #[arg(long = "mirror-sweep-keys-per-s", env = "RINGFENCE_MIRROR_SWEEP_KEYS_PER_S", value_name = "N")]
     pub(crate) sweep_keys_per_s: Option<u32>,
     /// PEM file of certificate authorities for Redis, instead of the system's
     #[arg(long = "mirror-tls-ca", env = "RINGFENCE_MIRROR_TLS_CA", value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
-    /// Replace this cluster in Redis even if it is alive. Otherwise a new cluster waits until the old one was silent for
-    /// 16 s
+    /// Id of another cluster that publishes to this Redis: take over from it at once, even if it still runs. By default,
+    /// take over when it has not written for 16 s
     #[arg(long = "mirror-take-over", env = "RINGFENCE_MIRROR_TAKE_OVER", value_name = "UUID")]
     pub(crate) take_over: Option<Uuid>,
 }
 
-/// When a grant is answered.
+/// When an acquire that is granted gets its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum MirrorMode {
     /// Without waiting for Redis
     Async,
-    /// Once its fence is in Redis, or after --mirror-timeout
+    /// Once the fence is in Redis, or after --mirror-timeout
     BeforeAnswer,
 }
 
