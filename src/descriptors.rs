@@ -23,7 +23,7 @@ pub(crate) fn connections(configured: Option<usize>, threads: usize) -> anyhow::
         tracing::warn!(
             connections = max,
             descriptors = limit,
-            "few connections allowed: raise the limit of file descriptors (LimitNOFILE, ulimit -n)"
+            "the limit of file descriptors allows few connections: raise it (LimitNOFILE, ulimit -n)"
         );
     }
     Ok(max)

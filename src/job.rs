@@ -82,7 +82,7 @@ impl Job {
         let terminal = Terminal::open();
         let uses_terminal = terminal.is_some() && terminal::is_stdin();
         let (own, supervisors) = UnixStream::pair()?;
-        supervisor::send_stdin(&own).context("cannot pass on standard input")?;
+        supervisor::send_stdin(&own).context("cannot pass standard input to the command")?;
         own.set_nonblocking(true)?;
         let mut reports = BufReader::new(tokio::net::UnixStream::from_std(own)?).lines();
         let mut supervise = exec::this_program("supervise");
@@ -227,8 +227,8 @@ pub(crate) fn check_proc() -> anyhow::Result<()> {
     let own = fs::read_link("/proc/self").ok();
     ensure!(
         own.is_some_and(|own| own.as_os_str() == getpid().to_string().as_str()),
-        "/proc belongs to another pid namespace, so the processes of the command cannot be found: mount it in this one \
-         (mount -t proc proc /proc, or unshare --mount-proc)"
+        "/proc belongs to another pid namespace, so ringfence cannot find the processes of the command: mount the /proc of \
+         this namespace (mount -t proc proc /proc, or unshare --mount-proc)"
     );
     Ok(())
 }

@@ -1,51 +1,51 @@
-//! The HELP texts of all metrics, in every room.
+//! The HELP texts of the metrics of all crates.
 //!
-//! Counters are per process and start at 0. What is counted where a request is answered or an entry is proposed is counted
-//! by one node: sum over all nodes. Metrics of the table are equal on all nodes that have applied the same entries: take
-//! the maximum.
+//! Counters are per process and start at 0. A request is counted by the node that answers it, and an entry by the node that
+//! proposes it: sum over all nodes. Metrics of the table are equal on all nodes that have applied the same entries: take the
+//! maximum.
 
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
 const COUNTERS: &[(&str, &str)] = &[
     (
         "ringfence_acquire_total",
-        "Acquires that this node answered, by result: granted, standing (a repeat), waiting (its place is kept), or the problem.",
+        "Acquires that this node answered, by result: granted, standing (a repeat got the same grant), waiting (its place is kept), or the problem.",
     ),
     ("ringfence_renew_total", "Renewals that this node answered, by result: renewed, or the problem."),
     ("ringfence_release_total", "Releases that this node answered, repeats included."),
     (
         "ringfence_lease_end_total",
-        "Ended leases, by reason, counted by the leader that proposed the end: sum over all nodes. A change of the leader can lose counts.",
+        "Ended leases, by reason, counted by the leader that proposed the end: sum over all nodes. Counts can get lost when the leader changes.",
     ),
     (
         "ringfence_http_requests_total",
-        "Requests to this node, by method, route and status; closed if the connection closed before the answer.",
+        "Requests to this node, by method, route and status; closed if the connection closed before the response.",
     ),
     (
         "ringfence_http_connections_closed_total",
-        "Connections that this node closed, by reason: evicted (too many, and longest idle), refused (too many, none idle), silent, late (slow request head), unread (answer not read).",
+        "Connections that this node closed, by reason: evicted (too many, and longest idle), refused (too many, none idle), silent, late (slow request head), unread (response not read).",
     ),
     ("ringfence_raft_leader_changes_total", "Changes of the leader that this node saw, the first included."),
-    ("ringfence_raft_commands_applied_total", "Commands that this node applied, replay at start included."),
+    (
+        "ringfence_raft_commands_applied_total",
+        "Commands that this node applied, including the replay of the log at start.",
+    ),
     ("ringfence_raft_log_written_bytes_total", "Bytes that this node wrote to its log."),
     (
         "ringfence_watches_cut_off_total",
-        "Watches that this node ended because they fell behind the kept history, by reason.",
+        "Watches that this node ended because it no longer had the changes that they needed, by reason.",
     ),
     ("ringfence_mirror_published_total", "Hashes that this node wrote to Redis."),
-    ("ringfence_mirror_errors_total", "Failed connections to Redis, and refused writes."),
-    (
-        "ringfence_mirror_repaired_total",
-        "Hashes in Redis that were not the state of a key, and were replaced.",
-    ),
+    ("ringfence_mirror_errors_total", "Failed connections to Redis, and writes that Redis refused."),
+    ("ringfence_mirror_repaired_total", "Malformed hashes in Redis that were replaced."),
     (
         "ringfence_mirror_foreign_total",
-        "Hashes in Redis that no leader can have written, and that were replaced: somebody else writes there.",
+        "Hashes in Redis that no leader can have written, and that were replaced: somebody else writes to the mirror.",
     ),
 ];
 
 const GAUGES: &[(&str, &str)] = &[
-    ("ringfence_build_info", "Always 1; the label has the version."),
+    ("ringfence_build_info", "Always 1. The label has the version."),
     ("ringfence_revision", "Revision of this node's table: its first revision plus the number of changes."),
     (
         "ringfence_leases_live",
@@ -60,7 +60,7 @@ const GAUGES: &[(&str, &str)] = &[
     ("ringfence_http_connections_most", "Maximum number of client connections."),
     (
         "ringfence_raft_has_leader",
-        "1 if this node hears a leader, or leads with a quorum. The cluster has a leader if a majority reports 1.",
+        "1 if this node has contact with a leader, or leads with a quorum. The cluster has a leader if a majority of the nodes reports 1.",
     ),
     ("ringfence_raft_is_leader", "1 if this node leads."),
     ("ringfence_raft_term", "Raft term of this node."),
@@ -71,7 +71,7 @@ const GAUGES: &[(&str, &str)] = &[
     ("ringfence_raft_log_since_snapshot_bytes", "Bytes of log since this node's newest snapshot."),
     (
         "ringfence_raft_proposal_pending_seconds",
-        "Age of the oldest entry that this node, as the leader, proposed and has not applied; 0 if none.",
+        "Age of the oldest entry that this node proposed as the leader and has not applied yet; 0 if none.",
     ),
     (
         "ringfence_raft_log_flush_pending_seconds",
@@ -79,13 +79,13 @@ const GAUGES: &[(&str, &str)] = &[
     ),
     ("ringfence_loop_lag_longest_seconds", "Longest lag of the Raft event loop in the last 30 to 60 s."),
     ("ringfence_disk_size_bytes", "Size of the file system of this node's data."),
-    ("ringfence_disk_available_bytes", "Free space there. A node whose disk is full stops."),
+    ("ringfence_disk_available_bytes", "Free space on that file system. A node whose disk is full stops."),
     (
         "ringfence_mirror_state",
-        "1 for the state of this node's mirror: standby (it does not lead), published, reconciling, connecting, failing, occupied (another cluster publishes there).",
+        "1 for the state of this node's mirror: standby (it does not lead), published, reconciling, connecting, failing, occupied (another cluster publishes to the same Redis).",
     ),
     ("ringfence_mirror_lag_keys", "Changed keys that are not known to be in Redis yet."),
-    ("ringfence_mirror_lag_seconds", "Time since the oldest of these changes."),
+    ("ringfence_mirror_lag_seconds", "Age of the oldest change that is not known to be in Redis yet."),
 ];
 
 const HISTOGRAMS: &[(&str, &str)] = &[
@@ -95,17 +95,17 @@ const HISTOGRAMS: &[(&str, &str)] = &[
     ),
     (
         "ringfence_http_request_duration_seconds",
-        "Time from a request's head to its answer, or to the end of its connection, by method and route. Includes the wait of an acquire.",
+        "Time from the head of a request to its response, or to the end of its connection, by method and route. Includes the wait of an acquire.",
     ),
     (
         "ringfence_raft_proposal_duration_seconds",
-        "Time from the proposal of an entry by this node, as the leader, until it is committed and applied.",
+        "Time from the proposal of an entry by this node, as the leader, until this node has applied it.",
     ),
     ("ringfence_raft_log_flush_seconds", "Time to write and sync one flush of the log on this node's disk."),
     ("ringfence_raft_snapshot_seconds", "Time to write a snapshot on this node."),
     (
         "ringfence_loop_lag_seconds",
-        "Delay of a timer on the thread that runs Raft, the table and the peers: all of them wait as long.",
+        "Delay of a timer on the thread that runs Raft, the table and the peers. All of these are delayed as much.",
     ),
 ];
 

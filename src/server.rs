@@ -124,7 +124,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
 
 fn end(threads: &Threads) {
     if !threads.end(THREADS_END) {
-        tracing::warn!("a thread that serves clients has not ended in time");
+        tracing::warn!("a thread that serves clients did not end in time");
     }
 }
 

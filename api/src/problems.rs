@@ -51,12 +51,13 @@ impl From<FieldError> for Failed {
 impl From<Unanswered> for Failed {
     fn from(unanswered: Unanswered) -> Self {
         match unanswered {
-            Unanswered::Unavailable => {
-                Self::new(ProblemKind::Unavailable, "no leader took this in time: it was certainly not done")
-            }
+            Unanswered::Unavailable => Self::new(
+                ProblemKind::Unavailable,
+                "no leader accepted the request in time: it was certainly not done",
+            ),
             Unanswered::Indeterminate => Self::new(
                 ProblemKind::Indeterminate,
-                "this may have been done, or be done later: repeat it until the answer is definite",
+                "the request may have been done, or may be done later: repeat it until the response is definite",
             ),
         }
     }
@@ -111,7 +112,7 @@ fn gone(reason: EndReason) -> &'static str {
         EndReason::Expired => "the lease expired without a renewal: use a new lease_id",
         EndReason::Revoked => "an operator revoked the lease: use a new lease_id",
         EndReason::Abandoned => {
-            "the connection of the PUT closed before the answer, and no other PUT came in time: use a new lease_id"
+            "the connection of the PUT closed before the response, and no other PUT arrived in time: use a new lease_id"
         }
     }
 }

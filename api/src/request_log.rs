@@ -74,7 +74,7 @@ impl Drop for OpenRequest<'_> {
         let lines = log.lines.lock().map(|mut lines| lines.take(Instant::now()));
         let Some(suppressed) = lines.expect("nothing panics while this is locked") else { return };
         let what = match status {
-            None => "was given up",
+            None => "was abandoned",
             Some(_) if failed => "failed",
             Some(_) => "took long",
         };

@@ -95,7 +95,7 @@ pub async fn serve<A, F>(
     }
     drop(listener);
     if timeout(within, open.shutdown()).await.is_err() {
-        tracing::warn!("some requests were still open");
+        tracing::warn!("stopped although some requests had no response yet");
     }
 }
 
@@ -150,7 +150,7 @@ where
                 tracing::debug!(%error, "HTTP connection ended");
             }
         }
-        () = std::future::poll_fn(|cx| reader.poll_hangup(cx)) => tracing::debug!("an HTTP client hung up"),
+        () = std::future::poll_fn(|cx| reader.poll_hangup(cx)) => tracing::debug!("an HTTP client closed its connection"),
         reason = admitted.0.until_closed() => admitted.log_close(reason),
     }
 }
@@ -160,7 +160,7 @@ where
 async fn refuse(mut stream: TcpStream) -> std::io::Result<()> {
     let failed = Failed::new(
         ProblemKind::Unavailable,
-        "this node has its maximum of connections, and all are in use: use another node, or retry later",
+        "this node has the maximum number of connections, and none is idle: use another node, or retry later",
     );
     let problem = serde_json::to_vec(&failed.into_problem()).expect("a problem is valid JSON");
     let head = format!(
@@ -181,13 +181,13 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
             Ok((stream, from)) => {
                 // Without it, a small response waits for the ACK of the one before (Nagle's algorithm).
                 if let Err(error) = stream.set_nodelay(true) {
-                    tracing::debug!(%error, "TCP_NODELAY could not be set");
+                    tracing::debug!(%error, "cannot set TCP_NODELAY");
                 }
                 return (stream, from);
             }
             // Most likely too many open files: others may close theirs.
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, "cannot accept a connection");
                 sleep(Duration::from_millis(100)).await;
             }
         }

@@ -48,7 +48,7 @@ pub enum Error {
     Rejected(Box<Problem>),
     /// A watch cannot go on: the cluster no longer keeps events that old, or never had that revision. List the keys, and
     /// watch from the revision of the list.
-    #[error("the events after revision {after} are not kept: {detail}")]
+    #[error("the changes after revision {after} are not available: {detail}")]
     HistoryGone {
         /// The revision after which the watch was to go on.
         after: u64,
@@ -91,7 +91,7 @@ fn reason(reason: EndReason) -> &'static str {
         EndReason::Released => "released",
         EndReason::Expired => "expired",
         EndReason::Revoked => "revoked by an operator",
-        EndReason::Abandoned => "abandoned, as the connection was lost before the response",
+        EndReason::Abandoned => "abandoned, because the connection was lost before the response",
     }
 }
 

@@ -150,7 +150,7 @@ impl Lock {
             keep_place: false,
             holder: holder.transpose()?,
             metadata: Metadata::new(self.metadata.clone())
-                .ok_or_else(|| Error::invalid("metadata", "metadata has at most 4,096 bytes in all"))?,
+                .ok_or_else(|| Error::invalid("metadata", "metadata has at most 4,096 bytes in total"))?,
         };
         request.check()?;
         Ok(request)

@@ -50,7 +50,7 @@ pub(crate) async fn read_marker(
 /// are logged and skipped: no new cluster waits for Redis.
 pub(crate) async fn furthest_marker(config: &Config) -> Option<(String, Marker)> {
     let log = |error: RedisError| {
-        tracing::warn!(%error, "cannot ask Redis how far an earlier cluster has come; this one is founded all the same");
+        tracing::warn!(%error, "cannot read from Redis which revision an earlier cluster reached; founding this cluster without that check");
     };
     let masters = discover(config).await.map_err(log).ok()?;
     let markers = masters.iter().map(async |at| {

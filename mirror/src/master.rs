@@ -156,8 +156,8 @@ impl Master {
             tracing::error!(
                 redis = %self.address,
                 cluster = %cluster_id,
-                "another cluster publishes to this Redis: this one does not. Give each a prefix of its own. If that one \
-                 is to be replaced, stop it; this one takes over {} s later, or at once with --mirror-take-over {cluster_id}",
+                "another cluster publishes to this Redis, so this cluster does not. Give one of them another prefix. To replace \
+                 the other cluster, stop it: this one takes over {} s later, or at once with --mirror-take-over {cluster_id}",
                 u64::from(SILENT_CHECKS) * CHECK_OTHER.as_secs()
             );
         }
@@ -195,7 +195,7 @@ impl Master {
         let error = error.to_string();
         // Once, not for each attempt.
         if inner.logged.as_ref() != Some(&error) {
-            tracing::warn!(redis = %self.address, error, "cannot publish to Redis; grants go on without it");
+            tracing::warn!(redis = %self.address, error, "cannot publish to Redis; grants continue without the mirror");
             inner.logged = Some(error.clone());
         }
         inner.last_error = Some(error);
@@ -206,7 +206,7 @@ impl Master {
     pub(crate) fn deferred(&self, error: &RedisError) {
         let mut inner = self.lock();
         if !inner.defers {
-            tracing::warn!(redis = %self.address, %error, "slots are moving, or are not served: their keys wait");
+            tracing::warn!(redis = %self.address, %error, "some slots are moving or not served; their keys are published later");
             inner.defers = true;
         }
         inner.last_error = Some(error.to_string());

@@ -205,7 +205,7 @@ impl Mirror {
         let publication = publication.get_or_insert_default();
         let error = error.to_string();
         if publication.last_error.as_ref() != Some(&error) {
-            tracing::warn!(error, "cannot find Redis; grants go on without it");
+            tracing::warn!(error, "cannot find the masters of Redis; grants continue without the mirror");
         }
         let since = publication.backlog.map_or_else(Instant::now, |(_, since)| since);
         publication.backlog = (waiting > 0).then_some((waiting, since));

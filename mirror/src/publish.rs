@@ -78,7 +78,7 @@ impl<S: Source> Session<'_, S> {
             Change::Written => metrics::counter!("ringfence_mirror_published_total").increment(1),
             Change::Replaced => {
                 metrics::counter!("ringfence_mirror_repaired_total").increment(1);
-                tracing::warn!(key = %state.key, "what stood in Redis was no state of this key: replaced");
+                tracing::warn!(key = %state.key, "replaced a malformed hash in Redis");
             }
         }
         if written.rev > revision {

@@ -27,8 +27,8 @@ pub enum PurgeError {
     },
     /// Some keys remain; the others were removed.
     #[error(
-        "removed {removed} keys; {left} are in slots that are moving between masters, or are left of such a move: try \
-         again when `redis-cli --cluster check` finds nothing to fix"
+        "removed {removed} keys; {left} remain, in slots that are moving between masters, or left over from such a move: \
+         try again when `redis-cli --cluster check` finds nothing to fix"
     )]
     SlotsMove {
         /// How many keys were removed.

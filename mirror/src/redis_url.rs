@@ -49,7 +49,7 @@ impl RedisUrl {
     /// Parses `redis[s][+cluster|+sentinel]://[user:password@]host[:port],…[/name][/db]`, for Sentinels with an optional
     /// `?sentinel-user=…&sentinel-password=…`. Errors never quote a part of the URL that may hold a password.
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
-        let scheme_error = || "it must start with redis:// or rediss://".to_owned();
+        let scheme_error = || "must begin with redis:// or rediss://".to_owned();
         let (scheme, rest) = url.split_once("://").ok_or_else(scheme_error)?;
         let (base, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
         let tls = match base {
@@ -70,8 +70,9 @@ impl RedisUrl {
             "sentinel" => {
                 let (name, db) = path.split_once('/').unwrap_or((path, ""));
                 if name.is_empty() {
-                    return Err("it must end with the name of the master: redis+sentinel://host:26379/name"
-                        .to_owned());
+                    return Err(
+                        "must end with the name of the master: redis+sentinel://host:26379/name".to_owned()
+                    );
                 }
                 (Kind::Sentinel(decode(name)?), 26_379, db)
             }
@@ -97,7 +98,7 @@ impl RedisUrl {
                     sentinel_login.password = optional(password)?;
                 }
                 _ => {
-                    return Err("after `?` only redis+sentinel:// takes parameters: \
+                    return Err("only redis+sentinel:// has parameters after `?`: \
                                 sentinel-user=…&sentinel-password=…"
                         .to_owned());
                 }
@@ -118,7 +119,8 @@ fn decode(text: &str) -> Result<String, String> {
 }
 
 fn parse_host(host: &str, default_port: u16) -> Result<Address, String> {
-    let bad = || "a host must be host:port (percent-encode `/`, `,` and `@` in a password)".to_owned();
+    let bad =
+        || "a host must have the form host:port (percent-encode `/`, `,` and `@` in a password)".to_owned();
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {
             let (name, port) = rest.split_once(']').ok_or_else(bad)?;

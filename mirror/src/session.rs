@@ -119,9 +119,9 @@ impl<S: Source> Session<'_, S> {
             match claimed {
                 Claimed::Refused { marker, owner } => return Err(End::Refused { marker, owner }),
                 Claimed::Held => {}
-                Claimed::Vacant => tracing::info!(%redis, "there was no marker: publishing all"),
+                Claimed::Vacant => tracing::info!(%redis, "found no marker; publishing all keys"),
                 Claimed::TakenOver(Identity { cluster_id: from, .. }) => {
-                    tracing::warn!(%redis, %from, "took this Redis over from another cluster: publishing all");
+                    tracing::warn!(%redis, %from, "took over this Redis from another cluster; publishing all keys");
                     state.taken_over_at = Some(Instant::now());
                 }
             }

@@ -143,7 +143,7 @@ impl<S: Source> Session<'_, S> {
                     let (rev, fence) = (&fields[0].escape_ascii(), &fields[1].escape_ascii());
                     tracing::error!(
                         key = %state.key, %rev, %fence,
-                        "a foreign hand has written to the mirror: replaced"
+                        "replaced a hash in Redis that no leader can have written: somebody else writes to the mirror"
                     );
                 }
                 // Compared again where its slot is then.

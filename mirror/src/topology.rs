@@ -41,7 +41,7 @@ pub(crate) async fn discover(config: &Config) -> Result<Vec<MasterAt>, RedisErro
 /// misled may name a replica for ever.
 async fn ask_sentinels(config: &Config, name: &str) -> Result<Address, RedisError> {
     let hosts = &config.url.hosts;
-    let mut error = RedisError::from((ErrorKind::InvalidClientConfig, "there is no Sentinel to ask"));
+    let mut error = RedisError::from((ErrorKind::InvalidClientConfig, "the URL names no Sentinel"));
     let mut answers: FuturesUnordered<_> =
         hosts.iter().map(|host| ask_sentinel(config, host, name)).collect();
     let mut votes: BTreeMap<Address, usize> = BTreeMap::new();
@@ -76,7 +76,9 @@ async fn ask_sentinel(config: &Config, host: &Address, name: &str) -> Result<Add
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
     let Some((host, port)) = command.query_async::<Option<(String, u16)>>(&mut sentinel).await? else {
-        return Err((ErrorKind::MasterNameNotFoundBySentinel, "the Sentinel knows no such master").into());
+        return Err(
+            (ErrorKind::MasterNameNotFoundBySentinel, "the Sentinel does not know this master").into()
+        );
     };
     Ok(Address { host, port })
 }
@@ -109,7 +111,9 @@ async fn ask_cluster(config: &Config, node: &Address) -> Result<Vec<MasterAt>, R
         masters.entry(Address { host, port }).or_default().push((first, last));
     }
     if masters.is_empty() {
-        return Err((ErrorKind::InvalidClientConfig, "this server knows of no slots of a cluster").into());
+        return Err(
+            (ErrorKind::InvalidClientConfig, "this server reports no slots of a Redis Cluster").into()
+        );
     }
     let master = |(address, ranges)| MasterAt { address, slots: Slots::new(ranges) };
     Ok(masters.into_iter().map(master).collect())

@@ -29,7 +29,7 @@ impl Backup {
             return Err(FieldError::new("format", detail));
         }
         if self.revision < self.first_revision {
-            return Err(FieldError::new("revision", "it is below first_revision"));
+            return Err(FieldError::new("revision", "must not be below first_revision"));
         }
         Ok(())
     }

@@ -8,11 +8,11 @@ pub struct Problem {
     /// Which problem: `urn:ringfence:problem:<name>`.
     #[serde(rename = "type")]
     pub kind: ProblemKind,
-    /// A short text for a person.
+    /// A short summary of the problem, for people.
     pub title: String,
     /// The HTTP status.
     pub status: u16,
-    /// What happened this time, for a person.
+    /// What happened this time, for people.
     pub detail: String,
     /// For an acquire: its lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,27 +68,27 @@ problems! {
     /// Malformed or out of range; see `field`.
     InvalidRequest = "urn:ringfence:problem:invalid-request", 400, "The request is not valid";
     /// A foreign `Origin`, or not allowed for this key.
-    Forbidden = "urn:ringfence:problem:forbidden", 403, "Not allowed";
+    Forbidden = "urn:ringfence:problem:forbidden", 403, "The request is not allowed";
     /// No such route.
-    NotFound = "urn:ringfence:problem:not-found", 404, "There is nothing here";
+    NotFound = "urn:ringfence:problem:not-found", 404, "There is no such route";
     /// A lease that is unknown, or was forgotten.
-    UnknownLease = "urn:ringfence:problem:unknown-lease", 404, "The lease is not known";
+    UnknownLease = "urn:ringfence:problem:unknown-lease", 404, "The lease is unknown";
     /// The route exists, for another method.
-    MethodNotAllowed = "urn:ringfence:problem:method-not-allowed", 405, "The method is not allowed here";
-    /// Tried once, and a key was not free.
+    MethodNotAllowed = "urn:ringfence:problem:method-not-allowed", 405, "The route does not support this method";
+    /// A key was not free, and the acquire did not wait.
     Held = "urn:ringfence:problem:held", 409, "A key is not free";
     /// The wait timed out.
-    WaitTimeout = "urn:ringfence:problem:wait-timeout", 409, "Waited in vain";
+    WaitTimeout = "urn:ringfence:problem:wait-timeout", 409, "The wait timed out";
     /// The same lease_id with other keys.
     LeaseMismatch = "urn:ringfence:problem:lease-mismatch", 409, "The lease_id belongs to a lease with other keys";
-    /// A renewal of a lease that still waits.
-    NotGranted = "urn:ringfence:problem:not-granted", 409, "The lease still waits";
+    /// A renewal of a lease that is still in the queue.
+    NotGranted = "urn:ringfence:problem:not-granted", 409, "The lease is not granted yet";
     /// A revoke of a token that is not live on that key.
     NotLive = "urn:ringfence:problem:not-live", 409, "The token is not live";
-    /// The members of the cluster cannot be changed like this, or not now. Nothing has changed.
-    MembersRefused = "urn:ringfence:problem:members-refused", 409, "The members stay as they are";
-    /// A watch from a revision that is no longer kept, or that is yet to come.
-    HistoryGone = "urn:ringfence:problem:history-gone", 410, "The changes cannot be told from there";
+    /// This change of the members is not possible, or not now. Nothing has changed.
+    MembersRefused = "urn:ringfence:problem:members-refused", 409, "The membership cannot be changed";
+    /// A watch from a revision whose later changes are no longer kept, or that is in the future.
+    HistoryGone = "urn:ringfence:problem:history-gone", 410, "The changes after this revision are not available";
     /// The lease ended; see `reason`.
     LeaseGone = "urn:ringfence:problem:lease-gone", 410, "The lease has ended";
     /// From a guard: the token is below the fence, and nothing was done; see `fence`.
@@ -99,12 +99,12 @@ problems! {
     Misdirected = "urn:ringfence:problem:misdirected", 421, "The request is for another host";
     /// From a guard: the request has no token.
     TokenRequired = "urn:ringfence:problem:token-required", 428, "A token is required";
-    /// A full queue, or a quota; see the header `Retry-After`.
-    Overloaded = "urn:ringfence:problem:overloaded", 429, "Too much is waiting already";
+    /// A full queue, or too many watches; see the header `Retry-After`.
+    Overloaded = "urn:ringfence:problem:overloaded", 429, "There are too many waiters or watches";
     /// No leader: certainly not done.
-    Unavailable = "urn:ringfence:problem:unavailable", 503, "The cluster cannot take this now";
+    Unavailable = "urn:ringfence:problem:unavailable", 503, "The cluster is not available";
     /// May or may not have been done: repeat the same request.
-    Indeterminate = "urn:ringfence:problem:indeterminate", 504, "It may or may not have been done";
+    Indeterminate = "urn:ringfence:problem:indeterminate", 504, "The request may or may not have been done";
 }
 
 impl ProblemKind {

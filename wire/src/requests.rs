@@ -86,12 +86,12 @@ impl AddMemberRequest {
     /// Checks the id and the address.
     pub fn check(&self) -> Result<(), FieldError> {
         if self.id == 0 {
-            return Err(FieldError::new("id", "a node's id is at least 1"));
+            return Err(FieldError::new("id", "a node id must be at least 1"));
         }
         let port = self.peer.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
         match port.and_then(|port| port.parse::<u16>().ok()) {
             Some(1..) if self.peer.len() <= 260 => Ok(()),
-            _ => Err(FieldError::new("peer", "it is not of the form HOST:PORT")),
+            _ => Err(FieldError::new("peer", "must have the form HOST:PORT")),
         }
     }
 }
@@ -202,7 +202,9 @@ impl Claim {
         }
         let mut seen = BTreeSet::new();
         match claims.iter().position(|claim| !seen.insert(&claim.key)) {
-            Some(twice) => Err(FieldError::new(format!("{path}[{twice}]"), "a lease has no key twice")),
+            Some(twice) => {
+                Err(FieldError::new(format!("{path}[{twice}]"), "a lease must not have a key twice"))
+            }
             None => Ok(()),
         }
     }
@@ -246,11 +248,13 @@ impl ValidateRequest {
                 check_batch(checks.len(), "checks")?;
                 Ok((checks, false))
             }
-            Self { checks: Some(_), .. } => Err(FieldError::new("checks", "goes without `key` and `token`")),
-            Self { key: None, .. } => {
-                Err(FieldError::new("key", "missing: give `key` and `token`, or `checks`"))
+            Self { checks: Some(_), .. } => {
+                Err(FieldError::new("checks", "must not be combined with `key` and `token`"))
             }
-            Self { token: None, .. } => Err(FieldError::new("token", "missing: `key` needs a `token`")),
+            Self { key: None, .. } => {
+                Err(FieldError::new("key", "missing: pass `key` and `token`, or `checks`"))
+            }
+            Self { token: None, .. } => Err(FieldError::new("token", "missing: `key` requires `token`")),
         }
     }
 }

@@ -81,7 +81,7 @@ impl<'de> Deserialize<'de> for Metadata {
                     entries.insert(name, value);
                 }
                 Metadata::new(entries)
-                    .ok_or_else(|| de::Error::custom("metadata has at most 4,096 bytes in all"))
+                    .ok_or_else(|| de::Error::custom("metadata has at most 4,096 bytes in total"))
             }
         }
         deserializer.deserialize_map(Visitor)

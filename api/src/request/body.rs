@@ -69,10 +69,10 @@ async fn frame(body: &mut RequestBody) -> Result<Option<Bytes>, Failed> {
 fn unread(error: &BoxError) -> Failed {
     if error.is::<Shed>() {
         let detail =
-            "this node receives too many large requests, and this one took longest to arrive: retry later";
+            "this node is receiving too many large requests, and this one is the slowest: retry later";
         return Failed::new(ProblemKind::Unavailable, detail);
     }
-    Failed::from(FieldError { field: None, detail: format!("the body could not be read: {error}") })
+    Failed::from(FieldError { field: None, detail: format!("cannot read the body: {error}") })
 }
 
 fn too_large() -> Failed {

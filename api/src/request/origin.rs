@@ -54,7 +54,7 @@ pub(crate) fn check<B>(
     if headers.get_all(ORIGIN).iter().all(|origin| origin.to_str().is_ok_and(is_own)) {
         return Ok(());
     }
-    Err(Failed::new(ProblemKind::Forbidden, "the header Origin is not the site that Host names"))
+    Err(Failed::new(ProblemKind::Forbidden, "the header Origin does not match the header Host"))
 }
 
 /// Two `Host` headers are ambiguous: a proxy may have checked the other one.

@@ -1,4 +1,4 @@
-//! The audit log: one line, of target `ringfence::audit`, for each act of an operator, by the node that got the request.
+//! The audit log: the node that receives an operator's request logs a line with the target `ringfence::audit`.
 
 use ringfence_wire::Key;
 
@@ -44,7 +44,7 @@ impl<'a> Act<'a> {
             target: "ringfence::audit",
             act, key = key.as_ref().map(Key::as_str), token, member, peer, outcome, detail,
             from = %self.requester.from, %request_id, trace_id, span_id,
-            "an operator's act"
+            "operator action"
         );
     }
 }
@@ -52,7 +52,7 @@ impl<'a> Act<'a> {
 impl Drop for Act<'_> {
     fn drop(&mut self) {
         if !self.is_logged {
-            self.log("indeterminate", Some("the connection closed before the answer"));
+            self.log("indeterminate", Some("the connection closed before the response"));
         }
     }
 }

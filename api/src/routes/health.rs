@@ -26,7 +26,7 @@ pub(crate) async fn live(door: &Door, request: Request) -> Answer {
         hangs_for = (door.options.hangs_for)();
     }
     if hangs_for > MAX_HANG {
-        let detail = format!("the Raft thread has been stuck for {} s", hangs_for.as_secs());
+        let detail = format!("the Raft thread has been blocked for {} s", hangs_for.as_secs());
         return Err(Failed::new(ProblemKind::Unavailable, detail));
     }
     Ok(is_live())
@@ -41,10 +41,13 @@ pub(crate) fn is_live() -> Response {
 pub(crate) async fn ready(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
     if *door.options.draining.borrow() {
-        return Err(Failed::new(ProblemKind::Unavailable, "this node is about to stop"));
+        return Err(Failed::new(ProblemKind::Unavailable, "this node is stopping"));
     }
     if !door.handle.is_ready().await {
-        return Err(Failed::new(ProblemKind::Unavailable, "this node reaches no leader that has a quorum"));
+        return Err(Failed::new(
+            ProblemKind::Unavailable,
+            "this node has no contact with a leader that has a quorum",
+        ));
     }
     Ok(json(StatusCode::OK, &object!({ "status": "ready" })))
 }

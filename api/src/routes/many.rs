@@ -85,8 +85,7 @@ async fn run(door: &Door, operations: Vec<Operation>) -> Answer {
     for (number, part) in parts.into_iter().enumerate() {
         let (commands, kinds): (Vec<_>, Vec<_>) = part.into_iter().unzip();
         if failed.is_none() && results.text.len() > MAX_ANSWER_BYTES {
-            let detail =
-                "the answer became too long before this operation, which was not done: send fewer at once";
+            let detail = "the response became too large before this operation, which was not done: send fewer operations at once";
             failed = Some(Failed::new(ProblemKind::TooLarge, detail));
         }
         if let Some(failed) = &failed {
@@ -113,7 +112,7 @@ async fn run(door: &Door, operations: Vec<Operation>) -> Answer {
                     return Err(unanswered);
                 }
                 kinds.into_iter().for_each(|kind| results.put(&kind.failed(&unanswered)));
-                let detail = "an operation before this one has no outcome: this one was certainly not done";
+                let detail = "an earlier operation has no outcome, so this one was certainly not done";
                 failed = Some(Failed::new(ProblemKind::Unavailable, detail));
             }
         }

@@ -26,7 +26,7 @@ pub(crate) async fn get(door: &Door, request: Request) -> Answer {
         Some(id) => Some(revision(id, "Last-Event-ID")?),
     };
     if *door.options.draining.borrow() {
-        return Err(Failed::new(ProblemKind::Unavailable, "this node is about to stop"));
+        return Err(Failed::new(ProblemKind::Unavailable, "this node is stopping"));
     }
     // Without it this node could not tell a revision beyond the cluster's from one that it has not applied yet.
     door.handle.linearize().await?;
@@ -43,5 +43,5 @@ fn revision(text: &str, field: &str) -> Result<Revision, FieldError> {
     let number = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
     number
         .map(Revision)
-        .ok_or_else(|| FieldError::new(field, "must be a revision: a number, as in the `id` of an event"))
+        .ok_or_else(|| FieldError::new(field, "must be a revision, as in the `id` of an event"))
 }

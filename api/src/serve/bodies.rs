@@ -20,7 +20,7 @@ const MAX_KEPT: usize = 1 << 20;
 
 /// The error of a request body that was dropped because the budget was exceeded and it was the oldest.
 #[derive(Debug, thiserror::Error)]
-#[error("too many unfinished request bodies, and this was the oldest")]
+#[error("there are too many unfinished request bodies, and this one is the oldest")]
 pub(crate) struct Shed;
 
 /// A request body as it arrives.

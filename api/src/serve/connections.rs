@@ -261,7 +261,7 @@ impl Admitted {
     /// Counts and logs that the node closed the connection.
     pub(super) fn log_close(&self, reason: CloseReason) {
         connections_closed_total(reason).increment(1);
-        tracing::debug!(from = %self.0.from, ?reason, "an HTTP connection was closed");
+        tracing::debug!(from = %self.0.from, ?reason, "closed an HTTP connection");
     }
 }
 

@@ -102,7 +102,7 @@ impl Watchers {
         let progress = self.handle.progress();
         let mut state = self.state();
         if state.fanout.count() >= MOST {
-            let detail = "this node has its maximum of 4,096 watches: use another node";
+            let detail = "this node has the maximum of 4,096 watches: use another node";
             return Err(Failed::new(ProblemKind::Overloaded, detail));
         }
         let number = self.handle.history(|history| {
