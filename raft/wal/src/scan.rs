@@ -33,36 +33,26 @@ pub(crate) fn scan(
     mut visit: impl FnMut(usize, Frame<'_>) -> Result<(), Damage>,
 ) -> Result<(Extent, u64), Damage> {
     let walk = Walk { sectors, seed: header.seed() };
-    let mut flush = above;
+    let (mut flush, mut last_flush, mut end) = (above, 1, 1);
     let mut stream = Vec::new();
-    let (mut last_flush, mut end) = (1, 1);
-    loop {
-        let (start, place) = match walk.flush_at(end, flush)? {
-            Next::Whole(place) => (end, place),
-            Next::Torn { torn, remains } => {
-                return Ok((
-                    Extent { last_flush, end, torn, remains },
-                    flush.max(torn.map_or(0, |t| t.flush)),
-                ));
-            }
-        };
-        let count = place.count as usize;
-        walk.gather(start, count, &mut stream);
+    let torn = loop {
+        let Some(place) = walk.flush_at(end, flush)? else { break None };
+        flush = place.flush;
+        if !walk.is_whole(end, place)? {
+            break Some(place);
+        }
+        last_flush = end;
+        end += place.count as usize;
+        walk.gather(last_flush, end, &mut stream);
         let mut rest = stream.as_slice();
         while !rest.is_empty() {
             match frame::split(&mut rest) {
-                Some(frame) => visit(start, frame)?,
-                None => return damage(start, "the last record of this flush is cut short".to_owned()),
+                Some(frame) => visit(last_flush, frame)?,
+                None => return damage(last_flush, "the last record of this flush is cut short".to_owned()),
             }
         }
-        flush = place.flush;
-        (last_flush, end) = (start, start + count);
-    }
-}
-
-enum Next {
-    Whole(Place),
-    Torn { torn: Option<Place>, remains: usize },
+    };
+    Ok((Extent { last_flush, end, torn, remains: walk.remains(end) }, flush))
 }
 
 struct Walk<'a> {
@@ -71,45 +61,43 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The flush that starts at `start`, whose number must be above `above`.
-    fn flush_at(&self, start: usize, above: u64) -> Result<Next, Damage> {
-        let Some((found_at, place)) = self.first_whole(start)? else {
-            return Ok(Next::Torn { torn: None, remains: self.remains(start) });
-        };
-        if place.flush <= above {
-            let text = format!("flush {} stands here, expected one above {above}", place.flush);
-            return damage(found_at, text);
+    /// The flush that starts at `start`, whose number must be above `above`, by its first written sector.
+    fn flush_at(&self, start: usize, above: u64) -> Result<Option<Place>, Damage> {
+        let Some((found_at, place)) = self.first_whole(start)? else { return Ok(None) };
+        let Place { flush, index, .. } = place;
+        if flush <= above {
+            return damage(found_at, format!("flush {flush} stands here, expected one above {above}"));
         }
-        if place.index as usize != found_at - start {
+        if index as usize != found_at - start {
+            let (next, byte) = (above + 1, start * SECTOR);
             let text = format!(
-                "part {} of flush {} stands here, expected flush {} or later to start at byte {}",
-                place.index,
-                place.flush,
-                above + 1,
-                start * SECTOR
+                "part {index} of flush {flush} stands here, expected flush {next} or later to start at byte {byte}"
             );
             return damage(found_at, text);
         }
-        let end = start + place.count as usize;
-        // All sectors before the first whole one are unwritten.
-        let mut is_whole = place.index == 0;
-        for index in place.index + 1..place.count {
-            is_whole &= self.belongs(start, Place { index, ..place })?;
+        Ok(Some(place))
+    }
+
+    /// Whether the flush at `start` has all its sectors, of which `first` is the first that was written. If not, nothing may
+    /// follow it.
+    fn is_whole(&self, start: usize, first: Place) -> Result<bool, Damage> {
+        // All sectors before that are unwritten.
+        let mut is_whole = first.index == 0;
+        for index in first.index + 1..first.count {
+            is_whole &= self.belongs(start, Place { index, ..first })?;
         }
         if is_whole {
-            return Ok(Next::Whole(place));
+            return Ok(true);
         }
-        match self.first_whole(end)? {
-            None => Ok(Next::Torn { torn: Some(place), remains: self.remains(start) }),
-            Some((later_at, later)) => damage(
-                start,
-                format!(
-                    "flush {} is incomplete, but flush {} follows at byte {}",
-                    place.flush,
-                    later.flush,
-                    later_at * SECTOR
-                ),
-            ),
+        match self.first_whole(start + first.count as usize)? {
+            None => Ok(false),
+            Some((at, later)) => {
+                let (flush, later, byte) = (first.flush, later.flush, at * SECTOR);
+                damage(
+                    start,
+                    format!("flush {flush} is incomplete, but flush {later} follows at byte {byte}"),
+                )
+            }
         }
     }
 
@@ -157,9 +145,9 @@ impl Walk<'_> {
     }
 
     /// Joins the bodies of a whole flush.
-    fn gather(&self, start: usize, count: usize, stream: &mut Vec<u8>) {
+    fn gather(&self, start: usize, end: usize, stream: &mut Vec<u8>) {
         stream.clear();
-        for sector in &self.sectors[start..start + count] {
+        for sector in &self.sectors[start..end] {
             let used = usize::from(crate::sector::u16_at(sector, 20));
             stream.extend_from_slice(&sector[HEAD..HEAD + used]);
         }

@@ -1,8 +1,8 @@
-//! Disks to be cruel to: an ext4 file system in an image file in memory. Needs root.
+//! Disks to break: an ext4 file system in an image file in memory. Needs root.
 //!
-//! A loop device hands everything on to its file at once. With a single one, the image would hold what was written past
-//! the page cache though it was never synced. So there are two, one upon the other: the page cache of the lower one is
-//! the write cache of the disk, and the image holds what was flushed.
+//! A loop device writes everything to its file at once. With a single one, the image would hold direct writes that were
+//! never synced. So there are two, one on the other: the page cache of the lower one is the disk's write cache, and the
+//! image holds what was flushed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ impl Mount {
         let lower = run(Command::new("losetup").args(["--find", "--show"]).arg(image))?;
         // Nothing but a sync is to flush the write cache: no commit of the journal that only time demands.
         let mounted = run(Command::new("mount").args(["-o", "loop,commit=3600", lower.trim()]).arg(at));
-        // It stays until the upper one lets go of it, which in turn goes with the mount.
+        // It stays until the upper one closes it, at the unmount.
         run(Command::new("losetup").args(["--detach", lower.trim()]))?;
         mounted.map(|_| Self { at: at.to_owned() })
     }

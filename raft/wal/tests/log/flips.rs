@@ -7,7 +7,7 @@ use ringfence_wal::{OpenError, Wal};
 
 use crate::support::{contents, copy, segments, small, twenty};
 
-/// Other logs tested so cut acknowledged records off without a word; this one must never.
+/// Other logs that were tested this way silently cut off acknowledged records; this one must not.
 #[test]
 fn no_flipped_bit_loses_an_acknowledged_record_silently() {
     let (dir, ends) = twenty();

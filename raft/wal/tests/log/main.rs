@@ -1,4 +1,4 @@
-//! What the log promises, claim by claim.
+//! The promises of the log, one by one.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "these are tests")]
 
 mod crash_points;

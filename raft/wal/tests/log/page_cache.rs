@@ -1,4 +1,4 @@
-//! What stands in the page cache only: it can be read, and yet it is not on the disk.
+//! Data in the page cache only: it can be read, and is not on the disk.
 
 use std::fs::{self, File};
 use std::io;

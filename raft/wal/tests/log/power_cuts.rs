@@ -1,7 +1,7 @@
-//! Power cuts: the disk as it is at one moment, without what only the page cache knows.
+//! Power cuts on a real file system: the disk at one moment, without what is only in the page cache.
 //!
-//! The log stands on an ext4 file system in an image file. The writer is stopped, the image copied, and the
-//! copy mounted: what the writer wrote and did not sync is not in it.
+//! The log is on an ext4 file system in an image file. The writer is stopped, the image copied, and the copy
+//! mounted: what the writer wrote and did not sync is not in it.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::disk::{Mount, file_system, run};
 use crate::writer::{Writer, check};
 
-/// Stops the writer at once, and copies the disk as it is then. Gives the copy and what was acknowledged.
+/// Stops the writer, and copies the disk as it is then. Returns what was acknowledged.
 fn cut_power(writer: Writer, image: &Path, copy: &Path) -> u64 {
     let pid = writer.child.id();
     run(Command::new("kill").args(["-STOP", &pid.to_string()])).unwrap();
@@ -24,7 +24,7 @@ fn cut_power(writer: Writer, image: &Path, copy: &Path) -> u64 {
     writer.kill()
 }
 
-/// Whether every thread stands still: none is within a system call that still writes to the disk.
+/// Whether every thread is stopped: none is in a system call that still writes to the disk.
 fn is_stopped(pid: u32) -> bool {
     fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| {
         let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
@@ -50,7 +50,7 @@ fn a_power_cut_leaves_all_that_was_acknowledged() {
     assert!(last > 300, "only {last} records were written: nothing was tried");
 }
 
-/// What a killed process left may stand in the page cache only; whoever opened the log built on it.
+/// What a killed process left may be in the page cache only; the next opening relies on it.
 #[test]
 fn what_a_killed_process_left_and_the_next_opening_read_outlives_a_power_cut() {
     let Some((dir, image, mount)) = file_system(48 << 20) else { return };

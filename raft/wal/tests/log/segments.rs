@@ -267,8 +267,8 @@ fn a_segment_without_a_record_is_not_followed_by_one_of_the_same_name() {
 
 const LACKING: &str = "LOG_LACKS_DESCRIPTORS";
 
-/// A process without a descriptor to spare once lost its log, and so its node, when a segment was full. In a process of its
-/// own, for it is all of it that lacks them.
+/// A process without a spare descriptor once lost its log, and so its node, when a segment was full. In a process of its
+/// own, because the limit holds for a whole process.
 #[test]
 fn a_log_goes_on_without_descriptors_and_in_a_new_segment_when_there_are_some() {
     let test = "segments::lacks_descriptors_for_a_while";

@@ -1,4 +1,4 @@
-//! What the tests of the log share.
+//! Shared by the tests of the log.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
-//! A process that appends, and says what was acknowledged: for tests that kill it.
+//! A process that appends, and prints what was acknowledged: for tests that kill it.
 //!
-//! It is this test binary once more, told by its environment to run one test only, which otherwise does
-//! nothing.
+//! It is this test binary again; an environment variable makes it run one test, which otherwise does nothing.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
