@@ -1,15 +1,15 @@
-//! A disk that hangs: no error comes from it, and nothing gets onto it.
+//! A hung disk: it returns no error, and writes nothing.
 //!
-//! The others commit without the disk of one node, the leader's included, and each entry that they commit waits in the
-//! leader's memory. So a leader whose flush takes longer than an election hands over to another: again and again, until
-//! another leads. It hands over only if the cluster goes on without its disk. Where a majority of the disks hangs, no entry is
-//! committed, little piles up, and an election, which needs a majority of the disks as well, would not help.
+//! The other nodes commit without one node's disk, even the leader's, and each entry they commit waits in the leader's
+//! memory. So a leader whose flush takes longer than an election hands over the leadership, and retries until another node
+//! leads. It does so only if the cluster commits without its disk. If a majority of the disks hangs, no entry is committed,
+//! little piles up, and an election, which needs a majority of the disks as well, would not help.
 //!
-//! From the hand-over on this node leads no more in that term: what it is asked goes to the node that it handed over to. It
-//! cannot wait until Raft knows of a new leader, since Raft here stands still as soon as it has to write down the new
-//! leader's term, and until that is on disk. While the disk hangs the node does not campaign, leader or not.
+//! From the hand-over on this node does not lead in that term: it forwards requests to the new leader. It cannot wait
+//! until Raft knows of that, because Raft here blocks from when it has to write the new term until that is on disk. While
+//! the disk hangs the node does not campaign, leader or not.
 //!
-//! What it is sent is bounded meanwhile by [`LogStore::is_full`](crate::storage::log_store::LogStore::is_full).
+//! Meanwhile [`LogStore::is_full`](crate::storage::log_store::LogStore::is_full) bounds what it takes in.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +23,12 @@ use crate::replica::Replica;
 
 /// A flush that takes longer than any election does.
 const HANGS: Duration = Duration::from_millis(ELECTION_MS.end);
-/// How often it is looked for one.
+/// How often flushes are checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long one hand-over may take before the next is tried.
+/// How long one hand-over may take before the next attempt.
 const HAND_OVER: Duration = Duration::from_millis(2 * ELECTION_MS.end);
 
-/// Watches over the flushes of this node; returns when Raft has ended.
+/// Watches the flushes of this node; returns when Raft has stopped.
 pub(crate) async fn watch(shared: Arc<Replica>) {
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -51,9 +51,9 @@ pub(crate) async fn watch(shared: Arc<Replica>) {
 }
 
 impl Replica {
-    /// Hands over if this node leads and the others commit without its disk. `None` when Raft has ended.
+    /// Hands over if this node leads and the others commit without its disk. `None` when Raft has stopped.
     async fn hand_over_for_disk(&self) -> Option<()> {
-        // Raft may stand still, and what it told last be long outdated.
+        // Raft may be blocked, and its metrics long outdated.
         self.raft.with_raft_state(|_| ()).await.ok()?;
         let led = {
             let metrics = self.raft.metrics();
@@ -91,7 +91,7 @@ mod tests {
     use crate::propose::proposer::Failure;
     use crate::{Handle, Node, Settings};
 
-    /// Far more than anything here takes that goes well.
+    /// Far more than any success here takes.
     const SOON: Duration = Duration::from_secs(60);
 
     async fn start(size: NodeId, dir: &TempDir) -> BTreeMap<NodeId, Node> {
@@ -163,7 +163,7 @@ mod tests {
         handle.view(|table| table.lease(LeaseId::from_u128(lease).unwrap(), None).is_ok())
     }
 
-    /// Its disk once let a leader's memory grow without bound, for the others committed without it.
+    /// A hung disk once let a leader's memory grow without bound, because the others committed without it.
     #[tokio::test]
     async fn a_leader_whose_disk_hangs_hands_over_and_comes_back_when_it_goes_on() {
         let dir = TempDir::new().unwrap();

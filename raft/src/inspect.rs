@@ -1,8 +1,7 @@
-//! Looking at the data of a stopped node, without changing it.
+//! Inspection of a stopped node's data, without changing it.
 //!
-//! Two nodes of a cluster that have applied the same entries are in the same state, and this says so: the checksum of
-//! [`StateView`] is equal if and only if the tables are. What came to pass on the way is told by [`EventsView`], which
-//! goes back as far as the log does.
+//! Two nodes of a cluster that have applied the same entries are in the same state: the checksums of their [`StateView`]s
+//! are equal if and only if the tables are. [`EventsView`] lists the changes that led there, as far back as the log goes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,16 +25,16 @@ mod events;
 
 pub use events::{ChangeName, ChangedKey, EventView, EventsView};
 
-/// The data directory of a node that does not run; it cannot start while this is held.
+/// The data directory of a stopped node, which cannot start while this exists.
 pub struct StoppedNode {
     dir: DataDir,
     identity: Identity,
 }
 
-/// Why the data of a node cannot be shown.
+/// Why a node's data cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
-    /// The directory cannot be taken.
+    /// The directory cannot be opened.
     #[error(transparent)]
     Dir(#[from] DirError),
     /// The log cannot be read.
@@ -52,27 +51,27 @@ pub enum InspectError {
     /// The snapshot cannot be read.
     #[error("the snapshot: {0}")]
     Snapshot(String),
-    /// The state at this entry cannot be told from what is there.
-    #[error("the state at entry {asked} cannot be told: what is there goes from entry {first} to {last}")]
+    /// The data does not reach to this entry.
+    #[error("the state at entry {asked} cannot be told: the data here covers entries {first} to {last}")]
     OutOfRange {
         /// The entry that was asked for.
         asked: u64,
-        /// The first whose state can be told.
+        /// The first whose state is known.
         first: u64,
         /// The last.
         last: u64,
     },
-    /// Nothing was ever committed, as far as this node knows.
+    /// As far as this node knows, nothing was ever committed.
     #[error("this node knows of no committed entry")]
     NothingCommitted,
 }
 
-/// Whose data it is.
+/// The owner of the data.
 #[derive(Clone, Debug, Serialize)]
 pub struct Owner {
     /// The node's id.
     pub node_id: NodeId,
-    /// Drawn when the directory was made.
+    /// Drawn when the directory was created.
     pub incarnation: Uuid,
     /// `None`: it belongs to no cluster yet.
     pub cluster_id: Option<Uuid>,
@@ -81,7 +80,7 @@ pub struct Owner {
 /// Term and index of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Position {
-    /// The term of the leader that made it.
+    /// The term of the leader that created it.
     pub term: u64,
     /// Its place in the log, from 0.
     pub index: u64,
@@ -92,7 +91,7 @@ pub struct Position {
 pub struct VoteView {
     /// The term.
     pub term: u64,
-    /// For whom.
+    /// The candidate.
     pub voted_for: NodeId,
     /// Whether that node won, as far as this one knows.
     pub committed: bool,
@@ -101,14 +100,14 @@ pub struct VoteView {
 /// A log.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogView {
-    /// Whose it is.
+    /// The owner.
     #[serde(flatten)]
     pub owner: Owner,
     /// `None`: it never voted.
     pub vote: Option<VoteView>,
     /// The entries up to here are in a snapshot only.
     pub purged: Option<Position>,
-    /// The entries up to here are certainly committed. Later ones may be: this is written down with the next entry.
+    /// The entries up to here are certainly committed. Later ones may be: this is recorded with the next entry.
     pub committed: Option<Position>,
     /// The entries, oldest first.
     pub entries: Vec<EntryView>,
@@ -117,23 +116,23 @@ pub struct LogView {
 /// An entry of a log.
 #[derive(Clone, Debug, Serialize)]
 pub struct EntryView {
-    /// Where it stands.
+    /// Its place.
     #[serde(flatten)]
     pub position: Position,
-    /// What it says.
+    /// Its contents.
     #[serde(flatten)]
     pub says: Says,
 }
 
-/// What an entry says.
+/// The contents of an entry.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Says {
-    /// A leader has begun.
+    /// A new leader's first entry.
     Blank,
-    /// Who belongs to the cluster.
+    /// The members of the cluster.
     Membership {
-        /// The ids of those who vote; two sets while it changes.
+        /// The ids of the voters; two sets during a change.
         voters: Vec<Vec<NodeId>>,
         /// All members.
         members: BTreeMap<NodeId, Member>,
@@ -150,10 +149,10 @@ pub enum Says {
 /// The state after an entry.
 #[derive(Clone, Debug, Serialize)]
 pub struct StateView {
-    /// Whose it is.
+    /// The owner.
     #[serde(flatten)]
     pub owner: Owner,
-    /// The entry after which the state is this.
+    /// The entry after which this is the state.
     #[serde(flatten)]
     pub position: Position,
     /// Milliseconds of the cluster's clock.
@@ -166,7 +165,7 @@ pub struct StateView {
     pub waiters: usize,
     /// Ended leases that are still remembered.
     pub remembered: usize,
-    /// BLAKE3 of the table's snapshot, in hexadecimal: equal where the tables are.
+    /// BLAKE3 of the table's snapshot, in hexadecimal: equal if the tables are.
     pub blake3: String,
 }
 
@@ -185,14 +184,14 @@ pub struct SnapshotView {
 /// All snapshots of a node.
 #[derive(Clone, Debug, Serialize)]
 pub struct SnapshotsView {
-    /// Those that can be read, the newest first.
+    /// The readable ones, the newest first.
     pub snapshots: Vec<SnapshotView>,
-    /// What is wrong with the others.
+    /// Why the others are not readable.
     pub unusable: Vec<String>,
 }
 
 impl StoppedNode {
-    /// Takes the data directory `data` of a node that does not run.
+    /// Opens the data directory of a stopped node.
     pub fn open(data: &Path) -> Result<Self, InspectError> {
         let (dir, identity) = DataDir::open_existing(data)?;
         Ok(Self { dir, identity })
@@ -231,8 +230,8 @@ impl StoppedNode {
         Ok(view)
     }
 
-    /// Its state after entry `index`, committed or not; `None`: after the last entry that it knows to be committed.
-    /// Made from the snapshot and the log, as a start of the node would.
+    /// Its state after entry `index`, committed or not; `None`: after the last entry it knows to be committed. Restored from
+    /// snapshot and log, as at a start of the node.
     pub fn state(&self, index: Option<u64>) -> Result<StateView, InspectError> {
         let replay = self.replay(index)?;
         let base = self.base(replay.generations.iter().copied(), &replay)?;
@@ -240,7 +239,7 @@ impl StoppedNode {
         Ok(self.state_of(&table, position))
     }
 
-    /// All that it takes to tell what was up to entry `index`, or to the last that is known to be committed.
+    /// Everything needed to replay up to entry `index`, or to the last that is known to be committed.
     fn replay(&self, index: Option<u64>) -> Result<Replay, InspectError> {
         let contents = self.contents()?;
         let generations = self.generations()?;
@@ -321,7 +320,7 @@ impl StoppedNode {
 /// What a node has on disk, to be replayed up to an entry.
 struct Replay {
     asked: u64,
-    /// The entry after which the log begins; `None`: it has all.
+    /// The entry after which the log begins; `None`: it is complete.
     begins: Option<u64>,
     /// The snapshots, the newest first.
     generations: Vec<u64>,
@@ -329,7 +328,7 @@ struct Replay {
 }
 
 impl Replay {
-    /// Goes on from `base`, and tells `each` of the changes of each entry: where it stands, and the table after it.
+    /// Continues from `base`, and calls `each` with the changes of each entry: its position, and the table after it.
     fn run(
         self,
         base: Option<(Position, LeaseTable)>,

@@ -1,5 +1,6 @@
-//! What a node keeps on disk: its identity, the log, snapshots, and the records that they are made of.
+//! What a node keeps on disk: identity, log and snapshots, and the records they consist of.
 
+pub(crate) mod aside;
 pub(crate) mod compaction;
 pub(crate) mod identity;
 pub(crate) mod log_contents;

@@ -1,4 +1,4 @@
-//! openraft's own tests of a log and a state machine, on ours.
+//! openraft's own test suite for a log and a state machine, on ours.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use crate::consensus::{Consensus, EncodedBatch, LogId, Member, NodeId, SnapshotM
 use crate::propose::batch::Batch;
 use crate::storage::log_store::LogStore;
 use crate::storage::snapshots::generation::{Generation, Snapshot};
-use crate::storage::snapshots::{Generations, aside, with_descriptors};
+use crate::storage::snapshots::{Generations, with_descriptors};
 
 /// openraft over this state machine.
 pub(crate) type Raft = openraft::Raft<Consensus, StateMachine>;
@@ -25,7 +25,7 @@ pub(crate) struct StateMachine {
     applied: Applied,
     log: LogStore,
     generations: Arc<Generations>,
-    /// How long snapshots take to be written.
+    /// Durations of writing snapshots.
     snapshot_seconds: Histogram,
 }
 
@@ -35,8 +35,8 @@ impl StateMachine {
         Self { applied, log, generations, snapshot_seconds }
     }
 
-    /// The entry's outcome; `is_own`: this node proposed it. An entry that cannot be read stops the node: skipping it would
-    /// let replicas diverge.
+    /// Applies an entry and returns its outcomes; `is_own`: this node proposed it. An entry that cannot be decoded stops the
+    /// node: skipping it would let replicas diverge.
     fn apply_entry(
         &self,
         payload: EntryPayload<EncodedBatch, NodeId, Member>,
@@ -97,8 +97,7 @@ impl RaftStateMachine<Consensus> for StateMachine {
         }
     }
 
-    /// What the old log still held is void once the snapshot stands: so a truncation that was queued before has to be on
-    /// disk first.
+    /// The snapshot makes the rest of the old log void, so a truncation that was queued before must be on disk first.
     async fn install_snapshot(
         &mut self,
         meta: &SnapshotMeta,
@@ -111,11 +110,8 @@ impl RaftStateMachine<Consensus> for StateMachine {
         let index = meta.last_log_id.map(|id| id.index());
         tracing::info!(index, live_leases = table.live(), took = ?started.elapsed(), "snapshot installed");
         let replaced = self.applied.replace(table, meta);
-        // Taking a million leases apart takes a while.
-        tokio::spawn(aside(move || {
-            drop(replaced);
-            Ok(())
-        }));
+        // Freeing a million leases takes a while.
+        self.generations.discard(replaced);
         Ok(())
     }
 
@@ -137,7 +133,7 @@ pub(crate) struct Builder {
     generations: Arc<Generations>,
     log: LogStore,
     applied: Applied,
-    /// Taken out when it is written.
+    /// `None` once it is written.
     view: Option<(SnapshotMeta, FrozenTable)>,
     seconds: Histogram,
 }
@@ -149,8 +145,8 @@ impl Builder {
         (meta, table): (SnapshotMeta, FrozenTable),
     ) -> io::Result<Arc<Generation>> {
         let made = Arc::new(generations.write(meta, table).await?);
-        // openraft applies entries that are committed elsewhere and not on this disk yet. If the power failed now, the
-        // log would end before the snapshot, or in entries that were truncated since: openraft refuses both.
+        // openraft applies entries that are committed elsewhere and not on this disk yet. After a power cut now, the log
+        // would end before the snapshot, or in entries that were truncated since: openraft refuses both.
         log.barrier().await?;
         generations.publish(Arc::clone(&made), true).await?;
         Ok(made)
@@ -162,7 +158,7 @@ impl RaftSnapshotBuilder<Consensus> for Builder {
 
     async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
         let started = Instant::now();
-        // Done again it is done with what the state is then: the old view would keep a copy of all that changes.
+        // A retry takes the state at that time: the old view would keep a copy of all that changes.
         let made = with_descriptors(|| {
             let view = self.view.take().unwrap_or_else(|| view(&self.applied));
             Self::build(&self.generations, &self.log, view)
@@ -195,7 +191,7 @@ mod tests {
     use crate::consensus::{Entry, Membership, Vote, log_id};
     use crate::storage::identity::DataDir;
 
-    /// Enough for a snapshot that does not wait for the log.
+    /// Long enough for a snapshot that does not wait for the log.
     const LONG: Duration = Duration::from_secs(1);
 
     fn blank(term: u64, index: u64) -> Entry {
@@ -223,7 +219,7 @@ mod tests {
         std::fs::create_dir_all(to).unwrap();
         for entry in std::fs::read_dir(from).unwrap() {
             let entry = entry.unwrap();
-            // What is not whole yet may vanish meanwhile.
+            // Unfinished snapshots may vanish meanwhile.
             if entry.file_name().to_string_lossy().starts_with("new-") {
                 continue;
             }
@@ -235,13 +231,13 @@ mod tests {
         }
     }
 
-    /// A follower replaces entries by those of a new leader and applies them while its log hangs. A snapshot of them once
-    /// stood on disk before they did, and a power cut left a node that openraft refused to start.
+    /// A follower replaces entries by those of a new leader and applies them while its log hangs. Once, a snapshot of them
+    /// was on disk before they were, and a power cut left a node that openraft refused to start.
     #[tokio::test]
     async fn no_snapshot_counts_before_the_log_that_it_covers_is_on_disk() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");
-        // The flusher stands still once after it has taken this out.
+        // The flusher hangs once, after taking this.
         let hang = Arc::new(Mutex::new(None::<(oneshot::Sender<()>, mpsc::Receiver<()>)>));
         let taken = Arc::clone(&hang);
         let on_flush = move |_, _| {
@@ -290,7 +286,7 @@ mod tests {
         };
         assert_eq!(built.meta.last_log_id, Some(log_id(3, 20)));
 
-        // What the power cut left, and what was there in the end.
+        // What the power cut left, and what was there at the end.
         drop((log, machine, building, built));
         for path in [&image, &path] {
             let (mut log, _held, mut machine) = open(path, Options::default()).await;
@@ -301,7 +297,7 @@ mod tests {
 
     const LACKING: &str = "SNAPSHOTS_LACK_DESCRIPTORS";
 
-    /// In a process of its own, for it is all of it that lacks them.
+    /// In a process of its own, because the limit holds for a whole process.
     #[test]
     fn a_snapshot_that_lacks_descriptors_is_taken_and_installed_when_there_are_some() {
         let test = "applied::state_machine::tests::lacks_descriptors_for_a_while";
@@ -336,7 +332,7 @@ mod tests {
         assert_eq!(generations.newest().unwrap().index(), Some(19));
     }
 
-    /// There are no descriptors for `work` until it has waited for some.
+    /// Runs `work` without descriptors until it has waited for some.
     async fn lacking<T>(work: impl Future<Output = T>) -> T {
         let mut work = Box::pin(work);
         let all = getrlimit(Resource::Nofile);

@@ -1,4 +1,4 @@
-//! All changes of the table that a log tells of: the log is replayed, by the rules that every node applies it by.
+//! All changes of the table in a log: replays it by the rules of every node.
 
 use ringfence_lease::{Change, Event};
 use ringfence_wire::{EndReason, Holder, Key, LeaseId, Mode, Revision, Token};
@@ -9,15 +9,15 @@ use super::{InspectError, Owner, Position, StoppedNode};
 /// The changes of the table up to an entry.
 #[derive(Clone, Debug, Serialize)]
 pub struct EventsView {
-    /// Whose log it is.
+    /// The owner.
     #[serde(flatten)]
     pub owner: Owner,
-    /// The entry up to which they are told.
+    /// The entry up to which they are listed.
     #[serde(flatten)]
     pub position: Position,
-    /// The revision that they begin after: earlier changes are no longer in the log.
+    /// The revision after which they begin: earlier changes are no longer in the log.
     pub after_revision: Revision,
-    /// In the order they were made.
+    /// In order.
     pub events: Vec<EventView>,
 }
 
@@ -35,11 +35,11 @@ pub struct EventView {
     pub lease_id: LeaseId,
     /// What happened to it.
     pub change: ChangeName,
-    /// Why, where it ended or left; `None` where its wait ran out.
+    /// Why it ended or left; `None` if its wait timed out.
     pub reason: Option<EndReason>,
-    /// Its token; `None` for a lease that waits or never was granted.
+    /// Its token; `None` for a lease that waits or was never granted.
     pub token: Option<Token>,
-    /// Its keys, in the order they were asked for.
+    /// Its keys, in the order of the request.
     pub keys: Vec<ChangedKey>,
     /// The public label.
     pub holder: Option<Holder>,
@@ -64,22 +64,22 @@ pub enum ChangeName {
 pub struct ChangedKey {
     /// The key.
     pub key: Key,
-    /// How it is claimed.
+    /// Its mode.
     pub mode: Mode,
     /// Its fence after this change.
     pub fence: Token,
 }
 
 impl StoppedNode {
-    /// All changes that it can tell of up to entry `index`, committed or not; `None`: up to the last entry that it knows
-    /// to be committed. They begin after the oldest usable snapshot that the log goes on from, or with the log.
+    /// All known changes up to entry `index`, committed or not; `None`: up to the last entry it knows to be committed. They
+    /// begin after the oldest usable snapshot that the log continues from, or with the log.
     pub fn events(&self, index: Option<u64>) -> Result<EventsView, InspectError> {
         let replay = self.replay(index)?;
         let log_reaches = replay.entries.last().is_some_and(|last| last.log_id.index() >= replay.asked);
         let oldest = replay.generations.iter().copied().rev();
         let base = match replay.begins {
             None if log_reaches => None,
-            // What a snapshot of a later entry holds, the log tells nothing of.
+            // The log does not have the changes up to a snapshot of a later entry.
             _ => self.base(oldest.filter(|index| log_reaches || *index == replay.asked), &replay)?,
         };
         let after_revision = base.as_ref().map_or(Revision(0), |(_, table)| table.revision());

@@ -8,14 +8,14 @@
 //!   END                                  ──▶   synced, read back, given to Raft, which installs it
 //!                                        ◀──   INSTALLED   its vote
 //! ```
-//! Neither side ever holds more than a few chunks in memory. A connection that breaks leaves nothing behind.
+//! The next chunk is read while one is sent. Neither side holds more than a few chunks in memory. A connection that breaks
+//! leaves nothing behind.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::directory::{Directory, Target};
@@ -25,13 +25,11 @@ use super::message::{SNAPSHOT_BEGIN, SNAPSHOT_CHUNK, SNAPSHOT_END, SNAPSHOT_INST
 use crate::applied::state_machine::Raft;
 use crate::consensus::{NodeId, SnapshotMeta, Vote};
 use crate::storage::record::{RecordError, put_meta, put_vote, read_meta, read_vote};
-use crate::storage::snapshots::generation::{Generation, Reader, Snapshot, Writer};
-use crate::storage::snapshots::{Generations, aside};
+use crate::storage::snapshots::Generations;
+use crate::storage::snapshots::generation::{Reader, Snapshot};
 
 /// The size of a chunk in bytes.
 pub(super) const CHUNK: usize = 1 << 20;
-/// How many chunks are read ahead, and received ahead.
-const AHEAD: usize = 2;
 /// How often the progress of a transfer is logged.
 const LOG_EVERY: Duration = Duration::from_secs(2);
 
@@ -50,17 +48,14 @@ pub(super) async fn send(
         out.put_u64_le(bytes);
         put_meta(out, &meta);
     });
-    let (chunks, mut queue) = mpsc::channel(AHEAD);
-    let reading = aside(move || read_chunks(generation.reader()?, &chunks));
-    let sending = async {
-        while let Some(chunk) = queue.recv().await {
-            link.writer.put(SNAPSHOT_CHUNK, |out| out.extend_from_slice(&chunk));
-            link.writer.flush().await?;
-            progress.add(chunk.len());
-        }
-        Ok(())
-    };
-    tokio::try_join!(reading, sending)?;
+    let mut reader = generation.open().await?;
+    let mut chunk = reader.run(next_chunk).await?;
+    while !chunk.is_empty() {
+        link.writer.put(SNAPSHOT_CHUNK, |out| out.extend_from_slice(&chunk));
+        let sent = chunk.len();
+        ((), chunk) = tokio::try_join!(biased; link.writer.flush(), reader.run(next_chunk))?;
+        progress.add(sent);
+    }
     link.writer.put(SNAPSHOT_END, |out| out.put_u64_le(bytes));
     link.writer.flush().await?;
     match link.reader.next().await? {
@@ -73,15 +68,11 @@ pub(super) async fn send(
     }
 }
 
-fn read_chunks(mut reader: Reader, chunks: &mpsc::Sender<Vec<u8>>) -> io::Result<()> {
-    loop {
-        let mut chunk = Vec::with_capacity(CHUNK);
-        reader.by_ref().take(CHUNK as u64).read_to_end(&mut chunk)?;
-        // If the connection broke, nobody receives it.
-        if chunk.is_empty() || chunks.blocking_send(chunk).is_err() {
-            return Ok(());
-        }
-    }
+/// The next chunk of a table; empty at its end.
+fn next_chunk(reader: &mut Reader) -> io::Result<Vec<u8>> {
+    let mut chunk = Vec::with_capacity(CHUNK);
+    reader.take(CHUNK as u64).read_to_end(&mut chunk)?;
+    Ok(chunk)
 }
 
 /// Receives snapshots, and has Raft install them.
@@ -113,47 +104,28 @@ async fn receive_one(
     let bytes = begin.try_get_u64_le().map_err(|_| malformed(RecordError::Short))?;
     let meta = read_meta(&mut begin).map_err(malformed)?;
     let mut progress = Progress::new("received", incoming.from, &meta, bytes);
-    let (chunks, queue) = mpsc::channel(AHEAD);
-    let (generations, covers) = (Arc::clone(generations), meta.clone());
-    let writing = aside(move || write_chunks(generations.writer()?, queue, bytes, covers));
-    let receiving = async {
-        loop {
-            // A chunk that is not taken: the writer has failed, and its error is the result.
-            match incoming.next().await? {
-                Some((SNAPSHOT_CHUNK, chunk)) => {
-                    progress.add(chunk.len());
-                    if chunks.send(Some(chunk)).await.is_err() {
-                        return Ok(());
-                    }
-                }
-                Some((SNAPSHOT_END, body)) if body[..] == bytes.to_le_bytes() => {
-                    let _ = chunks.send(None).await;
-                    return Ok(());
-                }
-                Some((kind, _)) => return Err(unexpected(kind, "the rest of a snapshot")),
-                None => return Err(closed("a snapshot broke off")),
-            }
-        }
-    };
-    let (generation, ()) = tokio::try_join!(writing, receiving)?;
-    progress.end("snapshot received");
-    Ok((vote, Snapshot { meta, snapshot: Arc::new(generation) }))
-}
-
-fn write_chunks(
-    mut writer: Writer,
-    mut queue: mpsc::Receiver<Option<Bytes>>,
-    bytes: u64,
-    meta: SnapshotMeta,
-) -> io::Result<Generation> {
+    let mut writer = generations.writer().await?;
+    let mut left = bytes;
     loop {
-        match queue.blocking_recv() {
-            Some(Some(chunk)) if writer.bytes() + chunk.len() as u64 <= bytes => writer.write_all(&chunk)?,
-            Some(None) if writer.bytes() == bytes => return writer.finish(meta),
-            Some(_) => return Err(invalid("the length of a snapshot is not the announced one")),
+        match incoming.next().await? {
+            Some((SNAPSHOT_CHUNK, chunk)) if chunk.len() as u64 <= left => {
+                let received = chunk.len();
+                writer.run(move |writer| writer.write_all(&chunk)).await?;
+                left -= received as u64;
+                progress.add(received);
+            }
+            Some((SNAPSHOT_END, body)) if left == 0 && body[..] == bytes.to_le_bytes() => break,
+            Some((SNAPSHOT_CHUNK | SNAPSHOT_END, _)) => {
+                return Err(invalid("the length of a snapshot is not the announced one"));
+            }
+            Some((kind, _)) => return Err(unexpected(kind, "the rest of a snapshot")),
             None => return Err(closed("a snapshot broke off")),
         }
     }
+    let covers = meta.clone();
+    let generation = writer.end(move |writer| writer.finish(covers)).await?;
+    progress.end("snapshot received");
+    Ok((vote, Snapshot { meta, snapshot: Arc::new(generation) }))
 }
 
 /// Logs the progress of a transfer.

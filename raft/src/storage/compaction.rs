@@ -1,8 +1,8 @@
-//! Keeping the log short: a snapshot whenever it has grown enough, and then away with what no one needs.
+//! Log compaction: takes a snapshot whenever the log has grown enough, and then truncates the log behind it.
 //!
-//! Every node does so for itself. A snapshot is taken once the log has grown by
-//! [`Settings::snapshot_after_bytes`](crate::Settings) since the last one, or by half of that one's size: so a large table is
-//! not written out for every little change. The members start out of step, for not all of them should be busy with it at once.
+//! Every node does so by itself. It takes a snapshot once the log has grown by
+//! [`Settings::snapshot_after_bytes`](crate::Settings) since the last one, or by half of that one's size, so that it does
+//! not write a large table for every small change. The members start out of step, so that not all are busy at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,30 +13,30 @@ use crate::applied::state_machine::Raft;
 use crate::storage::log_store::LogStore;
 use crate::storage::snapshots::Generations;
 
-/// How often it is looked at how long the log is.
-const LOOK: Duration = Duration::from_millis(250);
+/// How often the length of the log is checked.
+const CHECK: Duration = Duration::from_millis(250);
 
-/// About how many bytes of entries stay in memory though a snapshot covers them: for followers that are a little behind,
-/// which would have to be sent the snapshot otherwise.
+/// About how many bytes of entries stay in memory though a snapshot covers them: otherwise a follower that is a little
+/// behind would have to be sent the snapshot.
 pub(crate) fn tail_bytes(after_bytes: u64) -> u64 {
     after_bytes / 4
 }
 
-/// How the log of a node is kept short.
+/// The compaction of a node's log.
 pub(crate) struct Compaction {
     pub(crate) raft: Raft,
     pub(crate) log: LogStore,
     pub(crate) generations: Arc<Generations>,
-    /// How many bytes of log are enough for a snapshot.
+    /// How many bytes of log make a snapshot due.
     pub(crate) after_bytes: u64,
-    /// How many more have to come before the first.
+    /// How many more the first one takes.
     pub(crate) head_start_bytes: u64,
 }
 
 impl Compaction {
-    /// Runs until raft ends.
+    /// Runs until Raft stops.
     pub(crate) async fn run(mut self) {
-        let mut ticks = tokio::time::interval(LOOK);
+        let mut ticks = tokio::time::interval(CHECK);
         let mut known = self.generations.newest().and_then(|newest| newest.head().meta.last_log_id);
         loop {
             ticks.tick().await;

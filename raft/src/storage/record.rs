@@ -1,7 +1,7 @@
-//! What the log writes down: one record per entry, vote, commit position, truncation and purge, in one ordered stream.
+//! The records of the log: one for each entry, vote, commit position, truncation and purge, in one ordered stream.
 //!
-//! The layout is our own: openraft's types may change their shape, what stands on disk may not. Integers are little
-//! endian. A record of a kind that this version does not know makes the log unreadable, by design.
+//! The layout is our own: openraft's types may change, the bytes on disk may not. Integers are little endian. A record of
+//! an unknown kind makes the log unreadable, by design.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,14 +23,14 @@ const COMMITTED: u8 = 5;
 const TRUNCATED: u8 = 6;
 const PURGED: u8 = 7;
 
-/// A record of the log, read back.
+/// A decoded record of the log.
 #[derive(Debug, PartialEq)]
 pub(crate) enum LogRecord {
     Entry(Entry),
     Vote(Vote),
     /// Everything up to this entry is committed.
     Committed(LogId),
-    /// The entries after this index are void; `None`: all are.
+    /// The entries after this index are void; `None`: all entries.
     Truncated(Option<u64>),
     /// The entries up to this one are in a snapshot.
     Purged(LogId),
@@ -98,7 +98,7 @@ pub(crate) fn body_len(entry: &Entry) -> usize {
     }
 }
 
-/// Writes an entry and returns its kind.
+/// Encodes an entry, and returns its kind.
 pub(crate) fn put_entry(out: &mut BytesMut, entry: &Entry) -> u8 {
     put_log_id(out, &entry.log_id);
     match &entry.payload {
@@ -191,7 +191,7 @@ pub(crate) fn read_membership(body: &[u8]) -> Result<Membership, RecordError> {
     Membership::new(record.configs, record.nodes).map_err(|error| RecordError::Membership(error.to_string()))
 }
 
-/// Writes what a snapshot covers.
+/// Encodes what a snapshot covers.
 pub(crate) fn put_meta(out: &mut BytesMut, meta: &SnapshotMeta) {
     put_option_log_id(out, meta.last_log_id.as_ref());
     put_option_log_id(out, meta.last_membership.log_id().as_ref());
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(LogRecord::read(truncated_record(Some(5))).unwrap(), LogRecord::Truncated(Some(5)));
     }
 
-    /// What stands in old logs must stay readable: these bytes may never change under their kinds.
+    /// Old logs must stay readable: these bytes may never change under their kinds.
     #[test]
     fn the_bytes_of_a_record_are_fixed() {
         let golden: Vec<(u8, Vec<u8>)> =

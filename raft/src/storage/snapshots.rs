@@ -16,7 +16,7 @@
 //! Only damage to a snapshot itself counts against it. If the system lacks something, a start says what, and fails; a
 //! running node that lacks descriptors retries until there are some.
 //!
-//! Reading and writing happen off the runtime, which has to respond within milliseconds.
+//! Reading and writing happen off the runtime: see [`aside`](mod@crate::storage::aside).
 
 use std::io;
 use std::path::PathBuf;
@@ -24,12 +24,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ringfence_lease::{FrozenTable, LeaseTable};
-use ringfence_wal::disk::{Disk, System};
 use ringfence_wal::lacks_descriptors;
-use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::consensus::{LogId, SnapshotMeta};
+use crate::storage::aside::{Aside, aside, discard};
 use crate::storage::identity::DataDir;
 use crate::storage::snapshots::generation::{Generation, Reader, Writer};
 use crate::storage::snapshots::store::SnapshotStore;
@@ -40,8 +39,6 @@ pub(crate) mod store;
 
 /// The directory of the snapshots in a data directory.
 pub(crate) const DIR: &str = "snapshots";
-/// Threads that read or write a snapshot give way to those that grant.
-const NICE: i32 = 10;
 /// How long to wait before a retry for lack of descriptors.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -117,7 +114,8 @@ impl Generations {
     pub(crate) async fn read(self: &Arc<Self>, index: u64) -> io::Result<(Generation, LeaseTable)> {
         self.aside(move |this| {
             let (head, table) = read(&*this.store, index)?;
-            Ok((Generation::published(Arc::clone(&this.store), name_of(index), head), table))
+            let (storage, store) = (Arc::clone(&this.dir.storage), Arc::clone(&this.store));
+            Ok((Generation::published(storage, store, name_of(index), head), table))
         })
         .await
     }
@@ -140,7 +138,7 @@ impl Generations {
         table: FrozenTable,
     ) -> io::Result<Generation> {
         self.aside(move |this| {
-            let mut writer = this.writer()?;
+            let mut writer = this.writer_here()?;
             table.write_to(&mut writer)?;
             // Chunks that have changed since are copies: they are not needed for longer than this.
             drop(table);
@@ -150,8 +148,13 @@ impl Generations {
     }
 
     /// Begins a generation.
-    pub(crate) fn writer(&self) -> io::Result<Writer> {
-        Writer::create(Arc::clone(&self.store))
+    pub(crate) async fn writer(self: &Arc<Self>) -> io::Result<Aside<Writer>> {
+        let this = Arc::clone(self);
+        Aside::open(Arc::clone(&self.dir.storage), move || this.writer_here()).await
+    }
+
+    fn writer_here(&self) -> io::Result<Writer> {
+        Writer::create(Arc::clone(&self.dir), Arc::clone(&self.store))
     }
 
     /// Makes `made` the newest generation; when this returns, that is on disk. Of the others only the one before is kept,
@@ -179,12 +182,17 @@ impl Generations {
     }
 
     /// Runs `work` off the runtime. It holds the data directory.
-    pub(crate) async fn aside<T: Send + 'static>(
+    async fn aside<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let this = Arc::clone(self);
-        run_on(&*self.dir.storage, move || work(&this)).await
+        aside(&*self.dir.storage, move || work(&this)).await
+    }
+
+    /// Drops a table that is no longer needed off the runtime.
+    pub(crate) fn discard(&self, table: LeaseTable) {
+        discard(&*self.dir.storage, table);
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Generation>>> {
@@ -250,24 +258,6 @@ where
             result => return result,
         }
     }
-}
-
-/// Runs `work` on a thread of its own.
-pub(crate) async fn aside<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    run_on(&System, work).await
-}
-
-/// Runs `work` on a thread of `disk` with low priority. A panic in it is an error.
-async fn run_on<T: Send + 'static>(
-    disk: &(impl Disk + ?Sized),
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let (done, result) = oneshot::channel();
-    // The caller may have gone.
-    disk.spawn("snapshots", NICE, Box::new(move || drop(done.send(work()))))?;
-    result.await.unwrap_or_else(|_| Err(io::Error::other("reading or writing a snapshot panicked")))
 }
 
 #[cfg(test)]

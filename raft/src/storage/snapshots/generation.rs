@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::consensus::{Consensus, SnapshotMeta};
+use crate::storage::aside::Aside;
+use crate::storage::identity::DataDir;
 use crate::storage::record::{RecordError, put_meta, read_meta};
-use crate::storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, damaged};
+use crate::storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage, damaged};
 
 /// Prefix of the names of snapshots that are not published.
 pub(super) const NEW: &str = "new-";
@@ -39,6 +41,7 @@ pub(crate) struct Head {
 /// A snapshot under its name. Dropped before it is published, it is removed.
 #[derive(Debug)]
 struct Stored {
+    storage: Arc<dyn Storage>,
     store: Arc<dyn SnapshotStore>,
     name: String,
     is_published: AtomicBool,
@@ -63,16 +66,27 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
-    pub(super) fn published(store: Arc<dyn SnapshotStore>, name: String, head: Head) -> Self {
-        Self { stored: Stored { store, name, is_published: AtomicBool::new(true) }, head }
+    pub(super) fn published(
+        storage: Arc<dyn Storage>,
+        store: Arc<dyn SnapshotStore>,
+        name: String,
+        head: Head,
+    ) -> Self {
+        Self { stored: Stored { storage, store, name, is_published: AtomicBool::new(true) }, head }
     }
 
     pub(crate) fn head(&self) -> &Head {
         &self.head
     }
 
-    /// To read it with. It may be replaced meanwhile.
-    pub(crate) fn reader(&self) -> io::Result<Reader> {
+    /// Opens it, to read it in pieces. It may be replaced meanwhile.
+    pub(crate) async fn open(self: &Arc<Self>) -> io::Result<Aside<Reader>> {
+        let this = Arc::clone(self);
+        Aside::open(Arc::clone(&self.stored.storage), move || this.reader()).await
+    }
+
+    /// Opens it on this thread.
+    pub(super) fn reader(&self) -> io::Result<Reader> {
         Reader::open(&*self.stored.store, &self.stored.name)
     }
 
@@ -85,7 +99,8 @@ impl Generation {
     pub(super) fn publish(&self, store: &Arc<dyn SnapshotStore>, name: String) -> io::Result<Self> {
         store.rename(&self.stored.store.path(&self.stored.name), &name)?;
         self.stored.is_published.store(true, Ordering::Relaxed);
-        Ok(Self::published(Arc::clone(store), name, self.head.clone()))
+        let storage = Arc::clone(&self.stored.storage);
+        Ok(Self::published(storage, Arc::clone(store), name, self.head.clone()))
     }
 }
 
@@ -94,6 +109,8 @@ pub(crate) struct Writer {
     // Dropped, and so closed, before it is removed.
     snapshot: Box<dyn SnapshotWriter>,
     stored: Stored,
+    /// No other process gets the directory meanwhile.
+    _dir: Arc<DataDir>,
     chunk: Vec<u8>,
     chunks: u32,
     bytes: u64,
@@ -101,18 +118,14 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn create(store: Arc<dyn SnapshotStore>) -> io::Result<Self> {
+    pub(super) fn create(dir: Arc<DataDir>, store: Arc<dyn SnapshotStore>) -> io::Result<Self> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let name = format!("{NEW}{}-{}", std::process::id(), NUMBERS.fetch_add(1, Ordering::Relaxed));
-        let stored = Stored { store, name, is_published: AtomicBool::new(false) };
+        let storage = Arc::clone(&dir.storage);
+        let stored = Stored { storage, store, name, is_published: AtomicBool::new(false) };
         let snapshot = stored.store.create(&stored.name)?;
         let (chunk, hash) = (Vec::with_capacity(CHUNK), blake3::Hasher::new());
-        Ok(Self { snapshot, stored, chunk, chunks: 0, bytes: 0, hash })
-    }
-
-    /// How many bytes of the table went in.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        Ok(Self { snapshot, stored, _dir: dir, chunk, chunks: 0, bytes: 0, hash })
     }
 
     /// When this returns, everything is on disk, and was read back.
