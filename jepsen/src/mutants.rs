@@ -1,9 +1,8 @@
-//! Mutants: the product with a deliberate bug. Each is run until the checker that exists for its bug has found it, or the time
-//! is over.
+//! Mutants: builds of the product with one deliberate bug each. They test the checkers.
 //!
-//! A mutant is a patch, `jepsen/mutants/NAME.patch`, and a [`Hunt`] by its name. It counts as caught only by a law that was
-//! expected to be broken, for the checkers are under test here. A run of the clean tree, built in the same way, shows that
-//! they find the bugs, and nothing else.
+//! A mutant is a patch, `jepsen/mutants/NAME.patch`, and a [`Hunt`] of the same name: the workload, the faults and the laws
+//! that detect the bug. It counts as caught only if one of those laws is broken. Runs without a patch, built the same way,
+//! must be valid: so the bug was detected, not the build.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -30,64 +29,63 @@ use crate::program::workspace;
 use crate::run::{RunOptions, run};
 use crate::workload::Workload;
 
-/// How long a mutant may go unnoticed.
+/// How long the hunt for one mutant may take.
 const CAUGHT_WITHIN: Duration = Duration::from_secs(300);
-/// How long load and faults of one run go on.
+/// Duration of the load and the faults of one run.
 const TIME: Duration = Duration::from_secs(25);
 
-/// The mirror compares nothing on its own account, as long as all goes well.
+/// Without the sweep, which would repair what a bug wrote to Redis.
 const NO_SWEEP: &[&str] = &["--mirror-sweep-keys-per-s=0"];
 
-/// What all runs have in common.
+/// Options of all runs.
 #[derive(Clone, Debug)]
 pub struct MutantsOptions {
-    /// From which all schedules come.
+    /// Determines all schedules.
     pub seed: u64,
-    /// Calls in a second.
+    /// Calls per second.
     pub rate: u32,
-    /// Only the mutants with this in their names.
+    /// Only mutants whose names contain this.
     pub only: Option<String>,
-    /// Goes without what only root may do.
+    /// Does nothing that needs root.
     pub no_root: bool,
-    /// Where each run gets a folder.
+    /// Folder of the stored runs.
     pub store: PathBuf,
 }
 
-/// How a mutant is looked for.
+/// How to detect a mutant.
 struct Hunt {
     /// The name of the mutant.
     mutant: &'static str,
     workload: Workload,
     nemeses: &'static [Nemesis],
-    /// How many processes, and how many calls in a second over all of them; `None` for what suits the load, and for what
-    /// was asked for.
+    /// The number of clients, and their calls per second in total. `None`: the default of the workload, and the option.
     concurrency: Option<u32>,
     rate: Option<u32>,
     /// More arguments of `ringfence serve`.
     arguments: &'static [&'static str],
-    /// Whether answers wait for the mirror, where there is one.
+    /// Whether grants wait for the mirror, if there is one.
     before_answer: bool,
-    /// The laws of which one at least has to be found broken.
+    /// At least one of these must be broken.
     laws: Vec<&'static Checker>,
 }
 
-/// What became of it.
+/// The outcome of a hunt.
 struct Caught {
-    /// The laws that were found broken in the last run.
+    /// The laws that were broken in the last run.
     broken: Vec<String>,
-    /// What was found first, in plain words.
+    /// The first breach, in words.
     what: String,
     by_expected: bool,
     runs: u32,
     took: Duration,
 }
 
-/// Runs all mutants; tells of each on `out`. Gives the exit code: 0 where each was caught and the run without any was valid,
-/// 1 else.
+/// Builds and hunts all mutants, and reports each on `out`. Returns the exit code: 0 if each was caught and the runs without
+/// a patch were valid, else 1.
 pub async fn run_mutants(options: &MutantsOptions, out: &mut impl Write) -> anyhow::Result<u8> {
     let is_wanted = |hunt: &Hunt| options.only.as_ref().is_none_or(|only| hunt.mutant.contains(only));
     let wanted: Vec<Hunt> = hunts()?.into_iter().filter(is_wanted).collect();
-    ensure!(!wanted.is_empty(), "--only: no mutant has this in its name");
+    ensure!(!wanted.is_empty(), "--only: no mutant has a name that contains this");
     writeln!(out, "seed {}; each run is stored below {}", options.seed, options.store.display())?;
     let mut all_well = true;
     if options.only.is_none() {
@@ -123,19 +121,19 @@ pub async fn run_mutants(options: &MutantsOptions, out: &mut impl Write) -> anyh
     Ok(u8::from(!all_well))
 }
 
-/// The hunts for all mutants. It is an error if a patch has no hunt, or a hunt no patch.
+/// The hunts for all mutants. Fails if a patch has no hunt, or a hunt has no patch.
 fn hunts() -> anyhow::Result<Vec<Hunt>> {
     let hunts = table();
-    let looked_for = hunts.iter().map(Hunt::patch).collect::<Result<BTreeSet<_>, _>>()?;
+    let hunted = hunts.iter().map(Hunt::patch).collect::<Result<BTreeSet<_>, _>>()?;
     let folder = folder()?;
     let patches = fs::read_dir(&folder)
         .and_then(|files| files.map(|file| Ok(file?.path())).collect::<io::Result<BTreeSet<_>>>())
         .with_context(|| format!("cannot read {}", folder.display()))?;
-    if let Some(patch) = patches.difference(&looked_for).next() {
-        bail!("{}: no hunt in jepsen/src/mutants.rs is for this mutant", patch.display());
+    if let Some(patch) = patches.difference(&hunted).next() {
+        bail!("{} has no hunt in jepsen/src/mutants.rs", patch.display());
     }
-    if let Some(patch) = looked_for.difference(&patches).next() {
-        bail!("there is a hunt for a mutant, but no {}", patch.display());
+    if let Some(patch) = hunted.difference(&patches).next() {
+        bail!("a hunt in jepsen/src/mutants.rs has no {}", patch.display());
     }
     Ok(hunts)
 }
@@ -170,7 +168,7 @@ impl Hunt {
                             law.found.breaches.first().map(|breach| breach.what.clone()).unwrap_or_default();
                     }
                 }
-                // Some mutants do not live long.
+                // Some mutants do not even start.
                 Err(error) => what = format!("a run failed: {error:#}"),
             }
         }
@@ -178,7 +176,7 @@ impl Hunt {
     }
 
     fn run(&self, program: &Path, options: &MutantsOptions, seed: u64) -> RunOptions {
-        // It is the seed that decides whether answers wait for the mirror.
+        // An odd seed makes grants wait for the mirror.
         let seed = 2 * seed + u64::from(self.before_answer);
         RunOptions {
             program: program.to_owned(),
@@ -215,17 +213,17 @@ fn hunt(
     }
 }
 
-/// Where each mutant shows, and by which laws.
+/// One hunt per mutant.
 fn table() -> Vec<Hunt> {
     use Nemesis::{
         Kill, LeaderPause, LoneLeader, Partition, Pause, PowerCut, RedisStop, Transfer, WallClock, Wipe,
     };
     use Workload::{Lease, Mirror, Queue};
-    // Killed, a process loses only what it has not even written yet: one in some hundred kills shows it.
+    // A kill loses only what was not even written: about one in a hundred kills detects the bug.
     let cut: &[_] = if PowerCut.suits(true).is_ok() { &[PowerCut] } else { &[Kill] };
     vec![
         hunt("acknowledges-before-flush", Lease, cut, vec![&NO_GRANT_LOST, &TOKENS]),
-        // Its vote is older than its log then, which openraft does not bear, if the node does not vote twice first.
+        // A node that does not vote twice may panic instead: openraft refuses a vote that is older than the log.
         hunt(
             "forgets-votes",
             Lease,
@@ -249,13 +247,13 @@ fn table() -> Vec<Hunt> {
         hunt("grants-late-waiters", Queue, &[Pause], vec![&NO_LATE_WAITER]),
         hunt("shared-overtakes", Lease, &[], vec![&QUEUE_ORDER]),
         hunt("exclusive-beside-shared", Lease, &[], vec![&EXCLUSION]),
-        // What a lone leader has taken waits with who asked for it: so there are many of them.
+        // Each client waits for its pending call, so only many clients leave many calls with the lone leader.
         Hunt {
             concurrency: Some(48),
             ..hunt("unknown-as-not-done", Lease, &[LoneLeader], vec![&NO_GRANT_LOST, &NO_EARLY_END])
         },
-        // A leader that was stopped over the election of another writes what it had in hand: nothing else is to come between.
-        // The sweep would repair it before anybody looks. And there has to be something in hand.
+        // A leader that was paused during an election then writes the changes that it had in hand. So there must be some,
+        // and no sweep that repairs the hash before it is read.
         Hunt {
             arguments: NO_SWEEP,
             concurrency: Some(24),
@@ -274,7 +272,7 @@ mod tests {
     use super::*;
     use crate::history::About;
 
-    /// A mutant is built where its patch stands, and a hunk whose old lines occur twice could go to the wrong place.
+    /// If the old lines of a hunk occurred twice, it could apply in the wrong place.
     #[test]
     fn every_patch_has_a_hunt_and_applies_in_one_place() {
         for hunt in hunts().unwrap() {
@@ -282,12 +280,7 @@ mod tests {
             patched::check(&patch).unwrap();
             for (file, old) in old_lines(&fs::read_to_string(&patch).unwrap()) {
                 let source = fs::read_to_string(workspace().unwrap().join(file)).unwrap();
-                assert_eq!(
-                    source.matches(&old).count(),
-                    1,
-                    "{}: {file} has these lines:\n{old}",
-                    hunt.mutant
-                );
+                assert_eq!(source.matches(&old).count(), 1, "{}: these lines of {file}:\n{old}", hunt.mutant);
             }
         }
     }
@@ -308,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mutant_is_looked_for_by_laws_that_its_workload_is_judged_by() {
+    fn every_hunt_expects_laws_that_are_checked_in_its_workload() {
         let store = "store".into();
         let options = MutantsOptions { seed: 7, rate: 60, only: None, no_root: false, store };
         for hunt in table() {

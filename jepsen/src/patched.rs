@@ -1,4 +1,4 @@
-//! Builds programs from a patched copy of the workspace. So a deliberate bug is a file, and the product holds none.
+//! Builds programs from a patched copy of the workspace, so that deliberate bugs are patch files and the product holds none.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
