@@ -48,8 +48,6 @@ pub struct FieldOptions {
     pub redis: bool,
     /// More arguments of `ringfence serve`.
     pub arguments: Vec<String>,
-    /// More environment of `ringfence`.
-    pub environment: Vec<(String, String)>,
     /// Whether each node is in a network namespace, which needs root; else all are on loopback, with proxies between.
     pub root: bool,
 }
@@ -63,7 +61,6 @@ impl FieldOptions {
             nemeses: Vec::new(),
             redis: false,
             arguments: Vec::new(),
-            environment: Vec::new(),
             root: geteuid().is_root(),
         }
     }
@@ -256,7 +253,7 @@ impl Field {
         }
         end.nodes = ends;
         let folders = self.cluster.nodes().iter().map(|node| (node.id(), node.data())).collect();
-        inspection::of(&self.options.program, &self.options.environment, &folders, end).await
+        inspection::of(&self.options.program, &folders, end).await
     }
 
     /// Whether a write goes through this node: one that every table refuses, so nothing is changed.
@@ -362,7 +359,6 @@ impl Field {
     }
 
     fn prepare(&self, id: u64, command: &mut Command) {
-        command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
         self.clocks.iter().for_each(|clocks| clocks.wind(id, command));
     }
 

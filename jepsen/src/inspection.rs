@@ -41,17 +41,11 @@ struct Snapshots {
 /// How a node is asked.
 struct Inspector<'a> {
     program: &'a Path,
-    environment: &'a [(String, String)],
 }
 
 /// Asks all nodes, by id, with their data.
-pub(crate) async fn of(
-    program: &Path,
-    environment: &[(String, String)],
-    nodes: &BTreeMap<u64, PathBuf>,
-    end: &mut End,
-) -> anyhow::Result<()> {
-    let inspector = Inspector { program, environment };
+pub(crate) async fn of(program: &Path, nodes: &BTreeMap<u64, PathBuf>, end: &mut End) -> anyhow::Result<()> {
+    let inspector = Inspector { program };
     inspector.changes(nodes, end).await;
     inspector.states(nodes, end).await;
     Ok(())
@@ -125,7 +119,6 @@ impl Inspector<'_> {
     async fn ask<T: DeserializeOwned>(&self, data: &Path, what: &[&str]) -> anyhow::Result<T> {
         let mut command = Command::new(self.program);
         command.arg("inspect").args(what).args(["--output", "json", "--data"]).arg(data);
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).kill_on_drop(true);
         let output = tokio::time::timeout(WITHIN, command.output());
         let output = output.await.map_err(|_| anyhow!("no answer within {WITHIN:?}"))?;

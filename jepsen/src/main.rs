@@ -83,9 +83,6 @@ struct Test {
     /// Additional argument for `ringfence serve`; repeatable
     #[arg(long, allow_hyphen_values = true)]
     argument: Vec<String>,
-    /// Additional environment variable for `ringfence serve`, as NAME=VALUE; repeatable
-    #[arg(long, value_parser = variable)]
-    environment: Vec<(String, String)>,
     #[command(flatten)]
     program: Program,
     #[command(flatten)]
@@ -203,17 +200,11 @@ impl Test {
             concurrency: self.concurrency,
             no_root: self.common.no_root,
             arguments: self.argument,
-            environment: self.environment,
             folder: PathBuf::new(),
         };
         options.folder = self.common.store.join(options.name());
         Ok(options)
     }
-}
-
-fn variable(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("it is not of the form NAME=VALUE")?;
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// Says what a run comes to, and gives the exit code.

@@ -189,7 +189,6 @@ impl Hunt {
             concurrency: self.concurrency,
             no_root: options.no_root,
             arguments: self.arguments.iter().map(|&argument| argument.to_owned()).collect(),
-            environment: Vec::new(),
             folder: options.store.join(format!("{}-{}-{seed}", self.mutant, self.workload)),
         }
     }

@@ -7,19 +7,22 @@ use anyhow::{Context, ensure};
 
 /// Builds `ringfence` as this workspace has it, and gives the path of the program.
 pub fn build(release: bool) -> anyhow::Result<PathBuf> {
-    let workspace = workspace()?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
-        .current_dir(workspace)
+        .current_dir(workspace()?)
         .args(["build", "--quiet", "-p", "ringfence"])
         .args(release.then_some("--release"));
-    // Elsewhere than where its caller is being built: it would wait for itself.
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
     let status = cargo.status().context("cannot run cargo")?;
     ensure!(status.success(), "cannot build ringfence: {status}");
-    let program = workspace.join(target).join(if release { "release" } else { "debug" }).join("ringfence");
+    let program = path(release)?;
     ensure!(program.is_file(), "cargo has built ringfence, but there is no {}", program.display());
     Ok(program)
+}
+
+/// Where [`build`] puts the program.
+pub(crate) fn path(release: bool) -> anyhow::Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    Ok(workspace()?.join(target).join(if release { "release" } else { "debug" }).join("ringfence"))
 }
 
 /// The folder of this workspace.

@@ -23,6 +23,7 @@ use crate::history::{About, Asked, End, History, MirrorEntry};
 use crate::nemesis::Nemesis;
 use crate::plan::Plan;
 use crate::process::{Load, Pace, Process};
+use crate::program;
 use crate::recorder::Recorder;
 use crate::registers::Registers;
 use crate::sights::{Leader, MirrorReader, watch_lags, watch_mirror, watch_nodes};
@@ -63,8 +64,6 @@ pub struct RunOptions {
     pub no_root: bool,
     /// More arguments of `ringfence serve`.
     pub arguments: Vec<String>,
-    /// More variables in the environment of `ringfence serve`.
-    pub environment: Vec<(String, String)>,
     /// Where the run is stored: a folder of its own, which is made.
     pub folder: PathBuf,
 }
@@ -93,8 +92,8 @@ impl RunOptions {
         for argument in &self.arguments {
             command += &format!(" --argument={argument}");
         }
-        for (name, value) in &self.environment {
-            command += &format!(" --environment={name}={value}");
+        if program::path(!cfg!(debug_assertions)).ok().as_ref() != Some(&self.program) {
+            command += &format!(" --program {}", self.program.display());
         }
         command
     }
@@ -128,7 +127,6 @@ pub async fn run(options: &RunOptions) -> anyhow::Result<(History, Results)> {
         nemeses: options.nemeses.clone(),
         redis: options.workload.has_mirror(),
         arguments: options.serve_arguments(),
-        environment: options.environment.clone(),
         // Redis listens where this process is, and from a network namespace nobody reaches that.
         root: field.root && !options.no_root && !options.workload.has_mirror(),
         ..field

@@ -231,7 +231,6 @@ impl SuiteOptions {
             concurrency: None,
             no_root: self.no_root,
             arguments: Vec::new(),
-            environment: Vec::new(),
             folder: PathBuf::new(),
         }
     }
