@@ -1,7 +1,8 @@
 use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
 
 use crate::database::{code, connect, ends, guarded, waiting};
-use crate::shown::{bound, shown, try_bound};
+use crate::shown::shown;
 
 const FORM: &str = "**SQL, by a column.**";
 /// The mistake that README.md warns of: the number is in another table.
@@ -13,6 +14,27 @@ async fn accounts(client: &Client) {
     client.batch_execute("CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint)").await.unwrap();
     client.batch_execute(&shown(FORM, "add")).await.unwrap();
     client.batch_execute("INSERT INTO accounts (id, balance) VALUES (1, 100)").await.unwrap();
+}
+
+/// Runs one statement with named parameters, whose types the server infers. Returns the number of changed rows.
+async fn bound(client: &Client, sql: &str, named: &[(&str, Option<i64>)]) -> u64 {
+    try_bound(client, sql, named).await.expect(sql)
+}
+
+async fn try_bound(
+    client: &Client,
+    sql: &str,
+    named: &[(&str, Option<i64>)],
+) -> Result<u64, tokio_postgres::Error> {
+    let (mut sql, mut parameters) = (sql.to_owned(), Vec::<&(dyn ToSql + Sync)>::new());
+    for (name, value) in named {
+        let name = format!(":{name}");
+        if sql.contains(&name) {
+            parameters.push(value);
+            sql = sql.replace(&name, &format!("${}", parameters.len()));
+        }
+    }
+    client.execute(&sql, &parameters).await
 }
 
 /// Returns the number of changed rows.

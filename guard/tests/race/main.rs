@@ -16,6 +16,7 @@ mod file;
 mod http;
 mod leases;
 mod memory;
+mod mysql;
 mod objects;
 mod pool;
 mod postgres;

@@ -9,6 +9,7 @@
 //!  Clocks                                 clocks that are wrong, and jump
 //!  RedisServer, RedisSentinel, RedisCluster   real Redis: killed, emptied, stopped, failed over
 //!  PostgresServer, PgBouncer              real ones, from the system's packages
+//!  MariaDbServer                          a real one, likewise
 //!  PrometheusServer                       a real one, that scrapes and alerts
 //!  Browser                                the system's Chromium
 //!  EtcdCluster, ZooKeeperCluster          peers, for measurements
@@ -38,6 +39,7 @@ mod etcd_cluster;
 mod http;
 mod load;
 mod loopback;
+mod mariadb_server;
 mod namespace;
 mod network;
 mod node;
@@ -69,6 +71,7 @@ pub use error::{Error, available};
 pub use etcd_cluster::EtcdCluster;
 pub use http::{HttpAnswer, HttpConnection, send_acquire};
 pub use load::Load;
+pub use mariadb_server::MariaDbServer;
 pub use network::Network;
 pub use node::{LeftBehind, Node};
 pub use postgres_server::{PgBouncer, PostgresServer};

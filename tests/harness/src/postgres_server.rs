@@ -54,7 +54,7 @@ impl PostgresServer {
 
     /// The same with more settings, as `fsync=on`.
     pub async fn start_with(settings: &[&str]) -> Result<Self, Error> {
-        let dir = folder_of_nobody()?;
+        let dir = folder_of_nobody("postgres")?;
         let server = Server::new("PostgreSQL", dir.path().join("log"));
         let settings = SETTINGS.iter().chain(settings).map(|&setting| setting.to_owned()).collect();
         let server = Self { loopback: Loopback::claim()?, dir, settings, server };
@@ -130,7 +130,7 @@ pub struct PgBouncer {
 impl PgBouncer {
     /// Starts one in front of `server`, with this many connections to it.
     pub async fn start(server: &PostgresServer, connections: usize) -> Result<Self, Error> {
-        let dir = folder_of_nobody()?;
+        let dir = folder_of_nobody("postgres")?;
         let (address, behind) = (server.loopback.at(BOUNCER), server.address());
         let config = format!(
             "[databases]\npostgres = host={} port={} user=postgres\n[pgbouncer]\nlisten_addr = {}\nlisten_port = {}\n\
@@ -167,7 +167,7 @@ async fn accepts_clients(server: &Server, address: SocketAddr) -> Result<(), Err
 }
 
 /// A command that ends with the test program, and has no rights if that is root.
-fn unprivileged(program: &Path) -> Command {
+pub(crate) fn unprivileged(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     if geteuid().is_root() {
         let id = NOBODY.to_string();
@@ -178,8 +178,8 @@ fn unprivileged(program: &Path) -> Command {
 }
 
 /// A directory that such a command may write to.
-fn folder_of_nobody() -> Result<TempDir, Error> {
-    let dir = folder("postgres")?;
+pub(crate) fn folder_of_nobody(name: &str) -> Result<TempDir, Error> {
+    let dir = folder(name)?;
     if geteuid().is_root() {
         let owned = chown(dir.path(), Some(NOBODY), Some(NOBODY));
         let owned = owned.and_then(|()| fs::set_permissions(dir.path(), Permissions::from_mode(0o700)));
@@ -190,7 +190,7 @@ fn folder_of_nobody() -> Result<TempDir, Error> {
 
 /// Debian has a directory for each version of the server's programs, of which this takes the newest. Others have them in
 /// the path.
-fn installed(program: &str) -> Result<PathBuf, Error> {
+pub(crate) fn installed(program: &str) -> Result<PathBuf, Error> {
     let version = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut versions: Vec<_> =
