@@ -25,3 +25,4 @@ mod redis;
 mod referee;
 mod resource;
 mod scratch;
+mod sqlite;
