@@ -361,7 +361,7 @@ mod tests {
             unread.push(client);
         }
         // Long before the idle timeout closes them.
-        let deadline = Instant::now() + IDLE_TIMEOUT / 3;
+        let deadline = Instant::now() + IDLE_TIMEOUT * 2 / 3;
         while HELD.load(Ordering::Relaxed) > 64 << 20 {
             assert!(Instant::now() < deadline, "every body is still held");
             sleep(Duration::from_millis(5)).await;

@@ -85,7 +85,7 @@ mod tests {
         let used = || cpu_by_thread(&own).unwrap()[&own[0]][&name];
         let (begun, mut sum) = (Instant::now(), 0_u64);
         while used() < Duration::from_millis(50) {
-            assert!(begun.elapsed() < Duration::from_secs(20), "no time was used");
+            assert!(begun.elapsed() < Duration::from_secs(60), "no time was used");
             sum = std::hint::black_box((0..1_000_000).fold(sum, u64::wrapping_add));
         }
         assert!(cpu(&own).unwrap() >= before + Duration::from_millis(30));

@@ -252,7 +252,7 @@ mod tests {
         let handle = ended.handle().clone();
         drop(ended);
         cluster.release_in_background(LeaseId::random(), &handle);
-        let settled = runtime().block_on(async { timeout(Duration::from_secs(10), cluster.settled()).await });
+        let settled = runtime().block_on(async { timeout(Duration::from_secs(60), cluster.settled()).await });
         assert!(settled.is_ok());
     }
 

@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     /// Far more than anything here takes that goes well.
-    const SOON: Duration = Duration::from_secs(10);
+    const SOON: Duration = Duration::from_secs(60);
 
     async fn start(dir: &tempfile::TempDir, listener: TcpListener) -> Node {
         let settings = Settings {

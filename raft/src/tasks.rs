@@ -81,7 +81,7 @@ mod tests {
         let mut tasks = Tasks::default();
         let mut fault = tasks.fault.subscribe();
         tasks.start("this", async { panic!("of some kind") });
-        let reported = timeout(Duration::from_secs(10), fault.wait_for(Option::is_some)).await;
+        let reported = timeout(Duration::from_secs(60), fault.wait_for(Option::is_some)).await;
         let reported = reported.unwrap().unwrap().clone().unwrap();
         assert_eq!(reported, "the task for this has panicked");
         tasks.start("that", async {});

@@ -19,8 +19,9 @@ use uuid::Uuid;
 
 /// How far the clock advances at once.
 const STEP: Duration = Duration::from_millis(5);
-/// What a step takes in real time. Disks are real here, and their threads must keep up.
-const REAL_STEP: Duration = Duration::from_micros(200);
+/// What a step takes in real time. Disks are real here, and their threads must keep up: one that stands still for a real second
+/// does so for five seconds of the simulation.
+const REAL_STEP: Duration = Duration::from_millis(1);
 const LATENCY: Duration = Duration::from_millis(20);
 
 /// Advances the paused clock until `test` is done.

@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    const SOON: Duration = Duration::from_secs(30);
+    const SOON: Duration = Duration::from_secs(60);
 
     #[test]
     fn connections_are_spread_evenly_over_the_threads() {

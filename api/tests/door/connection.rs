@@ -124,7 +124,8 @@ async fn idle_connections_are_evicted_for_new_ones() {
 #[tokio::test]
 async fn a_new_connection_is_refused_and_none_closed_if_all_are_in_use() {
     let service = Service::start().await;
-    let holder = service.hold("a").await;
+    let body = json!({ "keys": ["a"], "ttl_ms": 600_000 });
+    let holder: Grant = service.put(LeaseId::random(), body).await.expect(201);
     let mut waiting = Vec::new();
     for _ in 0..MOST_CONNECTIONS {
         let body = json!({ "keys": ["a"], "wait_ms": 60_000, "ttl_ms": 60_000 });

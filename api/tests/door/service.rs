@@ -21,7 +21,7 @@ use crate::client::{Connection, Response, request};
 use crate::document;
 
 /// Far longer than anything here takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The maximum number of connections of a node.
 pub(crate) const MOST_CONNECTIONS: usize = 200;

@@ -180,9 +180,10 @@ async fn a_closed_connection_ends_nothing_once_a_newer_put_came() {
     let mut connection = Connection::open(service.address).await;
     connection.send(&request("PUT", &target, &[], body.to_string().as_bytes())).await;
     service.until_waiters(1).await;
+    let newer = service.put_later(id, body).await;
     drop(connection);
     // The wait is longer than the 2 s after which the first would have been abandoned.
-    service.put(id, body).await.problem("wait-timeout");
+    newer.await.unwrap().problem("wait-timeout");
 }
 
 #[tokio::test]

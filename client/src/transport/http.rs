@@ -274,7 +274,7 @@ mod tests {
 
     use super::*;
 
-    const SOON: Duration = Duration::from_secs(20);
+    const SOON: Duration = Duration::from_secs(60);
 
     async fn get(server: &Server, time: Duration) -> Result<u16, Failure> {
         server.send(&Request::get("/"), time).await.map(|response| response.status.as_u16())

@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    const SOON: Duration = Duration::from_secs(20);
+    const SOON: Duration = Duration::from_secs(60);
 
     fn runtime() -> Runtime {
         Builder::new_current_thread().enable_all().build().unwrap()

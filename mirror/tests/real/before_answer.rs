@@ -77,7 +77,8 @@ async fn with_redis_down_an_answer_waits_for_its_timeout() {
     assert!(asked.elapsed() >= timeout, "it did not wait");
     server.resume().unwrap();
     world.is_equal("Redis went on").await;
-    assert!(world.mirror.wait_published(&key, Revision(token.0)).await);
+    let published = async || world.mirror.wait_published(&key, Revision(token.0)).await.then_some(());
+    until(WITHIN, "it is published", published).await.unwrap();
     // A node that does not lead has nothing to wait for.
     world.step_down().await;
     assert!(!world.mirror.wait_published(&key, Revision(token.0)).await);

@@ -17,7 +17,7 @@ use super::message::{ANSWER, Answer, CALL, Call, Order, get_numbered, put_number
 use super::{Directory, Peers, Tcp, Transport};
 use crate::storage::identity::Identity;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const MAX: usize = 64 << 20;
 
 /// The node 1, which finds the node 2 at the other end.
