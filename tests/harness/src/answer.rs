@@ -27,7 +27,7 @@ pub enum Fate {
     /// May or may not have been done, or be done later: no answer in time, a connection that broke after something was
     /// sent, 504 `indeterminate`, or a 5xx that is not ours.
     Unknown,
-    /// The answer breaks the contract. It tells nothing, and no test may count it as one of the others.
+    /// The answer breaks the contract. No test may treat it as one of the others.
     Malformed,
 }
 
@@ -39,7 +39,7 @@ pub struct Failure {
     pub fate: Fate,
     /// The node's answer, if it gave one.
     pub problem: Option<Box<Problem>>,
-    /// For people.
+    /// The reason, for messages.
     pub why: String,
 }
 
@@ -98,7 +98,7 @@ impl<T> Reply<T> {
     }
 }
 
-/// The expected answer, or an error or a panic that shows what came instead.
+/// Extracts the expected answer; any other is an error or a panic.
 pub trait Answered<T> {
     /// The body of a 2xx, or an error.
     fn success(self) -> Result<T, Error>;

@@ -3,22 +3,30 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use ringfence_wire::{AcquireRequest, LeaseId, Metadata, Token};
+use tokio::time::{Instant, sleep};
 
 use crate::{Answered, Client, Cluster, Node, definite, granted, try_once};
 
-/// Bounds what should take far less: nodes may be down meanwhile.
+/// Far longer than a call takes, even while nodes are down.
 const SOON: Duration = Duration::from_secs(60);
 /// Clients that work at once.
 const WORKERS: u64 = 8;
 /// Approximate log growth of one acquire and release.
 const EACH_BYTES: u64 = 4_400;
 
-/// The leases that a [`churn`] has kept.
+/// How much [`churn_until`] adds to the log between two looks.
+const STEP_BYTES: u64 = 1 << 20;
+/// The pause after its first step; it grows, so that snapshots catch up on any machine.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Bounds it, including what a test does meanwhile.
+const CHURNED_WITHIN: Duration = Duration::from_secs(300);
+
+/// The leases that [`churn`] keeps.
 #[derive(Clone, Debug, Default)]
 pub struct Kept(Vec<(LeaseId, String, Token)>);
 
-/// Makes the log grow by about `bytes`, but the state by little: clients of all running nodes acquire and release leases
-/// with much metadata, and keep a small one for every ten of them.
+/// Makes the log grow by about `bytes`, but the state by little: clients of all running nodes acquire and release leases with
+/// large metadata, and keep a small lease for every ten of them.
 pub async fn churn(cluster: &Cluster, name: &str, bytes: u64) -> Kept {
     let clients: Vec<Client> = cluster.running().map(Node::client).collect();
     let workers = (0..WORKERS).map(|worker| {
@@ -40,6 +48,32 @@ pub async fn churn(cluster: &Cluster, name: &str, bytes: u64) -> Kept {
         }
     });
     Kept(join_all(workers).await.into_iter().flatten().collect())
+}
+
+/// Churns in small steps until `is_enough`: how much log is written while a snapshot is taken depends on the machine.
+///
+/// # Panics
+/// Where that takes too long.
+pub async fn churn_until(cluster: &Cluster, name: &str, is_enough: impl Fn() -> bool) -> Kept {
+    let (mut kept, began) = (Kept::default(), Instant::now());
+    for step in 1.. {
+        if is_enough() {
+            break;
+        }
+        assert!(began.elapsed() < CHURNED_WITHIN, "{name}: not enough after {step} steps");
+        kept.add(churn(cluster, &format!("{name}/{step}"), STEP_BYTES).await);
+        sleep(step * PAUSE).await;
+    }
+    kept
+}
+
+/// Churns until every running node has truncated the entries that come next: a node that lacks them needs a snapshot.
+pub async fn churn_past(cluster: &Cluster, name: &str) -> Kept {
+    let mut kept = churn(cluster, name, STEP_BYTES).await;
+    let newest: Vec<_> = cluster.running().map(|node| (node, node.segments().pop())).collect();
+    let is_past = || newest.iter().all(|(node, newest)| node.segments().first() > newest.as_ref());
+    kept.add(churn_until(cluster, &format!("{name}/past"), is_past).await);
+    kept
 }
 
 impl Kept {

@@ -14,22 +14,25 @@ use ringfence_wire::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::answer::{Acquired, Called, Failure, Fate, LeaseView, Reply};
 use crate::connection::{Connections, RawAnswer};
 use crate::namespace::Namespace;
 use crate::watch::Watch;
 
-/// How long a call may take beyond its wait: a node gives up after 5 s, or 10 s past the wait.
+/// The timeout of a call, beyond its wait. A node gives up after 5 s, or 10 s past the wait.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// What is not encoded in a path; a key keeps its slashes.
+/// How long a [patient](Client::patient) client repeats a call, and the pause before each repeat.
+const PATIENCE: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_millis(50);
+/// Characters to encode in a path; a key keeps its slashes.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// How fresh a read is.
+/// The consistency of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consistency {
-    /// As new as the cluster's state at some instant of the call.
+    /// The cluster's state at some instant of the call.
     Linearizable,
     /// The node's own state.
     Local,
@@ -40,17 +43,18 @@ pub enum Consistency {
 pub struct Client {
     connections: Arc<Connections>,
     timeout: Duration,
+    patience: Duration,
 }
 
 impl Client {
     /// A client of the node at `address`.
     pub fn new(address: SocketAddr) -> Self {
-        Self { connections: Arc::new(Connections::new(address)), timeout: TIMEOUT }
+        Self::over(Connections::new(address), TIMEOUT)
     }
 
     /// A client of the same node with connections of its own.
     pub fn apart(&self) -> Self {
-        Self { connections: Arc::new(self.connections.apart()), timeout: self.timeout }
+        Self { connections: Arc::new(self.connections.apart()), ..self.clone() }
     }
 
     /// The address of the node.
@@ -58,19 +62,29 @@ impl Client {
         self.connections.address()
     }
 
-    /// The same, as seen from inside `namespace`.
+    /// The same, from inside `namespace`.
     pub(crate) fn inside(namespace: &Arc<Namespace>, address: SocketAddr) -> Self {
-        Self { connections: Arc::new(Connections::inside(namespace, address)), timeout: TIMEOUT }
+        Self::over(Connections::inside(namespace, address), TIMEOUT)
     }
 
-    /// A client of the same address, even when the node moves.
+    /// A client that stays at the present address when the node moves.
     pub(crate) fn detached(&self) -> Self {
-        Self { connections: Arc::new(self.connections.detached()), timeout: self.timeout }
+        Self { connections: Arc::new(self.connections.detached()), ..self.clone() }
     }
 
-    /// Moves this client, and all that were made from it, to `address`.
+    /// Redirects this client, and all clients made from it, to `address`.
     pub(crate) fn lead_to(&self, address: SocketAddr) {
         self.connections.lead_to(address);
+    }
+
+    fn over(connections: Connections, timeout: Duration) -> Self {
+        Self { connections: Arc::new(connections), timeout, patience: Duration::ZERO }
+    }
+
+    /// The same, but a call without a definite answer is repeated. For tests that are not about failures: on a busy machine,
+    /// another leader may be elected at any time.
+    pub fn patient(&self) -> Self {
+        Self { patience: PATIENCE, ..self.clone() }
     }
 
     /// The same, but a call takes no longer than `timeout` beyond its wait.
@@ -86,7 +100,7 @@ impl Client {
         })
     }
 
-    /// The same, and whether the fence of the grant is in the mirror; `None` where the answer does not say.
+    /// The same, and whether the mirror has the fence of the grant; `None` if the answer does not say.
     pub async fn acquire_mirrored(
         &self,
         lease_id: LeaseId,
@@ -238,7 +252,15 @@ impl Client {
         body: Bytes,
         within: Duration,
     ) -> Result<RawAnswer, Failure> {
-        self.connections.exchange(method, path, body, Instant::now() + within).await
+        let patience = Instant::now() + self.patience;
+        loop {
+            let deadline = Instant::now() + within;
+            let answer = self.connections.exchange(method.clone(), path, body.clone(), deadline).await;
+            if Instant::now() >= patience || answer.as_ref().is_ok_and(|answer| answer.status < 500) {
+                return answer;
+            }
+            sleep(AGAIN).await;
+        }
     }
 }
 
@@ -313,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_certain_is_not_counted_as_failed() {
+    fn ambiguous_answers_are_not_counted_as_failures() {
         let problem = |kind| serde_json::to_string(&Problem::new(kind, "why")).unwrap();
         assert_eq!(fate(200, "7"), None);
         assert_eq!(fate(409, &problem(ProblemKind::Held)), None);

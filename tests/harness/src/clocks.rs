@@ -62,7 +62,7 @@ impl Clocks {
         self.started.lock().expect("no panic while it is locked").extend(pid);
     }
 
-    /// Sets the clock of this node off by this many seconds.
+    /// Sets the offset of the clock of a node.
     pub fn throw(&self, id: u64, offset_s: i64) -> Result<(), Error> {
         let mut offsets_s = self.offsets_s();
         let new = self.dir.path().join("new");
@@ -73,13 +73,13 @@ impl Clocks {
         Ok(())
     }
 
-    /// Corrects all clocks, unless that would set back a monotonic one.
+    /// Resets all clocks, unless that would set back a monotonic one.
     pub fn right(&self) -> Result<(), Error> {
         let nodes: Vec<u64> = self.offsets_s().keys().copied().collect();
         if self.with_monotonic { Ok(()) } else { nodes.into_iter().try_for_each(|id| self.throw(id, 0)) }
     }
 
-    /// How many seconds the clock of this node is off.
+    /// The offset of the clock of a node, in seconds.
     pub fn offset_s(&self, id: u64) -> i64 {
         self.offsets_s().get(&id).copied().unwrap_or(0)
     }
@@ -103,11 +103,11 @@ impl Drop for Clocks {
     }
 }
 
-/// Waits until a node logs with a clock that is off by about this much.
+/// Waits until a node logs with a clock that is off by about `by_s`.
 pub async fn clock_is_off(node: &Node, by_s: i64, within: Duration) -> Result<(), Error> {
     let look = || async {
         let before = node.log().len();
-        // A caller that is not a peer makes it log a line. A node in a namespace is not reached, but logs lines under load.
+        // A stranger on the peer port makes it log a line. A node in a namespace cannot be reached, but logs under load.
         if let Ok(mut stream) = TcpStream::connect(node.peer()) {
             let _ = stream.write_all(b"no peer's words");
         }

@@ -12,15 +12,15 @@ use crate::node::Seat;
 use crate::process::{Server, WITHIN, folder};
 use crate::{Client, Error, Network, Node, Reply, until};
 
-/// Clusters of one program that run at once; more would only slow each other down. A test that starts a second one while
-/// it has a first may wait forever.
+/// Clusters of one test program that run at once; more would slow each other down. A test that starts a second cluster while it
+/// has one may wait forever.
 const AT_ONCE: usize = 2;
-/// Bounds one look at a node.
+/// Bounds one request for a node's status.
 const LOOK: Duration = Duration::from_secs(1);
 /// Lines of each log to show after a failed test.
 const TAIL: usize = 40;
 
-/// How to make a cluster.
+/// Configures a cluster.
 #[derive(Clone, Debug)]
 pub struct Builder {
     program: PathBuf,
@@ -38,21 +38,21 @@ pub struct Builder {
 pub struct Cluster {
     nodes: Vec<Node>,
     dir: Option<TempDir>,
-    /// Whether the caller looks for panics of nodes.
+    /// Whether the caller checks for panics of nodes.
     others_judge: bool,
-    /// Where the nodes are, unless on a network.
+    /// The address of the nodes, unless they have a network.
     _loopback: Option<Loopback>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Builder {
-    /// How many nodes, from 1 to 9; 3 by default.
+    /// The number of nodes, from 1 to 9; 3 by default.
     pub fn nodes(self, nodes: u16) -> Self {
         Self { nodes: nodes.clamp(1, 9), ..self }
     }
 
-    /// How many more nodes, with the ids that follow, wait to be added once they are [started](Node::start); none by
-    /// default.
+    /// The number of additional nodes, with the following ids, which wait to be added once they are [started](Node::start);
+    /// 0 by default.
     pub fn joiners(self, joiners: u16) -> Self {
         Self { joiners: joiners.min(9), ..self }
     }
@@ -62,7 +62,7 @@ impl Builder {
         Self { first_revision: revision, ..self }
     }
 
-    /// One more argument of `ringfence serve`, for each node.
+    /// Adds an argument of `ringfence serve` for all nodes.
     pub fn argument(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
         self
@@ -73,12 +73,12 @@ impl Builder {
         Self { network: Some(network.clone()), ..self }
     }
 
-    /// Gives the nodes the addresses of [relays](Node::advertised) for their peers, which the caller runs; only on loopback.
+    /// Gives peers the addresses of [relays](Node::advertised), which the caller runs; only on loopback.
     pub fn relayed(self) -> Self {
         Self { relayed: true, ..self }
     }
 
-    /// Leaves it to the caller to look for panics of nodes.
+    /// Leaves the check for panics of nodes to the caller.
     pub fn others_judge(self) -> Self {
         Self { others_judge: true, ..self }
     }
@@ -91,7 +91,7 @@ impl Builder {
         Ok(cluster)
     }
 
-    /// Makes the directories and addresses without starting anything.
+    /// Creates the directories and addresses without starting a node.
     pub async fn lay_out(self) -> Result<Cluster, Error> {
         static TURN: OnceLock<Arc<Semaphore>> = OnceLock::new();
         let turn = Arc::clone(TURN.get_or_init(|| Arc::new(Semaphore::new(AT_ONCE))));
@@ -212,7 +212,7 @@ impl Cluster {
         self.running().find(|node| node.id == leader)
     }
 
-    /// Waits until every node has applied what one of them has by now.
+    /// Waits until every node has applied what any node has applied by now.
     pub async fn caught_up(&self, within: Duration) -> Result<(), Error> {
         let applied = async |node: &Node| match node.client.within(LOOK).cluster().await {
             Ok(Reply::Done { body, .. }) => body.applied_index,
@@ -229,8 +229,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// The longest delay of a running node's event loop in the last 30 s. If it is near an election timeout, a slow machine
-    /// may have deposed a leader.
+    /// The longest loop lag of a running node in the last 30 s. Near the election timeout, a slow machine may have caused an
+    /// election.
     pub async fn longest_lag(&self) -> Duration {
         let mut longest = Duration::ZERO;
         for node in self.running() {
@@ -250,7 +250,7 @@ impl Cluster {
         }
     }
 
-    /// Keeps the directory, and prints where it is and the ends of the logs.
+    /// Prints the ends of the logs, and keeps the directory.
     fn show(&mut self) {
         for node in &self.nodes {
             node.server.show(TAIL);

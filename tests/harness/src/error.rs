@@ -6,18 +6,18 @@ use ringfence_wire::Problem;
 /// An error of the harness.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The operating system refused.
+    /// An operation of the system failed.
     #[error("{what}: {error}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: String,
         /// Its error.
         error: io::Error,
     },
-    /// This machine lacks what is needed.
+    /// This machine lacks something that is needed.
     #[error("{0}")]
     Unavailable(String),
-    /// A program failed, or is not in the state that the call is for.
+    /// A program failed, or is in the wrong state.
     #[error("{0}")]
     Failed(String),
     /// A node gave no definite answer.
@@ -29,7 +29,7 @@ pub enum Error {
     /// Something did not happen in time.
     #[error("not within {within:?}: {what}")]
     Timeout {
-        /// What was waited for.
+        /// The expected event.
         what: String,
         /// How long.
         within: Duration,
@@ -37,14 +37,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// For `map_err`: the error of having tried `what`.
+    /// For `map_err`: an I/O error of the operation `what`.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |error| Self::Io { what, error }
     }
 }
 
-/// What this machine has; prints what it lacks otherwise. A test that needs it returns then.
+/// The value, or `None` after printing what this machine lacks: then the test returns.
 ///
 /// # Panics
 /// On any other error.

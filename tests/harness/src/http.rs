@@ -7,7 +7,7 @@ use ringfence_wire::{AcquireRequest, LeaseId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A keep-alive connection that carries one request at a time. Its buffers are reused from request to request.
+/// A keep-alive connection for one request at a time, with reused buffers.
 ///
 /// It reads bodies with a `content-length` only. For streams, and to learn whether a request was sent, use
 /// [`Client`](crate::Client).

@@ -3,28 +3,27 @@
 //! ```text
 //!  Cluster ──▶ Node ──▶ process ──▶ ringfence serve       signals, exit codes, log files
 //!                └────▶ Client ──▶ connection ──HTTP──▶   typed calls
-//!  HttpConnection                         untyped calls that cost little CPU, for load generators
-//!  Load ──▶ Client, many of them          records its answers; Record::check: are they still true?
-//!  Disk, Injection                        full disks, power cuts, system calls that fail or take long
-//!  Clocks                                 clocks that are wrong, and jump
-//!  RedisServer, RedisSentinel, RedisCluster   real Redis: killed, emptied, stopped, failed over
-//!  PostgresServer, PgBouncer              real ones, from the system's packages
-//!  MariaDbServer                          a real one, likewise
-//!  PrometheusServer                       a real one, that scrapes and alerts
+//!  HttpConnection                         untyped calls with little CPU, for load generators
+//!  Load ──▶ many Clients                  records answers; Record::check checks them afterwards
+//!  Disk, Injection                        full disks, power cuts, system calls that fail or are slow
+//!  Clocks                                 wrong and jumping clocks
+//!  RedisServer, RedisSentinel, RedisCluster   real Redis servers
+//!  PostgresServer, PgBouncer, MariaDbServer   real servers, from the system's packages
+//!  PrometheusServer                       a real server
 //!  Browser                                the system's Chromium
-//!  EtcdCluster, ZooKeeperCluster          peers, for measurements
-//!  Shown                                  a document's shell sessions, run for real
+//!  EtcdCluster, ZooKeeperCluster          for comparisons in benchmarks
+//!  Shown                                  runs the shell sessions of a document
 //! ```
-//! What a test may rely on:
+//! Guarantees:
 //!
-//! - *unknown* is never counted as *failed*: a call returns a [`Reply`], or a [`Failure`] whose [`Fate`] says whether the
-//!   request was certainly not done or may have been done;
-//! - only processes started here are ever signalled, through the handle that also reaps them; they end with the cluster,
-//!   and with the test program, however that ends;
-//! - each cluster has a loopback address of its own, so ports never collide and a restarted node finds its own free; or a
-//!   [`Network`] of its own, that can drop packets;
-//! - a cluster that is dropped fails the test if a node ever panicked; after a failed test it keeps its directory and
-//!   prints the ends of the logs.
+//! - *Unknown* is never counted as *failed*: a call returns a [`Reply`], or a [`Failure`] whose [`Fate`] says whether the
+//!   request was certainly not done or may have been done.
+//! - Only processes started here are signalled, through the handle that also reaps them. They end with the cluster and with
+//!   the test program, however it ends.
+//! - Each cluster has its own loopback address, so ports never collide, also after a restart; or its own [`Network`], which
+//!   can drop packets.
+//! - Dropping a cluster fails the test if a node ever panicked. After a failed test the cluster keeps its directory and prints
+//!   the ends of the logs.
 
 mod answer;
 mod browser;
@@ -61,7 +60,7 @@ mod zookeeper_cluster;
 
 pub use answer::{Acquired, Answered, Called, Failure, Fate, LeaseView, Reply};
 pub use browser::Browser;
-pub use churn::{Kept, churn};
+pub use churn::{Kept, churn, churn_past, churn_until};
 pub use client::{Client, Consistency, metric};
 pub use clocks::{Clocks, clock_is_off};
 pub use cluster::{Builder, Cluster};

@@ -1,10 +1,10 @@
-//! Clients that work all the time, through all nodes, and record their answers.
+//! Clients that work continuously through all nodes, and record their answers.
 //!
-//! - A *worker* acquires one key of its own after the other, through one node, and then releases the lease, or renews it
-//!   for another TTL, or leaves it as it is.
-//! - A *keeper* holds one lease of a short TTL by renewing it all the time, through one node after the other.
+//! - A *worker* acquires keys of its own one after the other, through one node, and then releases the lease, renews it with
+//!   another TTL, or leaves it.
+//! - A *keeper* holds a lease with a short TTL by renewing it continuously, through one node after the other.
 //!
-//! Whatever happens to a cluster meanwhile, [`Record::check`] must hold afterwards.
+//! Whatever happens to the cluster, [`Record::check`] must succeed afterwards.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,12 +21,14 @@ use crate::{
 };
 
 const KEEPERS: u32 = 8;
-/// How long a worker waits for an answer: longer than a running node takes.
+/// The timeout of a worker: longer than a running node takes.
 const ANSWER: Duration = Duration::from_secs(8);
-/// The TTL of a keeper's lease, the pause between its renewals, and how long it waits before it tries another node.
+/// The TTL of a keeper's lease, the pause between its renewals, and its timeout before it tries another node.
 const KEPT_TTL_MS: u32 = 3_000;
 const RENEWAL: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_millis(500);
+/// A keeper that was delayed by this much between two renewals may lose its lease: the machine stalled.
+const HELD_UP: Duration = Duration::from_millis(KEPT_TTL_MS as u64 / 2);
 /// The pause after a failure: a node that is down refuses at once.
 const AGAIN: Duration = Duration::from_millis(50);
 /// The pause of a gentle worker after each lease.
@@ -85,7 +87,7 @@ impl Load {
                 record: Record { keepers: 1, ..record() },
                 shared: Arc::clone(&shared),
             };
-            // Apart from each other: otherwise few log entries would renew all leases for a long time.
+            // Spread over time: otherwise a single entry would renew all leases.
             tokio::spawn(keeper.run(RENEWAL * number / KEEPERS))
         });
         Self { clients: workers.chain(keepers).collect(), shared }
@@ -156,7 +158,7 @@ impl Worker {
         self.record
     }
 
-    /// Asks until the answer is definite, or the load is stopped.
+    /// Repeats an acquire until its answer is definite or the load is stopped.
     async fn acquire(&mut self, lease: LeaseId, key: &str) -> Option<Grant> {
         let (request, asked, mut is_ambiguous) = (try_once(key), Instant::now(), false);
         loop {
@@ -212,7 +214,7 @@ fn is_done<T>(called: Called<T>) -> bool {
     }
 }
 
-/// A call may fail, but not with an answer that breaks the contract.
+/// A call may fail, but its answer must obey the contract.
 fn check(failure: &Failure) {
     assert_ne!(failure.fate, Fate::Malformed, "{failure}");
 }
@@ -241,13 +243,19 @@ impl Keeper {
             other => panic!("{}, which nobody else wants: {other:?}", self.name),
         };
         let mut renewed = Instant::now();
+        let (mut asked, mut pause) = (renewed, Duration::ZERO);
         while !self.shared.is_stopped() {
-            let asked = Instant::now();
+            pause = pause.max(asked.elapsed());
+            asked = Instant::now();
             match next().renew(lease, None).await {
                 Ok(Reply::Done { body: grant, .. }) => {
                     assert_eq!(grant.token, token, "of {}", self.name);
-                    renewed = asked;
+                    (renewed, pause) = (asked, Duration::ZERO);
                     self.record.renewals += 1;
+                }
+                Ok(Reply::Refused(_)) if pause > HELD_UP => {
+                    eprintln!("{}: lost after a pause of {pause:?}", self.name);
+                    break;
                 }
                 Ok(Reply::Refused(problem)) => {
                     let (name, after) = (&self.name, renewed.elapsed());

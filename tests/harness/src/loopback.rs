@@ -1,15 +1,15 @@
 //! A loopback address for each cluster.
 //!
-//! All of 127.0.0.0/8 is this machine. With an address of its own, every cluster uses the same ports: no search for free
-//! ones, and none can be taken between two starts of a node. A port found by binding to port 0 could: it may become the
-//! source port of any connection meanwhile.
+//! All of 127.0.0.0/8 is this machine. Each cluster has its own address, so all use the same ports: none has to be searched for,
+//! and none can be taken between two starts of a node. A port found by binding to port 0 could be: meanwhile it may become
+//! the source port of any connection.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 use crate::Error;
 
-/// The process that listens here owns the address. All these ports are below the ephemeral ones.
+/// The process that listens on this port owns the address. All these ports are below the ephemeral range.
 const CLAIM: u16 = 7399;
 /// Node `id` has these ports, plus its id.
 pub(crate) const HTTP: u16 = 7400;
@@ -19,7 +19,7 @@ pub(crate) const RELAY: u16 = 7600;
 pub(crate) const REDIS: u16 = 6379;
 const ATTEMPTS: usize = 100;
 
-/// An address that no other cluster has, in this process or another.
+/// An address that no other cluster has, in any process.
 #[derive(Debug)]
 pub(crate) struct Loopback {
     address: Ipv4Addr,
@@ -31,7 +31,7 @@ impl Loopback {
         let mut last = None;
         for attempt in 0..ATTEMPTS {
             let [a, b, c, ..] = RandomState::new().hash_one(attempt).to_le_bytes();
-            // 127.0.0.0/16 is for what people start by hand; .0 and .255 look like broadcasts.
+            // 127.0.0.0/16 is for manual use; .0 and .255 look like broadcasts.
             let address = Ipv4Addr::new(127, a.clamp(1, 254), b, c.clamp(1, 254));
             match TcpListener::bind((address, CLAIM)) {
                 Ok(claim) => return Ok(Self { address, _claim: claim }),

@@ -11,10 +11,10 @@ use crate::namespace::Namespace;
 use crate::process::{Server, WITHIN};
 use crate::{Client, Ended, Error, Failure, until};
 
-/// Bounds one look at whether a node is ready.
+/// Bounds one readiness check.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// One node: a process that can be ended and started again, its directory and its log.
+/// A node: its process, which can be restarted, its directory, and its log.
 #[derive(Debug)]
 pub struct Node {
     pub(crate) id: u64,
@@ -28,7 +28,7 @@ pub struct Node {
     /// The parent of the node's directories.
     pub(crate) dir: PathBuf,
     pub(crate) client: Client,
-    /// Where it runs, unless on this machine's network.
+    /// Its network namespace, unless it uses that of this machine.
     pub(crate) namespace: Option<Arc<Namespace>>,
     pub(crate) server: Server,
 }
@@ -36,14 +36,14 @@ pub struct Node {
 /// The addresses of a node, which [`Node::leave_behind`] changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seat {
-    /// How many it had before.
+    /// The number of earlier seats.
     pub(crate) number: u16,
     pub(crate) http: SocketAddr,
     pub(crate) peer: SocketAddr,
     pub(crate) advertised: SocketAddr,
 }
 
-/// The distance from the ports of a node to those of its next seat.
+/// The distance of the ports of the next seat.
 const NEXT_SEAT: u16 = 300;
 
 impl Seat {
@@ -53,7 +53,7 @@ impl Seat {
         Self { number: self.number + 1, http, peer, advertised }
     }
 
-    /// What the files of node `id` are named by.
+    /// The name of the files of node `id`.
     pub(crate) fn name(&self, id: u64) -> String {
         match self.number {
             0 => format!("node-{id}"),
@@ -62,7 +62,7 @@ impl Seat {
     }
 }
 
-/// A process that a node has left behind, and that does not know it. It is killed when this is dropped.
+/// A process that a node has left behind, unaware of that. It is killed when this is dropped.
 #[derive(Debug)]
 pub struct LeftBehind {
     id: u64,
@@ -71,7 +71,7 @@ pub struct LeftBehind {
 }
 
 impl LeftBehind {
-    /// The id of the node that it was, and believes to be.
+    /// The id of its node.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -118,7 +118,7 @@ impl Node {
         self.seat().peer
     }
 
-    /// The address that its peers are given: its relay's, if there is one.
+    /// The address for its peers: that of its relay, if there is one.
     pub fn advertised(&self) -> SocketAddr {
         self.seat().advertised
     }
@@ -128,12 +128,34 @@ impl Node {
         self.dir.join(self.seat().name(self.id))
     }
 
+    /// The segments of its log, the oldest first.
+    pub fn segments(&self) -> Vec<PathBuf> {
+        let mut paths = self.files("log");
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "wal"));
+        paths
+    }
+
+    /// Its complete snapshots, the oldest first.
+    pub fn snapshots(&self) -> Vec<PathBuf> {
+        let mut paths = self.files("snapshots");
+        paths.retain(|path| path.file_name().is_some_and(|name| name.len() == 20));
+        paths
+    }
+
+    /// What is in a folder of its data, sorted.
+    fn files(&self, folder: &str) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.data().join(folder)).into_iter().flatten().flatten();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        paths.sort();
+        paths
+    }
+
     /// A client of it. All such clients share connections.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// The value of one series of its metrics; `None` where it is not listed.
+    /// The value of one series of its metrics; `None` if it is not listed.
     pub async fn metric(&self, series: &str) -> Result<Option<f64>, Failure> {
         self.client.metric(series).await
     }
@@ -185,8 +207,8 @@ impl Node {
         })
     }
 
-    /// Leaves its process, running or stopped, and gives the node other ports and an empty data directory, to be [started
-    /// anew](Node::start_anew) in. All clients of the node follow it there.
+    /// Leaves its process behind, running or stopped, and gives the node other ports and an empty data directory, so that it can be
+    /// [started anew](Node::start_anew). All clients of the node follow it.
     pub fn leave_behind(&self) -> Result<LeftBehind, Error> {
         let seat = self.seat().next();
         let server = self.server.split(self.dir.join(format!("{}.log", seat.name(self.id))))?;
@@ -239,7 +261,7 @@ impl Node {
         self.server.signal(Signal::CONT)
     }
 
-    /// Its exit status if it has ended by itself: then it has no process any more.
+    /// Its exit status, if it has ended by itself; then it has no process any more.
     pub fn take_ended(&self) -> Result<Option<ExitStatus>, Error> {
         self.server.take_ended()
     }
@@ -258,7 +280,7 @@ impl Node {
         Ok(status)
     }
 
-    /// Starts its process, which is expected to refuse, and waits until it has ended. The output is that of this start.
+    /// Starts its process, which must fail, and waits until it has ended. Returns the output of this start.
     pub async fn start_in_vain(&self) -> Result<Ended, Error> {
         let before = self.log().len();
         self.start()?;
@@ -266,7 +288,7 @@ impl Node {
         Ok(Ended { status, output: self.log().split_off(before) })
     }
 
-    /// All that it has logged since it was last given a seat.
+    /// Its log, in its present seat.
     pub fn log(&self) -> String {
         self.server.log()
     }

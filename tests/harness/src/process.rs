@@ -1,4 +1,4 @@
-//! Child processes: those that run to their end, and servers that can be stopped and started again.
+//! Child processes: programs that run to their end, and servers that can be stopped and restarted.
 
 use std::ffi::OsStr;
 use std::fs::{DirEntry, File};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::{Error, until};
 
-/// How long a server may take to be ready, or to stop, on a busy machine.
+/// Bounds the start and the stop of a server on a busy machine.
 pub(crate) const WITHIN: Duration = Duration::from_secs(60);
 
 /// A directory that is removed when it is dropped.
@@ -22,8 +22,7 @@ pub(crate) fn folder(name: &str) -> Result<TempDir, Error> {
     dir.map_err(Error::io("cannot create a directory"))
 }
 
-/// A command that runs `program` in the same process, and is killed when this program ends, however it ends. For programs
-/// that have no such option.
+/// A command for `program` that is killed when this program ends, however it ends. For programs without such an option.
 pub(crate) fn mortal(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);
@@ -47,7 +46,7 @@ pub(crate) fn output(command: &mut Command, input: &str) -> io::Result<String> {
     }
 }
 
-/// A child process until it is reaped: no other process has its pid meanwhile. It is killed when this is dropped.
+/// A child process that is not reaped yet, so that no other process has its pid. It is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -58,7 +57,7 @@ impl Process {
     /// Starts `command` and appends its output to the file `log`.
     pub(crate) fn start(mut command: Command, log: &Path) -> io::Result<Self> {
         let log = File::options().create(true).append(true).open(log)?;
-        // The environment of a real node must not reach these.
+        // Settings of real nodes must not reach these.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("RINGFENCE_") {
                 command.env_remove(name);

@@ -15,7 +15,7 @@ pub struct Ended {
     pub output: String,
 }
 
-/// Runs `program` until it ends by itself; one that takes longer than `within` is killed, and that is an error.
+/// Runs `program` to its end. After `within` it is killed, which is an error.
 pub async fn run(
     program: impl AsRef<OsStr>,
     arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,

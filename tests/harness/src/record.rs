@@ -1,4 +1,4 @@
-//! What the clients of a load were answered, and what must be true of the cluster afterwards.
+//! The answers to the clients of a load, and checks of the cluster against them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::{Acquired, Answered, Called, Cluster, Consistency, Node, Reply, defin
 
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(60);
-/// At most this many leases of one kind are asked for one by one.
+/// At most this many leases of a kind are checked one by one.
 const SAMPLE: usize = 100;
 
-/// What clients know for certain. Whatever had no definite answer is left out.
+/// What clients know for certain; calls without a definite answer are left out.
 #[derive(Debug, Default)]
 pub struct Record {
     /// The prefixes of all keys.
@@ -23,12 +23,12 @@ pub struct Record {
     pub(crate) held: BTreeMap<LeaseId, Held>,
     /// The keys of released leases.
     pub(crate) released: Vec<String>,
-    /// Leases that were asked for once, with the answer that nothing was done.
+    /// Leases of acquires that were certainly not done.
     pub(crate) not_done: Vec<LeaseId>,
     pub(crate) grants: Vec<Granted>,
     pub(crate) keepers: usize,
     pub(crate) renewals: u64,
-    /// Leases that ended although their keeper renewed them all the time.
+    /// Leases that ended although their keeper renewed them in time.
     pub(crate) lost: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The requests that tests make most.
+//! Common requests of tests.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use ringfence_wire::{AcquireRequest, Claim, Grant, Key, LeaseId, Metadata, Mode,
 
 use crate::{Acquired, Client, Consistency, Reply, definite, until};
 
-/// Bounds what should take far less: nodes may be down, and requests may wait for a minute.
+/// Bounds requests that may wait for a minute, while nodes may be down.
 const GRANTED_WITHIN: Duration = Duration::from_secs(90);
 
 /// The key `text`.
@@ -17,8 +17,7 @@ pub fn key(text: &str) -> Key {
     Key::new(text).unwrap_or_else(|error| panic!("{text:?}: {error}"))
 }
 
-/// A request for the key `text` that does not wait. It has the longest TTL, so that no lease expires in a test that is not
-/// about that.
+/// A request for the key `text` that does not wait. It has the longest TTL, so that no lease expires unless a test wants that.
 pub fn try_once(text: &str) -> AcquireRequest {
     AcquireRequest {
         keys: vec![Claim { key: key(text), mode: Mode::Exclusive }],

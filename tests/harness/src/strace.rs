@@ -1,4 +1,4 @@
-//! Makes system calls of a node fail or take long, by `strace`.
+//! Makes system calls of a node fail or delays them, with `strace`.
 
 use std::future::ready;
 use std::process::Command;
@@ -17,7 +17,7 @@ pub struct Injection {
     dir: TempDir,
 }
 
-/// Whether faults can be injected here; prints why not. A test that needs them returns then.
+/// Whether faults can be injected here; if not, prints why, and the test returns.
 pub fn may_inject() -> bool {
     static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
     let refusal = REFUSAL.get_or_init(|| {
@@ -48,7 +48,7 @@ impl Injection {
         Ok(Self { strace, dir })
     }
 
-    /// How many calls were injected into.
+    /// The number of affected calls.
     pub fn count(&self) -> usize {
         let calls = std::fs::read_to_string(self.dir.path().join("calls")).unwrap_or_default();
         calls.lines().filter(|line| line.contains("(INJECTED)") || line.contains("(DELAYED)")).count()
@@ -56,7 +56,7 @@ impl Injection {
 }
 
 impl Drop for Injection {
-    /// SIGKILL would make strace leave a call half done.
+    /// After SIGKILL, strace would leave a call half done.
     fn drop(&mut self) {
         if self.strace.signal(Signal::TERM).is_ok() {
             let _ = self.strace.finish_kill();

@@ -4,10 +4,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{Called, Error, Fate, Reply};
 
-/// The pause between two looks.
+/// Poll interval.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Polls `look` until it returns `Some`. The error says that `what` did not happen.
+/// Polls `look` until it returns `Some`. The error says that `what` did not happen in time.
 pub async fn until<T, F>(
     within: Duration,
     what: impl Into<String>,
@@ -26,7 +26,7 @@ where
     }
 }
 
-/// Repeats a call until its answer is definite: after a failure of unknown fate, only that tells the outcome.
+/// Repeats a call until its answer is definite.
 pub async fn definite<T, F>(within: Duration, mut call: impl FnMut() -> F) -> Result<Reply<T>, Error>
 where
     F: Future<Output = Called<T>>,
