@@ -1,6 +1,6 @@
-//! Clusters that take the place of others.
+//! Backups, and clusters that are restored from them.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ use ringfence_wire::{Backup, LeaseId, Token};
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
 
 fn cluster(first_revision: u64) -> Builder {
@@ -37,7 +37,7 @@ async fn a_restored_cluster_grants_larger_tokens_or_none_and_holds_no_lease() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("backup.json");
     let old = cluster(1_000).start().await.unwrap();
-    let token = take(&old.node(1).client()).await;
+    let token = take(&old.node(1).client().patient()).await;
     let saved = backup(&["save", "--urls", &old.node(2).url(), "-o", "json"], &file);
     assert!(saved.status.success(), "{}", String::from_utf8_lossy(&saved.stderr));
     let saved: Backup = serde_json::from_slice(&saved.stdout).unwrap();
@@ -50,26 +50,26 @@ async fn a_restored_cluster_grants_larger_tokens_or_none_and_holds_no_lease() {
     let below = cluster(saved.revision.0).nodes(1).argument(&restore).lay_out().await.unwrap();
     below.start_all().unwrap();
     let refused = || async { below.node(1).log().contains("its first revision would be").then_some(()) };
-    until(SOON, "it says why it does not start", refused).await.unwrap();
+    until(SOON, "it logs why it does not start", refused).await.unwrap();
     assert!(!below.node(1).client().is_ready().await);
     drop(below);
 
     let beyond = cluster(saved.revision.0 + 1).argument(&restore).start().await.unwrap();
-    let client = beyond.node(1).client();
+    let client = beyond.node(1).client().patient();
     let view = client.key(&key("a"), Consistency::Linearizable).await.done();
     assert!(view.holders.is_empty() && view.fence > token, "{view:?}");
     assert!(take(&client).await > token);
 }
 
 #[tokio::test]
-async fn what_is_no_backup_is_refused_by_name() {
+async fn an_invalid_backup_is_refused_with_the_reason() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("backup.json");
     let cluster_id = "5c0f3c60-4f0e-4d0b-9a53-0f8f0c1b7e55";
     let whole = format!(r#"{{"format":1,"cluster_id":"{cluster_id}","first_revision":5,"revision":7}}"#);
     std::fs::write(&file, &whole).unwrap();
     assert!(backup(&["inspect"], &file).status.success());
-    for (wrong, told) in [
+    for (wrong, reason) in [
         (whole.replace("\"format\":1", "\"format\":2"), "format"),
         (whole.replace("\"revision\":7", "\"revision\":4"), "revision"),
         (whole.replace("\"revision\":7", "\"revisions\":7"), "revisions"),
@@ -80,14 +80,14 @@ async fn what_is_no_backup_is_refused_by_name() {
         let inspected = backup(&["inspect"], &file);
         let said = String::from_utf8(inspected.stderr).unwrap();
         assert!(
-            !inspected.status.success() && said.contains(told) && said.contains("backup.json"),
+            !inspected.status.success() && said.contains(reason) && said.contains("backup.json"),
             "{wrong}: {said}"
         );
         let node =
             cluster(9).nodes(1).argument(format!("--restore={}", file.display())).lay_out().await.unwrap();
         let ended = node.node(1).start_in_vain().await.unwrap();
         assert!(
-            ended.output.contains("--restore") && ended.output.contains(told),
+            ended.output.contains("--restore") && ended.output.contains(reason),
             "{wrong}: {}",
             ended.output
         );

@@ -16,9 +16,9 @@ use std::time::Duration;
 use ringfence_client::{Client, Consistency, KeyView};
 use ringfence_harness::{Answered, Cluster, until};
 
-/// A bound for what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
-/// A time-to-live that outlasts a test.
+/// A time-to-live longer than any test.
 const LONG: Duration = Duration::from_secs(86_400);
 
 async fn cluster() -> (Cluster, Client) {
@@ -31,7 +31,7 @@ fn client_of(cluster: &Cluster) -> Client {
     Client::connect(cluster.nodes().iter().map(|node| node.url())).unwrap()
 }
 
-/// Waits until the key looks as expected.
+/// Waits until the view of a key is as expected.
 async fn seen(client: &Client, key: &str, what: &str, looks: impl Fn(&KeyView) -> bool) -> KeyView {
     let look = async || client.key(key, Consistency::Linearizable).await.ok().filter(&looks);
     until(SOON, what, look).await.unwrap()

@@ -1,6 +1,6 @@
-//! The commands that call a cluster, except `lock`.
+//! The commands of `ringfence` that call a cluster, except `lock`.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
@@ -123,13 +123,13 @@ async fn a_watch_prints_changes_from_a_given_revision_on() {
     let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
     let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
-    let told = next();
+    let change = next();
     assert_eq!(
-        (&told["kind"], &told["token"], &told["holder"]),
+        (&change["kind"], &change["token"], &change["holder"]),
         (&json!("granted"), &grant["token"], &json!("me"))
     );
-    let keys = told["keys"].as_array().unwrap();
-    assert!(keys.len() == 1 && keys[0]["key"] == "seen/a", "{told}");
+    let keys = change["keys"].as_array().unwrap();
+    assert!(keys.len() == 1 && keys[0]["key"] == "seen/a", "{change}");
     assert!(run(&cluster, &format!("release {}", grant["lease_id"].as_str().unwrap())).status.success());
     assert_eq!(next()["kind"], "released");
     watch.kill().unwrap();
@@ -143,7 +143,7 @@ async fn a_watch_prints_changes_from_a_given_revision_on() {
 
 /// Waits until it exits.
 fn ends(child: &mut std::process::Child) -> std::process::ExitStatus {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
@@ -166,15 +166,15 @@ async fn a_watch_exits_when_its_reader_is_gone() {
         command.env("RINGFENCE_URLS", urls(&cluster)).args(["watch", prefix, "--after", &before]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    // One has printed a line that was read. The other has had nothing to print.
-    let mut told = watch("seen");
+    // The reader of the first goes after a line, that of the second before any.
+    let mut busy = watch("seen");
     let mut line = String::new();
-    BufReader::new(told.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(busy.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.contains("granted"), "{line}");
     let mut quiet = watch("quiet");
     drop(quiet.stdout.take());
     json_of(&cluster, "acquire seen/2 --ttl 60s");
-    for child in [&mut told, &mut quiet] {
+    for child in [&mut busy, &mut quiet] {
         assert!(ends(child).success());
     }
 }

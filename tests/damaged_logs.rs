@@ -1,7 +1,7 @@
-//! A flipped bit in the log of one node, in what it has acknowledged: it refuses to start, and says where the damage is;
-//! the others go on without it.
+//! A flipped bit in an acknowledged entry of one node's log: the node refuses to start and names the place; the others go on
+//! without it.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,11 +11,11 @@ use std::time::Duration;
 use ringfence_harness::{Answered, Cluster, Load, Node, granted, try_once, until};
 use ringfence_wire::{LeaseId, Token};
 
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
-/// Leases in whose entries the damage may be.
+/// The damage may be in the entry of any of these leases.
 const LEASES: usize = 8;
-/// What a log is made of.
+/// The size of a sector of a log.
 const SECTOR: usize = 512;
 
 #[tokio::test]
@@ -49,9 +49,9 @@ async fn a_node_with_a_flipped_bit_in_its_log_refuses_to_start_and_the_others_go
             let lag = leader.client().cluster().await.done().members[&victim.id()].lag_entries;
             lag.filter(|lag| *lag > 0)
         };
-        until(SOON, "the leader sees that it takes no part", lags).await.unwrap();
+        until(SOON, "the leader sees that it lags", lags).await.unwrap();
 
-        // Nothing else has been touched.
+        // Undone, nothing is damaged.
         flip(&file, at);
         victim.start().unwrap();
         cluster.ready().await.unwrap();
@@ -65,7 +65,7 @@ async fn a_node_with_a_flipped_bit_in_its_log_refuses_to_start_and_the_others_go
         let members = leader.client().cluster().await.done().members;
         members.values().all(|member| member.lag_entries == Some(0)).then_some(())
     };
-    until(SOON, "nobody lags", caught_up).await.unwrap();
+    until(SOON, "no node lags", caught_up).await.unwrap();
 }
 
 /// The token under which the lease is granted.
@@ -74,7 +74,7 @@ async fn token(cluster: &Cluster, victim: &Node, lease: LeaseId, name: &str) -> 
     granted(&client, lease, &try_once(name)).await.token
 }
 
-/// Where in a log one of these names is. Some may be in two sectors, with the head of the second in between.
+/// The file and offset of one of these names in a log. A name may be split by a sector boundary; then another is found.
 fn find<'a>(log: &Path, names: impl Iterator<Item = &'a [u8]> + Clone) -> (PathBuf, usize) {
     let mut files = std::fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path());
     let find_in = |file: PathBuf| {

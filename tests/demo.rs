@@ -1,6 +1,6 @@
-//! `ringfence demo`: its output is right, and it leaves nothing behind, however it ends.
+//! `ringfence demo`: its output is correct, and it leaves nothing behind, however it ends.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::fs::{Permissions, set_permissions};
 use std::io::{BufRead, BufReader, Read};
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// Twice what it may take on an idle machine.
-const SOON: Duration = Duration::from_secs(60);
+/// Ten times what it may take on an idle machine.
+const SOON: Duration = Duration::from_secs(300);
 
-/// A running `ringfence demo` with a temporary directory of its own, killed when dropped.
+/// A running `ringfence demo` with its own temporary directory, killed when dropped.
 struct Demo {
     child: Child,
     temporary: TempDir,
@@ -38,7 +38,7 @@ impl Demo {
         (Self { child, temporary, began: Instant::now() }, stdout)
     }
 
-    /// The lines up to one that contains `last`, or to the end.
+    /// The lines up to the first that contains `last`, or to the end.
     fn lines_to(&self, stdout: BufReader<ChildStdout>, last: &str) -> Vec<String> {
         let (lines, read) = mpsc::channel();
         std::thread::spawn(move || stdout.lines().try_for_each(|line| lines.send(line.unwrap())));
@@ -66,7 +66,7 @@ impl Demo {
         (status, complaints)
     }
 
-    /// The processes of this demo, nodes and writers: their arguments name its directory.
+    /// The processes of this demo, nodes and writers: those whose arguments name its directory.
     fn processes(&self) -> Vec<String> {
         let directory = self.temporary.path().to_str().unwrap();
         let command_lines = std::fs::read_dir("/proc")
@@ -103,7 +103,7 @@ impl Drop for Demo {
 #[test]
 fn a_late_write_is_rejected_and_tokens_rise_through_every_kill() {
     let (mut demo, stdout) = Demo::start();
-    let lines = demo.lines_to(stdout, "nothing says this");
+    let lines = demo.lines_to(stdout, "no line contains this");
     let all = lines.join("\n");
     let (status, complaints) = demo.ended();
     assert!(status.success(), "{status}: {complaints}\n{all}");
@@ -151,7 +151,7 @@ fn nothing_is_left_behind_after_any_signal() {
         let (mut demo, stdout) = Demo::start();
         let lines = demo.lines_to(stdout, moment);
         assert!(lines.last().is_some_and(|line| line.contains(moment)), "{lines:#?}");
-        // At that moment nodes are running, and in part 1 a writer is stopped.
+        // Now nodes run, and in part 1 a writer is stopped.
         assert!(demo.processes().len() >= 2, "{:#?}", demo.processes());
         demo.signal(signal);
         let (status, complaints) = demo.ended();
@@ -160,7 +160,7 @@ fn nothing_is_left_behind_after_any_signal() {
             assert_eq!(complaints, "");
             assert_eq!((demo.processes(), demo.is_tidy()), (Vec::new(), true), "after {signal}");
         } else {
-            // The kernel kills them, soon.
+            // The kernel kills them, a little later.
             demo.wait_for("its processes end with it", |demo| demo.processes().is_empty().then_some(()));
         }
     }

@@ -1,6 +1,6 @@
 //! `ringfence dev`: its nodes end with it, however it ends.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,7 +13,8 @@ use ringfence_harness::{Acquired, Answered, Client, RedisServer, Reply, run, try
 use ringfence_wire::{LeaseId, Token};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
-const SOON: Duration = Duration::from_secs(30);
+/// Far longer than anything here takes.
+const SOON: Duration = Duration::from_secs(60);
 
 /// A running `ringfence dev`, killed when dropped.
 struct Dev {
@@ -27,7 +28,7 @@ impl Dev {
         let mut child = Command::new(PROGRAM)
             .args(["dev", "--base-port", &free_base_port().to_string()])
             .args(arguments)
-            // For real nodes: must not reach those of dev.
+            // Settings of real nodes must not reach those of dev.
             .env("RINGFENCE_MIRROR_PREFIX", "another")
             .env("RINGFENCE_FIRST_REVISION", "1")
             .stdin(Stdio::null())
@@ -91,7 +92,7 @@ async fn the_nodes_of_dev_end_with_it_after_any_signal() {
         for (number, &(address, pid)) in dev.nodes.iter().enumerate() {
             assert!(is_alive(pid));
             let request = try_once(&format!("dev/{number}"));
-            let acquired = Client::new(address).acquire(LeaseId::random(), &request).await.done();
+            let acquired = Client::new(address).patient().acquire(LeaseId::random(), &request).await.done();
             assert!(matches!(acquired, Acquired::Granted(_)));
         }
         dev.ends_with(signal);
@@ -132,13 +133,13 @@ async fn dev_publishes_to_the_given_redis() {
     assert_eq!(fence, token.to_string());
     for &(_, pid) in &dev.nodes {
         let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
-        assert!(command.contains("serve") && !command.contains("secret"), "visible to every user: {command}");
+        assert!(command.contains("serve") && !command.contains("secret"), "every user sees {command}");
     }
     dev.ends_with("-INT");
 }
 
 async fn acquire(dev: &Dev, name: &str) -> Token {
-    let client = Client::new(dev.nodes[0].0);
+    let client = Client::new(dev.nodes[0].0).patient();
     match client.acquire(LeaseId::random(), &try_once(name)).await.done() {
         Acquired::Granted(grant) => grant.token,
         other => panic!("{other:?}"),

@@ -1,6 +1,6 @@
-//! A sync that fails is final for its node and for nobody else; and nothing is acknowledged before its sync.
+//! A failed sync stops its node and no other; and nothing is acknowledged before its sync.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::fs::DirEntry;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use ringfence_harness::{Answered, Cluster, Injection, Load, Node, definite, may_inject, try_once};
 use ringfence_wire::LeaseId;
 
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
-/// How long every sync takes that is made to take long.
+/// The delay of slow syncs.
 const SLOW: Duration = Duration::from_millis(300);
-/// Of the flags of an open file.
+/// `O_DIRECT`, a flag of an open file.
 const DIRECT: u32 = 0o40000;
 
 async fn it_stops_and_comes_back(victim_leads: bool) {
@@ -52,8 +52,8 @@ async fn a_follower_whose_sync_fails_once_stops_and_comes_back() {
     it_stops_and_comes_back(false).await;
 }
 
-/// Whether the node has its log open to write past the page cache.
-fn writes_past_the_page_cache(node: &Node) -> bool {
+/// Whether the node has opened its log with `O_DIRECT`.
+fn writes_directly(node: &Node) -> bool {
     let process = PathBuf::from(format!("/proc/{}", node.pid().unwrap()));
     let is_direct = |file: std::io::Result<DirEntry>| {
         let name = file.unwrap().file_name();
@@ -66,15 +66,15 @@ fn writes_past_the_page_cache(node: &Node) -> bool {
     std::fs::read_dir(process.join("fd")).unwrap().filter_map(is_direct).any(|is_direct| is_direct)
 }
 
-/// What is written past the page cache is at the disk without any sync, and may be in no more than its cache.
+/// A direct write reaches the disk without a sync, but may be in its write cache only.
 #[tokio::test]
-async fn nothing_is_acknowledged_before_its_sync_though_it_was_written_past_the_page_cache() {
+async fn nothing_is_acknowledged_before_its_sync_even_if_it_was_written_directly() {
     if !may_inject() {
         return;
     }
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
-    if !cluster.nodes().iter().all(writes_past_the_page_cache) {
-        return eprintln!("skipped: this file system cannot write past the page cache");
+    if !cluster.nodes().iter().all(writes_directly) {
+        return eprintln!("skipped: this file system has no direct writes");
     }
     let delay = format!("delay_enter={}", SLOW.as_micros());
     let mut slow = Vec::new();

@@ -1,6 +1,6 @@
-//! How a cluster begins: once, with all its members, whatever happens meanwhile.
+//! A cluster is founded once, with all its members, whatever happens meanwhile.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use std::time::Duration;
 use ringfence_harness::{Acquired, Answered, Builder, Cluster, Node, definite, try_once, until};
 use ringfence_wire::LeaseId;
 
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
 
 fn cluster() -> Builder {
     Cluster::builder(env!("CARGO_BIN_EXE_ringfence"))
 }
 
-/// The cluster that a node has written down that it belongs to.
+/// The id of its cluster that a node has on disk.
 fn belongs_to(node: &Node) -> Option<String> {
     let identity = std::fs::read_to_string(node.data().join("NODE")).ok()?;
     identity.lines().find_map(|line| line.strip_prefix("cluster ")).map(str::to_owned)
 }
 
-/// All nodes belong to the same cluster, and it works.
+/// Checks that all nodes belong to one cluster, and that it works.
 async fn is_one_cluster(cluster: &Cluster) {
     cluster.ready().await.unwrap();
     let ids: BTreeSet<_> = cluster.nodes().iter().map(|node| belongs_to(node).unwrap()).collect();
@@ -60,26 +60,27 @@ async fn no_cluster_is_founded_while_a_member_is_missing() {
     cluster.node(1).start().unwrap();
     cluster.node(2).start().unwrap();
     let waits = || async { cluster.node(1).log().contains("missing=[3]").then_some(()) };
-    until(SOON, "node 1 says whom it waits for", waits).await.unwrap();
+    until(SOON, "node 1 logs which member is missing", waits).await.unwrap();
     let client = cluster.node(1).client();
     assert_eq!(client.raw("GET", "/livez", "").await.unwrap().status, 200);
     assert!(!client.is_ready().await);
     let path = format!("/v1/leases/{}", LeaseId::random());
     assert_eq!(client.raw("PUT", &path, r#"{"keys":["k"]}"#).await.unwrap().status, 503);
-    // It asks ten times a second: this is long enough for it to make a mistake.
+    // It tries ten times a second, so a mistake would happen within this time.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(belongs_to(cluster.node(1)).as_deref(), Some("none"));
     assert_eq!(belongs_to(cluster.node(2)).as_deref(), Some("none"));
-    assert!(cluster.node(2).terminate().await.unwrap().success(), "it stops in order while it waits");
+    assert!(cluster.node(2).terminate().await.unwrap().success(), "it stops cleanly while it waits");
     cluster.start_all().unwrap();
     is_one_cluster(&cluster).await;
 }
 
 #[tokio::test]
-async fn nodes_that_are_all_told_to_stop_at_once_do_so_and_begin_again() {
+async fn nodes_that_are_all_terminated_at_once_stop_cleanly_and_start_again() {
     let cluster = cluster().start().await.unwrap();
     let (lease, request) = (LeaseId::random(), try_once("kept"));
-    let Acquired::Granted(grant) = cluster.node(1).client().acquire(lease, &request).await.done() else {
+    let Acquired::Granted(grant) = cluster.node(1).client().patient().acquire(lease, &request).await.done()
+    else {
         panic!()
     };
     let stopped = cluster.nodes().iter().map(|node| async { (node.id(), node.terminate().await.unwrap()) });
@@ -88,6 +89,6 @@ async fn nodes_that_are_all_told_to_stop_at_once_do_so_and_begin_again() {
     }
     cluster.start_all().unwrap();
     is_one_cluster(&cluster).await;
-    let repeat = cluster.node(2).client().acquire(lease, &request).await.done();
+    let repeat = cluster.node(2).client().patient().acquire(lease, &request).await.done();
     assert!(matches!(repeat, Acquired::Standing(repeat) if repeat.token == grant.token));
 }

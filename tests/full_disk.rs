@@ -1,7 +1,6 @@
-//! The disk of one node is full: it stops with a clear line, or does not start with one, the others go on, and with room again
-//! it comes back.
+//! A full disk: its node stops, or refuses to start, with a clear message; the others go on; with free space it comes back.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use ringfence_harness::{
 };
 use ringfence_wire::{AcquireRequest, Claim, LeaseId, Mode};
 
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
 /// More than fits into the first 4 MiB of a log.
 const MANY: u64 = 400;
@@ -19,7 +18,7 @@ fn cluster() -> Builder {
     Cluster::builder(env!("CARGO_BIN_EXE_ringfence"))
 }
 
-/// About 15 KB of keys.
+/// A request with about 15 KB of keys.
 fn large(number: u64) -> AcquireRequest {
     let claim = |part| Claim {
         key: key(&format!("full/{number}/{part}/{}", "x".repeat(220))),
@@ -44,7 +43,7 @@ async fn it_stops_and_comes_back(victim_leads: bool) {
 
     let mut granted = Vec::new();
     for number in 0..MANY {
-        let other = cluster.others(full.id()).nth(number as usize % 2).unwrap().client();
+        let other = cluster.others(full.id()).nth(number as usize % 2).unwrap().client().patient();
         let (lease, request) = (LeaseId::random(), large(number));
         let reply = definite(SOON, || other.acquire(lease, &request)).await.unwrap();
         let (Acquired::Granted(grant) | Acquired::Standing(grant)) = Ok(reply).done() else {
@@ -61,7 +60,7 @@ async fn it_stops_and_comes_back(victim_leads: bool) {
     full.start().unwrap();
     cluster.ready().await.unwrap();
     for (lease, request, token) in granted {
-        let repeat = full.client().acquire(lease, &request).await.done();
+        let repeat = full.client().patient().acquire(lease, &request).await.done();
         assert!(matches!(&repeat, Acquired::Standing(grant) if grant.token == token), "{repeat:?}");
     }
 }
@@ -76,7 +75,7 @@ async fn a_follower_with_a_full_disk_stops_and_comes_back_with_room() {
     it_stops_and_comes_back(false).await;
 }
 
-/// It was once told that its snapshots were lost, and to come back under a new id.
+/// Regression: it reported that its snapshots were lost, and advised a new id.
 #[tokio::test]
 async fn a_node_whose_disk_is_full_when_it_starts_says_so() {
     if !may_mount() {
@@ -89,13 +88,13 @@ async fn a_node_whose_disk_is_full_when_it_starts_says_so() {
     cluster.ready().await.unwrap();
     let mut granted = Vec::new();
     for number in 0..300 {
-        let (lease, request, client) = (LeaseId::random(), large(number), node.client());
+        let (lease, request, client) = (LeaseId::random(), large(number), node.client().patient());
         definite(SOON, || client.acquire(lease, &request)).await.unwrap();
         granted.push((lease, request));
     }
     // The log is truncated behind the older of two snapshots, which are taken after 1 MiB each: how many commands go by while one
     // is taken depends on the machine.
-    let (churned, client) = (large(MANY), node.client());
+    let (churned, client) = (large(MANY), node.client().patient());
     let first_segment = node.data().join("log/00000000000000000001.wal");
     let is_cut = || async {
         let lease = LeaseId::random();
@@ -117,7 +116,7 @@ async fn a_node_whose_disk_is_full_when_it_starts_says_so() {
     node.start().unwrap();
     cluster.ready().await.unwrap();
     for (lease, request) in granted {
-        let repeat = node.client().acquire(lease, &request).await.done();
+        let repeat = node.client().patient().acquire(lease, &request).await.done();
         assert!(matches!(repeat, Acquired::Standing(_)), "{repeat:?}");
     }
 }

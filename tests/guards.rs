@@ -1,6 +1,6 @@
-//! Guards with a real cluster: the snippets of the guard's README.md, and a guard in memory that restarts.
+//! Guards with a real cluster: the examples of the READMEs, and a guard in memory that restarts.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use ringfence_wire::{Grant, Key, LeaseId};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
-/// How long a guard waits for the fence.
+/// Bounds a request for the fence without a quorum.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Bounds a wait for a lease of 2 s to expire.
+/// Bounds a shell session, which waits for a lease to expire.
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 #[path = "../guard/examples/storage.rs"]
@@ -67,7 +67,7 @@ async fn the_first_section_of_the_readme_works_as_shown() {
 #[tokio::test]
 async fn a_restarted_guard_rejects_by_the_clusters_fence() {
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
-    let client = cluster.leader().await.unwrap().client();
+    let client = cluster.leader().await.unwrap().client().patient();
     let key: Key = "accounts/42".parse().unwrap();
     let old = LeaseId::random();
     let stale = claim(&acquire(&client, old).await);
@@ -77,7 +77,7 @@ async fn a_restarted_guard_rejects_by_the_clusters_fence() {
     let live = claim(&acquire(&client, LeaseId::random()).await);
     assert_eq!(known(&guard, &key, &client).await.unwrap().touch(live), Admission::Accepted(()));
 
-    // It has seen neither of them.
+    // This one has seen neither token.
     let guard = MemoryGuard::new(100);
     let known = known(&guard, &key, &client).await.unwrap();
     let rejected = known.write(stale, || panic!("a dead holder writes"));
@@ -88,14 +88,14 @@ async fn a_restarted_guard_rejects_by_the_clusters_fence() {
 #[tokio::test]
 async fn a_restarted_guard_accepts_nothing_without_a_quorum() {
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
-    let client = cluster.node(1).client();
+    let client = cluster.node(1).client().patient();
     let key: Key = "accounts/42".parse().unwrap();
     let live = claim(&acquire(&client, LeaseId::random()).await);
     for node in cluster.others(1) {
         node.kill().unwrap();
     }
     let guard = MemoryGuard::new(100);
-    assert!(known(&guard, &key, &client.within(SOON)).await.is_err());
+    assert!(known(&guard, &key, &cluster.node(1).client().within(SOON)).await.is_err());
     assert!(guard.key(&key).is_err());
 
     for node in cluster.others(1) {
@@ -116,7 +116,7 @@ fn claim(grant: &Grant) -> Claim {
     Claim::new(grant.token, grant.keys[0].fence).unwrap()
 }
 
-/// Asks as a storage backend would.
+/// The guarded key, with the fence from the cluster, as in a storage backend.
 async fn known(guard: &MemoryGuard, key: &Key, client: &Client) -> Result<GuardedKey, Failure> {
     let mut found = guard.key(key);
     loop {

@@ -1,6 +1,6 @@
-//! What real nodes measure, and the alerts and the dashboard that are made of it, held together by Prometheus itself.
+//! The metrics of real nodes, and the alerts and dashboard that use them, checked with a real Prometheus.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,19 +15,19 @@ use ringfence_harness::{
 use ringfence_wire::LeaseId;
 use serde_json::{Value, json};
 
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
 
 const ALERTS: &str = include_str!("../deploy/alerts.yml");
 const DASHBOARD: &str = include_str!("../deploy/grafana.json");
 
-/// What clients choose here, and nothing else has in it.
+/// Chosen by clients, and contained in nothing else.
 const KEY: &str = "odd-key/Schlüssel 7";
 const HOLDER: &str = "odd-holder Ω";
 const ODD: [&str; 4] = ["odd-", "Schl", "Ω", "odd%2D"];
 
 #[tokio::test]
-async fn measurements_explain_themselves_and_name_nobody() {
+async fn metrics_have_help_texts_and_contain_no_names_of_clients() {
     let redis = RedisServer::builder().start().await.unwrap();
     let cluster = cluster(&redis).await;
     let leases = traffic(&cluster).await;
@@ -36,7 +36,7 @@ async fn measurements_explain_themselves_and_name_nobody() {
         let text = metrics(node).await;
         promtool(&["check", "metrics"], Path::new("."), &text);
         for word in ODD.map(str::to_owned).into_iter().chain(leases.iter().map(LeaseId::to_string)) {
-            assert!(!text.contains(&word), "{word} stands in {text}");
+            assert!(!text.contains(&word), "{word} is in {text}");
         }
         let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
         for family in families {
@@ -50,14 +50,14 @@ async fn measurements_explain_themselves_and_name_nobody() {
         (0.0 < available && available <= size).then_some(())
     };
     until(SOON, "the room on the disk is known", room).await.unwrap();
-    // What is explained is measured, and what pages for people name is.
+    // Every metric that has a help text or is documented exists.
     for text in [
         include_str!("../src/metric_help.rs"),
         include_str!("../mirror/README.md"),
         include_str!("../deploy/README.md"),
     ] {
         for name in names(text) {
-            assert!(measured.contains(name), "nobody measures {name}");
+            assert!(measured.contains(name), "no node has {name}");
         }
     }
 }
@@ -80,7 +80,7 @@ async fn every_end_of_a_lease_is_counted_by_one_node_and_not_again_after_a_resta
         leaders.insert(value(node, "ringfence_raft_leader_changes_total").await as u64);
     }
     let expected = [("abandoned", 0.0), ("expired", 1.0), ("released", 3.0), ("revoked", 1.0)];
-    // Of an entry that its leader could not see through nobody knows that it is his to count.
+    // An end whose leader lost its leadership meanwhile is counted by no node.
     if leaders == BTreeSet::from([1]) {
         assert_eq!(sum, expected.map(|(reason, count)| (reason.to_owned(), count)).into());
     } else {
@@ -92,23 +92,33 @@ async fn every_end_of_a_lease_is_counted_by_one_node_and_not_again_after_a_resta
     cluster.ready().await.unwrap();
     cluster.caught_up(SOON).await.unwrap();
     let applied = value(led, "ringfence_raft_commands_applied_total").await;
-    assert!(applied > 10.0, "it has read its log again: {applied}");
+    assert!(applied > 10.0, "it has replayed its log: {applied}");
     assert_eq!(ends(led).await.values().sum::<f64>(), 0.0);
 }
 
 #[tokio::test]
-async fn a_batch_that_fails_as_a_whole_counts_each_operation_and_what_hangs_is_measured() {
+async fn a_batch_that_fails_as_a_whole_counts_each_operation_and_a_hanging_proposal_is_measured() {
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
-    let leader = cluster.leader().await.unwrap();
-    cluster.others(leader.id()).for_each(|node| node.stop().unwrap());
     let operations = json!([
         { "acquire": { "lease_id": LeaseId::random(), "keys": ["a"] } },
         { "acquire": { "lease_id": LeaseId::random(), "keys": ["b"] } },
         { "renew": { "lease_id": LeaseId::random() } },
     ]);
     let batch = json!({ "operations": operations }).to_string();
-    let answer = leader.client().raw("POST", "/v1/batch", batch).await.unwrap();
-    assert_eq!(answer.status, 504);
+    let hangs = async || {
+        let leader = cluster.leader().await.unwrap();
+        cluster.others(leader.id()).for_each(|node| node.stop().unwrap());
+        let answer = leader.client().raw("POST", "/v1/batch", batch.clone()).await.unwrap();
+        if answer.status == 504 {
+            return Some(leader);
+        }
+        // The leadership was lost before the batch came.
+        assert_eq!(answer.status, 503);
+        cluster.others(leader.id()).for_each(|node| node.resume().unwrap());
+        cluster.ready().await.unwrap();
+        None
+    };
+    let leader = until(SOON, "a batch hangs", hangs).await.unwrap();
     let failed = |samples: &[Sample], name: &str| -> f64 {
         let of = samples.iter().filter(|sample| sample.name == name);
         of.filter(|sample| sample.labels["outcome"] == "indeterminate").map(|sample| sample.value).sum()
@@ -116,7 +126,7 @@ async fn a_batch_that_fails_as_a_whole_counts_each_operation_and_what_hangs_is_m
     let measured = samples(&metrics(leader).await);
     assert_eq!(failed(&measured, "ringfence_acquire_total"), 2.0);
     assert_eq!(failed(&measured, "ringfence_renew_total"), 1.0);
-    // It waited for as long as a request may take.
+    // It has waited for as long as a request may take.
     let pending = value(leader, "ringfence_raft_proposal_pending_seconds").await;
     assert!(pending > 4.0, "{pending}");
 }
@@ -154,7 +164,7 @@ fn the_alerts_fire_as_their_tests_say() {
 }
 
 #[tokio::test]
-async fn alerts_and_dashboard_ask_for_what_there_is_and_a_lost_majority_is_told_of() {
+async fn alerts_and_dashboard_use_existing_metrics_and_a_lost_majority_raises_alerts() {
     let redis = RedisServer::builder().start().await.unwrap();
     let cluster = cluster(&redis).await;
     traffic(&cluster).await;
@@ -184,10 +194,11 @@ async fn alerts_and_dashboard_ask_for_what_there_is_and_a_lost_majority_is_told_
         until(SOON, format!("{title} shows something: {expression}"), shown).await.unwrap();
     }
     expressions.extend(panels);
-    asks_only_for_what_is_measured(&expressions, &cluster).await;
+    uses_only_existing_metrics(&expressions, &cluster).await;
 
-    assert!(!firing(&prometheus).await.contains_key("RingfenceNoLeader"));
-    // A follower is left, which goes on knowing who led.
+    let quiet = async || (!firing(&prometheus).await.contains_key("RingfenceNoLeader")).then_some(());
+    until(SOON, "no alert says that nobody leads", quiet).await.unwrap();
+    // The remaining follower still remembers the leader.
     let leader = cluster.leader().await.unwrap();
     let stopped = [leader, cluster.others(leader.id()).next().unwrap()];
     stopped.iter().for_each(|node| node.stop().unwrap());
@@ -197,13 +208,13 @@ async fn alerts_and_dashboard_ask_for_what_there_is_and_a_lost_majority_is_told_
         (firing.contains_key("RingfenceNoLeader") && firing.get("RingfenceNodeDown") == Some(&down))
             .then_some(())
     };
-    until(SOON, "the lost majority is told of", told).await.unwrap();
+    until(SOON, "a lost majority raises alerts", told).await.unwrap();
     stopped.iter().for_each(|node| node.resume().unwrap());
     let over = async || {
         let firing = firing(&prometheus).await;
         (!firing.contains_key("RingfenceNoLeader") && !firing.contains_key("RingfenceNodeDown")).then_some(())
     };
-    until(SOON, "it is over", over).await.unwrap();
+    until(SOON, "the alerts end", over).await.unwrap();
 }
 
 async fn cluster(redis: &RedisServer) -> Cluster {
@@ -211,7 +222,7 @@ async fn cluster(redis: &RedisServer) -> Cluster {
     builder.argument(format!("--redis={}", redis.url())).start().await.unwrap()
 }
 
-/// Whatever clients do, by all nodes in turns. Gives the ids of the leases.
+/// Makes calls of every kind, through all nodes in turn. Returns the ids of the leases.
 async fn traffic(cluster: &Cluster) -> Vec<LeaseId> {
     let mut calls = 0;
     let mut send = async |method: &str, path: &str, body: Value, expected: u16| {
@@ -226,7 +237,7 @@ async fn traffic(cluster: &Cluster) -> Vec<LeaseId> {
         };
         let answer = until(SOON, format!("{method} {path} is answered"), answer).await.unwrap();
         let text = String::from_utf8_lossy(&answer.body);
-        // What a leader took and lost its leadership over is answered otherwise when it is repeated.
+        // After a change of the leader, the answer to a repeat may differ.
         assert!(answer.status == expected || tries.get() > 1, "{method} {path}: {} {text}", answer.status);
         serde_json::from_str::<Value>(&text).unwrap_or_default()
     };
@@ -266,7 +277,7 @@ async fn traffic(cluster: &Cluster) -> Vec<LeaseId> {
         (answer.status == 410).then_some(())
     };
     until(SOON, "a lease expires", expired).await.unwrap();
-    let grant = send("PUT", &path[4], json!({ "keys": ["odd-revoked"] }), 201).await;
+    let grant = send("PUT", &path[4], json!({ "keys": ["odd-revoked"], "ttl_ms": 600_000 }), 201).await;
     let (node, waits) =
         (&cluster.nodes()[0], json!({ "keys": ["odd-revoked"], "wait_ms": 60_000 }).to_string());
     let given_up = format!("/v1/leases/{}", LeaseId::random());
@@ -275,12 +286,12 @@ async fn traffic(cluster: &Cluster) -> Vec<LeaseId> {
         drop(impatient.raw("PUT", &given_up, waits.clone()).await);
         metrics(node).await.contains(r#"status="closed""#).then_some(())
     };
-    until(SOON, "a request that was given up is counted", gives_up).await.unwrap();
+    until(SOON, "an abandoned request is counted", gives_up).await.unwrap();
     let nobody_waits = async || {
         let view = node.client().key(&key("odd-revoked"), Consistency::Linearizable).await.done();
         view.waiters.is_empty().then_some(())
     };
-    until(SOON, "who gave up does not wait any more", nobody_waits).await.unwrap();
+    until(SOON, "the abandoned request has left the queue", nobody_waits).await.unwrap();
     send("POST", "/v1/revoke", json!({ "key": "odd-revoked", "token": grant["token"] }), 204).await;
     let batched = json!({ "operations": [
         { "acquire": { "lease_id": ids[5], "keys": ["odd-batch"], "holder": HOLDER } },
@@ -297,7 +308,7 @@ async fn traffic(cluster: &Cluster) -> Vec<LeaseId> {
     ids
 }
 
-/// A Prometheus that reads the cluster, with the files of `deploy/` but for the addresses, and in a hurry.
+/// A Prometheus that scrapes the cluster with the files of `deploy/`, but with other addresses and shorter times.
 async fn watch(cluster: &Cluster) -> PrometheusServer {
     let targets: Vec<String> = cluster.nodes().iter().map(|node| format!("'{}'", node.http())).collect();
     let config = include_str!("../deploy/prometheus.yml")
@@ -309,7 +320,7 @@ async fn watch(cluster: &Cluster) -> PrometheusServer {
     PrometheusServer::start(&files).await.unwrap()
 }
 
-/// All rules, once each was evaluated.
+/// All rules, once each has been evaluated.
 async fn evaluated(prometheus: &PrometheusServer) -> Option<Vec<Value>> {
     let mut groups = prometheus.get("/api/v1/rules").await.unwrap();
     let groups = groups["groups"].as_array_mut().unwrap();
@@ -318,7 +329,7 @@ async fn evaluated(prometheus: &PrometheusServer) -> Option<Vec<Value>> {
     (!rules.is_empty() && rules.iter().all(|rule| rule["health"] != "unknown")).then_some(rules)
 }
 
-/// The alerts that fire, and the instances that they name.
+/// The firing alerts, and the instances that they name.
 async fn firing(prometheus: &PrometheusServer) -> BTreeMap<String, BTreeSet<String>> {
     let mut firing: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for alert in prometheus.get("/api/v1/alerts").await.unwrap()["alerts"].as_array().unwrap() {
@@ -329,7 +340,7 @@ async fn firing(prometheus: &PrometheusServer) -> BTreeMap<String, BTreeSet<Stri
     firing
 }
 
-/// What the panels of the dashboard ask, as Grafana would for this cluster.
+/// The queries of the dashboard's panels, as Grafana would send them for this cluster.
 fn panels() -> Vec<(String, String)> {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let mut panels = Vec::new();
@@ -345,8 +356,8 @@ fn panels() -> Vec<(String, String)> {
     panels
 }
 
-/// Fails if an expression names a measurement, or of one a label or a value of it, that no node has.
-async fn asks_only_for_what_is_measured(expressions: &BTreeMap<String, String>, cluster: &Cluster) {
+/// Fails if an expression names a metric, a label or a value that no node has.
+async fn uses_only_existing_metrics(expressions: &BTreeMap<String, String>, cluster: &Cluster) {
     let mut known: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for node in cluster.nodes() {
         for sample in samples(&metrics(node).await) {
@@ -359,11 +370,11 @@ async fn asks_only_for_what_is_measured(expressions: &BTreeMap<String, String>, 
     for (of, expression) in expressions {
         let mut labels = BTreeSet::from(["job", "instance"]);
         for name in names(expression) {
-            let measured = known.get(name).unwrap_or_else(|| panic!("{of}: nobody measures {name}"));
+            let measured = known.get(name).unwrap_or_else(|| panic!("{of}: no node has {name}"));
             labels.extend(measured.keys().map(String::as_str));
             for (label, value) in matchers(expression, name).into_iter().filter(|(label, _)| label != "job") {
                 let values = measured.get(&label).unwrap_or_else(|| panic!("{of}: {name} has no {label}"));
-                // 5.. is about what does not happen here.
+                // Patterns like 5.. are about failures, which do not happen here.
                 for value in value.split('|').filter(|value| !value.contains("..")) {
                     assert!(values.contains(value), "{of}: no {label} of {name} is {value}: {values:?}");
                 }
@@ -371,20 +382,20 @@ async fn asks_only_for_what_is_measured(expressions: &BTreeMap<String, String>, 
         }
         for list in expression.split("by (").skip(1) {
             for label in list.split(')').next().unwrap().split(',').map(str::trim) {
-                assert!(labels.contains(label), "{of}: nothing that it is made of has a label {label}");
+                assert!(labels.contains(label), "{of}: none of its metrics has a label {label}");
             }
         }
     }
 }
 
-/// The names of measurements in a text.
+/// The names of metrics in a text.
 fn names(text: &str) -> BTreeSet<&str> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = text.split(|c| !is_of_name(c));
     words.filter(|word| word.starts_with("ringfence_")).collect()
 }
 
-/// The labels that `expression` asks for of `name`, and what they are to be.
+/// The label matchers of `name` in `expression`.
 fn matchers(expression: &str, name: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for selector in expression.split(&format!("{name}{{")).skip(1) {
@@ -427,13 +438,13 @@ async fn metrics(node: &Node) -> String {
     node.client().metrics().await.done()
 }
 
-/// A measurement without labels.
+/// The value of a metric without labels.
 async fn value(node: &Node, name: &str) -> f64 {
     let samples = samples(&metrics(node).await);
     samples.iter().find(|sample| sample.name == name).unwrap_or_else(|| panic!("no {name}")).value
 }
 
-/// Runs promtool, and fails if it finds something.
+/// Runs promtool, which must succeed.
 fn promtool(arguments: &[&str], dir: &Path, input: &str) {
     let mut command = Command::new("promtool");
     command.args(arguments).current_dir(dir);

@@ -1,6 +1,6 @@
-//! The mirror in Redis, as published by a real cluster.
+//! The mirror in Redis, published by a real cluster.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod mirror {
     mod before_answer;
@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use ringfence_harness::{
-    Answered, Builder, Client, Cluster, Consistency, Node, RedisServer, Reply, definite, try_once, until,
+    Answered, Builder, Client, Cluster, Consistency, Error, Node, RedisServer, Reply, definite, try_once,
+    until,
 };
 use ringfence_wire::{KeyView, LeaseId};
 use serde_json::Value;
 
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
 
 fn cluster(redis: &RedisServer) -> Builder {
@@ -39,7 +40,7 @@ fn number(hash: &HashMap<String, String>, field: &str) -> u64 {
     hash.get(field).map_or(0, |text| text.parse().unwrap())
 }
 
-/// Fence and token of each key that Redis calls held.
+/// The fence and token of each key that is held according to Redis.
 async fn held_in_redis(
     reader: &mut MultiplexedConnection,
 ) -> redis::RedisResult<BTreeMap<String, (u64, u64)>> {
@@ -55,35 +56,31 @@ async fn held_in_redis(
     Ok(held)
 }
 
-/// Fence and token of each key that is held.
-async fn held_in_table(client: &Client) -> BTreeMap<String, (u64, u64)> {
+/// The fence and token of each held key.
+async fn held_in_table(client: &Client) -> Result<BTreeMap<String, (u64, u64)>, Error> {
     let (mut held, mut after) = (BTreeMap::new(), None);
     loop {
-        let page = client.keys("", after.as_deref(), Consistency::Linearizable).await.done();
+        let page = client.keys("", after.as_deref(), Consistency::Linearizable).await.success()?;
         held.extend(page.keys.into_iter().filter_map(|view: KeyView| {
             let newest = view.holders.last()?.token.0;
             Some((view.key.to_string(), (view.fence.0, newest)))
         }));
         after = page.next;
         if after.is_none() {
-            return held;
+            return Ok(held);
         }
     }
 }
 
-/// Waits until Redis calls exactly those keys held that are. Leases may expire meanwhile.
+/// Waits until Redis shows exactly the held keys. Leases may expire meanwhile.
 async fn equal(cluster: &Cluster, redis: &RedisServer) {
-    equal_within(SOON, cluster, redis).await;
-}
-
-async fn equal_within(time: Duration, cluster: &Cluster, redis: &RedisServer) {
     let client = cluster.leader().await.unwrap().client();
     let look = || async {
         let mut reader = connect(redis).await;
         let mirror = held_in_redis(&mut reader).await.ok()?;
-        (mirror == held_in_table(&client).await).then_some(())
+        (mirror == held_in_table(&client).await.ok()?).then_some(())
     };
-    until(time, "Redis has what the table has", look).await.unwrap();
+    until(SOON, "Redis has what the table has", look).await.unwrap();
 }
 
 /// The state of a node's mirror.

@@ -1,7 +1,7 @@
-//! Networks that lose what some nodes send to others, silently: grants go on where a majority can talk, nothing that was
-//! acknowledged is lost, and no two leaders grant at once.
+//! Network partitions that drop packets silently: a connected majority still grants, nothing acknowledged is lost, and no two
+//! leaders grant at once.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::future::ready;
 use std::hash::{BuildHasher, RandomState};
@@ -14,19 +14,19 @@ use ringfence_harness::{
 };
 use ringfence_wire::{LeaseId, Token};
 
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
-/// How often a link comes and goes, and for how long each: longer than any follower waits before it wants to lead, and
-/// less than it takes until a connection is given up.
+/// How often a link flaps, and for how long it is down and up: down for longer than any election timeout, and less than it
+/// takes until a connection is given up.
 const FLAPS: usize = 4;
 const AWAY: Duration = Duration::from_millis(2_200);
 const BACK: Duration = Duration::from_millis(1_000);
 
-/// What is lost, and what must come of it.
+/// A partition, and its expected effects.
 struct Cut {
-    /// Who sends, and who does not get it.
+    /// The lost directions, as sender and receiver.
     lost: Vec<(u64, u64)>,
-    /// Nodes that must grant nevertheless.
+    /// Nodes that must still grant.
     grant: Vec<u64>,
     /// Nodes that must not.
     refuse: Vec<u64>,
@@ -35,7 +35,7 @@ struct Cut {
 }
 
 impl Cut {
-    /// `few` and `many` lose all that they send to each other.
+    /// All packets between `few` and `many` are lost.
     fn between(few: &[u64], many: &[u64]) -> Self {
         let lost = [pairs(few, many), pairs(many, few)].concat();
         Self { lost, grant: many.to_vec(), refuse: few.to_vec(), leader_stays: false }
@@ -46,13 +46,13 @@ fn pairs(from: &[u64], to: &[u64]) -> Vec<(u64, u64)> {
     from.iter().flat_map(|from| to.iter().map(|to| (*from, *to))).collect()
 }
 
-/// All pairs of `nodes`, in both directions, but for `links`.
+/// All pairs of `nodes` in both directions, except `links`.
 fn all_but(nodes: &[u64], links: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let is_kept = |from, to| from == to || links.contains(&(from, to)) || links.contains(&(to, from));
     pairs(nodes, nodes).into_iter().filter(|(from, to)| !is_kept(*from, *to)).collect()
 }
 
-/// A network for this many nodes, where the machine allows it.
+/// A network for this many nodes, if this machine allows one.
 fn network(nodes: u16) -> Option<Network> {
     available(Network::new(nodes))
 }
@@ -61,18 +61,17 @@ fn on(network: &Network, nodes: u16) -> Builder {
     Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).nodes(nodes).network(network)
 }
 
-/// Whether no node was held up for so long that another may have wanted to lead: then the machine decides who leads.
+/// Whether no node was delayed for so long that the machine may have caused an election.
 async fn keeps_pace(cluster: &Cluster) -> bool {
     let lag = cluster.longest_lag().await;
     let keeps = lag < Duration::from_millis(500);
     if !keeps {
-        eprintln!("skipped, who leads: a node was held up for {lag:?}");
+        eprintln!("not checked, who leads: a node was delayed by {lag:?}");
     }
     keeps
 }
 
-/// Cuts the network of a cluster at work, as `cut` says of the leader and the followers; heals it again; and checks all
-/// that clients were told meanwhile.
+/// Partitions a cluster under load, as `cut` says for the leader and the followers, heals it, and checks all answers.
 async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
     let Some(network) = network(nodes) else { return };
     let cluster = on(&network, nodes).start().await.unwrap();
@@ -111,7 +110,7 @@ async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
     let mut record = load.end().await;
     for grant in record.grants().iter().filter(|grant| cut.refuse.contains(&grant.node)) {
         let (asked, answered) = (grant.asked.into_std(), grant.answered.into_std());
-        assert!(asked < began || answered > healing, "cut off, and has granted: {grant:?}");
+        assert!(asked < began || answered > healing, "granted while cut off: {grant:?}");
     }
     record.check(&cluster).await;
 }
@@ -197,7 +196,7 @@ async fn a_leader_in_a_ring_of_five_goes_on_with_its_neighbours() {
     .await;
 }
 
-/// The one node that hears both the leader and those who could elect another must not keep them from it.
+/// The one node that hears both the leader and a possible majority must not prevent an election.
 #[tokio::test]
 async fn a_leader_that_reaches_one_of_three_nodes_that_reach_each_other_is_replaced() {
     goes_on(5, |leader, others| {
@@ -230,7 +229,7 @@ async fn the_only_node_that_reaches_a_majority_comes_to_lead() {
 }
 
 #[tokio::test]
-async fn a_follower_that_is_cut_off_for_long_deposes_nobody_when_it_is_back() {
+async fn a_follower_that_was_cut_off_for_long_deposes_nobody_when_it_returns() {
     let Some(network) = network(3) else { return };
     let rounds = |node: &Node| node.log().matches("raft_core: trigger ").count();
     let logs = "--log=info,openraft=error,openraft::core::raft_core=info";
@@ -242,7 +241,7 @@ async fn a_follower_that_is_cut_off_for_long_deposes_nobody_when_it_is_back() {
     network.isolate(cut_off.id()).unwrap();
     let before = rounds(cut_off);
     let look = || ready((rounds(cut_off) >= before + 8).then_some(()));
-    until(SOON, "it has tried 8 times to be elected", look).await.unwrap();
+    until(SOON, "it has campaigned 8 times", look).await.unwrap();
     assert!(!cut_off.client().is_ready().await);
     assert_eq!(cut_off.client().cluster().await.done().term, term);
     let metrics = cut_off.client().metrics().await.done();
@@ -260,7 +259,7 @@ async fn a_follower_that_is_cut_off_for_long_deposes_nobody_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn connections_that_went_silent_are_given_up_in_seconds_and_made_again() {
+async fn silent_connections_are_given_up_in_seconds_and_opened_again() {
     let Some(network) = network(3) else { return };
     let cluster = on(&network, 3).start().await.unwrap();
     let leader = cluster.leader().await.unwrap().id();
@@ -274,7 +273,7 @@ async fn connections_that_went_silent_are_given_up_in_seconds_and_made_again() {
         || network.connections(leader, follower).unwrap() + network.connections(follower, leader).unwrap();
     until(SOON, "all connections are given up", || ready((open() == 0).then_some(()))).await.unwrap();
     eprintln!("all connections were given up after {:?}", cut.elapsed());
-    // Long enough for TCP to have all but stopped to try.
+    // By then TCP would hardly retry any more.
     tokio::time::sleep(Duration::from_secs(12).saturating_sub(cut.elapsed())).await;
 
     network.heal().unwrap();
@@ -286,7 +285,7 @@ async fn connections_that_went_silent_are_given_up_in_seconds_and_made_again() {
     load.end().await.check(&cluster).await;
 }
 
-/// Cuts and heals again and again while the cluster is at work; how many leaders there were then.
+/// Cuts and heals repeatedly under load. Returns the number of new leaders.
 async fn flaps(cut: impl Fn(&Network, u64, u64)) -> Option<usize> {
     let network = network(3)?;
     let cluster = on(&network, 3).start().await.unwrap();
@@ -320,7 +319,7 @@ async fn a_link_between_leader_and_follower_that_comes_and_goes_deposes_nobody()
     }
 }
 
-/// Once it is a follower, it disturbs nobody.
+/// As a follower it disturbs nobody.
 #[tokio::test]
 async fn a_leader_whose_links_come_and_go_is_deposed_once() {
     let cut = |network: &Network, leader, _| network.isolate(leader).unwrap();
@@ -329,7 +328,7 @@ async fn a_leader_whose_links_come_and_go_is_deposed_once() {
     }
 }
 
-/// Which three, and what of all else is lost, in either direction, is drawn anew in each round.
+/// The three nodes, and which of all other directions are lost, are drawn in each round.
 #[tokio::test]
 async fn three_of_five_nodes_that_reach_each_other_go_on_whatever_else_is_lost() {
     let Some(network) = network(5) else { return };
@@ -348,7 +347,7 @@ async fn three_of_five_nodes_that_reach_each_other_go_on_whatever_else_is_lost()
         load.next(&nodes[..3]).await.unwrap_or_else(|error| panic!("{error}, without {lost:?}"));
         eprintln!("{:?} grant {:?} after {lost:?} are lost", &nodes[..3], cut.elapsed());
         network.heal().unwrap();
-        // Every second time, the next losses meet a cluster that is not whole.
+        // In every second round, the cluster has not recovered before the next losses.
         for node in cluster.nodes().iter().filter(|_| round % 2 == 0) {
             load.next(&[node.id()]).await.unwrap();
         }
@@ -359,7 +358,7 @@ async fn three_of_five_nodes_that_reach_each_other_go_on_whatever_else_is_lost()
     load.end().await.check(&cluster).await;
 }
 
-/// Not about speed: the times are for the record.
+/// The times are printed, not checked.
 #[tokio::test]
 async fn each_leader_that_is_cut_off_is_replaced() {
     let Some(network) = network(3) else { return };
@@ -376,7 +375,7 @@ async fn each_leader_that_is_cut_off_is_replaced() {
             Ok(definite(SOON, read).await.unwrap()).done();
             cut.elapsed()
         });
-        // Requests come one after the other, and none waits for another.
+        // One request after the other, none of which waits for another.
         let (granted, mut first) = tokio::sync::mpsc::unbounded_channel();
         for node in cluster.others(leader.id()).collect::<Vec<_>>().into_iter().cycle() {
             let (client, granted) = (node.client(), granted.clone());
@@ -404,7 +403,7 @@ async fn each_leader_that_is_cut_off_is_replaced() {
     eprintln!("until a read that was begun at once has its answer: {reads:?}");
 }
 
-/// Takes what holds for every call of a node that is cut off: no grant, and no read that others confirm.
+/// Checks that an isolated node grants nothing, and answers no linearizable read.
 async fn refuses_all(node: &Node) {
     let (client, key, strong) = (node.client(), key("held"), Consistency::Linearizable);
     let request = try_once("refused");
@@ -421,7 +420,7 @@ async fn refuses_all(node: &Node) {
     for fate in [fate(view), fate(verdict), fate(list)] {
         assert_eq!(fate, (Fate::NotDone, Some(503)));
     }
-    // What it knows by itself is still told.
+    // Local reads still work.
     client.key(&key, Consistency::Local).await.done();
 }
 

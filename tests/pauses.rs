@@ -1,7 +1,7 @@
-//! A node that is stopped past the end of a lease and goes on, not knowing that time has passed: it must not call the
-//! dead token live, nor act on what it remembers.
+//! A node that is stopped past the end of a lease, and continues without knowing that time has passed: it must not report the
+//! dead token as live, nor act on its old state.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,11 +13,11 @@ use ringfence_harness::{
 };
 use ringfence_wire::{AcquireRequest, Grant, LeaseId, ProblemKind, Token, Ttl, VerdictName};
 
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
-/// How long the node is asked without a pause once it goes on.
+/// How long the node gets requests without a pause once it continues.
 const HARD: Duration = Duration::from_secs(3);
-/// Requests that wait for the node while it is stopped: they are the first that it sees.
+/// Requests that wait while the node is stopped: the first that it sees.
 const QUEUED: usize = 40;
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn a_follower_stopped_past_the_end_of_a_lease_calls_no_stale_token_live() 
     a_stopped_node(false).await;
 }
 
-/// Two leases that have ended while the node was stopped: somebody else has taken the key of one of them.
+/// Two leases that ended while the node was stopped. Another client holds the key of one of them.
 struct Dead {
     free: LeaseId,
     free_token: Token,
@@ -45,10 +45,11 @@ async fn a_stopped_node(leads: bool) {
     let other = cluster.others(leader.id()).next().unwrap();
     let (stopped, other) = if leads { (leader, other) } else { (other, leader) };
     let (free, taken) = (LeaseId::random(), LeaseId::random());
-    let free_token = granted(&stopped.client(), free, "free", 5_000).await.token;
-    let taken_token = granted(&stopped.client(), taken, "taken", 5_000).await.token;
+    let free_token = granted(&stopped.client(), free, "free", 10_000).await.token;
+    let taken_token = granted(&stopped.client(), taken, "taken", 10_000).await.token;
     for (name, token) in [("free", free_token), ("taken", taken_token)] {
-        let verdict = stopped.client().validate(&key(name), token, Consistency::Linearizable).await.done();
+        let verdict =
+            stopped.client().patient().validate(&key(name), token, Consistency::Linearizable).await.done();
         assert_eq!(verdict.verdict, VerdictName::Live);
     }
 
@@ -59,7 +60,7 @@ async fn a_stopped_node(leads: bool) {
             matches!(lease, Ok(Reply::Refused(problem)) if problem.kind == ProblemKind::LeaseGone)
                 .then_some(())
         };
-        until(SOON, "the other nodes let the lease end", ended).await.unwrap();
+        until(SOON, "the lease ends at the other nodes", ended).await.unwrap();
     }
     let by = granted(&other.client(), LeaseId::random(), "taken", 86_400_000).await.token;
     assert!(by > taken_token && by > free_token);
@@ -78,29 +79,29 @@ async fn a_stopped_node(leads: bool) {
             })
         })
         .collect();
-    // Nobody can see from here that the requests have arrived at a process that does nothing.
+    // Whether the requests have arrived at the stopped process is not visible.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(definite_answers.load(Ordering::Relaxed), 0, "it is stopped");
     stopped.resume().unwrap();
     tokio::time::sleep(HARD).await;
     let many = || async { (definite_answers.load(Ordering::Relaxed) > QUEUED).then_some(()) };
-    until(SOON, "more answers than requests waited: else nothing was tested", many).await.unwrap();
+    until(SOON, "more answers than waiting requests", many).await.unwrap();
     enough.store(true, Ordering::Relaxed);
     for asker in askers {
         asker.await.unwrap();
     }
-    // And it has come back for good.
+    // Then it works normally.
     cluster.ready().await.unwrap();
     for (name, token) in [("free", free_token), ("taken", taken_token)] {
         for consistency in [Consistency::Linearizable, Consistency::Local] {
-            let verdict = stopped.client().validate(&key(name), token, consistency).await.done();
+            let verdict = stopped.client().patient().validate(&key(name), token, consistency).await.done();
             assert_eq!(verdict.verdict, VerdictName::Stale, "{name}, {consistency:?}");
         }
     }
 }
 
 impl Dead {
-    /// Asks one thing, and panics if the answer is wrong; how many of the answers were definite.
+    /// Makes one call, and panics if the answer is wrong. Returns the number of definite answers.
     async fn ask(&self, client: &Client, what: usize) -> usize {
         let strong = Consistency::Linearizable;
         let (name, lease, token) = match what % 2 {
@@ -133,7 +134,7 @@ impl Dead {
     }
 }
 
-/// 1 for a definite answer, 0 for none; `check` looks at a success.
+/// 1 for a definite answer, 0 for none. `check` checks a success.
 fn answered<T: std::fmt::Debug>(answer: Called<T>, check: impl FnOnce(T)) -> usize {
     match answer {
         Ok(Reply::Done { body, .. }) => check(body),
@@ -158,7 +159,7 @@ async fn granted(client: &Client, lease: LeaseId, name: &str, ttl_ms: u32) -> Gr
 }
 
 #[tokio::test]
-async fn a_pause_of_the_process_shows_in_its_longest_delay() {
+async fn a_pause_of_the_process_is_measured_as_loop_lag() {
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).nodes(1).start().await.unwrap();
     let node = cluster.node(1);
     let longest = || async {
@@ -166,7 +167,7 @@ async fn a_pause_of_the_process_shows_in_its_longest_delay() {
         let value = text.lines().find_map(|line| line.strip_prefix("ringfence_loop_lag_longest_seconds "));
         value.and_then(|value| value.parse::<f64>().ok())
     };
-    // Longer than the machine has stood still before.
+    // Longer than any delay that the machine has caused before.
     let before = until(SOON, "delays are measured", longest).await.unwrap();
     let pause = Duration::from_secs_f64(before + 1.5);
     node.stop().unwrap();

@@ -1,7 +1,7 @@
-//! The peer port takes whatever comes: each connection that does not speak as a peer should is closed, with one line in
-//! the log, and nothing else happens.
+//! The peer port and strangers: each connection that breaks the protocol is closed with one log line, and nothing else
+//! happens.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -14,17 +14,17 @@ const PREFACE: &[u8] = b"RINGPEER\x01\x00";
 const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
 const REFUSAL: u8 = 3;
-/// A node gives a caller 5 s for its first words.
+/// Bounds the close of a connection. A node waits 5 s for a hello.
 const CLOSED_WITHIN: Duration = Duration::from_secs(60);
 const VOTES: u8 = 1;
 const APPENDS: u8 = 3;
 const SNAPSHOTS: u8 = 5;
 
-/// What a caller sends, and what the line in the log says of it.
+/// What a caller sends, and what the log says about it.
 struct Case {
     name: &'static str,
     sends: Vec<u8>,
-    /// Then it closes its side. Otherwise it waits for the node to close.
+    /// Whether it then closes its side; otherwise it waits for the node to close.
     closes: bool,
     logged: &'static str,
 }
@@ -38,7 +38,7 @@ fn closing(name: &'static str, sends: impl Into<Vec<u8>>, logged: &'static str) 
 }
 
 #[tokio::test]
-async fn words_that_are_no_hello_are_refused_with_one_line_in_the_log() {
+async fn anything_but_a_hello_is_refused_with_one_log_line() {
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
     let noise: Vec<u8> = (0..4_096u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let mut flipped = frame(HELLO, b"some body");
@@ -70,7 +70,7 @@ async fn words_that_are_no_hello_are_refused_with_one_line_in_the_log() {
         case("an empty hello", [PREFACE, &frame(HELLO, b"")].concat(), "malformed"),
         case("no hello but a call", [PREFACE, &frame(16, b"x")].concat(), "instead of a hello"),
     ];
-    // Every node, so that it is the leader once; the slow cases of one node beside each other.
+    // At every node, so also at the leader; all at once, because some are slow.
     std::thread::scope(|scope| {
         for (node, case) in cluster.nodes().iter().flat_map(|node| cases.iter().map(move |case| (node, case)))
         {
@@ -125,7 +125,7 @@ async fn a_hello_of_another_cluster_node_or_directory_is_refused() {
 }
 
 #[tokio::test]
-async fn a_peer_that_talks_nonsense_after_its_hello_is_refused() {
+async fn a_peer_that_sends_nonsense_after_its_hello_is_refused() {
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
     for node in cluster.nodes() {
         let caller = cluster.others(node.id()).next().unwrap();
@@ -163,13 +163,13 @@ async fn silent_callers_do_not_keep_a_node_from_its_work() {
     drop(silent);
 }
 
-/// Lets `node` meet `case`: the connection is closed, after a frame of the kind `answered`, and exactly one line
-/// of the log, a warning, is about it.
+/// Connects to `node` as in `case`. The node must close the connection, after a frame of the kind `answered` if given, and log
+/// exactly one line about it, a warning.
 fn meets(node: &Node, case: &Case, answered: Option<u8>) {
     let mut stream = TcpStream::connect(node.peer()).unwrap();
     let from = stream.local_addr().unwrap();
     stream.set_read_timeout(Some(CLOSED_WITHIN)).unwrap();
-    // It may have been refused before all of it was sent.
+    // The node may refuse before all of it is sent.
     let _ = stream.write_all(&case.sends);
     if case.closes {
         stream.shutdown(Shutdown::Write).unwrap();
@@ -180,7 +180,7 @@ fn meets(node: &Node, case: &Case, answered: Option<u8>) {
         Err(error) if error.kind() == ErrorKind::ConnectionReset => true,
         Err(error) => panic!("{}: not closed by node {}: {error}", case.name, node.id()),
     };
-    // A reset, because the node had not read all, may have taken the answer with it.
+    // A reset, when the node has not read everything, may discard the answer.
     if let Some(kind) = answered
         && !was_reset
     {
@@ -199,13 +199,13 @@ fn meets(node: &Node, case: &Case, answered: Option<u8>) {
     assert!(line.contains(" WARN ") && line.contains(case.logged), "{}: {line}", case.name);
 }
 
-/// What the log says of the connection that came from `from`.
+/// The log lines about the connection from `from`.
 fn lines_about(node: &Node, from: SocketAddr) -> Vec<String> {
     let from = format!("from={from} ");
     node.log().lines().filter(|line| line.contains(&from)).map(str::to_owned).collect()
 }
 
-/// The processes are the ones that were started, and do their work.
+/// Checks that no node was restarted, and that all work.
 async fn unharmed(cluster: &Cluster) {
     for node in cluster.nodes() {
         let (lease, request) = (LeaseId::random(), try_once(&format!("unharmed/{}", node.id())));
@@ -230,7 +230,7 @@ fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What stands in the `NODE` of a node.
+/// The contents of a node's `NODE` file.
 struct Identity {
     node: u64,
     incarnation: u128,
@@ -254,8 +254,7 @@ impl Identity {
     }
 }
 
-/// A hello, by position as on the wire: numbers of seven bits a byte, `Option`s as 0 or 1, texts and UUIDs after their
-/// length.
+/// A hello, in wire order: varints, `Option`s after 0 or 1, texts and UUIDs after their length.
 #[derive(Clone)]
 struct Hello {
     group: u8,
@@ -297,7 +296,7 @@ impl Hello {
         };
         let mut out = vec![self.group, self.channel];
         option(&mut out, self.cluster);
-        // All of these are below 128: one byte.
+        // All of these are below 128, so one byte each.
         out.push(self.from as u8);
         uuid(&mut out, self.incarnation);
         out.push(self.to as u8);

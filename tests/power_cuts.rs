@@ -1,16 +1,16 @@
-//! The power of nodes fails under load, one node or all: what was acknowledged is there afterwards.
+//! Power cuts of one node or all under load: everything acknowledged survives.
 //!
-//! Each node has a disk with a write cache. It is stopped, the disk is cut off from its cache, and the node goes on with
-//! what is left: what was written and not synced is not in it.
+//! Each node has a disk with a write cache. For a power cut, the node is stopped, its disk loses the cache, and the node starts
+//! with what was synced.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use ringfence_harness::{Cluster, Disk, Load, Node, cut_power, may_mount};
 
-/// More than any log here becomes.
+/// More than any log here grows to.
 const DISK_BYTES: u64 = 96 << 20;
 
-/// Cuts the power of the nodes that `victims` chooses in each of 6 rounds, after it got this many grants.
+/// Cuts the power of `victims` in each of 6 rounds, after `grants` more grants.
 async fn cut_again_and_again<'a>(
     cluster: &'a Cluster,
     disks: &[Disk],
@@ -40,7 +40,7 @@ async fn a_power_cut_of_all_nodes_loses_nothing_that_was_acknowledged() {
         return;
     }
     let (cluster, disks) = with_disks().await;
-    // The first cut is right after the first grant: all that founding the cluster wrote must be on disk.
+    // The first cut is right after the first grant: what founding the cluster wrote must be on disk.
     let grants = |round| 1 + round * 211 % 400;
     cut_again_and_again(&cluster, &disks, async |_| cluster.nodes().iter().collect(), grants).await;
 }

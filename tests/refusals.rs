@@ -1,7 +1,7 @@
-//! What a node does not take: directories that are not its own, clusters that do not know it, damage, and words that
-//! it does not know. Each refusal says what to do.
+//! What a node refuses: foreign data directories, clusters that do not know it, damage, and unknown words. Each refusal says
+//! what to do.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,7 +22,7 @@ async fn a_data_directory_that_is_not_this_nodes_is_refused() {
     let node = cluster.node(1);
     let data = node.data();
     let serve = |id: u64, data: &Path| {
-        // Ports of its own: only the directory is in the way.
+        // Free ports: only the directory conflicts.
         let (http, peer) = (format!("{}:0", node.http().ip()), format!("{}:0", node.peer().ip()));
         let parent = format!("--die-with-parent={}", std::process::id());
         let arguments = ["serve".to_owned(), "--config=/dev/null".to_owned(), parent];
@@ -51,7 +51,7 @@ async fn a_data_directory_that_is_not_this_nodes_is_refused() {
     std::fs::remove_file(&identity).unwrap();
     assert_refused(&serve(1, &data).await.unwrap(), &["not a data directory of ringfence", "--data"]);
 
-    // None of that has changed anything.
+    // Nothing of that has changed the directory.
     std::fs::write(&identity, written).unwrap();
     node.start().unwrap();
     cluster.ready().await.unwrap();
@@ -98,7 +98,7 @@ async fn a_wiped_node_is_refused_under_its_old_id_and_the_others_go_on() {
         for other in cluster.others(wiped) {
             acquires(&other.client(), &format!("{name}/{}", other.id())).await;
         }
-        // The way out that the sentence tells.
+        // The remedy that the message gives.
         std::fs::remove_dir_all(node.data()).unwrap();
         std::fs::rename(&kept, node.data()).unwrap();
         node.start().unwrap();
@@ -107,8 +107,7 @@ async fn a_wiped_node_is_refused_under_its_old_id_and_the_others_go_on() {
     }
 }
 
-/// With an empty log and its old identity, a node could vote a second time in a term, and vote for a leader that lacks
-/// what it acknowledged.
+/// With an empty log and its old identity, a node could vote twice in a term, or for a leader that lacks what it acknowledged.
 #[tokio::test]
 async fn a_node_whose_log_alone_is_gone_is_refused() {
     let cluster = cluster().start().await.unwrap();
@@ -162,7 +161,7 @@ async fn a_damaged_log_is_refused_with_file_and_offset_and_the_others_go_on() {
         assert_refused(&ended, &["the log is damaged", name, "at byte"]);
         let told = ended.output.split("at byte ").nth(1).unwrap();
         let told: usize = told.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
-        assert!(told <= damaged_at && damaged_at < told + 512, "told {told}, damaged at {damaged_at}");
+        assert!(told <= damaged_at && damaged_at < told + 512, "reported {told}, damaged at {damaged_at}");
         for other in cluster.others(node.id()) {
             acquires(&other.client(), &format!("without/{}/{}", node.id(), other.id())).await;
         }
@@ -172,7 +171,7 @@ async fn a_damaged_log_is_refused_with_file_and_offset_and_the_others_go_on() {
     }
 }
 
-/// Flips a bit in the middle of what is used of the log. Gives the file, where, and what it was.
+/// Flips a bit in the middle of the used part of a log. Returns the file, the offset, and the former contents.
 fn damage_the_middle(node: &Node) -> (std::path::PathBuf, usize, Vec<u8>) {
     let mut segments: Vec<_> =
         std::fs::read_dir(node.data().join("log")).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -188,7 +187,7 @@ fn damage_the_middle(node: &Node) -> (std::path::PathBuf, usize, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn words_that_the_program_does_not_know_are_refused_by_name() {
+async fn unknown_words_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("ringfence.toml");
     std::fs::write(&file, "id = 1\ndate = \"d\"\n").unwrap();
@@ -208,7 +207,7 @@ async fn words_that_the_program_does_not_know_are_refused_by_name() {
     }
 }
 
-/// A word that is no level was once taken for the name of a target: then nothing at all is logged.
+/// Regression: an unknown level was taken for the name of a target, and nothing was logged.
 #[tokio::test]
 async fn a_misspelt_log_level_is_refused() {
     let arguments = ["serve", "--id=1", "--data=d", "--log=inof", "--http=127.0.0.1:0", "--peer=127.0.0.1:0"];
@@ -216,7 +215,7 @@ async fn a_misspelt_log_level_is_refused() {
 }
 
 #[tokio::test]
-async fn fields_and_parameters_that_the_door_does_not_know_are_refused_by_name() {
+async fn unknown_fields_and_parameters_are_refused_by_name() {
     let cluster = cluster().nodes(1).start().await.unwrap();
     let client = cluster.node(1).client();
     let lease = format!("/v1/leases/{}", LeaseId::random());
@@ -237,7 +236,7 @@ async fn fields_and_parameters_that_the_door_does_not_know_are_refused_by_name()
     assert_eq!(client.cluster().await.done().revision.0, 1, "nothing was done");
 }
 
-/// It ended by itself, without success and without a panic, and said all of this.
+/// It must have failed without a panic, and its output must contain all of this.
 fn assert_refused(ended: &Ended, said: &[&str]) {
     assert!(ended.status.code().is_some_and(|code| code != 0 && code != 101), "{ended:?}");
     assert!(!ended.output.contains("panicked"), "{ended:?}");

@@ -1,6 +1,6 @@
-//! All nodes killed at once, or stopped one after the other: what was acknowledged is there afterwards.
+//! All nodes killed at once, or restarted one after the other: everything acknowledged survives.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use ringfence_harness::{
 };
 use ringfence_wire::{EndReason, LeaseId, ProblemKind};
 
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
-/// Acknowledged grants of a load before nodes are killed.
+/// The grants of a load before nodes are killed.
 const ENOUGH: u64 = 400;
 
 fn cluster() -> Builder {
@@ -49,13 +49,13 @@ async fn nodes_stopped_in_turn_under_load_lose_no_acknowledged_lease() {
 #[tokio::test]
 async fn a_lone_node_that_is_killed_keeps_its_leases_its_queue_and_its_memory() {
     let cluster = cluster().nodes(1).start().await.unwrap();
-    let client = cluster.node(1).client();
+    let client = cluster.node(1).client().patient();
     let (held, first, second, gone) =
         (LeaseId::random(), LeaseId::random(), LeaseId::random(), LeaseId::random());
     let Acquired::Granted(grant) = client.acquire(held, &try_once("kept")).await.done() else { panic!() };
     client.release(gone).await.done();
     for (count, lease) in [(1, first), (2, second)] {
-        let (client, request) = (client.clone(), wait_for("kept", 60_000));
+        let (client, request) = (cluster.node(1).client(), wait_for("kept", 60_000));
         tokio::spawn(async move { client.acquire(lease, &request).await });
         queued(&cluster.node(1).client(), count).await;
     }

@@ -1,22 +1,22 @@
-//! The disk of a node stalls for seconds, again and again. One of three holds up nobody, be it the leader's, which hands the
-//! leadership over; a majority holds up the cluster, and with it its leases: none ends whose client asks for its renewal.
+//! Disks that stall for seconds, repeatedly. One of three delays nobody: a leader with a slow disk hands over. A majority
+//! delays the cluster, but its clock as well: no lease ends that its client renews.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::time::Duration;
 
 use ringfence_harness::{Answered, Cluster, Injection, Load, Node, may_inject, until};
 
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
-/// How long a sync takes: longer than the leases live that the load renews.
+/// The delay of a sync: longer than the TTL of the leases that the load renews.
 const STALL: &str = "delay_enter=4000000";
-/// How many syncs of each disk, at least.
+/// At least this many syncs of each disk stall.
 const STALLS: usize = 2;
-/// More grants than the load asks for between two syncs of a slow disk.
+/// More grants than the load requests between two syncs of a slow disk.
 const MANY: u64 = 400;
 
-/// Stalls the disks of the leader, if told so, and of so many followers, while the cluster is under load.
+/// Stalls the disks of the leader, if wanted, and of some followers, under load.
 async fn stall(leader_is_slow: bool, slow_followers: usize) {
     if !may_inject() {
         return;
@@ -37,7 +37,7 @@ async fn stall(leader_is_slow: bool, slow_followers: usize) {
     }
     if let [stalled] = stalled.as_slice() {
         load.more(MANY).await.unwrap();
-        // No client asks for its next lease before it has the last one.
+        // Each worker has one request at a time.
         let syncs = stalled.count() as u64;
         assert!(syncs * Load::WORKERS < MANY, "{MANY} grants have waited for {syncs} syncs of the slow disk");
     }
@@ -49,34 +49,34 @@ async fn stall(leader_is_slow: bool, slow_followers: usize) {
     load.end().await.check(&cluster).await;
 }
 
-/// Whether a flush is under way for longer than any that is well.
+/// Whether a flush takes longer than any healthy one.
 async fn hangs(node: &Node) -> Option<()> {
     let pending = node.metric("ringfence_raft_log_flush_pending_seconds").await.unwrap();
     (pending? > 2.0).then_some(())
 }
 
-/// Whether another than `node` leads, as `other` sees it.
+/// Whether another node than `node` leads, according to `other`.
 async fn leads_no_more(node: &Node, other: &Node) -> Option<()> {
     let leader = other.client().cluster().await.done().leader;
     leader.is_some_and(|leader| leader != node.id()).then_some(())
 }
 
 #[tokio::test]
-async fn a_leader_with_a_slow_disk_holds_up_nobody_and_ends_no_lease_that_is_renewed() {
+async fn a_leader_with_a_slow_disk_delays_nobody_and_no_renewed_lease_ends() {
     stall(true, 0).await;
 }
 
 #[tokio::test]
-async fn a_follower_with_a_slow_disk_holds_up_nobody_and_ends_no_lease_that_is_renewed() {
+async fn a_follower_with_a_slow_disk_delays_nobody_and_no_renewed_lease_ends() {
     stall(false, 1).await;
 }
 
 #[tokio::test]
-async fn a_majority_with_slow_disks_ends_no_lease_that_is_renewed() {
+async fn with_a_majority_of_slow_disks_no_renewed_lease_ends() {
     stall(true, 1).await;
 }
 
 #[tokio::test]
-async fn followers_with_slow_disks_end_no_lease_that_is_renewed() {
+async fn with_slow_disks_of_all_followers_no_renewed_lease_ends() {
     stall(false, 2).await;
 }

@@ -1,18 +1,20 @@
-//! The queue: first come, first served, through whichever node, and nobody keeps a key whose client has gone.
+//! The queue: first come, first served, through any node; and a client that is gone keeps no key.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use ringfence_harness::{
-    Acquired, Answered, Builder, Cluster, Consistency, Reply, granted, key, queued, send_acquire, try_once,
-    until, wait_for,
+    Acquired, Answered, Builder, Cluster, Consistency, LeaseView, Reply, granted, key, queued, send_acquire,
+    try_once, until, wait_for,
 };
 use ringfence_wire::{AcquireRequest, EndReason, Holder, LeaseId, ProblemKind};
 
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
+/// How long a waiter whose connection closed keeps its place.
+const FORGIVEN: Duration = Duration::from_secs(2);
 
 fn cluster() -> Builder {
     Cluster::builder(env!("CARGO_BIN_EXE_ringfence"))
@@ -22,13 +24,13 @@ fn cluster() -> Builder {
 async fn waiters_at_three_nodes_are_granted_in_the_order_they_came() {
     let cluster = cluster().start().await.unwrap();
     let mut held = LeaseId::random();
-    let first = granted(&cluster.node(1).client(), held, &try_once("line")).await;
+    let first = granted(&cluster.node(1).client().patient(), held, &try_once("line")).await;
     let mut waiters = Vec::new();
     for place in 1..=7u64 {
-        let (lease, client) = (LeaseId::random(), cluster.node(place % 3 + 1).client());
+        let (lease, client) = (LeaseId::random(), cluster.node(place % 3 + 1).client().patient());
         let request = AcquireRequest { holder: Holder::new(&place.to_string()), ..wait_for("line", 60_000) };
         waiters.push((lease, tokio::spawn(async move { granted(&client, lease, &request).await })));
-        queued(&cluster.node(1).client(), "line", place as usize).await;
+        queued(&cluster.node(1).client().patient(), "line", place as usize).await;
     }
     let mut last = first.token;
     for (turn, (lease, waiter)) in waiters.into_iter().enumerate() {
@@ -36,14 +38,16 @@ async fn waiters_at_three_nodes_are_granted_in_the_order_they_came() {
         cluster
             .node(2)
             .client()
+            .patient()
             .acquire(LeaseId::random(), &try_once("line"))
             .await
             .refused(ProblemKind::Held);
-        let view = cluster.node(3).client().key(&key("line"), Consistency::Linearizable).await.done();
+        let view =
+            cluster.node(3).client().patient().key(&key("line"), Consistency::Linearizable).await.done();
         let line: Vec<_> = view.waiters.iter().map(|waiter| waiter.holder.clone().unwrap()).collect();
         let expected: Vec<_> = (turn + 1..=7).map(|place| Holder::new(&place.to_string()).unwrap()).collect();
         assert_eq!(line, expected);
-        cluster.node(turn as u64 % 3 + 1).client().release(held).await.done();
+        cluster.node(turn as u64 % 3 + 1).client().patient().release(held).await.done();
         let grant = tokio::time::timeout(SOON, waiter).await.expect("the next is granted").unwrap();
         assert!(grant.token > last, "tokens rise");
         assert_eq!(grant.keys[0].fence, grant.token);
@@ -56,10 +60,17 @@ async fn two_hundred_contenders_hold_a_key_one_after_the_other() {
     const CONTENDERS: u64 = 200;
     let cluster = cluster().start().await.unwrap();
     let contenders = (0..CONTENDERS).map(|number| {
-        let client = cluster.node(number % 3 + 1).client();
+        let client = cluster.node(number % 3 + 1).client().patient();
         tokio::spawn(async move {
-            let lease = LeaseId::random();
-            let grant = granted(&client, lease, &wait_for("contended", 60_000)).await;
+            let request = wait_for("contended", 60_000);
+            let (lease, grant) = loop {
+                let lease = LeaseId::random();
+                match client.acquire(lease, &request).await.unwrap() {
+                    Reply::Done { body, .. } => break (lease, body.grant().unwrap()),
+                    // On a slow machine, it may wait for more than a minute.
+                    Reply::Refused(problem) => assert_eq!(problem.kind, ProblemKind::WaitTimeout),
+                }
+            };
             let from = Instant::now();
             // It still holds after a moment, and is the only one.
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -80,16 +91,17 @@ async fn two_hundred_contenders_hold_a_key_one_after_the_other() {
         let [(earlier, _, until), (later, from, _)] = pair else { unreachable!() };
         assert!(until <= from, "while {earlier} was held, {later} was granted");
     }
-    let view = cluster.node(1).client().key(&key("contended"), Consistency::Linearizable).await.done();
+    let view =
+        cluster.node(1).client().patient().key(&key("contended"), Consistency::Linearizable).await.done();
     assert!(view.holders.is_empty() && view.waiters.is_empty(), "{view:?}");
 }
 
 #[tokio::test]
-async fn a_waiter_whose_connection_closed_is_taken_out() {
+async fn a_waiter_whose_connection_closed_is_removed() {
     let cluster = cluster().start().await.unwrap();
     for node in cluster.nodes() {
         let name = format!("closed/{}", node.id());
-        let client = node.client();
+        let client = node.client().patient();
         let held = LeaseId::random();
         granted(&client, held, &try_once(&name)).await;
         let gone = LeaseId::random();
@@ -104,14 +116,14 @@ async fn a_waiter_whose_connection_closed_is_taken_out() {
     }
 }
 
-/// The grant is proposed, and its connection closes while it is not committed: without its followers no leader commits.
+/// The connection closes after the grant is proposed and before it is committed: without followers no leader commits.
 #[tokio::test]
 async fn a_grant_whose_client_closed_before_the_answer_is_taken_back() {
     let cluster = cluster().start().await.unwrap();
-    // Where another leader was elected meanwhile, the grant may be lost: then nothing was tested.
+    // If another leader is elected meanwhile, the grant may be lost: then try again.
     for round in 0..20 {
         let leader = cluster.leader().await.unwrap();
-        let client = leader.client();
+        let client = leader.client().patient();
         let name = format!("unanswered/{round}");
         let (lease, request) = (LeaseId::random(), try_once(&name));
         let last = async || client.cluster().await.done().last_log_index;
@@ -143,7 +155,7 @@ async fn a_waiter_that_is_granted_after_its_client_closed_does_not_keep_the_key(
     let cluster = cluster().start().await.unwrap();
     for node in cluster.nodes() {
         let name = format!("late/{}", node.id());
-        let client = node.client();
+        let client = node.client().patient();
         let (held, gone, next) = (LeaseId::random(), LeaseId::random(), LeaseId::random());
         granted(&client, held, &try_once(&name)).await;
         let connection = send_acquire(node.http(), gone, &wait_for(&name, 60_000));
@@ -153,7 +165,7 @@ async fn a_waiter_that_is_granted_after_its_client_closed_does_not_keep_the_key(
         let waiter = tokio::spawn(async move { granted(&waits, next, &request).await });
         queued(&client, &name, 2).await;
         drop(connection);
-        // It is granted to a closed connection, and taken back from it 2 s later.
+        // It is granted to a closed connection, and revoked 2 s later.
         client.release(held).await.done();
         tokio::time::timeout(SOON, waiter).await.expect("the key goes to the next").unwrap();
         let problem = client.lease(gone, Consistency::Linearizable).await.refused(ProblemKind::LeaseGone);
@@ -162,36 +174,48 @@ async fn a_waiter_that_is_granted_after_its_client_closed_does_not_keep_the_key(
 }
 
 #[tokio::test]
-async fn a_client_that_asks_again_in_time_keeps_its_place_and_its_grant() {
+async fn a_client_that_asks_again_in_time_keeps_its_place() {
     let cluster = cluster().start().await.unwrap();
-    let client = cluster.node(1).client();
-    let (held, lease, later) = (LeaseId::random(), LeaseId::random(), LeaseId::random());
-    granted(&client, held, &try_once("again")).await;
-    let connection = send_acquire(cluster.node(2).http(), lease, &wait_for("again", 60_000));
-    queued(&client, "again", 1).await;
-    let rival = send_acquire(cluster.node(3).http(), later, &wait_for("again", 60_000));
-    queued(&client, "again", 2).await;
-    drop(connection);
-    let request = wait_for("again", 60_000);
-    let other = cluster.node(3).client();
-    let waiter = tokio::spawn(async move { granted(&other, lease, &request).await });
-    // Longer than a closed connection is forgiven.
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    client.release(held).await.done();
-    let grant = tokio::time::timeout(SOON, waiter).await.expect("the first in line is granted").unwrap();
-    drop(rival);
-    let view = client.key(&key("again"), Consistency::Linearizable).await.done();
-    assert_eq!(view.holders[0].token, grant.token);
+    let client = cluster.node(1).client().patient();
+    // On a slow machine it may ask again too late: then try again.
+    for round in 0..10 {
+        let name = format!("again/{round}");
+        let request = wait_for(&name, 60_000);
+        let (held, lease, later) = (LeaseId::random(), LeaseId::random(), LeaseId::random());
+        granted(&client, held, &try_once(&name)).await;
+        let connection = send_acquire(cluster.node(2).http(), lease, &request);
+        queued(&client, &name, 1).await;
+        let _rival = send_acquire(cluster.node(3).http(), later, &request);
+        queued(&client, &name, 2).await;
+        let closed = Instant::now();
+        drop(connection);
+        let _again = send_acquire(cluster.node(3).http(), lease, &request);
+        queued(&cluster.node(3).client(), &name, 2).await;
+        if closed.elapsed() > FORGIVEN / 2 {
+            continue;
+        }
+        tokio::time::sleep(FORGIVEN + Duration::from_secs(1)).await;
+        client.release(held).await.done();
+        let is_granted = async || match client.lease(lease, Consistency::Linearizable).await.done() {
+            LeaseView::Granted(grant) => Some(grant.token),
+            LeaseView::Waiting(_) => None,
+        };
+        let token = until(SOON, "the first in line is granted", is_granted).await.unwrap();
+        let view = client.key(&key(&name), Consistency::Linearizable).await.done();
+        assert_eq!(view.holders[0].token, token);
+        return;
+    }
+    panic!("it never asked again in time: nothing was tested");
 }
 
 #[tokio::test]
 async fn a_wait_ends_with_409_or_with_a_place_that_is_kept() {
     let cluster = cluster().start().await.unwrap();
-    let client = cluster.node(1).client();
+    let client = cluster.node(1).client().patient();
     let held = LeaseId::random();
     granted(&client, held, &try_once("kept")).await;
     let (lost, kept) = (LeaseId::random(), LeaseId::random());
-    let (short, other) = (wait_for("kept", 300), cluster.node(2).client());
+    let (short, other) = (wait_for("kept", 300), cluster.node(2).client().patient());
     let sent = Instant::now();
     other.acquire(lost, &short).await.refused(ProblemKind::WaitTimeout);
     assert!(sent.elapsed() >= Duration::from_millis(300), "waited only {:?}", sent.elapsed());
@@ -200,14 +224,14 @@ async fn a_wait_ends_with_409_or_with_a_place_that_is_kept() {
     for node in [1, 2, 3, 2, 1] {
         let sent = Instant::now();
         let Reply::Done { status: 202, body: Acquired::Waiting(place) } =
-            cluster.node(node).client().acquire(kept, &short).await.unwrap()
+            cluster.node(node).client().patient().acquire(kept, &short).await.unwrap()
         else {
             panic!("the place is not kept")
         };
         assert_eq!(place.ahead, 0);
         assert!(sent.elapsed() >= Duration::from_millis(300), "waited only {:?}", sent.elapsed());
     }
-    // Granted while no request waits for it: the next one finds it.
+    // It is granted while no request is open: the next request finds it.
     client.release(held).await.done();
     assert!(matches!(client.acquire(kept, &short).await.done(), Acquired::Standing(_)));
 }

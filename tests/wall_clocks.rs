@@ -1,6 +1,6 @@
-//! Wall clocks that jump by hours, differently on each node, change no decision.
+//! Wall clocks that jump by hours, differently on each node, affect no decision.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 /// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
 const HOUR_S: i64 = 3_600;
-/// The ttl of leases that are not renewed.
+/// The TTL of leases that are not renewed.
 const TTL: Duration = Duration::from_secs(4);
 /// How often clocks jump back and forth.
 const STROBE: Duration = Duration::from_millis(100);

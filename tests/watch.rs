@@ -1,7 +1,6 @@
-//! Watches: every change once and in order, at whichever node, through lists, kills, snapshots, and clients that do not
-//! read.
+//! Watches: every change once and in order, at any node, across lists, kills, snapshots, and clients that do not read.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -12,7 +11,7 @@ use std::time::Duration;
 
 use ringfence_harness::{
     Answered, Builder, Client, Cluster, Consistency, Fate, Network, Node, Reply, Watch, Watched, available,
-    churn, definite, granted, key, queued, send_acquire, try_once, until, wait_for,
+    churn_past, definite, granted, key, queued, send_acquire, try_once, until, wait_for,
 };
 use ringfence_wire::WatchEventName::{Expired, Granted, Left, Queued, Released, Revoked};
 use ringfence_wire::{
@@ -22,7 +21,7 @@ use ringfence_wire::{
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
 
 fn cluster() -> Builder {
@@ -30,7 +29,7 @@ fn cluster() -> Builder {
 }
 
 async fn watch(node: &Node, prefix: &str, after: Option<Revision>) -> Watch {
-    // A node that has lost its leader may say so once.
+    // A node without a leader may refuse at first.
     let watch = definite(SOON, || async { node.client().watch(prefix, after).await }).await;
     Ok(watch.unwrap()).done()
 }
@@ -43,7 +42,7 @@ async fn next(watch: &mut Watch) -> (WatchEventName, WatchEvent) {
     }
 }
 
-/// The changes up to and with number `last`.
+/// The changes up to and including revision `last`.
 async fn changes_up_to(watch: &mut Watch, last: Revision) -> Vec<(WatchEventName, WatchEvent)> {
     let mut changes = Vec::new();
     while changes.last().is_none_or(|(_, event): &(_, WatchEvent)| event.revision < last) {
@@ -53,7 +52,7 @@ async fn changes_up_to(watch: &mut Watch, last: Revision) -> Vec<(WatchEventName
 }
 
 async fn revision(node: &Node) -> Revision {
-    node.client().keys("no such key", None, Consistency::Linearizable).await.done().revision
+    node.client().patient().keys("no such key", None, Consistency::Linearizable).await.done().revision
 }
 
 async fn hold(node: &Node, name: &str) -> Grant {
@@ -70,7 +69,7 @@ fn of(keys: &[&str]) -> AcquireRequest {
     AcquireRequest { keys: claims.collect(), ..try_once("replaced") }
 }
 
-/// The revisions of `changes` are those from `first` on, none left out.
+/// Checks that the revisions of `changes` start at `first` and have no gap.
 fn assert_from(first: Revision, changes: &[(WatchEventName, WatchEvent)]) {
     for (revision, (_, event)) in (first.0..).zip(changes) {
         assert_eq!(event.revision.0, revision);
@@ -78,9 +77,9 @@ fn assert_from(first: Revision, changes: &[(WatchEventName, WatchEvent)]) {
 }
 
 #[tokio::test]
-async fn every_node_tells_the_same_changes_in_their_order() {
+async fn every_node_sends_the_same_changes_in_order() {
     let cluster = cluster().start().await.unwrap();
-    let [one, two, three] = [1, 2, 3].map(|id| cluster.node(id).client());
+    let [one, two, three] = [1, 2, 3].map(|id| cluster.node(id).client().patient());
     let begun = revision(cluster.node(1)).await;
     let mut early = watch(cluster.node(3), "", None).await;
 
@@ -134,7 +133,7 @@ async fn every_node_tells_the_same_changes_in_their_order() {
     for node in cluster.nodes() {
         let mut late = watch(node, "", Some(begun)).await;
         assert_eq!(changes_up_to(&mut late, last).await, told, "node {}", node.id());
-        // Of a lease with several keys, those under the prefix and no others.
+        // Of a lease with several keys, only those under the prefix.
         let mut jobs = watch(node, "jobs/", Some(begun)).await;
         let of_jobs = changes_up_to(&mut jobs, last).await;
         let expected: Vec<_> = told.iter().map(|change| summary(change, "jobs/")).collect();
@@ -142,14 +141,14 @@ async fn every_node_tells_the_same_changes_in_their_order() {
     }
 }
 
-/// Clients that acquire and release keys of their own, some two in one lease, until they are told that it is enough.
+/// Clients that acquire and release keys of their own, some two in a lease, until they are stopped.
 struct Races {
     enough: Arc<AtomicBool>,
     racers: Vec<JoinHandle<()>>,
 }
 
 impl Races {
-    /// Through these nodes, each with so many.
+    /// Starts `each` clients of each node.
     fn start<'a>(nodes: impl Iterator<Item = &'a Node>, each: usize) -> Self {
         let enough = Arc::<AtomicBool>::default();
         let clients: Vec<_> = nodes.flat_map(|node| (0..each).map(|_| node.client().apart())).collect();
@@ -187,10 +186,10 @@ async fn race(client: Client, name: String, enough: Arc<AtomicBool>) {
     }
 }
 
-/// Who holds what, by what was told of it.
+/// The tokens of the holders by key.
 type Held = BTreeMap<Key, BTreeSet<Token>>;
 
-/// All pages of a list: who holds what, the revision that each key was read at, and that of the first page.
+/// All pages of a list: the holders, the revision at which each key was read, and that of the first page.
 async fn list(client: &Client, prefix: &str) -> (Held, BTreeMap<Key, Revision>, Revision) {
     let (mut held, mut read_at, mut after) = (Held::new(), BTreeMap::new(), None);
     loop {
@@ -213,18 +212,18 @@ async fn list(client: &Client, prefix: &str) -> (Held, BTreeMap<Key, Revision>, 
 async fn a_list_and_then_a_watch_leave_no_gap() {
     let cluster = cluster().start().await.unwrap();
     let races = Races::start(cluster.nodes().iter(), 3);
-    let client = cluster.node(1).client();
+    let client = cluster.node(1).client().patient();
     let many = || async { (list(&client, "race/").await.0.len() > 150).then_some(()) };
     until(SOON, "a list has several pages", many).await.unwrap();
-    // Each is read and watched at a node of its own, while the others go on.
+    // At each node, list and then watch, while the clients go on.
     let mut watched = Vec::new();
     for node in cluster.nodes() {
-        let (held, read_at, listed) = list(&node.client(), "race/").await;
+        let (held, read_at, listed) = list(&node.client().patient(), "race/").await;
         watched.push((node.id(), held, read_at, watch(node, "race/", Some(listed)).await));
     }
     let much = Revision(revision(cluster.node(1)).await.0 + 200);
     let happened = || async { (revision(cluster.node(1)).await >= much).then_some(()) };
-    until(SOON, "much happens meanwhile", happened).await.unwrap();
+    until(SOON, "many changes happen meanwhile", happened).await.unwrap();
     races.end().await;
     let (now, ..) = list(&client, "race/").await;
     let last = revision(cluster.node(1)).await;
@@ -261,7 +260,7 @@ async fn a_watch_goes_on_at_another_node_when_its_own_is_killed() {
         for _ in 0..200 {
             changes.push(next(&mut current).await);
         }
-        // With some on their way.
+        // While some changes are in flight.
         cluster.node(at).kill().unwrap();
         loop {
             match timeout(SOON, current.next()).await.expect("the stream breaks off") {
@@ -273,7 +272,7 @@ async fn a_watch_goes_on_at_another_node_when_its_own_is_killed() {
         let other = cluster.others(at).find(|node| node.pid().is_some()).unwrap();
         assert_eq!(current.last(), changes.last().map(|(_, event)| event.revision));
         current = watch(other, "", current.last()).await;
-        // Started again, it tells what its log does.
+        // After a restart, its history is what its log contains.
         cluster.node(at).start().unwrap();
         cluster.ready().await.unwrap();
         at = other.id();
@@ -290,7 +289,7 @@ async fn a_watch_goes_on_at_another_node_when_its_own_is_killed() {
 }
 
 #[tokio::test]
-async fn what_no_node_can_tell_is_history_gone_and_what_comes_next_is_told() {
+async fn changes_that_no_node_has_are_history_gone_and_later_ones_are_sent() {
     const AFTER: u64 = 1 << 20;
     let Some(network) = available(Network::new(3)) else { return };
     let cluster = cluster().network(&network).argument(format!("--snapshot-after-bytes={AFTER}"));
@@ -304,29 +303,29 @@ async fn what_no_node_can_tell_is_history_gone_and_what_comes_next_is_told() {
     assert_eq!(next(&mut passed_over).await.0, Granted);
     let seen = passed_over.last();
     behind.stop().unwrap();
-    // Else its kernel would take as much for it as it catches up with.
+    // Otherwise its kernel would buffer as much as it needs to catch up.
     network.isolate(behind.id()).unwrap();
-    // As long as something is on its way to it, the leader lets go of nothing that comes after.
+    // While entries are in flight to it, the leader keeps all later ones.
     let lost = format!("peer cannot be reached peer={}", behind.id());
     let lost = || async { leads.log().contains(&lost).then_some(()) };
-    until(SOON, "the leader gives it up", lost).await.unwrap();
-    churn(&cluster, "without", 8 * AFTER).await;
+    until(SOON, "the leader gives up the connection", lost).await.unwrap();
+    churn_past(&cluster, "without").await;
     network.heal().unwrap();
     behind.resume().unwrap();
     cluster.caught_up(SOON).await.unwrap();
     assert!(behind.log().contains("snapshot installed"), "{}", behind.log());
-    // What it was sent before it was stopped may still come.
+    // Changes that were sent before it was stopped may still arrive.
     let cut_off = loop {
-        match timeout(SOON, passed_over.next()).await.expect("it is told").unwrap() {
+        match timeout(SOON, passed_over.next()).await.expect("the watch goes on").unwrap() {
             Some(Watched::Change(..)) => {}
             Some(Watched::CutOff(cut_off)) => break cut_off,
-            None => panic!("it ends without a word"),
+            None => panic!("it ends without a reason"),
         }
     };
     assert_eq!((Some(cut_off.revision), cut_off.reason), (passed_over.last(), CutOffReason::StateReplaced));
     assert_eq!(passed_over.next().await.unwrap(), None);
     behind.client().watch("", passed_over.last()).await.refused(ProblemKind::HistoryGone);
-    // The others have it still, until they are started from their snapshots.
+    // The others still have it, until they restart from their snapshots.
     let other = cluster.others(leader).find(|node| node.id() != behind.id()).unwrap();
     let mut rest = watch(other, "", seen).await;
     assert_eq!(next(&mut rest).await.1.revision, seen.unwrap().next());
@@ -345,7 +344,7 @@ async fn what_no_node_can_tell_is_history_gone_and_what_comes_next_is_told() {
 }
 
 #[tokio::test]
-async fn without_a_quorum_a_watch_stays_and_none_begins() {
+async fn without_a_quorum_a_watch_stays_open_and_no_new_one_starts() {
     let cluster = cluster().start().await.unwrap();
     let node = cluster.node(1);
     let mut stays = watch(node, "", None).await;
@@ -380,7 +379,7 @@ async fn a_node_that_stops_ends_its_watches_in_order() {
 }
 
 #[tokio::test]
-async fn one_that_does_not_read_is_cut_off_while_others_are_told_all_and_grants_go_on() {
+async fn a_watch_that_does_not_read_is_cut_off_while_others_get_everything_and_grants_go_on() {
     let cluster = cluster().start().await.unwrap();
     let (node, writer) = (cluster.node(1), cluster.node(2).client());
     let begun = revision(node).await;
@@ -394,7 +393,7 @@ async fn one_that_does_not_read_is_cut_off_while_others_are_told_all_and_grants_
         }
         changes
     });
-    // Each change is told in 36,000 bytes.
+    // Each change takes 36,000 bytes.
     let names: Vec<_> = (0..64).map(|number| format!("{number:0512}")).collect();
     let request = of(&names.iter().map(String::as_str).collect::<Vec<_>>());
     let is_cut_off = async || {
@@ -415,7 +414,7 @@ async fn one_that_does_not_read_is_cut_off_while_others_are_told_all_and_grants_
     let changes = reader.await.unwrap();
     assert_from(begun.next(), &changes);
     assert_eq!(changes.last().unwrap().1.token, Some(last.token));
-    // It finds what it was sent, and how that ends.
+    // It can read what was sent, and the reason at the end.
     let told = tokio::task::spawn_blocking(move || {
         silent.set_read_timeout(Some(SOON)).unwrap();
         let (mut told, mut buffer) = (Vec::new(), vec![0; 1 << 16]);

@@ -37,15 +37,15 @@ async fn a_key_is_held_by_one_and_handed_over_when_it_is_released() {
 }
 
 #[tokio::test]
-async fn a_lease_that_waited_longer_than_its_ttl_is_fresh_when_handed_out() {
+async fn a_lease_that_waited_longer_than_its_ttl_has_its_full_ttl_when_granted() {
     let (_cluster, client) = cluster().await;
     let first = client.lock("a").ttl(LONG).acquire().await.unwrap();
-    let ttl = Duration::from_secs(3);
+    let ttl = Duration::from_secs(8);
     let second = tokio::spawn(client.lock("a").ttl(ttl).no_renew().acquire());
     let long = |view: &ringfence_client::KeyView| {
         view.waiters.first().is_some_and(|waiter| u128::from(waiter.waited_ms) > ttl.as_millis())
     };
-    seen(&client, "a", "the second has waited for longer than it will live", long).await;
+    seen(&client, "a", "the second has waited for longer than its TTL", long).await;
     first.release().await.unwrap();
     let second = second.await.unwrap().unwrap();
     assert_eq!(second.state(), State::Held);
@@ -91,7 +91,7 @@ async fn a_dropped_acquire_leaves_the_queue() {
 }
 
 #[tokio::test]
-async fn a_dropped_lease_is_released_and_one_left_to_its_id_is_not() {
+async fn a_dropped_lease_is_released_but_not_one_turned_into_its_id() {
     let (_cluster, client) = cluster().await;
     let dropped = client.lock("dropped").ttl(LONG).acquire().await.unwrap();
     let left = client.lock("left").ttl(LONG).acquire().await.unwrap();

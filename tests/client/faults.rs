@@ -21,7 +21,7 @@ async fn a_grant_whose_answer_was_lost_is_found_by_the_repeat() {
     let lease = client.lock("a").ttl(LONG).try_acquire().await.unwrap();
     assert_eq!(proxy.left(), 0);
     assert_eq!(measured(&cluster, "ringfence_acquire_total", &["granted"]).await, 1);
-    assert_eq!(measured(&cluster, "ringfence_acquire_total", &["standing"]).await, 1);
+    assert!(measured(&cluster, "ringfence_acquire_total", &["standing"]).await >= 1);
     let view = seen(&client, "a", "it is held", |view| view.holders.len() == 1).await;
     assert_eq!(view.holders[0].token, lease.token());
 }
@@ -90,10 +90,12 @@ async fn a_waiter_whose_connection_broke_keeps_its_place() {
 async fn an_acquire_in_the_queue_waits_through_an_outage() {
     /// Longer than other calls are repeated.
     const AWAY: Duration = Duration::from_secs(9);
+    /// The shorter wait: it ends while the cluster is away, long after both acquires were seen in the queue.
+    const SHORTER: Duration = Duration::from_secs(15);
     let (cluster, client) = cluster().await;
     let first = client.lock("a").ttl(LONG).no_renew().acquire().await.unwrap();
     let mut second = tokio::spawn(client.lock("a").holder("second").acquire());
-    let third = tokio::spawn(client.lock("a").wait(AWAY).acquire());
+    let third = tokio::spawn(client.lock("a").wait(SHORTER).acquire());
     let wait = |view: &ringfence_client::KeyView| view.waiters.len() == 2;
     seen(&client, "a", "both wait", wait).await;
     // Only a PUT that takes this long proves that it was in the queue.
@@ -138,7 +140,7 @@ async fn a_leader_that_hangs_is_avoided() {
     let leader = cluster.leader().await.unwrap();
     // The client has learned the leader, and is connected to it.
     client.lock("a").acquire().await.unwrap().release().await.unwrap();
-    let held = client.lock("held").ttl(Duration::from_secs(30)).acquire().await.unwrap();
+    let held = client.lock("held").ttl(LONG).acquire().await.unwrap();
     leader.stop().unwrap();
     let acquired = async || match client.lock("a").ttl(LONG).try_acquire().await {
         Ok(lease) => Some(lease),

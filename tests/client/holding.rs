@@ -50,7 +50,7 @@ async fn many_leases_are_renewed_by_few_calls() {
 #[tokio::test]
 async fn a_lease_outlives_the_leader() {
     let (cluster, client) = cluster().await;
-    let ttl = Duration::from_secs(15);
+    let ttl = Duration::from_secs(30);
     let lease = client.lock("a").ttl(ttl).acquire().await.unwrap();
     let leader = cluster.leader().await.unwrap();
     leader.kill().unwrap();
@@ -66,7 +66,7 @@ async fn a_lease_outlives_the_leader() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_ends_before_an_unconfirmed_lease_can_and_the_lease_stays_lost() {
     let (cluster, client) = cluster().await;
-    let ttl = Duration::from_secs(9);
+    let ttl = Duration::from_secs(15);
     let lease = client.lock("a").ttl(ttl).acquire().await.unwrap();
     cluster.nodes().iter().for_each(|node| node.stop().unwrap());
     for node in cluster.nodes() {
@@ -105,7 +105,7 @@ async fn work_ends_before_an_unconfirmed_lease_can_and_the_lease_stays_lost() {
 #[tokio::test]
 async fn a_lease_is_lost_when_an_operator_revokes_it() {
     let (_cluster, client) = cluster().await;
-    let lease = client.lock("a").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    let lease = client.lock("a").ttl(Duration::from_secs(9)).acquire().await.unwrap();
     client.revoke("a", lease.token()).await.unwrap();
     let lost = timeout(SOON, lease.lost()).await.unwrap();
     assert_eq!(lost, Loss::Ended(EndReason::Revoked));
@@ -117,12 +117,13 @@ async fn a_lease_is_lost_when_an_operator_revokes_it() {
 #[tokio::test]
 async fn a_lease_is_lost_at_its_max_hold() {
     let (_cluster, client) = cluster().await;
-    let lock = client.lock("a").ttl(LONG).max_hold(Duration::from_secs(2));
+    let max_hold = Duration::from_secs(5);
+    let lock = client.lock("a").ttl(LONG).max_hold(max_hold);
     let begun = Instant::now();
     let lease = lock.acquire().await.unwrap();
     assert_eq!(lease.state(), State::Held);
     let ran: Result<(), Error> = timeout(SOON, lease.run(std::future::pending())).await.unwrap();
-    assert!(begun.elapsed() >= Duration::from_secs(2));
+    assert!(begun.elapsed() >= max_hold);
     assert_eq!(ran, Err(Error::Lost(Loss::MaxHold)));
     assert_eq!(lease.release().await, Err(Error::Lost(Loss::MaxHold)));
     is_free(&client, "a").await;
@@ -131,9 +132,9 @@ async fn a_lease_is_lost_at_its_max_hold() {
 #[tokio::test]
 async fn a_lease_ends_by_itself_unless_it_is_renewed() {
     let (_cluster, client) = cluster().await;
-    let ttl = Duration::from_millis(1_200);
+    let ttl = Duration::from_secs(5);
     let left = client.lock("left").ttl(ttl).no_renew().acquire().await.unwrap();
-    let kept = client.lock("kept").ttl(Duration::from_secs(6)).acquire().await.unwrap();
+    let kept = client.lock("kept").ttl(Duration::from_secs(12)).acquire().await.unwrap();
     let (left_id, kept_id) = (left.lease_id(), kept.lease_id());
     assert_eq!(left.lost().await, Loss::Unconfirmed);
     // Not released.

@@ -1,7 +1,5 @@
 //! The calls of operators and tools.
 
-use std::time::Duration;
-
 use ringfence_client::wire::{BatchAcquire, BatchBody, BatchRelease, Check, Claim, Metadata, Mode, Ttl};
 use ringfence_client::{Consistency, Error, Key, LeaseId, Operation, Token, VerdictName};
 use ringfence_harness::until;
@@ -102,6 +100,6 @@ async fn operators_change_the_members_and_the_leader() {
     let refused = client.transfer_leadership(Some(9)).await.unwrap_err();
     assert!(matches!(refused, Error::Rejected(_)), "{refused:?}");
     // The client is still configured with the removed node.
-    let lease = client_of(&cluster).lock("b").wait(Duration::from_secs(20)).acquire().await.unwrap();
+    let lease = client_of(&cluster).lock("b").wait(SOON).acquire().await.unwrap();
     lease.release().await.unwrap();
 }

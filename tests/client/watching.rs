@@ -1,7 +1,5 @@
 //! Watches: after a list nothing is missed, whichever node dies.
 
-use std::time::Duration;
-
 use ringfence_client::{Error, Event, Revision, WatchEventName};
 use tokio::time::timeout;
 
@@ -23,7 +21,7 @@ async fn a_watch_after_a_list_delivers_every_change_once_even_if_its_node_is_kil
     leader.kill().unwrap();
     let mut tokens = Vec::new();
     for _ in 0..5 {
-        let lease = client.lock("w/b").wait(Duration::from_secs(20)).acquire().await.unwrap();
+        let lease = client.lock("w/b").wait(SOON).acquire().await.unwrap();
         tokens.push(lease.token());
         lease.release().await.unwrap();
     }

@@ -8,7 +8,7 @@ use super::*;
 #[tokio::test]
 async fn changes_from_before_the_page_was_opened_are_marked_as_earlier() {
     let Some(cluster) = cluster().await else { return };
-    let client = cluster.node(1).client();
+    let client = cluster.node(1).client().patient();
     acquire(&client, &held_for(600_000, "orders/42", "billing-7")).await;
     let mut browser = browse(cluster.node(1), "#/cluster").await;
     // The watch waits until the test opens the gate.
@@ -82,7 +82,7 @@ async fn a_watch_that_was_cut_off_resumes_and_lists_are_read_again_with_backoff(
 async fn without_a_quorum_times_freeze_and_the_page_recovers_by_itself() {
     let Some(cluster) = cluster().await else { return };
     let node = cluster.node(1);
-    acquire(&node.client(), &held_for(3_600_000, "orders/42", "billing-7")).await;
+    acquire(&node.client().patient(), &held_for(3_600_000, "orders/42", "billing-7")).await;
     let mut browser = browse(node, "").await;
     browser
         .until(SOON, "document.querySelector('.spacer .row').innerText.includes('billing-7')")
@@ -130,6 +130,6 @@ async fn without_a_quorum_times_freeze_and_the_page_recovers_by_itself() {
     cluster.ready().await.unwrap();
     browser.until(SOON, "document.querySelector('#banner').hidden").await.unwrap();
     browser.until(SOON, &format!("{} || {}", mode("live"), mode("polling"))).await.unwrap();
-    acquire(&node.client(), &held_for(3_600_000, "orders/43", "reports")).await;
+    acquire(&node.client().patient(), &held_for(3_600_000, "orders/43", "reports")).await;
     browser.until(SOON, "document.querySelectorAll('.spacer .row').length === 2").await.unwrap();
 }

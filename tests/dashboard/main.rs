@@ -1,7 +1,7 @@
 //! The dashboard in a real browser, over a real cluster: changes of leases show in the page, and actions in the page change
 //! leases.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod following;
 mod tables;
@@ -14,7 +14,7 @@ use ringfence_harness::{Acquired, Answered, Browser, Client, Cluster, Node, try_
 use ringfence_wire::{AcquireRequest, Grant, Holder, LeaseId, Ttl};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
 
 /// A cluster, where a browser is installed.

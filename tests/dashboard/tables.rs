@@ -132,7 +132,7 @@ async fn only_the_visible_keys_of_ten_thousand_are_in_the_page() {
     browser.until(SOON, &format!("watches.length === 1 && {is_live} && {all}")).await.unwrap();
     browser.evaluate("watches[0].abort()").await.unwrap();
     browser.until(SOON, &format!("watches.length === 3 && {is_live} && {all}")).await.unwrap();
-    acquire(&node.client(), &try_once("earlier")).await;
+    acquire(&node.client().patient(), &try_once("earlier")).await;
     browser
         .until(SOON, "document.querySelector('.spacer .row').innerText.includes('earlier')")
         .await
@@ -149,6 +149,6 @@ async fn hold_many(node: &Node, numbers: Range<usize>) {
             .map(|name| json!({ "acquire": { "lease_id": LeaseId::random(), "keys": [name], "ttl_ms": 86_400_000 } }))
             .collect();
         let body = json!({ "operations": operations }).to_string();
-        assert_eq!(node.client().raw("POST", "/v1/batch", body).await.unwrap().status, 200);
+        assert_eq!(node.client().patient().raw("POST", "/v1/batch", body).await.unwrap().status, 200);
     }
 }

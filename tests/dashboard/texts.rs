@@ -9,7 +9,7 @@ use super::*;
 async fn names_that_look_like_markup_stay_text() {
     let Some(cluster) = cluster().await else { return };
     let node = cluster.leader().await.unwrap();
-    let client = node.client();
+    let client = node.client().patient();
     let names = [
         "<img src=x onerror=\"window.harmed=1\">",
         "</a><script>window.harmed=1<\u{2f}script>",

@@ -16,7 +16,7 @@ async fn a_lease_appears_counts_down_and_is_revoked_from_the_page() {
         .unwrap();
 
     // Another node grants it, and the page updates by itself.
-    let client = cluster.node(2).client();
+    let client = cluster.node(2).client().patient();
     let lease = LeaseId::random();
     let Acquired::Granted(grant) =
         client.acquire(lease, &held_for(600_000, "orders/42", "billing-7")).await.done()
@@ -132,7 +132,7 @@ async fn holders(client: &Client, name: &str) -> Vec<Token> {
 async fn every_view_is_reached_by_keys_alone() {
     let Some(cluster) = cluster().await else { return };
     let node = cluster.leader().await.unwrap();
-    let client = node.client();
+    let client = node.client().patient();
     for name in ["a/1", "a/2", "b/1"] {
         acquire(&client, &try_once(name)).await;
     }

@@ -1,4 +1,4 @@
-//! Processes that the command has started, in its process group and elsewhere.
+//! Processes that the command has started, in its process group and outside of it.
 
 use tempfile::TempDir;
 
@@ -17,7 +17,7 @@ async fn the_command_and_its_children_die_with_their_parent() {
     die(&pids).await;
 }
 
-/// A shell that ends at SIGTERM and leaves a process behind that does not; its id is in `file`.
+/// A shell that ends at SIGTERM, and leaves a process behind that ignores it; the id of that process is in `file`.
 fn deserting(file: &Path) -> String {
     format!(
         "trap '' TERM; sleep 1000 >&- 2>&- & trap - TERM; echo $! > {0}.new; mv {0}.new {0}; wait",
@@ -29,7 +29,7 @@ fn deserting(file: &Path) -> String {
 async fn a_process_that_outlives_a_terminated_command_dies_before_the_key_is_free() {
     let cluster = cluster().await;
     let dir = TempDir::new().unwrap();
-    for (number, words) in ["a --kill-after 500ms", "a --max 1s --kill-after 500ms"].iter().enumerate() {
+    for (number, words) in ["a --kill-after 500ms", "a --max 8s --kill-after 500ms"].iter().enumerate() {
         let file = dir.path().join(number.to_string());
         let child = lock(&cluster, words, &deserting(&file)).spawn().unwrap();
         let left = Left(pids_in(&file).await[0]);
@@ -59,8 +59,8 @@ async fn background_processes_survive_a_command_that_ends_by_itself() {
     assert!(lives(left.0));
 }
 
-/// A script whose children have left its process group in several ways. Each writes its id and runs `each`; when all have,
-/// the script runs `then`.
+/// A script whose children leave its process group in several ways. Each writes its id and runs `each`; then the script runs
+/// `then`.
 fn scattered(dir: &Path, each: &str, then: &str) -> String {
     let [child, all, pids] = ["child", "all", "pids"].map(|name| dir.join(name).display().to_string());
     std::fs::write(&child, format!("echo $$ >> {all}\n{each}\n")).unwrap();
@@ -85,7 +85,7 @@ async fn processes_outside_the_process_group_end_before_the_key_is_free() {
         (ends, "wait", true, 143),
         (is_deaf, "wait", true, 143),
         (is_stopped, "wait", true, 143),
-        // Not terminated; but a command that dies like this leaves nothing behind on purpose.
+        // Not terminated by a signal to the lock, but a command that dies by SIGKILL leaves nothing behind on purpose.
         (ends, "kill -KILL $$", false, 137),
     ] {
         let dir = TempDir::new().unwrap();
@@ -130,7 +130,7 @@ async fn a_process_that_forks_while_it_is_killed_does_not_escape() {
     let cluster = cluster().await;
     let dir = TempDir::new().unwrap();
     let time = format!("1000.{}", std::process::id());
-    // Each has a session of its own, and starts the next before it is killed.
+    // Each process has its own session, and starts others before it is killed.
     let breeds = format!(
         "trap '' TERM; for i in 1 2 3; do setsid -f sleep {time}; done; sleep 0.01; exec setsid -f sh $0"
     );
@@ -168,7 +168,7 @@ async fn only_sigkill_to_the_parent_of_the_command_ends_it() {
     is_free(&cluster, "a").await;
 }
 
-/// In a pid namespace, where pids can be chosen.
+/// Runs in a pid namespace, where pids can be chosen.
 #[tokio::test]
 async fn a_process_that_reuses_the_pid_of_a_dead_command_is_not_killed() {
     if !is_root() {

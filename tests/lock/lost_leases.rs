@@ -1,4 +1,4 @@
-//! Commands whose lease has ended or may have.
+//! Commands whose lease has ended or may have ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ async fn without_a_cluster_a_stubborn_command_and_its_children_die_before_the_le
     die_without_the_cluster(&cluster, vec![child], &pids).await;
 }
 
-/// Measures how late this machine wakes up a thread.
+/// Measures how late this machine wakes a thread.
 struct Lateness {
     enough: Arc<AtomicBool>,
     worst: std::thread::JoinHandle<Duration>,
@@ -42,8 +42,8 @@ impl Lateness {
         Self { enough, worst }
     }
 
-    /// Fails if it is later than a lease of 6 s after `since`, beyond the delays of this machine: the kill, the death and the
-    /// look at it may each have been late.
+    /// Fails if more than 6 s, the TTL of the lease, have passed since `since`. The kill, the death, and its observation may each
+    /// be as late as a nap was.
     fn check(self, since: Instant) {
         let took = since.elapsed();
         self.enough.store(true, Ordering::Relaxed);
@@ -52,7 +52,7 @@ impl Lateness {
     }
 }
 
-/// Stops the cluster; checks that these processes die before a lease of 6 s can end, and the children end with 76; and
+/// Stops the cluster, checks that these processes die before a lease of 6 s can end and that the children exit with 76, and
 /// continues the cluster.
 pub(crate) async fn die_without_the_cluster(cluster: &Cluster, children: Vec<Child>, pids: &[Pid]) {
     let (lateness, stopped) = (Lateness::start(), Instant::now());
@@ -79,14 +79,14 @@ async fn a_command_whose_lease_is_revoked_is_killed() {
     let child = lock(&cluster, "a --ttl 10s", &stubborn(&file)).spawn().unwrap();
     let pids = pids_in(&file).await;
     let token = view(&cluster, "a").await.holders[0].token;
-    cluster.node(2).client().revoke(&key("a"), token).await.done();
+    cluster.node(2).client().patient().revoke(&key("a"), token).await.done();
     die(&pids).await;
     let (status, _, err) = end_of(child).await;
     assert_eq!(status.code(), Some(76), "{err}");
     assert!(err.contains("revoked"), "{err}");
 }
 
-/// Pipes that cannot be written to: one that is full, and one without a reader.
+/// Pipes that cannot be written to: a full one, and one without a reader.
 fn pipes_in_vain() -> (std::io::PipeReader, [std::io::PipeWriter; 2]) {
     let (reader, full) = std::io::pipe().unwrap();
     rustix::fs::fcntl_setfl(&full, rustix::fs::OFlags::NONBLOCK).unwrap();

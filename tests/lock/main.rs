@@ -1,6 +1,6 @@
 //! `ringfence lock`, driven as a shell would.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod descendants;
 mod lost_leases;
@@ -22,17 +22,17 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{self, SignalKind};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
-/// Bounds what should take far less.
+/// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
 
 async fn cluster() -> Cluster {
-    hear_signals();
+    catch_signals();
     Cluster::builder(PROGRAM).start().await.unwrap()
 }
 
-/// Tests that run in the background of a script ignore these signals, and so would all their children. A signal that is
-/// caught here is not ignored there.
-fn hear_signals() {
+/// In the background of a script, tests ignore these signals, and their children would inherit that. A signal that is caught
+/// here is not ignored by the children.
+fn catch_signals() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
     let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
@@ -47,7 +47,7 @@ fn urls(cluster: &Cluster) -> String {
     cluster.nodes().iter().map(|node| node.url()).collect::<Vec<_>>().join(",")
 }
 
-/// `ringfence lock` with these words, separated by spaces, at this cluster; then a shell with this script.
+/// `ringfence lock` with these arguments, separated by spaces, for a shell with this script.
 fn lock(cluster: &Cluster, words: &str, script: &str) -> Command {
     let mut command = Command::new(PROGRAM);
     command.env("RINGFENCE_URLS", urls(cluster)).arg("lock").args(words.split(' '));
@@ -60,7 +60,7 @@ fn piped(mut command: Command) -> Command {
     command
 }
 
-/// Runs `command` by these words, with `program` instead of its own if there is one.
+/// Runs `command` through these words, with `program` instead of its own if given.
 fn by(words: &[&str], command: Command, program: Option<&Path>) -> Command {
     let command = command.into_std();
     let program = program.map_or(command.get_program(), Path::as_os_str);
@@ -70,7 +70,7 @@ fn by(words: &[&str], command: Command, program: Option<&Path>) -> Command {
     piped(other)
 }
 
-/// Runs `command` from a shell that runs `first` before, and by these words.
+/// Runs `command` through these words from a shell that has run `first`.
 fn after(first: &str, command: Command, words: &str) -> Command {
     by(&["sh", "-c", &format!("{first}\nexec {words} \"$@\""), "sh"], command, None)
 }
@@ -95,7 +95,7 @@ async fn run(mut command: Command) -> (ExitStatus, String, String) {
     end_of(command.spawn().unwrap()).await
 }
 
-/// The exit status as a shell shows it: in a terminal, an interrupted process dies of the signal.
+/// The exit status as a shell shows it: 128 plus the signal for a process that died of one.
 fn as_shown(status: ExitStatus) -> Option<i32> {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal))
 }
@@ -159,7 +159,7 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_raw(child.id().unwrap().try_into().unwrap()).unwrap(), signal).unwrap();
 }
 
-/// A process that is killed when this is dropped, even after a failed test: it would hold inherited descriptors for long.
+/// A process that is killed when this is dropped, even after a failed test: it would keep inherited descriptors open.
 struct Left(Pid);
 
 impl Drop for Left {
@@ -168,7 +168,7 @@ impl Drop for Left {
     }
 }
 
-/// A shell that ignores SIGTERM, as do its children, and writes all their ids to `file`.
+/// A shell that ignores SIGTERM, as do its children. It writes all their ids to `file`.
 fn stubborn(file: &Path) -> String {
     format!(
         "trap '' TERM; sh -c 'sleep 1000 & wait' & sleep 1000 & \

@@ -1,4 +1,4 @@
-//! What the command gets, and what its exit status says.
+//! The environment of the command, and exit statuses.
 
 use ringfence_wire::Token;
 use tempfile::TempDir;
@@ -69,7 +69,7 @@ async fn commands_on_one_key_run_one_after_the_other_and_readers_together() {
     let cluster = cluster().await;
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("log");
-    // A command that is not alone finds the other's file.
+    // A command that is not alone finds the file of the other.
     let script = format!(
         "test ! -e {0}.in && touch {0}.in && sleep 0.05 && rm {0}.in && echo . >> {0}",
         file.display()
@@ -81,7 +81,7 @@ async fn commands_on_one_key_run_one_after_the_other_and_readers_together() {
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 8);
 
-    // Two readers meet: each waits for the other, while it holds.
+    // Two readers hold at once: each waits for the other.
     let met = |own: &str, other: &str| {
         format!("touch {0}.{own}; until test -e {0}.{other}; do sleep 0.01; done", file.display())
     };
@@ -99,7 +99,7 @@ async fn commands_on_one_key_run_one_after_the_other_and_readers_together() {
 async fn a_command_is_ended_after_its_maximum_time() {
     let cluster = cluster().await;
     assert_eq!(code(lock(&cluster, "a --max 200ms", "sleep 1000")).await, 128 + 15);
-    // A signal before the shell has set its trap ends it: then try again with more time.
+    // If the signal comes before the shell has set its trap, try again with more time.
     for (words, script, expected) in [
         ("--signal usr1", "trap 'exit 5' USR1; echo set; sleep 1000 & wait", 5),
         ("--kill-after 300ms", "trap '' TERM; echo set; sleep 1000 & wait; wait", 128 + 9),
@@ -112,7 +112,7 @@ async fn a_command_is_ended_after_its_maximum_time() {
                 break;
             }
         }
-        let (code, err) = ended.expect("it sets its trap in time");
+        let (code, err) = ended.expect("the shell sets its trap in time");
         assert_eq!(code, Some(expected), "{words}: {err}");
     }
     is_free(&cluster, "a").await;
@@ -128,7 +128,7 @@ async fn a_waiter_can_start_its_command_after_the_program_was_replaced() {
     let child = by(&[], lock(&cluster, "a", "echo ran"), Some(&program)).spawn().unwrap();
     waiters(&cluster, "a", 1).await;
     std::fs::remove_file(&program).unwrap();
-    cluster.node(1).client().release(lease_id).await.done();
+    cluster.node(1).client().patient().release(lease_id).await.done();
     let (status, out, err) = end_of(child).await;
     assert_eq!((status.code(), out.as_str()), (Some(0), "ran\n"), "{err}");
 }

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 
-/// A terminal, a shell in it, and what is typed there.
+/// A shell in a terminal.
 pub(crate) struct Typed {
     script: Child,
     shown: Arc<Mutex<String>>,

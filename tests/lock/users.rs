@@ -1,4 +1,4 @@
-//! Commands that became another user, whom no signal of the lock reaches.
+//! Commands that became another user, whom the lock may not signal.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,8 +10,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use super::terminal::{Typed, script_in};
 use super::*;
 
-/// A directory with what a user without rights can run: the program, and a shell command that becomes root, writes to `up`
-/// whether it is (0), and runs until there is a file `go`.
+/// A directory with what an unprivileged user can run: the program, and a shell command that becomes root, writes 0 to `up` if
+/// it is, and runs until a file `go` exists.
 struct BecomesRoot {
     dir: TempDir,
     program: PathBuf,

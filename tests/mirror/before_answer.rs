@@ -1,5 +1,6 @@
 //! Answers that wait for Redis.
 
+use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use ringfence_harness::{Answered, Client, Consistency, RedisServer, key, until};
 use ringfence_wire::{BatchAnswer, BatchBody, LeaseId, MirroredGrant};
@@ -10,8 +11,8 @@ use crate::{SOON, becomes, cluster, connect, equal, hash, number};
 /// Acquires a key, waiting for up to `wait_ms`.
 async fn mirrored(client: &Client, name: &str, wait_ms: u32) -> MirroredGrant {
     let lease = LeaseId::random();
-    let body = json!({"keys": [name], "ttl_ms": 60_000, "wait_ms": wait_ms}).to_string();
-    let answer = client.within(SOON).raw("PUT", &format!("/v1/leases/{lease}"), body).await.unwrap();
+    let body = json!({"keys": [name], "ttl_ms": 600_000, "wait_ms": wait_ms}).to_string();
+    let answer = client.within(2 * SOON).raw("PUT", &format!("/v1/leases/{lease}"), body).await.unwrap();
     assert_eq!(answer.status, 201, "{answer:?}");
     serde_json::from_slice(&answer.body).unwrap()
 }
@@ -54,7 +55,7 @@ async fn batch_is_mirrored(
 #[tokio::test]
 async fn when_a_grant_is_answered_mirrored_redis_has_its_fence() {
     let redis = RedisServer::builder().start().await.unwrap();
-    let cluster = cluster(&redis).argument("--mirror-mode=before-answer").argument("--mirror-timeout=2s");
+    let cluster = cluster(&redis).argument("--mirror-mode=before-answer").argument("--mirror-timeout=10s");
     let cluster = cluster.start().await.unwrap();
     let leader = cluster.leader().await.unwrap();
     grants_are_mirrored(&leader.client()).await;
@@ -66,17 +67,17 @@ async fn when_a_grant_is_answered_mirrored_redis_has_its_fence() {
             assert!(answer.mirrored, "{name}");
             let token = answer.grant.token.0;
             assert!(number(&hash(&mut reader, &name).await, "fence") >= token, "{name}");
-            // A waiter is granted when the lease before it ends, and answered by its own node.
+            // A waiter is granted when the lease before it ends, and its own node answers it.
             let waiter = tokio::spawn({
                 let (client, name) = (node.client(), name.clone());
-                async move { mirrored(&client, &name, 10_000).await }
+                async move { mirrored(&client, &name, 60_000).await }
             });
             let queued = || async {
-                let view = node.client().key(&key(&name), Consistency::Linearizable).await.done();
+                let view = node.client().patient().key(&key(&name), Consistency::Linearizable).await.done();
                 (!view.waiters.is_empty()).then_some(())
             };
             until(SOON, "one waits", queued).await.unwrap();
-            node.client().release(answer.grant.lease_id).await.done();
+            node.client().patient().release(answer.grant.lease_id).await.done();
             let next = waiter.await.unwrap();
             assert!(next.mirrored && next.grant.token.0 > token);
             assert!(number(&hash(&mut reader, &name).await, "fence") >= next.grant.token.0, "{name}");
@@ -91,9 +92,10 @@ async fn when_a_grant_is_answered_mirrored_redis_has_its_fence() {
     }
 
     redis.kill().unwrap();
-    for node in cluster.nodes() {
+    let without = cluster.nodes().iter().map(|node| async {
         assert!(!mirrored(&node.client(), &format!("without/{}", node.id()), 0).await.mirrored);
-    }
+    });
+    join_all(without).await;
     redis.start().await.unwrap();
     grants_are_mirrored(&follower).await;
     equal(&cluster, &redis).await;
@@ -102,7 +104,7 @@ async fn when_a_grant_is_answered_mirrored_redis_has_its_fence() {
 #[tokio::test]
 async fn a_new_leader_mirrors_the_existing_grants_of_a_batch_again() {
     let redis = RedisServer::builder().start().await.unwrap();
-    // So long that answers wait for Redis and not for the timeout.
+    // So long that answers wait for Redis, not for the timeout.
     let cluster = cluster(&redis).argument("--mirror-mode=before-answer").argument("--mirror-timeout=20s");
     let cluster = cluster.start().await.unwrap();
     let batch = batch(1_000);

@@ -12,8 +12,8 @@ use crate::{SOON, connect, hash, number};
 const CLIENTS: usize = 8;
 const TTL: Duration = Duration::from_millis(600);
 
-/// Clients that acquire and release leases, or let them expire, through all nodes. Each reads the fence of its key while
-/// its lease lives.
+/// Clients of all nodes that acquire leases, and release them or let them expire. Each reads the fence of its key while its
+/// lease lives.
 pub(super) struct Traffic {
     stopped: Arc<AtomicBool>,
     grants: Arc<AtomicU64>,
@@ -54,7 +54,7 @@ impl Traffic {
     }
 }
 
-/// Acquires one lease, if its key is free, and ends it. While it surely lives, Redis must not call its token dead.
+/// Acquires one lease and ends it. While it certainly lives, the fence in Redis must not exceed its token.
 async fn hold_once(node: &Client, mut reader: MultiplexedConnection, contended: usize) -> bool {
     let name = format!("hot/{contended}");
     let (lease, sent) = (LeaseId::random(), Instant::now());
@@ -85,7 +85,7 @@ async fn hold_once(node: &Client, mut reader: MultiplexedConnection, contended: 
     true
 }
 
-/// Reads fences all the time: none may fall. Returns how many rises it saw.
+/// Reads fences continuously: none may fall. Returns how many rises it saw.
 pub(super) fn sample(mut reader: MultiplexedConnection) -> (Arc<AtomicBool>, JoinHandle<u64>) {
     let stopped = Arc::<AtomicBool>::default();
     let is_stopped = Arc::clone(&stopped);
