@@ -24,7 +24,7 @@ pub mod register;
 pub mod repeats;
 mod tally;
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests;
 pub mod tokens;
 

@@ -1,10 +1,10 @@
-//! How a plan of faults is carried out.
+//! Injects the faults of a plan.
 //!
-//! Every fault is a real one: signals, dropped packets, clocks that lie, disks that are full, fail, take long or lose what
-//! was not synced. A step that cannot be carried out is told in [`Carried::failed`], never passed over.
+//! Every fault is real: signals, dropped packets, wrong clocks, disks that are full, fail, are slow or lose unsynced data. A
+//! step that fails is listed in [`Carried::failed`], never skipped silently.
 //!
-//! Faults of a node's process or disk take the node for themselves ([`Field::hold`]): one that is aimed at the leader may
-//! have to wait for another to be over.
+//! A fault of a node's process or disk holds the node exclusively ([`Field::hold`]): a fault that is aimed at the leader may
+//! have to wait for another one.
 
 mod clocks;
 mod disks;
@@ -26,16 +26,16 @@ use crate::nemesis::Nemesis;
 use crate::pauses::Pauses;
 use crate::plan::{Aim, Deed, Plan, Step};
 
-/// What became of a plan.
+/// The result of a plan.
 #[derive(Clone, Debug, Default)]
 pub struct Carried {
-    /// In the order of their beginnings.
+    /// The faults, ordered by start.
     pub faults: Vec<Fault>,
-    /// What could not be done, and why. Not empty: the run did not show what it was to show.
+    /// The steps that failed, and why. If there are any, the run proves nothing.
     pub failed: Vec<String>,
 }
 
-/// Carries out `plan`, from now on. Once it is done, every fault is over that can be; [`Field::heal`] sees to the rest.
+/// Carries out `plan`, starting now. At its end all faults are over, except those that only [`Field::heal`] ends.
 pub async fn carry_out(plan: &Plan, field: &Field, clock: Clock, pauses: &Pauses) -> Carried {
     let began = Instant::now();
     let scene = Scene { field, clock, pauses };
@@ -54,7 +54,7 @@ pub async fn carry_out(plan: &Plan, field: &Field, clock: Clock, pauses: &Pauses
     carried
 }
 
-/// Where steps are carried out.
+/// What steps need.
 #[derive(Clone, Copy)]
 struct Scene<'a> {
     field: &'a Field,
@@ -99,12 +99,12 @@ impl Scene<'_> {
                 Nemesis::ClientPause => self.pause_clients(lasts).await,
                 Nemesis::Transfer => self.transfer(&nodes).await,
                 Nemesis::Replace => self.replace(&nodes, lasts).await,
-                _ => bail!("{nemesis} needs what is drawn for it"),
+                _ => bail!("{nemesis} needs parameters"),
             },
         }
     }
 
-    /// Who is hit; the leader stands before the others.
+    /// The targets; the leader first.
     async fn nodes(self, aim: &Aim) -> Vec<u64> {
         match aim {
             Aim::Nodes(nodes) => nodes.clone(),
@@ -117,14 +117,14 @@ impl Scene<'_> {
         }
     }
 
-    /// A fault that begins now.
+    /// A fault that starts now.
     fn begun(self, nemesis: Nemesis, nodes: &[u64], what: impl Into<String>) -> Fault {
         let now_us = self.clock.now_us();
         let (nemesis, what, nodes) = (nemesis.to_string(), what.into(), nodes.to_vec());
         Fault { nemesis, what, nodes, from_us: now_us, to_us: now_us }
     }
 
-    /// The same fault, over now.
+    /// The same fault, ended now.
     fn over(self, fault: Fault) -> Vec<Fault> {
         vec![Fault { to_us: self.clock.now_us(), ..fault }]
     }

@@ -1,13 +1,12 @@
-//! Where a run takes place: nodes as processes, each with a network, a disk and a clock that can go wrong, and a Redis
-//! beside them.
+//! The environment of a run: node processes, each with a network, a disk and a clock that can fail, and a Redis server.
 //!
 //! ```text
 //!  clients ──HTTP──▶ node ══ wires ══ node        namespaces, or proxies on loopback
 //!                     │ │
 //!                  clock disk                     libfaketime; tmpfs, or ext4 that loses what was not synced
 //! ```
-//! What a node gets follows from the nemeses that were asked for. Nothing stays behind: processes, mounts and namespaces
-//! end with the field, and with this program, however that ends.
+//! The nemeses determine what each node gets. Nothing is left behind: processes, mounts and namespaces end with the field, and
+//! with this program, however it ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,35 +24,35 @@ use crate::inspection;
 use crate::nemesis::Nemesis;
 use crate::wires::{Trouble, Wires};
 
-/// More than any log becomes in a run.
+/// More than any log grows to in a run.
 const DISK_BYTES: u64 = 256 << 20;
-/// How long it may take until all nodes are ready again, once nothing is wrong any more.
+/// Bounds the time from the end of all faults until all nodes are ready.
 const HEALED_WITHIN: Duration = Duration::from_secs(60);
-/// How long a node may take to serve a write, once all are ready.
+/// Bounds the first write through a node, once all are ready.
 const SERVES_WITHIN: Duration = Duration::from_secs(30);
-/// A look at a node takes no longer, and so often is looked for a leader.
+/// Bounds one request for a node's status; and how often to look for a leader.
 const LOOK: Duration = Duration::from_millis(500);
 const LOOKS: usize = 6;
 
-/// What a field is to be like.
+/// Options of a field.
 #[derive(Clone, Debug)]
 pub struct FieldOptions {
     /// The program under test.
     pub program: PathBuf,
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: u64,
-    /// What is to go wrong: nodes get the disks and clocks for that.
+    /// The nemeses: nodes get the disks and clocks that these need.
     pub nemeses: Vec<Nemesis>,
-    /// Whether there is a Redis, which the nodes publish their fences in.
+    /// Whether the nodes publish their fences to a Redis.
     pub redis: bool,
-    /// More arguments of `ringfence serve`.
+    /// Additional arguments of `ringfence serve`.
     pub arguments: Vec<String>,
-    /// Whether each node is in a network namespace, which needs root; else all are on loopback, with proxies between.
+    /// Whether each node has a network namespace, which needs root; otherwise all are on loopback, with proxies in between.
     pub root: bool,
 }
 
 impl FieldOptions {
-    /// Nodes of this program: with all that this user may have, and nothing special.
+    /// Nodes of this program, without faults.
     pub fn new(program: impl Into<PathBuf>, nodes: u64) -> Self {
         Self {
             program: program.into(),
@@ -66,8 +65,8 @@ impl FieldOptions {
     }
 }
 
-/// Nodes, and all that can go wrong with them.
-// Fields are dropped in this order: nodes end before what they stand on.
+/// The nodes, and everything around them that can fail.
+// Fields are dropped in this order: nodes end before their disks and networks.
 #[derive(Debug)]
 pub struct Field {
     cluster: Cluster,
@@ -77,24 +76,24 @@ pub struct Field {
     clocks: Option<Clocks>,
     wires: Wires,
     options: FieldOptions,
-    /// By node: taken by whatever hits its process or disk.
+    /// By node: held by a fault of its process or disk.
     holds: Vec<tokio::sync::Mutex<()>>,
-    /// Taken by whatever takes data from nodes.
+    /// Held by a fault that takes data from nodes.
     taking_data: tokio::sync::Mutex<()>,
     known: Mutex<Known>,
 }
 
-/// What is known of the nodes.
+/// What faults have done to the nodes, and found.
 #[derive(Debug, Default)]
 struct Known {
-    /// Their data is gone, or as good as gone.
+    /// Nodes whose data is gone or unusable.
     lost: BTreeSet<u64>,
-    /// What they did that they must not do.
+    /// What nodes did and must not do.
     findings: Vec<(u64, String)>,
 }
 
 impl Field {
-    /// Starts all, and waits until the nodes are ready.
+    /// Starts everything, and waits until the nodes are ready.
     pub async fn set_up(options: &FieldOptions) -> anyhow::Result<Self> {
         let refused = options.nemeses.iter().map(|nemesis| nemesis.suits(options.redis));
         let refused = refused.chain([Nemesis::suit_each_other(&options.nemeses)]).find_map(Result::err);
@@ -103,13 +102,13 @@ impl Field {
         let nodes = u16::try_from(options.nodes).context("there cannot be so many nodes")?;
         ensure!((1..=9).contains(&nodes), "there can be from 1 to 9 nodes, not {nodes}");
 
-        // It writes down every command: killed, it comes back with what it had.
+        // It logs every command: after a kill it still has its data.
         let redis = match options.redis {
             true => Some(RedisServer::builder().line("appendonly yes").start().await?),
             false => None,
         };
         let wires = Wires::new(nodes, options.root)?;
-        // Where an operator lists the others, nobody finds one that has moved.
+        // A node that has moved is not found under a listed address.
         let first = if has(Nemesis::Replace) { 1 } else { nodes };
         let mut builder =
             Cluster::builder(&options.program).nodes(first).joiners(nodes - first).others_judge();
@@ -155,12 +154,12 @@ impl Field {
         Ok(field)
     }
 
-    /// A client of a node with connections of its own, which no fault of the network touches.
+    /// A client of a node with connections of its own, which no network fault affects.
     pub fn client(&self, node: u64) -> Client {
         self.cluster.node(node).client().apart()
     }
 
-    /// How many nodes there are; they count from 1.
+    /// The number of nodes, whose ids start at 1.
     pub fn nodes(&self) -> u64 {
         self.options.nodes
     }
@@ -170,12 +169,12 @@ impl Field {
         &self.cluster
     }
 
-    /// The Redis beside them.
+    /// The Redis server, if there is one.
     pub fn redis(&self) -> Option<&RedisServer> {
         self.redis.as_ref()
     }
 
-    /// How many packets between nodes were dropped so far; without namespaces, how often bytes were held up.
+    /// The number of packets dropped between nodes so far; without namespaces, how often bytes were delayed.
     pub fn dropped(&self) -> anyhow::Result<u64> {
         self.wires.dropped()
     }
@@ -187,7 +186,7 @@ impl Field {
         }
         self.clocks.iter().try_for_each(Clocks::right)?;
         if let Some(redis) = &self.redis {
-            // One of the two: it is stopped, or it has no process, or it runs.
+            // It is stopped, or has no process, or runs.
             let _ = redis.resume();
             if redis.command(["ping"]).await.is_err() {
                 redis.restart().await?;
@@ -221,7 +220,7 @@ impl Field {
         }
     }
 
-    /// Notes what each node is like, stops all, and reads what their logs say; copies what they printed to `store`.
+    /// Records the state of each node, stops all, and inspects their logs. Copies their output to `store`.
     pub async fn finish(self, end: &mut End, store: &Path) -> anyhow::Result<()> {
         let mut ends = Vec::new();
         for node in self.cluster.nodes() {
@@ -256,14 +255,14 @@ impl Field {
         inspection::of(&self.options.program, &folders, end).await
     }
 
-    /// Whether a write goes through this node: one that every table refuses, so nothing is changed.
+    /// Whether a write through this node is answered: one that every table refuses, so that it changes nothing.
     async fn serves(&self, node: &Node) -> bool {
         let (client, lease) = (node.client(), LeaseId::random());
         let renewed = definite(SERVES_WITHIN, || client.renew(lease, None)).await;
         matches!(renewed, Ok(Reply::Refused(_))) && node.ready().await.is_ok()
     }
 
-    /// Who leads, as far as anybody knows who is asked.
+    /// The leader with the highest term, as the nodes say.
     pub(crate) async fn leader(&self) -> Option<u64> {
         for _ in 0..LOOKS {
             let looks = self.cluster.running().map(async |node| match self.look(node).await {
@@ -279,7 +278,7 @@ impl Field {
         None
     }
 
-    /// Its term, and whether it leads.
+    /// The term of a node, and whether it leads.
     pub(crate) async fn look(&self, node: &Node) -> Option<(u64, bool)> {
         match node.client().within(LOOK).cluster().await {
             Ok(Reply::Done { body, .. }) => Some((body.term, body.role == Role::Leader)),
@@ -287,10 +286,10 @@ impl Field {
         }
     }
 
-    /// Waits until nothing else is done to these nodes, and keeps it so.
+    /// Waits until no other fault holds these nodes, and holds them.
     pub(crate) async fn hold(&self, nodes: &[u64]) -> Vec<tokio::sync::MutexGuard<'_, ()>> {
         let mut held = Vec::new();
-        // In one order for all.
+        // In the same order for all, against deadlocks.
         for (id, hold) in (1..).zip(&self.holds) {
             if nodes.contains(&id) {
                 held.push(hold.lock().await);
@@ -299,8 +298,8 @@ impl Field {
         held
     }
 
-    /// Waits until nobody else takes data from nodes, and keeps it so. An error if one has not got all its data again: more
-    /// than a minority could be without then, and with that what they had agreed on.
+    /// Waits until no other fault takes data from nodes, and excludes others. Fails if a node still lacks its data: then more
+    /// than a minority could lose theirs, and with it acknowledged entries.
     pub(crate) async fn taking_data(&self) -> anyhow::Result<tokio::sync::MutexGuard<'_, ()>> {
         let alone = self.taking_data.lock().await;
         let lost: Vec<u64> = self.known().lost.iter().copied().collect();
@@ -321,7 +320,7 @@ impl Field {
         nodes.iter().try_for_each(|id| self.start(*id))
     }
 
-    /// Starts a node without data, to wait until it is added.
+    /// Starts a node without data, which waits until it is added.
     pub(crate) fn start_anew(&self, id: u64) -> anyhow::Result<()> {
         let node = self.cluster.node(id);
         node.start_anew_with(|command| self.prepare(id, command))?;
@@ -329,7 +328,7 @@ impl Field {
         Ok(())
     }
 
-    /// Leaves the process of a node where it is: the node is to be started anew elsewhere.
+    /// Leaves the process of a node running, so that the node can be started without data at another address.
     pub(crate) async fn leave_behind(&self, id: u64) -> anyhow::Result<()> {
         let node = self.cluster.node(id);
         let left = node.leave_behind()?;
@@ -337,18 +336,18 @@ impl Field {
         self.wires.connect(node).await
     }
 
-    /// The processes that nodes have left behind, the last one last.
+    /// The processes that nodes have left behind, the latest last.
     pub(crate) fn left_behind(&self) -> MutexGuard<'_, Vec<LeftBehind>> {
         self.left_behind.lock().expect("no panic while it is locked")
     }
 
-    /// The highest term that a node tells.
+    /// The highest term of any node.
     pub(crate) async fn term(&self) -> Option<u64> {
         let looks = self.cluster.running().map(async |node| self.look(node).await.map(|(term, _)| term));
         futures_util::future::join_all(looks).await.into_iter().flatten().max()
     }
 
-    /// Kills a node; one that has ended by itself is a finding.
+    /// Kills a node. It is a finding if it had ended by itself.
     pub(crate) fn kill(&self, id: u64) -> anyhow::Result<()> {
         let node = self.cluster.node(id);
         if let Some(status) = node.take_ended()? {
@@ -378,12 +377,12 @@ impl Field {
         self.redis.as_ref().context("there is no Redis")
     }
 
-    /// The node has done what it must not do.
+    /// Records what a node did and must not do.
     pub(crate) fn found(&self, id: u64, finding: String) {
         self.known().findings.push((id, finding));
     }
 
-    /// The data of the node is gone, or about to be.
+    /// Records that the data of a node is gone, or about to be.
     pub(crate) fn lose(&self, id: u64) {
         self.known().lost.insert(id);
     }

@@ -1,4 +1,4 @@
-//! Shows that Ringfence holds, or finds where it does not.
+//! Tests Ringfence under faults, and checks its guarantees.
 //!
 //! ```text
 //!  seed ──▶ plan ──▶ nemeses ───────▶ field   real nodes, disks, networks, Redis
@@ -7,12 +7,12 @@
 //!                        ▼
 //!                     History ──▶ checkers ──▶ verdict, report
 //! ```
-//! - **Same seed, same schedule**: faults, their targets and times, and what clients ask for, come from the seed alone.
-//!   What the cluster makes of it differs from run to run.
-//! - **Unknown stays unknown.** A call without a definite answer may take effect at any time after it was sent, or never;
-//!   checkers take both for possible, unless the nodes' own logs, read at the end, tell which.
-//! - **A run that exercised nothing is not valid**, it is unknown: every checker counts what it has seen.
-//! - **Checkers are tested**: by histories that break each law, and by builds of the product with a deliberate bug.
+//! - **Same seed, same schedule.** Faults, their targets and times, and the clients' requests come from the seed alone. The
+//!   cluster's reactions differ from run to run.
+//! - **Unknown stays unknown.** A call without a definite answer may take effect at any time after it was sent, or never.
+//!   Checkers allow both, unless the nodes' logs, read at the end, show which it was.
+//! - **A run that exercised nothing is unknown**, not valid: every checker counts what it has seen.
+//! - **The checkers are tested**, by histories that break each law and by builds of Ringfence with a deliberate bug.
 
 pub mod check;
 pub mod clock;

@@ -1,14 +1,14 @@
-//! What can go wrong, by name: what each nemesis hits, for how long, and what it needs.
+//! The kinds of faults: what each hits, for how long, and what it needs.
 
 use std::fmt;
 
 use clap::ValueEnum;
 use ringfence_harness::{Clocks, may_inject, may_mount};
 
-/// A kind of faults.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
 pub enum Nemesis {
-    /// Nodes are killed and started again
+    /// Nodes are killed and restarted
     Kill,
     /// Nodes are paused for longer than a lease lasts
     Pause,
@@ -28,7 +28,7 @@ pub enum Nemesis {
     MonotonicClock,
     /// A disk is full for a while
     FullDisk,
-    /// A sync of the log fails: the node stops and is started again
+    /// A sync of the log fails: the node stops, and is restarted
     FailingFlush,
     /// Every sync is slow
     SlowFlush,
@@ -40,7 +40,7 @@ pub enum Nemesis {
     BitFlip,
     /// A node loses all its data, and is added again
     Wipe,
-    /// Redis is killed and started again with all its data
+    /// Redis is killed and restarted with all its data
     RedisKill,
     /// Redis loses all data
     RedisEmpty,
@@ -57,12 +57,12 @@ pub enum Nemesis {
 }
 
 impl Nemesis {
-    /// All of them, as they are listed.
+    /// All nemeses.
     pub fn all() -> &'static [Self] {
         Self::value_variants()
     }
 
-    /// Whether it can be had here: if not, why not.
+    /// Whether this machine has what it needs; otherwise, what is missing.
     pub fn suits(self, redis: bool) -> Result<(), String> {
         let needs = |it: bool, what: &str| if it { Ok(()) } else { Err(format!("{self} needs {what}")) };
         match self {
@@ -78,18 +78,18 @@ impl Nemesis {
         }
     }
 
-    /// Whether all of these go together: if not, why not.
+    /// Whether these can be combined; otherwise, why not.
     pub fn suit_each_other(nemeses: &[Self]) -> Result<(), String> {
         use Nemesis::{FullDisk, MonotonicClock, Partition, PowerCut, Replace, WallClock};
         let refused = [
             (
                 WallClock,
                 MonotonicClock,
-                "the first shows that only the monotonic clock counts, the second moves both",
+                "the first shows that only the monotonic clock counts, the second changes both",
             ),
             (Replace, PowerCut, "a node that moves leaves its disk behind"),
             (Replace, FullDisk, "a node that moves leaves its disk behind"),
-            (Replace, Partition, "each would heal what the other has cut"),
+            (Replace, Partition, "each would heal the links that the other has cut"),
         ];
         let together =
             refused.iter().find(|(one, other, _)| nemeses.contains(one) && nemeses.contains(other));
@@ -97,7 +97,7 @@ impl Nemesis {
             .map_or(Ok(()), |(one, other, why)| Err(format!("{one} and {other} exclude each other: {why}")))
     }
 
-    /// What is hit, and for how long, at least and at most, in milliseconds.
+    /// What it hits, and its minimum and maximum duration in milliseconds.
     fn traits(self) -> (Hits, (u64, u64)) {
         use Hits::{Clocks, Data, Elsewhere, Process, Redis};
         match self {
@@ -107,7 +107,7 @@ impl Nemesis {
             Self::ClientPause => (Elsewhere, (3_500, 7_000)),
             // An election takes up to 2 s.
             Self::LeaderPause => (Process, (1_500, 3_000)),
-            // For longer than a node waits for an outcome, which is 5 s.
+            // Longer than the 5 s that a node waits for an outcome.
             Self::LoneLeader => (Process, (5_300, 7_000)),
             Self::Partition | Self::SlowLinks | Self::HalfOpen => (Elsewhere, (2_000, 8_000)),
             Self::WallClock => (Clocks, (2_000, 6_000)),
@@ -117,7 +117,7 @@ impl Nemesis {
             Self::TornTail => (Process, (100, 2_000)),
             Self::BitFlip => (Data, (100, 2_000)),
             Self::Wipe => (Data, (0, 2_000)),
-            // A node that loses the leader asks for votes after a second at most, and again.
+            // A node without a leader requests votes within a second, repeatedly.
             Self::Replace => (Data, (2_500, 4_000)),
             Self::RedisKill => (Redis, (100, 4_000)),
             Self::RedisEmpty => (Redis, (0, 0)),
@@ -130,22 +130,22 @@ impl Nemesis {
         self.traits().1
     }
 
-    /// Whether nodes lose what they have acknowledged.
+    /// Whether nodes lose acknowledged data.
     pub fn takes_data(self) -> bool {
         self.traits().0 == Hits::Data
     }
 
-    /// Whether the process or the disk of a node is hit, which two at a time cannot do.
+    /// Whether it hits the process or disk of a node, which allows one fault at a time.
     pub fn hits_processes(self) -> bool {
         matches!(self.traits().0, Hits::Process | Hits::Data)
     }
 
-    /// Whether it is about Redis.
+    /// Whether it hits Redis.
     pub fn hits_redis(self) -> bool {
         self.traits().0 == Hits::Redis
     }
 
-    /// Whether it is about the clocks of nodes.
+    /// Whether it hits the clocks of nodes.
     pub fn hits_clocks(self) -> bool {
         self.traits().0 == Hits::Clocks
     }
@@ -156,7 +156,7 @@ impl Nemesis {
 enum Hits {
     /// The process or the disk of a node.
     Process,
-    /// The same, and what the node has acknowledged is gone.
+    /// The same, and acknowledged data is lost.
     Data,
     Redis,
     Clocks,

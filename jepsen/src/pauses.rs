@@ -1,10 +1,10 @@
-//! Where clients stand still, as a real one does while its garbage is collected or its machine is moved.
+//! Pauses of clients, as by garbage collection or the migration of a machine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
-/// Clients that may be paused: they say where, and the nemesis `client-pause` says when.
+/// Pauses clients: they choose the places, and the nemesis `client-pause` the times.
 #[derive(Debug)]
 pub struct Pauses {
     held: watch::Sender<bool>,
@@ -18,22 +18,22 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// Nobody is paused.
+    /// No client is paused.
     pub fn new() -> Self {
         Self { held: watch::Sender::new(false), arrivals: AtomicU64::new(0) }
     }
 
-    /// To be awaited wherever a client may be paused. While there is a pause, every second one that comes by stays until
-    /// it is over: the others take over what those held.
+    /// Wherever a client may be paused, it awaits this. During a pause, every second client that arrives waits for its end; the
+    /// others take over what those held.
     pub async fn here(&self) {
         if !*self.held.borrow() || self.arrivals.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
             return;
         }
-        // It fails if the sender is gone, and that is this.
+        // It fails only without the sender, which is in `self`.
         let _ = self.held.subscribe().wait_for(|held| !held).await;
     }
 
-    /// How many have come by during a pause so far.
+    /// The number of clients that arrived during pauses so far.
     pub(crate) fn arrivals(&self) -> u64 {
         self.arrivals.load(Ordering::Relaxed)
     }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn every_second_client_that_comes_by_stays_until_the_pause_is_over() {
+    async fn every_second_client_waits_for_the_end_of_a_pause() {
         let pauses = Pauses::new();
         assert_eq!(pauses.here().now_or_never(), Some(()));
         pauses.hold();

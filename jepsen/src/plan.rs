@@ -1,14 +1,12 @@
-//! What is done to a cluster, and when: drawn from a seed, and from nothing else.
+//! The schedule of faults, drawn from a seed alone.
 //!
-//! Every nemesis has its own row of steps, so faults of different nemeses overlap as it comes; what must not is kept
-//! apart here:
-//! - a node has one fault of its process or its disk at a time;
-//! - faults that **take acknowledged data** from nodes hit a minority, and the next such one begins only after that
-//!   minority had time to be taken in again as new members. Raft promises nothing to a cluster that loses more. (That
-//!   they *were* taken in again, and not only had the time, is seen to where the plan is carried out.)
+//! Every nemesis has its own sequence of steps, so faults of different nemeses overlap, with these exceptions:
+//! - A node has one fault of its process or disk at a time.
+//! - Faults that **take acknowledged data** hit a minority, and the next one starts only after that minority had time to
+//!   rejoin as new members. Raft guarantees nothing to a cluster that loses more. (Execution checks that they did rejoin.)
 //! - Redis has one fault at a time, and so have the clocks.
 //!
-//! Who leads is not known here: a step that is aimed at the leader finds out when its time has come.
+//! The leader is not known in advance: a step that is aimed at it looks it up when it starts.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,62 +15,62 @@ use fastrand::Rng;
 
 use crate::nemesis::Nemesis;
 
-/// Nothing is done so shortly before or after another thing that it must be apart from.
+/// The minimum time between two faults that must not overlap.
 const APART: Duration = Duration::from_secs(1);
 /// The same, after data was taken from nodes.
 const RECOVERY: Duration = Duration::from_secs(8);
-/// How often another place for a step is looked for.
+/// Attempts to place a step.
 const ATTEMPTS: usize = 24;
 
-/// Steps, in the order of their beginnings.
+/// Steps, ordered by start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     seed: u64,
     steps: Vec<Step>,
 }
 
-/// One thing that is done to the cluster.
+/// One fault to inject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// When it begins.
+    /// When it starts.
     pub at: Duration,
     /// How long it lasts, at least.
     pub lasts: Duration,
     /// What it is.
     pub deed: Deed,
-    /// Whom it hits.
+    /// Its target.
     pub aim: Aim,
 }
 
-/// Whom a step hits.
+/// The target of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Aim {
-    /// These, in an order that means something to partitions.
+    /// These nodes; the order matters for partitions.
     Nodes(Vec<u64>),
-    /// Whoever leads then; the first of these if nobody does.
+    /// The leader at that time; the first of these if there is none.
     Leader(Vec<u64>),
-    /// Something that is no node.
+    /// Not a node.
     Elsewhere,
 }
 
-/// What is done: a nemesis, with what else is drawn.
+/// A nemesis with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// Those of which nothing else is drawn.
+    /// A nemesis without parameters.
     Plain(Nemesis),
     /// Some nodes do not hear others.
     Partition(Shape),
-    /// Once, by this much, and back at the end.
+    /// One jump, undone at the end.
     JumpWallClock {
         /// Seconds.
         by_s: i64,
     },
-    /// Back and forth all the time.
+    /// Repeated jumps, back and forth.
     StrobeWallClock {
         /// Seconds.
         by_s: i64,
     },
-    /// Forward, for good.
+    /// One jump forward, never undone.
     JumpMonotonicClock {
         /// Seconds.
         by_s: u64,
@@ -94,27 +92,27 @@ pub enum Deed {
     },
 }
 
-/// Of nodes in a given order.
+/// The shape of a partition of nodes in a given order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// The first half hears nothing of the rest, nor they of it.
+    /// The first half and the rest do not hear each other.
     Halves,
     /// Each node hears a majority, no two the same one.
     Ring,
-    /// Two halves that only the node between them hears, and hears.
+    /// Two halves that are connected only through the node between them.
     Bridge,
-    /// What the first sends is lost, what is sent to it is not.
+    /// Packets from the first node are lost.
     Mute,
-    /// What is sent to the first is lost, what it sends is not.
+    /// Packets to the first node are lost.
     Deaf,
-    /// The first alone.
+    /// The first node is cut off.
     Isolated,
-    /// The first alone, again and again.
+    /// The first node is cut off repeatedly.
     Flapping,
 }
 
 impl Plan {
-    /// What `nemeses` do to a cluster of so many nodes in this time. The same for the same arguments.
+    /// A plan of `nemeses` for a cluster of this many nodes. Equal arguments give equal plans.
     pub fn new(seed: u64, nemeses: &[Nemesis], nodes: u64, time: Duration) -> Self {
         let mut rng = Rng::with_seed(seed);
         let pace = u32::try_from(nemeses.len()).unwrap_or(u32::MAX).div_ceil(2).max(1);
@@ -143,12 +141,12 @@ impl Plan {
         Self { seed, steps }
     }
 
-    /// These steps, whatever they are.
+    /// A plan of given steps.
     pub fn of(steps: Vec<Step>) -> Self {
         Self { seed: 0, steps }
     }
 
-    /// In the order of their beginnings.
+    /// Its steps, ordered by start.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
@@ -172,7 +170,7 @@ impl Step {
 }
 
 impl Aim {
-    /// Whether they are known to hit the same node.
+    /// Whether both certainly hit the same node.
     fn meets(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Nodes(mine), Self::Nodes(theirs)) => mine.iter().any(|id| theirs.contains(id)),
@@ -181,12 +179,12 @@ impl Aim {
     }
 }
 
-/// One step of a nemesis, at about this time.
+/// Draws a step of a nemesis that starts at `at`.
 fn draw(rng: &mut Rng, nemesis: Nemesis, nodes: u64, time: Duration, at: Duration) -> Step {
     let deed = Deed::draw(nemesis, rng);
     let (least_ms, most_ms) = nemesis.lasts_ms();
     let lasts = between(rng, Duration::from_millis(least_ms), Duration::from_millis(most_ms));
-    // In a short time every nemesis is to have its turn, and to be seen to be over.
+    // Even in a short run, each fault ends before the run does.
     let lasts = lasts.min(time / 2);
     let aim = aim(rng, deed, nodes);
     Step { at, lasts, deed, aim }
@@ -233,7 +231,7 @@ impl Deed {
         }
     }
 
-    /// Whose deed it is.
+    /// Its nemesis.
     pub fn nemesis(self) -> Nemesis {
         match self {
             Self::Plain(nemesis) => nemesis,
@@ -251,7 +249,7 @@ impl Shape {
     const ALL: [Self; 7] =
         [Self::Halves, Self::Ring, Self::Bridge, Self::Mute, Self::Deaf, Self::Isolated, Self::Flapping];
 
-    /// Who sends, and who does not get it.
+    /// The lost directions, as sender and receiver.
     pub fn lost(self, order: &[u64]) -> Vec<(u64, u64)> {
         let (half, first) = (order.len() / 2, order.get(..1).unwrap_or_default());
         let rest = order.get(1..).unwrap_or_default();
@@ -262,7 +260,7 @@ impl Shape {
             Self::Mute => pairs(first, rest),
             Self::Deaf => pairs(rest, first),
             Self::Isolated | Self::Flapping => both(first, rest),
-            // It hears those that follow it in the ring.
+            // Each node hears those that follow it in the ring.
             Self::Ring => (0..order.len())
                 .flat_map(|at| (half + 1..order.len()).map(move |by| (at + by, at)))
                 .map(|(from, to)| (order[from % order.len()], order[to]))
@@ -271,7 +269,7 @@ impl Shape {
     }
 }
 
-/// All pairs of one of `from` and one of `to`.
+/// The Cartesian product of `from` and `to`.
 pub(crate) fn pairs(from: &[u64], to: &[u64]) -> Vec<(u64, u64)> {
     from.iter().flat_map(|from| to.iter().map(|to| (*from, *to))).collect()
 }
@@ -307,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_steps_and_another_seed_others() {
+    fn equal_seeds_give_equal_steps_and_other_seeds_others() {
         for (seed, nodes, plan) in plans().take(100) {
             assert_eq!(plan, Plan::new(seed, Nemesis::all(), nodes, TIME));
             assert_ne!(plan.steps, Plan::new(seed + 1, Nemesis::all(), nodes, TIME).steps);
@@ -315,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn every_nemesis_has_its_turn_and_all_is_over_in_time() {
+    fn every_nemesis_takes_part_and_ends_in_time() {
         for (seed, _, plan) in plans() {
             for nemesis in Nemesis::all().iter().copied() {
                 assert!(plan.steps.iter().any(|step| step.deed.nemesis() == nemesis), "{seed}: {nemesis}");
@@ -334,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_taken_from_a_minority_at_a_time_and_from_no_other_before_that_is_back() {
+    fn data_is_taken_from_one_minority_at_a_time_with_time_to_recover() {
         let mut seen = 0;
         for (_, nodes, plan) in plans() {
             let takers: Vec<&Step> =

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-/// Builds `ringfence` as this workspace has it, and gives the path of the program.
+/// Builds `ringfence` from this workspace, and returns the path of the program.
 pub fn build(release: bool) -> anyhow::Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo

@@ -179,7 +179,7 @@ fn refused(problem: Problem) -> Came {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
     use ringfence_wire::{EndReason, GrantState, Key, LeaseId, Token};
 

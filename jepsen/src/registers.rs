@@ -1,7 +1,7 @@
-//! What leases are there to protect: registers in this process, each with a guard that is the real one of `ringfence-guard`.
+//! The resources that leases protect: registers in this process, each with a real guard of `ringfence-guard`.
 //!
-//! A register holds the id of the last write that it accepted. Without fencing the guard is not asked, and a holder that
-//! wakes up too late overwrites what it never read.
+//! A register holds the id of the last accepted write. Without fencing it does not consult the guard, and a late holder
+//! overwrites values that it never read.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -14,10 +14,10 @@ use ringfence_wire::{Key, Token};
 
 use crate::history::{Asked, Came};
 
-/// How long the cluster may take to tell the fence of a key before there is any fault.
+/// Bounds reading the fence of a key, before any fault.
 const FENCE_WITHIN: Duration = Duration::from_secs(30);
 
-/// Registers, named by the keys that guard them.
+/// Registers by key.
 #[derive(Debug)]
 pub struct Registers {
     fenced: bool,
@@ -31,7 +31,7 @@ struct Register {
 }
 
 impl Registers {
-    /// A register for each of `keys`, holding 0. Their guards learn the fences from the cluster, as a guard in memory has to.
+    /// A register for each of `keys`, holding 0. The guards learn the fences from the cluster, as guards in memory must.
     pub async fn open(keys: &[Key], fenced: bool, cluster: &Client) -> anyhow::Result<Self> {
         let guard = MemoryGuard::new(10 * keys.len() + 100);
         let mut registers = HashMap::new();
@@ -41,7 +41,7 @@ impl Registers {
                 Err(unknown) => {
                     let read = || cluster.key(key, Consistency::Linearizable);
                     let Reply::Done { body: view, .. } = definite(FENCE_WITHIN, read).await? else {
-                        bail!("the cluster refuses to tell the fence of {key}");
+                        bail!("the cluster refused to read the fence of {key}");
                     };
                     unknown.learn(view.fence)?.ok().context("a guard with room for all keys forgets none")?
                 }
@@ -51,7 +51,7 @@ impl Registers {
         Ok(Self { fenced, registers })
     }
 
-    /// Carries out a read or a write; `None` where `asked` is neither.
+    /// Executes a read or write; `None` if `asked` is neither.
     pub(crate) fn ask(&self, asked: &Asked) -> Option<Came> {
         let (key, token, fence, write) = match *asked {
             Asked::Read { ref key, token, fence } => (key, token, fence, None),
@@ -61,17 +61,17 @@ impl Registers {
         Some(match self.registers.get(key) {
             Some(register) if self.fenced => register.guarded(token, fence, write),
             Some(register) => Came::Register { value: register.exchange(write) },
-            None => Came::NotDone { why: format!("there is no register {key}") },
+            None => Came::NotDone { why: format!("no register {key}") },
         })
     }
 }
 
 impl Register {
-    /// The guard's lock is held over all of it: nothing comes between the check and the write, or the read.
+    /// The guard holds its lock: check and access are atomic.
     fn guarded(&self, token: Token, fence: Token, write: Option<u64>) -> Came {
         let claim = match Claim::new(token, fence) {
             Ok(claim) => claim,
-            Err(error) => return Came::Malformed { why: format!("no guard takes this grant: {error}") },
+            Err(error) => return Came::Malformed { why: format!("no guard accepts this grant: {error}") },
         };
         let mut value = 0;
         match self.guard.write(claim, || value = self.exchange(write)) {
@@ -93,7 +93,7 @@ impl Register {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
     use ringfence_guard::ClaimError;
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guarded_register_rejects_who_is_behind_the_newest_reader_and_another_does_not() {
+    fn only_a_guarded_register_rejects_holders_older_than_the_newest_reader() {
         let story = [read(3), write(3, 0, 31), read(5), write(3, 31, 32), write(5, 31, 51)];
         let tell = |fenced| {
             let registers = registers(fenced);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_above_the_token_is_an_answer_against_the_contract() {
+    fn a_fence_above_the_token_is_malformed() {
         let asked = Asked::Read { key: key(), token: Token(3), fence: Token(4) };
         assert!(matches!(registers(true).ask(&asked), Some(Came::Malformed { .. })));
     }

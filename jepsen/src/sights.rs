@@ -1,7 +1,7 @@
-//! Looks at every node, and at Redis, all the time while a run lasts.
+//! Polls every node and Redis during a run.
 //!
-//! Whoever looks has connections of its own and never waits for long, so that a node that hangs hides nothing of the
-//! others. What could not be seen leaves no sight.
+//! Each observer has its own connections and short timeouts, so that a node that hangs does not delay the others. A poll
+//! that fails records nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -18,17 +18,17 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use crate::clock::Clock;
 use crate::history::{History, LagSight, MirrorEntry, MirrorSight, Sight};
 
-/// How often each node is looked at, is asked for its metrics, and Redis.
+/// Poll intervals: of the status of nodes, of their metrics, and of Redis.
 const NODES_EVERY: Duration = Duration::from_millis(200);
 const LAGS_EVERY: Duration = Duration::from_millis(500);
 const REDIS_EVERY: Duration = Duration::from_millis(100);
-/// No look takes longer.
+/// Bounds one poll.
 const LOOK: Duration = Duration::from_millis(1_000);
 
-/// Who leads, by what the nodes said last.
+/// The leader, as the nodes last said.
 #[derive(Debug)]
 pub struct Leader {
-    /// In which term, and which node.
+    /// The term and the node.
     known: Mutex<(u64, u64)>,
 }
 
@@ -40,14 +40,14 @@ pub struct MirrorReader {
 }
 
 impl Default for Leader {
-    /// Nobody has said: the first node is as good as any.
+    /// Until a node has said: the first one.
     fn default() -> Self {
         Self { known: Mutex::new((0, 1)) }
     }
 }
 
 impl Leader {
-    /// The node that leads, as far as is known.
+    /// The latest known leader.
     pub fn get(&self) -> u64 {
         self.known().1
     }
@@ -66,12 +66,12 @@ impl Leader {
     }
 }
 
-/// Adds what was seen to the history.
+/// Adds an observation to the history.
 fn note(history: &Mutex<History>, add: impl FnOnce(&mut History)) {
     add(&mut history.lock().expect("no panic while the history is locked"));
 }
 
-/// Looks at the nodes, the first of which has the id 1, until it is dropped.
+/// Polls the status of nodes, whose ids start at 1, until it is dropped.
 pub async fn watch_nodes(clock: Clock, clients: &[Client], leader: &Leader, history: &Mutex<History>) {
     join_all(clients.iter().zip(1..).map(async |(client, node)| {
         let client = client.within(LOOK);
@@ -98,7 +98,7 @@ pub async fn watch_nodes(clock: Clock, clients: &[Client], leader: &Leader, hist
     .await;
 }
 
-/// Asks the nodes, the first of which has the id 1, how long what is due waits there, until it is dropped.
+/// Polls the loop lag of nodes, whose ids start at 1, until it is dropped.
 pub async fn watch_lags(clock: Clock, clients: &[Client], history: &Mutex<History>) {
     join_all(clients.iter().zip(1..).map(async |(client, node)| {
         let client = client.within(LOOK);
@@ -121,7 +121,7 @@ fn ticks(every: Duration) -> Interval {
     ticks
 }
 
-/// How many lags there were, and how many of them longer than so many milliseconds.
+/// The number of samples, and for each bucket, in milliseconds, how many were longer.
 fn lags(metrics: &str) -> Option<(u64, BTreeMap<u64, u64>)> {
     let value = |rest: &str| rest.trim().parse::<u64>().ok();
     let count = metrics.lines().find_map(|line| line.strip_prefix("ringfence_loop_lag_seconds_count"))?;
@@ -134,7 +134,7 @@ fn lags(metrics: &str) -> Option<(u64, BTreeMap<u64, u64>)> {
     Some((samples, buckets.collect()))
 }
 
-/// Looks at `keys` in the Redis at `url` until it is dropped, or finds what no mirror writes.
+/// Polls `keys` in the Redis at `url` until it is dropped. Fails on a hash that no mirror writes.
 pub async fn watch_mirror(
     clock: Clock,
     url: &str,
@@ -154,13 +154,13 @@ pub async fn watch_mirror(
 }
 
 impl MirrorReader {
-    /// Of the Redis at `url`.
+    /// A reader of the Redis at `url`.
     pub fn new(url: &str) -> anyhow::Result<Self> {
-        let client = RedisClient::open(url).with_context(|| format!("{url} is no place of a Redis"))?;
+        let client = RedisClient::open(url).with_context(|| format!("{url} is not the URL of a Redis"))?;
         Ok(Self { client, connection: None })
     }
 
-    /// What stands in Redis for `keys`; `None` where it does not answer. A hash that no mirror writes is an error.
+    /// The hashes of `keys`; `None` if Redis does not answer. Fails on a hash that no mirror writes.
     pub async fn read(&mut self, keys: &[Key]) -> anyhow::Result<Option<Vec<Option<MirrorEntry>>>> {
         let Some(connection) = self.connected().await else { return Ok(None) };
         let mut pipeline = redis::Pipeline::with_capacity(keys.len());
@@ -177,8 +177,7 @@ impl MirrorReader {
         };
         ensure!(answers.len() == keys.len(), "Redis gave {} answers for {} keys", answers.len(), keys.len());
         let entries = answers.into_iter().zip(keys).map(|(fields, key)| {
-            entry(&fields)
-                .with_context(|| format!("what stands in Redis for {key} is no mirror's: {fields:?}"))
+            entry(&fields).with_context(|| format!("not a hash of a mirror, for {key}: {fields:?}"))
         });
         entries.collect::<anyhow::Result<_>>().map(Some)
     }
@@ -212,7 +211,7 @@ fn entry([rev, fence, token, state]: &[Option<String>; 4]) -> anyhow::Result<Opt
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
     use super::*;
 
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn lags_are_read_from_what_a_node_counts() {
+    fn lags_are_read_from_metrics() {
         let metrics = "# TYPE ringfence_loop_lag_seconds histogram\n\
             ringfence_loop_lag_seconds_bucket{le=\"0.00025\"} 5\n\
             ringfence_loop_lag_seconds_bucket{le=\"0.25\"} 97\n\
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_hash_is_not_taken_for_none() {
+    fn an_incomplete_hash_is_an_error() {
         assert_eq!(entry(&fields(["", "", "", ""])).unwrap(), None);
         let whole = entry(&fields(["9", "7", "8", "held"])).unwrap().unwrap();
         assert_eq!(whole, MirrorEntry { rev: Revision(9), fence: Token(7), token: Token(8), held: true });

@@ -1,27 +1,26 @@
-//! What carries words between nodes, and what can be wrong with it: as root a network of namespaces that drops packets,
-//! without that proxies on loopback.
+//! The network between nodes and its faults: as root, network namespaces that drop packets; otherwise proxies on loopback.
 
 use ringfence_harness::{Network, Node};
 
 use crate::proxy::Proxies;
 pub(crate) use crate::proxy::Trouble;
 
-/// Between all nodes of a cluster.
+/// The links between all nodes of a cluster.
 #[derive(Debug)]
 pub(crate) enum Wires {
-    /// Namespaces; packets are dropped.
+    /// Namespaces, which drop packets.
     Network(Network),
-    /// Loopback; bytes are held up.
+    /// Loopback, with proxies that delay bytes.
     Proxies(Proxies),
 }
 
 impl Wires {
-    /// For so many nodes.
+    /// The links of this many nodes.
     pub(crate) fn new(nodes: u16, root: bool) -> anyhow::Result<Self> {
         Ok(if root { Self::Network(Network::new(nodes)?) } else { Self::Proxies(Proxies::default()) })
     }
 
-    /// How many packets were dropped, or how often bytes were held up.
+    /// The number of dropped packets, or of delays.
     pub(crate) fn dropped(&self) -> anyhow::Result<u64> {
         match self {
             Self::Network(network) => Ok(network.dropped()?),
@@ -29,7 +28,7 @@ impl Wires {
         }
     }
 
-    /// To be called before a node is started, and where it has moved.
+    /// Connects a node, before it is started and after it has moved.
     pub(crate) async fn connect(&self, node: &Node) -> anyhow::Result<()> {
         match self {
             Self::Network(_) => Ok(()),
@@ -37,7 +36,7 @@ impl Wires {
         }
     }
 
-    /// From now on all of `links` have this trouble.
+    /// Starts this trouble on `links`.
     pub(crate) fn trouble(&self, trouble: Trouble, links: &[(u64, u64)]) -> anyhow::Result<()> {
         match self {
             Self::Network(network) => match trouble {
@@ -50,7 +49,7 @@ impl Wires {
         Ok(())
     }
 
-    /// From now on no link has this trouble.
+    /// Ends this trouble on all links.
     pub(crate) fn ease(&self, trouble: Trouble) -> anyhow::Result<()> {
         match self {
             Self::Network(network) => match trouble {

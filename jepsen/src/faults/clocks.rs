@@ -1,4 +1,4 @@
-//! The clocks of nodes jump, once or back and forth.
+//! Clocks that jump, once or back and forth.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Disks without room, syncs that fail or take long, and power that is cut.
+//! Full disks, syncs that fail or are slow, and power cuts.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use super::{Scene, named};
 use crate::history::Fault;
 use crate::nemesis::Nemesis;
 
-/// How often a node is looked at that is expected to end.
+/// Poll interval for nodes that are expected to end.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long it may take until a log has outgrown its room, and how long one request that makes it grow may.
+/// Bounds the time until a log has used up its preallocated space, and one request that makes it grow.
 const GROWS_WITHIN: Duration = Duration::from_secs(40);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Scene<'_> {
-    /// A log has room ahead: it is made to grow until that is used up.
+    /// The log has preallocated space, so requests make it grow until that is used up.
     pub(super) async fn fill_disk(self, nodes: &[u64], lasts: Duration) -> anyhow::Result<Vec<Fault>> {
         let _held = self.field.hold(nodes).await;
         let mut fault = self.begun(Nemesis::FullDisk, nodes, "");
@@ -38,7 +38,7 @@ impl Scene<'_> {
         Ok(self.over(fault))
     }
 
-    /// Logs the most that changes nothing, through all nodes: renewals of leases that nobody has.
+    /// Makes the log grow without changing the table, through all nodes: renews leases that do not exist.
     async fn grow<T>(self) -> T {
         let through = (1..=self.field.nodes()).map(async |id| {
             let client = self.field.client(id).within(PATIENCE);
@@ -49,10 +49,10 @@ impl Scene<'_> {
                 }
             }
         });
-        join_all(through).await.pop().expect("none of them ends")
+        join_all(through).await.pop().expect("the loops never end")
     }
 
-    /// Over as soon as all have stopped.
+    /// Ends as soon as all nodes have stopped.
     pub(super) async fn fail_flush(self, nodes: &[u64], lasts: Duration) -> anyhow::Result<Vec<Fault>> {
         let _held = self.field.hold(nodes).await;
         let mut fault = self.begun(Nemesis::FailingFlush, nodes, "");
@@ -88,7 +88,7 @@ impl Scene<'_> {
         Ok(self.over(fault))
     }
 
-    /// Whoever is hit stands still while what its disk has got is kept: all lose power at one instant.
+    /// The nodes are stopped while their disks are cut off: all lose power at one instant.
     pub(super) async fn cut_power(self, nodes: &[u64], lasts: Duration) -> anyhow::Result<Vec<Fault>> {
         let _held = self.field.hold(nodes).await;
         let fault = self.begun(Nemesis::PowerCut, nodes, format!("the power of {} is cut", named(nodes)));
@@ -107,13 +107,13 @@ impl Scene<'_> {
         Ok(self.over(fault))
     }
 
-    /// Kills them, whether they were about to end by themselves or not, and starts them.
+    /// Kills nodes, which may have ended by themselves, and starts them.
     fn restart(self, nodes: &[u64]) -> anyhow::Result<()> {
         nodes.iter().try_for_each(|id| self.field.cluster().node(*id).kill())?;
         self.field.start_all(nodes)
     }
 
-    /// Which of these nodes end by themselves, within this time.
+    /// The nodes of these that end by themselves within this time.
     async fn some_end(self, nodes: &[u64], within: Duration) -> anyhow::Result<Vec<u64>> {
         let (deadline, mut ended) = (Instant::now() + within, Vec::new());
         while ended.len() < nodes.len() {

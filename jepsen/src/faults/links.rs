@@ -1,4 +1,4 @@
-//! Links that lose what is sent, one way or both; that are slow; and that are open and carry nothing.
+//! Links that lose packets in one or both directions, are slow, or stay open and carry nothing.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::nemesis::Nemesis;
 use crate::plan::{Shape, pairs};
 use crate::wires::Trouble;
 
-/// How long a link that flaps is away, and back: away for longer than followers wait before they want to lead, and for
-/// less than it takes until a connection is given up.
+/// How long a flapping link is down, and up: down for longer than the election timeout, and for less than it takes until a
+/// connection is given up.
 const AWAY: Duration = Duration::from_millis(1_500);
 const BACK: Duration = Duration::from_millis(700);
 

@@ -1,12 +1,12 @@
-//! Logs that a crash leaves torn, and logs with a flipped bit.
+//! Torn logs, and logs with a flipped bit.
 //!
-//! What a crash may leave torn is what was **written and not synced**, and nothing else: a byte lost that was synced is a
-//! broken disk, not a crash. So that it is certain what was not synced, the syncs of the victim take a second, and it is
-//! killed within the second after a flush was seen to come into its log. Of the sectors of that flush, any may then be
-//! missing, as if the disk had written them in any order, or not at all; every other sector is left as it is.
+//! A crash may tear what was **written and not synced**, and nothing else: losing a synced byte is a broken disk, not a
+//! crash. To know for certain what was not synced, each sync of the victim takes a second, and the victim is killed within
+//! a second after a flush appeared in its log. Then any sectors of that flush are removed, as if the disk had written the
+//! sectors in any order, or not at all. All other sectors stay.
 //!
-//! A flipped bit may be anywhere in what is written of the last segment. A node must see that, and refuse to start; then its data is as
-//! good as gone.
+//! A bit is flipped anywhere in the written part of the last segment. The node must notice, and refuse to start; then its
+//! data counts as lost.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -22,17 +22,17 @@ use super::{Scene, named};
 use crate::history::Fault;
 use crate::nemesis::Nemesis;
 
-/// What a log is made of.
+/// The size of a sector of a log.
 const SECTOR: u64 = 512;
-/// Where in a sector the number of its flush stands.
+/// The position of the flush number in a sector.
 const FLUSH: std::ops::Range<usize> = 4..12;
-/// How long every sync of a victim takes, and what of that may be used.
+/// How long every sync of a victim takes, and how much of that is reserved for the kill.
 const SYNC: Duration = Duration::from_millis(1_000);
 const MARGIN: Duration = Duration::from_millis(300);
-/// How long a victim is watched at most until it writes.
+/// Bounds the wait for a write of the victim.
 const WATCH: Duration = Duration::from_secs(10);
 
-/// The last segment of a log, as far as it is written.
+/// The written part of the last segment of a log.
 struct Tail {
     path: PathBuf,
     /// Where the first unwritten sector begins.
@@ -64,7 +64,7 @@ impl Scene<'_> {
         Ok(faults)
     }
 
-    /// Leaves it killed, and its log torn; gives how many sectors are missing, of how many of the flush.
+    /// Kills the node and tears its log. Returns how many sectors are missing, and how many the flush had.
     async fn die_within_a_flush(self, id: u64, rng: &mut Rng) -> anyhow::Result<(usize, usize)> {
         let node = self.field.cluster().node(id);
         let log = node.data().join("log");
@@ -78,9 +78,9 @@ impl Scene<'_> {
             if next.flush > before.flush {
                 node.begin_kill()?;
                 let since = looked.elapsed();
-                // With its tracer, it may take as long as a sync until it is gone.
+                // Under its tracer it may take as long as a sync to die.
                 node.finish_kill()?;
-                // It was not there at the look before, so its sync has not ended.
+                // The flush was not there at the previous look, so its sync has not ended.
                 if since < SYNC - MARGIN {
                     break;
                 }
@@ -96,7 +96,7 @@ impl Scene<'_> {
         tear(&torn, rng)
     }
 
-    /// Its node refuses to start with it, or that is a finding; then it is taken in anew.
+    /// A node that starts with its damaged log is a finding. Each is then added again without data.
     pub(super) async fn flip_bit(self, nodes: &[u64], draw: u64) -> anyhow::Result<Vec<Fault>> {
         let _alone = self.field.taking_data().await?;
         let _held = self.field.hold(nodes).await;
@@ -112,7 +112,7 @@ impl Scene<'_> {
         for id in nodes {
             let node = self.field.cluster().node(*id);
             if node.ends().await.is_err() {
-                self.field.found(*id, "it started though a bit of its log was flipped".to_owned());
+                self.field.found(*id, "it started with a flipped bit in its log".to_owned());
             }
         }
         for id in nodes {
@@ -123,10 +123,10 @@ impl Scene<'_> {
     }
 }
 
-/// Flips a bit of what is written in a log, and says where.
+/// Flips a bit in the written part of a log, and returns where.
 fn flip(log: &Path, draw: u64) -> anyhow::Result<String> {
     let mut rng = Rng::with_seed(draw);
-    // An older segment may be about to be forgotten, and never be read again.
+    // An older segment may be deleted without being read again.
     let path = segments(log)?.pop().context("there is no log")?;
     let bytes = std::fs::read(&path)?;
     let is_written = |sector: &&[u8]| sector.last().is_some_and(|last| *last != 0);
@@ -148,7 +148,7 @@ fn segments(log: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(segments)
 }
 
-/// How the log ends now. It is searched from where it ended `before`.
+/// The present end of the log, searched for from where it was `before`.
 fn tail(log: &Path, before: Option<&Tail>) -> anyhow::Result<Tail> {
     let path = segments(log)?.pop().context("there is no log")?;
     let file = File::open(&path)?;
@@ -162,13 +162,13 @@ fn tail(log: &Path, before: Option<&Tail>) -> anyhow::Result<Tail> {
     Ok(Tail { path, end, flush: flush.max(before.map_or(0, |before| before.flush)) })
 }
 
-/// The number of the flush of a sector; the header of a segment belongs to none.
+/// The flush number of a sector; the header of a segment has none.
 fn flush_of(sector: &[u8], at: u64, otherwise: u64) -> u64 {
     let number = sector[FLUSH].try_into().map_or(0, u64::from_le_bytes);
     if at == 0 { otherwise } else { number }
 }
 
-/// Takes some sectors of the last flush, or all.
+/// Zeroes some or all sectors of the last flush.
 fn tear(tail: &Tail, rng: &mut Rng) -> anyhow::Result<(usize, usize)> {
     let file = File::options().read(true).write(true).open(&tail.path)?;
     let mut sector = [0; SECTOR as usize];

@@ -1,4 +1,4 @@
-//! Members that lose their data and are taken in anew, and a leadership that goes elsewhere.
+//! Nodes that lose their data and are added again, and transfers of the leadership.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use crate::field::Field;
 use crate::history::Fault;
 use crate::nemesis::Nemesis;
 
-/// How long it may take to take a node in anew. Other faults may go on meanwhile.
+/// Bounds adding a node again. Other faults may go on meanwhile.
 const BACK_WITHIN: Duration = Duration::from_secs(120);
-/// How long it may take to make a node the leader.
+/// Bounds a transfer of the leadership.
 const LEADS_WITHIN: Duration = Duration::from_secs(30);
-/// No request about members takes longer, and so long there is between two.
+/// Bounds one request about members; and the pause before the next.
 const PATIENCE: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(200);
-/// Under load no member has all entries at every look.
+/// Under load a healthy member lags by a few entries.
 const LAG_ENTRIES: u64 = 100;
 
 impl Scene<'_> {
-    /// Those that are hit are started as if nothing had happened, first: the others must not let them in.
+    /// First the nodes are started without their data: the others must not accept them.
     pub(super) async fn wipe(self, nodes: &[u64], lasts: Duration) -> anyhow::Result<Vec<Fault>> {
         let _alone = self.field.taking_data().await?;
         let _held = self.field.hold(nodes).await;
@@ -38,7 +38,7 @@ impl Scene<'_> {
         for id in nodes {
             let node = self.field.cluster().node(*id);
             if node.take_ended()?.is_none() && node.client().within(PATIENCE).is_ready().await {
-                self.field.found(*id, "it was let back in though all its data was gone".to_owned());
+                self.field.found(*id, "it was let back in without its data".to_owned());
             }
         }
         for id in nodes {
@@ -47,7 +47,7 @@ impl Scene<'_> {
         Ok(self.over(fault))
     }
 
-    /// To somebody else if it is there already.
+    /// To the next node if the drawn one leads already.
     pub(super) async fn transfer(self, nodes: &[u64]) -> anyhow::Result<Vec<Fault>> {
         let leader = self.field.leader().await;
         let wish = nodes.first().copied().unwrap_or(1);
@@ -65,8 +65,7 @@ impl Scene<'_> {
 }
 
 impl Field {
-    /// Takes in a node whose data is gone, or as good as gone: the member that it was is removed, and it is added again, with
-    /// nothing. It is back once it votes and keeps up with the others.
+    /// Removes a node whose data is lost, and adds it again without data. Waits until it votes and keeps up.
     pub(crate) async fn bring_back(&self, id: u64) -> anyhow::Result<()> {
         self.cluster().node(id).kill()?;
         self.remove(id).await?;
@@ -76,13 +75,13 @@ impl Field {
         Ok(())
     }
 
-    /// Removes a member, which need not answer.
+    /// Removes a member, which may be down.
     pub(crate) async fn remove(&self, id: u64) -> anyhow::Result<()> {
         let remove = || ask(self, id, "DELETE", format!("/v1/cluster/members/{id}"), String::new());
         Ok(until(BACK_WITHIN, format!("node {id} is removed"), remove).await?)
     }
 
-    /// Adds a node that waits for it, and waits until it votes and keeps up.
+    /// Adds a waiting node, and waits until it votes and keeps up.
     pub(crate) async fn take_in(&self, id: u64) -> anyhow::Result<()> {
         let node = self.cluster().node(id);
         let peer = node.advertised().to_string();
@@ -114,7 +113,7 @@ impl Field {
     pub(crate) async fn lead(&self, to: u64) -> anyhow::Result<()> {
         let body = json!({ "to": to }).to_string();
         let leads = async || {
-            // 0 is no node: all are asked.
+            // No node has the id 0: all are asked.
             ask(self, 0, "POST", "/v1/cluster/transfer".to_owned(), body.clone()).await?;
             (self.leader().await == Some(to)).then_some(())
         };
@@ -126,7 +125,7 @@ fn others(field: &Field, id: u64) -> impl Iterator<Item = Client> {
     (1..=field.nodes()).filter(move |other| *other != id).map(|id| field.client(id).within(PATIENCE))
 }
 
-/// Asks the nodes other than `id` in turn, until one has done it; else after a moment `None`.
+/// Sends a request to the nodes other than `id` in turn, until one succeeds. Returns `None`, after a pause, if none does.
 async fn ask(field: &Field, id: u64, method: &str, path: String, body: String) -> Option<()> {
     for other in others(field, id) {
         let answer = other.raw(method, &path, body.clone()).await;

@@ -1,4 +1,4 @@
-//! Processes that are killed, and such that stand still.
+//! Processes that are killed or stopped.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Redis, killed, emptied, stopped and thrown back; and clients that stand still.
+//! Redis killed, emptied, stopped and rolled back; and paused clients.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::history::Fault;
 use crate::nemesis::Nemesis;
 
 impl Scene<'_> {
-    /// It writes every command to its disk, so it comes back with what it had.
+    /// Redis logs every command, so it keeps its data.
     pub(super) async fn kill_redis(self, lasts: Duration) -> anyhow::Result<Vec<Fault>> {
         let redis = self.field.the_redis()?;
         let fault = self.begun(Nemesis::RedisKill, &[], "Redis killed");
@@ -36,16 +36,16 @@ impl Scene<'_> {
         Ok(self.over(fault))
     }
 
-    /// The fault begins when the old data comes back, not when it is set aside.
+    /// The fault starts when the old data is restored, not when it is copied.
     pub(super) async fn roll_back_redis(self, lasts: Duration) -> anyhow::Result<Vec<Fault>> {
         let (redis, aside) = (self.field.the_redis()?, tempfile::tempdir()?);
-        copy(&redis.data(), aside.path()).context("cannot set Redis's data aside")?;
+        copy(&redis.data(), aside.path()).context("cannot copy the data of Redis")?;
         sleep(lasts).await;
         let what = format!("Redis goes back to what it had {:.1} s ago", lasts.as_secs_f64());
         let fault = self.begun(Nemesis::RedisRollback, &[], what);
         redis.kill()?;
         std::fs::remove_dir_all(redis.data())?;
-        copy(aside.path(), &redis.data()).context("cannot give Redis its old data")?;
+        copy(aside.path(), &redis.data()).context("cannot restore the data of Redis")?;
         redis.start().await?;
         Ok(self.over(fault))
     }
@@ -61,7 +61,7 @@ impl Scene<'_> {
     }
 }
 
-/// A folder with all that is in it.
+/// Copies a directory recursively.
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from)? {

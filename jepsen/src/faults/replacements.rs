@@ -1,7 +1,7 @@
-//! Members that are replaced elsewhere under their own ids while their old processes live on.
+//! Nodes that are replaced under their ids at other addresses while their old processes still run.
 //!
-//! A hung disk or a frozen machine is what an operator replaces; and it may wake up. Its old process then takes itself for
-//! the member still, and others may have connections to it that are as old.
+//! An operator replaces a machine that hangs, and it may wake up. Its old process then still considers itself a member, and
+//! others may still have connections to it.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::nemesis::Nemesis;
 use crate::plan::pairs;
 use crate::wires::Trouble;
 
-/// How long a process that was thawed may take until it follows nobody any more, and would vote.
+/// By then a thawed process follows no leader, and would vote.
 const FOLLOWS_NOBODY: Duration = Duration::from_millis(1_500);
-/// A look at the old process takes no longer.
+/// Bounds one request to the old process.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Scene<'_> {
-    /// So that a vote of the old process would count if anybody asked for it: each other node has asked it for one before, over
-    /// a connection that stays; and when it is awake, a half of the others that lacks its vote alone loses the leader.
+    /// Sets the stage so that a vote of the old process would matter: every other node has asked it for a vote before, over a
+    /// connection that is still open; and while it is awake, that half of the others loses the leader which lacks only its vote.
     pub(super) async fn replace(self, nodes: &[u64], lasts: Duration) -> anyhow::Result<Vec<Fault>> {
         let &[id] = nodes else { bail!("one node at a time is replaced, not {}", nodes.len()) };
         let field = self.field;
@@ -35,7 +35,7 @@ impl Scene<'_> {
             field.lead(*other).await?;
         }
         let node = field.cluster().node(id);
-        let (then, _) = field.look(node).await.context("it does not answer before it is frozen")?;
+        let (then, _) = field.look(node).await.context("it gives no answer before it is frozen")?;
         node.stop()?;
         node.stands_still().await?;
         field.lose(id);
@@ -45,7 +45,7 @@ impl Scene<'_> {
         field.take_in(id).await?;
         field.has_data_again(id);
 
-        let before = field.term().await.context("nobody tells its term")?;
+        let before = field.term().await.context("no node tells its term")?;
         let old = {
             let mut left = field.left_behind();
             let old = left.last_mut().context("nothing was left behind")?;
@@ -53,7 +53,7 @@ impl Scene<'_> {
             old.client().within(LOOK)
         };
         sleep(FOLLOWS_NOBODY).await;
-        // Who leads is the last of them.
+        // The last of them leads.
         let (apart, with_leader) = others.split_at(others.len() / 2);
         field
             .wires()
@@ -63,7 +63,7 @@ impl Scene<'_> {
         for other in &all {
             field.lead(*other).await?;
         }
-        let after = field.term().await.context("nobody tells its term")?;
+        let after = field.term().await.context("no node tells its term")?;
         ensure!(after > before, "nobody was elected while the old process of node {id} was awake");
         let now = match old.cluster().await {
             Ok(Reply::Done { body, .. }) => format!("is in term {} ({:?})", body.term, body.role),
