@@ -9,17 +9,17 @@
 //! exits. It reads a socket whose other end `lock` holds, and kills all descendants when that is closed, however `lock`
 //! ended.
 //!
-//! `exec` runs in the new process before COMMAND does: it has the kernel kill that process when the supervisor ends, and
+//! `exec` runs in the new process before COMMAND does: it makes the kernel kill that process when the supervisor ends, and
 //! takes the terminal, if there is one.
 //!
-//! Out of reach: processes that became another user (`sudo`), which cannot be signalled: `lock` reports them and waits for
-//! them; and what a server started for COMMAND (`docker run`, `systemd-run`, `ssh`), which is not its descendant. If the
-//! supervisor itself is killed, COMMAND and its group die with it, but descendants outside the group escape.
+//! Not covered: processes that became another user (`sudo`) cannot be signalled; `lock` reports them and waits for them.
+//! Processes that a server started for COMMAND (`docker run`, `systemd-run`, `ssh`) are not its descendants. If the
+//! supervisor itself is killed, COMMAND and its group die with it, but descendants outside the group survive.
 //!
 //! On a terminal, COMMAND's group is in the foreground from the start if standard input is that terminal. Otherwise it
-//! gets there when it first reads from it: until then, other commands of a pipeline may need the terminal.
+//! moves there when it first reads from the terminal: until then, other commands of a pipeline may need it.
 //!
-//! If everything here is paused together, the lease ends meanwhile. Only the token helps against that.
+//! If all of these processes are paused together, the lease may end meanwhile. Only the token helps against that.
 
 pub(crate) mod exec;
 mod process_tree;

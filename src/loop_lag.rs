@@ -1,5 +1,5 @@
 //! The lag of the event loop that runs Raft, the table and the peers. They share one thread, so a long step of any of
-//! them delays all, heartbeats included.
+//! them delays all of them, heartbeats included.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

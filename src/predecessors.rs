@@ -1,4 +1,4 @@
-//! What a new cluster must know of earlier ones: guards remember their tokens, so it must start above them.
+//! What a new cluster must know about earlier ones: guards remember their tokens, so it must start above them.
 
 use std::path::PathBuf;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! File permissions: a node's data is for its own user, as it contains lease ids, with which anyone can end a lease.
+//! File permissions: only the node's own user may read its data. It contains lease ids, with which anyone can end a lease.
 
 use std::fs::{self, Permissions};
 use std::io;

@@ -13,11 +13,11 @@
 //! What this crate guarantees to clients:
 //!
 //! - *Certainly not done* (503) is kept apart from *maybe done* (504). Only `problems` maps refusals to statuses.
-//! - An acquire whose connection closes before the response is abandoned (`routes::abandon`). Any response, a 504 too, ends
-//!   that.
-//! - Handlers spawn no tasks (all watches share one). When a connection closes, hyper drops the handler, and with it its
-//!   retries: a command has been sent by then, or never will be.
-//! - A watch gets every change once and in order, or an event that it is cut off (`watch`).
+//! - An acquire whose connection closes before the response is abandoned (`routes::abandon`). After any response,
+//!   including a 504, it is not.
+//! - Handlers spawn no tasks (all watches share one). When a connection closes, hyper drops the handler and its
+//!   retries, so a command is either sent before that, or never.
+//! - A watch gets every change once and in order, or an event that says that it was cut off (`watch`).
 //! - No value that a client chose (key, lease id, path) becomes a metric label.
 //! - A lease id is its owner's secret: no log line contains one.
 //!

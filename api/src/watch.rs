@@ -11,8 +11,8 @@
 //!
 //! A round takes the new changes, finds the watched prefixes of each key (one lookup for each length that a watched prefix
 //! has, however many watches there are), and encodes each change once for each prefix. It waits a moment for changes to gather,
-//! because waking a watch costs more than everything else. Lagging watches read the history by turns, within a budget. One
-//! task serves all watches, and runs only while there are any.
+//! because waking a watch costs more than everything else. Lagging watches take turns to read the history, within a budget.
+//! One task serves all watches, and runs only while there are any.
 //!
 //! A client whose prefix is quiet still needs a number that the history has not dropped. So quiet connections are kept alive
 //! by an `id` without data, not by a comment: it sets the `Last-Event-ID` and is no event

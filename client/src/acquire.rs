@@ -1,4 +1,4 @@
-//! One acquire, from the request to a lease that can be relied on.
+//! One acquire, from the request to a lease that is safe to use.
 //!
 //! ```text
 //!            ┌─ 202: the place is kept ◀─┐
@@ -8,15 +8,15 @@
 //!    │       └────────┘ ambiguous: the same PUT elsewhere, for 5 s
 //!    └── the lease ended unused (its connection was lost for long)
 //! ```
-//! An acquire that stood in the queue has reached the cluster: during an outage it retries for as long as it was to wait.
-//! After a PUT without a definite outcome the next one waits only briefly, to learn soon how the lease stands; the place
-//! is kept. The first PUT may be [batched](crate::transport::Node); then it does not wait, but takes a place.
+//! An acquire that was in the queue has reached the cluster, so during an outage it retries until its wait is over.
+//! After a PUT without a definite outcome, the next one waits only briefly, to learn the state of the lease soon; the
+//! place is kept. The first PUT may be [batched](crate::transport::Node); then it does not wait, but enters the queue.
 //!
-//! A [`ReleaseGuard`] releases the lease however the acquire ends, also by being dropped, as long as the lease may be granted
-//! or in the queue.
+//! A [`ReleaseGuard`] releases the lease however the acquire ends, also if it is dropped, as long as the lease may be
+//! granted or in the queue.
 //!
-//! A grant counts from when *its* PUT was sent. After a wait that is too long ago to begin work: hence the renewal. An
-//! abandoned PUT may still arrive on a closed connection. The cluster then does not take back what it granted to another
+//! The time of a grant counts from when *its* PUT was sent. After a wait, that is too long ago to begin work, so the
+//! client renews once. An abandoned PUT may still arrive on a closed connection. It does not end the grant of another
 //! PUT.
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Random, growing pauses between attempts. They end at the second that `Retry-After` asks for with every 503, rather than
-//! begin there: most elections are over sooner.
+//! Random, growing pauses between attempts. They grow up to the second that `Retry-After` asks for in every 503, and start
+//! lower, because most elections take less time.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;

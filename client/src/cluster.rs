@@ -1,8 +1,8 @@
 //! Calls to the cluster: attempts at one node after another, until an [outcome](crate::outcome) is definite.
 //!
-//! **Ambiguity is sticky.** If one attempt may have been done, *not done* of a repeat says nothing about it; only *done* or
-//! *refused* resolves it. All attempts of a call take 5 s together, far less than the 60 s after which the cluster may
-//! forget an id.
+//! **Ambiguity is sticky.** If one attempt may have been done, the outcome *not done* of a repeat says nothing about
+//! it; only *done* or *refused* resolves it. All attempts of a call together take 5 s, far less than the 60 s after
+//! which the cluster may forget an id.
 
 use std::sync::Arc;
 use std::time::Duration;

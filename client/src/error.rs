@@ -1,4 +1,4 @@
-//! What can go wrong, as a holder sees it.
+//! Errors, as a holder sees them.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A lease, as its handle, the renewal task and those who wait for its loss share it.
+//! The state of a lease. Its handle, the renewal task and tasks that wait for its loss share it.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;

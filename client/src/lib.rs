@@ -26,7 +26,7 @@
 //! # Ok(()) })}
 //! ```
 //!
-//! # How a lease stands
+//! # States of a lease
 //!
 //! ```text
 //!                      confirmed                        confirmed
@@ -46,21 +46,21 @@
 //!
 //! - It renews all leases at a third of their time, with one call for all that are due.
 //! - It asks the leader, as the last response named it, and the next node if one fails. Watches go to any other node.
-//! - It repeats a call without a definite outcome for 5 s, an acquire under the same `lease_id`. If the call may have been
-//!   done the error is [`Error::Unknown`], and if it certainly was not [`Error::Unavailable`]. A lease whose acquire fails
-//!   so, or is dropped, is released in the background. An acquire that stood in the queue retries for as long as it was to
-//!   wait.
-//! - If more than eight acquires and releases are under way at once, further ones share requests (`POST /v1/batch`): a program
-//!   with many short leases gets about twice as many that way. No call waits for others to arrive. If grants wait for the
-//!   mirror, nothing is batched.
+//! - It repeats a call without a definite outcome for 5 s, an acquire with the same `lease_id`. Then the error is
+//!   [`Error::Unknown`] if the call may have been done, or [`Error::Unavailable`] if it certainly was not. If an
+//!   acquire fails in this way, or is dropped, the lease is released in the background. An acquire that was in the
+//!   queue retries until its wait is over.
+//! - If more than eight acquires and releases are in flight, further ones share requests (`POST /v1/batch`): a program
+//!   with many short leases gets about twice as many that way. No call waits for others to arrive. If grants wait for
+//!   the mirror, nothing is batched.
 //! - It splits a wait into PUTs of 30 s that keep the place. After a wait, or a repeated PUT, it renews the lease once before
 //!   handing it out.
 //!
-//! # What it does not
+//! # Limits
 //!
-//! It cannot stop a process that is itself stopped: a holder that wakes up late writes late. Therefore pass the
+//! The client cannot stop a process that is paused: a holder that wakes up late writes late. Therefore send the
 //! [token](Lease::token) with every write, to a resource that checks it (`guard/`). Leases are not reentrant. Two leases of
-//! one client can deadlock each other; one lease over several keys cannot. There is no TLS, as the nodes have none.
+//! one client can deadlock each other; one lease on several keys cannot. There is no TLS, because the nodes have none.
 
 mod acquire;
 mod backoff;

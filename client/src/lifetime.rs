@@ -1,8 +1,8 @@
-//! How long a lease certainly lives, as its holder can know.
+//! How long a lease is certainly live, as far as its holder can know.
 //!
-//! The cluster says that a lease lives `expires_in_ms` from when the request was *sent*, as it cannot have received it
-//! earlier. The holder counts on a clock that keeps running while the machine sleeps (`CLOCK_BOOTTIME`), and subtracts what
-//! clocks can differ by:
+//! The cluster guarantees `expires_in_ms` from when the request was *sent*, because it cannot have received the request
+//! earlier. The holder counts on a clock that keeps running while the machine sleeps (`CLOCK_BOOTTIME`), and subtracts an
+//! allowance for clocks that differ:
 //!
 //! ```text
 //!  sent        renewed            in doubt           until    sent + expires_in
@@ -13,8 +13,8 @@
 //! The allowance is 0.2 % and 5 ms. Linux slews a clock by at most 0.05 %, and quartz is off by some 0.01 %: two clocks that
 //! are wrong in opposite directions differ by 0.12 %. The 5 ms are for timers, which fire late.
 //!
-//! Each confirmation is a bound of its own, so the latest counts in whatever order responses arrive. A confirmation that
-//! arrives after `until` does not revive the lease: its loss may have been reported already.
+//! Each confirmation gives a bound of its own. The latest bound counts, in whatever order responses arrive. A confirmation
+//! that arrives after `until` does not revive the lease: its loss may have been reported already.
 
 use std::time::Duration;
 

@@ -5,11 +5,11 @@
 //!                                                                │              ▲
 //!                                                                └─ ambiguous ──┘ at once at the next node, then with pauses
 //! ```
-//! Leases that were acquired at different times are soon renewed together, as each call takes along all leases that are half
-//! as old. An attempt takes at most a quarter of the shortest time-to-live in it, so that another node is asked in time.
-//! Calls run side by side: one that hangs delays no other lease.
+//! Leases that were acquired at different times are soon renewed together, because each call includes all leases that
+//! are at least half as old. An attempt takes at most a quarter of the shortest time-to-live in it, so that another
+//! node is asked in time. Calls run in parallel: one that hangs delays no other lease.
 //!
-//! Safety does not depend on this task. Without it leases become unknown and lost, as their clocks say, and not a moment
+//! Safety does not depend on this task. Without it, leases become `Unknown` and `Lost` when their clocks say so, not
 //! later.
 
 use std::collections::BTreeMap;

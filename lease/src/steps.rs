@@ -1,5 +1,5 @@
-//! Counts the steps of loops whose length depends on the state, in tests. Steps bound the cost of an entry or a view and,
-//! unlike time, do not depend on what else the machine does.
+//! In tests, counts the steps of loops whose length depends on the state. Steps bound the cost of an entry or a view.
+//! Unlike time, they do not depend on the load of the machine.
 
 #[cfg(test)]
 thread_local! {

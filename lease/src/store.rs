@@ -1,5 +1,5 @@
-//! Every lease, and every way to find one. Only this room knows the collections behind [`Store`], so one of them can be
-//! exchanged without touching a rule.
+//! Every lease, and every way to find one. No other module knows the collections behind [`Store`], so each can be replaced
+//! without touching a rule.
 //!
 //! ```text
 //!   by_id            id -----------------------.
@@ -9,10 +9,10 @@
 //!   ended            id: how the lease ended, for 60 s
 //! ```
 //!
-//! A lease says everything about itself, once. An index keeps its slot, and four bytes that spare most looks at the
-//! lease. A key that one lease holds alone has no queue of its own.
+//! Everything about a lease is stored once, in its slot. An index has the number of the slot, and four bytes that make
+//! most reads of the lease unnecessary. A key that one lease holds alone has no queue of its own.
 //!
-//! **Cost.** Every method costs O(log n) for each key of the leases that it changes, and no collection ever copies more
+//! **Cost.** Every method takes O(log n) for each key of the leases that it changes, and no collection ever copies more
 //! than a small part of itself at once.
 
 use std::collections::BTreeSet;

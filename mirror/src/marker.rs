@@ -1,4 +1,4 @@
-//! The marker of a master, as read by others than its owner.
+//! Reads the markers of earlier clusters, before a new one is founded or a lost one purged.
 
 use futures_util::future::join_all;
 use redis::RedisError;

@@ -1,5 +1,5 @@
-//! One connection to a master after another: claims the master, then [publishes](crate::publish), [sweeps](crate::sweep)
-//! and watches over the connection until it is lost.
+//! Connects to a master again and again. On each connection it claims the master, then [publishes](crate::publish),
+//! [sweeps](crate::sweep) and checks the marker until the connection is lost.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! Compares the table with Redis.
 //!
-//! A round covers the live keys of the table, then the hashes in Redis of keys that are not held. A full comparison goes
-//! as fast as it can; otherwise rounds go slowly, to find foreign writes. Keys that are behind are marked as changed, and
+//! A round covers the live keys of the table, then the hashes in Redis of keys that are not held. A full comparison
+//! runs as fast as it can; otherwise rounds run slowly, to find writes of others. Keys that are behind are marked as
+//! changed, and
 //! [published](crate::publish) like any other change.
 //!
 //! A hash *ahead* of the table may come from a newer leader, so it is neither trusted nor overwritten at once. After

@@ -1,7 +1,7 @@
-//! Answers that wait until their fences are in Redis (`before-answer`).
+//! Responses that wait until their fences are in Redis (`before-answer`).
 //!
-//! A grant is often written before its answer gets here, so recent writes are remembered. Where that does not help
-//! (the write is too old, or Redis lost it) the key is written again.
+//! A fence is often in Redis before its response begins to wait here, so recent writes are remembered. If that does not
+//! help (the write is too old, or Redis lost it), the key is written again.
 
 use std::collections::HashMap;
 use std::mem::take;

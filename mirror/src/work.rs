@@ -1,4 +1,4 @@
-//! What remains to be done on one master: keys to write, and what to compare.
+//! The work that remains on one master: keys to write, and keys to compare.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem::take;

@@ -1,4 +1,4 @@
-//! Part 4, if they are installed: Redis and PostgreSQL compare tokens themselves and reject A's late write. No node is
+//! Part 4, if Redis or PostgreSQL is installed: it compares the tokens itself and rejects A's late write. No node is
 //! involved.
 
 use std::io;

@@ -1,4 +1,4 @@
-//! The bodies of answers.
+//! The bodies of responses.
 
 use std::num::NonZeroU32;
 

@@ -1,10 +1,10 @@
 //! The types that clients, nodes and storage backends of Ringfence exchange.
 //!
-//! A value here is checked: a [`Key`] is legal, a [`Ttl`] is in range. What a type alone cannot say (no key twice in an
+//! Every value is checked: a [`Key`] is valid, a [`Ttl`] is in range. What a type alone cannot express (no key twice in an
 //! [`AcquireRequest`]) is checked once, by `check()`, where the request is read. Untrusted JSON goes through
 //! [`from_json`], whose errors name the field as a client would write it (`keys[3].limit`).
 //!
-//! Requests and answers have the shape that the HTTP API documents. The basic types ([`Key`], [`LeaseId`], [`Token`],
+//! Requests and responses have the shape that the HTTP API documents. The basic types ([`Key`], [`LeaseId`], [`Token`],
 //! [`Mode`], [`Grant`] …) also have a compact binary encoding, for the log and for peers.
 
 mod answers;

@@ -5,8 +5,8 @@
 //! `Host` is an IP address, which no DNS server answers for, `localhost`, or a name of this cluster: the host of a URL that a
 //! member advertises, of a member's peer address, or one that the operator lists.
 //!
-//! Programs load no pages, and may reach a node by the name of a proxy or service. They are held to these names only if the
-//! operator lists some. A browser is recognized by headers that a page can change but not omit; if a browser lets pages
+//! Other programs load no pages, and may reach a node by the name of a proxy or service. They must use these names only if
+//! the operator lists some. A browser is recognized by headers that a page can change but not omit; if a browser lets pages
 //! change all of them, only a list helps.
 
 use std::net::IpAddr;

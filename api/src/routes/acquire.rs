@@ -1,8 +1,9 @@
 //! One acquire: tries once, or waits in the queue until the lease is granted, its wait runs out, or it ends.
 //!
-//! The place in the queue and the end of the wait are in the replicated table; this node is notified when it applies either.
-//! It stops waiting by itself only when the client is owed a response: after `wait_ms` if the place is kept (by `keep_place`,
-//! or by another PUT that waits longer), when this node is about to stop, or long after the wait should have ended.
+//! The replicated table has the place in the queue and the end of the wait; applying an entry that changes either
+//! notifies this handler. It stops waiting on its own only when it has to respond anyway: after `wait_ms` if the place
+//! is kept (by `keep_place`, or by another PUT that waits longer), when this node is stopping, or long after the wait
+//! should have ended.
 
 use std::time::Duration;
 

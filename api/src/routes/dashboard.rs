@@ -1,7 +1,7 @@
 //! The dashboard: static files compiled into the program.
 //!
-//! The dashboard is an ordinary client of the API, so its own paths are not part of the API and not in the document. The
-//! content security policy of each file allows only scripts and styles from this node and requests to this node: a key
+//! The dashboard is an ordinary client of the API, so the paths of its files are not in the description of the API. The
+//! content security policy of each file allows only scripts and styles from this node, and requests to this node: a key
 //! that looks like markup stays text.
 
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,9 +1,9 @@
 //! Many renewals or operations in one request.
 //!
 //! Operations on few keys share one log entry. Applying an entry blocks the Raft thread, and encoding its outcomes blocks a
-//! thread that serves other connections, so operations on very many keys are proposed in parts, one after the other. If the
-//! first part has no outcomes, the whole request fails with 503 or 504. If a later part has none, its operations get that
-//! problem, and the operations behind it are certainly not done.
+//! thread that serves other connections. So operations on very many keys are proposed in parts, one after the other. If the
+//! first part has no outcome, the whole request fails with 503 or 504. If a later part has no outcome, its operations get
+//! that error, and the operations after it are certainly not done.
 
 use axum::http::StatusCode;
 use axum::response::Response;

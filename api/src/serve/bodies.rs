@@ -1,4 +1,4 @@
-//! Request and response bodies, and the memory that slow clients make them hold.
+//! Request and response bodies, and the memory that they hold for slow clients.
 
 use std::pin::Pin;
 use std::sync::Arc;

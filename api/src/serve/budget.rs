@@ -1,4 +1,5 @@
-//! A memory budget that all connections share. When it is exceeded, the oldest shares, held by the slowest clients, go first.
+//! A memory budget that all connections share. If it is exceeded, the oldest shares are revoked first: the slowest clients
+//! hold them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -6,8 +6,8 @@
 //!  ───▶ idle ─────────────▶ head ───────────▶ handling ───────────▶ responding
 //!   accepted   first byte         whole head             response
 //! ```
-//! A connection that is idle or whose request head is incomplete waits for no response. Where there is no room for a new
-//! connection, the one that has been in that state for longest is evicted.
+//! While a connection is idle, or its request head is incomplete, it has no request to lose. If there is no room for a new
+//! connection, the one that has been in such a phase for longest is evicted.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,11 +1,11 @@
 //! A connection's socket, and detection of a client that hangs up while its request is handled.
 //!
-//! hyper notices a hang-up only while it has no byte of a next request: a line break behind a body is enough for hyper to
-//! miss it, and the lease would be granted to nobody. So the [`Reader`] looks for the end of the stream behind up to
+//! hyper notices a hang-up only while it has no byte of a next request. A line break behind a body is enough to hide the
+//! hang-up, and then a lease would be granted to nobody. So the [`Reader`] looks for the end of the stream behind up to
 //! [`MAX_AHEAD`] such bytes, which it keeps for hyper. A client that sends more while it waits for a response and then hangs
 //! up is noticed only when the response is written.
 //!
-//! A client that shuts down only its sending side counts as gone: nothing tells the two apart.
+//! A client that shuts down only its sending side counts as gone: the two cannot be distinguished.
 
 use std::io;
 use std::pin::Pin;

@@ -1,7 +1,7 @@
 //! The threads that serve connections.
 //!
-//! Each thread has its own single-threaded runtime, and a connection stays on its thread. So requests are read, parsed and
-//! answered beside the thread that runs Raft: a heartbeat waits for them only while the state is locked.
+//! Each thread has its own single-threaded runtime, and a connection stays on its thread. So reading, parsing and encoding
+//! run in parallel with the Raft thread, and delay a heartbeat only while they lock the state.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! HTTP to one server, over connections that are reused.
 //!
-//! It offers two things that ready-made clients do not. A failure tells whether any byte of the request was sent, which
-//! separates *not done* from *maybe done*. And an abandoned request closes its connection at once, by which the node learns
+//! It does two things that common HTTP clients do not. A failure tells whether any byte of the request was sent, which
+//! separates *not done* from *maybe done*. And an abandoned request closes its connection at once, so that the node notices
 //! that its client is gone.
 
 use std::fmt::{Display, Formatter};

@@ -1,18 +1,18 @@
 //! One node. Concurrent acquires and releases share requests: most of a call's cost, here and at the leader, is per request.
 //!
 //! ```text
-//!  a call ─▶ a lane is free? ─ yes ─▶ its own request, at once
+//!  a call ─▶ is a lane free? ─ yes ─▶ its own request, at once
 //!                  │ no
 //!                  ▼
-//!               the queue ─ a lane gets free, or 20 ms pass ─▶ everything in the queue, as one POST /v1/batch
+//!               the queue ─ a lane becomes free, or 20 ms pass ─▶ everything in the queue, as one POST /v1/batch
 //! ```
-//! Nothing lingers: while few calls are under way, each goes at once and alone. Acquires that would wait in the cluster's
-//! queue get half of the lanes at most. The others are batched; the cluster answers a batch at once with a place in its
-//! queue, and they wait there with a request of their own. If nodes hang, or nobody polls the futures that hold the lanes,
-//! the queue moves on without a lane.
+//! A *lane* is the right to send one request. No call waits for others: while few calls are in flight, each is sent at
+//! once and alone. Acquires that would wait in the cluster's queue get at most half of the lanes. The others are
+//! batched. The cluster responds to a batch at once, with a place in its queue, and they wait there with a request of
+//! their own. If nodes hang, or nobody polls the futures that hold the lanes, the queue is sent without a lane.
 //!
-//! Each call gets the response that it would have got alone. If a batch gets no response, none of its calls does. If it is
-//! rejected as a whole, as by a node that does not know one of its fields, each call goes alone.
+//! Each call gets the response that it would have got alone. If a batch gets no response, none of its calls does. If it
+//! is refused as a whole, for example by a node that does not know one of its fields, each call is sent alone.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -1,5 +1,5 @@
-//! An entry costs what its commands touch, and a view what it shows, whatever the table holds. These tests count steps with
-//! states of two sizes.
+//! The cost of an entry depends on what its commands touch, and that of a view on what it shows, not on the size of the
+//! table. These tests count steps with tables of two sizes.
 
 use ringfence_wire::{Key, LeaseId, Mode};
 

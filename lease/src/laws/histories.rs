@@ -2,7 +2,7 @@
 //!
 //! Each history is played three times: in whole entries against [`Model`], comparing every outcome, event and view, and
 //! freezing the table now and then; by a second table that is now and then saved and restored; and command by command,
-//! watched by a [`Witness`]. In the end the test checks that everything happened often enough.
+//! watched by a [`Witness`]. At the end, the test checks that each kind of event happened often enough.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! The contract once more, as plainly as possible: two lists, and every question is answered by a scan. It shares no code
-//! with the table but the types of commands and answers.
+//! A second implementation of the rules, as simple as possible: two lists, and every question is answered by a scan. It
+//! shares no code with the table except the types of commands and outcomes.
 
 use ringfence_wire::{
     Blocker, EndReason, Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Mode, Revision,
