@@ -1,7 +1,7 @@
 //! `ringfence demo`: a stale writer on a real cluster, verified as it is printed.
 //!
 //! 1. A writer is paused past the end of its lease while another one works. A file that checks tokens rejects its late
-//!    write. In a file that does not, the late write destroys the other writer's.
+//!    write. A file that does not check them accepts it, and the other writer's write is lost.
 //! 2. The leader is killed, and 3. all nodes are: the next token is still larger, and no lease is lost.
 //! 4. If Redis or PostgreSQL is installed, each rejects the same late write by itself.
 //!

@@ -9,8 +9,7 @@
 //! are at least half as old. An attempt takes at most a quarter of the shortest time-to-live in it, so that another
 //! node is asked in time. Calls run in parallel: one that hangs delays no other lease.
 //!
-//! Safety does not depend on this task. Without it, leases become `Unknown` and `Lost` when their clocks say so, not
-//! later.
+//! Safety does not depend on this task: without it, leases become `Unknown` and then `Lost` by their clocks alone.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

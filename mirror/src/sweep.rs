@@ -2,8 +2,7 @@
 //!
 //! A round covers the live keys of the table, then the hashes in Redis of keys that are not held. A full comparison
 //! runs as fast as it can; otherwise rounds run slowly, to find writes of others. Keys that are behind are marked as
-//! changed, and
-//! [published](crate::publish) like any other change.
+//! changed, and [published](crate::publish) like any other change.
 //!
 //! A hash *ahead* of the table may come from a newer leader, so it is neither trusted nor overwritten at once. After
 //! reading it, the sweep asks the cluster for its revision R. A revision above R was not written by this cluster: the hash
