@@ -1,4 +1,4 @@
-//! How commands become log entries.
+//! Commands become log entries.
 
 pub(crate) mod batch;
 pub(crate) mod proposer;

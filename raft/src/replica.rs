@@ -153,7 +153,7 @@ impl Replica {
         };
         let in_time = timeout(within, handed).await.is_ok();
         if !in_time {
-            tracing::warn!(to, "the leadership was not taken over in time");
+            tracing::warn!(to, "no other node took over the leadership in time");
         }
         in_time
     }

@@ -1,11 +1,11 @@
-//! A line of the log for each grant and each end of a lease: of the target `ringfence::audit`, at the level *debug*, for
-//! there may be many. The node writes it that proposed the entry, so each stands in one node's log.
+//! The audit log: one line for each grant and each end of a lease, with the target `ringfence::audit` at level *debug*.
+//! Only the node that proposed the entry logs it.
 
 use ringfence_lease::{Change, Event};
 use ringfence_wire::EndReason;
 use tracing::Level;
 
-/// Tells of `event`, which was made by an entry that this node proposed. The lease id is its owner's secret.
+/// Logs an event of an entry that this node proposed. Omits the lease id, which is its owner's secret.
 pub(crate) fn tell(event: &Event) {
     if !tracing::enabled!(target: "ringfence::audit", Level::DEBUG) {
         return;

@@ -1,7 +1,7 @@
-//! Which keys have changed, for whoever keeps what is known of them elsewhere.
+//! The set of changed keys, for a mirror.
 //!
-//! Marked from inside apply, each key once however often it changed, and taken whenever the other side is ready: a slow
-//! reader makes no queue grow and is told nothing that is out of date, for it looks at the table when it has taken a key.
+//! Apply marks each changed key once, however often it changes. The mirror takes keys when it is ready, and then reads
+//! their state from the table. So a slow mirror grows no queue and never publishes outdated state.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -10,23 +10,23 @@ use ringfence_lease::{Change, Event};
 use ringfence_wire::Key;
 use tokio::sync::Notify;
 
-/// The most keys that are marked at a time.
+/// The maximum number of marked keys.
 const MOST: usize = 100_000;
 
-/// The keys of which the holders or the fence changed since they were taken. Nothing is marked once this is dropped.
+/// The keys whose holders or fence changed since they were taken. Marking stops when this is dropped.
 #[derive(Debug)]
 pub struct Changes(Arc<Marks>);
 
-/// Keys that were taken.
+/// The keys of one [`Changes::take`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Each once, the one that was marked first first.
+    /// Without repetition, oldest mark first.
     pub keys: Vec<Key>,
-    /// There were more than can be marked, and they were forgotten: any key may have changed.
+    /// Too many keys changed, and earlier marks were dropped: any key may have changed.
     pub overflowed: bool,
 }
 
-/// Where apply marks keys, if anybody wants to know.
+/// Where apply marks keys, if there is a [`Changes`] to receive them.
 #[derive(Debug, Default)]
 pub(crate) struct Marker(Weak<Marks>);
 
@@ -44,14 +44,14 @@ struct Marked {
 }
 
 impl Changes {
-    /// From now on; whoever was told before is told no longer.
+    /// Receives changes from now on, replacing any earlier receiver.
     pub(crate) fn start(marker: &mut Marker) -> Self {
         let marks = Arc::default();
         marker.0 = Arc::downgrade(&marks);
         Self(marks)
     }
 
-    /// Waits until there is something to take.
+    /// Waits until there are keys to take, or an overflow.
     pub async fn any(&self) {
         loop {
             let notified = self.0.any.notified();
@@ -62,7 +62,7 @@ impl Changes {
         }
     }
 
-    /// How many keys there are to take.
+    /// The number of keys to take.
     pub fn count(&self) -> usize {
         self.0.lock().order.len()
     }
@@ -80,7 +80,7 @@ impl Changes {
 }
 
 impl Marker {
-    /// Marks the keys of `event`, unless it is only of the queue.
+    /// Marks the keys of `event`, unless it changes only a queue.
     pub(crate) fn mark(&self, event: &Event) {
         if let Change::Granted | Change::Ended(_) = event.change
             && let Some(marks) = self.0.upgrade()
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_waits_hears_of_the_next_change() {
+    fn a_waiting_receiver_is_woken_by_the_next_change() {
         let mut marker = Marker::default();
         let changes = Changes::start(&mut marker);
         let mut any = Box::pin(changes.any());
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_none_is_kept_but_that_is_told() {
+    fn too_many_keys_are_dropped_and_the_overflow_is_reported() {
         let mut marker = Marker::default();
         let changes = Changes::start(&mut marker);
         for n in 0..=MOST {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_last_is_told() {
+    fn a_new_receiver_replaces_the_one_before() {
         let mut marker = Marker::default();
         let first = Changes::start(&mut marker);
         let second = Changes::start(&mut marker);

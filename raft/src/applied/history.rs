@@ -1,28 +1,27 @@
-//! The latest changes of the table, for those who watch it.
+//! The recent changes of the table, for watches.
 //!
-//! Kept from inside apply, so on every node the same: they are what the log makes of the table. They are numbered without
-//! a gap, so where one begins is found by its number. How far back they go differs: to where a node's log or snapshot
-//! began when it was started, and never further than the bounds below.
+//! Apply keeps them, so they are the same on every node, and numbered without gaps. How far back they go differs by node:
+//! to the log or snapshot that it started from, within the bounds below.
 
 use std::collections::VecDeque;
 
 use ringfence_lease::Event;
 use ringfence_wire::{Key, Mode, Revision, Token};
 
-/// The most changes that are kept.
+/// The maximum number of changes kept.
 const MOST: usize = 65_536;
-/// The most bytes that they take, roughly.
+/// The maximum size of all changes in bytes, estimated.
 const MOST_BYTES: usize = 8 << 20;
-/// What a change takes besides its texts, and each of its keys besides its own, allocations included.
+/// The size of a change and of each of its keys in bytes, allocations included, without their text.
 const BYTES_OF_ONE: usize = size_of::<Event>() + 16;
 const BYTES_OF_KEY: usize = size_of::<(Key, Mode, Token)>() + 16;
 
-/// The latest changes of the table, one number after the other.
+/// The recent changes of the table, with consecutive revisions.
 #[derive(Debug)]
 pub struct History {
-    /// The number of the change before the first.
+    /// The revision before the first change.
     before: Revision,
-    /// The number of the change before the first that was kept since [`History::start_after`].
+    /// The revision of the last [`History::start_after`].
     began_after: Revision,
     events: VecDeque<Event>,
     bytes: usize,
@@ -30,7 +29,7 @@ pub struct History {
     most_bytes: usize,
 }
 
-/// Of an empty table: nothing has changed yet.
+/// The history of an empty table.
 impl Default for History {
     fn default() -> Self {
         Self::with_bounds(MOST, MOST_BYTES)
@@ -49,36 +48,36 @@ impl History {
         }
     }
 
-    /// The number of the change before the oldest that is kept.
+    /// The revision before the oldest change kept.
     pub fn before(&self) -> Revision {
         self.before
     }
 
-    /// What came up to this number was never here: the node took over a table that it led to.
+    /// Changes up to this revision were never here: the node started from a table that included them.
     pub fn began_after(&self) -> Revision {
         self.began_after
     }
 
-    /// The number of the latest change, as the table tells it too.
+    /// The revision of the latest change, which is also the table's.
     pub fn last(&self) -> Revision {
         self.events.back().map_or(self.before, |event| event.revision)
     }
 
-    /// The changes after number `revision`; `None` where some of them are not kept any more, or it is none's number yet.
+    /// The changes after `revision`; `None` if some of them were dropped, or `revision` is still in the future.
     pub fn after(&self, revision: Revision) -> Option<impl Iterator<Item = &Event>> {
         let known = usize::try_from(revision.0.checked_sub(self.before.0)?).ok()?;
         (known <= self.events.len()).then(|| self.events.range(known..))
     }
 
-    /// Forgets everything: what comes next follows on `revision`.
+    /// Drops all changes; the next one follows `revision`.
     pub fn start_after(&mut self, revision: Revision) {
         self.events.clear();
         (self.before, self.began_after, self.bytes) = (revision, revision, 0);
     }
 
-    /// Keeps `event`, and lets go of the oldest for it.
+    /// Appends `event`, and drops the oldest changes beyond the bounds.
     pub fn keep(&mut self, event: Event) {
-        // The numbering of a new cluster does not go on from 0.
+        // A new cluster does not start at revision 0.
         if event.revision != self.last().next() {
             self.start_after(Revision(event.revision.0.saturating_sub(1)));
         }
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_found_by_number_and_what_is_not_kept_or_not_yet_made_is_told_from_none() {
+    fn changes_are_found_by_revision_and_dropped_or_future_ones_are_not_an_empty_list() {
         let mut history = History::with_bounds(3, usize::MAX);
         assert_eq!((numbers_after(&history, 0), numbers_after(&history, 1)), (Some(vec![]), None));
         (1..=5).for_each(|revision| history.keep(event(revision, "a")));
@@ -160,7 +159,7 @@ mod tests {
         let labelled = Event { holder: Holder::new(&"h".repeat(256)), ..event(101, &"k".repeat(512)) };
         history.keep(labelled);
         assert_eq!((history.events.len(), history.began_after()), (9, Revision(0)));
-        // One that alone is more than all may be is not kept either.
+        // A single change beyond the bounds is dropped, too.
         let mut history = History::with_bounds(MOST, 1);
         history.keep(event(1, "a"));
         assert_eq!((history.before(), history.last(), history.bytes), (Revision(1), Revision(1), 0));

@@ -1,10 +1,10 @@
-//! Counts what is applied.
+//! Metrics of applied entries.
 
 use metrics::{Counter, counter};
 use ringfence_lease::{Change, Event};
 use ringfence_wire::EndReason;
 
-/// Where it is counted: looked up once.
+/// The counters, looked up once.
 pub(crate) struct Tally {
     commands: Counter,
     released: Counter,
@@ -25,13 +25,13 @@ impl Tally {
         }
     }
 
-    /// So many commands are applied, for the first time or again after a restart.
+    /// Counts applied commands, replays after a restart included.
     pub(crate) fn applied(&self, commands: usize) {
         self.commands.increment(commands as u64);
     }
 
-    /// A lease changed by an entry that this node proposed. Every node applies every end, some of them again after a
-    /// restart; so each is counted once, and the sum over all nodes is that of the cluster.
+    /// Counts the end of a lease. Call it only for entries that this node proposed: then the sum over all nodes counts each
+    /// end once.
     pub(crate) fn changed(&self, event: &Event) {
         if let Change::Ended(reason) = event.change {
             let counter = match reason {

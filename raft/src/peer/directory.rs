@@ -158,7 +158,7 @@ impl Directory {
         let mut peers = self.peers();
         let peer = peers.entry(id).or_default();
         match result {
-            Ok(()) if peer.is_failing => tracing::info!(peer = id, "peer is reached again"),
+            Ok(()) if peer.is_failing => tracing::info!(peer = id, "peer is reachable again"),
             Err(error) if !peer.is_failing => tracing::warn!(peer = id, %error, "peer cannot be reached"),
             _ => {}
         }

@@ -30,7 +30,7 @@ impl Directory {
     /// Connects to `target`; refuses frames with more than `max` bytes.
     pub(super) async fn connect(&self, target: Target, max: usize) -> io::Result<Link> {
         let connecting = timeout(CONNECT_TIMEOUT, self.try_connect(target, max));
-        let result = connecting.await.unwrap_or_else(|_| Err(timed_out("it does not answer in time")));
+        let result = connecting.await.unwrap_or_else(|_| Err(timed_out("no answer in time")));
         self.note_reachable(target.to, result.as_ref().map(drop));
         result
     }
@@ -109,7 +109,7 @@ impl Incoming {
     ) -> io::Result<(Self, FrameWriter)> {
         let mut link = Link::new(connection);
         let hello = timeout(HELLO_TIMEOUT, link.hello()).await;
-        let hello = hello.unwrap_or_else(|_| Err(timed_out("it said nothing in time")));
+        let hello = hello.unwrap_or_else(|_| Err(timed_out("no hello in time")));
         let admitted = hello.and_then(|hello| match directory.admit(&hello) {
             Ok(()) => Ok(hello),
             Err(error) => Err(directory.note_refused(hello.from, error)),

@@ -64,7 +64,7 @@ pub(super) async fn send(
             read_vote(&mut body).map_err(malformed)
         }
         Some((kind, _)) => Err(unexpected(kind, "an answer to a snapshot")),
-        None => Err(closed("the snapshot was not taken")),
+        None => Err(closed("the connection was closed before the snapshot was installed")),
     }
 }
 
@@ -119,7 +119,7 @@ async fn receive_one(
                 return Err(invalid("the length of a snapshot is not the announced one"));
             }
             Some((kind, _)) => return Err(unexpected(kind, "the rest of a snapshot")),
-            None => return Err(closed("a snapshot broke off")),
+            None => return Err(closed("the connection was closed in the middle of a snapshot")),
         }
     }
     let covers = meta.clone();

@@ -1,11 +1,11 @@
-//! What one log entry says: a time, and commands.
+//! The contents of a log entry: a time, and commands.
 
 use bytes::Bytes;
 use ringfence_lease::Command;
 
 use crate::consensus::EncodedBatch;
 
-/// The first byte of an encoded batch: its format. Entries of an unknown format are refused, never guessed at.
+/// The format, the first byte of an encoded batch. Entries of an unknown format are rejected.
 const FORMAT: u8 = 1;
 
 /// Commands, and the cluster time at which they are applied.
@@ -15,7 +15,7 @@ pub(crate) struct Batch {
     pub(crate) commands: Vec<Command>,
 }
 
-/// A log entry that this version cannot read.
+/// Why a log entry cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DecodeError {
     #[error("a log entry has format {0}, which this version of ringfence does not know")]

@@ -1,7 +1,7 @@
 //! Packs queued commands into log entries.
 //!
-//! Nothing lingers: whatever has queued up while earlier entries were on their way goes into the next one. A few
-//! entries may be on their way at once, so that replication and the disk overlap.
+//! Nothing waits for a batch to fill: commands that queue up while entries are in flight go into the next entry. A few
+//! entries may be in flight at once, so that replication and the disk overlap.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,46 +24,46 @@ use crate::reply::Reply;
 use crate::storage::log_store::LogStore;
 use crate::time::leading::{Leading, Stamp};
 
-/// The most commands of one entry, unless a single request has more.
+/// The maximum number of commands in an entry, unless a single request has more.
 const MAX_COMMANDS: usize = 1_000;
-/// The most keys that the commands of one entry touch, unless a single request touches more: every node applies an entry in
+/// The maximum number of keys that an entry touches, unless a single request touches more: every node applies an entry in
 /// one step.
 const MAX_KEYS: usize = 4_096;
-/// An entry that has grown to about this size takes no more commands.
+/// The maximum size of an entry in bytes, unless a single request is larger.
 const MAX_BYTES: usize = 1 << 20;
-/// Entries on their way at once.
+/// The maximum number of entries in flight.
 const MAX_IN_FLIGHT: usize = 8;
-/// Requests that may queue up, and about how many bytes of commands; more are refused at once.
+/// The maximum number of queued requests, and their size in bytes; more are rejected.
 const MAX_QUEUED: usize = 65_536;
 const MAX_QUEUED_BYTES: usize = 64 << 20;
 
 /// Why commands have no outcome.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// They are in no log and never will be.
+    /// Certainly not done: they are in no log and never will be.
     Rejected(Vec<Command>),
-    /// They may or may not have been, or be still, committed.
+    /// They may have been committed, or may still be.
     Unknown,
 }
 
 /// The outcomes of the commands of one request, in their order.
 pub(crate) type Proposed = Result<Vec<Outcome>, Failure>;
 
-/// One request that was admitted to the queue.
+/// A request that was admitted to the queue.
 pub(crate) struct Proposal {
     commands: Vec<Command>,
     reply: Reply<Proposed>,
     place: Place,
 }
 
-/// What the requests that are queued take together.
+/// The totals of the queued requests.
 #[derive(Default)]
 struct Queued {
     requests: AtomicUsize,
     bytes: AtomicUsize,
 }
 
-/// The place of one request in the queue, until this is dropped.
+/// A request's share of the queue, returned when dropped.
 struct Place {
     queued: Arc<Queued>,
     bytes: usize,
@@ -117,14 +117,14 @@ impl Proposer {
         (Self { queue, queued: Arc::default() }, packer.run())
     }
 
-    /// The outcomes of `commands`, in their order. With no commands, an entry that only carries the time.
+    /// Returns the outcomes of `commands` in order. Without commands, proposes an entry that only carries the time.
     pub(crate) async fn propose(&self, commands: Vec<Command>) -> Proposed {
         let (reply, outcomes) = Reply::new(None);
         self.send(vec![self.admit(commands, reply).map_err(Failure::Rejected)?]);
         outcomes.await.unwrap_or(Err(Failure::Unknown))
     }
 
-    /// A request that may be queued; its commands, if the queue has no room.
+    /// A request for the queue; returns its commands if the queue is full.
     pub(crate) fn admit(
         &self,
         commands: Vec<Command>,
@@ -153,12 +153,12 @@ impl Proposer {
 /// Queued requests.
 struct Requests {
     messages: mpsc::UnboundedReceiver<Vec<Proposal>>,
-    /// What no entry has taken yet of the message that was received last.
+    /// The rest of the last message received.
     received: VecDeque<Proposal>,
 }
 
 impl Requests {
-    /// Waits for a request; `false` if none can come any more.
+    /// Waits for a request; `false` if the queue was closed.
     async fn wait(&mut self) -> bool {
         while self.received.is_empty() {
             let Some(message) = self.messages.recv().await else { return false };
@@ -167,8 +167,8 @@ impl Requests {
         true
     }
 
-    /// The next request, if there is one and it `fits`. Those that nobody waits for any more are skipped: a client that was
-    /// told "maybe done" repeats its request, and one that is gone does not need it.
+    /// The next request, if there is one and it `fits`. Skips requests that nobody waits for any more: a client whose outcome
+    /// is unknown repeats its request.
     fn next_if(&mut self, fits: impl FnOnce(&Proposal) -> bool) -> Option<Proposal> {
         loop {
             if self.received.front().is_some_and(|first| first.reply.is_closed()) {
@@ -187,11 +187,11 @@ struct Packer {
     raft: Raft,
     leading: Arc<Leading>,
     log: LogStore,
-    /// Tells how much commands cost.
+    /// To count the keys that commands touch.
     applied: Applied,
     permits: Arc<Semaphore>,
     requests: Requests,
-    /// What is measured of each entry.
+    /// Durations of entries.
     seconds: Histogram,
 }
 
@@ -204,7 +204,7 @@ impl Packer {
             if replies.is_empty() {
                 continue;
             }
-            // The others may commit entries for as long as the disk of this node hangs.
+            // While this node's disk hangs, the others may go on to commit entries.
             let stamp = if self.log.is_full() { None } else { self.leading.stamp() };
             let Some(stamp) = stamp else {
                 reject(commands, replies);
@@ -226,19 +226,17 @@ impl Packer {
             }));
             let write = self.raft.write(batch).with_leader(CommittedLeaderIdOf::<Consensus>::new(stamp.term));
             if write.responder(completion).await.is_err() {
-                // The completion was dropped: its requests learn that their fate is unknown.
+                // The completion was dropped, so its requests fail as unknown.
                 tracing::debug!("raft has stopped");
             }
         }
     }
 
-    /// The commands of as many queued requests as fit into one entry, and how many each request has. At least one request, if
-    /// anybody waits for one.
+    /// Takes as many queued requests as fit into one entry, at least one if any is left: their commands, and who waits.
     fn pack(&mut self) -> (Vec<Command>, Replies) {
         let state = self.applied.lock();
         let (mut bytes, mut keys, mut count) = (0, 0, 0);
         let (mut commands, mut replies) = (Vec::new(), Vec::new());
-        // Sizes are how many bytes the commands take in the log, and how many keys they touch.
         let mut fits = |proposal: &Proposal| {
             let is_first = count == 0;
             bytes += proposal.place.bytes;
@@ -258,7 +256,7 @@ impl Packer {
 /// How many commands of an entry belong to each request.
 type Replies = Vec<(usize, Reply<Proposed>)>;
 
-/// Hands the outcomes of one entry to those who asked.
+/// Completes the requests of one entry.
 struct Settle {
     leading: Arc<Leading>,
     stamp: Stamp,
@@ -279,18 +277,18 @@ impl Settle {
                     reply.send(Ok(outcomes.by_ref().take(count).collect()));
                 }
             }
-            // "Rejected before its entry was appended."
+            // openraft: "rejected before its entry was appended".
             Err(ClientWriteError::ForwardToLeader(_)) => match Batch::decode(&self.batch) {
                 Ok(batch) => reject(batch.commands, replies),
                 Err(error) => tracing::error!(%error, "an entry made by this node cannot be read back"),
             },
-            // Dropping the replies says: unknown.
-            Err(error) => tracing::info!(%error, "the fate of an entry is unknown"),
+            // Dropping the replies reports unknown.
+            Err(error) => tracing::info!(%error, "the outcome of an entry is unknown"),
         }
     }
 }
 
-/// Run or not: no stamp may hold up the clock for ever.
+/// Whether it was run or not: no stamp may hold up the clock for ever.
 impl Drop for Settle {
     fn drop(&mut self) {
         self.leading.settled(self.stamp);
@@ -312,9 +310,9 @@ mod tests {
         Proposal { commands: Vec::new(), reply, place: Place::take(queued, 7).unwrap() }
     }
 
-    /// After a stall, what clients had given up was once committed before anything else.
+    /// After a stall, abandoned requests were once committed before all others.
     #[tokio::test]
-    async fn requests_that_nobody_waits_for_are_skipped_and_give_their_places_back() {
+    async fn abandoned_requests_are_skipped_and_leave_the_queue() {
         let queued = Arc::new(Queued::default());
         let (queue, messages) = mpsc::unbounded_channel();
         let mut requests = Requests { messages, received: VecDeque::new() };

@@ -1,20 +1,19 @@
-//! A round of questions that confirms a leadership.
+//! Confirms a leadership by a round of questions.
 //!
-//! The leader of term T notes what is committed, then asks every other voter whether T's vote is still its own. When a
-//! majority of each configuration of the membership has said yes, what was noted is a read point: a node that has applied it
-//! sees every write that was acknowledged before the round began.
+//! The leader of term T notes its commit position, then asks every other voter whether it still votes for T. Once a majority
+//! of each configuration has said yes, the position is a read point: a node that has applied it sees every write that was
+//! acknowledged before the round began.
 //!
-//! Why: a write that the round's leader does not know was acknowledged by the leader of a later term, whom a majority had
-//! elected by then. Two majorities share a voter, also across one change of the membership, and a leader never starts a
-//! second change before the first is committed. That voter would say no, because no vote ever goes back to an earlier
-//! term. It matters that each answer is to a question of this round: what a voter said before may have changed since. And
-//! it matters that each voter looks at the vote itself, in turn with granting it, and not at a copy.
+//! Why: a write that the leader does not know was acknowledged by the leader of a later term, elected by a majority before
+//! that. Two majorities share a voter, also across one membership change, and a leader never starts a second change before
+//! the first is committed. The shared voter would say no, because votes never go back to an earlier term. Each answer must be
+//! to a question of this round: earlier answers may be outdated. And each voter must look at its vote itself, in turn with
+//! granting it, not at a copy.
 //!
-//! The leader's own vote counts as of the begin, where it has one. The point stays one if the leader is deposed before
-//! the round ends.
+//! The leader's own vote counts as of the start of the round. The read point stays valid if the leader is deposed during the
+//! round.
 //!
-//! Only a leader that has committed an entry of its own term can ask: before that it does not know what earlier leaders
-//! have committed.
+//! The leader must have committed an entry of its own term: before that it does not know what earlier leaders committed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,10 +27,10 @@ use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, LogId, NodeId, StoredMembership, Vote};
 use crate::peer::Peers;
 
-/// How long a round may take: as long as any follower waits before it may elect another.
+/// The maximum duration of a round: the shortest election timeout.
 const ROUND: Duration = Duration::from_millis(500);
 
-/// What is committed, if a majority confirms in time that this node leads.
+/// The read point, if a majority confirms in time that this node leads.
 pub(crate) async fn confirm(raft: &Raft, peers: &Arc<Peers>) -> Option<LogId> {
     let own = *raft.node_id();
     let round = raft.with_raft_state(move |state| Round::begin(own, state)).await.ok()??;
@@ -53,7 +52,7 @@ pub(crate) async fn confirm(raft: &Raft, peers: &Arc<Peers>) -> Option<LogId> {
     timeout(ROUND, confirmed).await.ok()?
 }
 
-/// What the leader knew when the round began.
+/// The leader's state at the start of the round.
 struct Round {
     vote: Vote,
     committed: LogId,
@@ -61,10 +60,10 @@ struct Round {
 }
 
 impl Round {
-    /// `None` where this node does not lead, or has committed nothing in its term yet.
+    /// `None` if this node does not lead, or has committed nothing in its term yet.
     fn begin(own: NodeId, state: &RaftState<Consensus>) -> Option<Self> {
         let vote = *state.vote_ref();
-        // What a quorum has, also where this node is about to learn only that it may apply it: a follower may be quicker.
+        // What a quorum has, though this node may not apply it yet: a follower may be quicker.
         let committed = *state.cluster_committed()?;
         let leads = vote.committed && vote.leader_id.voted_for == own;
         let has_committed = committed.committed_leader_id().term == vote.leader_id.term;
@@ -72,7 +71,7 @@ impl Round {
         (leads && has_committed).then_some(Self { vote, committed, membership })
     }
 
-    /// `id`, if it says that the vote is still its own.
+    /// `id`, if it still votes for this leader.
     async fn ask(&self, id: NodeId, peers: &Arc<Peers>) -> Option<NodeId> {
         let incarnation = self.membership.get_node(&id)?.incarnation;
         peers.confirm(id, incarnation, self.vote).await.then_some(id)
@@ -83,7 +82,7 @@ impl Round {
     }
 }
 
-/// Whether `yes` holds a majority of each configuration. Who votes in none of them does not count.
+/// Whether `yes` holds a majority of each configuration. Non-voters do not count.
 fn is_quorum(configs: &[BTreeSet<NodeId>], yes: &BTreeSet<NodeId>) -> bool {
     !configs.is_empty() && configs.iter().all(|voters| 2 * voters.intersection(yes).count() > voters.len())
 }
@@ -102,7 +101,7 @@ mod tests {
         assert!(!is_quorum(&[&[1, 2]], &[1]));
         assert!(is_quorum(&[&[1, 2, 3]], &[1, 3]));
         assert!(!is_quorum(&[&[1, 2, 3, 4]], &[1, 3]));
-        // A leader that is no voter, or is one no longer, does not count.
+        // A leader that does not vote, or no longer, does not count.
         assert!(!is_quorum(&[&[2, 3]], &[1, 2]));
         // While the members change, both configurations have to agree.
         assert!(!is_quorum(&[&[1, 2, 3], &[1, 4, 5]], &[1, 2]));

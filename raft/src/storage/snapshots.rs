@@ -62,7 +62,7 @@ pub(crate) enum LoadError {
     )]
     Unusable { purged: u64, reasons: String },
     #[error(
-        "{} could not be read: {error}. That says nothing against it: {}, and start the node again",
+        "{} could not be read: {error}. The snapshot itself may be undamaged: {}, and start the node again",
         path.display(),
         remedy(error)
     )]

@@ -53,7 +53,7 @@ impl Drop for Stored {
             && let Err(error) = self.store.remove(&self.name)
         {
             let path = self.store.path(&self.name);
-            tracing::warn!(path = %path.display(), %error, "an unfinished snapshot cannot be removed");
+            tracing::warn!(path = %path.display(), %error, "cannot remove an unfinished snapshot");
         }
     }
 }

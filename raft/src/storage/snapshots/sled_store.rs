@@ -174,7 +174,7 @@ impl Drop for Copy {
     fn drop(&mut self) {
         match fs::remove_dir_all(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %self.0.display(), %error, "a copy of a snapshot cannot be removed");
+                tracing::warn!(path = %self.0.display(), %error, "cannot remove the copy of a snapshot");
             }
             _ => {}
         }
