@@ -51,10 +51,9 @@ impl From<FieldError> for Failed {
 impl From<Unanswered> for Failed {
     fn from(unanswered: Unanswered) -> Self {
         match unanswered {
-            Unanswered::Unavailable => Self::new(
-                ProblemKind::Unavailable,
-                "no leader accepted the request in time: it was certainly not done",
-            ),
+            Unanswered::Unavailable => {
+                Self::new(ProblemKind::Unavailable, "no leader accepted the request in time: it was not done")
+            }
             Unanswered::Indeterminate => Self::new(
                 ProblemKind::Indeterminate,
                 "the request may have been done, or may be done later: repeat it until the response is definite",
