@@ -101,7 +101,7 @@ async fn an_abandoned_request_is_logged_and_counted() {
     let line = until(SOON, "it is logged", told).await.unwrap();
     assert_eq!(
         (&line["message"], &line["method"], line.get("status")),
-        (&json!("a request was given up"), &json!("POST"), None)
+        (&json!("a request was abandoned"), &json!("POST"), None)
     );
     let counted = r#"ringfence_http_requests_total{method="POST",route="/v1/leases/{lease_id}/renew",status="closed"} 1"#;
     let is_counted = async || {
