@@ -107,10 +107,7 @@ async fn run(command: Command) -> Result<()> {
             let jobs = [Job::Read, Job::ReadLocally, Job::Write, Job::GuardedWrite];
             options.run(&[64], &jobs, false).await
         }
-        Command::Market(plan) => {
-            println!("{}", market::market(&plan).await?);
-            Ok(())
-        }
+        Command::Market(plan) => market::market(&plan).await,
         Command::Scale(plan) => {
             let figures = scale::scale(&plan).await?;
             show(&figures, &plan.output)?;

@@ -13,18 +13,20 @@ mod books;
 mod client;
 mod goods;
 
-use std::fmt::Write as _;
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use ringfence_harness::{Cluster, RedisServer};
+use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::args::{Program, count};
-use crate::figures::{Figure, table};
+use crate::args::{Output, Program, count};
+use crate::figures::{Figure, show, table};
+use crate::plot::{self, Line, Panel};
 use books::Books;
 use client::{Grain, Outcome, Venue, Way};
 use goods::{Item, Offer, User};
@@ -55,16 +57,35 @@ pub(crate) struct Plan {
     /// Seconds per measurement
     #[arg(long, default_value_t = 5, value_parser = count())]
     seconds: usize,
+    #[command(flatten)]
+    output: Output,
+    /// Draw the figures over the number of clients, in this SVG file
+    #[arg(long)]
+    svg: Option<PathBuf>,
 }
 
 /// The figures of one way under one load.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 struct Row {
+    sellers: usize,
+    buyers: usize,
+    way: &'static str,
     listed: Figure,
     bought: Figure,
+    /// Purchases begun again: they were refused, or their item was gone.
     retries: Figure,
+    /// For each purchase.
     wait_ms: Figure,
+    /// Late purchases.
     rejected: Figure,
+}
+
+/// One row for each load and way, in this order.
+#[derive(Clone, Debug, Serialize)]
+struct Figures {
+    seconds: usize,
+    rounds: usize,
+    rows: Vec<Row>,
 }
 
 /// What one buyer did.
@@ -78,39 +99,69 @@ struct Bought {
     late: Vec<Option<Offer>>,
 }
 
-/// Measures all and returns a table for each load.
-pub(crate) async fn market(plan: &Plan) -> Result<String> {
-    let mut rows = vec![Row::default(); LOADS.len() * WAYS.len()];
+/// Measures and shows all.
+pub(crate) async fn market(plan: &Plan) -> Result<()> {
+    let figures = measure(plan).await?;
+    if let Some(path) = &plan.svg {
+        std::fs::write(path, figures.plot()).with_context(|| path.display().to_string())?;
+    }
+    show(&figures, &plan.output)
+}
+
+async fn measure(plan: &Plan) -> Result<Figures> {
+    let runs = LOADS.iter().flat_map(|load| WAYS.iter().map(move |way| (load, way)));
+    let new = |(&(sellers, buyers), &(way, _))| Row { sellers, buyers, way, ..Row::default() };
+    let mut rows: Vec<Row> = runs.clone().map(new).collect();
     for round in 1..=plan.rounds {
-        let runs = LOADS.iter().flat_map(|load| WAYS.iter().map(move |way| (load, way)));
-        for (((sellers, buyers), (name, way)), row) in runs.zip(&mut rows) {
+        for (((sellers, buyers), (name, way)), row) in runs.clone().zip(&mut rows) {
             eprintln!("round {round} of {}: {name}, {}", plan.rounds, load_text(*sellers, *buyers));
             let run = run(plan, *way, *sellers, *buyers, row).await;
             run.with_context(|| format!("{name}, {}", load_text(*sellers, *buyers)))?;
         }
     }
-    let mut text = String::new();
-    for ((sellers, buyers), rows) in LOADS.iter().zip(rows.chunks(WAYS.len())) {
-        let cells = WAYS.iter().zip(rows).map(|((name, _), row)| {
-            vec![
-                (*name).to_owned(),
-                row.listed.text(),
-                row.bought.spread(),
-                row.retries.text(),
-                row.wait_ms.text(),
-                row.rejected.text(),
-            ]
-        });
-        let table = table(&HEADINGS, &cells.collect::<Vec<_>>());
-        let _ = writeln!(
-            text,
-            "{}: {} s, medians of {}\n{table}",
-            load_text(*sellers, *buyers),
-            plan.seconds,
-            plan.rounds
-        );
+    Ok(Figures { seconds: plan.seconds, rounds: plan.rounds, rows })
+}
+
+impl Figures {
+    fn plot(&self) -> String {
+        let panel = |title: &str, figure: fn(&Row) -> &Figure| {
+            let line = |(way, _): &(&str, Way)| {
+                let rows = self.rows.iter().filter(|row| row.way == *way);
+                let point = |row: &Row| Some(((row.sellers + row.buyers) as f64, figure(row).median()?));
+                Line { name: (*way).to_owned(), points: rows.filter_map(point).collect() }
+            };
+            // The first line is the thick one: Ringfence's.
+            Panel { title: title.to_owned(), lines: WAYS.iter().rev().map(line).collect() }
+        };
+        let bought = format!("bought in {} s", self.seconds);
+        plot::svg(&[
+            panel(&bought, |row| &row.bought),
+            panel("purchase retries", |row| &row.retries),
+            panel("mean wait for a purchase, ms", |row| &row.wait_ms),
+        ])
     }
-    Ok(text)
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let medians = if self.rounds == 1 { "one run".into() } else { format!("medians of {}", self.rounds) };
+        for rows in self.rows.chunks(WAYS.len()) {
+            let cells = rows.iter().map(|row| {
+                vec![
+                    row.way.to_owned(),
+                    row.listed.text(),
+                    row.bought.spread(),
+                    row.retries.text(),
+                    row.wait_ms.text(),
+                    row.rejected.text(),
+                ]
+            });
+            let table = table(&HEADINGS, &cells.collect::<Vec<_>>());
+            let load = load_text(rows[0].sellers, rows[0].buyers);
+            writeln!(f, "{load}: {} s, {medians}\n{table}", self.seconds)?;
+        }
+        Ok(())
+    }
 }
 
 const HEADINGS: [&str; 6] =

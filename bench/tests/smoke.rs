@@ -69,7 +69,19 @@ fn batches_and_reads_are_measured() {
 
 #[test]
 fn the_market_opens() {
-    bench("market --rounds=1", &["5 sellers, 5 buyers", "WATCH", "fine ringfence lease + guard"]);
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let svg = tempfile::NamedTempFile::new().unwrap();
+    let files = format!("--json={} --svg={}", json.path().display(), svg.path().display());
+    let rows = ["5 sellers, 5 buyers: 1 s, one run", "WATCH", "fine ringfence lease + guard"];
+    bench(&format!("market --rounds=1 {files}"), &rows);
+    let figures: serde_json::Value = serde_json::from_reader(json.as_file()).unwrap();
+    let row = &figures["rows"][14];
+    assert_eq!(
+        (row["sellers"].as_u64(), row["way"].as_str()),
+        (Some(5), Some("fine ringfence lease + guard"))
+    );
+    assert!(row["bought"][0].as_f64().unwrap() > 0.0 && row["wait_ms"][0].as_f64().unwrap() > 0.0, "{row}");
+    assert!(std::fs::read_to_string(svg.path()).unwrap().contains("mean wait"));
 }
 
 #[test]
