@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use ringfence_harness::{Answered, Cluster, definite, key, try_once, until};
+use ringfence_harness::{Cluster, definite, key, try_once, until};
 use ringfence_wire::{AcquireRequest, Claim, LeaseId, Mode};
 
 /// Far longer than anything here takes.
@@ -51,14 +51,10 @@ async fn silent_connections_stop_no_node_however_low_its_limit_of_descriptors() 
         assert!(node.is_running(), "{}", node.log());
         let is_taken = || async { (!node.snapshots().is_empty()).then_some(()) };
         until(SOON, "a snapshot is taken", is_taken).await.unwrap();
-        let metrics = node.client().metrics().await.done();
-        let value = |name: &str| -> f64 {
-            let line = metrics.lines().find_map(|line| line.strip_prefix(name)).expect(name);
-            line.trim().parse().unwrap()
-        };
-        assert_eq!(value("ringfence_http_connections_most"), 120.0);
-        assert!(value("ringfence_http_connections ") <= 120.0);
-        assert!(value("ringfence_http_connections_closed_total{reason=\"evicted\"}") > 100.0);
+        let value = async |series| node.metric(series).await.unwrap().expect(series);
+        assert_eq!(value("ringfence_http_connections_most").await, 120.0);
+        assert!(value("ringfence_http_connections").await <= 120.0);
+        assert!(value("ringfence_http_connections_closed_total{reason=\"evicted\"}").await > 100.0);
         let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&node.data()), 0o700);
         assert_eq!(mode(&node.data().join("NODE")), 0o600);
