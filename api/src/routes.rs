@@ -149,8 +149,8 @@ fn is_at(route: &str, path: &str) -> bool {
 impl Call {
     async fn answer(self, door: &Door, requester: &Requester, request: Request) -> Answer {
         match self {
-            Self::Acquire => leases::put(door, request).await,
-            Self::AcquireNew => leases::post(door, request).await,
+            Self::Acquire => acquire::put(door, request).await,
+            Self::AcquireNew => acquire::post(door, request).await,
             Self::Renew => leases::renew(door, request).await,
             Self::RenewMany => many::renew(door, request).await,
             Self::Release => leases::delete(door, request).await,

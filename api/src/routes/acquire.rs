@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use axum::response::IntoResponse;
 use ringfence_lease::{Acquire, Command, LeaseState, Outcome, Refusal};
 use ringfence_raft::Settled;
 use ringfence_wire::{AcquireRequest, BatchBody, LeaseId, ProblemKind, Waiting};
@@ -15,15 +16,50 @@ use tokio::time::{Instant, sleep_until};
 
 use super::abandon::AbandonGuard;
 use super::outcome;
-use crate::door::Door;
+use crate::door::{Answer, Door, Request};
 use crate::measure;
 use crate::problems::Failed;
+use crate::request::query::Query;
+use crate::request::{body, path};
+use crate::request_log::Waited;
+use crate::response::json;
 
 /// Cluster time stands still without a leader. This long after the wait should have ended, the response is `indeterminate`.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// `PUT /v1/leases/{lease_id}`
+pub(crate) async fn put(door: &Door, request: Request) -> Answer {
+    let lease_id = path::lease_id(request.uri())?;
+    answer_acquire(door, lease_id, request).await
+}
+
+/// `POST /v1/leases`
+pub(crate) async fn post(door: &Door, request: Request) -> Answer {
+    answer_acquire(door, LeaseId::random(), request).await
+}
+
+async fn answer_acquire(door: &Door, lease_id: LeaseId, request: Request) -> Answer {
+    let mut waited = Duration::ZERO;
+    let answer = try_acquire(door, lease_id, request, &mut waited).await;
+    let mut response = answer.unwrap_or_else(|failed| failed.of_lease(lease_id).into_response());
+    if !waited.is_zero() {
+        response.extensions_mut().insert(Waited(waited));
+    }
+    Ok(response)
+}
+
+async fn try_acquire(door: &Door, lease_id: LeaseId, request: Request, waited: &mut Duration) -> Answer {
+    let began = Instant::now();
+    Query::none(request.uri())?;
+    let request = body::read(request, AcquireRequest::check).await?;
+    let acquired = acquire(door, lease_id, request, began, waited).await;
+    measure::acquired(acquired.as_ref().map(|(status, _)| *status));
+    let (status, body) = acquired?;
+    Ok(json(status, &body))
+}
+
 /// Acquires `lease_id` as `request` says, which arrived at `began`. Sets `waited` to the time in the queue.
-pub(crate) async fn acquire(
+async fn acquire(
     door: &Door,
     lease_id: LeaseId,
     request: AcquireRequest,
