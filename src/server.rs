@@ -14,12 +14,11 @@ use axum::extract::Request;
 use axum::response::Response;
 use ringfence_api::{Connections, RequestBody, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
-use ringfence_raft::{Handle, Node, Settings, Tcp};
+use ringfence_raft::{Handle, Node, Random, Settings, System, Tcp};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use uuid::Uuid;
 
 use crate::config::Config;
 use crate::predecessors::Predecessors;
@@ -62,7 +61,8 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         first_revision: config.first_revision.map(Revision),
         elders: Some(Box::new(Predecessors { restored: config.restored, mirror: mirror.clone() })),
         snapshot_after_bytes: config.snapshot_after_bytes,
-        new_id: Uuid::new_v4,
+        random: Random::system(),
+        storage: Arc::new(System),
     };
     let (started, starting) = watch::channel(false);
     let connections =

@@ -12,6 +12,8 @@ use ringfence_lease::Outcome;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::random::Runtime;
+
 const HEARTBEAT_MS: u64 = 100;
 /// How long a follower that hears nothing waits before it campaigns, in milliseconds.
 pub(crate) const ELECTION_MS: Range<u64> = 500..1_000;
@@ -44,7 +46,7 @@ impl RaftTypeConfig for Consensus {
     type Vote = openraft::Vote<Self::LeaderId>;
     type Payload = openraft::EntryPayload<EncodedBatch, NodeId, Member>;
     type Entry = openraft::Entry<CommittedLeaderIdOf<Self>, Self::Payload>;
-    type AsyncRuntime = openraft::TokioRuntime;
+    type AsyncRuntime = Runtime;
     type Responder<T>
         = Completion<T>
     where

@@ -16,7 +16,6 @@ use crate::applied::lease_wait::LeaseWait;
 use crate::applied::table::{Inner, Progress};
 use crate::consensus::NodeId;
 use crate::lanes::Lanes;
-use crate::peer::ForwardError;
 use crate::propose::proposer::Failure;
 use crate::reads::leader_is;
 use crate::replica::{Mirrored, Replica};
@@ -73,9 +72,8 @@ impl Handle {
                     Err(Failure::Rejected(back)) => commands = back,
                 },
                 Some(leader) => match shared.pass_on(leader, &commands, deadline).await {
-                    Ok(outcomes) => return Ok(outcomes),
-                    Err(ForwardError::Unknown) => return Err(Unanswered::Indeterminate),
-                    Err(ForwardError::NotDone) => {}
+                    Err(Unanswered::Unavailable) => {}
+                    answered => return answered,
                 },
                 None => {}
             }
@@ -109,7 +107,7 @@ impl Handle {
             sleep_until(at).await;
             // The wait deadline or the time-to-live ends it where this does not arrive.
             if let Err(error) = handle.propose(vec![Command::Detach { lease_id, attachment }]).await {
-                tracing::debug!(%error, "an abandoned request could not be taken back");
+                tracing::debug!(%error, "could not cancel an abandoned acquire");
             }
         });
     }
@@ -217,15 +215,16 @@ impl Replica {
         leader: NodeId,
         commands: &[Command],
         deadline: Instant,
-    ) -> Result<Vec<Outcome>, ForwardError> {
+    ) -> Result<Vec<Outcome>, Unanswered> {
         let is_other = |now: NodeId| now != leader && !(now == self.id && self.handed_to().is_some());
         let replaced = async {
             leader_is(&self.raft, |now| now.is_some_and(is_other)).await;
             sleep(LAST_ANSWERS).await;
         };
         tokio::select! {
+            biased;
             outcomes = self.peers.propose(leader, commands, deadline) => outcomes,
-            () = replaced => Err(ForwardError::Unknown),
+            () = replaced => Err(Unanswered::Indeterminate),
         }
     }
 

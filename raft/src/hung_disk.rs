@@ -40,8 +40,8 @@ pub(crate) async fn watch(shared: Arc<Replica>) {
             hangs = !hangs;
             shared.raft.runtime_config().elect(!hangs);
             match hangs {
-                true => tracing::warn!("the disk hangs: a flush of the log is under way for {flushing:?}"),
-                false => tracing::info!("the disk goes on: the flush of the log that hung has ended"),
+                true => tracing::warn!("the disk hangs: a flush of the log has taken {flushing:?} so far"),
+                false => tracing::info!("the disk works again: the flush of the log has ended"),
             }
         }
         if hangs && shared.hand_over_for_disk().await.is_none() {
@@ -64,13 +64,13 @@ impl Replica {
         let (Some(term), Some(to)) = (led.filter(|_| self.raft.is_leader()), self.successor()) else {
             return Some(());
         };
-        tracing::warn!(to, "this node hands over the leadership, since its disk hangs");
+        tracing::warn!(to, "handing over the leadership, because the disk of this node hangs");
         self.given_up.set(term, to);
         self.leading.end();
         self.raft.trigger().transfer_leader(to).await.ok()?;
         let handed = leader_is(&self.raft, |now| now != Some(self.id));
         if timeout(HAND_OVER, handed).await.is_err() {
-            tracing::warn!(to, "the leadership was not taken over in time, as far as this node knows");
+            tracing::warn!(to, "no other node took over the leadership in time, as far as this node knows");
         }
         Some(())
     }
@@ -115,7 +115,8 @@ mod tests {
                 snapshot_after_bytes: crate::SNAPSHOT_AFTER_BYTES,
                 first_revision: Some(Revision(1_000)),
                 elders: None,
-                new_id: uuid::Uuid::new_v4,
+                random: crate::Random::system(),
+                storage: Arc::new(crate::System),
             };
             async move { (id, Node::start(settings).await.unwrap()) }
         });

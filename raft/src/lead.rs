@@ -30,8 +30,9 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
     let mut proposing: Option<JoinHandle<()>> = None;
     loop {
         tokio::select! {
-            _ = ticks.tick() => {}
+            biased;
             changed = raft_metrics.changed() => if changed.is_err() { return },
+            _ = ticks.tick() => {}
             // Until this node has applied the first entry of its own term, and of a new cluster.
             _ = progress.changed(), if term_opened.borrow().is_none() && replica.raft.is_leader() => {}
         }

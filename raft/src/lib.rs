@@ -32,12 +32,16 @@
 //! other threads, and hold the lock of the applied state as briefly. The flusher has a thread of its own, and so has each
 //! reader or writer of a snapshot.
 //!
-//! A simulator can replace what a node gets from outside: the network ([`Settings::transport`]), random ids
-//! ([`Settings::new_id`]) and the wall clock, which only the first revision of a new cluster is taken from
-//! ([`Settings::first_revision`]). All other time is tokio's. `clippy.toml` bans the ways around these seams.
+//! A simulator can replace what a node gets from outside: the network ([`Settings::transport`]), the disk
+//! ([`Settings::storage`]), random numbers ([`Settings::random`]) and the wall clock, which only the first revision of a new
+//! cluster is taken from ([`Settings::first_revision`]). All other time is tokio's. Where several things are ready at once, the
+//! order is fixed. `clippy.toml` bans the ways around these seams.
 
 // Tests have real ids and time, unless they simulate them.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+#[cfg(test)]
+extern crate self as ringfence_raft;
 
 mod applied;
 mod consensus;
@@ -50,6 +54,7 @@ mod members;
 mod node;
 mod peer;
 mod propose;
+mod random;
 mod reads;
 mod replica;
 mod reply;
@@ -77,7 +82,9 @@ pub use members::MembersError;
 pub use members::founding::JoinError;
 pub use node::{Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
 pub use peer::{ByteReader, ByteWriter, Connection, Tcp, Transport};
+pub use random::Random;
 pub use replica::Mirrored;
+pub use ringfence_wal::disk::System;
 pub use storage::identity::DirError;
 pub use storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage};
 pub use time::start::Elders;

@@ -31,7 +31,7 @@ use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
 use crate::consensus::{Consensus, Member, NodeId};
 use crate::handle::Handle;
-use crate::peer::{Answer, Call, ForwardError, Order};
+use crate::peer::{Answer, Call, Order};
 use crate::replica::Replica;
 use crate::unanswered::{RETRY, Unanswered};
 
@@ -93,8 +93,7 @@ impl Handle {
                 Some(leader) if leader == shared.id => shared.order_here(order.clone(), deadline).await,
                 Some(leader) => match shared.peers.order(leader, order.clone(), deadline).await {
                     Ok(done) => done.map_err(Refused),
-                    Err(ForwardError::NotDone) => Err(Unanswered::Unavailable.into()),
-                    Err(ForwardError::Unknown) => Err(Unanswered::Indeterminate.into()),
+                    Err(unanswered) => Err(unanswered.into()),
                 },
                 None => Err(Unanswered::Unavailable.into()),
             };
@@ -158,7 +157,7 @@ impl Replica {
         }
         let member = Member { peer, incarnation: probed.incarnation };
         self.change(&guard, ChangeMembers::AddNodes(BTreeMap::from([(id, member)]))).await?;
-        tracing::info!(id, "a new member learns the log");
+        tracing::info!(id, "added a learner");
         Ok(())
     }
 
@@ -273,14 +272,14 @@ impl Replica {
             if self.raft.is_leader() && self.is_joint() {
                 // The leader that began this change does not lead any more, or gave it up.
                 if let Err(error) = self.change(&guard, ChangeMembers::AddVoterIds(BTreeSet::new())).await {
-                    tracing::debug!(%error, "a change of the members is not finished yet");
+                    tracing::debug!(%error, "a membership change is not finished yet");
                 }
                 continue;
             }
             let Some(learner) = self.caught_up_learner() else { continue };
             match self.change(&guard, ChangeMembers::AddVoterIds(BTreeSet::from([learner]))).await {
-                Ok(()) => tracing::info!(id = learner, "the new member has caught up, and votes"),
-                Err(error) => tracing::warn!(id = learner, %error, "the new member does not vote yet"),
+                Ok(()) => tracing::info!(id = learner, "the learner has caught up, and votes now"),
+                Err(error) => tracing::warn!(id = learner, %error, "the learner does not vote yet"),
             }
         }
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_wire::Revision;
-use uuid::Uuid;
 
 use crate::applied::state_machine::{Raft, StateMachine};
 use crate::applied::table::Applied;
@@ -18,17 +17,18 @@ use crate::lead::lead;
 use crate::members::founding::{Founding, JoinError};
 use crate::peer::{Directory, Network, Peers, Server, Transport};
 use crate::propose::proposer::Proposer;
+use crate::random::Random;
 use crate::reads::{ReadIndex, Reads};
 use crate::replica::{GivenUp, Replica};
 use crate::service::NodeService;
 use crate::storage::compaction::{Compaction, tail_bytes};
 use crate::storage::identity::{DataDir, DirError};
 use crate::storage::log_store::LogStore;
+use crate::storage::snapshots::store::Storage;
 use crate::storage::snapshots::{Generations, LoadError};
 use crate::tasks::Tasks;
 use crate::time::leading::Leading;
 use crate::time::start::{Elders, Start};
-use ringfence_wal::disk::System;
 
 /// What a node needs to start.
 pub struct Settings {
@@ -36,6 +36,8 @@ pub struct Settings {
     pub id: NodeId,
     /// Its data directory; made if it is missing.
     pub data: PathBuf,
+    /// What that is on: [`System`](crate::System), except in a simulation.
+    pub storage: Arc<dyn Storage>,
     /// How the node connects to its peers, and they to it: [`Tcp`](crate::Tcp), except in a simulation.
     pub transport: Arc<dyn Transport>,
     /// The peer addresses (`host:port`) of all first members, this one included. Empty or this one alone: a cluster of one.
@@ -50,8 +52,8 @@ pub struct Settings {
     pub elders: Option<Box<dyn Elders>>,
     /// How many bytes of log make a snapshot due: [`SNAPSHOT_AFTER_BYTES`] unless there is a reason.
     pub snapshot_after_bytes: u64,
-    /// Draws the id of a new data directory or cluster: [`Uuid::new_v4`], except in a simulation.
-    pub new_id: fn() -> Uuid,
+    /// Where all its random numbers come from: [`Random::system`], except in a simulation.
+    pub random: Random,
 }
 
 /// 32 MiB: a few seconds of a busy cluster, and hours of a quiet one.
@@ -69,13 +71,13 @@ pub enum StartError {
     /// The log cannot be read.
     #[error("the log of this node cannot be used: {0}")]
     Log(String),
-    /// A node of a cluster has a log, be it without entries.
+    /// A node that belongs to a cluster has no log.
     #[error(
-        "{0} is gone or empty: without its log this node has forgotten what it voted and acknowledged. Give it back, or \
+        "{0} is gone or empty: without its log this node has forgotten what it voted and acknowledged. Restore it, or \
          remove the node from the cluster and add it under a new id"
     )]
     LogMissing(PathBuf),
-    /// No snapshot can be read that the log goes on from.
+    /// No snapshot can be read that the log continues.
     #[error("the snapshots of this node cannot be used: {0}")]
     Snapshots(String),
     /// The node cannot join its cluster.
@@ -96,8 +98,8 @@ pub struct Node {
 impl Node {
     /// Starts a node; returns once it belongs to a cluster, which for a new one takes all its members.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
-        let Settings { id, data, transport, peers: addresses, join, url, .. } = settings;
-        let Settings { first_revision, elders, snapshot_after_bytes, new_id, .. } = settings;
+        let Settings { id, data, storage, transport, peers: addresses, join, url, .. } = settings;
+        let Settings { first_revision, elders, snapshot_after_bytes, random, .. } = settings;
         if id == 0 {
             return Err(StartError::Settings("a node's id is at least 1".to_owned()));
         }
@@ -107,7 +109,7 @@ impl Node {
         let members: Vec<NodeId> =
             if addresses.is_empty() { vec![id] } else { addresses.keys().copied().collect() };
 
-        let (dir, identity) = DataDir::open_on(Arc::new(System), &data, id, new_id)?;
+        let (dir, identity) = DataDir::open_on(storage, &data, id, &random)?;
         let dir = Arc::new(dir);
         // The log was made before the node could be taken into a cluster.
         if identity.cluster.is_some() && !dir.has_log() {
@@ -120,7 +122,7 @@ impl Node {
 
         let directory = Arc::new(Directory::new(identity.clone(), url, addresses, &transport));
         let peers = Arc::new(Peers::new(Arc::clone(&directory)));
-        let founding = Founding::new(Arc::clone(&dir), log.clone(), identity, new_id);
+        let founding = Founding::new(Arc::clone(&dir), log.clone(), identity, random.clone());
         let service = NodeService { directory: Arc::clone(&directory), founding, handle: OnceLock::new() };
         let server = Arc::new(Server {
             directory: Arc::clone(&directory),
@@ -142,7 +144,7 @@ impl Node {
         let config = Arc::new(consensus::config(cluster).map_err(|error| raft_error(&error))?);
         let state_machine = StateMachine::new(applied.clone(), log.clone(), Arc::clone(&generations));
         let network = Network(Arc::clone(&peers));
-        let raft = Raft::new(id, config, network, log.clone(), state_machine).await;
+        let raft = random.provide(Raft::new(id, config, network, log.clone(), state_machine)).await;
         let raft = raft.map_err(|error| raft_error(&error))?;
 
         let leading = Arc::new(Leading::new());
@@ -211,8 +213,9 @@ impl Node {
         let raft_ends = async { while server.changed().await.is_ok() {} };
         let mut fault = self.tasks.fault.subscribe();
         let fault = tokio::select! {
-            () = raft_ends => None,
+            biased;
             Ok(reason) = fault.wait_for(Option::is_some) => reason.clone(),
+            () = raft_ends => None,
         };
         // Some tasks end because Raft has: then its reason counts.
         match (&raft.metrics().borrow_watched().running_state, fault) {
@@ -233,7 +236,7 @@ impl Node {
     /// Stops: the queued part of the log is written, and the data directory is free again.
     pub async fn stop(self) {
         if let Err(error) = self.handle.shared.raft.shutdown().await {
-            tracing::warn!(%error, "raft did not stop in order");
+            tracing::warn!(%error, "raft did not stop cleanly");
         }
         self.tasks.stop().await;
         drop(self.dir);
@@ -298,7 +301,8 @@ mod tests {
             first_revision: None,
             elders: None,
             snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
-            new_id: Uuid::new_v4,
+            random: Random::system(),
+            storage: Arc::new(crate::System),
         };
         let node = Node::start(settings).await.unwrap();
         node.handle().linearize().await.unwrap();

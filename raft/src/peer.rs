@@ -29,6 +29,6 @@ mod transport;
 pub(crate) use self::directory::Directory;
 pub(crate) use self::message::{Answer, Call, Order, Probed, ReadPoint};
 pub(crate) use self::network::Network;
-pub(crate) use self::peers::{ForwardError, Peers};
+pub(crate) use self::peers::Peers;
 pub(crate) use self::server::{Server, Service};
 pub use self::transport::{ByteReader, ByteWriter, Connection, Tcp, Transport};

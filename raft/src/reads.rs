@@ -1,8 +1,7 @@
 //! Linearizable reads: one confirmation of the leadership for all reads that wait for one.
 //!
 //! A read is linearizable if a quorum confirms the leader *after* the read arrived, and the local state has applied
-//! what was committed by then. So reads that arrive while one confirmation is under way share the next. What the
-//! confirmation is stands in [`crate::confirm`].
+//! what was committed by then. So reads that arrive during one confirmation share the next one: see [`confirm`].
 
 mod confirm;
 
@@ -25,14 +24,14 @@ use confirm::confirm;
 /// The leader's clock in milliseconds, when this node's state is as new as the cluster's was after the read arrived.
 pub(crate) type Read = Result<u64, Unanswered>;
 
-/// Where reads queue up. Clones share it.
+/// The queue of reads. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Reads {
     queue: mpsc::UnboundedSender<Vec<Reply<Read>>>,
     read_index: ReadIndex,
 }
 
-/// What a confirmation needs.
+/// Confirms reads.
 #[derive(Clone)]
 pub(crate) struct ReadIndex {
     pub(crate) id: NodeId,
@@ -62,7 +61,7 @@ impl Reads {
         (Self { queue, read_index: own }, task)
     }
 
-    /// Confirms with a quorum that this node leads; `None` if it does not, or no quorum says so in time.
+    /// Confirms with a quorum that this node leads; `None` if it does not, or no quorum answers in time.
     pub(crate) async fn confirm_here(&self) -> Option<ReadPoint> {
         self.read_index.confirm_here().await
     }
@@ -76,14 +75,14 @@ impl Reads {
     /// Queues reads.
     pub(crate) fn send(&self, reads: Vec<Reply<Read>>) {
         if !reads.is_empty() {
-            // Where the task has ended the replies are dropped, which `answered` notices.
+            // If the task has ended, the replies are dropped, which `answered` reports.
             let _ = self.queue.send(reads);
         }
     }
 
     /// The answer to a read that was queued just now.
     pub(crate) async fn answered(read: oneshot::Receiver<Read>) -> Read {
-        // Counted from here: a batch that fails before this one must not add its time.
+        // The time starts here: a failing batch before this one must not use it up.
         match timeout(TIMEOUT, read).await {
             Ok(Ok(result)) => result,
             _ => Err(Unanswered::Unavailable),
@@ -91,7 +90,7 @@ impl Reads {
     }
 }
 
-/// Returns when what this node knows of who leads is as `wanted`.
+/// Waits until the leader, as this node knows it, is as `wanted`.
 pub(crate) async fn leader_is(raft: &Raft, wanted: impl Fn(Option<NodeId>) -> bool) {
     let mut metrics = raft.server_metrics();
     while !wanted(metrics.borrow_watched().current_leader) && metrics.changed().await.is_ok() {}
@@ -123,8 +122,9 @@ impl ReadIndex {
         match self.raft.current_leader().await? {
             leader if leader == self.id => self.confirm_here().await,
             leader => tokio::select! {
+                biased;
                 point = self.peers.read_index(leader, deadline) => point,
-                // Nothing is lost with an answer that may come no more: the next leader is asked.
+                // This answer may never come; the next leader can be asked.
                 () = leader_is(&self.raft, |now| now != Some(leader)) => None,
             },
         }

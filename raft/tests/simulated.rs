@@ -1,31 +1,29 @@
-//! Nodes in virtual time: tokio's clock is paused and advanced by the test, and the network is in memory.
+//! Nodes in virtual time on one thread: tokio's clock is paused and advanced by the test, and network and disks are in memory.
 
 // Helpers of tests may unwrap as tests do, and have real ids and time unless they simulate them.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod support;
 
+use std::array;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_raft::Unanswered;
+use ringfence_raft::{Random, Unanswered};
+use support::memory_disk::{MemoryDisk, Operation};
 use support::network::Network;
 use support::{Cluster, grant, id, lead, until};
+use tokio::runtime::Builder;
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance};
-use uuid::Uuid;
 
 /// How far the clock advances at once.
 const STEP: Duration = Duration::from_millis(5);
-/// What a step takes in real time. Disks are real here, and their threads must keep up: one that stands still for a real second
-/// does so for five seconds of the simulation.
-const REAL_STEP: Duration = Duration::from_millis(1);
 const LATENCY: Duration = Duration::from_millis(20);
 
-/// Advances the paused clock until `test` is done.
-async fn simulate<T>(test: impl Future<Output = T>) -> T {
+/// Advances the paused clock until `test` is done. Each disk flushes once before each step.
+async fn simulate<T>(disks: &[MemoryDisk], test: impl Future<Output = T>) -> T {
     let mut test = pin!(test);
     loop {
         // Enough turns for all tasks to do what they can without waiting.
@@ -36,25 +34,21 @@ async fn simulate<T>(test: impl Future<Output = T>) -> T {
                 () = yield_now() => {}
             }
         }
-        thread::sleep(REAL_STEP);
+        for disk in disks {
+            disk.flush();
+        }
         advance(STEP).await;
     }
 }
 
-/// 1, 2, 3 …
-fn next_id() -> Uuid {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    Uuid::from_u128(NEXT.fetch_add(1, Ordering::Relaxed).into())
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_cluster_replaces_a_leader_that_is_cut_off_and_takes_it_back() {
+/// Cuts a leader off, and heals the network. Returns what each disk did, when the run ended, and how the nodes see it.
+async fn replace_a_leader(seed: u64) -> (Vec<Vec<Operation>>, Duration, String) {
     let begun = (Instant::now(), std::time::Instant::now());
-    simulate(async {
-        let cluster = Cluster::found(3, Network::new(LATENCY), next_id).await;
+    let disks: [MemoryDisk; 3] = array::from_fn(|_| MemoryDisk::default());
+    let seen = simulate(&disks, async {
+        let provide = |id| (Arc::new(disks[id as usize - 1].clone()) as _, Random::seeded(seed + id));
+        let cluster = Cluster::found(3, Network::new(LATENCY), provide).await;
         let (old, new) = (cluster.handle(1), cluster.handle(2));
-        // Each data directory draws an id, and then the founder draws that of the cluster.
-        assert_eq!(new.cluster_id(), Uuid::from_u128(4));
         lead(&old, 1).await;
         let first = grant(&old, 1, "a").await;
 
@@ -73,7 +67,23 @@ async fn a_cluster_replaces_a_leader_that_is_cut_off_and_takes_it_back() {
         until("the old leader has caught up", || old.view(|table| table.lease(id(2), None).is_ok())).await;
         assert!(grant(&old, 3, "c").await > first);
         old.linearize().await.unwrap();
+        let nodes = cluster.nodes.values().map(|node| format!("{:?}", node.handle().status()));
+        nodes.collect::<String>()
     })
     .await;
     assert!(begun.0.elapsed() > begun.1.elapsed(), "the clock was not virtual");
+    (disks.iter().map(MemoryDisk::operations).collect(), begun.0.elapsed(), seen)
+}
+
+/// The whole run on this thread, in virtual time.
+fn run(seed: u64) -> (Vec<Vec<Operation>>, Duration, String) {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(replace_a_leader(seed))
+}
+
+#[test]
+fn a_cluster_replaces_a_leader_that_is_cut_off_and_takes_it_back_and_a_seed_repeats_it() {
+    let first = run(0);
+    assert_eq!(run(0), first);
+    assert_ne!(run(100), first);
 }

@@ -112,7 +112,8 @@ impl Service {
             snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
             first_revision: Some(ringfence_wire::Revision(1_000)),
             elders: None,
-            new_id: uuid::Uuid::new_v4,
+            random: ringfence_raft::Random::system(),
+            storage: Arc::new(ringfence_raft::System),
         };
         let node = Node::start(settings).await.unwrap();
         let handle = node.handle();

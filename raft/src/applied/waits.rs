@@ -4,7 +4,7 @@
 //! under one lock: the table may be newer than the outcome "waiting" or, on a follower, older. So no change is missed
 //! between the two, none is lost to a slow reader, and the wait survives a change of the leader.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use ringfence_lease::{Change, Event, LeaseState, LeaseTable, Refusal};
 use ringfence_wire::{EndReason, Grant, LeaseId};
@@ -25,7 +25,7 @@ pub enum Settled {
 /// The waits of this node, by lease.
 #[derive(Default)]
 pub(crate) struct Waits {
-    by_lease: HashMap<LeaseId, Vec<(u64, Reply<Settled>)>>,
+    by_lease: BTreeMap<LeaseId, Vec<(u64, Reply<Settled>)>>,
     notifications: Vec<Notification>,
 }
 

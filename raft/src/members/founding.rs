@@ -17,6 +17,7 @@ use uuid::Uuid;
 use crate::applied::state_machine::Raft;
 use crate::consensus::{Member, NodeId};
 use crate::peer::{Answer, Call, Peers, Probed};
+use crate::random::Random;
 use crate::storage::identity::{DataDir, Identity};
 use crate::storage::log_store::LogStore;
 
@@ -29,7 +30,7 @@ pub(crate) struct Founding {
     dir: Arc<DataDir>,
     log: LogStore,
     identity: watch::Sender<Identity>,
-    new_id: fn() -> Uuid,
+    random: Random,
 }
 
 /// Why a node cannot join its cluster.
@@ -70,7 +71,7 @@ pub enum JoinError {
         cluster: Uuid,
     },
     /// The data directory cannot be written.
-    #[error("the cluster's id cannot be written down: {0}")]
+    #[error("cannot record the cluster's id: {0}")]
     Io(#[from] std::io::Error),
     /// The first membership was not accepted.
     #[error("the cluster cannot be founded: {0}")]
@@ -82,14 +83,14 @@ pub enum JoinError {
 pub(crate) enum AdoptError {
     #[error("it belongs to cluster {0} already")]
     Belongs(Uuid),
-    #[error("the cluster's id cannot be written down: {0}")]
+    #[error("cannot record the cluster's id: {0}")]
     Io(#[from] std::io::Error),
 }
 
 impl Founding {
-    /// `new_id` draws the id of a cluster that this node founds.
-    pub(crate) fn new(dir: Arc<DataDir>, log: LogStore, identity: Identity, new_id: fn() -> Uuid) -> Self {
-        Self { dir, log, identity: watch::Sender::new(identity), new_id }
+    /// The id of a cluster that this node founds is drawn from `random`.
+    pub(crate) fn new(dir: Arc<DataDir>, log: LogStore, identity: Identity, random: Random) -> Self {
+        Self { dir, log, identity: watch::Sender::new(identity), random }
     }
 
     pub(crate) fn cluster(&self) -> Option<Uuid> {
@@ -151,7 +152,7 @@ impl Founding {
                 {
                     return Err(JoinError::Orphaned { by, cluster });
                 }
-                match self.belong((self.new_id)(), true) {
+                match self.belong(self.random.id(), true) {
                     Ok(()) | Err(AdoptError::Belongs(_)) => continue,
                     Err(AdoptError::Io(error)) => return Err(error.into()),
                 }
@@ -204,7 +205,7 @@ impl Founding {
                 match timeout(ASK, peers.call(id, Call::Adopt { cluster })).await {
                     Ok(Ok(Answer::Adopted)) => drop(first.insert(id, member(id, probed.incarnation))),
                     Ok(Ok(Answer::Refused { reason })) => {
-                        tracing::warn!(peer = id, reason, "a member will not join")
+                        tracing::warn!(peer = id, reason, "a member refuses to join")
                     }
                     _ => {}
                 }

@@ -4,7 +4,6 @@ use openraft::RaftMetrics;
 use ringfence_wire::Revision;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use uuid::Uuid;
 
 use super::*;
 use crate::node::{Node, SNAPSHOT_AFTER_BYTES, Settings};
@@ -54,7 +53,8 @@ impl Cluster {
             first_revision: Some(Revision(1_000)),
             elders: None,
             snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
-            new_id: Uuid::new_v4,
+            random: crate::Random::system(),
+            storage: Arc::new(crate::System),
         }
     }
 

@@ -265,9 +265,11 @@ pub(super) async fn receive(
         }
         Ok(())
     };
-    // Whichever ends first ends the connection: the caller makes a new one.
+    // Whichever ends first ends the connection: the caller makes a new one. Answers go first: there are at most as many as
+    // requests were read.
     tokio::select! {
-        result = read => result,
+        biased;
         result = write => result,
+        result = read => result,
     }
 }

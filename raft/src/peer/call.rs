@@ -127,7 +127,14 @@ impl Caller {
                 sent.push(call);
             }
             let (has_room, is_writing) = (sent.has_room(), sent.link.writer.queued() > 0);
+            // Writes go first, and stop when `MAX_CALLS` are unanswered. Queued calls are taken above, too, so no flood of
+            // frames holds them up.
             tokio::select! {
+                biased;
+                written = sent.link.writer.write_some(), if is_writing => match written {
+                    Ok(()) => {}
+                    Err(error) => break error,
+                },
                 frame = sent.link.reader.next() => match frame {
                     Ok(Some((ANSWER, body))) => match get_numbered(body) {
                         Ok((number, answer)) => sent.complete(number, answer),
@@ -135,10 +142,6 @@ impl Caller {
                     },
                     Ok(Some((kind, _))) => break unexpected(kind, "an answer"),
                     Ok(None) => break closed("the connection was closed"),
-                    Err(error) => break error,
-                },
-                written = sent.link.writer.write_some(), if is_writing => match written {
-                    Ok(()) => {}
                     Err(error) => break error,
                 },
                 call = self.calls.recv(), if has_room => match call {

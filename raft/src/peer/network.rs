@@ -13,7 +13,6 @@ use openraft::raft::{
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use tokio::time::timeout;
-use uuid::Uuid;
 
 use super::append::AppendLink;
 use super::call::CallError;
@@ -34,17 +33,15 @@ pub(crate) struct Network(pub(crate) Arc<Peers>);
 /// the same id answers is never taken for this member's vote or acknowledgement.
 pub(crate) struct Client {
     peers: Arc<Peers>,
-    to: NodeId,
-    incarnation: Uuid,
+    target: Target,
     appends: AppendLink,
 }
 
 impl Network {
     fn client(&self, to: NodeId, member: &Member, channel: Channel) -> Client {
-        let (peers, incarnation) = (Arc::clone(&self.0), member.incarnation);
-        let target = Target { to, incarnation: Some(incarnation), channel };
-        let appends = AppendLink::new(Arc::clone(&peers.directory), target);
-        Client { peers, to, incarnation, appends }
+        let target = Target { to, incarnation: Some(member.incarnation), channel };
+        let appends = AppendLink::new(Arc::clone(&self.0.directory), target);
+        Client { peers: Arc::clone(&self.0), target, appends }
     }
 }
 
@@ -64,7 +61,7 @@ impl Client {
     /// A call that waits no longer than openraft does. Without an answer the node is unreachable: for a pre-vote this is no
     /// grant.
     async fn call(&self, call: Call, option: &RPCOption) -> RpcResult<Answer> {
-        let answer = self.peers.call_member(self.to, self.incarnation, call);
+        let answer = self.peers.call_incarnation(self.target.to, self.target.incarnation, call);
         match timeout(option.soft_ttl(), answer).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(CallError::NotSent(error) | CallError::Unknown(error))) => {
@@ -139,9 +136,10 @@ impl RaftNetworkV2<Consensus> for Client {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<Consensus>, StreamingError<Consensus>> {
-        let target = Target { to: self.to, incarnation: Some(self.incarnation), channel: Channel::Snapshots };
+        let target = Target { channel: Channel::Snapshots, ..self.target };
         let sent = snapshot::send(&self.peers.directory, target, vote, snapshot);
         tokio::select! {
+            biased;
             closed = cancel => Err(StreamingError::Closed(closed)),
             sent = sent => match sent {
                 Ok(vote) => Ok(SnapshotResponse::new(vote)),

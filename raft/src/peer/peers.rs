@@ -17,6 +17,7 @@ use super::directory::{Directory, Target};
 use super::message::{Answer, Call, Order, Probed, ReadPoint};
 use crate::applied::state_machine::Raft;
 use crate::consensus::{NodeId, Vote};
+use crate::unanswered::Unanswered;
 
 /// This node's connections for calls to the others.
 pub(crate) struct Peers {
@@ -24,15 +25,6 @@ pub(crate) struct Peers {
     links: Mutex<BTreeMap<Target, CallLink>>,
     /// The node's own: a call from another runtime must not take its connection with it.
     runtime: Handle,
-}
-
-/// Why a forwarded request has no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ForwardError {
-    /// It is in no log and never will be.
-    NotDone,
-    /// It may or may not have been, or be still, committed.
-    Unknown,
 }
 
 impl Peers {
@@ -74,20 +66,11 @@ impl Peers {
     /// The answer of `to`: of the member that the membership names now, or of the node that answers if it names none. The
     /// caller bounds the time.
     pub(crate) async fn call(&self, to: NodeId, call: Call) -> Result<Answer, CallError> {
-        self.call_link(to, self.directory.member(to).map(|member| member.incarnation), call).await
+        self.call_incarnation(to, self.directory.member(to).map(|member| member.incarnation), call).await
     }
 
-    /// The answer of this incarnation of `to`, and of no other. The caller bounds the time.
-    pub(crate) async fn call_member(
-        &self,
-        to: NodeId,
-        incarnation: Uuid,
-        call: Call,
-    ) -> Result<Answer, CallError> {
-        self.call_link(to, Some(incarnation), call).await
-    }
-
-    async fn call_link(
+    /// The answer of this incarnation of `to`, and of no other; `None`: of whichever answers. The caller bounds the time.
+    pub(super) async fn call_incarnation(
         &self,
         to: NodeId,
         incarnation: Option<Uuid>,
@@ -96,7 +79,8 @@ impl Peers {
         let target = Target { to, incarnation, channel: call.channel() };
         let start = || CallLink::start(Arc::clone(&self.directory), target, &self.runtime);
         let pending = self.links().entry(target).or_insert_with(start).send(call)?;
-        let dropped = |_| Err(CallError::Unknown(io::Error::other("the connection was given up")));
+        let dropped =
+            |_| Err(CallError::Unknown(io::Error::other("the connection was closed before the answer")));
         pending.await.unwrap_or_else(dropped)
     }
 
@@ -104,10 +88,10 @@ impl Peers {
         self.links.lock().expect("no panic while the links are locked")
     }
 
-    async fn forward(&self, leader: NodeId, call: Call, deadline: Instant) -> Result<Answer, ForwardError> {
+    async fn forward(&self, leader: NodeId, call: Call, deadline: Instant) -> Result<Answer, Unanswered> {
         match timeout_at(deadline, self.call(leader, call)).await {
-            Ok(Ok(Answer::NotDone) | Err(CallError::NotSent(_))) => Err(ForwardError::NotDone),
-            Ok(Ok(Answer::Unknown) | Err(CallError::Unknown(_))) | Err(_) => Err(ForwardError::Unknown),
+            Ok(Ok(Answer::NotDone) | Err(CallError::NotSent(_))) => Err(Unanswered::Unavailable),
+            Ok(Ok(Answer::Unknown) | Err(CallError::Unknown(_))) | Err(_) => Err(Unanswered::Indeterminate),
             Ok(Ok(answer)) => Ok(answer),
         }
     }
@@ -118,10 +102,10 @@ impl Peers {
         leader: NodeId,
         commands: &[Command],
         deadline: Instant,
-    ) -> Result<Vec<Outcome>, ForwardError> {
+    ) -> Result<Vec<Outcome>, Unanswered> {
         match self.forward(leader, Call::Propose(commands.to_vec()), deadline).await? {
             Answer::Outcomes(outcomes) if outcomes.len() == commands.len() => Ok(outcomes),
-            _ => Err(ForwardError::Unknown),
+            _ => Err(Unanswered::Indeterminate),
         }
     }
 
@@ -131,11 +115,11 @@ impl Peers {
         leader: NodeId,
         order: Order,
         deadline: Instant,
-    ) -> Result<Result<(), String>, ForwardError> {
+    ) -> Result<Result<(), String>, Unanswered> {
         match self.forward(leader, Call::Order(order), deadline).await? {
             Answer::Ordered => Ok(Ok(())),
             Answer::Refused { reason } => Ok(Err(reason)),
-            _ => Err(ForwardError::Unknown),
+            _ => Err(Unanswered::Indeterminate),
         }
     }
 
@@ -151,7 +135,7 @@ impl Peers {
     /// Whether this incarnation of `voter` says that `vote`, a leader's, is still its own.
     pub(crate) async fn confirm(&self, voter: NodeId, incarnation: Uuid, vote: Vote) -> bool {
         let call = Call::Confirm { vote: vote.into() };
-        matches!(self.call_member(voter, incarnation, call).await, Ok(Answer::Confirmed(true)))
+        matches!(self.call_incarnation(voter, Some(incarnation), call).await, Ok(Answer::Confirmed(true)))
     }
 
     /// Whether `leader` says that its mirror shows `keys` at `revision` or later. The caller bounds the time.

@@ -84,7 +84,7 @@ impl<S: Service> Server<S> {
                     connections.spawn(Arc::clone(&self).serve(connection, unnamed.next()));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a connection of a peer could not be accepted");
+                    tracing::warn!(%error, "cannot accept a connection from a peer");
                     sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -117,6 +117,7 @@ impl<S: Service> Server<S> {
     ) -> io::Result<()> {
         let too_many = || io::Error::new(ErrorKind::NotConnected, "too many callers that are no members");
         let (mut incoming, writer) = tokio::select! {
+            biased;
             accepted = Incoming::accept(Arc::clone(&self.directory), connection) => accepted?,
             _ = &mut evicted => return Err(too_many()),
         };
@@ -128,8 +129,9 @@ impl<S: Service> Server<S> {
             Channel::Founding => {
                 incoming.set_max(MAX_FOUNDING);
                 tokio::select! {
-                    result = self.calls(incoming, writer, MAX_FOUNDING_CALLS) => result,
+                    biased;
                     _ = evicted => Err(too_many()),
+                    result = self.calls(incoming, writer, MAX_FOUNDING_CALLS) => result,
                 }
             }
             Channel::Votes | Channel::Forwards | Channel::Mirror => {
@@ -192,10 +194,12 @@ impl<S: Service> Server<S> {
             }
             Ok(())
         };
-        // Whichever ends first ends the connection: the caller makes a new one.
+        // Whichever ends first ends the connection: the caller makes a new one. Answers go first: there are at most `max`
+        // before more calls are read.
         tokio::select! {
-            result = read => result,
+            biased;
             result = write => result,
+            result = read => result,
         }
     }
 

@@ -60,7 +60,7 @@ async fn answer(end: &mut End, answer: Answer) {
 
 fn call(peers: &Arc<Peers>, incarnation: u128, call: Call) -> JoinHandle<Result<Answer, CallError>> {
     let peers = Arc::clone(peers);
-    tokio::spawn(async move { peers.call_member(2, Uuid::from_u128(incarnation), call).await })
+    tokio::spawn(async move { peers.call_incarnation(2, Some(Uuid::from_u128(incarnation)), call).await })
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn calls_to_a_node_that_hangs_soon_fail() {
     let (mut end, _) = welcome(&transport).await;
     let (mut taken, mut refused) = (Vec::new(), 0);
     for _ in 0..2 * (MAX_CALLS + MAX_QUEUED) {
-        let mut asked = Box::pin(peers.call_member(2, Uuid::from_u128(10), Call::ReadIndex));
+        let mut asked = Box::pin(peers.call_incarnation(2, Some(Uuid::from_u128(10)), Call::ReadIndex));
         match (&mut asked).now_or_never() {
             None => taken.push(asked),
             Some(Err(CallError::NotSent(_))) => refused += 1,

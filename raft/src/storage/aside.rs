@@ -71,7 +71,7 @@ impl<T: Send + 'static> Aside<T> {
     }
 
     fn take(&mut self) -> io::Result<T> {
-        self.value.take().ok_or_else(|| io::Error::other("this snapshot was given up"))
+        self.value.take().ok_or_else(|| io::Error::other("an earlier step with this snapshot failed"))
     }
 }
 
@@ -80,5 +80,52 @@ impl<T: Send + 'static> Drop for Aside<T> {
         if let Some(value) = self.value.take() {
             discard(&*self.storage, value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use futures_util::FutureExt;
+    use ringfence_wal::disk::System;
+
+    use super::*;
+
+    /// Reports the name of the thread that drops it.
+    struct Value(mpsc::Sender<String>);
+
+    impl Drop for Value {
+        fn drop(&mut self) {
+            self.0.send(thread::current().name().unwrap_or_default().to_owned()).unwrap();
+        }
+    }
+
+    async fn value() -> (Aside<Value>, mpsc::Receiver<String>) {
+        let (sender, dropped) = mpsc::channel();
+        (Aside::open(Arc::new(System), move || Ok(Value(sender))).await.unwrap(), dropped)
+    }
+
+    #[tokio::test]
+    async fn a_value_is_dropped_off_the_runtime_also_if_its_use_is_cancelled_or_panics() {
+        let (mut used, dropped) = value().await;
+        assert_eq!(used.run(|_| Ok(7)).await.unwrap(), 7);
+        assert!(used.run(|_| Err::<(), _>(io::Error::other("failed"))).await.is_err());
+        assert!(dropped.try_recv().is_err());
+        drop(used);
+        assert_eq!(dropped.recv().unwrap(), NAME);
+
+        let (mut cancelled, dropped) = value().await;
+        let (go_on, gate) = mpsc::channel::<()>();
+        let waits = move |_: &mut Value| gate.recv().map_err(io::Error::other);
+        assert!(cancelled.run(waits).now_or_never().is_none());
+        go_on.send(()).unwrap();
+        assert_eq!(dropped.recv().unwrap(), NAME);
+        assert!(cancelled.run(|_| Ok(())).await.is_err());
+
+        let (mut panicked, dropped) = value().await;
+        assert!(panicked.run(|_| -> io::Result<()> { panic!("of some kind") }).await.is_err());
+        assert_eq!(dropped.recv().unwrap(), NAME);
     }
 }

@@ -18,6 +18,7 @@ use ringfence_wal::disk::{File, Mode, System};
 use uuid::Uuid;
 
 use crate::consensus::NodeId;
+use crate::random::Random;
 use crate::storage::snapshots::store::Storage;
 
 const FORMAT: &str = "ringfence data directory, format 1";
@@ -72,7 +73,7 @@ pub enum DirError {
     },
     /// `NODE` cannot be understood.
     #[error(
-        "{0} is damaged: it does not say which node the directory belongs to; bring it back from a copy, or remove this node from the cluster and add it anew"
+        "{0} is damaged: it does not say which node the directory belongs to; restore it from a copy, or remove this node from the cluster and add it under a new id"
     )]
     Damaged(PathBuf),
     /// There are files, but no `NODE`.
@@ -97,15 +98,15 @@ impl DataDir {
     /// Takes `path` for the node `node_id` on this machine: created if it is missing, refused if it is another node's.
     #[cfg(test)]
     pub(crate) fn open(path: &Path, node_id: NodeId) -> Result<(Self, Identity), DirError> {
-        Self::open_on(Arc::new(System), path, node_id, Uuid::new_v4)
+        Self::open_on(Arc::new(System), path, node_id, &Random::system())
     }
 
-    /// Does the same on any storage. `new_id` draws the incarnation of a new directory.
+    /// Does the same on any storage. The incarnation of a new directory is drawn from `random`.
     pub(crate) fn open_on(
         storage: Arc<dyn Storage>,
         path: &Path,
         node_id: NodeId,
-        new_id: fn() -> Uuid,
+        random: &Random,
     ) -> Result<(Self, Identity), DirError> {
         storage.create_dir(path).map_err(DirError::io(path))?;
         let is_ours = storage.exists(&path.join(NODE)).map_err(DirError::io(path))?;
@@ -116,7 +117,7 @@ impl DataDir {
         let identity = match dir.read()? {
             Some(identity) => identity,
             None => {
-                let identity = Identity { node_id, incarnation: new_id(), cluster: None, founder: false };
+                let identity = Identity { node_id, incarnation: random.id(), cluster: None, founder: false };
                 dir.write(&identity).map_err(DirError::io(&path.join(NODE)))?;
                 if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
                     dir.storage.sync_dir(parent).map_err(DirError::io(parent))?;

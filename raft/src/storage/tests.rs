@@ -2,161 +2,36 @@
 //!
 //! Everything runs on a disk in memory and on this thread, the flusher step by step.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::fmt::Debug;
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::thread::JoinHandle;
 
 use futures_util::stream;
 use openraft::storage::{IOFlushed, RaftLogStorage, RaftStateMachine};
 use openraft::vote::RaftLeaderId;
 use openraft::{EntryPayload, RaftLogReader, RaftSnapshotBuilder, StorageHelper};
 use ringfence_wal::Options;
-use ringfence_wal::disk::{Disk, File, Flush, Mode};
-use uuid::Uuid;
 
 use crate::applied::state_machine::StateMachine;
 use crate::applied::table::Applied;
 use crate::consensus::{Entry, Vote, log_id};
+use crate::random::Random;
 use crate::storage::identity::{DataDir, DirError};
 use crate::storage::log_store::LogStore;
 use crate::storage::snapshots::Generations;
-use crate::storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage};
 
 #[path = "../../wal/tests/log/memory_disk.rs"]
 #[expect(dead_code, reason = "the tests of the log use all of it")]
 mod memory_disk;
+#[path = "../../tests/support/snapshots.rs"]
+mod snapshots;
 
 use memory_disk::{Fault, MemoryDisk, Operation};
 
 const DIR: &str = "/data";
 /// How a power cut ends: with nothing that was not synced, with all of it, or with parts.
 const OUTCOMES: std::ops::Range<u64> = 0..4;
-
-type Values = BTreeMap<Vec<u8>, Vec<u8>>;
-
-/// A disk, and snapshots that are on disk at once.
-#[derive(Clone, Debug, Default)]
-struct MemoryStorage {
-    disk: MemoryDisk,
-    snapshots: MemorySnapshots,
-}
-
-/// Clones share the snapshots.
-#[derive(Clone, Debug, Default)]
-struct MemorySnapshots(Arc<Mutex<BTreeMap<String, Values>>>);
-
-struct MemoryWriter {
-    snapshots: MemorySnapshots,
-    name: String,
-}
-
-struct MemoryReader(Values);
-
-impl MemoryStorage {
-    fn after_power_cut(&self, outcome: u64) -> Self {
-        let snapshots = self.snapshots.0.lock().unwrap().clone();
-        let disk = self.disk.after_power_cut(outcome);
-        Self { disk, snapshots: MemorySnapshots(Arc::new(Mutex::new(snapshots))) }
-    }
-}
-
-impl Disk for MemoryStorage {
-    fn open(&self, path: &Path, mode: Mode) -> io::Result<Box<dyn File>> {
-        self.disk.open(path, mode)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        self.disk.list(dir)
-    }
-
-    fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        self.disk.create_dir(dir)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.disk.exists(path)
-    }
-
-    fn spawn(&self, name: &'static str, nice: i32, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        self.disk.spawn(name, nice, work)
-    }
-
-    fn start(&self, flusher: Box<dyn Flush>) -> io::Result<Option<JoinHandle<io::Result<()>>>> {
-        self.disk.start(flusher)
-    }
-}
-
-impl Storage for MemoryStorage {
-    fn snapshots(&self, _: &Path) -> io::Result<Arc<dyn SnapshotStore>> {
-        Ok(Arc::new(self.snapshots.clone()))
-    }
-}
-
-impl SnapshotStore for MemorySnapshots {
-    fn list(&self) -> io::Result<Vec<String>> {
-        Ok(self.0.lock().unwrap().keys().cloned().collect())
-    }
-
-    fn create(&self, name: &str) -> io::Result<Box<dyn SnapshotWriter>> {
-        self.0.lock().unwrap().insert(name.to_owned(), Values::new());
-        Ok(Box::new(MemoryWriter { snapshots: self.clone(), name: name.to_owned() }))
-    }
-
-    fn open(&self, name: &str) -> io::Result<Box<dyn SnapshotReader>> {
-        let values = self.0.lock().unwrap().get(name).cloned().ok_or(ErrorKind::NotFound)?;
-        Ok(Box::new(MemoryReader(values)))
-    }
-
-    fn rename(&self, from: &Path, to: &str) -> io::Result<()> {
-        let mut snapshots = self.0.lock().unwrap();
-        let values = snapshots.remove(from.to_str().unwrap()).ok_or(ErrorKind::NotFound)?;
-        snapshots.insert(to.to_owned(), values);
-        Ok(())
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.0.lock().unwrap().remove(name);
-        Ok(())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        PathBuf::from(name)
-    }
-}
-
-impl SnapshotWriter for MemoryWriter {
-    fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        let mut snapshots = self.snapshots.0.lock().unwrap();
-        snapshots.get_mut(&self.name).ok_or(ErrorKind::NotFound)?.insert(key.to_vec(), value.to_vec());
-        Ok(())
-    }
-
-    fn finish(
-        self: Box<Self>,
-        check: &mut dyn FnMut(Box<dyn SnapshotReader>) -> io::Result<()>,
-    ) -> io::Result<()> {
-        check(self.snapshots.open(&self.name)?)
-    }
-}
-
-impl SnapshotReader for MemoryReader {
-    fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        Ok(self.0.get(key).cloned())
-    }
-}
 
 /// The votes and entries that a node was given; a purge changes nothing here.
 #[derive(Clone, Default)]
@@ -168,23 +43,23 @@ struct Model {
 
 /// A running node's storage.
 struct Node {
-    storage: MemoryStorage,
+    storage: MemoryDisk,
     log: LogStore,
     machine: StateMachine,
     generations: Arc<Generations>,
 }
 
 impl Node {
-    fn start(storage: &MemoryStorage) -> Result<Self, String> {
-        let dir = DataDir::open_on(Arc::new(storage.clone()), Path::new(DIR), 1, || Uuid::from_u128(7));
+    fn start(storage: &MemoryDisk) -> Result<Self, String> {
+        let dir = DataDir::open_on(Arc::new(storage.clone()), Path::new(DIR), 1, &Random::seeded(7));
         let (dir, identity) = dir.map_err(|error| match error {
             DirError::Io { .. } => error.to_string(),
             _ => panic!("{error}"),
         })?;
-        assert_eq!((identity.node_id, identity.incarnation), (1, Uuid::from_u128(7)));
+        assert_eq!((identity.node_id, identity.incarnation), (1, Random::seeded(7).id()));
         let options = Options { segment_bytes: 8 << 10, step_bytes: 4 << 10, ..Options::default() };
         let log = LogStore::open(&dir, options).map_err(|error| error.to_string())?;
-        let generations = Arc::new(Generations::open(Arc::new(dir)).unwrap());
+        let generations = Arc::new(Generations::open(Arc::new(dir)).map_err(|error| error.to_string())?);
         let applied = Applied::new();
         let loaded = drive(storage, generations.load(log.purged())).map_err(|error| error.to_string())?;
         if let Some((table, meta)) = loaded {
@@ -197,13 +72,13 @@ impl Node {
 }
 
 /// Polls `work`, and flushes the log whenever it waits.
-fn drive<T>(storage: &MemoryStorage, work: impl Future<Output = T>) -> T {
+fn drive<T>(storage: &MemoryDisk, work: impl Future<Output = T>) -> T {
     let mut work = Box::pin(work);
     loop {
         if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return done;
         }
-        assert!(storage.disk.flush(), "it waits, though nothing is to be flushed");
+        assert!(storage.flush(), "it waits, though nothing is to be flushed");
     }
 }
 
@@ -278,11 +153,11 @@ impl Life {
         Ok(())
     }
 
-    fn run(&mut self, storage: &MemoryStorage) -> Result<(), String> {
+    fn run(&mut self, storage: &MemoryDisk) -> Result<(), String> {
         self.play(storage).map_err(|error| error.to_string())
     }
 
-    fn play(&mut self, storage: &MemoryStorage) -> io::Result<()> {
+    fn play(&mut self, storage: &MemoryDisk) -> io::Result<()> {
         let mut node = Node::start(storage).map_err(io::Error::other)?;
         self.vote(&mut node, 1)?;
         for _ in 0..6 {
@@ -312,7 +187,7 @@ impl Life {
     }
 
     /// Starts a node on what a power cut left: its state must be one that it had since the last acknowledgement.
-    fn check(&self, storage: &MemoryStorage) -> Result<(), String> {
+    fn check(&self, storage: &MemoryDisk) -> Result<(), String> {
         let mut node = Node::start(storage)?;
         let snapshot = node.generations.newest().and_then(|newest| newest.index());
         if snapshot < self.snapshot {
@@ -348,9 +223,8 @@ impl Node {
     }
 }
 
-fn lived(faults: &[(usize, Fault)]) -> (MemoryStorage, Life, Result<(), String>) {
-    let disk = faults.iter().fold(MemoryDisk::default(), |disk, (at, fault)| disk.fault(*at, *fault));
-    let storage = MemoryStorage { disk, ..MemoryStorage::default() };
+fn lived(faults: &[(usize, Fault)]) -> (MemoryDisk, Life, Result<(), String>) {
+    let storage = faults.iter().fold(MemoryDisk::default(), |disk, (at, fault)| disk.fault(*at, *fault));
     let mut life = Life::default();
     let outcome = life.run(&storage);
     (storage, life, outcome)
@@ -361,11 +235,8 @@ fn a_power_cut_at_any_disk_operation_leaves_a_state_that_was_not_yet_superseded(
     let (storage, life, outcome) = lived(&[]);
     outcome.unwrap();
     assert_eq!(life.acknowledged, life.states.len());
-    let count = storage.disk.operations().len();
-    assert!(
-        storage.disk.operations().contains(&Operation::Remove),
-        "no segment was deleted: nothing was tried"
-    );
+    let count = storage.operations().len();
+    assert!(storage.operations().contains(&Operation::Remove), "no segment was deleted: nothing was tried");
     for cut in 0..=count {
         let (storage, life, _) = lived(&[(cut, Fault::PowerCut)]);
         for outcome in OUTCOMES {
@@ -378,7 +249,7 @@ fn a_power_cut_at_any_disk_operation_leaves_a_state_that_was_not_yet_superseded(
 /// The test above must be able to fail.
 #[test]
 fn a_sync_that_is_left_out_is_noticed() {
-    let operations = lived(&[]).0.disk.operations();
+    let operations = lived(&[]).0.operations();
     let syncs = (0..operations.len()).filter(|at| operations[*at] == Operation::SyncData);
     let syncs: Vec<usize> = syncs.collect();
     let is_noticed = |at: &&usize| {

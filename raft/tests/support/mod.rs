@@ -4,7 +4,10 @@
 // ids and time unless they simulate them.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::disallowed_methods)]
 
+#[path = "../../wal/tests/log/memory_disk.rs"]
+pub mod memory_disk;
 pub mod network;
+mod snapshots;
 pub mod stranger;
 
 use std::collections::BTreeMap;
@@ -14,11 +17,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use ringfence_lease::{Acquire, Attachment, Command, Outcome};
-use ringfence_raft::{Handle, Node, NodeId, Settings, Transport};
+use ringfence_raft::{Handle, Node, NodeId, Random, Settings, Storage, System, Transport};
 use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
-use uuid::Uuid;
 
 use self::network::Network;
 
@@ -39,15 +41,20 @@ pub struct Cluster {
 impl Cluster {
     /// Founds a cluster of the nodes 1 to `size`.
     pub async fn start(size: NodeId) -> Self {
-        Self::found(size, Network::new(Duration::ZERO), Uuid::new_v4).await
+        Self::found(size, Network::new(Duration::ZERO), |_| (Arc::new(System), Random::system())).await
     }
 
-    /// Founds a cluster on this network, with these ids.
-    pub async fn found(size: NodeId, network: Network, new_id: fn() -> Uuid) -> Self {
+    /// Founds a cluster on this network; each node gets what `provide` returns.
+    pub async fn found(
+        size: NodeId,
+        network: Network,
+        provide: impl Fn(NodeId) -> (Arc<dyn Storage>, Random),
+    ) -> Self {
         let dir = TempDir::new().unwrap();
         let starts = (1..=size).map(|id| {
             let settings = settings(id, dir.path().join(id.to_string()), network.port(&address(id)), size);
-            async move { (id, Node::start(Settings { new_id, ..settings }).await.unwrap()) }
+            let (storage, random) = provide(id);
+            async move { (id, Node::start(Settings { storage, random, ..settings }).await.unwrap()) }
         });
         let nodes: BTreeMap<NodeId, Node> = join_all(starts).await.into_iter().collect();
         let cluster = Self { dir, nodes, network };
@@ -84,7 +91,8 @@ pub fn settings(id: NodeId, data: PathBuf, transport: Arc<dyn Transport>, size: 
         snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
         first_revision: Some(Revision(FIRST)),
         elders: None,
-        new_id: Uuid::new_v4,
+        random: Random::system(),
+        storage: Arc::new(System),
     }
 }
 

@@ -29,7 +29,7 @@ async fn starting(
     let address = listener.local_addr().unwrap().to_string();
     let transport: Arc<dyn Transport> = Arc::new(Tcp(listener));
     let directory = Arc::new(Directory::new(identity.clone(), String::new(), addresses, &transport));
-    let founding = Founding::new(Arc::clone(&dir), log.clone(), identity, Uuid::new_v4);
+    let founding = Founding::new(Arc::clone(&dir), log.clone(), identity, Random::system());
     let server = Arc::new(Server {
         directory: Arc::clone(&directory),
         log,
