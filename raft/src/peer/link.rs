@@ -109,7 +109,7 @@ impl Incoming {
     ) -> io::Result<(Self, FrameWriter)> {
         let mut link = Link::new(connection);
         let hello = timeout(HELLO_TIMEOUT, link.hello()).await;
-        let hello = hello.unwrap_or_else(|_| Err(timed_out("no hello in time")));
+        let hello = hello.unwrap_or_else(|_| Err(timed_out("it said nothing in time")));
         let admitted = hello.and_then(|hello| match directory.admit(&hello) {
             Ok(()) => Ok(hello),
             Err(error) => Err(directory.note_refused(hello.from, error)),
