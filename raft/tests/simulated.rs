@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ringfence_raft::{Random, Unanswered};
 use support::memory_disk::{MemoryDisk, Operation};
-use support::network::Network;
+use support::network::{FOUNDING, Network, Way};
 use support::{Cluster, grant, id, lead, until};
 use tokio::runtime::Builder;
 use tokio::task::yield_now;
@@ -86,4 +86,23 @@ fn a_cluster_replaces_a_leader_that_is_cut_off_and_takes_it_back_and_a_seed_repe
     let first = run(0);
     assert_eq!(run(0), first);
     assert_ne!(run(100), first);
+}
+
+/// The answer tells of a membership that this node is in. It once took that for the one of an earlier data directory.
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_to_a_probe_does_not_stop_a_node_that_was_taken_in_meanwhile() {
+    let disks: [MemoryDisk; 3] = array::from_fn(|_| MemoryDisk::default());
+    simulate(&disks, async {
+        let network = Network::new(LATENCY);
+        network.hold("node-2", "node-1", [FOUNDING], Way::Back);
+        let provide = |id| (Arc::new(disks[id as usize - 1].clone()) as _, Random::seeded(id));
+        let founded = until("the founder campaigns", || network.votes_asked("node-1", "node-3") > 0);
+        let answered = async {
+            founded.await;
+            network.release("node-2", "node-1", FOUNDING, Way::Back);
+        };
+        let (cluster, ()) = tokio::join!(Cluster::found(3, network.clone(), provide), answered);
+        cluster.handle(2).linearize().await.unwrap();
+    })
+    .await;
 }

@@ -139,6 +139,10 @@ impl Founding {
                 return Ok(cluster);
             }
             let probed = probe(peers, members).await;
+            // The answer to a slow probe may contain the membership that this node was taken into meanwhile.
+            if let Some(cluster) = self.cluster() {
+                return Ok(cluster);
+            }
             for (id, other) in &probed {
                 check_established(own, *id, other)?;
             }

@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 /// The channels by their number in a hello.
 pub const CHANNELS: std::ops::RangeInclusive<u8> = 0..=6;
+pub const FOUNDING: u8 = 0;
 const VOTES: u8 = 1;
 pub const APPENDS: u8 = 3;
 
