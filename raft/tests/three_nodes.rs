@@ -5,11 +5,13 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_lease::{Command, Outcome, Refusal};
-use ringfence_raft::{NodeId, Settled};
+use ringfence_raft::{NodeId, Random, Settled, System};
 use ringfence_wire::{EndReason, Mode, Token, Ttl};
+use support::network::Network;
 use support::{Cluster, FIRST, SOON, acquire, id, one};
 
 #[tokio::test]
@@ -49,7 +51,7 @@ async fn a_waiter_on_any_node_is_told_of_its_grant() {
         held = id(10 + u128::from(node));
         assert_eq!(grant.lease_id, held);
     }
-    // Whoever comes to wait only now is told what has become of the lease.
+    // A wait that begins only now gets the outcome of the lease.
     for node in 1..=3 {
         let handle = cluster.handle(node);
         handle.linearize().await.unwrap();
@@ -99,7 +101,8 @@ async fn all_whom_a_release_lets_in_are_granted_though_nothing_else_happens() {
 /// Commands that waited for the first leader of a new cluster once came before what starts its numbering.
 #[tokio::test]
 async fn the_first_commands_of_a_cluster_do_not_come_before_its_first_revision() {
-    let cluster = Cluster::start(3).await;
+    let provide = |_| (Arc::new(System) as _, Random::system());
+    let cluster = Cluster::start_nodes(3, Network::new(Duration::from_millis(20)), provide).await;
     let mut proposals = Vec::new();
     // Some arrive in the moment when the leader is elected, but has applied nothing of its own yet.
     while !cluster.handle(1).view(|table| table.started()) {
@@ -110,8 +113,10 @@ async fn the_first_commands_of_a_cluster_do_not_come_before_its_first_revision()
                 one(&handle, acquire(lease, &format!("k{lease}"), 0)).await
             }));
         }
+        // Spread over the election, rather than all before it.
         tokio::time::sleep(Duration::from_micros(500)).await;
     }
+    assert!(!proposals.is_empty(), "the cluster had started before the first command");
     for proposal in proposals {
         let outcome = proposal.await.unwrap();
         let Outcome::Granted(grant) = outcome else { panic!("{outcome:?}") };

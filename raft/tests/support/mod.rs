@@ -44,8 +44,20 @@ impl Cluster {
         Self::found(size, Network::new(Duration::ZERO), |_| (Arc::new(System), Random::system())).await
     }
 
-    /// Founds a cluster on this network; each node gets what `provide` returns.
+    /// Founds a cluster on this network; each node gets what `provide` returns. It has a leader, and numbers its changes.
     pub async fn found(
+        size: NodeId,
+        network: Network,
+        provide: impl Fn(NodeId) -> (Arc<dyn Storage>, Random),
+    ) -> Self {
+        let cluster = Self::start_nodes(size, network, provide).await;
+        let first = cluster.handle(1);
+        until("the cluster has started", || first.view(|table| table.started())).await;
+        cluster
+    }
+
+    /// Starts nodes that found a cluster. It may not have a leader yet.
+    pub async fn start_nodes(
         size: NodeId,
         network: Network,
         provide: impl Fn(NodeId) -> (Arc<dyn Storage>, Random),
@@ -57,10 +69,7 @@ impl Cluster {
             async move { (id, Node::start(Settings { storage, random, ..settings }).await.unwrap()) }
         });
         let nodes: BTreeMap<NodeId, Node> = join_all(starts).await.into_iter().collect();
-        let cluster = Self { dir, nodes, network };
-        let first = cluster.handle(1);
-        until("the cluster has started", || first.view(|table| table.started())).await;
-        cluster
+        Self { dir, nodes, network }
     }
 
     pub fn handle(&self, id: NodeId) -> Handle {
