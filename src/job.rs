@@ -177,7 +177,7 @@ impl Job {
     /// of both is stopped too, and this returns when the job is continued. Returns whether to [`resume`](Self::resume)
     /// COMMAND. `report` gets the result of stopping the rest before this process stops.
     pub(crate) fn stop(&mut self, signal: Option<i32>, report: impl FnOnce(io::Result<()>)) -> bool {
-        // Without a terminal, whoever stopped COMMAND continues it, possibly by a SIGCONT that this process passes on.
+        // Without a terminal, the process that stopped COMMAND continues it, possibly by a SIGCONT that this process passes on.
         let Some(terminal) = &self.terminal else { return false };
         let is = |one: Signal| signal == Some(one.as_raw());
         let is_foreground = terminal.is_own() || terminal.is_foreground(self.group);

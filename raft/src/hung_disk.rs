@@ -5,9 +5,9 @@
 //! leads. It does so only if the cluster commits without its disk. If a majority of the disks hangs, no entry is committed,
 //! little piles up, and an election, which needs a majority of the disks as well, would not help.
 //!
-//! From the hand-over on this node does not lead in that term: it forwards requests to the new leader. It cannot wait
-//! until Raft knows of that, because Raft here blocks from when it has to write the new term until that is on disk. While
-//! the disk hangs the node does not campaign, leader or not.
+//! From the hand-over on this node does not lead in that term: it forwards requests to the new leader. It does not
+//! wait for its own Raft to learn of that leader: Raft must first write the new term, and blocks until that is on disk.
+//! While its disk hangs, a node does not campaign, leader or not.
 //!
 //! Meanwhile [`LogStore::is_full`](crate::storage::log_store::LogStore::is_full) bounds what it takes in.
 

@@ -1,4 +1,4 @@
-//! Commands that became another user, whom the lock may not signal.
+//! Commands that changed their user. The lock may not signal them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -62,7 +62,7 @@ pub(crate) fn state(error: &Error) -> &str {
 pub(crate) async fn waiting(server: &MariaDbServer) {
     let sql = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
     let look = || async {
-        // The server renews that table for whoever has not looked for 0.1 s.
+        // The server refreshes that table only if it was not read for 0.1 s: time is the condition here.
         tokio::time::sleep(Duration::from_millis(120)).await;
         let waiting: Option<u64> = connect(server, Counts::Changed).await.query_first(sql).await.unwrap();
         (waiting == Some(1)).then_some(())

@@ -111,7 +111,7 @@ impl<'h> Facts<'h> {
         }
     }
 
-    /// Whoever was told that a lease is over, though its grant was known before, saw the revision of its end.
+    /// A client that learnt that a lease is over, after its grant was known, saw the revision of its end.
     fn ends_seen(&self) -> Vec<Bound> {
         let mut seen = Vec::new();
         for call in &self.history.calls {

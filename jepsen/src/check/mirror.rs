@@ -47,7 +47,7 @@ pub const MIRROR_EQUAL_AT_END: Checker = Checker {
 /// A grant that was answered as mirrored is in Redis.
 pub const BEFORE_ANSWER: Checker = Checker {
     name: "before-answer",
-    law: "A grant that was answered as mirrored is seen by whoever reads Redis afterwards, unless Redis lost its data.",
+    law: "Every later read of Redis shows a grant that was answered as mirrored, unless Redis lost its data.",
     check: before_answer,
 };
 

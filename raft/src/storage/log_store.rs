@@ -29,7 +29,7 @@ use crate::storage::record::{
 
 /// The most bytes of entries in one message to a peer, unless a single entry is larger.
 const MAX_APPEND_BYTES: usize = 4 << 20;
-/// The log is full with so many bytes that are not on disk: a disk that hangs must not fill the memory.
+/// The most bytes that wait for the disk. Beyond that the log is full, so that a hung disk does not fill the memory.
 const MAX_QUEUED_BYTES: u64 = 64 << 20;
 /// How often a waiting append checks for room.
 const ROOM_CHECK: Duration = Duration::from_millis(10);

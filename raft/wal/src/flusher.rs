@@ -121,7 +121,7 @@ impl Flusher {
             let outcome = self.outcome();
             self.guard(|| done(outcome));
         }
-        // Not before the callbacks return: whoever waits for this flush waits for them, too.
+        // Only once the callbacks have returned: waiting for a flush includes waiting for them.
         self.queue.end_flush();
         if is_written
             && self.failure.is_none()

@@ -23,7 +23,7 @@ const SETTINGS: [&str; 4] = [
     "--innodb-buffer-pool-size=32M",
 ];
 
-/// One server with an empty database `test`. Whoever connects may do everything, without a password.
+/// One server with an empty database `test`. Every client is an administrator, without a password.
 #[derive(Debug)]
 pub struct MariaDbServer {
     loopback: Loopback,

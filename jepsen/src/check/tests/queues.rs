@@ -112,7 +112,7 @@ fn who_may_stand_there_from_before_the_log_excuses() {
     story.log(2_300, 6, ChangeName::Granted, None);
     story.together();
     story.keeps(&QUEUE_ORDER);
-    // Nothing is known of z before the log; whoever is first there may stand against somebody unknown.
+    // Nothing is known of z before the log: an unknown lease may block its first waiter.
     story.waits(7, "z", 2_400..2_500);
     story.waits(8, "z", 2_400..2_500);
     story.log(2_450, 7, ChangeName::Left, None);
