@@ -23,8 +23,8 @@ pub(crate) struct Applied {
     index: Arc<watch::Sender<Option<LogId>>>,
 }
 
-/// Lets the Raft thread have the lock before all others. The lock is not fair: a thread that takes it again and again would
-/// keep Raft waiting for long.
+/// Lets the Raft thread, and whatever else changes the state, have the lock before those that only look. The lock is not fair:
+/// a thread that looks again and again would keep Raft waiting for long.
 #[derive(Default)]
 struct Gate {
     /// How many threads want the lock by [`Applied::lock`].
