@@ -20,6 +20,7 @@ pub mod faults;
 pub mod field;
 pub mod history;
 mod inspection;
+pub mod ladder;
 pub mod mutants;
 pub mod nemesis;
 pub mod patched;

@@ -13,7 +13,7 @@ use ringfence_jepsen::nemesis::Nemesis;
 use ringfence_jepsen::run::{RunOptions, judge_and_store, run};
 use ringfence_jepsen::suite::{Suite, SuiteOptions, run_suite};
 use ringfence_jepsen::workload::Workload;
-use ringfence_jepsen::{program, store};
+use ringfence_jepsen::{ladder, program, store};
 
 /// Injects faults into a Ringfence cluster, records every call, and checks the record against the guarantees.
 ///
@@ -33,6 +33,11 @@ enum Command {
     Suite(Suites),
     /// Run builds of Ringfence that each have one deliberate bug: the checkers must detect it
     Mutants(Mutants),
+    /// Run every kind of lock that people use, on real servers, under the same faults
+    Ladder(Ladder),
+    /// A holder of `ladder`: takes its steps from standard input
+    #[command(hide = true)]
+    Holder(ladder::Setting),
     /// Check a stored run again
     Check {
         /// The folder of the run
@@ -114,6 +119,28 @@ struct Mutants {
     common: Common,
 }
 
+#[derive(Debug, clap::Args)]
+struct Ladder {
+    /// Only these rungs, by their numbers
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<u8>,
+    /// Only these faults, by their letters
+    #[arg(long, value_delimiter = ',')]
+    fault: Vec<String>,
+    /// The program under test [default: built from this workspace]
+    #[arg(long)]
+    program: Option<PathBuf>,
+    /// Only the cells that show the most, once each
+    #[arg(long)]
+    quick: bool,
+    /// How often each is played [default: 3, or 1 with --quick]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Where the reports go
+    #[arg(long, default_value = "store/ladder")]
+    folder: PathBuf,
+}
+
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -159,6 +186,12 @@ fn perform(command: Command) -> anyhow::Result<u8> {
             let options = MutantsOptions { seed, rate, only, no_root, store: store.join("mutants") };
             runtime.block_on(run_mutants(&options, &mut stdout()))
         }
+        Command::Ladder(Ladder { only, fault, program, quick, rounds, folder }) => {
+            let rounds = rounds.unwrap_or(if quick { 1 } else { 3 });
+            let options = ladder::Options { only, faults: fault, program, quick, rounds, folder };
+            runtime.block_on(ladder::climb(&options, &mut stdout()))
+        }
+        Command::Holder(setting) => runtime.block_on(ladder::hold(&setting)).map(|()| 0),
         Command::Check { folder } => {
             let history = store::read(&folder)?;
             let workload = Workload::from_str(&history.about.workload, false);

@@ -112,7 +112,7 @@ fn span_us(history: &History) -> u64 {
 
 /// JSON that means the same and ends no script: in JSON these characters stand in strings only, where an escape may be
 /// instead.
-fn as_text_of_a_script(json: &str) -> String {
+pub(crate) fn as_text_of_a_script(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
         match c {

@@ -25,6 +25,7 @@ const COMMAND: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 pub struct RedisBuilder {
     lines: Vec<String>,
+    variables: Vec<(String, String)>,
     tls: bool,
 }
 
@@ -36,6 +37,7 @@ pub struct RedisServer {
     /// Its configuration, its log and, under `data`, its data.
     dir: PathBuf,
     certificates: Option<Arc<Certificates>>,
+    variables: Vec<(String, String)>,
     server: Server,
     place: Arc<RedisPlace>,
 }
@@ -54,6 +56,12 @@ impl RedisBuilder {
         self
     }
 
+    /// One more variable in its environment.
+    pub fn variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.variables.push((name.into(), value.into()));
+        self
+    }
+
     /// Serves TLS only, with a certificate of [`RedisServer::authority`].
     pub fn tls(self) -> Self {
         Self { tls: true, ..self }
@@ -68,7 +76,10 @@ impl RedisBuilder {
     pub(crate) async fn start_at(&self, place: &Arc<RedisPlace>, number: u16) -> Result<RedisServer, Error> {
         let lines = std::iter::once("save \"\"".to_owned()).chain(self.lines.iter().cloned());
         let certificates = self.tls.then(|| place.certificates()).transpose()?;
-        RedisServer::start_new(place, number, "redis-server", lines.collect(), certificates).await
+        let mut server = RedisServer::new(place, number, "redis-server", lines.collect(), certificates)?;
+        server.variables = self.variables.clone();
+        server.start().await?;
+        Ok(server)
     }
 }
 
@@ -90,6 +101,19 @@ impl RedisServer {
 
     /// Starts `program` with this configuration and number in its group.
     pub(crate) async fn start_new(
+        place: &Arc<RedisPlace>,
+        number: u16,
+        program: &'static str,
+        lines: Vec<String>,
+        certificates: Option<Arc<Certificates>>,
+    ) -> Result<Self, Error> {
+        let redis = Self::new(place, number, program, lines, certificates)?;
+        redis.start().await?;
+        Ok(redis)
+    }
+
+    /// The same, not started.
+    fn new(
         place: &Arc<RedisPlace>,
         number: u16,
         program: &'static str,
@@ -118,9 +142,8 @@ impl RedisServer {
             .and_then(|()| fs::write(dir.join("conf"), lines.join("\n") + "\n"))
             .map_err(Error::io("cannot configure Redis"))?;
         let server = Server::new(format!("Redis at {address}"), dir.join("log"));
-        let redis = Self { address, program, dir, certificates, server, place: Arc::clone(place) };
-        redis.start().await?;
-        Ok(redis)
+        let (variables, place) = (Vec::new(), Arc::clone(place));
+        Ok(Self { address, program, dir, certificates, variables, server, place })
     }
 
     /// Its address.
@@ -153,6 +176,7 @@ impl RedisServer {
     pub async fn start(&self) -> Result<(), Error> {
         let mut command = mortal(self.program);
         command.arg(self.dir.join("conf")).current_dir(&self.dir);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         self.server.start(command)?;
         self.server.ready(async || self.command(["ping"]).await.is_ok_and(|answer| answer == "PONG")).await
     }

@@ -1,0 +1,168 @@
+//! What is expected of each rung under each fault, and why where that differs from what is often said.
+
+use crate::ladder::fault::Fault;
+use crate::ladder::judge::Mark;
+
+/// A line per rung; a mark per fault, in the order of [`Fault::COLUMNS`].
+const TABLE: &str = "
+  #   C   P   Q   A   R   F   E   W+  W−  N   K
+  1   ∞   T   T   ∞   L   L   L   ·   ·   –   ·
+  2   ∞   L   L   ∞   L   L   L   L   ∞   L   ·
+  3   T   L   L   T   L   L   L   L   ∞   L   ·
+  4   T   L   L   T   ·   L   L   L   ∞   L   ·
+  5   T   L   L   ·   ·   L   L   L   ∞   L   ·
+  6   T   L   L   ·   ·   L   L   L   ∞   L   ·
+  7   T   L   L   ref ·   L   L   L   ·   L   L
+  8   T   L   L   T   ·   ref L   L   ∞   L   ·
+  9   T   L   L   T   ·   ref L   L   ∞   L   ·
+  10  T   f   f   T   ·   ref x   f   ∞   f   ·
+  11  T   f   Lx  T   ·   f   f   f   ∞   f   ·
+  12  ·   T   T   ·   ·   L   –   ·   ·   –   ·
+  13  ·   T   T   ·   ·   ·   –   ·   ·   –   ·
+  14  T   L   L   ∞   ·   ·   –   ·   ·   L   ·
+  15  T   f   f   ∞   ·   ·   –   ·   ·   f   ·
+  16  T   L   L   ·   ·   ·   –   ·   ·   L   ·
+  17  T   f   f   ·   ·   ·   –   ·   ·   f   ·
+  18  T   L   L   ·   ·   ·   ·   ·   ·   L   ·
+  19  T   f   f   ·   ·   ·   ·   ·   ·   f   ·
+";
+
+/// Cells beside the table's.
+const OTHERS: [(u8, Fault, Mark); 5] = [
+    (0, Fault::None, Mark::Lost),
+    (4, Fault::FailoverBySentinel, Mark::Lost),
+    (8, Fault::FailoverToOther, Mark::Lost),
+    (9, Fault::FailoverToOther, Mark::Lost),
+    (10, Fault::FailoverToOther, Mark::Lost),
+];
+
+/// Why cells are as they are, where one could expect something else.
+const REASONS: [(u8, Fault, &str); 15] = [
+    (
+        1,
+        Fault::ServerBehind,
+        "Without a time to live the clock has nothing to say: it is as stuck as under C if its holder dies.",
+    ),
+    (
+        7,
+        Fault::LostAcquire,
+        "The client misses a majority and deletes its value from all servers, as the algorithm asks for.",
+    ),
+    (
+        7,
+        Fault::Failover,
+        "One of the three servers that granted it (two were away) is replaced by its replica: one is enough.",
+    ),
+    (
+        7,
+        Fault::Empty,
+        "One of the three servers that granted it (two were away) comes back empty: one is enough.",
+    ),
+    (
+        7,
+        Fault::ServerAhead,
+        "The clock of one of the three servers that granted it (two were away) jumps: one is enough.",
+    ),
+    (7, Fault::ServerBehind, "One clock of five; the majority lets the lock end."),
+    (
+        7,
+        Fault::HolderBehind,
+        "With a clock that is right the same client stops in time: each round shows that first.",
+    ),
+    (8, Fault::Failover, "WAIT answers 0: the client deletes the key and does not count itself the holder."),
+    (
+        8,
+        Fault::FailoverToOther,
+        "WAIT answers 1, and that one replica is lost with the master: another one takes over.",
+    ),
+    (
+        9,
+        Fault::LostAcquire,
+        "It sends no acquire again by itself (since 3.37; before, it was counted as its holder twice), and \
+     starts its watchdog only after an answer: the lock ends with its time to live, 30 s by default.",
+    ),
+    (
+        9,
+        Fault::Failover,
+        "With replicas connected it sends WAIT, and takes 0 for a failure (checkLockSyncedSlaves). By its source \
+     it does not with none connected, or set up for a single server behind a moving address: then it is as rung 4.",
+    ),
+    (
+        10,
+        Fault::Failover,
+        "As RLock; but the lock that is refused is not deleted, it stays for its time to live.",
+    ),
+    (
+        10,
+        Fault::FailoverToOther,
+        "The counter falls back with the rest: both holders are given the same token, and no storage \
+     can tell them apart.",
+    ),
+    (
+        10,
+        Fault::Empty,
+        "The counter starts again from 1: the storage rejects the live holder, until the counter has caught up.",
+    ),
+    (
+        11,
+        Fault::PauseBeforeRead,
+        "The sleeper registers its value when it wakes up, later than the live holder. Its write is \
+     accepted, that of the live holder is rejected. No update is lost, as the storage compares; but it is the wrong one that \
+     is shut out: random values have no order.",
+    ),
+];
+
+/// Why a cell is as it is, where one could expect something else.
+pub(crate) fn reason(rung: u8, fault: Fault) -> Option<&'static str> {
+    REASONS.iter().find(|(of, under, _)| (*of, *under) == (rung, fault)).map(|(.., why)| *why)
+}
+
+/// Cells that show the most in a minute or two.
+const QUICK: [(u8, Fault); 14] = [
+    (0, Fault::None),
+    (3, Fault::LostRelease),
+    (4, Fault::PauseBeforeWrite),
+    (4, Fault::ServerAhead),
+    (5, Fault::LostAcquire),
+    (7, Fault::HolderBehind),
+    (8, Fault::FailoverToOther),
+    (10, Fault::FailoverToOther),
+    (11, Fault::PauseBeforeRead),
+    (12, Fault::Failover),
+    (15, Fault::PauseBeforeWrite),
+    (17, Fault::PauseBeforeRead),
+    (18, Fault::PauseBeforeWrite),
+    (19, Fault::PauseBeforeWrite),
+];
+
+/// Whether a cell is among those of a quick run.
+pub(crate) fn is_quick(rung: u8, fault: Fault) -> bool {
+    QUICK.contains(&(rung, fault))
+}
+
+/// The faults that a rung is played under, each with the mark that is expected; those that do not apply to it as well.
+pub(crate) fn cells(rung: u8) -> Vec<(Fault, Mark)> {
+    let others = OTHERS.iter().filter(|(of, ..)| *of == rung).map(|&(_, fault, mark)| (fault, mark));
+    let line = TABLE.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut of_rung = line.filter(|line| line.first() == Some(&rung.to_string().as_str()));
+    let line = of_rung.next();
+    let marks = line.into_iter().flatten().skip(1).map(|text| Mark::of(text).unwrap_or(Mark::Unknown));
+    let mut cells: Vec<_> = Fault::COLUMNS.into_iter().zip(marks).chain(others).collect();
+    cells.sort();
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ladder::rung::rungs;
+
+    #[test]
+    fn every_rung_that_is_played_has_a_mark_for_every_fault() {
+        for rung in rungs() {
+            let cells = cells(rung.number);
+            assert!(cells.iter().all(|(_, mark)| *mark != Mark::Unknown), "{cells:?}");
+            assert!(cells.len() >= if rung.number == 0 { 1 } else { Fault::COLUMNS.len() }, "{cells:?}");
+        }
+    }
+}

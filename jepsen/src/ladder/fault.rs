@@ -1,0 +1,161 @@
+//! The faults, one per column of the table, and variants of one of them.
+
+use serde::Serialize;
+
+/// What goes wrong in a round. `script.rs` plays it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// Nothing: two holders, one after the other, then both at once.
+    None,
+    /// A holder is killed.
+    Crash,
+    /// A holder stands still between its read and its write.
+    PauseBeforeWrite,
+    /// A holder stands still between its acquire and its first access.
+    PauseBeforeRead,
+    /// The answer to an acquire is lost.
+    LostAcquire,
+    /// The answer to a release is lost.
+    LostRelease,
+    /// The server fails, and a replica takes over, or the others elect another leader; a lone server is restarted.
+    Failover,
+    /// The same, and the replica that has acknowledged the lock fails as well: another one takes over.
+    FailoverToOther,
+    /// The same where real Sentinels promote the replica.
+    FailoverBySentinel,
+    /// A server loses all its data.
+    Empty,
+    /// The time of day of a server jumps an hour ahead.
+    ServerAhead,
+    /// The time of day of a server falls an hour behind.
+    ServerBehind,
+    /// A holder's renewal dies, and the holder works on.
+    RenewalDies,
+    /// The time of day of a holder falls an hour behind.
+    HolderBehind,
+}
+
+impl Fault {
+    /// The columns, in their order.
+    pub const COLUMNS: [Self; 11] = [
+        Self::Crash,
+        Self::PauseBeforeWrite,
+        Self::PauseBeforeRead,
+        Self::LostAcquire,
+        Self::LostRelease,
+        Self::Failover,
+        Self::Empty,
+        Self::ServerAhead,
+        Self::ServerBehind,
+        Self::RenewalDies,
+        Self::HolderBehind,
+    ];
+
+    /// The letters over its column.
+    pub fn letters(self) -> &'static str {
+        match self {
+            Self::None => "0",
+            Self::Crash => "C",
+            Self::PauseBeforeWrite => "P",
+            Self::PauseBeforeRead => "Q",
+            Self::LostAcquire => "A",
+            Self::LostRelease => "R",
+            Self::Failover => "F",
+            Self::FailoverToOther => "F2",
+            Self::FailoverBySentinel => "F3",
+            Self::Empty => "E",
+            Self::ServerAhead => "W+",
+            Self::ServerBehind => "W−",
+            Self::RenewalDies => "N",
+            Self::HolderBehind => "K",
+        }
+    }
+
+    /// In a few words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "no fault",
+            Self::Crash => "holder crashes",
+            Self::PauseBeforeWrite => "holder pauses before its write",
+            Self::PauseBeforeRead => "holder pauses before its first access",
+            Self::LostAcquire => "answer to the acquire is lost",
+            Self::LostRelease => "answer to the release is lost",
+            Self::Failover => "server fails over",
+            Self::FailoverToOther => "server fails with the replica that acknowledged",
+            Self::FailoverBySentinel => "Sentinel fails over",
+            Self::Empty => "server loses its data",
+            Self::ServerAhead => "server's clock jumps 1 h ahead",
+            Self::ServerBehind => "server's clock falls 1 h behind",
+            Self::RenewalDies => "renewal dies, holder works on",
+            Self::HolderBehind => "holder's clock falls 1 h behind",
+        }
+    }
+
+    /// How it is made.
+    pub(crate) fn how(self) -> &'static str {
+        match self {
+            Self::None => "Two holders at once, and nothing else.",
+            Self::Crash => {
+                "SIGKILL while it holds the lock; where acquiring takes two requests, between them."
+            }
+            Self::PauseBeforeWrite => "SIGSTOP after it has read; SIGCONT when another holder has written.",
+            Self::PauseBeforeRead => {
+                "SIGSTOP after it was granted the lock; SIGCONT when another holder has read and not yet written."
+            }
+            Self::LostAcquire => {
+                "A proxy delivers the request and discards the answer; the client waits for 300 ms."
+            }
+            Self::LostRelease => {
+                "The same; another holder gets the lock, the first one repeats its release, and a third one tries to get it."
+            }
+            Self::Failover => {
+                "The lock is granted while its replica receives nothing; the master is killed and the replica promoted. \
+                 Where a majority decides, the leader is killed. A lone PostgreSQL is killed and restarted."
+            }
+            Self::FailoverToOther => {
+                "Of two replicas one acknowledges. It is lost with the master, and the other one promoted. (As long as it \
+                 can be reached, Sentinel prefers the one that has more data.)"
+            }
+            Self::FailoverBySentinel => {
+                "The replica of the master stands still when the lock is acquired; the master is killed, the replica goes on, \
+                 and three Sentinels promote it."
+            }
+            Self::Empty => "It is killed while the lock is held, and restarted without its data.",
+            Self::ServerAhead => {
+                "A library that is loaded into the server moves its time of day while the lock is held."
+            }
+            Self::ServerBehind => {
+                "The same; then the holder crashes. Counted is the time beyond the end of the lock."
+            }
+            Self::RenewalDies => {
+                "Its renewal ends as by an error that is swallowed; it writes when another holder has."
+            }
+            Self::HolderBehind => {
+                "A library that is loaded into the holder moves its time of day while it holds the lock."
+            }
+        }
+    }
+
+    /// Its column.
+    pub fn column(self) -> Self {
+        match self {
+            Self::FailoverToOther | Self::FailoverBySentinel => Self::Failover,
+            fault => fault,
+        }
+    }
+
+    /// Whether the servers are not as before afterwards.
+    pub(crate) fn spoils_servers(self) -> bool {
+        self.server_clock_h().is_some() || matches!(self.column(), Self::Failover | Self::Empty)
+    }
+
+    /// By how many hours it moves a server's time of day.
+    pub(crate) fn server_clock_h(self) -> Option<i64> {
+        match self {
+            Self::ServerAhead => Some(1),
+            Self::ServerBehind => Some(-1),
+            _ => None,
+        }
+    }
+}
