@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::loopback::Loopback;
@@ -58,6 +59,22 @@ impl EtcdCluster {
     /// A client of each server's HTTP.
     pub fn clients(&self) -> [Client; 3] {
         self.addresses().map(Client::new)
+    }
+
+    /// Kills a server.
+    pub fn kill(&self, id: usize) -> Result<(), Error> {
+        self.servers[id].kill()
+    }
+
+    /// Calls `act` with the process of a server while all its threads stand still.
+    pub async fn while_still<T>(&self, id: usize, act: impl FnOnce(u32) -> T) -> Result<T, Error> {
+        let server = &self.servers[id];
+        let pid = server.pid().ok_or_else(|| server.failed("has no process"))?;
+        server.signal(Signal::STOP)?;
+        server.stands_still().await?;
+        let done = act(pid);
+        server.signal(Signal::CONT)?;
+        Ok(done)
     }
 
     /// The processes.

@@ -11,7 +11,7 @@
 //!  PostgresServer, PgBouncer, MariaDbServer   real servers, from the system's packages
 //!  PrometheusServer                       a real server
 //!  Browser                                the system's Chromium
-//!  EtcdCluster, ZooKeeperCluster          for comparisons in benchmarks
+//!  EtcdCluster, ZooKeeperCluster          for comparisons
 //!  Shown                                  runs the shell sessions of a document
 //! ```
 //! Guarantees:

@@ -43,6 +43,7 @@ pub struct PostgresServer {
     loopback: Loopback,
     dir: TempDir,
     settings: Vec<String>,
+    variables: Vec<(String, String)>,
     server: Server,
 }
 
@@ -54,10 +55,16 @@ impl PostgresServer {
 
     /// The same with more settings, as `fsync=on`.
     pub async fn start_with(settings: &[&str]) -> Result<Self, Error> {
+        Self::start_in(settings, &[]).await
+    }
+
+    /// The same with more variables in its environment.
+    pub async fn start_in(settings: &[&str], variables: &[(&str, String)]) -> Result<Self, Error> {
         let dir = folder_of_nobody("postgres")?;
         let server = Server::new("PostgreSQL", dir.path().join("log"));
         let settings = SETTINGS.iter().chain(settings).map(|&setting| setting.to_owned()).collect();
-        let server = Self { loopback: Loopback::claim()?, dir, settings, server };
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let server = Self { loopback: Loopback::claim()?, dir, settings, variables, server };
         let mut initdb = unprivileged(&installed("initdb")?);
         initdb.args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]);
         initdb.arg("-D").arg(server.data());
@@ -67,6 +74,11 @@ impl PostgresServer {
         }
         server.restart().await?;
         Ok(server)
+    }
+
+    /// The program of the server.
+    pub fn program() -> Result<PathBuf, Error> {
+        installed("postgres")
     }
 
     /// Where it listens.
@@ -98,12 +110,13 @@ impl PostgresServer {
     /// Kills it, if it runs, and starts it again with its data; it is ready when this returns.
     pub async fn restart(&self) -> Result<(), Error> {
         self.kill().await?;
-        let mut command = unprivileged(&installed("postgres")?);
+        let mut command = unprivileged(&Self::program()?);
         command.arg("-D").arg(self.data()).args(["-h", &self.address().ip().to_string()]);
         command.args(["-p", &POSTGRES.to_string()]);
         for setting in &self.settings {
             command.args(["-c", setting]);
         }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         self.server.start(command)?;
         accepts_clients(&self.server, self.address()).await
     }
