@@ -48,6 +48,15 @@ async fn a_late_delete_of_another_holders_lock_is_seen_and_drawn() {
 }
 
 #[test]
+fn a_count_in_the_transaction_of_its_lock_outlives_a_crash_and_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = ladder(folder.path(), &["--only", "13", "--fault", "C,F"], None);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = std::fs::read_to_string(folder.path().join("ladder.json")).unwrap();
+    assert!(text.contains("restarted with its data"), "{text}");
+}
+
+#[test]
 fn a_fault_that_could_not_be_made_is_not_known() {
     let (folder, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for program in ["redis-server", "redis-cli", "setpriv"] {

@@ -1,5 +1,7 @@
 //! A time of day that jumps, for a server or a holder: a small library, compiled by `cc` for the run and loaded before the
-//! C library. (Debian's `redis-server` does not start under libfaketime.)
+//! C library. (Debian's `redis-server` does not start under libfaketime.) Programs in Go do not ask that one: see `vdso`.
+
+pub(crate) mod vdso;
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

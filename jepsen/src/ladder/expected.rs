@@ -2,6 +2,7 @@
 
 use crate::ladder::fault::Fault;
 use crate::ladder::judge::Mark;
+use crate::ladder::rung::etcd;
 
 /// A line per rung; a mark per fault, in the order of [`Fault::COLUMNS`].
 const TABLE: &str = "
@@ -21,8 +22,8 @@ const TABLE: &str = "
   13  ·   T   T   ·   ·   ·   –   ·   ·   –   ·
   14  T   L   L   ∞   ·   ·   –   ·   ·   L   ·
   15  T   f   f   ∞   ·   ·   –   ·   ·   f   ·
-  16  T   L   L   ·   ·   ·   –   ·   ·   L   ·
-  17  T   f   f   ·   ·   ·   –   ·   ·   f   ·
+  16  T   L   L   ·   ·   ·   –   ·   ∞   L   ·
+  17  T   f   f   ·   ·   ·   –   ·   ∞   f   ·
   18  T   L   L   ·   ·   ·   ·   ·   ·   L   ·
   19  T   f   f   ·   ·   ·   ·   ·   ·   f   ·
 ";
@@ -37,7 +38,7 @@ const OTHERS: [(u8, Fault, Mark); 5] = [
 ];
 
 /// Why cells are as they are, where one could expect something else.
-const REASONS: [(u8, Fault, &str); 15] = [
+const REASONS: [(u8, Fault, &str); 22] = [
     (
         1,
         Fault::ServerBehind,
@@ -110,7 +111,30 @@ const REASONS: [(u8, Fault, &str); 15] = [
      accepted, that of the live holder is rejected. No update is lost, as the storage compares; but it is the wrong one that \
      is shut out: random values have no order.",
     ),
+    (12, Fault::Crash, ROW_CRASH),
+    (13, Fault::Crash, ROW_CRASH),
+    (
+        12,
+        Fault::Failover,
+        "The transaction ends with its connection, and so does the lock. The holder, who asks the database nothing \
+     while it works elsewhere, does not notice.",
+    ),
+    (16, Fault::LostAcquire, ETCD_LOST_ACQUIRE),
+    (17, Fault::LostAcquire, ETCD_LOST_ACQUIRE),
+    (16, Fault::ServerBehind, ETCD_BEHIND),
+    (17, Fault::ServerBehind, ETCD_BEHIND),
 ];
+
+const ROW_CRASH: &str = "The kernel of the crashed process closes its connection. That of a machine without power does not: \
+     the row is then locked until the server's TCP keepalive gives up, after more than two hours by the defaults of Linux.";
+
+const ETCD_LOST_ACQUIRE: &str = "The client closes its session after the error, as `defer session.Close()` does: that revokes \
+     the lease, and deletes the key. By its source Lock leaves the key behind: a client that keeps the session and does not \
+     try again keeps the lock as well.";
+
+const ETCD_BEHIND: &str = "etcd 3.4 orders the leases that have to end by the time of day (expireExists of lease/lessor.go in \
+     v3.4.23): one that was last renewed before the clock fell behind ends an hour late. Since 3.5 it compares times \
+     of the monotonic clock (pull request etcd-io/etcd#12292), and the lock ends in time.";
 
 /// Why a cell is as it is, where one could expect something else.
 pub(crate) fn reason(rung: u8, fault: Fault) -> Option<&'static str> {
@@ -147,9 +171,18 @@ pub(crate) fn cells(rung: u8) -> Vec<(Fault, Mark)> {
     let mut of_rung = line.filter(|line| line.first() == Some(&rung.to_string().as_str()));
     let line = of_rung.next();
     let marks = line.into_iter().flatten().skip(1).map(|text| Mark::of(text).unwrap_or(Mark::Unknown));
-    let mut cells: Vec<_> = Fault::COLUMNS.into_iter().zip(marks).chain(others).collect();
+    let cells = Fault::COLUMNS.into_iter().zip(marks).chain(others);
+    let mut cells: Vec<_> = cells.map(|(fault, mark)| (fault, of_version(rung, fault, mark))).collect();
     cells.sort();
     cells
+}
+
+/// The table holds for the versions of Debian 12; this is where others differ.
+fn of_version(rung: u8, fault: Fault, mark: Mark) -> Mark {
+    match (rung, fault) {
+        (16 | 17, Fault::ServerBehind) if !etcd::looks_at_time_of_day() => Mark::Well,
+        _ => mark,
+    }
 }
 
 #[cfg(test)]

@@ -123,10 +123,11 @@ impl Fault {
             }
             Self::Empty => "It is killed while the lock is held, and restarted without its data.",
             Self::ServerAhead => {
-                "A library that is loaded into the server moves its time of day while the lock is held."
+                "A library that is loaded into the server moves its time of day while the lock is held. (etcd does not ask \
+                 the C library: there the code that it does ask is replaced.)"
             }
             Self::ServerBehind => {
-                "The same; then the holder crashes. Counted is the time beyond the end of the lock."
+                "The same, when the holder has crashed and its lock has not yet ended. Counted is the time beyond its end."
             }
             Self::RenewalDies => {
                 "Its renewal ends as by an error that is swallowed; it writes when another holder has."

@@ -17,7 +17,7 @@ use crate::ladder::rung::{Rung, Setting, Stage};
 use crate::ladder::step::{Answer, Step};
 
 /// The stock before anybody writes.
-const STOCK: i64 = 100;
+pub(crate) const STOCK: i64 = 100;
 /// How long a client waits for an answer that is not to be lost.
 const PATIENT: Duration = Duration::from_secs(10);
 /// How long it waits for one that is.
@@ -293,16 +293,13 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Rounds that wait for the end of a lock have a short time to live. A lost answer takes some of it before the work begins.
+/// Rounds that wait for the end of a lock have a short time to live. A lost answer takes some of it before the work begins,
+/// and a clock has to be thrown before it is over.
 fn ttl(rung: &Rung, fault: Fault) -> Duration {
     match fault {
-        Fault::Crash
-        | Fault::PauseBeforeWrite
-        | Fault::PauseBeforeRead
-        | Fault::ServerBehind
-        | Fault::RenewalDies => rung.ttl(),
+        Fault::Crash | Fault::PauseBeforeWrite | Fault::PauseBeforeRead | Fault::RenewalDies => rung.ttl(),
         Fault::HolderBehind if rung.checks_clock() => rung.ttl(),
-        Fault::LostAcquire => 2 * rung.ttl(),
+        Fault::LostAcquire | Fault::ServerBehind => 2 * rung.ttl(),
         _ => LONG,
     }
 }

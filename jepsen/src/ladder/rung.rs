@@ -1,5 +1,7 @@
 //! The rungs: which locks are played, and what each family of them must provide.
 
+pub(crate) mod etcd;
+mod postgres;
 mod redis;
 mod ringfence;
 
@@ -39,6 +41,8 @@ pub struct Rung {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     Redis,
+    Postgres,
+    Etcd,
     Ringfence,
 }
 
@@ -146,12 +150,14 @@ impl Setting {
 
 /// The rungs that are played, from the lowest up: those of each family.
 pub fn rungs() -> Vec<Rung> {
-    [redis::RUNGS.as_slice(), ringfence::RUNGS.as_slice()].concat()
+    [redis::RUNGS.as_slice(), postgres::RUNGS.as_slice(), etcd::RUNGS.as_slice(), ringfence::RUNGS.as_slice()]
+        .concat()
 }
 
 /// The programs of the families, with their versions.
 pub(crate) fn versions(ground: &Ground) -> Vec<String> {
-    [redis::version(), ringfence::version(ground)].into_iter().flatten().collect()
+    let all = [redis::version(), postgres::version(), etcd::version(), ringfence::version(ground)];
+    all.into_iter().flatten().collect()
 }
 
 /// What a program prints when it is run with these arguments, if it is installed.
@@ -197,6 +203,8 @@ impl Rung {
     pub(crate) async fn lock(setting: &Setting) -> anyhow::Result<Box<dyn Lock>> {
         match Self::of(setting.rung)?.family {
             Family::Redis => redis::lock(setting),
+            Family::Postgres => Ok(Box::new(postgres::RowLock::new(setting).await?)),
+            Family::Etcd => Ok(Box::new(etcd::Mutex::new(setting)?)),
             Family::Ringfence => Ok(Box::new(ringfence::Leases::new(setting)?)),
         }
     }
@@ -205,6 +213,8 @@ impl Rung {
     pub(crate) async fn stage(&self, fault: Fault, ground: &Ground) -> anyhow::Result<Box<dyn Stage>> {
         match self.family {
             Family::Redis => redis::stage(self, fault, ground).await,
+            Family::Postgres => Ok(Box::new(postgres::Database::start(self, fault).await?)),
+            Family::Etcd => Ok(Box::new(etcd::Members::start().await?)),
             Family::Ringfence => Ok(Box::new(ringfence::Nodes::start(self, fault, ground).await?)),
         }
     }

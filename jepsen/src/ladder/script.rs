@@ -1,7 +1,7 @@
 //! The scripts: what the holders do under each fault. Each step waits for an observed condition; the only wait for time is
 //! that for the end of a lock.
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 
 use crate::ladder::fault::Fault;
 use crate::ladder::round::{Round, impatient_acquire, impatient_release};
@@ -62,8 +62,14 @@ async fn crash(round: &mut Round<'_>) -> anyhow::Result<()> {
         round.kill('A').await?;
     }
     let now_us = round.now_us();
-    if round.wait('B', now_us).await? {
+    takes_over(round, now_us).await
+}
+
+/// B waits for the lock, which should be free from `free_us` on, and works.
+async fn takes_over(round: &mut Round<'_>, free_us: u64) -> anyhow::Result<()> {
+    if round.wait('B', free_us).await? {
         round.works('B').await?;
+        round.release('B').await?;
     }
     Ok(())
 }
@@ -115,10 +121,7 @@ async fn lost_acquire(round: &mut Round<'_>) -> anyhow::Result<()> {
         round.release('A').await?;
     }
     let now_us = round.now_us();
-    if round.wait('B', now_us).await? {
-        round.works('B').await?;
-    }
-    Ok(())
+    takes_over(round, now_us).await
 }
 
 async fn lost_release(round: &mut Round<'_>) -> anyhow::Result<()> {
@@ -154,10 +157,7 @@ async fn server_fault(round: &mut Round<'_>) -> anyhow::Result<()> {
         return contend(round).await;
     }
     let now_us = round.now_us();
-    if round.wait('B', now_us).await? {
-        round.works('B').await?;
-    }
-    Ok(())
+    takes_over(round, now_us).await
 }
 
 /// A holds the lock and has read. B tries to get it.
@@ -181,18 +181,22 @@ async fn contend(round: &mut Round<'_>) -> anyhow::Result<()> {
     round.release('B').await.map(drop)
 }
 
-/// A server's clock falls behind while A holds the lock, and A crashes. What the crash alone costs is not counted here.
+/// A crashes, and before its lock has ended a server's clock falls behind: so no renewal comes in between. What the crash
+/// alone costs is not counted here.
 async fn server_behind(round: &mut Round<'_>) -> anyhow::Result<()> {
     round.stage.prepare(round.fault).await?;
+    let mut ends_us = round.end_us();
     round.granted('A').await?;
     round.ask('A', Step::Read).await?;
-    round.inflict().await?;
+    if round.rung.is_renewed() {
+        ends_us = round.end_us();
+        round.ask('A', Step::Touch).await?;
+    }
     round.kill('A').await?;
     let end_us = round.end_us();
-    if round.wait('B', end_us).await? {
-        round.works('B').await?;
-    }
-    Ok(())
+    round.inflict().await?;
+    ensure!(round.now_us() < ends_us, "the fault was not observed before the lock could have ended");
+    takes_over(round, end_us).await
 }
 
 async fn renewal_dies(round: &mut Round<'_>) -> anyhow::Result<()> {
