@@ -29,6 +29,11 @@ pub struct ZooKeeperCluster {
 impl ZooKeeperCluster {
     /// Starts three servers from this class path and waits until each serves.
     pub async fn start(class_path: &str) -> Result<Self, Error> {
+        Self::start_with(class_path, &[]).await
+    }
+
+    /// The same with these variables in their environment.
+    pub async fn start_with(class_path: &str, variables: &[(&str, String)]) -> Result<Self, Error> {
         let (dir, loopback) = (folder("zookeeper")?, Loopback::claim()?);
         let ip = loopback.at(CLIENTS).ip();
         let all: String =
@@ -37,7 +42,7 @@ impl ZooKeeperCluster {
         for id in 0..3 {
             let data = dir.path().join(id.to_string());
             let config = format!(
-                "tickTime=500\ninitLimit=20\nsyncLimit=10\ndataDir={}\nclientPortAddress={ip}\nclientPort={}\n\
+                "tickTime=500\nmaxSessionTimeout=60000\ninitLimit=20\nsyncLimit=10\ndataDir={}\nclientPortAddress={ip}\nclientPort={}\n\
                  maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=*\n{all}",
                 data.display(),
                 CLIENTS + id
@@ -47,6 +52,7 @@ impl ZooKeeperCluster {
                 .and_then(|()| std::fs::write(data.join("zoo.cfg"), config))
                 .map_err(Error::io("cannot configure ZooKeeper"))?;
             let mut command = mortal("java");
+            command.envs(variables.iter().map(|(name, value)| (name, value)));
             command.args(["-cp", class_path, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]);
             command.arg(data.join("zoo.cfg")).current_dir(&data);
             let name = format!("ZooKeeper at {}", loopback.at(CLIENTS + id));
@@ -72,6 +78,19 @@ impl ZooKeeperCluster {
             answers.push(ask(address, word).await);
         }
         answers
+    }
+
+    /// The client address of the server that says that it leads, if one does.
+    pub async fn leader(&self) -> Option<SocketAddr> {
+        let leads = |answer: &Option<String>| answer.as_ref().is_some_and(|it| it.contains("Mode: leader"));
+        let leader = self.ask("srvr").await.iter().position(leads)?;
+        Some(self.addresses()[leader])
+    }
+
+    /// Kills the server with this client address.
+    pub fn kill(&self, address: SocketAddr) -> Result<(), Error> {
+        let server = self.servers.iter().zip(self.addresses()).find(|(_, at)| *at == address);
+        server.map_or(Ok(()), |(server, _)| server.kill())
     }
 
     /// The processes.
