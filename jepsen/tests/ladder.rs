@@ -67,4 +67,7 @@ fn a_fault_that_could_not_be_made_is_not_known() {
     let output = ladder(folder.path(), &["--only", "3", "--fault", "W+"], Some(programs.path()));
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("needs a C compiler"), "{output:?}");
+    let output = ladder(folder.path(), &["--only", "15", "--fault", "P"], Some(programs.path()));
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("needs ZooKeeper: java and"), "{output:?}");
 }

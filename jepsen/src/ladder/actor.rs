@@ -33,6 +33,7 @@ impl Actor {
         command.arg("holder").args(["--rung", &setting.rung.to_string(), "--name", &setting.name]);
         command.args(["--servers", &setting.servers, "--key", &setting.key]);
         command.args(["--ttl-ms", &setting.ttl_ms.to_string(), "--register", &setting.register.to_string()]);
+        command.args(setting.is_mistaken.then_some("--mistaken"));
         command.envs(clock.map(Clock::variables).into_iter().flatten());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().context("cannot start a holder")?;

@@ -20,8 +20,8 @@ const TABLE: &str = "
   11  T   f   Lx  T   ·   f   f   f   ∞   f   ·
   12  ·   T   T   ·   ·   L   –   ·   ·   –   ·
   13  ·   T   T   ·   ·   ·   –   ·   ·   –   ·
-  14  T   L   L   ∞   ·   ·   –   ·   ·   L   ·
-  15  T   f   f   ∞   ·   ·   –   ·   ·   f   ·
+  14  T   L   L   ·   ·   ·   –   ·   ·   L   ·
+  15  T   f   f   ·   ·   ·   –   ·   ·   f   ·
   16  T   L   L   ·   ·   ·   –   ·   ∞   L   ·
   17  T   f   f   ·   ·   ·   –   ·   ∞   f   ·
   18  T   L   L   ·   ·   ·   ·   ·   ·   L   ·
@@ -29,12 +29,19 @@ const TABLE: &str = "
 ";
 
 /// Cells beside the table's.
-const OTHERS: [(u8, Fault, Mark); 5] = [
+const OTHERS: [(u8, Fault, Mark); 12] = [
     (0, Fault::None, Mark::Lost),
+    (4, Fault::LateAcquire, Mark::Stuck),
     (4, Fault::FailoverBySentinel, Mark::Lost),
+    (5, Fault::LateAcquire, Mark::Stuck),
+    (7, Fault::LateAcquire, Mark::Stuck),
     (8, Fault::FailoverToOther, Mark::Lost),
+    (8, Fault::FailoverUnseen, Mark::Lost),
     (9, Fault::FailoverToOther, Mark::Lost),
     (10, Fault::FailoverToOther, Mark::Lost),
+    (14, Fault::LostAcquireUnnamed, Mark::StuckForEver),
+    (18, Fault::LateAcquire, Mark::Well),
+    (19, Fault::LateAcquire, Mark::Well),
 ];
 
 /// Why cells are as they are, where one could expect something else.
@@ -43,6 +50,17 @@ const REASONS: [(u8, Fault, &str); 22] = [
         1,
         Fault::ServerBehind,
         "Without a time to live the clock has nothing to say: it is as stuck as under C if its holder dies.",
+    ),
+    (
+        5,
+        Fault::LateAcquire,
+        "The client reads the key back before its request has arrived: what it does not find it does not delete.",
+    ),
+    (
+        7,
+        Fault::LateAcquire,
+        "The client misses a majority and deletes its value from all servers before the requests have arrived: they \
+         set it where nobody will delete it.",
     ),
     (
         7,
@@ -75,6 +93,12 @@ const REASONS: [(u8, Fault, &str); 22] = [
         8,
         Fault::FailoverToOther,
         "WAIT answers 1, and that one replica is lost with the master: another one takes over.",
+    ),
+    (
+        8,
+        Fault::FailoverUnseen,
+        "WAIT asks for what the master had written when its own connection sent its last command (Redis 7.0.15, \
+         server.c: woff), and not for the SET: it answers 1. A new connection asks for more, if it begins with a command.",
     ),
     (
         9,
@@ -123,6 +147,29 @@ const REASONS: [(u8, Fault, &str); 22] = [
     (17, Fault::LostAcquire, ETCD_LOST_ACQUIRE),
     (16, Fault::ServerBehind, ETCD_BEHIND),
     (17, Fault::ServerBehind, ETCD_BEHIND),
+    (
+        14,
+        Fault::LostAcquire,
+        "The client finds its node by the GUID in its name. Curator has that since 0.4.2 (2011, commit 31cffd7), \
+         ZooKeeper's documentation of the recipe since 3.5.0 and 3.4.14 (ZOOKEEPER-1262).",
+    ),
+    (
+        14,
+        Fault::LostAcquireUnnamed,
+        "The node of an acquire that failed, as its client believes, stays as long as the client's session: as long as \
+         its process lives.",
+    ),
+    (
+        14,
+        Fault::ServerAhead,
+        "ZooKeeper times its sessions by System.nanoTime, not by the time of day (ExpiryQueue).",
+    ),
+    (
+        18,
+        Fault::LateAcquire,
+        "The client has asked again with the same lease id. That lease has ended when the late request arrives, and \
+         an ended lease is not granted again.",
+    ),
 ];
 
 const ROW_CRASH: &str = "The kernel of the crashed process closes its connection. That of a machine without power does not: \
@@ -196,6 +243,22 @@ mod tests {
             let cells = cells(rung.number);
             assert!(cells.iter().all(|(_, mark)| *mark != Mark::Unknown), "{cells:?}");
             assert!(cells.len() >= if rung.number == 0 { 1 } else { Fault::COLUMNS.len() }, "{cells:?}");
+        }
+    }
+
+    #[test]
+    fn a_fault_beside_the_columns_has_a_cell_and_every_reason_too() {
+        let cells: Vec<_> =
+            (0..=19).flat_map(|rung| cells(rung).into_iter().map(move |(it, _)| (rung, it))).collect();
+        for fault in Fault::OTHERS {
+            assert!(cells.iter().any(|(_, it)| *it == fault), "{fault:?}");
+            assert!(Fault::COLUMNS.contains(&fault.column()) || fault == Fault::None, "{fault:?}");
+        }
+        for (rung, fault, why) in REASONS {
+            assert!(cells.contains(&(rung, fault)), "{why}");
+        }
+        for (_, fault) in cells {
+            assert!(Fault::COLUMNS.contains(&fault) || Fault::OTHERS.contains(&fault), "{fault:?}");
         }
     }
 }

@@ -16,6 +16,10 @@ pub enum Fault {
     PauseBeforeRead,
     /// The answer to an acquire is lost.
     LostAcquire,
+    /// The request of an acquire arrives when its client has given it up, and others have had the lock.
+    LateAcquire,
+    /// The answer to an acquire is lost, and nothing in the lock says which acquire it is of.
+    LostAcquireUnnamed,
     /// The answer to a release is lost.
     LostRelease,
     /// The server fails, and a replica takes over, or the others elect another leader; a lone server is restarted.
@@ -24,6 +28,8 @@ pub enum Fault {
     FailoverToOther,
     /// The same where real Sentinels promote the replica.
     FailoverBySentinel,
+    /// The same where the client asks `WAIT` over another connection than the one it has written on.
+    FailoverUnseen,
     /// A server loses all its data.
     Empty,
     /// The time of day of a server jumps an hour ahead.
@@ -52,6 +58,16 @@ impl Fault {
         Self::HolderBehind,
     ];
 
+    /// Those that are not columns: nothing, and variants.
+    pub const OTHERS: [Self; 6] = [
+        Self::None,
+        Self::LateAcquire,
+        Self::LostAcquireUnnamed,
+        Self::FailoverToOther,
+        Self::FailoverBySentinel,
+        Self::FailoverUnseen,
+    ];
+
     /// The letters over its column.
     pub fn letters(self) -> &'static str {
         match self {
@@ -60,10 +76,13 @@ impl Fault {
             Self::PauseBeforeWrite => "P",
             Self::PauseBeforeRead => "Q",
             Self::LostAcquire => "A",
+            Self::LateAcquire => "A2",
+            Self::LostAcquireUnnamed => "A3",
             Self::LostRelease => "R",
             Self::Failover => "F",
             Self::FailoverToOther => "F2",
             Self::FailoverBySentinel => "F3",
+            Self::FailoverUnseen => "F4",
             Self::Empty => "E",
             Self::ServerAhead => "W+",
             Self::ServerBehind => "W−",
@@ -80,10 +99,13 @@ impl Fault {
             Self::PauseBeforeWrite => "holder pauses before its write",
             Self::PauseBeforeRead => "holder pauses before its first access",
             Self::LostAcquire => "answer to the acquire is lost",
+            Self::LateAcquire => "request of the acquire arrives late",
+            Self::LostAcquireUnnamed => "answer to an acquire without a name of its own is lost",
             Self::LostRelease => "answer to the release is lost",
             Self::Failover => "server fails over",
             Self::FailoverToOther => "server fails with the replica that acknowledged",
             Self::FailoverBySentinel => "Sentinel fails over",
+            Self::FailoverUnseen => "server fails over, WAIT asked on another connection",
             Self::Empty => "server loses its data",
             Self::ServerAhead => "server's clock jumps 1 h ahead",
             Self::ServerBehind => "server's clock falls 1 h behind",
@@ -106,6 +128,13 @@ impl Fault {
             Self::LostAcquire => {
                 "A proxy delivers the request and discards the answer; the client waits for 300 ms."
             }
+            Self::LateAcquire => {
+                "A proxy holds the request up; the client waits for 300 ms. When another holder has acquired and released the \
+                 lock, the proxy delivers the request, and sees the server answer it."
+            }
+            Self::LostAcquireUnnamed => {
+                "A proxy delivers the request and discards the answer; the client cannot tell its own node from those of others."
+            }
             Self::LostRelease => {
                 "The same; another holder gets the lock, the first one repeats its release, and a third one tries to get it."
             }
@@ -120,6 +149,10 @@ impl Fault {
             Self::FailoverBySentinel => {
                 "The replica of the master stands still when the lock is acquired; the master is killed, the replica goes on, \
                  and three Sentinels promote it."
+            }
+            Self::FailoverUnseen => {
+                "The replica receives nothing. The client asks WAIT over another connection of its pool; the master is killed \
+                 and the replica promoted."
             }
             Self::Empty => "It is killed while the lock is held, and restarted without its data.",
             Self::ServerAhead => {
@@ -141,9 +174,15 @@ impl Fault {
     /// Its column.
     pub fn column(self) -> Self {
         match self {
-            Self::FailoverToOther | Self::FailoverBySentinel => Self::Failover,
+            Self::LateAcquire | Self::LostAcquireUnnamed => Self::LostAcquire,
+            Self::FailoverToOther | Self::FailoverBySentinel | Self::FailoverUnseen => Self::Failover,
             fault => fault,
         }
+    }
+
+    /// Whether the client of the first holder makes a mistake.
+    pub(crate) fn is_with_mistake(self) -> bool {
+        matches!(self, Self::LostAcquireUnnamed | Self::FailoverUnseen)
     }
 
     /// Whether the servers are not as before afterwards.

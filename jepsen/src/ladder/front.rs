@@ -1,9 +1,9 @@
-//! A TCP proxy in front of a server, or between two: it can lose an answer, let nothing pass, refuse, and change its target
-//! as a virtual address does.
+//! A TCP proxy in front of a server, or between two: it can lose an answer, deliver a request late, let nothing pass, refuse,
+//! and change its target as a virtual address does.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -16,8 +16,50 @@ use tokio::task::JoinSet;
 pub(crate) struct Front {
     address: SocketAddr,
     way: watch::Sender<Way>,
-    lost: Arc<AtomicU64>,
+    traps: Traps,
     _serving: JoinSet<()>,
+}
+
+/// What is to be caught, and was.
+#[derive(Clone, Debug)]
+struct Traps {
+    /// Catches answers: each is lost, with whatever else comes over its connection.
+    answers: Arc<Trap>,
+    /// Catches requests: each is held up until it is delivered.
+    requests: Arc<Trap>,
+    /// How many requests were answered after they had been held up.
+    answered_late: Arc<AtomicU64>,
+}
+
+/// Catches as much of what passes as it is told.
+#[derive(Debug)]
+pub(crate) struct Trap {
+    is_prey: fn(&[u8]) -> bool,
+    to_catch: AtomicU64,
+    caught: AtomicU64,
+}
+
+impl Trap {
+    /// A trap for that of which this is true.
+    pub(crate) fn new(is_prey: fn(&[u8]) -> bool) -> Arc<Self> {
+        Arc::new(Self { is_prey, to_catch: AtomicU64::new(0), caught: AtomicU64::new(0) })
+    }
+
+    fn set(&self) {
+        self.to_catch.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn caught(&self) -> u64 {
+        self.caught.load(Ordering::Relaxed)
+    }
+
+    fn catches(&self, bytes: &[u8]) -> bool {
+        let one_less = |left: u64| left.checked_sub(1);
+        let catches = (self.is_prey)(bytes)
+            && self.to_catch.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
+        self.caught.fetch_add(u64::from(catches), Ordering::Relaxed);
+        catches
+    }
 }
 
 /// Where connections go, and what passes.
@@ -28,8 +70,8 @@ struct Way {
     holds: bool,
     /// Connections are closed, and new ones too.
     refuses: bool,
-    /// So many answers are to be lost, each with its connection.
-    to_lose: u64,
+    /// Requests that were held up under an earlier number are delivered.
+    deliveries: u64,
     /// Connections made under an earlier number are closed.
     generation: u64,
 }
@@ -37,12 +79,18 @@ struct Way {
 impl Front {
     /// A proxy to `target`.
     pub(crate) async fn open(target: SocketAddr) -> anyhow::Result<Self> {
+        Self::open_with(target, Trap::new(|_| true)).await
+    }
+
+    /// The same with a trap for answers, which it can share with other proxies.
+    pub(crate) async fn open_with(target: SocketAddr, answers: Arc<Trap>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let way = Way { target, holds: false, refuses: false, to_lose: 0, generation: 0 };
-        let (way, lost, mut serving) = (watch::Sender::new(way), Arc::default(), JoinSet::new());
+        let way = Way { target, holds: false, refuses: false, deliveries: 0, generation: 0 };
+        let traps = Traps { answers, requests: Trap::new(|_| true), answered_late: Arc::default() };
+        let (way, mut serving) = (watch::Sender::new(way), JoinSet::new());
         let address = listener.local_addr()?;
-        serving.spawn(serve(listener, way.clone(), Arc::clone(&lost)));
-        Ok(Self { address, way, lost, _serving: serving })
+        serving.spawn(serve(listener, way.clone(), traps.clone()));
+        Ok(Self { address, way, traps, _serving: serving })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -51,12 +99,27 @@ impl Front {
 
     /// Delivers the next request, and discards its answer and whatever else comes over that connection.
     pub(crate) fn lose_next_answer(&self) {
-        self.way.send_modify(|way| way.to_lose += 1);
+        self.traps.answers.set();
     }
 
     /// How many answers were lost so far.
     pub(crate) fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+        self.traps.answers.caught()
+    }
+
+    /// Holds the next request up until [`Front::deliver`], even if its caller has gone.
+    pub(crate) fn hold_next_request(&self) {
+        self.traps.requests.set();
+    }
+
+    /// How many requests are held up, or delivered and not answered.
+    pub(crate) fn held(&self) -> u64 {
+        self.traps.requests.caught() - self.traps.answered_late.load(Ordering::Relaxed)
+    }
+
+    /// Delivers what was held up. The answer goes to nobody.
+    pub(crate) fn deliver(&self) {
+        self.way.send_modify(|way| way.deliveries += 1);
     }
 
     /// Lets nothing pass from now on.
@@ -75,17 +138,17 @@ impl Front {
     /// Closes all connections; new ones go to `target`.
     pub(crate) fn lead_to(&self, target: SocketAddr) {
         self.way.send_modify(|way| {
-            *way = Way { target, holds: false, refuses: false, to_lose: 0, generation: way.generation + 1 };
+            *way = Way { target, holds: false, refuses: false, generation: way.generation + 1, ..*way };
         });
     }
 }
 
-async fn serve(listener: TcpListener, way: watch::Sender<Way>, lost: Arc<AtomicU64>) {
+async fn serve(listener: TcpListener, way: watch::Sender<Way>, traps: Traps) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => if let Ok((caller, _)) = accepted {
-                connections.spawn(relay(caller, way.clone(), Arc::clone(&lost)));
+                connections.spawn(relay(caller, way.clone(), traps.clone()));
             },
             Some(_) = connections.join_next() => {}
         }
@@ -93,7 +156,7 @@ async fn serve(listener: TcpListener, way: watch::Sender<Way>, lost: Arc<AtomicU
 }
 
 /// An end of a connection, or an error, is passed on by closing.
-async fn relay(caller: TcpStream, way: watch::Sender<Way>, lost: Arc<AtomicU64>) -> std::io::Result<()> {
+async fn relay(caller: TcpStream, way: watch::Sender<Way>, traps: Traps) -> std::io::Result<()> {
     let Way { target, refuses, generation, .. } = *way.borrow();
     if refuses {
         return Ok(());
@@ -104,43 +167,96 @@ async fn relay(caller: TcpStream, way: watch::Sender<Way>, lost: Arc<AtomicU64>)
     let (from_caller, to_caller) = caller.into_split();
     let (from_callee, to_callee) = callee.into_split();
     let mut changes = way.subscribe();
+    // Whether a request was held up.
+    let is_late = AtomicBool::new(false);
     tokio::select! {
-        there = pump(from_caller, to_callee, &way, None) => there,
-        back = pump(from_callee, to_caller, &way, Some(&lost)) => back,
+        there = take_requests(from_caller, to_callee, way.subscribe(), &traps.requests, &is_late) => there,
+        back = bring_answers(from_callee, to_caller, way.subscribe(), &traps, &is_late) => back,
         _ = changes.wait_for(|way| way.generation != generation) => Ok(()),
     }
 }
 
-/// `lost` is given for answers.
-async fn pump(
+async fn take_requests(
     mut source: OwnedReadHalf,
     mut sink: OwnedWriteHalf,
-    way: &watch::Sender<Way>,
-    lost: Option<&AtomicU64>,
+    mut way: watch::Receiver<Way>,
+    requests: &Trap,
+    is_late: &AtomicBool,
 ) -> std::io::Result<()> {
     let mut bytes = vec![0; 64 << 10];
-    let mut changes = way.subscribe();
+    loop {
+        let length = source.read(&mut bytes).await?;
+        // Without the sender all is over.
+        let _ = way.wait_for(|way| !way.holds).await;
+        if length == 0 && is_late.load(Ordering::Relaxed) {
+            // A server drops the request of a caller that has gone: it is not to notice.
+            std::future::pending::<()>().await;
+        }
+        if length == 0 {
+            return sink.shutdown().await;
+        }
+        if requests.catches(&bytes[..length]) {
+            is_late.store(true, Ordering::Relaxed);
+            let before = way.borrow().deliveries;
+            let _ = way.wait_for(|way| way.deliveries > before).await;
+        }
+        sink.write_all(&bytes[..length]).await?;
+    }
+}
+
+async fn bring_answers(
+    mut source: OwnedReadHalf,
+    mut sink: OwnedWriteHalf,
+    mut way: watch::Receiver<Way>,
+    traps: &Traps,
+    is_late: &AtomicBool,
+) -> std::io::Result<()> {
+    let mut bytes = vec![0; 64 << 10];
     let mut discards = false;
     loop {
         let length = source.read(&mut bytes).await?;
         // Without the sender all is over.
-        let _ = changes.wait_for(|way| !way.holds).await;
+        let _ = way.wait_for(|way| !way.holds).await;
         if length == 0 {
             return sink.shutdown().await;
         }
-        if let Some(lost) = lost {
-            way.send_if_modified(|way| {
-                let loses = way.to_lose > 0;
-                if loses {
-                    way.to_lose -= 1;
-                    discards = true;
-                    lost.fetch_add(1, Ordering::Relaxed);
-                }
-                loses
-            });
+        if is_late.load(Ordering::Relaxed) {
+            traps.answered_late.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
         }
+        discards |= traps.answers.catches(&bytes[..length]);
         if !discards {
             sink.write_all(&bytes[..length]).await?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ringfence_harness::until;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_was_held_up_arrives_when_its_caller_has_gone() {
+        let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let front = Front::open(server.local_addr().unwrap()).await.unwrap();
+        front.hold_next_request();
+        let mut caller = TcpStream::connect(front.address()).await.unwrap();
+        let (mut callee, _) = server.accept().await.unwrap();
+        caller.write_all(b"late").await.unwrap();
+        let soon = Duration::from_secs(30);
+        until(soon, "it is held up", async || (front.held() == 1).then_some(())).await.unwrap();
+        drop(caller);
+        let mut bytes = [0; 4];
+        let early = tokio::time::timeout(Duration::from_millis(50), callee.read(&mut bytes)).await;
+        assert!(early.is_err(), "{early:?}");
+        front.deliver();
+        callee.read_exact(&mut bytes).await.unwrap();
+        assert_eq!((&bytes, front.held()), (b"late", 1), "it is not answered");
+        callee.write_all(b"done").await.unwrap();
+        until(soon, "it is answered", async || (front.held() == 0).then_some(())).await.unwrap();
     }
 }

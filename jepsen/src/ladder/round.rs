@@ -79,6 +79,7 @@ impl<'a> Round<'a> {
                 key: key.clone(),
                 ttl_ms: u64::try_from(ttl(&rung, fault).as_millis())?,
                 register: register.address(),
+                is_mistaken: fault.is_with_mistake() && name == "A",
             };
             let clock = holders_clock.as_ref().filter(|_| name == "A");
             actors.push(Actor::start(&setting, clock).await?);
@@ -162,6 +163,27 @@ impl<'a> Round<'a> {
             format!("{lost} answers were lost")
         });
         Ok(answer)
+    }
+
+    /// A holder acquires, and its request does not arrive before [`Round::deliver`].
+    pub(crate) async fn undelivered(&mut self, who: char, step: Step) -> anyhow::Result<Answer> {
+        let fronts = self.stage.fronts_of_a_request();
+        ensure!(!fronts.is_empty(), "these servers have no proxy that can hold a request up");
+        fronts.iter().for_each(|front| front.hold_next_request());
+        let answer = self.ask(who, step).await?;
+        ensure!(fronts.iter().all(|front| front.held() == 1), "no request was held up");
+        self.note("the request was held up".to_owned());
+        Ok(answer)
+    }
+
+    /// Delivers the requests that were held up, and waits until they are answered.
+    pub(crate) async fn deliver(&mut self) -> anyhow::Result<()> {
+        let fronts = self.stage.fronts_of_a_request();
+        fronts.iter().for_each(|front| front.deliver());
+        let answered = async || fronts.iter().all(|front| front.held() == 0).then_some(());
+        ringfence_harness::until(PATIENT, "the late request is answered", answered).await?;
+        self.note("the late request was delivered, and the server has answered it".to_owned());
+        Ok(())
     }
 
     /// A holder tries until it is answered whether it has the lock.
@@ -299,7 +321,7 @@ fn ttl(rung: &Rung, fault: Fault) -> Duration {
     match fault {
         Fault::Crash | Fault::PauseBeforeWrite | Fault::PauseBeforeRead | Fault::RenewalDies => rung.ttl(),
         Fault::HolderBehind if rung.checks_clock() => rung.ttl(),
-        Fault::LostAcquire | Fault::ServerBehind => 2 * rung.ttl(),
+        Fault::LostAcquire | Fault::LateAcquire | Fault::LostAcquireUnnamed | Fault::ServerBehind => 2 * rung.ttl(),
         _ => LONG,
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod etcd;
 mod postgres;
 mod redis;
 mod ringfence;
+mod zookeeper;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use anyhow::Context;
 use futures_util::future::BoxFuture;
 
 use crate::ladder::fault::Fault;
+use crate::ladder::front::Front;
 use crate::ladder::step::{Answer, Pass};
 
 /// A kind of lock.
@@ -25,7 +27,7 @@ pub struct Rung {
     /// What its holders send, and whose program does the same.
     pub plays: &'static str,
     family: Family,
-    /// The time to live of its locks in rounds that wait for their end: 1 s, or the least that its servers allow.
+    /// The time to live of its locks in rounds that wait for their end: 1 s, or what its servers need.
     ttl: Duration,
     /// Whether the lock ends by itself when nobody renews it. Not so for a lock without a time to live, or one that ends
     /// with its connection.
@@ -42,6 +44,7 @@ pub struct Rung {
 enum Family {
     Redis,
     Postgres,
+    ZooKeeper,
     Etcd,
     Ringfence,
 }
@@ -93,6 +96,11 @@ pub(crate) trait Stage {
     /// How many answers were lost so far.
     fn answers_lost(&self) -> u64;
 
+    /// The proxies that can hold up the next request of a holder (of a majority, where a majority is asked).
+    fn fronts_of_a_request(&self) -> Vec<&Front> {
+        Vec::new()
+    }
+
     /// Called before the first holder acquires the lock that the fault is about: as to cut off a replica.
     fn prepare(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<()>>;
 
@@ -139,6 +147,9 @@ pub struct Setting {
     /// The register
     #[arg(long)]
     pub(crate) register: SocketAddr,
+    /// Make the mistake that the fault is about
+    #[arg(long = "mistaken")]
+    pub(crate) is_mistaken: bool,
 }
 
 impl Setting {
@@ -150,13 +161,20 @@ impl Setting {
 
 /// The rungs that are played, from the lowest up: those of each family.
 pub fn rungs() -> Vec<Rung> {
-    [redis::RUNGS.as_slice(), postgres::RUNGS.as_slice(), etcd::RUNGS.as_slice(), ringfence::RUNGS.as_slice()]
-        .concat()
+    [
+        redis::RUNGS.as_slice(),
+        postgres::RUNGS.as_slice(),
+        zookeeper::RUNGS.as_slice(),
+        etcd::RUNGS.as_slice(),
+        ringfence::RUNGS.as_slice(),
+    ]
+    .concat()
 }
 
 /// The programs of the families, with their versions.
 pub(crate) fn versions(ground: &Ground) -> Vec<String> {
-    let all = [redis::version(), postgres::version(), etcd::version(), ringfence::version(ground)];
+    let all =
+        [redis::version(), postgres::version(), zookeeper::version(), etcd::version(), ringfence::version(ground)];
     all.into_iter().flatten().collect()
 }
 
@@ -204,6 +222,7 @@ impl Rung {
         match Self::of(setting.rung)?.family {
             Family::Redis => redis::lock(setting),
             Family::Postgres => Ok(Box::new(postgres::RowLock::new(setting).await?)),
+            Family::ZooKeeper => Ok(Box::new(zookeeper::Mutex::new(setting))),
             Family::Etcd => Ok(Box::new(etcd::Mutex::new(setting)?)),
             Family::Ringfence => Ok(Box::new(ringfence::Leases::new(setting)?)),
         }
@@ -214,6 +233,7 @@ impl Rung {
         match self.family {
             Family::Redis => redis::stage(self, fault, ground).await,
             Family::Postgres => Ok(Box::new(postgres::Database::start(self, fault).await?)),
+            Family::ZooKeeper => Ok(Box::new(zookeeper::Ensemble::start(self, fault, ground).await?)),
             Family::Etcd => Ok(Box::new(etcd::Members::start().await?)),
             Family::Ringfence => Ok(Box::new(ringfence::Nodes::start(self, fault, ground).await?)),
         }

@@ -24,12 +24,14 @@ pub(crate) async fn play(round: &mut Round<'_>) -> anyhow::Result<()> {
         Fault::Crash => crash(round).await,
         Fault::PauseBeforeWrite => pause_before_write(round).await,
         Fault::PauseBeforeRead => pause_before_read(round).await,
-        Fault::LostAcquire => lost_acquire(round).await,
+        Fault::LostAcquire | Fault::LostAcquireUnnamed => lost_acquire(round).await,
+        Fault::LateAcquire => late_acquire(round).await,
         Fault::LostRelease => lost_release(round).await,
         Fault::ServerBehind if round.rung.expires() => server_behind(round).await,
         Fault::Failover
         | Fault::FailoverToOther
         | Fault::FailoverBySentinel
+        | Fault::FailoverUnseen
         | Fault::Empty
         | Fault::ServerAhead
         | Fault::ServerBehind => server_fault(round).await,
@@ -122,6 +124,26 @@ async fn lost_acquire(round: &mut Round<'_>) -> anyhow::Result<()> {
     }
     let now_us = round.now_us();
     takes_over(round, now_us).await
+}
+
+/// The request of A arrives when A has given it up, or was granted the lock by another one, and B has had the lock.
+async fn late_acquire(round: &mut Round<'_>) -> anyhow::Result<()> {
+    if let Answer::Granted { .. } = round.undelivered('A', impatient_acquire()).await? {
+        round.works('A').await?;
+        round.release('A').await?;
+    }
+    let now_us = round.now_us();
+    if !round.wait('B', now_us).await? {
+        return Ok(());
+    }
+    round.works('B').await?;
+    round.release('B').await?;
+    round.deliver().await?;
+    let now_us = round.now_us();
+    if round.wait('C', now_us).await? {
+        round.works('C').await?;
+    }
+    Ok(())
 }
 
 async fn lost_release(round: &mut Round<'_>) -> anyhow::Result<()> {

@@ -185,6 +185,10 @@ impl Stage for Nodes {
         self.fronts.iter().map(Front::lost).sum()
     }
 
+    fn fronts_of_a_request(&self) -> Vec<&Front> {
+        self.fronts.iter().take(1).collect()
+    }
+
     fn prepare(&self, _: Fault) -> BoxFuture<'_, anyhow::Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }

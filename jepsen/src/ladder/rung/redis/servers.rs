@@ -61,7 +61,7 @@ impl Servers {
         }
         let count = match fault {
             Fault::FailoverToOther => 2,
-            Fault::Failover => 1,
+            Fault::Failover | Fault::FailoverUnseen => 1,
             // The lock of this rung is there only with a replica.
             _ if rung.number == 8 => 1,
             _ => 0,
@@ -98,6 +98,17 @@ impl Servers {
             until(SOON, "the replica is in step", look).await?;
         }
         Ok(())
+    }
+
+    /// Waits until the master knows that all that was written is replicated. A replica tells it once a second.
+    async fn acknowledged(&self) -> anyhow::Result<()> {
+        let master = &self.first().server;
+        let look = async || {
+            let here = master.command(["info", "replication"]).await.ok()?;
+            let acknowledged = format!(",offset={},", field(&here, "master_repl_offset:")?);
+            (here.matches(&acknowledged).count() == self.replicas.len()).then_some(())
+        };
+        Ok(until(SOON, "the master knows that the replica is in step", look).await?)
     }
 
     fn first(&self) -> &Master {
@@ -162,18 +173,25 @@ impl Stage for Servers {
     }
 
     fn lose_next_answer(&self) {
-        let majority = self.masters.len() / 2 + 1;
-        self.masters.iter().take(majority).for_each(|master| master.front.lose_next_answer());
+        self.fronts_of_a_request().iter().for_each(|front| front.lose_next_answer());
     }
 
     fn answers_lost(&self) -> u64 {
         self.masters.iter().map(|master| master.front.lost()).sum()
     }
 
+    fn fronts_of_a_request(&self) -> Vec<&Front> {
+        let majority = self.masters.len() / 2 + 1;
+        self.masters.iter().take(majority).map(|master| &master.front).collect()
+    }
+
     fn prepare(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<()>> {
         Box::pin(async move {
-            if let Fault::Failover | Fault::FailoverToOther = fault {
+            if fault.column() == Fault::Failover {
                 self.in_step().await?;
+                if fault == Fault::FailoverUnseen {
+                    self.acknowledged().await?;
+                }
                 self.replicas.first().context("there is no replica")?.link.hold();
             }
             if fault != Fault::ServerBehind {
@@ -186,7 +204,7 @@ impl Stage for Servers {
     fn inflict(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<String>> {
         Box::pin(async move {
             let observed = match fault {
-                Fault::Failover | Fault::FailoverToOther => self.fail_over().await?,
+                fault if fault.column() == Fault::Failover => self.fail_over().await?,
                 Fault::Empty => self.empty().await?,
                 Fault::ServerAhead => self.throw(1).await?,
                 Fault::ServerBehind => self.throw(-1).await?,

@@ -19,6 +19,8 @@ const RENEW_IF_OWN: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return
 pub(super) struct Single {
     rung: u8,
     server: Server,
+    /// The connection for `WAIT`, by mistake another one than that of the acquire.
+    other: Option<Server>,
     key: String,
     ttl_ms: u64,
     name: String,
@@ -29,7 +31,8 @@ pub(super) struct Single {
 impl Single {
     pub(super) fn new(setting: &Setting, server: Server) -> Self {
         let Setting { rung, ref key, ttl_ms, ref name, .. } = *setting;
-        Self { rung, server, key: key.clone(), ttl_ms, name: name.clone(), value: String::new() }
+        let other = setting.is_mistaken.then(|| Server::new(&setting.servers));
+        Self { rung, server, other, key: key.clone(), ttl_ms, name: name.clone(), value: String::new() }
     }
 
     /// The first request of an acquire.
@@ -63,7 +66,8 @@ impl Single {
             }
             8 => {
                 let wait = cmd("WAIT").arg(1).arg(WAIT_MS).take();
-                if self.server.call::<i64>(&wait, PATIENT).await? == 0 {
+                let server = self.other.as_mut().unwrap_or(&mut self.server);
+                if server.call::<i64>(&wait, PATIENT).await? == 0 {
                     self.delete_if_own(PATIENT).await?;
                     return Ok(Answer::Refused { why: "WAIT answered 0".into() });
                 }
