@@ -21,8 +21,9 @@ const LOCKS: &str = "/ladder";
 const RECIPE: Rung = Rung {
     number: 14,
     name: "ZooKeeper, Curator's recipe",
-    plays: "As InterProcessMutex of Apache Curator: an ephemeral sequential node with a GUID in its name; the lowest one has \
-            the lock, each other one watches the one before it. It ends with its session. The storage is shown nothing.",
+    plays: "As InterProcessMutex of Apache Curator 5.9.1-SNAPSHOT (commit 88dee99): an ephemeral sequential node with a \
+            GUID in its name; the lowest one has the lock, each other one watches the one before it. It ends with its \
+            session. The storage is shown nothing.",
     family: Family::ZooKeeper,
     // A session ends up to a tick late, half a second: that is not to count as stuck.
     ttl: Duration::from_secs(3),

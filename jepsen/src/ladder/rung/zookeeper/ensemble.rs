@@ -57,18 +57,27 @@ impl Ensemble {
         Ok("the leader was killed; another one leads".to_owned())
     }
 
-    /// The leader's time of day, by which it notes when a node was made.
-    async fn unix_s(&self) -> anyhow::Result<i64> {
+    /// The leader's time of day, by which it notes when a node was made; and that node, whose session ends soon.
+    async fn unix_s(&self) -> anyhow::Result<(i64, String)> {
+        let connector = Client::connector().with_session_timeout(Duration::from_secs(1)).with_detached();
+        let session = connector.connect(&self.leader().await?.to_string()).await?;
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-        let (stat, _) = self.connect().await?.create("/time-", b"", &options).await?;
-        Ok(stat.ctime / 1_000)
+        let (stat, sequence) = session.create("/time-", b"", &options).await?;
+        Ok((stat.ctime / 1_000, format!("/time-{sequence}")))
     }
 
     async fn throw(&self, hours: i64) -> anyhow::Result<String> {
-        let before = self.unix_s().await?;
+        let (before, _) = self.unix_s().await?;
         self.clock.as_ref().context("there is no clock to throw")?.throw(3_600 * hours)?;
-        let moved = self.unix_s().await? - before;
+        let (after, node) = self.unix_s().await?;
+        let moved = after - before;
         ensure!((moved - 3_600 * hours).abs() < 600, "the clock of the leader has moved by {moved} s");
+        if hours > 0 {
+            // The leader looks once a tick which sessions have ended: by now it has.
+            let session = self.connect().await?;
+            let look = async || session.check_stat(&node).await.ok()?.is_none().then_some(());
+            until(SOON, "a session has ended since", look).await?;
+        }
         Ok(format!("the clock of the leader, and so those of the others, has moved by {moved} s"))
     }
 }
