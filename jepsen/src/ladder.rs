@@ -44,8 +44,9 @@ mod step;
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Instant, SystemTime};
 
+use anyhow::ensure;
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 
@@ -55,7 +56,7 @@ pub use judge::{Counts, Mark};
 pub use rung::{Rung, Setting, rungs};
 
 use moves::Move;
-use page::Report;
+use page::{Report, Run};
 use round::{Round, Told};
 use rung::{Ground, Stage};
 
@@ -97,10 +98,10 @@ pub struct Cell {
 struct Played {
     mark: Mark,
     counts: Counts,
-    moves: Vec<Move>,
-    /// How many moves were before those of the fault.
-    begins: usize,
-    /// Why it is not known what came of it.
+    events: Vec<Move>,
+    /// How many of the events were before those of the fault.
+    before_fault: usize,
+    /// Why the mark is not known.
     unknown: Option<String>,
 }
 
@@ -108,6 +109,7 @@ struct Played {
 ///
 /// Rungs are played side by side: they mostly wait.
 pub async fn climb(options: &Options, out: &mut impl Write) -> anyhow::Result<u8> {
+    options.check()?;
     let began = Instant::now();
     std::fs::create_dir_all(&options.folder)?;
     let folder = options.folder.canonicalize()?;
@@ -130,8 +132,14 @@ pub async fn climb(options: &Options, out: &mut impl Write) -> anyhow::Result<u8
         of_rung.iter().try_for_each(|cell| tell(cell, out))?;
         cells.extend(of_rung);
     }
-    let facts = facts(options, &ground, &cells, began.elapsed());
-    Report::new(&rungs(), &cells, facts).write(&folder)?;
+    let run = Run {
+        versions: rung::versions(&ground),
+        command: options.command(),
+        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        rounds: options.rounds,
+        seconds: began.elapsed().as_secs(),
+    };
+    Report::new(&rungs(), &cells, run).write(&folder)?;
     writeln!(out, "\n{}", folder.join("index.html").display())?;
     Ok(exit_code(&cells))
 }
@@ -144,21 +152,6 @@ fn exit_code(cells: &[Cell]) -> u8 {
     } else {
         0
     }
-}
-
-/// When, how and with what it was played.
-fn facts(options: &Options, ground: &Ground, cells: &[Cell], took: Duration) -> String {
-    let deviating = cells.iter().filter(|cell| cell.deviates()).count();
-    let unknown = cells.iter().filter(|cell| cell.measured == Mark::Unknown).count();
-    let played = cells.iter().filter(|cell| !cell.rounds.is_empty()).count();
-    let came = match (deviating, unknown) {
-        (0, 0) => "each as expected".to_owned(),
-        _ => format!("{deviating} not as expected, {unknown} not known"),
-    };
-    let rounds =
-        if options.rounds == 1 { "1 round".to_owned() } else { format!("{} rounds", options.rounds) };
-    let versions = rung::versions(ground).join(", ");
-    format!("{versions}. {played} cells of {rounds} in {} s: {came}.", took.as_secs())
 }
 
 /// Plays the cells of a rung.
@@ -194,8 +187,33 @@ impl Options {
         self.only.is_empty() || self.only.contains(&rung.number)
     }
 
+    /// The command that plays the same.
+    fn command(&self) -> String {
+        let mut command = "cargo run --release -p ringfence-jepsen -- ladder".to_owned();
+        let only: Vec<_> = self.only.iter().map(u8::to_string).collect();
+        for (option, values) in [(" --only ", only.join(",")), (" --fault ", self.faults.join(","))] {
+            if !values.is_empty() {
+                command = command + option + &values;
+            }
+        }
+        if self.quick {
+            command += " --quick";
+        }
+        command + &format!(" --rounds {}", self.rounds)
+    }
+
+    /// Refuses rungs and faults that do not exist.
+    fn check(&self) -> anyhow::Result<()> {
+        self.only.iter().try_for_each(|number| Rung::of(*number).map(drop))?;
+        let all: Vec<_> = rungs().iter().flat_map(|rung| expected::cells(rung.number)).collect();
+        for letters in &self.faults {
+            ensure!(all.iter().any(|(fault, _)| fault.is_called(letters)), "there is no fault {letters}");
+        }
+        Ok(())
+    }
+
     fn wants(&self, rung: u8, fault: Fault) -> bool {
-        let is_named = |fault: Fault| self.faults.iter().any(|it| it == fault.letters());
+        let is_named = |fault: Fault| self.faults.iter().any(|it| fault.is_called(it));
         (!self.quick || expected::is_quick(rung, fault)) && (self.faults.is_empty() || is_named(fault))
     }
 }
@@ -228,11 +246,17 @@ async fn play(
             Ok(()) => (counts.mark(ttl_ms / 2), None),
             Err(error) => (Mark::Unknown, Some(format!("{error:#}"))),
         };
-        Ok(Played { mark, counts, moves, begins, unknown })
+        Ok(Played { mark, counts, events: moves, before_fault: begins, unknown })
     };
     played.await.unwrap_or_else(|error: anyhow::Error| {
         let unknown = Some(format!("{error:#}"));
-        Played { mark: Mark::Unknown, counts: Counts::default(), moves: Vec::new(), begins: 0, unknown }
+        Played {
+            mark: Mark::Unknown,
+            counts: Counts::default(),
+            events: Vec::new(),
+            before_fault: 0,
+            unknown,
+        }
     })
 }
 
@@ -259,7 +283,7 @@ fn tell(cell: &Cell, out: &mut impl Write) -> anyhow::Result<()> {
         }
         if cell.deviates() || round.unknown.is_some() {
             writeln!(out, "       {:?}", round.counts)?;
-            for it in &round.moves {
+            for it in &round.events {
                 writeln!(
                     out,
                     "         {:>6} {:>6} {} {:?}",
@@ -282,8 +306,8 @@ mod tests {
         let played = |mark: &Mark| Played {
             mark: *mark,
             counts: Counts::default(),
-            moves: Vec::new(),
-            begins: 0,
+            events: Vec::new(),
+            before_fault: 0,
             unknown: None,
         };
         let measured = rounds.iter().min().copied().unwrap_or(expected);

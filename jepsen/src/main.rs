@@ -33,9 +33,11 @@ enum Command {
     Suite(Suites),
     /// Run builds of Ringfence that each have one deliberate bug: the checkers must detect it
     Mutants(Mutants),
-    /// Run every kind of lock that people use, on real servers, under the same faults
+    /// Put the locks that people use under the same faults, on real servers, and count what goes wrong
+    ///
+    /// Exit status: 0 as expected, 1 not as expected, 2 unknown (a fault was not observed), 3 the run itself failed.
     Ladder(Ladder),
-    /// A holder of `ladder`: takes its steps from standard input
+    /// A lock holder of `ladder`, which reads its steps from standard input
     #[command(hide = true)]
     Holder(ladder::Setting),
     /// Check a stored run again
@@ -121,22 +123,22 @@ struct Mutants {
 
 #[derive(Debug, clap::Args)]
 struct Ladder {
-    /// Only these rungs, by their numbers
+    /// Only these locks, by number, such as 4,7
     #[arg(long, value_delimiter = ',')]
     only: Vec<u8>,
-    /// Only these faults, by their letters
+    /// Only these faults, by letter, such as P,W-
     #[arg(long, value_delimiter = ',')]
     fault: Vec<String>,
     /// The program under test [default: built from this workspace]
     #[arg(long)]
     program: Option<PathBuf>,
-    /// Only the cells that show the most, once each
+    /// Only the most telling cells, once each
     #[arg(long)]
     quick: bool,
-    /// How often each is played [default: 3, or 1 with --quick]
+    /// Rounds per cell [default: 3, or 1 with --quick]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Where the reports go
+    /// Folder for the reports
     #[arg(long, default_value = "store/ladder")]
     folder: PathBuf,
 }

@@ -36,11 +36,20 @@ async fn a_late_delete_of_another_holders_lock_is_seen_and_drawn() {
         browser.until(within, "document.querySelectorAll('#grid button').length === 2").await.unwrap();
         browser.evaluate("document.querySelector('[data-cell=\"3-R\"]').click()").await.unwrap();
         browser
-            .until(within, "document.querySelector('.step.harm').innerText.includes('stale')")
+            .until(within, "[...document.querySelectorAll('.step.harm')].some((step) => step.innerText.includes('stale'))")
             .await
             .unwrap();
         let fits = "document.documentElement.scrollWidth <= innerWidth";
         browser.until(within, fits).await.unwrap();
+        let is_wide = width == 1_280;
+        browser.press("ArrowDown").await.unwrap();
+        let focused = format!("document.activeElement.dataset.cell === '{}'", "4-R");
+        browser.until(within, &focused).await.unwrap();
+        let opened = format!(
+            "document.querySelector('#grid [aria-pressed=true]').dataset.cell === '{}'",
+            if is_wide { "4-R" } else { "3-R" }
+        );
+        browser.until(within, &opened).await.unwrap();
         browser.press("Escape").await.unwrap();
         browser.until(within, "document.getElementById('cell').hidden").await.unwrap();
     }
@@ -64,10 +73,22 @@ fn a_fault_that_could_not_be_made_is_not_known() {
         let found = String::from_utf8(found.stdout).unwrap();
         symlink(found.trim(), programs.path().join(program)).unwrap();
     }
-    let output = ladder(folder.path(), &["--only", "3", "--fault", "W+"], Some(programs.path()));
+    let output = ladder(folder.path(), &["--only", "3", "--fault", "W-"], Some(programs.path()));
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("needs a C compiler"), "{output:?}");
     let output = ladder(folder.path(), &["--only", "15", "--fault", "P"], Some(programs.path()));
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("needs ZooKeeper: java and"), "{output:?}");
+}
+
+#[test]
+fn a_rung_or_fault_that_does_not_exist_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, why) in
+        [(["--only", "99"], "there is no rung 99"), (["--fault", "X"], "there is no fault X")]
+    {
+        let output = ladder(folder.path(), &arguments, None);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(why), "{output:?}");
+    }
 }

@@ -1,4 +1,4 @@
-//! What is expected of each rung under each fault, and why where that differs from what is often said.
+//! The mark that each rung is expected to get under each fault, and the reason where it may surprise.
 
 use crate::ladder::fault::Fault;
 use crate::ladder::judge::Mark;
@@ -44,55 +44,58 @@ const OTHERS: [(u8, Fault, Mark); 12] = [
     (19, Fault::LateAcquire, Mark::Well),
 ];
 
-/// Why cells are as they are, where one could expect something else.
-const REASONS: [(u8, Fault, &str); 22] = [
+/// Why cells have their marks, where these may surprise.
+const REASONS: [(u8, Fault, &str); 29] = [
     (
         1,
         Fault::ServerBehind,
-        "Without a time to live the clock has nothing to say: it is as stuck as under C if its holder dies.",
+        "This lock has no timeout, so clocks do not matter. If its holder dies, it is stuck with any clock (C).",
     ),
     (
         5,
         Fault::LateAcquire,
-        "The client reads the key back before its request has arrived: what it does not find it does not delete.",
+        "The client reads the key back before its request arrives. It does not find its value, so it does not delete it.",
     ),
     (
         7,
         Fault::LateAcquire,
-        "The client misses a majority and deletes its value from all servers before the requests have arrived: they \
-         set it where nobody will delete it.",
+        "The client misses a majority and deletes its value from all servers. Then its requests arrive, and set values \
+         that nobody deletes.",
     ),
     (
         7,
         Fault::LostAcquire,
-        "The client misses a majority and deletes its value from all servers, as the algorithm asks for.",
+        "Too few servers answer in time. The client deletes its value from all of them, as the specification asks.",
     ),
     (
         7,
         Fault::Failover,
-        "One of the three servers that granted it (two were away) is replaced by its replica: one is enough.",
+        "The lock stood on three servers, because two could not be reached. One of the three \
+     was replaced by its replica, which did not have it.",
     ),
     (
         7,
         Fault::Empty,
-        "One of the three servers that granted it (two were away) comes back empty: one is enough.",
+        "The lock stood on three servers, because two could not be reached. One of the three \
+     restarted without its data.",
     ),
     (
         7,
         Fault::ServerAhead,
-        "The clock of one of the three servers that granted it (two were away) jumps: one is enough.",
+        "The lock stood on three servers, because two could not be reached. The clock of one \
+     of the three jumped.",
     ),
-    (7, Fault::ServerBehind, "One clock of five; the majority lets the lock end."),
+    (7, Fault::ServerBehind, "One clock of five is wrong; the other four servers let the lock end."),
     (
         7,
         Fault::HolderBehind,
-        "With a clock that is right the same client stops in time: each round shows that first.",
+        "With a correct clock, the same client stops in time; each round shows that first.",
     ),
-    (8, Fault::Failover, "WAIT answers 0: the client deletes the key and does not count itself the holder."),
+    (8, Fault::Failover, "WAIT returns 0, so the client deletes the key and does not use the lock."),
     (
         8,
         Fault::FailoverToOther,
-        "WAIT answers 1, and that one replica is lost with the master: another one takes over.",
+        "WAIT returns 1, but that replica is lost with the master, and another one is promoted.",
     ),
     (
         8,
@@ -103,45 +106,40 @@ const REASONS: [(u8, Fault, &str); 22] = [
     (
         9,
         Fault::LostAcquire,
-        "It sends no acquire again by itself (since 3.37; before, it was counted as its holder twice), and \
-     starts its watchdog only after an answer: the lock ends with its time to live, 30 s by default.",
+        "It does not repeat the acquire (before 3.37 it did, and then counted as a holder twice), and starts its watchdog \
+     only after an answer. The lock ends with its timeout, 30 s by default.",
     ),
     (
         9,
         Fault::Failover,
-        "With replicas connected it sends WAIT, and takes 0 for a failure (checkLockSyncedSlaves). By its source \
-     it does not with none connected, or set up for a single server behind a moving address: then it is as rung 4.",
+        "If replicas are connected, it sends WAIT, and takes 0 for a failure (checkLockSyncedSlaves). By its source, it does \
+     not if none is connected, or if it is configured for one server, at an address that moves: then it is as lock 4.",
     ),
-    (
-        10,
-        Fault::Failover,
-        "As RLock; but the lock that is refused is not deleted, it stays for its time to live.",
-    ),
+    (10, Fault::Failover, "As RLock. But the refused lock is not deleted: it stays until it times out."),
     (
         10,
         Fault::FailoverToOther,
-        "The counter falls back with the rest: both holders are given the same token, and no storage \
-     can tell them apart.",
+        "The counter is lost with the lock. Both holders get the same token, and no storage can tell them apart.",
     ),
     (
         10,
         Fault::Empty,
-        "The counter starts again from 1: the storage rejects the live holder, until the counter has caught up.",
+        "The counter starts again from 1. The storage rejects the live holder until the counter has caught up.",
     ),
     (
         11,
         Fault::PauseBeforeRead,
-        "The sleeper registers its value when it wakes up, later than the live holder. Its write is \
-     accepted, that of the live holder is rejected. No update is lost, as the storage compares; but it is the wrong one that \
-     is shut out: random values have no order.",
+        "The paused holder registers its value when it resumes, later than the live holder. The storage accepts its write and \
+     rejects the live holder's. No update is overwritten, because the storage compares, but the wrong holder wins: random \
+     values have no order.",
     ),
     (12, Fault::Crash, ROW_CRASH),
     (13, Fault::Crash, ROW_CRASH),
     (
         12,
         Fault::Failover,
-        "The transaction ends with its connection, and so does the lock. The holder, who asks the database nothing \
-     while it works elsewhere, does not notice.",
+        "The transaction ends with its connection, and the lock with it. The holder works elsewhere and sends the \
+     database nothing, so it does not notice.",
     ),
     (16, Fault::LostAcquire, ETCD_LOST_ACQUIRE),
     (17, Fault::LostAcquire, ETCD_LOST_ACQUIRE),
@@ -156,8 +154,7 @@ const REASONS: [(u8, Fault, &str); 22] = [
     (
         14,
         Fault::LostAcquireUnnamed,
-        "The node of an acquire that failed, as its client believes, stays as long as the client's session: as long as \
-         its process lives.",
+        "The client believes that the acquire failed. Its node stays as long as its session: as long as its process lives.",
     ),
     (
         14,
@@ -183,7 +180,7 @@ const ETCD_BEHIND: &str = "etcd 3.4 orders the leases that have to end by the ti
      v3.4.23): one that was last renewed before the clock fell behind ends an hour late. Since 3.5 it compares times \
      of the monotonic clock (pull request etcd-io/etcd#12292), and the lock ends in time.";
 
-/// Why a cell is as it is, where one could expect something else.
+/// Why a cell has its mark, where that may surprise.
 pub(crate) fn reason(rung: u8, fault: Fault) -> Option<&'static str> {
     REASONS.iter().find(|(of, under, _)| (*of, *under) == (rung, fault)).map(|(.., why)| *why)
 }

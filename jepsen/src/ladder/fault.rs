@@ -117,13 +117,11 @@ impl Fault {
     /// How it is made.
     pub(crate) fn how(self) -> &'static str {
         match self {
-            Self::None => "Two holders at once, and nothing else.",
-            Self::Crash => {
-                "SIGKILL while it holds the lock; where acquiring takes two requests, between them."
-            }
-            Self::PauseBeforeWrite => "SIGSTOP after it has read; SIGCONT when another holder has written.",
+            Self::None => "Two holders try to get the lock at once; nothing fails.",
+            Self::Crash => "SIGKILL while it holds the lock; if acquiring takes two requests, between them.",
+            Self::PauseBeforeWrite => "SIGSTOP after its read; SIGCONT once another holder has written.",
             Self::PauseBeforeRead => {
-                "SIGSTOP after it was granted the lock; SIGCONT when another holder has read and not yet written."
+                "SIGSTOP after it got the lock; SIGCONT once another holder has read, but not yet written."
             }
             Self::LostAcquire => {
                 "A proxy delivers the request and discards the answer; the client waits for 300 ms."
@@ -136,39 +134,44 @@ impl Fault {
                 "A proxy delivers the request and discards the answer; the client cannot tell its own node from those of others."
             }
             Self::LostRelease => {
-                "The same; another holder gets the lock, the first one repeats its release, and a third one tries to get it."
+                "A proxy discards the answer. Another holder gets the lock, the first one repeats its release, and a third one tries to get the lock."
             }
             Self::Failover => {
-                "The lock is granted while its replica receives nothing; the master is killed and the replica promoted. \
-                 Where a majority decides, the leader is killed. A lone PostgreSQL is killed and restarted."
+                "The lock is granted while the replica receives nothing; the master is killed, and the replica promoted. \
+                 If a majority decides, the leader is killed. A lone PostgreSQL is killed and restarted."
             }
             Self::FailoverToOther => {
-                "Of two replicas one acknowledges. It is lost with the master, and the other one promoted. (As long as it \
-                 can be reached, Sentinel prefers the one that has more data.)"
+                "One of two replicas acknowledges the lock. It is lost with the master, and the other one is promoted. (While \
+                 it can be reached, Sentinel prefers the one with more data.)"
             }
             Self::FailoverBySentinel => {
-                "The replica of the master stands still when the lock is acquired; the master is killed, the replica goes on, \
-                 and three Sentinels promote it."
+                "The replica is paused while the lock is acquired. The master is killed, the replica resumes, and three \
+                 Sentinels promote it."
             }
             Self::FailoverUnseen => {
-                "The replica receives nothing. The client asks WAIT over another connection of its pool; the master is killed \
-                 and the replica promoted."
+                "The replica receives nothing. The client sends WAIT over another connection of its pool; the master is \
+                 killed, and the replica promoted."
             }
-            Self::Empty => "It is killed while the lock is held, and restarted without its data.",
+            Self::Empty => "The server is killed while the lock is held, and restarted without its data.",
             Self::ServerAhead => {
-                "A library that is loaded into the server moves its time of day while the lock is held. (etcd does not ask \
-                 the C library: there the code that it does ask is replaced.)"
+                "A preloaded library moves the server's time of day while the lock is held. (etcd does not call the C \
+                 library: there, the code that it calls is replaced.)"
             }
             Self::ServerBehind => {
                 "The same, when the holder has crashed and its lock has not yet ended. Counted is the time beyond its end."
             }
             Self::RenewalDies => {
-                "Its renewal ends as by an error that is swallowed; it writes when another holder has."
+                "The renewal ends with an error that the holder ignores; it writes after another holder."
             }
             Self::HolderBehind => {
-                "A library that is loaded into the holder moves its time of day while it holds the lock."
+                "A preloaded library moves the holder's time of day while it holds the lock."
             }
         }
+    }
+
+    /// Whether it has these letters, where a hyphen does for a minus.
+    pub(crate) fn is_called(self, letters: &str) -> bool {
+        self.letters() == letters.replace('-', "−")
     }
 
     /// Its column.

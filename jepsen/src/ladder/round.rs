@@ -321,7 +321,9 @@ fn ttl(rung: &Rung, fault: Fault) -> Duration {
     match fault {
         Fault::Crash | Fault::PauseBeforeWrite | Fault::PauseBeforeRead | Fault::RenewalDies => rung.ttl(),
         Fault::HolderBehind if rung.checks_clock() => rung.ttl(),
-        Fault::LostAcquire | Fault::LateAcquire | Fault::LostAcquireUnnamed | Fault::ServerBehind => 2 * rung.ttl(),
+        Fault::LostAcquire | Fault::LateAcquire | Fault::LostAcquireUnnamed | Fault::ServerBehind => {
+            2 * rung.ttl()
+        }
         _ => LONG,
     }
 }

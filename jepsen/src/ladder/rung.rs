@@ -173,8 +173,13 @@ pub fn rungs() -> Vec<Rung> {
 
 /// The programs of the families, with their versions.
 pub(crate) fn versions(ground: &Ground) -> Vec<String> {
-    let all =
-        [redis::version(), postgres::version(), zookeeper::version(), etcd::version(), ringfence::version(ground)];
+    let all = [
+        redis::version(),
+        postgres::version(),
+        zookeeper::version(),
+        etcd::version(),
+        ringfence::version(ground),
+    ];
     all.into_iter().flatten().collect()
 }
 

@@ -60,43 +60,43 @@ pub(super) const RUNGS: [Rung; 12] = [
     },
     Rung {
         number: 5,
-        name: "…, read back after a timeout",
-        plays: "The same; a client that gets no answer reads the key: is the value its own, it has the lock.",
+        name: "random value, read back",
+        plays: "As 4; a client that gets no answer reads the key, and holds the lock if the value is its own.",
         ..PLAIN
     },
     Rung {
         number: 6,
-        name: "…, renewed by a watchdog",
-        plays: "The same; a script renews the key each third of its time to live if the value is the holder's own.",
+        name: "random value, watchdog",
+        plays: "As 5; a script renews the key each third of its time to live if the value is the holder's own.",
         renewed: true,
         ..PLAIN
     },
     Rung {
         number: 7,
         name: "Redlock of 5",
-        plays: "As 4 on five servers at once; held with a majority, for the time to live less what that took and less the \
-                drift (redis.io); the client counts that time by its clock, and is asked again before its first access.",
+        plays: "As 4, on five servers at once; held if a majority grants it, for the time to live minus the time that took and \
+                the drift (redis.io). The client measures that time, and checks it again before its first access.",
         checks_clock: true,
         ..PLAIN
     },
     Rung {
         number: 8,
         name: "random value, WAIT",
-        plays: "As 4, and then WAIT for one replica: without its acknowledgement the key is deleted and the lock refused.",
+        plays: "As 4, then WAIT for one replica; if none acknowledges, the client deletes the key and does not use the lock.",
         ..PLAIN
     },
     Rung {
         number: 9,
         name: "Redisson RLock",
-        plays: "The commands of Redisson 4.7.1-SNAPSHOT (commit 6686397): a hash with a count for its holder, a watchdog, \
-                WAIT where there are replicas.",
+        plays: "The commands of Redisson 4.7.1-SNAPSHOT (commit 6686397): a hash with a count per holder, a watchdog, \
+                and WAIT if there are replicas.",
         renewed: true,
         ..PLAIN
     },
     Rung {
         number: 10,
         name: "Redisson RFencedLock + guard",
-        plays: "The same with INCR of a counter in the same script; the storage rejects a token smaller than one it has \
+        plays: "As 9, with INCR of a counter in the same script; the storage rejects a token smaller than one it has \
                 seen.",
         renewed: true,
         ..PLAIN
@@ -104,7 +104,7 @@ pub(super) const RUNGS: [Rung; 12] = [
     Rung {
         number: 11,
         name: "random value at the storage",
-        plays: "As 4; a holder registers its random value at the storage before its first access, and the storage accepts a \
+        plays: "As 4; a holder registers its random value at the storage with its first access, and the storage accepts a \
                 write if that value is still registered (antirez.com/news/101).",
         ..PLAIN
     },

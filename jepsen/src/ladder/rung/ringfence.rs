@@ -27,7 +27,7 @@ const SOON: Duration = Duration::from_secs(30);
 const LEASE: Rung = Rung {
     number: 18,
     name: "Ringfence, no guard",
-    plays: "PUT of a lease, renewed each third of its time to live; the storage is shown nothing.",
+    plays: "PUT of a lease, renewed every third of its time to live; the storage checks nothing.",
     family: Family::Ringfence,
     ttl: Duration::from_secs(1),
     expires: true,
@@ -41,7 +41,7 @@ pub(super) const RUNGS: [Rung; 2] = [
     Rung {
         number: 19,
         name: "Ringfence + guard",
-        plays: "The same; the storage rejects a token smaller than one it has seen.",
+        plays: "As 18; the storage rejects a token smaller than one it has seen.",
         ..LEASE
     },
 ];
