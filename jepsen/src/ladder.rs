@@ -29,6 +29,8 @@
 
 mod actor;
 mod clock;
+#[cfg(test)]
+mod documents;
 mod expected;
 mod fault;
 mod front;

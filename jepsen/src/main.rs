@@ -271,3 +271,19 @@ fn name(verdict: Verdict) -> &'static str {
         Verdict::Invalid => "INVALID",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_of_the_debate_are_accepted() {
+        let debate = include_str!("../../docs/debate.md");
+        let commands: Vec<_> = debate.lines().filter(|line| line.starts_with("jepsen ")).collect();
+        assert!(commands.len() > 10, "{commands:?}");
+        for command in commands {
+            let parsed = Arguments::try_parse_from(command.split(' '));
+            assert!(parsed.is_ok(), "{command}: {parsed:?}");
+        }
+    }
+}
