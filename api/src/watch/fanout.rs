@@ -103,7 +103,8 @@ impl Fanout {
     /// Adds a watch of the changes after `after` of keys that start with `prefix`.
     pub(super) fn enter(&mut self, prefix: &str, after: Revision, history: &History) -> u64 {
         if self.watches.is_empty() {
-            self.position = history.last();
+            // The cursor of the last watch may be in the middle of a change that nobody watches any more.
+            (self.position, self.cursor) = (history.last(), Cursor::default());
         }
         let number = self.next;
         self.next += 1;

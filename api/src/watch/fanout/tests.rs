@@ -118,6 +118,26 @@ fn a_step_is_short_with_any_number_of_prefixes_and_may_end_within_a_change() {
     }
 }
 
+/// Regression: the first watch after a step that had ended within a change took over its place within that change. It
+/// missed keys of the next change, or the step panicked on a key shorter than that place.
+#[test]
+fn a_first_watch_starts_at_the_beginning_of_a_change() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    let prefix = "k".repeat(500);
+    let last = fanout.enter(&prefix, Revision(0), &history);
+    let long: Vec<String> = (0..64).map(|key| format!("{prefix}{key:012}")).collect();
+    keep(&mut history, 1..=2, &long.iter().map(String::as_str).collect::<Vec<_>>());
+    while !fanout.cursor.is_begun() {
+        assert!(fanout.step(&history, history.last()), "no step has ended within a change");
+    }
+    fanout.leave(last);
+    let first = fanout.enter("", Revision(2), &history);
+    keep(&mut history, 3..=3, &["a", "b"]);
+    keep(&mut history, 4..=4, &["c"]);
+    round(&mut fanout, &history);
+    assert_eq!(revisions(&mut fanout, first, &history), [3, 4]);
+}
+
 #[test]
 fn text_kept_for_slow_readers_is_bounded_over_all_prefixes() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
