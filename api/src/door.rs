@@ -1,6 +1,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
@@ -80,15 +81,23 @@ impl Door {
         Ok(outcomes.pop().expect("one outcome per command"))
     }
 
-    /// Waits until the mirror has the fences of `grants`. Returns whether it does; `None` if grants do not wait for it.
-    pub(crate) async fn mirrored<'a>(&self, grants: impl Iterator<Item = &'a Grant>) -> Option<bool> {
-        let within = self.options.mirror.as_ref()?.before_answer?;
+    /// How long the grants of a request may still wait for the mirror; `None` if grants do not wait for it.
+    pub(crate) fn mirror_timeout(&self) -> Option<Duration> {
+        self.options.mirror.as_ref()?.before_answer
+    }
+
+    /// Waits until the mirror has the fences of `grants`, for at most `within`. Returns whether it does.
+    pub(crate) async fn mirrored<'a>(
+        &self,
+        grants: impl Iterator<Item = &'a Grant>,
+        within: Duration,
+    ) -> bool {
         let (mut keys, mut newest) = (Vec::new(), Token(0));
         for grant in grants {
             keys.extend(grant.keys.iter().map(|granted| granted.key.clone()));
             newest = newest.max(grant.token);
         }
-        Some(keys.is_empty() || self.handle.stands(keys, Revision(newest.0), within).await)
+        keys.is_empty() || self.handle.stands(keys, Revision(newest.0), within).await
     }
 
     /// Waits until this node's table may be read. Returns the cluster time of the read, `None` for a local one.

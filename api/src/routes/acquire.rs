@@ -92,9 +92,9 @@ async fn acquire(
         outcome => outcome.map_err(Failed::from),
     };
     // The client may hang up during this wait, too.
-    let mirrored = match &outcome {
-        Ok(Outcome::Granted(grant) | Outcome::Standing(grant)) => {
-            door.mirrored(std::iter::once(&**grant)).await
+    let mirrored = match (&outcome, door.mirror_timeout()) {
+        (Ok(Outcome::Granted(grant) | Outcome::Standing(grant)), Some(within)) => {
+            Some(door.mirrored(std::iter::once(&**grant), within).await)
         }
         _ => None,
     };

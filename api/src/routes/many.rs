@@ -5,14 +5,17 @@
 //! first part has no outcome, the whole request fails with 503 or 504. If a later part has no outcome, its operations get
 //! that error, and the operations after it are certainly not done.
 
+use std::time::Duration;
+
 use axum::http::StatusCode;
 use axum::response::Response;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use ringfence_lease::{Acquire, Command, Outcome};
 use ringfence_wire::{
     BatchBody, BatchRenew, BatchRequest, BatchResult, LeaseId, MAX_KEYS, Operation, ProblemKind,
     RenewManyRequest, Wait,
 };
+use tokio::time::Instant;
 
 use super::abandon::AbandonGuard;
 use super::outcome;
@@ -82,6 +85,8 @@ async fn run(door: &Door, operations: Vec<Operation>) -> Answer {
     let mut results = Results::default();
     // `failed`: why all further operations are not done.
     let (mut guards, mut failed) = (Vec::new(), None::<Failed>);
+    // All parts share it: a mirror that is down holds the request up once.
+    let mut mirror_timeout = door.mirror_timeout();
     for (number, part) in parts.into_iter().enumerate() {
         let (commands, kinds): (Vec<_>, Vec<_>) = part.into_iter().unzip();
         if failed.is_none() && results.text.len() > MAX_ANSWER_BYTES {
@@ -99,7 +104,10 @@ async fn run(door: &Door, operations: Vec<Operation>) -> Answer {
         guards.push(AbandonGuard::new(&door.handle, acquires.collect()));
         match door.handle.propose(commands).await {
             Ok(outcomes) => {
-                let mirrored = mirrored(door, &kinds, &outcomes).await;
+                let mirrored = match &mut mirror_timeout {
+                    Some(left) => Some(mirrored(door, &kinds, &outcomes, left).await),
+                    None => None,
+                };
                 for (kind, outcome) in kinds.into_iter().zip(outcomes) {
                     results.put(&kind.result(outcome, mirrored));
                 }
@@ -163,20 +171,21 @@ impl Results {
     }
 }
 
-/// Whether the mirror has all grants of a part; `None` if grants do not wait for it. New grants are waited for together: one
-/// log entry made them, and no view shows only some of them. Older ones are probably mirrored, each at its own revision.
-async fn mirrored(door: &Door, kinds: &[Kind], outcomes: &[Outcome]) -> Option<bool> {
+/// Whether the mirror has all grants of a part. Takes the time that it waits from `left`. New grants are waited for together:
+/// one log entry made them, and no view shows only some of them. Older ones are probably mirrored, each at its own revision.
+async fn mirrored(door: &Door, kinds: &[Kind], outcomes: &[Outcome], left: &mut Duration) -> bool {
     let grants = kinds.iter().zip(outcomes).filter_map(|(kind, outcome)| match (kind, outcome) {
         (Kind::Acquire(_), Outcome::Granted(grant)) => Some((true, &**grant)),
         (Kind::Acquire(_), Outcome::Standing(grant)) => Some((false, &**grant)),
         _ => None,
     });
     let (new, older): (Vec<_>, Vec<_>) = grants.partition(|(is_new, _)| *is_new);
-    if !door.mirrored(new.into_iter().map(|(_, grant)| grant)).await? {
-        return Some(false);
-    }
-    let older = join_all(older.into_iter().map(|(_, grant)| door.mirrored(std::iter::once(grant)))).await;
-    Some(older.into_iter().all(|mirrored| mirrored == Some(true)))
+    let (began, within) = (Instant::now(), *left);
+    let new = door.mirrored(new.into_iter().map(|(_, grant)| grant), within);
+    let older = older.into_iter().map(|(_, grant)| door.mirrored(std::iter::once(grant), within));
+    let (new, older) = join(new, join_all(older)).await;
+    *left = left.saturating_sub(began.elapsed());
+    new && older.into_iter().all(|is_mirrored| is_mirrored)
 }
 
 impl Kind {
