@@ -193,12 +193,15 @@ impl Server {
     pub(crate) async fn open(&self, request: &Request, time: Duration) -> Result<Streaming, Failure> {
         let request = request.to_http(&self.authority)?;
         loop {
-            let mut connection = self.connection(time.min(CONNECT_TIMEOUT)).await?;
+            let (mut connection, is_reused) = self.connection(time.min(CONNECT_TIMEOUT)).await?;
             let (sent, deadline) = (Moment::now(), Instant::now() + time);
             match timeout_at(deadline, connection.sender.try_send_request(request.clone())).await {
                 Ok(Ok(response)) => return Ok(Streaming { response, sent, connection }),
                 // The server had closed it while it was idle: nothing of the request was sent.
-                Ok(Err(error)) if error.message().is_some() => {}
+                Ok(Err(error)) if error.message().is_some() && is_reused => {}
+                Ok(Err(error)) if error.message().is_some() => {
+                    return Err(Failure::NotSent(format!("{self}: {}", error.error())));
+                }
                 Ok(Err(error)) => return Err(Failure::Broken(format!("{self}: {}", error.error()))),
                 Err(_) => {
                     return Err(Failure::Broken(format!(
@@ -228,10 +231,11 @@ impl Server {
         }
     }
 
-    async fn connection(&self, time: Duration) -> Result<Connection, Failure> {
+    /// A connection, and whether it has carried a request before.
+    async fn connection(&self, time: Duration) -> Result<(Connection, bool), Failure> {
         while let Some(connection) = self.idle().pop() {
             if !connection.driver.is_finished() && connection.sender.is_ready() {
-                return Ok(connection);
+                return Ok((connection, true));
             }
         }
         let connect = async {
@@ -244,7 +248,7 @@ impl Server {
             Ok(Ok((sender, connection))) => {
                 // A failure also shows in the request that the connection carries.
                 let driver = tokio::spawn(async move { drop(connection.await) });
-                Ok(Connection { sender, driver })
+                Ok((Connection { sender, driver }, false))
             }
             Ok(Err(error)) => Err(Failure::NotSent(format!("{self}: {error}"))),
             Err(_) => Err(Failure::NotSent(format!("{self}: not connected within {} ms", time.as_millis()))),
@@ -269,6 +273,9 @@ pub(crate) fn encode(text: &str) -> impl Display {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -325,6 +332,25 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
+    }
+
+    /// Regression: where the close came first, the client connected again without a pause, for as long as that went on.
+    #[tokio::test]
+    async fn a_server_that_closes_each_connection_is_connected_to_once_for_each_request() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Server::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&accepted);
+        // A thread closes some connections before the client has sent anything. It ends with the process.
+        std::thread::spawn(move || {
+            while listener.accept().is_ok() {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        for _ in 0..1_000 {
+            assert!(get(&server, SOON).await.is_err());
+        }
+        assert!(accepted.load(Ordering::SeqCst) <= 1_000, "{accepted:?}");
     }
 
     #[tokio::test]
