@@ -176,6 +176,11 @@ impl Watch {
                     _ => Ok(Some(problem.detail)),
                 }
             }
+            // Another node may have room for one more watch.
+            Outcome::Refused(problem) if problem.kind == ProblemKind::Overloaded => {
+                nodes.failed(&node);
+                Ok(Some(problem.detail))
+            }
             Outcome::Refused(problem) => Err(Error::Rejected(problem)),
             Outcome::NotDone(why) | Outcome::Ambiguous(why) => {
                 nodes.failed(&node);

@@ -189,6 +189,10 @@ impl Node {
         }
         let one = |OneResult { status, body }: OneResult<'_>| {
             let status = StatusCode::from_u16(status).map_err(|error| unreadable(error.to_string()))?;
+            if status == StatusCode::PAYLOAD_TOO_LARGE {
+                // The others' results left no room for this one, which was not done.
+                return Ok(None);
+            }
             let body = body.map_or_else(Bytes::new, |body| response.body.slice_ref(body.get().as_bytes()));
             Ok(Some(Response { status, body, ..response.clone() }))
         };
@@ -259,6 +263,16 @@ mod tests {
             callers.push(caller);
         }
         assert_eq!((queue.take_batch().len(), queue.calls.len()), (2, 1));
+    }
+
+    #[test]
+    fn a_call_for_whose_result_a_batch_had_no_room_is_sent_alone() {
+        let node = Node::parse("http://127.0.0.1:1").unwrap();
+        let body = r#"{"results":[{"status":204},{"status":413,"body":{"status":413}}]}"#;
+        let (sent, status) = (crate::clock::Moment::now(), StatusCode::OK);
+        let results = node.split(Response { sent, status, leader: None, body: body.into() }, 2).unwrap();
+        assert_eq!(results[0].as_ref().unwrap().status, 204);
+        assert!(results[1].is_none());
     }
 
     #[test]

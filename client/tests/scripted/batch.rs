@@ -142,8 +142,12 @@ async fn a_batch_that_was_not_done_was_not_done_for_any_of_its_calls() {
         () = script => unreachable!("the script has no end"),
         () = async {
             while let Some(released) = timeout(SOON, releases.join_next()).await.unwrap() {
-                let error = released.unwrap().unwrap_err();
-                assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+                match released.unwrap().unwrap_err() {
+                    Error::Unavailable { .. } => {}
+                    // On a busy machine the last attempt may end before the response arrives.
+                    Error::Unknown { why, .. } if why.contains("no response within") => {}
+                    error => panic!("{error:?}"),
+                }
             }
         } => {}
     }

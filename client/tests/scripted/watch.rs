@@ -104,6 +104,20 @@ async fn history_is_gone_only_if_no_node_keeps_it() {
     assert!(matches!(&result, Err(Error::HistoryGone { after: 7, .. })), "{result:?}");
 }
 
+#[tokio::test]
+async fn a_watch_goes_on_at_another_node_if_one_has_too_many() {
+    const FULL: &str = r#"{"type":"urn:ringfence:problem:overloaded","title":"t","status":429,"detail":"d"}"#;
+    let (nodes, client) = two().await;
+    let mut watch = client.watch("");
+    let script = async {
+        let (first, one) = receive(&nodes).await;
+        one.respond("429 Too Many Requests", FULL).await;
+        nodes[1 - first].receive().await.write(&format!("{STREAM}{}", event(8))).await;
+    };
+    let ((), revision) = tokio::join!(script, next(&mut watch));
+    assert_eq!(revision, Ok(8));
+}
+
 /// The silence once began anew with each call of `next`, as in a `select!` loop.
 #[tokio::test]
 async fn a_silent_stream_is_left_even_if_each_wait_for_an_event_is_short() {
