@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -32,19 +33,30 @@ async fn campaign(client: &Client, key: &str, lead: impl AsyncFn(Token)) -> Resu
     }
 }
 // ---
-/// The coordinator: lets the workers begin together, and returns when each has left.
+/// The coordinator: lets the workers begin together, and returns when each has left. After an error, those who waited begin.
 async fn round(client: &Client, key: &str, workers: usize) -> Result<(), Error> {
     let gate = client.lock(key).acquire().await?;
-    while client.key(key, Consistency::Linearizable).await?.waiters.len() < workers {
-        sleep(Duration::from_millis(100)).await;
-    }
+    let all_wait = async {
+        loop {
+            let view = client.key(key, Consistency::Linearizable).await?;
+            // A worker that was restarted may still have its old place.
+            let names: BTreeSet<_> =
+                view.waiters.iter().filter_map(|waiter| Some(waiter.holder.as_ref()?.as_str())).collect();
+            if names.len() >= workers {
+                return Ok::<_, Error>(());
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    // Ends with an error when the gate is lost.
+    gate.run(all_wait).await??;
     gate.release().await?;
     client.lock(key).acquire().await?.release().await
 }
 
-/// A worker: begins when the gate opens.
-async fn work(client: &Client, key: &str, part: impl Future<Output = ()>) -> Result<(), Error> {
-    let place = client.lock(key).shared().acquire().await?;
+/// A worker, whose name no other one has: begins when the gate opens.
+async fn work(client: &Client, key: &str, name: &str, part: impl Future<Output = ()>) -> Result<(), Error> {
+    let place = client.lock(key).shared().holder(name).acquire().await?;
     place.run(part).await?;
     place.release().await
 }
@@ -106,7 +118,7 @@ async fn leaders_follow_one_another_with_rising_epochs() {
 async fn a_round_begins_with_all_and_ends_when_all_have_left() {
     let (_cluster, [a, b]) = cluster().await;
     let (began, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let worker = async || {
+    let worker = async |name| {
         let part = async {
             began.fetch_add(1, SeqCst);
             // All are granted in one step, so nobody waits here for one that has not begun.
@@ -115,11 +127,18 @@ async fn a_round_begins_with_all_and_ends_when_all_have_left() {
             sleep(Duration::from_millis(300)).await;
             done.fetch_add(1, SeqCst);
         };
-        work(&b, "round/1", part).await
+        work(&b, "round/1", name, part).await
     };
     // It dies with its lease: nobody renews or releases that.
     let dies = async || {
-        let lease = b.lock("round/1").shared().ttl(Duration::from_secs(1)).no_renew().acquire().await?;
+        let lease = b
+            .lock("round/1")
+            .shared()
+            .holder("dies")
+            .ttl(Duration::from_secs(1))
+            .no_renew()
+            .acquire()
+            .await?;
         let token = lease.token();
         lease.into_id();
         Ok::<_, Error>(token)
@@ -130,7 +149,7 @@ async fn a_round_begins_with_all_and_ends_when_all_have_left() {
         };
         until(SOON, "the gate is closed", held).await.unwrap();
         let early = began.load(SeqCst);
-        let (one, two, dead) = tokio::join!(worker(), worker(), dies());
+        let (one, two, dead) = tokio::join!(worker("one"), worker("two"), dies());
         assert_eq!(early, 0);
         one.unwrap();
         two.unwrap();
@@ -143,4 +162,21 @@ async fn a_round_begins_with_all_and_ends_when_all_have_left() {
     };
     let (fence, dead) = tokio::join!(coordinator, first());
     assert!(fence > dead, "the dead one's lease has ended");
+}
+
+#[tokio::test]
+async fn a_coordinator_that_loses_the_gate_ends_with_an_error() {
+    let (_cluster, [a, b]) = cluster().await;
+    let lose = async {
+        let queued = async || {
+            let view = a.key("round/2", Consistency::Linearizable).await.ok()?;
+            (view.waiters.len() == 1).then_some(view)
+        };
+        let view = until(SOON, "the worker waits", queued).await.unwrap();
+        a.revoke("round/2", view.holders[0].token).await.unwrap();
+    };
+    let (round, began, ()) =
+        tokio::join!(round(&a, "round/2", 2), work(&b, "round/2", "one", async {}), lose);
+    assert!(matches!(round, Err(Error::Lost(_))), "{round:?}");
+    began.unwrap();
 }
