@@ -18,7 +18,8 @@
 --    - An error ends its statement, not its transaction: the caller rolls back.
 --    - The row of an accepted statement stays locked until its transaction ends: claims of one key wait for one another.
 --    - The first SELECT of a transaction fixes what the later ones see (REPEATABLE READ, the default): touch before it.
---    - Not covered: TRUNCATE, a foreign key's CASCADE, a change of the row's id.
+--    - Not covered: TRUNCATE, a foreign key's CASCADE, a change of the row's id; several writable nodes (Galera, Group
+--      Replication), unless all statements of a key go to one of them.
 --    - The triggers guard against mistakes, not against attackers.
 --
 -- After someone showed a number that was no token (a timestamp, say), the row rejects everybody. An operator asks the cluster
@@ -34,7 +35,7 @@ DELIMITER //
 CREATE PROCEDURE ringfence_admit(known BIGINT, INOUT high BIGINT, INOUT token BIGINT, INOUT fence BIGINT)
 BEGIN
   DECLARE why VARCHAR(128);
-  IF @ringfence_reset AND high BETWEEN 1 AND 9007199254740991 THEN
+  IF @ringfence_reset AND token IS NULL AND high <> known AND high BETWEEN 1 AND 9007199254740991 THEN
     -- For this row only.
     SET @ringfence_reset = NULL;
   ELSE

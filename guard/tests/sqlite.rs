@@ -1,4 +1,4 @@
-//! The column form of README.md in a real SQLite, with the three replacements that README.md names.
+//! The column form of README.md in a real SQLite, with the replacements that README.md names.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use rusqlite::types::Value;
@@ -22,7 +22,12 @@ fn accounts() -> Connection {
 }
 
 fn sql(label: &str) -> String {
-    shown::shown(FORM, label).replace("GREATEST(", "max(").replace(":token", "CAST(:token AS integer)")
+    let fence = "NULLIF(CAST(:fence AS integer), 0)";
+    let statement = shown::shown(FORM, label).replace("CAST(:fence AS bigint)", fence);
+    statement
+        .replace("GREATEST(", "max(")
+        .replace("CAST(:token AS bigint)", ":token")
+        .replace(":token", "CAST(:token AS integer)")
 }
 
 /// Returns the number of changed rows.
@@ -85,6 +90,11 @@ fn a_text_is_compared_as_a_number_and_a_fence_of_null_is_the_token() {
         assert_eq!(row(&db, 1).1, 10, "{statement}");
         assert_eq!(run(&db, statement, 1, text("12"), text("9")), 1, "{statement}");
         assert_eq!(row(&db, 1).1, 10, "{statement}");
+        for no_fence in ["", "NaN", "0"] {
+            db.execute_batch("UPDATE accounts SET high = 9").unwrap();
+            assert_eq!(run(&db, statement, 1, 10, text(no_fence)), 1, "{statement} {no_fence:?}");
+            assert_eq!(row(&db, 1).1, 10, "{statement} {no_fence:?}");
+        }
         let before = row(&db, 1);
         for no_token in [text("9"), text(""), text("NaN"), Value::Null] {
             assert_eq!(run(&db, statement, 1, no_token.clone(), 11), 0, "{statement} {no_token:?}");

@@ -195,5 +195,11 @@ async fn an_operator_resets_one_row() {
     assert_eq!(run(client, "write", 8, 8).await, Ok(1));
     let again = client.query_drop("UPDATE accounts SET high = 6 WHERE id = 1").await;
     assert_eq!(state(&again.unwrap_err()), "RF428", "once");
+    // A reset that met no row lets no other write through.
+    client.query_drop("SET @ringfence_reset = TRUE").await.unwrap();
+    client.query_drop("UPDATE accounts SET high = 6 WHERE id = 77").await.unwrap();
+    let unguarded = client.query_drop("UPDATE accounts SET balance = 1 WHERE id = 1").await;
+    assert_eq!(state(&unguarded.unwrap_err()), "RF428");
+    assert_eq!(run(client, "write", 7, 7).await, refused("RF412"));
     assert_eq!(row(client).await, (Some(5), 8, false));
 }
