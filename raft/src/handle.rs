@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::applied::changes::Changes;
 use crate::applied::history::History;
 use crate::applied::lease_wait::LeaseWait;
-use crate::applied::table::{Inner, Progress};
+use crate::applied::table::Progress;
 use crate::consensus::NodeId;
 use crate::lanes::Lanes;
 use crate::propose::proposer::Failure;
@@ -125,19 +125,12 @@ impl Handle {
 
     /// Looks at this node's applied table.
     pub fn view<R>(&self, look: impl FnOnce(&LeaseTable) -> R) -> R {
-        self.look(|state| look(&state.table))
+        look(&self.shared.applied.lock().table)
     }
 
     /// Looks at the recent changes of this node's table.
     pub fn history<R>(&self, look: impl FnOnce(&History) -> R) -> R {
-        self.look(|state| look(&state.history))
-    }
-
-    fn look<R>(&self, look: impl FnOnce(&Inner) -> R) -> R {
-        match self.lanes.are_aside() {
-            true => self.shared.applied.look(look),
-            false => look(&self.shared.applied.lock()),
-        }
+        look(&self.shared.applied.lock().history)
     }
 
     /// Resolves when there may be new ones.

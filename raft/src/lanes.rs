@@ -71,11 +71,6 @@ impl Lanes {
         Reply::new(self.here().map(|lane| lane.answers.clone()))
     }
 
-    /// Whether the handle is used on threads that Raft does not run on.
-    pub(crate) fn are_aside(&self) -> bool {
-        !self.all.is_empty()
-    }
-
     /// The lane of the runtime that this is called in.
     fn here(&self) -> Option<&Lane> {
         if self.all.is_empty() {

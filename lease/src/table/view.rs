@@ -32,6 +32,11 @@ impl LeaseTable {
         })
     }
 
+    /// Whether the lease waits in the queues of its keys.
+    pub fn is_waiting(&self, id: LeaseId) -> bool {
+        self.store.find(id).is_some_and(|(_, lease)| lease.waits())
+    }
+
     /// How many keys `command` would touch now, which is what it costs. 0 for a lease that is neither live nor waiting.
     pub fn keys_of(&self, command: &Command) -> usize {
         let keys = |slot: Option<Slot>| slot.map_or(0, |slot| self.store.get(slot).keys.len());

@@ -1,8 +1,9 @@
 //! The applied state of a node: the lease table, how far the log is applied, and what depends on its changes.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, ThreadId};
 
 use ringfence_lease::{Event, LeaseTable, Outcome};
 use tokio::sync::watch;
@@ -15,6 +16,8 @@ use crate::applied::waits::{Notification, Waits};
 use crate::consensus::{LogId, SnapshotMeta, StoredMembership};
 use crate::propose::batch::Batch;
 
+const UNPOISONED: &str = "no panic while the state is locked";
+
 /// The applied state. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Applied {
@@ -23,14 +26,35 @@ pub(crate) struct Applied {
     index: Arc<watch::Sender<Option<LogId>>>,
 }
 
-/// Lets the Raft thread, and whatever else changes the state, have the lock before those that only look. The lock is not fair:
-/// a thread that looks again and again would keep Raft waiting for long.
-#[derive(Default)]
+/// Lets the Raft thread have the lock before all others. The lock is not fair: threads that take it again and again would
+/// keep Raft waiting for long.
 struct Gate {
-    /// How many threads want the lock by [`Applied::lock`].
-    wanted: AtomicUsize,
-    /// Held by the one other thread that may take the lock next.
-    looking: Mutex<()>,
+    raft: ThreadId,
+    /// Whether the Raft thread waits for the lock.
+    wanted: AtomicBool,
+    /// Held by the one other thread that has the lock, or may take it next.
+    turn: Mutex<()>,
+}
+
+/// The locked state.
+pub(crate) struct Locked<'a> {
+    // Dropped, and so unlocked, before the next thread has its turn.
+    state: MutexGuard<'a, Inner>,
+    _turn: Option<MutexGuard<'a, ()>>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.state
+    }
 }
 
 pub(crate) struct Inner {
@@ -45,6 +69,7 @@ pub(crate) struct Inner {
 }
 
 impl Applied {
+    /// To be called on the thread that Raft runs on.
     pub(crate) fn new() -> Self {
         let inner = Inner {
             table: LeaseTable::new(),
@@ -56,27 +81,29 @@ impl Applied {
             events: Vec::new(),
             tally: Tally::new(),
         };
+        let raft = thread::current().id();
+        let gate = Gate { raft, wanted: AtomicBool::new(false), turn: Mutex::default() };
         Self {
             inner: Arc::new(Mutex::new(inner)),
-            gate: Arc::default(),
+            gate: Arc::new(gate),
             index: Arc::new(watch::Sender::new(None)),
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.gate.wanted.fetch_add(1, Ordering::Relaxed);
-        let locked = self.inner.lock();
-        self.gate.wanted.fetch_sub(1, Ordering::Relaxed);
-        locked.expect("no panic while the state is locked")
-    }
-
-    /// Looks at the state from a thread that Raft does not run on: when the Raft thread does not want the lock.
-    pub(crate) fn look<R>(&self, look: impl FnOnce(&Inner) -> R) -> R {
-        let _turn = self.gate.looking.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.gate.wanted.load(Ordering::Relaxed) > 0 {
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        let gate = &*self.gate;
+        if thread::current().id() == gate.raft {
+            gate.wanted.store(true, Ordering::Relaxed);
+            let state = self.inner.lock();
+            gate.wanted.store(false, Ordering::Relaxed);
+            return Locked { state: state.expect(UNPOISONED), _turn: None };
+        }
+        let turn = gate.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not for long: nobody else can have the lock now.
+        while gate.wanted.load(Ordering::Relaxed) {
             thread::yield_now();
         }
-        look(&self.inner.lock().expect("no panic while the state is locked"))
+        Locked { state: self.inner.lock().expect(UNPOISONED), _turn: Some(turn) }
     }
 
     /// Watches how far the log is applied.
@@ -151,11 +178,70 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use ringfence_lease::Command;
-    use ringfence_wire::Revision;
+    use ringfence_wire::{LeaseId, Revision};
 
     use super::*;
+    use crate::applied::lease_wait::LeaseWait;
     use crate::consensus::log_id;
+    use crate::reply::Reply;
+
+    /// Threads that take the lock again and again once kept Raft waiting.
+    #[test]
+    fn raft_has_the_lock_next_however_many_others_want_it() {
+        const OTHERS: usize = 4;
+        for _ in 0..100 {
+            let applied = Applied::new();
+            let (others_try, has_lock) = (AtomicBool::new(false), mpsc::channel());
+            let order = Mutex::new(Vec::new());
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _locked = applied.lock();
+                    others_try.store(true, Ordering::Relaxed);
+                    has_lock.0.send(()).unwrap();
+                    while !applied.gate.wanted.load(Ordering::Relaxed) {
+                        thread::yield_now();
+                    }
+                    order.lock().unwrap().push("the first");
+                });
+                for _ in 0..OTHERS {
+                    scope.spawn(|| {
+                        while !others_try.load(Ordering::Relaxed) {
+                            thread::yield_now();
+                        }
+                        let _locked = applied.lock();
+                        order.lock().unwrap().push("another");
+                    });
+                }
+                has_lock.1.recv().unwrap();
+                let _locked = applied.lock();
+                order.lock().unwrap().push("raft");
+            });
+            let order = order.into_inner().unwrap();
+            assert_eq!((&order[..2], order.len()), (&["the first", "raft"][..], 2 + OTHERS));
+        }
+    }
+
+    /// It once went before readers as Raft does, and a stranger may wait for as many leases as it likes.
+    #[test]
+    fn a_wait_for_a_lease_has_its_turn_as_readers_have() {
+        let applied = Applied::new();
+        thread::scope(|scope| {
+            let locked = applied.lock();
+            let waiting = scope.spawn(|| {
+                let lease = LeaseId::from_u128(1).unwrap();
+                drop(LeaseWait::start(&applied, lease, Reply::new(None)));
+            });
+            while applied.gate.turn.try_lock().is_ok() {
+                assert!(!waiting.is_finished() && !applied.gate.wanted.load(Ordering::Relaxed));
+                thread::yield_now();
+            }
+            assert!(!applied.gate.wanted.load(Ordering::Relaxed));
+            drop(locked);
+        });
+    }
 
     /// A follower that is started with a snapshot of all there is applies nothing before the next write.
     #[test]

@@ -5,6 +5,7 @@
 //! between the two, none is lost to a slow reader, and the wait survives a change of the leader.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use ringfence_lease::{Change, Event, LeaseState, LeaseTable, Refusal};
 use ringfence_wire::{EndReason, Grant, LeaseId};
@@ -22,22 +23,28 @@ pub enum Settled {
     Ended(EndReason),
 }
 
-/// The waits of this node, by lease.
+/// The waits for one lease, by number.
+type Replies = BTreeMap<u64, Reply<Settled>>;
+
+/// The waits of this node. A client may wait for one lease many times, so nothing here walks over the waits for a lease while
+/// the state is locked.
 #[derive(Default)]
 pub(crate) struct Waits {
-    by_lease: BTreeMap<LeaseId, Vec<(u64, Reply<Settled>)>>,
+    by_lease: BTreeMap<LeaseId, Replies>,
     notifications: Vec<Notification>,
 }
 
-/// How a wait ended, for one request. Sending it wakes another thread, so it is sent when the state is unlocked.
+/// How the waits for one lease ended. Sending it wakes other threads, so it is sent when the state is unlocked.
 pub(crate) struct Notification {
-    to: Reply<Settled>,
+    to: Replies,
     settled: Settled,
 }
 
 impl Notification {
     pub(crate) fn send(self) {
-        self.to.send(self.settled);
+        for reply in self.to.into_values() {
+            reply.send(self.settled.clone());
+        }
     }
 }
 
@@ -57,33 +64,32 @@ impl Waits {
             Change::Left(None) => Settled::TimedOut,
             Change::Queued => return,
         };
-        let waiting = self.by_lease.remove(&event.lease_id).into_iter().flatten();
-        self.notifications.extend(waiting.map(|(_, to)| Notification { to, settled: settled.clone() }));
+        let waiting = self.by_lease.remove(&event.lease_id);
+        self.notifications.extend(waiting.map(|to| Notification { to, settled }));
     }
 
     /// Ends the waits that `table` has settled. For a table that replaced another: its changes come without events.
     pub(crate) fn apply_all(&mut self, table: &LeaseTable) {
-        self.by_lease.retain(|lease_id, senders| {
+        self.by_lease.retain(|lease_id, replies| {
             let Some(settled) = settled(table, *lease_id) else { return true };
-            self.notifications
-                .extend(senders.drain(..).map(|(_, to)| Notification { to, settled: settled.clone() }));
+            self.notifications.push(Notification { to: mem::take(replies), settled });
             false
         });
     }
 
     /// The waits that have ended since the last call.
     pub(crate) fn take_notifications(&mut self) -> Vec<Notification> {
-        std::mem::take(&mut self.notifications)
+        mem::take(&mut self.notifications)
     }
 
     pub(super) fn add(&mut self, lease_id: LeaseId, number: u64, reply: Reply<Settled>) {
-        self.by_lease.entry(lease_id).or_default().push((number, reply));
+        self.by_lease.entry(lease_id).or_default().insert(number, reply);
     }
 
     pub(super) fn remove(&mut self, lease_id: LeaseId, number: u64) {
-        if let Some(senders) = self.by_lease.get_mut(&lease_id) {
-            senders.retain(|(other, _)| *other != number);
-            if senders.is_empty() {
+        if let Some(replies) = self.by_lease.get_mut(&lease_id) {
+            replies.remove(&number);
+            if replies.is_empty() {
                 self.by_lease.remove(&lease_id);
             }
         }
@@ -92,10 +98,52 @@ impl Waits {
 
 /// How `table` has settled a wait; `None` if the lease waits, or its acquire is not applied yet.
 pub(super) fn settled(table: &LeaseTable, lease_id: LeaseId) -> Option<Settled> {
+    // Its state would tell how many waiters are ahead of it, which takes long to count.
+    if table.is_waiting(lease_id) {
+        return None;
+    }
     match table.lease(lease_id, Some(table.at_ms())) {
         Ok(LeaseState::Granted(grant)) => Some(Settled::Granted(Box::new(grant))),
         Err(Refusal::WaitTimeout) => Some(Settled::TimedOut),
         Err(Refusal::Gone(reason)) => Some(Settled::Ended(reason)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot::error::TryRecvError;
+
+    use super::*;
+
+    #[test]
+    fn all_waits_for_a_lease_are_notified_of_its_end_but_those_that_were_dropped() {
+        let mut waits = Waits::default();
+        let [one, other] = [1, 2].map(|id| LeaseId::from_u128(id).unwrap());
+        let mut waiting: Vec<_> = [(one, 1), (other, 2), (one, 3), (one, 4)]
+            .into_iter()
+            .map(|(lease_id, number)| {
+                let (reply, settled) = Reply::new(None);
+                waits.add(lease_id, number, reply);
+                settled
+            })
+            .collect();
+        waits.remove(one, 3);
+        let ended = Change::Left(Some(EndReason::Revoked));
+        let event = Event {
+            revision: ringfence_wire::Revision(1),
+            lease_id: one,
+            change: ended,
+            token: None,
+            keys: Vec::new(),
+            holder: None,
+        };
+        waits.apply(&event, &LeaseTable::new());
+        waits.take_notifications().into_iter().for_each(Notification::send);
+        let ended = Ok(Settled::Ended(EndReason::Revoked));
+        let expected = [ended.clone(), Err(TryRecvError::Empty), Err(TryRecvError::Closed), ended];
+        assert!(waiting.iter_mut().map(|settled| settled.try_recv()).eq(expected));
+        waits.remove(other, 2);
+        assert!(waits.by_lease.is_empty());
     }
 }
