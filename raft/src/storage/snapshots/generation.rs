@@ -6,13 +6,14 @@
 //! ```
 
 use std::io::{self, Read, Write};
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::consensus::{Consensus, SnapshotMeta};
-use crate::storage::aside::Aside;
+use crate::storage::aside::{Aside, discard};
 use crate::storage::identity::DataDir;
 use crate::storage::record::{RecordError, put_meta, read_meta};
 use crate::storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage, damaged};
@@ -38,7 +39,7 @@ pub(crate) struct Head {
     pub(crate) hash: [u8; 32],
 }
 
-/// A snapshot under its name. Dropped before it is published, it is removed.
+/// A snapshot under its name. Dropped before it is published, it is removed, off the runtime.
 #[derive(Debug)]
 struct Stored {
     storage: Arc<dyn Storage>,
@@ -49,9 +50,22 @@ struct Stored {
 
 impl Drop for Stored {
     fn drop(&mut self) {
-        if !*self.is_published.get_mut()
-            && let Err(error) = self.store.remove(&self.name)
-        {
+        if !*self.is_published.get_mut() {
+            let (store, name) = (Arc::clone(&self.store), mem::take(&mut self.name));
+            discard(&*self.storage, Unfinished { store, name });
+        }
+    }
+}
+
+/// A snapshot that is removed when this is dropped.
+struct Unfinished {
+    store: Arc<dyn SnapshotStore>,
+    name: String,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Err(error) = self.store.remove(&self.name) {
             let path = self.store.path(&self.name);
             tracing::warn!(path = %path.display(), %error, "cannot remove an unfinished snapshot");
         }
@@ -262,5 +276,70 @@ impl Head {
         let meta =
             read_meta(&mut bytes).map_err(|error: RecordError| damaged(&format!("its head: {error}")))?;
         Ok(Self { meta, bytes: len, hash })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+    use std::sync::mpsc;
+    use std::thread;
+
+    use ringfence_wal::disk::System;
+
+    use super::*;
+
+    /// Reports which thread removes a snapshot.
+    #[derive(Debug)]
+    struct Removals(mpsc::Sender<Option<String>>);
+
+    impl SnapshotStore for Removals {
+        fn list(&self) -> io::Result<Vec<String>> {
+            Ok(Vec::new())
+        }
+
+        fn create(&self, _: &str) -> io::Result<Box<dyn SnapshotWriter>> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn open(&self, _: &str) -> io::Result<Box<dyn SnapshotReader>> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn rename(&self, _: &Path, _: &str) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn remove(&self, name: &str) -> io::Result<()> {
+            assert_eq!(name, "new");
+            self.0.send(thread::current().name().map(str::to_owned)).unwrap();
+            Ok(())
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            name.into()
+        }
+    }
+
+    /// Raft drops a snapshot that it does not install. It once waited meanwhile for all files to be removed.
+    #[test]
+    fn a_snapshot_that_is_not_published_is_removed_off_the_runtime_and_others_are_not() {
+        let (sender, removals) = mpsc::channel();
+        let store: Arc<dyn SnapshotStore> = Arc::new(Removals(sender));
+        let meta = SnapshotMeta { last_log_id: None, last_membership: Default::default() };
+        let head = Head { meta, bytes: 0, hash: [0; 32] };
+        let made = |head| {
+            let (store, name) = (Arc::clone(&store), "new".to_owned());
+            let stored =
+                Stored { storage: Arc::new(System), store, name, is_published: AtomicBool::new(false) };
+            Generation { stored, head }
+        };
+        let published = made(head.clone());
+        drop(published.publish(&store, "1".to_owned()).unwrap());
+        drop(published);
+        drop(made(head));
+        assert_eq!(removals.recv().unwrap().unwrap(), "snapshots");
+        drop(store);
+        assert!(removals.recv().is_err());
     }
 }
