@@ -42,8 +42,9 @@ impl<T: Send + 'static> Aside<T> {
         storage: Arc<dyn Storage>,
         open: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<Self> {
-        let value = Some(aside(&*storage, open).await?);
-        Ok(Self { storage, value })
+        let opened = Arc::clone(&storage);
+        // Made there, so that what is opened for a caller that has gone is dropped off the runtime as well.
+        aside(&*storage, move || Ok(Self { value: Some(open()?), storage: opened })).await
     }
 
     /// Uses the value. If this is cancelled, the value is lost: also then it is dropped off the runtime.
@@ -86,6 +87,7 @@ impl<T: Send + 'static> Drop for Aside<T> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::task::{Context, Wake, Waker};
     use std::thread;
 
     use futures_util::FutureExt;
@@ -100,6 +102,28 @@ mod tests {
         fn drop(&mut self) {
             self.0.send(thread::current().name().unwrap_or_default().to_owned()).unwrap();
         }
+    }
+
+    /// Reports that it is woken.
+    struct Woken(mpsc::Sender<()>);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.send(()).unwrap();
+        }
+    }
+
+    /// It was already sent by then, and dropped where the caller was.
+    #[test]
+    fn a_value_that_is_opened_for_a_caller_that_has_gone_is_dropped_off_the_runtime() {
+        let (sender, dropped) = mpsc::channel();
+        let (woken, wakes) = mpsc::channel();
+        let mut opening = Box::pin(Aside::open(Arc::new(System), move || Ok(Value(sender))));
+        let waker = Waker::from(Arc::new(Woken(woken)));
+        assert!(opening.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        wakes.recv().unwrap();
+        drop(opening);
+        assert_eq!(dropped.recv().unwrap(), NAME);
     }
 
     async fn value() -> (Aside<Value>, mpsc::Receiver<String>) {
