@@ -282,19 +282,42 @@ fn wal_options(snapshot_after_bytes: u64) -> ringfence_wal::Options {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+    use std::io;
+
+    use futures_util::future::BoxFuture;
     use tokio::net::TcpListener;
+    use tokio::sync::Notify;
     use tokio::time::timeout;
 
     use super::*;
+    use crate::peer::Connection;
 
     /// Far more than anything here takes that goes well.
     const SOON: Duration = Duration::from_secs(60);
 
-    async fn start(dir: &tempfile::TempDir, listener: TcpListener) -> Node {
+    /// TCP that never finishes connecting.
+    struct Unreachable {
+        port: crate::Tcp,
+        connecting: Arc<Notify>,
+    }
+
+    impl Transport for Unreachable {
+        fn connect(&self, _: &str) -> BoxFuture<'static, io::Result<Connection>> {
+            self.connecting.notify_one();
+            Box::pin(pending())
+        }
+
+        fn accept(&self) -> BoxFuture<'_, io::Result<Connection>> {
+            self.port.accept()
+        }
+    }
+
+    async fn start(dir: &tempfile::TempDir, transport: Arc<dyn Transport>) -> Node {
         let settings = Settings {
             id: 1,
             data: dir.path().to_owned(),
-            transport: Arc::new(crate::Tcp(listener)),
+            transport,
             peers: BTreeMap::new(),
             join: false,
             url: "http://node-1".to_owned(),
@@ -309,13 +332,23 @@ mod tests {
         node
     }
 
+    async fn listen() -> TcpListener {
+        TcpListener::bind("127.0.0.1:0").await.unwrap()
+    }
+
+    /// A link that was connecting once kept the port for as long as that took.
     #[tokio::test]
-    async fn a_stopped_node_frees_its_port_though_a_handle_outlives_it() {
+    async fn a_stopped_node_frees_its_port_though_a_handle_and_a_link_outlive_it() {
         let dir = tempfile::tempdir().unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = listen().await;
         let address = listener.local_addr().unwrap();
-        let node = start(&dir, listener).await;
+        let connecting = Arc::<Notify>::default();
+        let transport = Unreachable { port: crate::Tcp(listener), connecting: Arc::clone(&connecting) };
+        let node = start(&dir, Arc::new(transport)).await;
         let handle = node.handle();
+        let adding = handle.clone();
+        tokio::spawn(async move { adding.add_member(2, "node-2".to_owned()).await });
+        timeout(SOON, connecting.notified()).await.expect("it connects to nobody");
         node.stop().await;
         TcpListener::bind(address).await.unwrap();
         assert!(handle.linearize().await.is_err());
@@ -327,7 +360,7 @@ mod tests {
         let mut reported = Vec::new();
         loop {
             let dir = tempfile::tempdir().unwrap();
-            let node = start(&dir, TcpListener::bind("127.0.0.1:0").await.unwrap()).await;
+            let node = start(&dir, Arc::new(crate::Tcp(listen().await))).await;
             // The task that founds the cluster has ended by then, or ends for good.
             let lasting = node.tasks.running.iter().filter(|task| !task.is_finished());
             let Some(task) = lasting.take(7).nth(reported.len()) else { break };

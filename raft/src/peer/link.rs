@@ -40,7 +40,9 @@ impl Directory {
             || io::Error::new(io::ErrorKind::NotFound, format!("no address of node {to} is known"));
         let address = self.address(to).ok_or_else(no_address)?;
         let at_address = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
-        let connection = self.transport()?.connect(&address).await.map_err(at_address)?;
+        // The transport itself is not kept while this waits: it is this node's port.
+        let connecting = self.transport()?.connect(&address);
+        let connection = connecting.await.map_err(at_address)?;
         let hello = Hello {
             group: 0,
             channel,

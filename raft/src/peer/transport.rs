@@ -14,8 +14,9 @@ const USER_TIMEOUT_MS: u32 = 3_000;
 
 /// How a node connects to its peers, and they to it.
 pub trait Transport: Send + Sync {
-    /// Connects to the node that listens at `address`. The caller bounds the time.
-    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>>;
+    /// Connects to the node that listens at `address`. The caller bounds the time. The future does not keep this node's port:
+    /// the node may stop meanwhile.
+    fn connect(&self, address: &str) -> BoxFuture<'static, io::Result<Connection>>;
 
     /// Waits for a connection from another node.
     fn accept(&self) -> BoxFuture<'_, io::Result<Connection>>;
@@ -42,8 +43,9 @@ pub struct Tcp(pub TcpListener);
 
 impl Transport for Tcp {
     #[expect(clippy::disallowed_methods, reason = "the one place that connects")]
-    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>> {
-        Box::pin(async move { tuned(TcpStream::connect(address).await?, address.to_owned()) })
+    fn connect(&self, address: &str) -> BoxFuture<'static, io::Result<Connection>> {
+        let address = address.to_owned();
+        Box::pin(async move { tuned(TcpStream::connect(&address).await?, address) })
     }
 
     fn accept(&self) -> BoxFuture<'_, io::Result<Connection>> {

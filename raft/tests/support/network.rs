@@ -1,6 +1,7 @@
 //! A network in memory. It delays each message, and can hold what goes one way on one channel of a link.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::ready;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -29,7 +30,8 @@ pub enum Way {
 }
 
 /// Messages of the connections that the first opens to the second, on this channel.
-type Held = BTreeSet<(String, String, u8, Way)>;
+type Link = (String, String, u8, Way);
+type Held = BTreeSet<Link>;
 
 /// Connects nodes by their addresses. Clones share it.
 #[derive(Clone)]
@@ -38,8 +40,8 @@ pub struct Network(Arc<Inner>);
 struct Inner {
     listeners: Mutex<BTreeMap<String, mpsc::UnboundedSender<Connection>>>,
     held: watch::Sender<Held>,
-    /// Calls on the channel of votes, by caller and callee.
-    votes: Mutex<BTreeMap<(String, String), u64>>,
+    /// How many messages were delivered, without the hellos.
+    delivered: Mutex<BTreeMap<Link, u64>>,
     /// The most that a message takes.
     latency: Duration,
     random: AtomicU64,
@@ -50,7 +52,7 @@ impl Network {
         Self(Arc::new(Inner {
             listeners: Mutex::default(),
             held: watch::Sender::new(Held::new()),
-            votes: Mutex::default(),
+            delivered: Mutex::default(),
             latency,
             random: AtomicU64::new(1),
         }))
@@ -69,7 +71,13 @@ impl Network {
 
     /// How many votes and confirmations `from` has asked of `to`.
     pub fn votes_asked(&self, from: &str, to: &str) -> u64 {
-        *self.0.votes.lock().unwrap().entry((from.to_owned(), to.to_owned())).or_default()
+        self.delivered(from, to, VOTES, Way::There)
+    }
+
+    /// How many messages were delivered there, without the hellos.
+    pub fn delivered(&self, from: &str, to: &str, channel: u8, way: Way) -> u64 {
+        let link = (from.to_owned(), to.to_owned(), channel, way);
+        self.0.delivered.lock().unwrap().get(&link).copied().unwrap_or_default()
     }
 
     /// Messages on these channels of the connections that `from` opens to `to` wait from now on.
@@ -142,16 +150,14 @@ impl Network {
         &self,
         mut from: ReadHalf<DuplexStream>,
         mut to: WriteHalf<DuplexStream>,
-        link: (String, String, u8, Way),
+        link: Link,
     ) -> io::Result<()> {
         let passed = loop {
             let message = message(&mut from).await;
             sleep(self.latency()).await;
             self.passes(&link).await;
             let Ok(message) = message else { break Ok(()) };
-            if link.2 == VOTES && link.3 == Way::There {
-                *self.0.votes.lock().unwrap().entry((link.0.clone(), link.1.clone())).or_default() += 1;
-            }
+            *self.0.delivered.lock().unwrap().entry(link.clone()).or_default() += 1;
             if let Err(error) = to.write_all(&message).await {
                 break Err(error);
             }
@@ -160,7 +166,7 @@ impl Network {
         passed
     }
 
-    async fn passes(&self, link: &(String, String, u8, Way)) {
+    async fn passes(&self, link: &Link) {
         let mut held = self.0.held.subscribe();
         held.wait_for(|held| !held.contains(link)).await.expect("the network lives as long as this");
     }
@@ -180,8 +186,8 @@ struct Port {
 }
 
 impl Transport for Port {
-    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>> {
-        Box::pin(async move { self.network.connect(&self.address, address) })
+    fn connect(&self, address: &str) -> BoxFuture<'static, io::Result<Connection>> {
+        Box::pin(ready(self.network.connect(&self.address, address)))
     }
 
     fn accept(&self) -> BoxFuture<'_, io::Result<Connection>> {
