@@ -196,6 +196,25 @@ async fn a_founding_call_is_short() {
     starting.abort();
 }
 
+/// Each once took a thread.
+#[tokio::test]
+async fn a_snapshot_with_an_empty_chunk_is_refused() {
+    let cluster = Cluster::start(2).await;
+    let data = cluster.dir.path();
+    let member = Name::of(&data.join("2"), 2);
+    let mut sender = Stranger::call(&cluster.network, 1, stranger::SNAPSHOTS, &member).await.unwrap();
+    // Its vote, a length, and that it covers no entry and no members.
+    let (vote, length, covers) = ([0; 17], 10_u64.to_le_bytes(), [0, 0, 2, 0, 0, 0, 0, 0]);
+    sender.send_frame(stranger::SNAPSHOT_BEGIN, &[&vote[..], &length, &covers].concat()).await;
+    until("the snapshot is being received", || {
+        let mut names = data.join("1/snapshots").read_dir().unwrap().map(|entry| entry.unwrap().file_name());
+        names.any(|name| name.to_str().unwrap().starts_with("new-"))
+    })
+    .await;
+    sender.send_frame(stranger::SNAPSHOT_CHUNK, &[]).await;
+    assert_eq!(timeout(SOON, sender.next()).await.expect("the chunk is taken"), None);
+}
+
 /// What was checked when a connection was made once held for as long as the connection.
 #[tokio::test]
 async fn a_connection_of_a_member_ends_when_it_is_none_any_more() {

@@ -108,6 +108,10 @@ async fn receive_one(
     let mut left = bytes;
     loop {
         match incoming.next().await? {
+            // Nobody sends one, and each would take a thread.
+            Some((SNAPSHOT_CHUNK, chunk)) if chunk.is_empty() => {
+                return Err(invalid("a snapshot with an empty chunk"));
+            }
             Some((SNAPSHOT_CHUNK, chunk)) if chunk.len() as u64 <= left => {
                 let received = chunk.len();
                 writer.run(move |writer| writer.write_all(&chunk)).await?;

@@ -14,10 +14,13 @@ use super::network::Network;
 pub const FOUNDING: u32 = 0;
 pub const VOTES: u32 = 1;
 pub const FORWARDS: u32 = 2;
+pub const SNAPSHOTS: u32 = 5;
 pub const MIRROR: u32 = 6;
 const WELCOME: u8 = 2;
 const CALL: u8 = 16;
 const ANSWER: u8 = 17;
+pub const SNAPSHOT_BEGIN: u8 = 48;
+pub const SNAPSHOT_CHUNK: u8 = 49;
 
 /// Calls, as they are encoded.
 pub const READ_INDEX: &[u8] = &[4];
@@ -83,7 +86,11 @@ impl Stranger {
     }
 
     async fn send(&mut self, kind: u8, body: &impl Serialize) {
-        self.send_bytes(&frame(kind, &postcard::to_stdvec(body).unwrap())).await;
+        self.send_frame(kind, &postcard::to_stdvec(body).unwrap()).await;
+    }
+
+    pub async fn send_frame(&mut self, kind: u8, body: &[u8]) {
+        self.send_bytes(&frame(kind, body)).await;
     }
 
     /// It may have closed.
