@@ -233,7 +233,8 @@ impl Node {
         }
     }
 
-    /// Stops: the queued part of the log is written, and the data directory is free again.
+    /// Stops: the queued part of the log is written, and the data directory is free again, unless a snapshot is still read or
+    /// written: then that holds it until it ends.
     pub async fn stop(self) {
         if let Err(error) = self.handle.shared.raft.shutdown().await {
             tracing::warn!(%error, "raft did not stop cleanly");

@@ -44,7 +44,6 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// The snapshots of a node.
 pub(crate) struct Generations {
-    /// Held by all work in progress, so that no other process gets the directory meanwhile.
     dir: Arc<DataDir>,
     store: Arc<dyn SnapshotStore>,
     newest: Mutex<Option<Arc<Generation>>>,
@@ -114,8 +113,8 @@ impl Generations {
     pub(crate) async fn read(self: &Arc<Self>, index: u64) -> io::Result<(Generation, LeaseTable)> {
         self.aside(move |this| {
             let (head, table) = read(&*this.store, index)?;
-            let (storage, store) = (Arc::clone(&this.dir.storage), Arc::clone(&this.store));
-            Ok((Generation::published(storage, store, name_of(index), head), table))
+            let (dir, store) = (Arc::clone(&this.dir), Arc::clone(&this.store));
+            Ok((Generation::published(dir, store, name_of(index), head), table))
         })
         .await
     }
@@ -150,7 +149,7 @@ impl Generations {
     /// Begins a generation.
     pub(crate) async fn writer(self: &Arc<Self>) -> io::Result<Aside<Writer>> {
         let this = Arc::clone(self);
-        Aside::open(Arc::clone(&self.dir.storage), move || this.writer_here()).await
+        Aside::open(&self.dir, move || this.writer_here()).await
     }
 
     fn writer_here(&self) -> io::Result<Writer> {
@@ -181,18 +180,18 @@ impl Generations {
         Ok(())
     }
 
-    /// Runs `work` off the runtime. It holds the data directory.
+    /// Runs `work` off the runtime.
     async fn aside<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let this = Arc::clone(self);
-        aside(&*self.dir.storage, move || work(&this)).await
+        aside(&self.dir, move || work(&this)).await
     }
 
     /// Drops a table that is no longer needed off the runtime.
     pub(crate) fn discard(&self, table: LeaseTable) {
-        discard(&*self.dir.storage, table);
+        discard(&self.dir, table);
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Generation>>> {
@@ -262,7 +261,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, thread};
 
     use ringfence_lease::Command;
     use ringfence_wire::Revision;
@@ -270,9 +269,16 @@ mod tests {
 
     use super::*;
     use crate::consensus::{Membership, StoredMembership, log_id};
+    use crate::storage::identity::DirError;
 
     fn open(dir: &TempDir) -> Arc<Generations> {
-        let (data, _) = DataDir::open(dir.path(), 1).unwrap();
+        let data = loop {
+            match DataDir::open(dir.path(), 1) {
+                // Another thread may still remove something.
+                Err(DirError::InUse(_)) => thread::yield_now(),
+                opened => break opened.unwrap().0,
+            }
+        };
         Arc::new(Generations::open(Arc::new(data)).unwrap())
     }
 

@@ -16,7 +16,7 @@ use crate::consensus::{Consensus, SnapshotMeta};
 use crate::storage::aside::{Aside, discard};
 use crate::storage::identity::DataDir;
 use crate::storage::record::{RecordError, put_meta, read_meta};
-use crate::storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage, damaged};
+use crate::storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, damaged};
 
 /// Prefix of the names of snapshots that are not published.
 pub(super) const NEW: &str = "new-";
@@ -42,7 +42,7 @@ pub(crate) struct Head {
 /// A snapshot under its name. Dropped before it is published, it is removed, off the runtime.
 #[derive(Debug)]
 struct Stored {
-    storage: Arc<dyn Storage>,
+    dir: Arc<DataDir>,
     store: Arc<dyn SnapshotStore>,
     name: String,
     is_published: AtomicBool,
@@ -52,7 +52,7 @@ impl Drop for Stored {
     fn drop(&mut self) {
         if !*self.is_published.get_mut() {
             let (store, name) = (Arc::clone(&self.store), mem::take(&mut self.name));
-            discard(&*self.storage, Unfinished { store, name });
+            discard(&self.dir, Unfinished { store, name });
         }
     }
 }
@@ -81,12 +81,12 @@ pub(crate) struct Generation {
 
 impl Generation {
     pub(super) fn published(
-        storage: Arc<dyn Storage>,
+        dir: Arc<DataDir>,
         store: Arc<dyn SnapshotStore>,
         name: String,
         head: Head,
     ) -> Self {
-        Self { stored: Stored { storage, store, name, is_published: AtomicBool::new(true) }, head }
+        Self { stored: Stored { dir, store, name, is_published: AtomicBool::new(true) }, head }
     }
 
     pub(crate) fn head(&self) -> &Head {
@@ -96,7 +96,7 @@ impl Generation {
     /// Opens it, to read it in pieces. It may be replaced meanwhile.
     pub(crate) async fn open(self: &Arc<Self>) -> io::Result<Aside<Reader>> {
         let this = Arc::clone(self);
-        Aside::open(Arc::clone(&self.stored.storage), move || this.reader()).await
+        Aside::open(&self.stored.dir, move || this.reader()).await
     }
 
     /// Opens it on this thread.
@@ -113,8 +113,7 @@ impl Generation {
     pub(super) fn publish(&self, store: &Arc<dyn SnapshotStore>, name: String) -> io::Result<Self> {
         store.rename(&self.stored.store.path(&self.stored.name), &name)?;
         self.stored.is_published.store(true, Ordering::Relaxed);
-        let storage = Arc::clone(&self.stored.storage);
-        Ok(Self::published(storage, Arc::clone(store), name, self.head.clone()))
+        Ok(Self::published(Arc::clone(&self.stored.dir), Arc::clone(store), name, self.head.clone()))
     }
 }
 
@@ -123,8 +122,6 @@ pub(crate) struct Writer {
     // Dropped, and so closed, before it is removed.
     snapshot: Box<dyn SnapshotWriter>,
     stored: Stored,
-    /// No other process gets the directory meanwhile.
-    _dir: Arc<DataDir>,
     chunk: Vec<u8>,
     chunks: u32,
     bytes: u64,
@@ -135,11 +132,10 @@ impl Writer {
     pub(super) fn create(dir: Arc<DataDir>, store: Arc<dyn SnapshotStore>) -> io::Result<Self> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let name = format!("{NEW}{}-{}", std::process::id(), NUMBERS.fetch_add(1, Ordering::Relaxed));
-        let storage = Arc::clone(&dir.storage);
-        let stored = Stored { storage, store, name, is_published: AtomicBool::new(false) };
+        let stored = Stored { dir, store, name, is_published: AtomicBool::new(false) };
         let snapshot = stored.store.create(&stored.name)?;
         let (chunk, hash) = (Vec::with_capacity(CHUNK), blake3::Hasher::new());
-        Ok(Self { snapshot, stored, _dir: dir, chunk, chunks: 0, bytes: 0, hash })
+        Ok(Self { snapshot, stored, chunk, chunks: 0, bytes: 0, hash })
     }
 
     /// When this returns, everything is on disk, and was read back.
@@ -285,7 +281,7 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
-    use ringfence_wal::disk::System;
+    use tempfile::TempDir;
 
     use super::*;
 
@@ -324,14 +320,15 @@ mod tests {
     /// Raft drops a snapshot that it does not install. It once waited meanwhile for all files to be removed.
     #[test]
     fn a_snapshot_that_is_not_published_is_removed_off_the_runtime_and_others_are_not() {
+        let temporary = TempDir::new().unwrap();
+        let dir = Arc::new(DataDir::open(temporary.path(), 1).unwrap().0);
         let (sender, removals) = mpsc::channel();
         let store: Arc<dyn SnapshotStore> = Arc::new(Removals(sender));
         let meta = SnapshotMeta { last_log_id: None, last_membership: Default::default() };
         let head = Head { meta, bytes: 0, hash: [0; 32] };
         let made = |head| {
             let (store, name) = (Arc::clone(&store), "new".to_owned());
-            let stored =
-                Stored { storage: Arc::new(System), store, name, is_published: AtomicBool::new(false) };
+            let stored = Stored { dir: Arc::clone(&dir), store, name, is_published: AtomicBool::new(false) };
             Generation { stored, head }
         };
         let published = made(head.clone());
