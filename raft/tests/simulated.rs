@@ -10,10 +10,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_raft::{Random, Unanswered};
+use ringfence_raft::{Node, Random, Settings, Unanswered};
 use support::memory_disk::{MemoryDisk, Operation};
 use support::network::{FOUNDING, Network, Way};
-use support::{Cluster, grant, id, lead, until};
+use support::{Cluster, address, grant, id, lead, settings, until};
+use tempfile::TempDir;
 use tokio::runtime::Builder;
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance};
@@ -93,16 +94,27 @@ fn a_cluster_replaces_a_leader_that_is_cut_off_and_takes_it_back_and_a_seed_repe
 async fn a_late_answer_to_a_probe_does_not_stop_a_node_that_was_taken_in_meanwhile() {
     let disks: [MemoryDisk; 3] = array::from_fn(|_| MemoryDisk::default());
     simulate(&disks, async {
-        let network = Network::new(LATENCY);
-        network.hold("node-2", "node-1", [FOUNDING], Way::Back);
-        let provide = |id| (Arc::new(disks[id as usize - 1].clone()) as _, Random::seeded(id));
-        let founded = until("the founder campaigns", || network.votes_asked("node-1", "node-3") > 0);
-        let answered = async {
-            founded.await;
-            network.release("node-2", "node-1", FOUNDING, Way::Back);
+        let (network, dir) = (Network::new(LATENCY), TempDir::new().unwrap());
+        let start = |id: u64| {
+            let given = settings(id, dir.path().join(id.to_string()), network.port(&address(id)), 3);
+            let (storage, random) = (Arc::new(disks[id as usize - 1].clone()), Random::seeded(id));
+            tokio::spawn(Node::start(Settings { storage, random, ..given }))
         };
-        let (cluster, ()) = tokio::join!(Cluster::found(3, network.clone(), provide), answered);
-        cluster.handle(2).linearize().await.unwrap();
+        let (first, second) = (start(1), start(2));
+        let answers = || network.delivered("node-2", "node-1", FOUNDING, Way::Back);
+        until("node 2 is welcome, and answered", || answers() >= 2).await;
+        // Its next question arrives only when it is a member.
+        network.hold("node-2", "node-1", [FOUNDING], Way::There);
+        let third = start(3);
+        let first = first.await.unwrap().unwrap();
+        until("node 2 is a member", || first.handle().status().members.contains_key(&2)).await;
+        let before = answers();
+        assert!(!second.is_finished(), "it waits for no answer");
+        network.release("node-2", "node-1", FOUNDING, Way::There);
+        until("node 2 is answered", || answers() > before).await;
+        let second = second.await.unwrap().unwrap();
+        let _third = third.await.unwrap().unwrap();
+        second.handle().linearize().await.unwrap();
     })
     .await;
 }
