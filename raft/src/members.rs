@@ -20,7 +20,7 @@ pub(crate) mod founding;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
 use crate::consensus::{Consensus, Member, NodeId};
 use crate::handle::Handle;
-use crate::peer::{Answer, Call, Order};
+use crate::peer::{Answer, CallError, Order};
 use crate::replica::Replica;
 use crate::unanswered::{RETRY, Unanswered};
 
@@ -148,10 +148,15 @@ impl Replica {
                 "node {id} has data of its own already: give it an empty data directory, and start it to join"
             )));
         }
-        match timeout(ASK, self.peers.call(id, Call::Adopt { cluster })).await {
+        match timeout(ASK, self.peers.adopt(id, probed.incarnation, cluster)).await {
             Ok(Ok(Answer::Adopted)) => {}
             Ok(Ok(Answer::Refused { reason })) => {
                 return Err(Refused(format!("node {id} refuses: {reason}")));
+            }
+            Ok(Err(CallError::NotSent(error))) if is_of_another_directory(&error) => {
+                return Err(Refused(format!(
+                    "the data directory of node {id} was emptied or exchanged just now: add it again ({error})"
+                )));
             }
             _ => return Err(Refused(format!("node {id} does not answer any more"))),
         }
@@ -171,8 +176,7 @@ impl Replica {
         let was_exchanged = match self.peers.probe(id, ASK).await {
             Ok(probed) if probed.incarnation == member.incarnation => return Ok(()),
             Ok(_) => true,
-            // The connection itself is refused if another data directory answers than the membership names.
-            Err(error) => matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidData),
+            Err(error) => is_of_another_directory(&error),
         };
         Err(Refused(match was_exchanged {
             true => format!(
@@ -329,6 +333,11 @@ impl Replica {
             metrics.membership_config.membership().get_joint_config().last().cloned().unwrap_or_default()
         })
     }
+}
+
+/// Whether a connection failed because a node answered from another data directory than was expected.
+fn is_of_another_directory(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidData)
 }
 
 fn is_majority(heard: &BTreeSet<NodeId>, voters: &BTreeSet<NodeId>) -> bool {

@@ -26,6 +26,7 @@ mod snapshot;
 mod tests;
 mod transport;
 
+pub(crate) use self::call::CallError;
 pub(crate) use self::directory::Directory;
 pub(crate) use self::message::{Answer, Call, Order, Probed, ReadPoint};
 pub(crate) use self::network::Network;

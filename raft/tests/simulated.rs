@@ -10,14 +10,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_raft::{Node, Random, Settings, Unanswered};
+use ringfence_raft::{MembersError, Node, Random, Settings, Unanswered};
 use support::memory_disk::{MemoryDisk, Operation};
 use support::network::{FOUNDING, Network, Way};
 use support::{Cluster, address, grant, id, lead, settings, until};
 use tempfile::TempDir;
 use tokio::runtime::Builder;
 use tokio::task::yield_now;
-use tokio::time::{Instant, advance};
+use tokio::time::{Instant, advance, sleep};
 
 /// How far the clock advances at once.
 const STEP: Duration = Duration::from_millis(5);
@@ -115,6 +115,49 @@ async fn a_late_answer_to_a_probe_does_not_stop_a_node_that_was_taken_in_meanwhi
         let second = second.await.unwrap().unwrap();
         let _third = third.await.unwrap().unwrap();
         second.handle().linearize().await.unwrap();
+    })
+    .await;
+}
+
+/// The directory that was there first became the member, and the other believed that it was.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_emptied_while_it_is_added_is_not_added_and_the_operator_learns_why() {
+    const OTHER: &str = "node-2";
+    let disks: [MemoryDisk; 3] = array::from_fn(|_| MemoryDisk::default());
+    simulate(&disks, async {
+        let network = Network::new(LATENCY);
+        let provide = |_| (Arc::new(disks[0].clone()) as _, Random::seeded(0));
+        let cluster = Cluster::found(1, network.clone(), provide).await;
+        let leader = cluster.handle(1);
+        let join = |seed| {
+            let waiting = settings(2, cluster.dir.path().join("2"), network.port(OTHER), 2);
+            let storage = Arc::new(disks[seed as usize].clone());
+            let random = Random::seeded(seed);
+            tokio::spawn(Node::start(Settings { join: true, storage, random, ..waiting }))
+        };
+        let add = || {
+            let leader = leader.clone();
+            tokio::spawn(async move { leader.add_member(2, OTHER.to_owned()).await })
+        };
+
+        let first = join(1);
+        let adding = add();
+        let delivered = |way| network.delivered("node-1", OTHER, FOUNDING, way);
+        until("it is welcome", || delivered(Way::Back) == 1).await;
+        network.hold("node-1", OTHER, [FOUNDING], Way::Back);
+        until("it is probed", || delivered(Way::There) == 1).await;
+        // Its answer is on its way.
+        sleep(2 * LATENCY).await;
+        first.abort();
+        let second = join(2);
+        network.release("node-1", OTHER, FOUNDING, Way::Back);
+        let Err(MembersError::Refused(reason)) = adding.await.unwrap() else { panic!("it is added") };
+        assert!(reason.contains("was emptied or exchanged"), "{reason}");
+
+        add().await.unwrap().unwrap();
+        let node = second.await.unwrap().unwrap();
+        until("it votes", || leader.status().members.get(&2).is_some_and(|member| member.voter)).await;
+        drop(node);
     })
     .await;
 }

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::applied::state_machine::Raft;
 use crate::consensus::{Member, NodeId};
-use crate::peer::{Answer, Call, Peers, Probed};
+use crate::peer::{Answer, Peers, Probed};
 use crate::random::Random;
 use crate::storage::identity::{DataDir, Identity};
 use crate::storage::log_store::LogStore;
@@ -206,11 +206,12 @@ impl Founding {
                 if first.contains_key(&id) {
                     continue;
                 }
-                match timeout(ASK, peers.call(id, Call::Adopt { cluster })).await {
+                match timeout(ASK, peers.adopt(id, probed.incarnation, cluster)).await {
                     Ok(Ok(Answer::Adopted)) => drop(first.insert(id, member(id, probed.incarnation))),
                     Ok(Ok(Answer::Refused { reason })) => {
                         tracing::warn!(peer = id, reason, "a member refuses to join")
                     }
+                    // Why is logged where it is connected to. It is probed again, and may be another incarnation.
                     _ => {}
                 }
             }

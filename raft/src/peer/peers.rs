@@ -132,6 +132,17 @@ impl Peers {
         }
     }
 
+    /// Has `id` write down that it belongs to `cluster`, if it is still the incarnation that a probe has found. The caller bounds
+    /// the time.
+    pub(crate) async fn adopt(
+        &self,
+        id: NodeId,
+        incarnation: Uuid,
+        cluster: Uuid,
+    ) -> Result<Answer, CallError> {
+        self.call_incarnation(id, Some(incarnation), Call::Adopt { cluster }).await
+    }
+
     /// Whether this incarnation of `voter` says that `vote`, a leader's, is still its own.
     pub(crate) async fn confirm(&self, voter: NodeId, incarnation: Uuid, vote: Vote) -> bool {
         let call = Call::Confirm { vote: vote.into() };
