@@ -189,7 +189,7 @@ mod tests {
 
     use super::*;
     use crate::consensus::{Entry, Membership, Vote, log_id};
-    use crate::storage::identity::DataDir;
+    use crate::storage::identity::{DataDir, DirError};
 
     /// Long enough for a snapshot that does not wait for the log.
     const LONG: Duration = Duration::from_secs(1);
@@ -199,7 +199,13 @@ mod tests {
     }
 
     async fn open(path: &Path, options: Options) -> (LogStore, Arc<Generations>, StateMachine) {
-        let (data, _) = DataDir::open(path, 1).unwrap();
+        let data = loop {
+            match DataDir::open(path, 1) {
+                // Another thread may still drop a table.
+                Err(DirError::InUse(_)) => tokio::task::yield_now().await,
+                opened => break opened.unwrap().0,
+            }
+        };
         let log = LogStore::open(&data, options).unwrap();
         let generations = Arc::new(Generations::open(Arc::new(data)).unwrap());
         let applied = Applied::new();
