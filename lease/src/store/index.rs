@@ -50,10 +50,12 @@ impl<P> Default for Index<P> {
 impl<P: Copy> Index<P> {
     /// Builds an index much faster than one insert after the other; `None` if a key comes twice.
     pub(crate) fn of<K: Hinted>(all: impl Iterator<Item = (K, P)>) -> Option<Self> {
-        let mut all: Vec<_> = all.map(|(key, place)| ((key.hint(), key), place)).collect();
-        all.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        let is_unique = all.is_sorted_by(|(one, _), (next, _)| one < next);
-        is_unique.then(|| Self(Sorted::of(all.into_iter().map(|((hint, _), place)| (hint, place)))))
+        let mut all: Vec<_> = all.map(|(key, place)| (key.hint(), key, place)).collect();
+        all.sort_unstable_by(|(hint, key, _), (other_hint, other, _)| {
+            hint.cmp(other_hint).then_with(|| key.cmp(other))
+        });
+        let is_unique = all.is_sorted_by(|(_, one, _), (_, next, _)| one != next);
+        is_unique.then(|| Self(Sorted::of(all.into_iter().map(|(hint, _, place)| (hint, place)))))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -1,5 +1,5 @@
 use std::borrow::Cow;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 
 use ringfence_wire::Metadata;
 
@@ -114,6 +114,13 @@ impl<R: Read> RecordReader<R> {
     }
 
     pub(crate) fn next(&mut self) -> Result<Record<'static>, RestoreError> {
+        let buffered = self.source.buffer();
+        if let Ok((record, rest)) = postcard::take_from_bytes(buffered) {
+            let taken = buffered.len() - rest.len();
+            self.source.consume(taken);
+            return Ok(record);
+        }
+        // It may go on beyond the buffer. To read all of them like this, byte by byte, takes much longer.
         let read = postcard::from_io((&mut self.source, &mut self.scratch[..])).map(|(record, _)| record);
         read.map_err(|_| match self.source.get_mut().error.take() {
             Some(error) => Unreadable(error),
