@@ -20,6 +20,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub(crate) struct Generations {
     store: Arc<dyn SnapshotStore>,
     newest: Mutex<Option<Arc<Generation>>>,
     publishing: Mutex<()>,
+    /// How many snapshots were begun.
+    begun: AtomicU64,
 }
 
 /// Why no snapshot can be used, though there must be one.
@@ -77,7 +80,13 @@ impl Generations {
                 store.remove(&name)?;
             }
         }
-        Ok(Self { dir, store, newest: Mutex::default(), publishing: Mutex::default() })
+        Ok(Self {
+            dir,
+            store,
+            newest: Mutex::default(),
+            publishing: Mutex::default(),
+            begun: AtomicU64::new(0),
+        })
     }
 
     /// The state of the newest generation that can be used, skipping others with a warning. `None` if there is none and
@@ -153,7 +162,9 @@ impl Generations {
     }
 
     fn writer_here(&self) -> io::Result<Writer> {
-        Writer::create(Arc::clone(&self.dir), Arc::clone(&self.store))
+        // No other process has the directory, and what an earlier one left was removed.
+        let number = self.begun.fetch_add(1, Ordering::Relaxed);
+        Writer::create(Arc::clone(&self.dir), Arc::clone(&self.store), number)
     }
 
     /// Makes `made` the newest generation; when this returns, that is on disk. Of the others only the one before is kept,

@@ -8,7 +8,7 @@
 use std::io::{self, Read, Write};
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -129,9 +129,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn create(dir: Arc<DataDir>, store: Arc<dyn SnapshotStore>) -> io::Result<Self> {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        let name = format!("{NEW}{}-{}", std::process::id(), NUMBERS.fetch_add(1, Ordering::Relaxed));
+    pub(super) fn create(dir: Arc<DataDir>, store: Arc<dyn SnapshotStore>, number: u64) -> io::Result<Self> {
+        let name = format!("{NEW}{number}");
         let stored = Stored { dir, store, name, is_published: AtomicBool::new(false) };
         let snapshot = stored.store.create(&stored.name)?;
         let (chunk, hash) = (Vec::with_capacity(CHUNK), blake3::Hasher::new());
