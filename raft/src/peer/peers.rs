@@ -59,7 +59,7 @@ impl Peers {
     pub(crate) fn introduce(&self, id: NodeId, address: &str) -> Result<(), String> {
         self.directory.introduce(id, address)?;
         // What is connected now may be elsewhere.
-        self.links().retain(|target, _| target.to != id || target.incarnation.is_some());
+        self.links().retain(|target, _| target.to != id);
         Ok(())
     }
 
