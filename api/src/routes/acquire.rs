@@ -5,6 +5,7 @@
 //! is kept (by `keep_place`, or by another PUT that waits longer), when this node is stopping, or long after the wait
 //! should have ended.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -126,7 +127,7 @@ impl Waiter<'_> {
         match settled {
             Some(Settled::Granted(grant)) => {
                 measure::waited(self.began.elapsed());
-                Ok(Outcome::Granted(grant))
+                Ok(Outcome::Granted(Box::new(Arc::unwrap_or_clone(grant))))
             }
             Some(Settled::TimedOut) => Ok(Outcome::Refused(Refusal::WaitTimeout)),
             Some(Settled::Ended(reason)) => Ok(Outcome::Refused(Refusal::Gone(reason))),

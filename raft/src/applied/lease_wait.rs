@@ -39,6 +39,9 @@ impl LeaseWait {
 
 impl Drop for LeaseWait {
     fn drop(&mut self) {
-        self.applied.lock().waits.remove(self.lease_id, self.number);
+        // After a panic under the lock, another one here would end the process before the node can say why.
+        if !self.applied.is_poisoned() {
+            self.applied.lock().waits.remove(self.lease_id, self.number);
+        }
     }
 }

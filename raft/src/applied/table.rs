@@ -106,6 +106,11 @@ impl Applied {
         Locked { state: self.inner.lock().expect(UNPOISONED), _turn: Some(turn) }
     }
 
+    /// Whether a thread has panicked with the lock: then [`lock`](Self::lock) panics.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.inner.is_poisoned()
+    }
+
     /// Watches how far the log is applied.
     pub(crate) fn progress(&self) -> watch::Receiver<Option<LogId>> {
         self.index.subscribe()

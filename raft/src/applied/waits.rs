@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::sync::Arc;
 
 use ringfence_lease::{Change, Event, LeaseState, LeaseTable, Refusal};
 use ringfence_wire::{EndReason, Grant, LeaseId};
@@ -16,7 +17,7 @@ use crate::reply::Reply;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// The lease was granted.
-    Granted(Box<Grant>),
+    Granted(Arc<Grant>),
     /// The wait ran out.
     TimedOut,
     /// The lease, waiting or already granted, ended.
@@ -56,7 +57,7 @@ impl Waits {
         }
         let settled = match event.change {
             Change::Granted => match table.lease(event.lease_id, Some(table.at_ms())) {
-                Ok(LeaseState::Granted(grant)) => Settled::Granted(Box::new(grant)),
+                Ok(LeaseState::Granted(grant)) => Settled::Granted(Arc::new(grant)),
                 // Granted and ended by one entry: the event of its end follows in the same batch.
                 _ => return,
             },
@@ -103,7 +104,7 @@ pub(super) fn settled(table: &LeaseTable, lease_id: LeaseId) -> Option<Settled> 
         return None;
     }
     match table.lease(lease_id, Some(table.at_ms())) {
-        Ok(LeaseState::Granted(grant)) => Some(Settled::Granted(Box::new(grant))),
+        Ok(LeaseState::Granted(grant)) => Some(Settled::Granted(Arc::new(grant))),
         Err(Refusal::WaitTimeout) => Some(Settled::TimedOut),
         Err(Refusal::Gone(reason)) => Some(Settled::Ended(reason)),
         _ => None,
