@@ -176,9 +176,10 @@ impl Watch {
                     _ => Ok(Some(problem.detail)),
                 }
             }
-            // Another node may have room for one more watch.
+            // Another node may have room for one more watch. This one may keep the events.
             Outcome::Refused(problem) if problem.kind == ProblemKind::Overloaded => {
                 nodes.failed(&node);
+                self.gone = 0;
                 Ok(Some(problem.detail))
             }
             Outcome::Refused(problem) => Err(Error::Rejected(problem)),

@@ -8,6 +8,8 @@ use crate::scripted::node::{Received, SOON, ScriptedNode};
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nretry: 500\n\n";
 
+const GONE: &str = r#"{"type":"urn:ringfence:problem:history-gone","title":"t","status":410,"detail":"d"}"#;
+
 /// Two nodes, and a client that does not know the leader.
 async fn two() -> ([ScriptedNode; 2], Client) {
     let nodes = [ScriptedNode::new().await, ScriptedNode::new().await];
@@ -85,8 +87,6 @@ async fn a_watch_goes_on_after_an_id_without_an_event() {
 
 #[tokio::test]
 async fn history_is_gone_only_if_no_node_keeps_it() {
-    const GONE: &str =
-        r#"{"type":"urn:ringfence:problem:history-gone","title":"t","status":410,"detail":"d"}"#;
     let (nodes, client) = two().await;
     let mut watch = client.watch("").after(Revision(7));
     let script = async {
@@ -108,11 +108,15 @@ async fn history_is_gone_only_if_no_node_keeps_it() {
 async fn a_watch_goes_on_at_another_node_if_one_has_too_many() {
     const FULL: &str = r#"{"type":"urn:ringfence:problem:overloaded","title":"t","status":429,"detail":"d"}"#;
     let (nodes, client) = two().await;
-    let mut watch = client.watch("");
+    let mut watch = client.watch("").after(Revision(7));
     let script = async {
         let (first, one) = receive(&nodes).await;
-        one.respond("429 Too Many Requests", FULL).await;
-        nodes[1 - first].receive().await.write(&format!("{STREAM}{}", event(8))).await;
+        let other = &nodes[1 - first];
+        one.respond("410 Gone", GONE).await;
+        other.receive().await.respond("429 Too Many Requests", FULL).await;
+        // The same node once more: that the history is gone there is no news.
+        nodes[first].receive().await.respond("410 Gone", GONE).await;
+        other.receive().await.write(&format!("{STREAM}{}", event(8))).await;
     };
     let ((), revision) = tokio::join!(script, next(&mut watch));
     assert_eq!(revision, Ok(8));
