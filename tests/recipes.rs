@@ -78,6 +78,13 @@ async fn cluster() -> (Cluster, [Client; 2]) {
     (cluster, clients)
 }
 
+/// Waits until the gate is closed: a worker that comes before begins at once.
+async fn closed(client: &Client, key: &str) {
+    let held =
+        async || (!client.key(key, Consistency::Linearizable).await.ok()?.holders.is_empty()).then_some(());
+    until(SOON, "the gate is closed", held).await.unwrap();
+}
+
 #[tokio::test]
 async fn leaders_follow_one_another_with_rising_epochs() {
     let (_cluster, [a, b]) = cluster().await;
@@ -144,10 +151,7 @@ async fn a_round_begins_with_all_and_ends_when_all_have_left() {
         Ok::<_, Error>(token)
     };
     let first = async || {
-        let held = async || {
-            (!a.key("round/1", Consistency::Linearizable).await.ok()?.holders.is_empty()).then_some(())
-        };
-        until(SOON, "the gate is closed", held).await.unwrap();
+        closed(&a, "round/1").await;
         let early = began.load(SeqCst);
         let (one, two, dead) = tokio::join!(worker("one"), worker("two"), dies());
         assert_eq!(early, 0);
@@ -175,8 +179,11 @@ async fn a_coordinator_that_loses_the_gate_ends_with_an_error() {
         let view = until(SOON, "the worker waits", queued).await.unwrap();
         a.revoke("round/2", view.holders[0].token).await.unwrap();
     };
-    let (round, began, ()) =
-        tokio::join!(round(&a, "round/2", 2), work(&b, "round/2", "one", async {}), lose);
+    let worker = async {
+        closed(&a, "round/2").await;
+        work(&b, "round/2", "one", async {}).await
+    };
+    let (round, began, ()) = tokio::join!(round(&a, "round/2", 2), worker, lose);
     assert!(matches!(round, Err(Error::Lost(_))), "{round:?}");
     began.unwrap();
 }
