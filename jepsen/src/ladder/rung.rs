@@ -87,22 +87,34 @@ pub(crate) trait Lock: Send {
 
 /// The servers of a rung for one fault, and what can be done to them.
 pub(crate) trait Stage {
-    /// Where holders connect, as [`Setting::servers`] gives it to the rung's [`Lock`].
-    fn servers(&self) -> String;
+    /// The proxies that holders connect to.
+    fn fronts(&self) -> Vec<&Front>;
 
-    /// Lets the next answer to a holder be lost (of a majority, where a majority is asked).
-    fn lose_next_answer(&self);
+    /// Those of them that the next request of a holder goes to; of a majority, where a majority is asked.
+    fn fronts_of_a_request(&self) -> Vec<&Front> {
+        self.fronts().into_iter().take(1).collect()
+    }
+
+    /// Where holders connect, as [`Setting::servers`] gives it to the rung's [`Lock`].
+    fn servers(&self) -> String {
+        self.fronts().iter().map(|front| front.address().to_string()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Lets the answers to the next request of a holder be lost.
+    fn lose_next_answer(&self) {
+        self.fronts_of_a_request().into_iter().for_each(Front::lose_next_answer);
+    }
 
     /// How many answers were lost so far.
-    fn answers_lost(&self) -> u64;
-
-    /// The proxies that can hold up the next request of a holder (of a majority, where a majority is asked).
-    fn fronts_of_a_request(&self) -> Vec<&Front> {
-        Vec::new()
+    fn answers_lost(&self) -> u64 {
+        self.fronts_of_a_request().into_iter().map(Front::lost).sum()
     }
 
     /// Called before the first holder acquires the lock that the fault is about: as to cut off a replica.
-    fn prepare(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<()>>;
+    fn prepare(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<()>> {
+        let _ = fault;
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// Makes a fault of the servers happen, and returns what was observed of it. An error says that it was not observed.
     fn inflict(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<String>>;

@@ -125,7 +125,9 @@ grid();
 notes();
 addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
 const byName = (cell) => document.querySelector(`#grid [data-cell="${CSS.escape(cell)}"]`);
-const named = byName(decodeURIComponent(location.hash.slice(1)));
+// A variant is in the cell of its column: F2 in that of F.
+const wanted = decodeURIComponent(location.hash.slice(1));
+const named = byName(wanted) || byName(wanted.replace(/\d$/, ""));
 // Beside the grid, the place of a cell is never empty: a paused holder of the most common lock.
 const first = named || (isWide() ? byName("4-P") || document.querySelector("#grid button") : null);
 if (first) first.click();

@@ -43,7 +43,7 @@ pub(super) const RUNGS: [Rung; 2] = [
     LOCK,
     Rung {
         number: 17,
-        name: "etcd lock, create_revision checked",
+        name: "etcd + create_revision",
         plays: "The same; the storage rejects a create_revision of the key smaller than one it has seen.",
         ..LOCK
     },

@@ -23,8 +23,8 @@ const PATIENT: Duration = Duration::from_secs(10);
 
 const ELSEWHERE: Rung = Rung {
     number: 12,
-    name: "SELECT … FOR UPDATE, data elsewhere",
-    plays: "A row is locked in an open transaction, and the work is done elsewhere, as in xxl-job 3.4.0's scheduler; with \
+    name: "FOR UPDATE, data elsewhere",
+    plays: "SELECT … FOR UPDATE locks a row in an open transaction, and the work is done elsewhere, as in xxl-job 3.4.0's scheduler; with \
             SKIP LOCKED, as a holder here tries once. COMMIT.",
     family: Family::Postgres,
     ttl: Duration::from_secs(1),
@@ -38,7 +38,7 @@ pub(super) const RUNGS: [Rung; 2] = [
     ELSEWHERE,
     Rung {
         number: 13,
-        name: "…, data in the same transaction",
+        name: "FOR UPDATE, same transaction",
         plays: "The same; the stock count is in the locked row, and the transaction that locks it reads and writes it.",
         ..ELSEWHERE
     },

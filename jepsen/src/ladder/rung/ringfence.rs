@@ -172,25 +172,8 @@ impl Nodes {
 }
 
 impl Stage for Nodes {
-    fn servers(&self) -> String {
-        self.fronts.iter().map(|front| front.address().to_string()).collect::<Vec<_>>().join(",")
-    }
-
-    fn lose_next_answer(&self) {
-        // The client asks this one first.
-        self.fronts.iter().take(1).for_each(Front::lose_next_answer);
-    }
-
-    fn answers_lost(&self) -> u64 {
-        self.fronts.iter().map(Front::lost).sum()
-    }
-
-    fn fronts_of_a_request(&self) -> Vec<&Front> {
-        self.fronts.iter().take(1).collect()
-    }
-
-    fn prepare(&self, _: Fault) -> BoxFuture<'_, anyhow::Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    fn fronts(&self) -> Vec<&Front> {
+        self.fronts.iter().collect()
     }
 
     fn inflict(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<String>> {

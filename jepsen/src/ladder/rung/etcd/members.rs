@@ -93,21 +93,8 @@ async fn off_s(client: &Client) -> anyhow::Result<i64> {
 }
 
 impl Stage for Members {
-    fn servers(&self) -> String {
-        self.fronts.iter().map(|front| front.address().to_string()).collect::<Vec<_>>().join(",")
-    }
-
-    fn lose_next_answer(&self) {
-        // The client asks this one first for the lock, and last for its session.
-        self.fronts.iter().take(1).for_each(Front::lose_next_answer);
-    }
-
-    fn answers_lost(&self) -> u64 {
-        self.fronts.iter().map(Front::lost).sum()
-    }
-
-    fn prepare(&self, _: Fault) -> BoxFuture<'_, anyhow::Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    fn fronts(&self) -> Vec<&Front> {
+        self.fronts.iter().collect()
     }
 
     fn inflict(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<String>> {

@@ -65,20 +65,12 @@ impl Database {
 }
 
 impl Stage for Database {
+    fn fronts(&self) -> Vec<&Front> {
+        vec![&self.front]
+    }
+
     fn servers(&self) -> String {
         format!("postgresql://postgres@{}/postgres", self.front.address())
-    }
-
-    fn lose_next_answer(&self) {
-        self.front.lose_next_answer();
-    }
-
-    fn answers_lost(&self) -> u64 {
-        self.front.lost()
-    }
-
-    fn prepare(&self, _: Fault) -> BoxFuture<'_, anyhow::Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
     }
 
     fn inflict(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<String>> {

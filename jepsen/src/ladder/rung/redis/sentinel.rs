@@ -32,16 +32,8 @@ impl Sentinels {
 }
 
 impl Stage for Sentinels {
-    fn servers(&self) -> String {
-        self.front.address().to_string()
-    }
-
-    fn lose_next_answer(&self) {
-        self.front.lose_next_answer();
-    }
-
-    fn answers_lost(&self) -> u64 {
-        self.front.lost()
+    fn fronts(&self) -> Vec<&Front> {
+        vec![&self.front]
     }
 
     fn prepare(&self, _: Fault) -> BoxFuture<'_, anyhow::Result<()>> {

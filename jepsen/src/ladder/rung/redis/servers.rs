@@ -167,17 +167,8 @@ impl Servers {
 }
 
 impl Stage for Servers {
-    fn servers(&self) -> String {
-        let fronts: Vec<_> = self.masters.iter().map(|master| master.front.address().to_string()).collect();
-        fronts.join(",")
-    }
-
-    fn lose_next_answer(&self) {
-        self.fronts_of_a_request().iter().for_each(|front| front.lose_next_answer());
-    }
-
-    fn answers_lost(&self) -> u64 {
-        self.masters.iter().map(|master| master.front.lost()).sum()
+    fn fronts(&self) -> Vec<&Front> {
+        self.masters.iter().map(|master| &master.front).collect()
     }
 
     fn fronts_of_a_request(&self) -> Vec<&Front> {

@@ -97,21 +97,8 @@ fn is_answer(mut bytes: &[u8]) -> bool {
 }
 
 impl Stage for Ensemble {
-    fn servers(&self) -> String {
-        self.fronts.iter().map(|front| front.address().to_string()).collect::<Vec<_>>().join(",")
-    }
-
-    fn lose_next_answer(&self) {
-        // They share a trap: nobody knows to which one a holder is connected.
-        self.fronts.iter().take(1).for_each(Front::lose_next_answer);
-    }
-
-    fn answers_lost(&self) -> u64 {
-        self.fronts.first().map_or(0, Front::lost)
-    }
-
-    fn prepare(&self, _: Fault) -> BoxFuture<'_, anyhow::Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    fn fronts(&self) -> Vec<&Front> {
+        self.fronts.iter().collect()
     }
 
     fn inflict(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<String>> {
