@@ -81,7 +81,7 @@ impl Door {
         Ok(outcomes.pop().expect("one outcome per command"))
     }
 
-    /// How long the grants of a request may still wait for the mirror; `None` if grants do not wait for it.
+    /// How long the grants of a request wait for the mirror at most; `None` if grants do not wait for it.
     pub(crate) fn mirror_timeout(&self) -> Option<Duration> {
         self.options.mirror.as_ref()?.before_answer
     }

@@ -20,7 +20,7 @@ pub(crate) enum Step {
     Release { within_ms: u64 },
     /// Renew no more, as after an error that nobody looks at.
     StopRenewing,
-    /// Say what the process knows of itself.
+    /// Report the state of the process.
     Report,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Answer {
     Released,
     /// The step was done; there is nothing to say.
     Done,
-    /// What the process knows of itself.
+    /// The state of the process.
     Report { unix_s: i64, renewals: u64, lost: bool },
 }
 

@@ -313,7 +313,7 @@ mod tests {
         names
     }
 
-    /// Waits until so many snapshots are there, finished or not: they are removed on another thread.
+    /// Waits until `count` snapshots are left, finished or not. Another thread removes the others.
     async fn until_left(generations: &Generations, count: usize) {
         while names(generations).len() > count {
             sleep(Duration::from_millis(1)).await;

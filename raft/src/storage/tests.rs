@@ -200,8 +200,7 @@ impl Life {
         self.truncate(&mut node, 42)?;
         self.append(&mut node, 20)?;
         self.barrier(&node)?;
-        // A later leader has other entries in place of these, and has compacted its log since: once to within this log,
-        // and once beyond its end.
+        // A later leader has other entries, and sends snapshots: the first ends within this log, the second beyond its end.
         self.vote(&mut node, 5)?;
         self.truncate(&mut node, 42)?;
         self.install(&mut node, 50)?;

@@ -53,7 +53,7 @@ pub(super) struct Redisson {
     ttl_ms: u64,
     /// Client and thread.
     holder: String,
-    /// How many replicas the server has, as far as is known.
+    /// The number of replicas, once the server has said it.
     replicas: Option<u64>,
 }
 

@@ -115,7 +115,7 @@ impl Servers {
         &self.masters[0]
     }
 
-    /// So many servers as a majority needs to miss.
+    /// The servers beyond the smallest majority.
     fn minority(&self) -> &[Master] {
         &self.masters[self.masters.len() / 2 + 1..]
     }
