@@ -69,6 +69,15 @@ const GAUGES: &[(&str, &str)] = &[
     ("ringfence_raft_applied_index", "Index of the last entry that this node applied."),
     ("ringfence_raft_apply_lag_entries", "Entries that this node knows to be committed but has not applied."),
     ("ringfence_raft_log_since_snapshot_bytes", "Bytes of log since this node's newest snapshot."),
+    ("ringfence_raft_rules", "Version of the rules by which this node's table decides."),
+    (
+        "ringfence_raft_rules_supported",
+        "Newest version of the rules that the programs of all members support; NaN if this node does not know all programs.",
+    ),
+    (
+        "ringfence_raft_differing_nodes",
+        "Voters that did not do the same as this node in the entries that it compared last. At least one state is wrong.",
+    ),
     (
         "ringfence_raft_proposal_pending_seconds",
         "Age of the oldest entry that this node proposed as the leader and has not applied yet; 0 if none.",

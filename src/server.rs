@@ -62,6 +62,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         elders: Some(Box::new(Predecessors { restored: config.restored, mirror: mirror.clone() })),
         snapshot_after_bytes: config.snapshot_after_bytes,
         random: Random::system(),
+        rules: ringfence_lease::SUPPORTED,
         storage: Arc::new(System),
     };
     let (started, starting) = watch::channel(false);

@@ -211,6 +211,14 @@ async fn an_operator_revokes_a_lease_and_transfers_the_leadership() {
     assert_eq!(cluster.leader().await.unwrap().id(), other);
     let shown = text(&run(&cluster, "cluster status"));
     assert_eq!(shown.lines().filter(|line| line.contains("http://")).count(), 3, "{shown}");
+    assert!(shown.contains("\nrules     1") && shown.contains(" 1 to 1 "), "{shown}");
+    let rules = status["rules"].as_u64().unwrap();
+    let nothing = json!({ "from": rules, "to": rules });
+    assert_eq!(json_of(&cluster, "cluster upgrade"), nothing);
+    assert_eq!(json_of(&cluster, "cluster upgrade --dry-run"), nothing);
+    assert!(text(&run(&cluster, "cluster upgrade")).starts_with("nothing to raise"));
+    let (code, said) = failed(&cluster, "cluster upgrade --to 200");
+    assert!(code == 1 && said.contains("upgrade it first"), "{code}: {said}");
     let (code, said) = failed(&cluster, "cluster add 0 127.0.0.1:1");
     assert!(code == 1 && said.contains("id"), "{code}: {said}");
 }

@@ -152,6 +152,14 @@ async fn every_operator_action_is_logged_with_its_origin_and_outcome() {
             409,
             json!({ "act": "transfer", "member": 77, "outcome": "members-refused" }),
         ),
+        ("POST", "/v1/cluster/upgrade", json!({}), 200, json!({ "act": "upgrade", "outcome": "done" })),
+        (
+            "POST",
+            "/v1/cluster/upgrade",
+            json!({ "to": 200, "check": true }),
+            409,
+            json!({ "act": "check-upgrade", "rules": 200, "outcome": "members-refused" }),
+        ),
         (
             "POST",
             "/v1/cluster/members",

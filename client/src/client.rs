@@ -7,8 +7,8 @@ use hyper::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_wire::{
     AddMemberRequest, Backup, BatchAnswer, BatchRequest, BatchResult, Check, ClusterStatus, Grant, KeyView,
-    LeaseId, MAX_BATCH, Operation, ProblemKind, RevokeRequest, Token, TransferRequest, ValidateRequest,
-    Verdict, VerdictsAnswer, Waiting,
+    LeaseId, MAX_BATCH, Operation, ProblemKind, RevokeRequest, Token, TransferRequest, UpgradeRequest,
+    Upgraded, ValidateRequest, Verdict, VerdictsAnswer, Waiting,
 };
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -195,6 +195,13 @@ impl Client {
     /// Makes another node the leader: `to`, or the one with the most complete log.
     pub async fn transfer_leadership(&self, to: Option<u64>) -> Result<(), Error> {
         self.administer(Request::post("/v1/cluster/transfer", &TransferRequest { to })).await
+    }
+
+    /// Raises the rules of the cluster to `to`; without it, to the newest that all members support. If `check`, only says what
+    /// it would do.
+    pub async fn upgrade(&self, to: Option<u8>, check: bool) -> Result<Upgraded, Error> {
+        let request = Request::post("/v1/cluster/upgrade", &UpgradeRequest { to, check });
+        self.cluster.call(&request, Repeat::Harmful, Response::json::<Upgraded>).await
     }
 
     async fn administer(&self, request: Request) -> Result<(), Error> {

@@ -89,7 +89,7 @@ pub use lock::Lock;
 pub use ringfence_wire as wire;
 pub use ringfence_wire::{
     Check, Claim, ClusterStatus, Grant, Key, KeyList, KeyView, LeaseId, MemberStatus, Operation, Revision,
-    Role, Token, Verdict, VerdictName, WatchEvent, WatchEventName, WatchedKey,
+    Role, RulesRange, Token, Upgraded, Verdict, VerdictName, WatchEvent, WatchEventName, WatchedKey,
 };
 pub use watch::{Event, Watch};
 

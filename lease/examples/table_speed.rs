@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use ringfence_lease::{Acquire, Attachment, Command, LeaseTable, Outcome};
+use ringfence_lease::{Acquire, Attachment, Command, LeaseTable, Outcome, SUPPORTED};
 use ringfence_wire::{Key, LeaseId, Metadata, Mode, Ttl, Wait};
 
 const ENTRY: usize = 1_000;
@@ -104,7 +104,7 @@ fn snapshots_while_grants_go_on(mut table: LeaseTable) {
     drop(frozen);
     let (_, spent) = timed(|| drop(table));
     println!("    table dropped in {spent:?}");
-    let (restored, spent) = timed(|| LeaseTable::restore(&bytes[..]).unwrap());
+    let (restored, spent) = timed(|| LeaseTable::restore(&bytes[..], SUPPORTED).unwrap());
     println!("    restored in {spent:?}");
     assert!(restored.snapshot() == bytes);
 }

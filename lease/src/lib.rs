@@ -36,6 +36,11 @@
 //! **Safety does not rest on time.** Deadlines only decide when an entry of the log ends a lease. Until one does, the
 //! lease is live, for reads too. The token keeps a late writer out.
 //!
+//! **The rules have versions.** All that `apply` decides follows from the log and from [`LeaseTable::rules`], which are part
+//! of the table: 1 in a new one, raised by entries of the log, never lowered. So programs of different versions agree, as long
+//! as each supports the rules in use ([`SUPPORTED`]). A later version makes its difference where [`LeaseTable::raise_rules`]
+//! sets the limits, or asks for the rules where it decides.
+//!
 //! **A snapshot** is written from a view of one instant ([`LeaseTable::freeze`]), on any thread, while entries are applied.
 //! View and table share memory; a change copies only the few leases next to it. [`LeaseTable::restore`] reads a snapshot
 //! from a stream, and needs little more memory than the table that it builds.
@@ -51,6 +56,7 @@ mod lease;
 mod limits;
 mod outcome;
 mod requests;
+mod rules;
 mod steps;
 mod store;
 mod table;
@@ -58,4 +64,5 @@ mod table;
 pub use command::{Acquire, Attachment, Command};
 pub use event::{Change, Event};
 pub use outcome::{Outcome, Refusal};
+pub use rules::{SUPPORTED, UnsupportedRules};
 pub use table::{Fence, FrozenTable, LeaseState, LeaseTable, RestoreError};

@@ -1,5 +1,5 @@
-/// How much a table does in one entry, and how much it keeps. All replicas must have the same limits, so only tests have
-/// others.
+/// How much a table does in one entry, and how much it keeps. All replicas must have the same limits, so they follow from
+/// the rules, and only tests have others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// One entry ends leases and waiters that are due until they have about this many keys. The next entry ends more.
@@ -13,8 +13,9 @@ pub(crate) struct Limits {
     pub(crate) remembered: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
+impl Limits {
+    /// The limits under these rules.
+    pub(crate) fn of(_rules: u8) -> Self {
         Self { ends: 4_096, grants: 2 * 4_096, queue: 10_000, remembered: 2_000_000 }
     }
 }

@@ -1,6 +1,7 @@
 use ringfence_wire::{LeaseId, Revision, Token};
 
 use crate::limits::{Limits, REVISION_END};
+use crate::rules::FIRST;
 use crate::store::{Ended, Store};
 use crate::{Command, Event, Outcome, Refusal};
 
@@ -24,8 +25,9 @@ pub(crate) use snapshot::{LeaseRecord, Record, write_records};
 pub use view::LeaseState;
 
 /// Who holds which keys, who waits for them, and which leases ended lately.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LeaseTable {
+    rules: u8,
     at_ms: u64,
     first_revision: Revision,
     revision: Revision,
@@ -36,8 +38,24 @@ pub struct LeaseTable {
     pub(crate) limits: Limits,
 }
 
+/// An empty table that is not started, under the first rules: revision 0, time 0.
+impl Default for LeaseTable {
+    fn default() -> Self {
+        Self {
+            rules: FIRST,
+            at_ms: 0,
+            first_revision: Revision(0),
+            revision: Revision(0),
+            store: Store::default(),
+            ended: Ended::default(),
+            grants_left: 0,
+            limits: Limits::of(FIRST),
+        }
+    }
+}
+
 impl LeaseTable {
-    /// An empty table that is not started: revision 0, time 0.
+    /// As [`LeaseTable::default`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -57,6 +75,20 @@ impl LeaseTable {
         self.end_what_is_due(events);
         self.let_in(events);
         commands.into_iter().map(|command| self.run(command, events)).collect()
+    }
+
+    /// Decides by `rules` from now on, if they are newer than those so far. Every replica calls this before the same entry of
+    /// the log. Any number of versions may be skipped: what each of them changed is asked for one by one.
+    pub fn raise_rules(&mut self, rules: u8) {
+        if rules > self.rules {
+            self.rules = rules;
+            self.limits = Limits::of(rules);
+        }
+    }
+
+    /// The version of the rules in use.
+    pub fn rules(&self) -> u8 {
+        self.rules
     }
 
     /// Cluster time, in milliseconds.

@@ -6,7 +6,7 @@
 
 use std::{env, fs};
 
-use ringfence_lease::{Command, Event, LeaseTable, Outcome};
+use ringfence_lease::{Command, Event, LeaseTable, Outcome, SUPPORTED};
 use ringfence_wire::Token;
 
 #[path = "stories/answers.rs"]
@@ -86,7 +86,7 @@ impl Story {
     fn end_entry(&mut self) {
         let Some(lines) = self.entry.take() else { return };
         let commands: Vec<Command> = lines.iter().flat_map(|(_, commands)| commands.clone()).collect();
-        self.restored = LeaseTable::restore(&self.restored.snapshot()[..]).unwrap();
+        self.restored = LeaseTable::restore(&self.restored.snapshot()[..], SUPPORTED).unwrap();
         let (mut events, mut again) = (Vec::new(), Vec::new());
         let outcomes = self.table.apply(self.at_ms, commands.clone(), &mut events);
         assert!(

@@ -8,3 +8,4 @@ pub(crate) mod state_machine;
 pub(crate) mod table;
 pub(crate) mod tally;
 pub(crate) mod waits;
+pub(crate) mod witness;

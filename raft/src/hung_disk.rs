@@ -116,6 +116,7 @@ mod tests {
                 first_revision: Some(Revision(1_000)),
                 elders: None,
                 random: crate::Random::system(),
+                rules: ringfence_lease::SUPPORTED,
                 storage: Arc::new(crate::System),
             };
             async move { (id, Node::start(settings).await.unwrap()) }

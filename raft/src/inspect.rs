@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use openraft::EntryPayload;
-use ringfence_lease::{Command, Event, LeaseTable};
+use ringfence_lease::{Command, Event, LeaseTable, SUPPORTED};
 use ringfence_wire::Revision;
 use serde::Serialize;
 use uuid::Uuid;
@@ -139,6 +139,8 @@ pub enum Says {
     },
     /// The time, and commands.
     Commands {
+        /// The rules that they are decided by.
+        rules: u8,
         /// Milliseconds of the cluster's clock.
         at_ms: u64,
         /// In their order.
@@ -155,6 +157,8 @@ pub struct StateView {
     /// The entry after which this is the state.
     #[serde(flatten)]
     pub position: Position,
+    /// The version of the rules in use.
+    pub rules: u8,
     /// Milliseconds of the cluster's clock.
     pub at_ms: u64,
     /// Of the last change.
@@ -265,6 +269,7 @@ impl StoppedNode {
         StateView {
             owner: self.owner(),
             position,
+            rules: table.rules(),
             at_ms: table.at_ms(),
             revision: table.revision(),
             live_leases: table.live(),
@@ -292,7 +297,7 @@ impl StoppedNode {
     fn read(&self, index: u64) -> Result<(Head, LeaseTable), String> {
         let store = self.store();
         let path = store.path(&name_of(index));
-        snapshots::read(&store, index).map_err(|error| format!("{}: {error}", path.display()))
+        snapshots::read(&store, index, SUPPORTED).map_err(|error| format!("{}: {error}", path.display()))
     }
 
     /// The first usable of these snapshots that the replay can continue from; `None`: the log has everything.
@@ -345,8 +350,10 @@ impl Replay {
                 continue;
             }
             if let EntryPayload::Normal(batch) = entry.payload {
-                let Batch { at_ms, commands } = Batch::decode(&batch).map_err(at_entry(at.index))?;
+                let batch = Batch::decode(&batch, SUPPORTED).map_err(at_entry(at.index))?;
+                let Batch { rules, at_ms, commands } = batch;
                 let mut events = Vec::new();
+                table.raise_rules(rules);
                 table.apply(at_ms, commands, &mut events);
                 each(at, &table, events);
             }
@@ -389,8 +396,9 @@ fn view(entry: Entry) -> Result<EntryView, InspectError> {
             members: members(&membership),
         },
         EntryPayload::Normal(batch) => {
-            let Batch { at_ms, commands } = Batch::decode(&batch).map_err(at_entry(position.index))?;
-            Says::Commands { at_ms, commands }
+            let batch = Batch::decode(&batch, SUPPORTED).map_err(at_entry(position.index))?;
+            let Batch { rules, at_ms, commands } = batch;
+            Says::Commands { rules, at_ms, commands }
         }
     };
     Ok(EntryView { position, says })

@@ -63,21 +63,22 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
     }
 }
 
-/// Proposes the first command of a new cluster, or else no command, and again for as long as something is due.
+/// Proposes the first command of a new cluster, under the rules that it starts with, or else no command, and again for as long as something is due.
 async fn propose_due(replica: Arc<Replica>, first: Option<Arc<Start>>) {
-    let mut commands = Vec::new();
+    let (mut rules, mut commands) = (0, Vec::new());
     if let Some(start) = first {
         match start.command().await {
             Some(command) => commands.push(command),
             None => return,
         }
+        rules = replica.first_rules().await;
     }
     let is_left_over = || {
         let table = &replica.applied.lock().table;
         table.next_due_ms().is_some_and(|due_ms| due_ms <= table.at_ms())
     };
     // What an entry leaves over, because it has enough to do, does not wait for the next tick.
-    while replica.proposer.propose(mem::take(&mut commands)).await.is_ok() && is_left_over() {}
+    while replica.proposer.propose_under(rules, mem::take(&mut commands)).await.is_ok() && is_left_over() {}
 }
 
 impl Replica {

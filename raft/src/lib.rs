@@ -45,6 +45,7 @@ extern crate self as ringfence_raft;
 
 mod applied;
 mod consensus;
+mod divergence;
 mod handle;
 mod hung_disk;
 mod inspect;

@@ -17,7 +17,8 @@
 
 pub(crate) mod founding;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
+mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -140,6 +141,16 @@ impl Replica {
                 "node {id} does not answer at {peer}: start it first, to join, with an empty data directory"
             )));
         };
+        let rules = self.applied.lock().table.rules();
+        if let Some(program) = self.peers.directory.program_of(id, probed.incarnation)
+            && !program.rules.contains(rules)
+        {
+            return Err(Refused(format!(
+                "node {id} runs {program}, which supports rules {}, and this cluster uses rules {rules}: start it with the \
+                 version of ringfence that the members run",
+                program.rules
+            )));
+        }
         let cluster = self.peers.directory.cluster_id();
         // A node that was taken in before, when the change of the members failed, may be added again.
         let may_join = probed.pristine && probed.cluster.is_none_or(|known| known == cluster);

@@ -6,16 +6,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
-use ringfence_wire::Revision;
+use ringfence_lease::UnsupportedRules;
+use ringfence_wire::{Revision, RulesRange};
+use tokio::sync::watch;
 
 use crate::applied::state_machine::{Raft, StateMachine};
 use crate::applied::table::Applied;
 use crate::consensus::{self, NodeId};
+use crate::divergence::{self, Diverged};
 use crate::handle::Handle;
 use crate::hung_disk;
 use crate::lead::lead;
 use crate::members::founding::{Founding, JoinError};
-use crate::peer::{Directory, Network, Peers, Server, Transport};
+use crate::peer::{Directory, Network, Peers, Program, Server, Transport};
 use crate::propose::proposer::Proposer;
 use crate::random::Random;
 use crate::reads::{ReadIndex, Reads};
@@ -52,6 +55,8 @@ pub struct Settings {
     pub elders: Option<Box<dyn Elders>>,
     /// How many bytes of log make a snapshot due: [`SNAPSHOT_AFTER_BYTES`] unless there is a reason.
     pub snapshot_after_bytes: u64,
+    /// The rules that the program supports: [`ringfence_lease::SUPPORTED`], except in a test of several programs.
+    pub rules: RulesRange,
     /// Where all its random numbers come from: [`Random::system`], except in a simulation.
     pub random: Random,
 }
@@ -80,6 +85,9 @@ pub enum StartError {
     /// No snapshot can be read that the log continues.
     #[error("the snapshots of this node cannot be used: {0}")]
     Snapshots(String),
+    /// The cluster uses rules that the program does not support.
+    #[error(transparent)]
+    Rules(#[from] UnsupportedRules),
     /// The node cannot join its cluster.
     #[error(transparent)]
     Join(#[from] JoinError),
@@ -99,7 +107,7 @@ impl Node {
     /// Starts a node; returns once it belongs to a cluster, which for a new one takes all its members.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
         let Settings { id, data, storage, transport, peers: addresses, join, url, .. } = settings;
-        let Settings { first_revision, elders, snapshot_after_bytes, random, .. } = settings;
+        let Settings { first_revision, elders, snapshot_after_bytes, rules, random, .. } = settings;
         if id == 0 {
             return Err(StartError::Settings("a node's id is at least 1".to_owned()));
         }
@@ -110,6 +118,7 @@ impl Node {
             if addresses.is_empty() { vec![id] } else { addresses.keys().copied().collect() };
 
         let (dir, identity) = DataDir::open_on(storage, &data, id, &random)?;
+        dir.check_condemned()?;
         let dir = Arc::new(dir);
         // The log was made before the node could be taken into a cluster.
         if identity.cluster.is_some() && !dir.has_log() {
@@ -118,9 +127,11 @@ impl Node {
         let log = LogStore::open(&dir, wal_options(snapshot_after_bytes))
             .map_err(|error| StartError::Log(error.to_string()))?;
         let applied = Applied::new();
-        let generations = load(&dir, &log, &applied, tail_bytes(snapshot_after_bytes)).await?;
+        let generations = load(&dir, &log, &applied, tail_bytes(snapshot_after_bytes), rules).await?;
+        log.check_rules(rules)?;
 
-        let directory = Arc::new(Directory::new(identity.clone(), url, addresses, &transport));
+        let directory =
+            Arc::new(Directory::new(identity.clone(), url, addresses, &transport, Program::of_this(rules)));
         let peers = Arc::new(Peers::new(Arc::clone(&directory)));
         let founding = Founding::new(Arc::clone(&dir), log.clone(), identity, random.clone());
         let service = NodeService { directory: Arc::clone(&directory), founding, handle: OnceLock::new() };
@@ -142,7 +153,7 @@ impl Node {
 
         let raft_error = |error: &dyn ToString| StartError::Raft(error.to_string());
         let config = Arc::new(consensus::config(cluster).map_err(|error| raft_error(&error))?);
-        let state_machine = StateMachine::new(applied.clone(), log.clone(), Arc::clone(&generations));
+        let state_machine = StateMachine::new(applied.clone(), log.clone(), Arc::clone(&generations), rules);
         let network = Network(Arc::clone(&peers));
         let raft = random.provide(Raft::new(id, config, network, log.clone(), state_machine)).await;
         let raft = raft.map_err(|error| raft_error(&error))?;
@@ -190,6 +201,11 @@ impl Node {
         };
         tasks.start("snapshots", compaction.run());
         tasks.start("a disk that hangs", hung_disk::watch(Arc::clone(&replica)));
+        let comparing = divergence::watch(Arc::clone(&replica));
+        tasks.start(
+            "the comparison with the other nodes",
+            stop_diverged(comparing, Arc::clone(&dir), tasks.fault.clone()),
+        );
         tasks.start("new members", replica.promote_learners());
         if server.service.founding.is_founder() && !matches!(raft.is_initialized().await, Ok(true)) {
             tasks.start_once(
@@ -250,9 +266,13 @@ async fn load(
     log: &LogStore,
     applied: &Applied,
     tail_bytes: u64,
+    supported: RulesRange,
 ) -> Result<Arc<Generations>, StartError> {
-    let failed = |error: LoadError| StartError::Snapshots(error.to_string());
-    let generations = Generations::open(Arc::clone(dir)).map_err(|error| failed(error.into()))?;
+    let failed = |error| match error {
+        LoadError::Rules(error) => StartError::Rules(error),
+        error => StartError::Snapshots(error.to_string()),
+    };
+    let generations = Generations::open(Arc::clone(dir), supported).map_err(|error| failed(error.into()))?;
     let generations = Arc::new(generations);
     if let Some((table, meta)) = generations.load(log.purged()).await.map_err(failed)? {
         if let Some(id) = meta.last_log_id {
@@ -262,6 +282,19 @@ async fn load(
         applied.replace(table, &meta);
     }
     Ok(generations)
+}
+
+/// Once this node is found to differ, records that, so that it does not start again, and stops it.
+async fn stop_diverged(
+    comparing: impl Future<Output = Diverged>,
+    dir: Arc<DataDir>,
+    fault: watch::Sender<Option<String>>,
+) {
+    let why = comparing.await.to_string();
+    if let Err(error) = dir.condemn(&why) {
+        tracing::error!(%error, "cannot record that this node must not start again");
+    }
+    fault.send_replace(Some(why));
 }
 
 fn wal_options(snapshot_after_bytes: u64) -> ringfence_wal::Options {
@@ -326,6 +359,7 @@ mod tests {
             elders: None,
             snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
             random: Random::system(),
+            rules: ringfence_lease::SUPPORTED,
             storage: Arc::new(crate::System),
         };
         let node = Node::start(settings).await.unwrap();

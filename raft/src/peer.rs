@@ -28,6 +28,7 @@ mod transport;
 
 pub(crate) use self::call::CallError;
 pub(crate) use self::directory::Directory;
+pub(crate) use self::handshake::Program;
 pub(crate) use self::message::{Answer, Call, Order, Probed, ReadPoint};
 pub(crate) use self::network::Network;
 pub(crate) use self::peers::Peers;

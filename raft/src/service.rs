@@ -40,16 +40,31 @@ impl Service for NodeService {
             (Call::Order(order), Some(handle)) => {
                 match handle.shared.order_here(order, Instant::now() + members::TIMEOUT).await {
                     Ok(()) => Answer::Ordered,
-                    Err(MembersError::Refused(reason)) => Answer::Refused { reason },
-                    Err(MembersError::Unanswered(Unanswered::Unavailable)) => Answer::NotDone,
-                    Err(MembersError::Unanswered(Unanswered::Indeterminate)) => Answer::Unknown,
+                    Err(error) => refused(error),
                 }
             }
             (Call::Stands { keys, revision }, Some(handle)) => {
                 Answer::Stands(handle.stands_here(&keys, revision).await)
             }
+            (Call::Upgrade { to, check }, Some(handle)) => {
+                match handle.shared.upgrade_here(to, check, Instant::now() + members::TIMEOUT).await {
+                    Ok(upgraded) => Answer::Upgraded(upgraded),
+                    Err(error) => refused(error),
+                }
+            }
+            (Call::Difference { after, upto }, Some(handle)) => {
+                Answer::Difference(handle.shared.applied.lock().witness.difference(after, upto))
+            }
             _ => Answer::NotDone,
         }
+    }
+}
+
+fn refused(error: MembersError) -> Answer {
+    match error {
+        MembersError::Refused(reason) => Answer::Refused { reason },
+        MembersError::Unanswered(Unanswered::Unavailable) => Answer::NotDone,
+        MembersError::Unanswered(Unanswered::Indeterminate) => Answer::Unknown,
     }
 }
 

@@ -12,10 +12,12 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
     // Before the metrics are locked here: it locks them too.
     let leader = shared.leader();
     let has_handed_over = shared.handed_to().is_some();
-    let (last_applied, revision, at_ms, live, waiters) = {
+    let rules_supported = shared.rules_supported();
+    let (last_applied, rules, revision, at_ms, live, waiters) = {
         let applied = shared.applied.lock();
         let table = &applied.table;
-        (applied.last_applied, table.revision(), table.at_ms(), table.live(), table.waiters())
+        let (live, waiters) = (table.live(), table.waiters());
+        (applied.last_applied, table.rules(), table.revision(), table.at_ms(), live, waiters)
     };
     // Raft waits while they are borrowed: nothing is waited for meanwhile.
     let metrics = shared.raft.metrics();
@@ -28,11 +30,14 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
         Some(last.saturating_sub(matched.as_ref().map_or(0, |id| id.index())))
     };
     let members = membership.nodes().map(|(id, member)| {
+        let program = shared.peers.directory.program_of(*id, member.incarnation);
         let status = MemberStatus {
             voter: voters.contains(id),
             peer: member.peer.clone(),
             url: shared.peers.directory.url(*id),
             lag_entries: lag(id),
+            rules: program.as_ref().map(|program| program.rules),
+            version: program.map(|program| program.version).filter(|version| !version.is_empty()),
         };
         (*id, status)
     });
@@ -59,5 +64,7 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
         members: members.collect(),
         mirror: None,
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        rules,
+        rules_supported,
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use openraft::StorageError;
 use openraft::errors::ErrorSource;
 use openraft::testing::log::{StoreBuilder, Suite};
+use ringfence_lease::SUPPORTED;
 use tempfile::TempDir;
 
 use crate::applied::state_machine::StateMachine;
@@ -22,8 +23,8 @@ impl StoreBuilder<Consensus, LogStore, StateMachine, TempDir> for Builder {
         let dir = TempDir::new().map_err(failed)?;
         let (data, _) = DataDir::open(&dir.path().join("data"), 1).map_err(failed)?;
         let log = LogStore::open(&data, ringfence_wal::Options::default()).map_err(failed)?;
-        let generations = Arc::new(Generations::open(Arc::new(data)).map_err(failed)?);
-        let state_machine = StateMachine::new(Applied::new(), log.clone(), generations);
+        let generations = Arc::new(Generations::open(Arc::new(data), SUPPORTED).map_err(failed)?);
+        let state_machine = StateMachine::new(Applied::new(), log.clone(), generations, SUPPORTED);
         Ok((dir, log, state_machine))
     }
 }

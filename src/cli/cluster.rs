@@ -1,9 +1,9 @@
-//! `ringfence cluster`: membership and leadership, for operators.
+//! `ringfence cluster`: membership, leadership and versions, for operators.
 
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use ringfence_client::ClusterStatus;
+use ringfence_client::{ClusterStatus, Upgraded};
 
 use crate::cli::client::Call;
 use crate::cli::output::{Table, or_dash};
@@ -18,6 +18,8 @@ pub(crate) enum Command {
     Remove(Remove),
     /// Transfer the leadership to another member
     Transfer(Transfer),
+    /// Raise the rules by which the cluster decides, when all members run a program that supports newer ones
+    Upgrade(Upgrade),
 }
 
 #[derive(Debug, Args)]
@@ -51,15 +53,33 @@ pub(crate) struct Transfer {
     call: Call,
 }
 
-/// Prints the status of the cluster, after a change if `command` is one.
+#[derive(Debug, Args)]
+pub(crate) struct Upgrade {
+    /// The rules to raise to [default: the newest that all members support]
+    #[arg(long, value_name = "RULES")]
+    to: Option<u8>,
+    /// Only check whether the rules can be raised
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    call: Call,
+}
+
+/// Prints the status of the cluster, after a change if `command` is one; of an upgrade, what it raised.
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
-    let (Command::Status(call)
-    | Command::Add(Add { call, .. })
-    | Command::Remove(Remove { call, .. })
-    | Command::Transfer(Transfer { call, .. })) = command;
+    let call = match command {
+        Command::Upgrade(Upgrade { to, dry_run, call }) => {
+            let text = if *dry_run { checked } else { raised };
+            return call.print(text, async |client| Ok(client.upgrade(*to, *dry_run).await?));
+        }
+        Command::Status(call)
+        | Command::Add(Add { call, .. })
+        | Command::Remove(Remove { call, .. })
+        | Command::Transfer(Transfer { call, .. }) => call,
+    };
     call.print(text, async |client| {
         match command {
-            Command::Status(_) => {}
+            Command::Status(_) | Command::Upgrade(_) => {}
             Command::Add(Add { id, peer, .. }) => client.add_member(*id, peer).await?,
             Command::Remove(Remove { id, force: false, .. }) => client.remove_member(*id).await?,
             Command::Remove(Remove { id, force: true, .. }) => client.force_remove_member(*id).await?,
@@ -69,13 +89,35 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     })
 }
 
+fn raised(upgraded: &Upgraded) -> String {
+    let Upgraded { from, to } = upgraded;
+    match from == to {
+        true => format!("nothing to raise: the cluster uses rules {from} already\n"),
+        false => format!("raised the rules from {from} to {to}\n"),
+    }
+}
+
+fn checked(upgraded: &Upgraded) -> String {
+    let Upgraded { from, to } = upgraded;
+    match from == to {
+        true => raised(upgraded),
+        false => format!("the rules can be raised from {from} to {to}\n"),
+    }
+}
+
 fn text(status: &ClusterStatus) -> String {
     let leader = status.leader.map_or_else(|| "unknown".to_owned(), |id| id.to_string());
     let mut text = format!("cluster   {}\nleader    {leader}\n", status.cluster_id);
     text += &format!("term      {}\nrevision  {}\n", status.term, status.revision);
     text += &format!("leases    {} live, {} waiting\n", status.live_leases, status.waiters);
-    text += &format!("version   {}, answered by node {}\n\n", status.version, status.node_id);
-    let mut table = Table::new(["NODE", "ROLE", "LAG", "HTTP", "PEER"]);
+    text += &format!("version   {}, answered by node {}\n", status.version, status.node_id);
+    let rules = match status.rules_supported {
+        Some(newest) if newest > status.rules => format!(", can be raised to {newest}"),
+        Some(_) => String::new(),
+        None => ", not known whether they can be raised".to_owned(),
+    };
+    text += &format!("rules     {}{rules}\n\n", status.rules);
+    let mut table = Table::new(["NODE", "ROLE", "LAG", "VERSION", "RULES", "HTTP", "PEER"]);
     for (id, member) in &status.members {
         let role = match member.voter {
             _ if status.leader == Some(*id) => "leader",
@@ -83,7 +125,8 @@ fn text(status: &ClusterStatus) -> String {
             false => "learner",
         };
         let (lag, url) = (or_dash(member.lag_entries), or_dash(member.url.as_ref()));
-        table.add([id.to_string(), role.to_owned(), lag, url, member.peer.clone()]);
+        let (version, rules) = (or_dash(member.version.as_ref()), or_dash(member.rules));
+        table.add([id.to_string(), role.to_owned(), lag, version, rules, url, member.peer.clone()]);
     }
     text + &table.text()
 }

@@ -96,8 +96,8 @@ fn log(view: &LogView) -> String {
         let says = match says {
             Says::Blank => "new leader".to_owned(),
             Says::Membership { voters, .. } => format!("voters {voters:?}"),
-            Says::Commands { at_ms, commands } => {
-                let mut says = format!("at {at_ms} ms");
+            Says::Commands { rules, at_ms, commands } => {
+                let mut says = format!("at {at_ms} ms, rules {rules}");
                 for command in commands {
                     let command = serde_json::to_string(command).expect("commands are plain data");
                     says += &format!("\n{:18}{command}", "");
@@ -113,6 +113,7 @@ fn log(view: &LogView) -> String {
 fn state(view: &StateView) -> String {
     let mut lines = Lines::of(&view.owner);
     lines.add("after entry", position(Some(view.position)));
+    lines.add("rules", view.rules);
     lines.add("clock", format!("{} ms", view.at_ms));
     lines.add("revision", view.revision.0);
     lines.add("live leases", view.live_leases);

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -39,6 +40,48 @@ pub struct ClusterStatus {
     pub mirror: Option<Value>,
     /// The version of its program.
     pub version: String,
+    /// The version of the rules that its table uses. A node that does not say uses the first.
+    #[serde(default = "first")]
+    pub rules: u8,
+    /// The newest rules that the programs of all members support; `None` if it does not know the program of one of them.
+    #[serde(default)]
+    pub rules_supported: Option<u8>,
+}
+
+fn first() -> u8 {
+    1
+}
+
+/// The versions of the rules that a program supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RulesRange {
+    /// The oldest.
+    pub oldest: u8,
+    /// The newest.
+    pub newest: u8,
+}
+
+impl RulesRange {
+    /// Whether `rules` are among them.
+    pub fn contains(self, rules: u8) -> bool {
+        (self.oldest..=self.newest).contains(&rules)
+    }
+}
+
+impl fmt::Display for RulesRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {}", self.oldest, self.newest)
+    }
+}
+
+/// The answer to `POST /v1/cluster/upgrade`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upgraded {
+    /// The rules before.
+    pub from: u8,
+    /// The rules now, or, if the request only checks, the rules that it would raise to. The same as `from` if there is
+    /// nothing to raise.
+    pub to: u8,
 }
 
 /// A member of the cluster, as a node sees it.
@@ -52,6 +95,12 @@ pub struct MemberStatus {
     pub url: Option<String>,
     /// How many entries it lacks; `None` unless the answering node leads.
     pub lag_entries: Option<u64>,
+    /// The version of its program, as it said when the answering node last connected to it; `None` if that is not known.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// The rules that its program supports, as far as that is known.
+    #[serde(default)]
+    pub rules: Option<RulesRange>,
 }
 
 /// The role of a node.

@@ -27,7 +27,7 @@ pub use answers::{
     KeyView, MirroredGrant, Verdict, VerdictName, VerdictsAnswer, WaiterView, Waiting, WaitingState,
 };
 pub use backup::Backup;
-pub use cluster::{ClusterStatus, MemberStatus, Role};
+pub use cluster::{ClusterStatus, MemberStatus, Role, RulesRange, Upgraded};
 pub use event::EndReason;
 pub use json::{FieldError, from_json};
 pub use key::{Key, KeyError};
@@ -37,7 +37,7 @@ pub use problem::{Problem, ProblemKind};
 pub use requests::{
     AcquireRequest, AddMemberRequest, BatchAcquire, BatchRelease, BatchRenew, BatchRequest, Check, Claim,
     MAX_BATCH, MAX_KEYS, Operation, RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest,
-    ValidateRequest,
+    UpgradeRequest, ValidateRequest,
 };
 pub use text::{Holder, Metadata};
 pub use time::{MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, Ttl, Wait};

@@ -85,7 +85,7 @@ problems! {
     NotGranted = "urn:ringfence:problem:not-granted", 409, "The lease is not granted yet";
     /// A revoke of a token that is not live on that key.
     NotLive = "urn:ringfence:problem:not-live", 409, "The token is not live";
-    /// This change of the members is not possible, or not now. Nothing has changed.
+    /// This change of the members or of their rules is not possible, or not now. Nothing has changed.
     MembersRefused = "urn:ringfence:problem:members-refused", 409, "The membership cannot be changed";
     /// A watch from a revision whose later changes are no longer kept, or that is in the future.
     HistoryGone = "urn:ringfence:problem:history-gone", 410, "The changes after this revision are not available";

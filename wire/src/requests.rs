@@ -105,6 +105,18 @@ pub struct TransferRequest {
     pub to: Option<u64>,
 }
 
+/// The body of `POST /v1/cluster/upgrade`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, remote = "Self")]
+pub struct UpgradeRequest {
+    /// The rules to raise to; by default the newest that all members support.
+    #[serde(default)]
+    pub to: Option<u8>,
+    /// Whether to check only, and raise nothing.
+    #[serde(default)]
+    pub check: bool,
+}
+
 /// The body of `POST /v1/batch`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, remote = "Self")]
@@ -296,8 +308,8 @@ macro_rules! objects {
 }
 
 objects! {
-    AcquireRequest RenewRequest RenewManyRequest RevokeRequest AddMemberRequest TransferRequest BatchRequest
-    BatchAcquire BatchRenew BatchRelease Check ValidateRequest
+    AcquireRequest RenewRequest RenewManyRequest RevokeRequest AddMemberRequest TransferRequest UpgradeRequest
+    BatchRequest BatchAcquire BatchRenew BatchRelease Check ValidateRequest
 }
 
 /// The long form of a [`Claim`].
@@ -411,6 +423,7 @@ mod tests {
         wrong(field_of::<RenewRequest>("[]"), "");
         wrong(field_of::<RenewRequest>("[null]"), "");
         wrong(field_of::<TransferRequest>("[]"), "");
+        wrong(field_of::<UpgradeRequest>("[]"), "");
         wrong(field_of::<RenewManyRequest>("[[]]"), "");
         wrong(field_of::<RevokeRequest>(r#"["a",1]"#), "");
         wrong(field_of::<AddMemberRequest>(r#"[1,"a:1"]"#), "");

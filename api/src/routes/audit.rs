@@ -20,6 +20,7 @@ pub(crate) struct Subject {
     pub(crate) token: Option<u64>,
     pub(crate) member: Option<u64>,
     pub(crate) peer: Option<String>,
+    pub(crate) rules: Option<u8>,
 }
 
 impl<'a> Act<'a> {
@@ -38,11 +39,11 @@ impl<'a> Act<'a> {
     }
 
     fn log(&self, outcome: &str, detail: Option<&str>) {
-        let Subject { act, key, token, member, peer } = &self.subject;
+        let Subject { act, key, token, member, peer, rules } = &self.subject;
         let (request_id, (trace_id, span_id)) = (self.requester.request_id(), self.requester.trace());
         tracing::info!(
             target: "ringfence::audit",
-            act, key = key.as_ref().map(Key::as_str), token, member, peer, outcome, detail,
+            act, key = key.as_ref().map(Key::as_str), token, member, peer, rules, outcome, detail,
             from = %self.requester.from, %request_id, trace_id, span_id,
             "operator action"
         );

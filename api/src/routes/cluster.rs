@@ -1,7 +1,7 @@
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use ringfence_raft::MembersError;
-use ringfence_wire::{AddMemberRequest, Backup, ClusterStatus, ProblemKind, TransferRequest};
+use ringfence_wire::{AddMemberRequest, Backup, ClusterStatus, ProblemKind, TransferRequest, UpgradeRequest};
 
 use super::audit::{Act, Subject};
 use crate::door::{Answer, Door, Request};
@@ -57,10 +57,23 @@ pub(crate) async fn transfer(door: &Door, requester: &Requester, request: Reques
     act.ended(done(door.handle.transfer_leadership(to).await))
 }
 
+/// `POST /v1/cluster/upgrade`
+pub(crate) async fn upgrade(door: &Door, requester: &Requester, request: Request) -> Answer {
+    Query::none(request.uri())?;
+    let UpgradeRequest { to, check } = body::read(request, |_| Ok(())).await?;
+    let act = if check { "check-upgrade" } else { "upgrade" };
+    let act = Act::begin(requester, Subject { act, rules: to, ..Subject::default() });
+    let upgraded = door.handle.upgrade(to, check).await;
+    act.ended(upgraded.map(|upgraded| json(StatusCode::OK, &upgraded)).map_err(failed))
+}
+
 fn done(result: Result<(), MembersError>) -> Answer {
-    match result {
-        Ok(()) => Ok(StatusCode::NO_CONTENT.into_response()),
-        Err(MembersError::Refused(reason)) => Err(Failed::new(ProblemKind::MembersRefused, reason)),
-        Err(MembersError::Unanswered(unanswered)) => Err(unanswered.into()),
+    result.map(|()| StatusCode::NO_CONTENT.into_response()).map_err(failed)
+}
+
+fn failed(error: MembersError) -> Failed {
+    match error {
+        MembersError::Refused(reason) => Failed::new(ProblemKind::MembersRefused, reason),
+        MembersError::Unanswered(unanswered) => unanswered.into(),
     }
 }

@@ -32,6 +32,9 @@ fn set_gauges(status: &ClusterStatus) {
     set("ringfence_raft_applied_index", status.applied_index.unwrap_or(0));
     let lag = status.committed_index.unwrap_or(0).saturating_sub(status.applied_index.unwrap_or(0));
     set("ringfence_raft_apply_lag_entries", lag);
+    set("ringfence_raft_rules", status.rules.into());
+    // If it is not known, it is not a number, which no alert takes for one.
+    gauge!("ringfence_raft_rules_supported").set(status.rules_supported.map_or(f64::NAN, f64::from));
     set("ringfence_revision", status.revision.0);
     set("ringfence_leases_live", status.live_leases);
     set("ringfence_waiters", status.waiters);

@@ -7,8 +7,8 @@ use jsonschema::Validator;
 use ringfence_wire::{
     AcquireRequest, AddMemberRequest, Backup, BatchAnswer, BatchRequest, CutOff, FieldError, Grant, Holder,
     Key, KeyList, KeyView, MAX_BATCH, MAX_KEYS, MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, MirroredGrant, Problem,
-    ProblemKind, RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest, Ttl, ValidateRequest,
-    Verdict, VerdictsAnswer, Waiting, WatchEvent, WatchEventName, from_json,
+    ProblemKind, RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest, Ttl, UpgradeRequest,
+    Upgraded, ValidateRequest, Verdict, VerdictsAnswer, Waiting, WatchEvent, WatchEventName, from_json,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -159,6 +159,7 @@ fn wire_types() -> BTreeMap<&'static str, Reads> {
         ("RevokeRequest", |it| request::<RevokeRequest>(it, |_| Ok(()))),
         ("AddMemberRequest", |it| request(it, AddMemberRequest::check)),
         ("TransferRequest", |it| request::<TransferRequest>(it, |_| Ok(()))),
+        ("UpgradeRequest", |it| request::<UpgradeRequest>(it, |_| Ok(()))),
         ("ValidateRequest", |it| request::<ValidateRequest>(it, |body| body.clone().checks().map(drop))),
         ("Grant", answer::<Grant>),
         ("MirroredGrant", answer::<MirroredGrant>),
@@ -169,6 +170,7 @@ fn wire_types() -> BTreeMap<&'static str, Reads> {
         ("VerdictsAnswer", answer::<VerdictsAnswer>),
         ("BatchAnswer", answer::<BatchAnswer>),
         ("Backup", answer::<Backup>),
+        ("Upgraded", answer::<Upgraded>),
     ])
 }
 

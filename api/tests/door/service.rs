@@ -113,6 +113,7 @@ impl Service {
             first_revision: Some(ringfence_wire::Revision(1_000)),
             elders: None,
             random: ringfence_raft::Random::system(),
+            rules: ringfence_lease::SUPPORTED,
             storage: Arc::new(ringfence_raft::System),
         };
         let node = Node::start(settings).await.unwrap();

@@ -12,15 +12,16 @@ use ringfence_wire::{Mode, Revision};
 use super::make::{self, id, key};
 use super::script::{Script, scripts};
 use super::snapshots::records_of;
-use crate::Command;
 use crate::requests::{Request, Requests};
 use crate::store::End;
 use crate::table::{LeaseRecord, LeaseTable, Record, RestoreError, write_records};
+use crate::{Command, SUPPORTED, UnsupportedRules};
 
 /// Restores `bytes`, and plays on.
 fn live_on(bytes: &[u8], script: &Script) -> Result<(), RestoreError> {
-    let mut table = LeaseTable::restore(bytes)?;
-    LeaseTable::restore(&table.snapshot()[..]).expect("a restored table can be saved and restored");
+    let mut table = LeaseTable::restore(bytes, SUPPORTED)?;
+    LeaseTable::restore(&table.snapshot()[..], SUPPORTED)
+        .expect("a restored table can be saved and restored");
     for entry in &script.entries {
         let commands = entry.actions.iter().map(|action| action.at_revision(table.revision())).collect();
         table.apply(table.at_ms().saturating_add_signed(entry.step_ms), commands, &mut Vec::new());
@@ -82,10 +83,21 @@ fn a_snapshot_with_flipped_bits_is_refused_or_makes_a_table_that_works() {
 
 #[test]
 fn another_format_is_not_reported_as_damage() {
-    let mut bytes = LeaseTable::default().snapshot();
-    bytes[0] += 1;
-    assert!(matches!(LeaseTable::restore(&bytes[..]), Err(RestoreError::UnknownFormat { found: 4 })));
-    assert!(matches!(LeaseTable::restore(&[1, 0, 0][..]), Err(RestoreError::Malformed(_))));
+    let refused = |format: u32| {
+        let mut bytes = LeaseTable::default().snapshot();
+        bytes[..4].copy_from_slice(&format.to_le_bytes());
+        LeaseTable::restore(&bytes[..], SUPPORTED).unwrap_err()
+    };
+    for format in [0, 1, 300, u32::MAX] {
+        assert!(
+            matches!(refused(format), RestoreError::UnknownFormat { found } if found == format),
+            "{format}"
+        );
+    }
+    let newer = refused(3 + u32::from(SUPPORTED.newest));
+    let RestoreError::Rules(UnsupportedRules { found, .. }) = newer else { panic!("{newer}") };
+    assert_eq!(found, SUPPORTED.newest + 1);
+    assert!(matches!(LeaseTable::restore(&[1, 0, 0][..], SUPPORTED), Err(RestoreError::Malformed(_))));
 }
 
 /// One lease holds the key, one waits for it, two ended.
@@ -104,8 +116,8 @@ fn records_that_contradict_each_other_are_refused() {
         let mut records = small_table();
         tamper(&mut records);
         let mut bytes = Vec::new();
-        write_records(records, &mut bytes).unwrap();
-        LeaseTable::restore(&bytes[..]).err().map(|error| error.to_string())
+        write_records(1, records, &mut bytes).unwrap();
+        LeaseTable::restore(&bytes[..], SUPPORTED).err().map(|error| error.to_string())
     };
     let lease = |index: usize, change: &dyn Fn(&mut LeaseRecord<'_>)| {
         refusal_of(&|records| match &mut records[index] {
@@ -189,6 +201,6 @@ proptest! {
         if with_format {
             bytes.splice(0..0, [3, 0, 0, 0]);
         }
-        prop_assert!(LeaseTable::restore(&bytes[..]).is_err());
+        prop_assert!(LeaseTable::restore(&bytes[..], SUPPORTED).is_err());
     }
 }

@@ -16,7 +16,7 @@ use super::script::{self, KEYS, Script, ids};
 use super::snapshots::{bytes_of, records_of};
 use super::witness::{Cause, Witness};
 use crate::table::{FrozenTable, LeaseTable, Record};
-use crate::{Command, Event, Outcome};
+use crate::{Command, Event, Outcome, SUPPORTED};
 
 /// What must happen during the test, and how often at least.
 const EXERCISED: [(&str, usize); 41] = [
@@ -96,7 +96,8 @@ fn play(script: &Script) -> BTreeMap<&'static str, usize> {
         let commands: Vec<Command> =
             entry.actions.iter().map(|action| action.at_revision(table.revision())).collect();
         if entry.restore {
-            restored = LeaseTable::restore(&restored.snapshot()[..]).expect("a snapshot can be restored");
+            restored =
+                LeaseTable::restore(&restored.snapshot()[..], SUPPORTED).expect("a snapshot can be restored");
             restored.limits = script.limits;
             if table.waiters() > 0 {
                 witness.count("restored with waiters");

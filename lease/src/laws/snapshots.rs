@@ -4,11 +4,11 @@ use std::io::{self, Read, Write};
 use std::num::NonZeroU32;
 use std::thread;
 
-use ringfence_wire::{Holder, Metadata, Mode};
+use ringfence_wire::{Holder, Metadata, Mode, RulesRange};
 
 use super::make::{acquire, id, key};
 use crate::table::{FrozenTable, LeaseTable, Record, RecordReader, RestoreError};
-use crate::{Acquire, Attachment, Command, Outcome};
+use crate::{Acquire, Attachment, Command, Outcome, SUPPORTED};
 
 pub(super) fn bytes_of(view: &FrozenTable) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -78,8 +78,40 @@ fn the_format_is_fixed() {
     ]
     .concat();
     assert_eq!(in_hex(&table.snapshot()), FORMAT_3.to_owned() + &records);
-    let older = LeaseTable::restore(&of_hex(&(FORMAT_2.to_owned() + &records))[..]).unwrap();
+    let older = LeaseTable::restore(&of_hex(&(FORMAT_2.to_owned() + &records))[..], SUPPORTED).unwrap();
     assert_eq!(older.snapshot(), table.snapshot());
+}
+
+/// Programs that support several rules tell by its format which rules a snapshot is under.
+#[test]
+fn a_snapshot_keeps_the_rules_and_only_a_program_that_supports_them_reads_it() {
+    let supported = RulesRange { oldest: 1, newest: 2 };
+    let mut table = some_of_everything();
+    let first = table.snapshot();
+    for (rules, expected) in [(1, 1), (2, 2), (1, 2), (2, 2)] {
+        table.raise_rules(rules);
+        assert_eq!(table.rules(), expected);
+    }
+    let second = table.snapshot();
+    assert_eq!((&first[..4], &second[..4]), (&[3, 0, 0, 0][..], &[4, 0, 0, 0][..]));
+    assert_eq!(first[4..], second[4..]);
+    let restored = LeaseTable::restore(&second[..], supported).unwrap();
+    assert_eq!((restored.rules(), restored.snapshot()), (2, second.clone()));
+    assert_eq!(LeaseTable::restore(&first[..], supported).unwrap().rules(), 1);
+
+    let refused = |bytes: &[u8], oldest, newest| {
+        LeaseTable::restore(bytes, RulesRange { oldest, newest }).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused(&second, 1, 1),
+        "this cluster uses rules 2, and this program supports rules 1 to 1: start the version of ringfence that the other \
+         members run, or a newer one"
+    );
+    assert_eq!(
+        refused(&first, 2, 3),
+        "this cluster uses rules 1, and this program supports rules 2 to 3: start an older version of ringfence, and raise \
+         the rules there before the upgrade"
+    );
 }
 
 #[test]
@@ -94,7 +126,7 @@ fn ready_keys_are_in_the_format() {
     assert_eq!((table.live(), table.waiters()), (1, 2));
     let ready = "04030161";
     assert!(in_hex(&table.snapshot()).ends_with(&(ready.to_owned() + "030301")));
-    let mut restored = LeaseTable::restore(&table.snapshot()[..]).unwrap();
+    let mut restored = LeaseTable::restore(&table.snapshot()[..], SUPPORTED).unwrap();
     assert_eq!(restored.snapshot(), table.snapshot());
     restored.apply(2, Vec::new(), &mut Vec::new());
     assert_eq!((restored.live(), restored.waiters(), restored.next_due_ms()), (3, 0, Some(15_003)));
@@ -109,7 +141,7 @@ fn requests_of_a_waiter_are_in_the_format() {
     table.apply(1, acquires.map(Command::from).into(), &mut Vec::new());
     let requests = "050201 07e1d403 0108b529".replace(' ', "");
     assert!(in_hex(&table.snapshot()).ends_with(&(requests + "030200")), "{}", in_hex(&table.snapshot()));
-    let mut restored = LeaseTable::restore(&table.snapshot()[..]).unwrap();
+    let mut restored = LeaseTable::restore(&table.snapshot()[..], SUPPORTED).unwrap();
     assert_eq!(restored.snapshot(), table.snapshot());
     let detach = |attachment| Command::Detach { lease_id: id(2), attachment: Attachment(attachment) };
     restored.apply(2, vec![detach(7)], &mut Vec::new());
@@ -188,7 +220,8 @@ fn a_source_may_give_single_bytes() {
     large.apply(1, leases(1..=9_000), &mut Vec::new());
     for table in [LeaseTable::default(), some_of_everything(), large] {
         let bytes = table.snapshot();
-        let restored = LeaseTable::restore(Trickle { bytes: &bytes, pause: false, fails: false }).unwrap();
+        let restored =
+            LeaseTable::restore(Trickle { bytes: &bytes, pause: false, fails: false }, SUPPORTED).unwrap();
         assert_eq!(restored.snapshot(), bytes);
     }
 }
@@ -198,7 +231,8 @@ fn a_failing_source_is_not_reported_as_damage() {
     let bytes = some_of_everything().snapshot();
     for len in 0..=bytes.len() {
         let error =
-            LeaseTable::restore(Trickle { bytes: &bytes[..len], pause: false, fails: true }).unwrap_err();
+            LeaseTable::restore(Trickle { bytes: &bytes[..len], pause: false, fails: true }, SUPPORTED)
+                .unwrap_err();
         let RestoreError::Unreadable(error) = error else { panic!("{len}: {error}") };
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
@@ -213,5 +247,5 @@ fn a_lease_of_more_keys_than_the_api_allows_is_saved_and_restored() {
     assert!(matches!(outcomes[..], [Outcome::Granted(_)]));
     table.apply(3, leases(10..=1_000), &mut Vec::new());
     let bytes = table.snapshot();
-    assert_eq!(LeaseTable::restore(&bytes[..]).unwrap().snapshot(), bytes);
+    assert_eq!(LeaseTable::restore(&bytes[..], SUPPORTED).unwrap().snapshot(), bytes);
 }

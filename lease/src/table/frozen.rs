@@ -14,6 +14,7 @@ use crate::store::{Chunks, EndedLease, Fifo, Slot};
 /// memory twice, but no index is. Dropping a view frees that memory, which is best done on the same other thread.
 #[derive(Debug)]
 pub struct FrozenTable {
+    rules: u8,
     at_ms: u64,
     first_revision: Revision,
     revision: Revision,
@@ -29,6 +30,7 @@ impl LeaseTable {
     /// The table of this instant. It copies no lease, and takes half a millisecond for a million of them.
     pub fn freeze(&self) -> FrozenTable {
         FrozenTable {
+            rules: self.rules,
             at_ms: self.at_ms,
             first_revision: self.first_revision,
             revision: self.revision,
@@ -67,7 +69,7 @@ impl FrozenTable {
     /// Writes the bytes for [`LeaseTable::restore`], in pieces of about 64 KiB. Equal tables give equal bytes. It needs 12
     /// bytes of memory for each lease.
     pub fn write_to(&self, out: &mut impl io::Write) -> io::Result<()> {
-        write_records(self.records(), out)
+        write_records(self.rules, self.records(), out)
     }
 
     fn records(&self) -> impl Iterator<Item = Record<'_>> {

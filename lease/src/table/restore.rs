@@ -1,11 +1,12 @@
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read};
 
-use ringfence_wire::Metadata;
+use ringfence_wire::{Metadata, RulesRange};
 
 use super::LeaseTable;
-use super::snapshot::RestoreError::{self, Inconsistent, Malformed, UnknownFormat, Unreadable};
-use super::snapshot::{FORMAT, LeaseRecord, OLDEST_FORMAT, Record};
+use super::snapshot::RestoreError::{self, Inconsistent, Malformed, Unreadable};
+use super::snapshot::{LeaseRecord, Record, rules_of};
+use crate::UnsupportedRules;
 use crate::keys::Keys;
 use crate::lease::Lease;
 use crate::limits::REVISION_END;
@@ -15,16 +16,15 @@ const HEAD: RestoreError = Malformed("its head is not its first record and its o
 
 impl LeaseTable {
     /// The table that [`Self::snapshot`] or [`FrozenTable::write_to`](crate::FrozenTable::write_to) wrote: it continues
-    /// exactly as the original does. Bytes that do not describe a possible table are refused. The source is read to its
-    /// end, in pieces of 256 KiB, and needs no buffer of its own.
-    pub fn restore(source: impl Read) -> Result<Self, RestoreError> {
+    /// exactly as the original does. Bytes that do not describe a possible table, or one under rules that are not
+    /// `supported`, are refused. The source is read to its end, in pieces of 256 KiB, and needs no buffer of its own.
+    pub fn restore(source: impl Read, supported: RulesRange) -> Result<Self, RestoreError> {
         let mut records = RecordReader::new(source);
-        match records.bytes()?.map(u32::from_le_bytes) {
-            None => return Err(Malformed("it has no format number")),
-            Some(OLDEST_FORMAT..=FORMAT) => {}
-            Some(found) => return Err(UnknownFormat { found }),
-        }
+        let format = records.bytes()?.ok_or(Malformed("it has no format number"))?;
+        let rules = rules_of(u32::from_le_bytes(format))?;
+        UnsupportedRules::check(rules, supported)?;
         let mut table = Self::restore_head(&records.next()?)?;
+        table.raise_rules(rules);
         let mut loader = Loader::default();
         let (leases, ended) = loop {
             let added = match records.next()? {
@@ -159,7 +159,7 @@ mod tests {
     fn a_record_with_a_huge_length_is_refused() {
         let mut bytes = Vec::new();
         let head = Record::Head { at_ms: 1, first_revision: Revision(0), revision: Revision(1) };
-        write_records([head], &mut bytes).unwrap();
+        write_records(1, [head], &mut bytes).unwrap();
         // A lease, its id, one key, and 2^60 as the length of that key.
         bytes.extend([1, 16]);
         bytes.extend([7; 16]);

@@ -4,16 +4,34 @@ use std::io;
 use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Ttl};
 use serde::{Deserialize, Serialize};
 
-use crate::Attachment;
 use crate::requests::Requests;
+use crate::rules::FIRST;
 use crate::store::End;
+use crate::{Attachment, UnsupportedRules};
 
-/// The format of the bytes after this number. A change to [`Record`], or to a type of `ringfence_wire` in it, makes a new
-/// one.
-pub(super) const FORMAT: u32 = 3;
+/// The format under the first rules. A change to [`Record`], or to a type of `ringfence_wire` in it, makes new rules, and
+/// those have the next format: the number at the start of a snapshot tells its rules, too.
+const FORMAT: u32 = 3;
 
-/// The oldest format that can be read: the formats up to [`FORMAT`] have the same records, or fewer kinds of them.
-pub(super) const OLDEST_FORMAT: u32 = 2;
+/// The oldest format that can be read: it has fewer kinds of records than [`FORMAT`], and the same rules.
+const OLDEST_FORMAT: u32 = 2;
+
+/// The format of a snapshot under `rules`.
+fn format_of(rules: u8) -> u32 {
+    FORMAT + u32::from(rules - FIRST)
+}
+
+/// The rules of a snapshot with this format.
+pub(super) fn rules_of(format: u32) -> Result<u8, RestoreError> {
+    let unknown = RestoreError::UnknownFormat { found: format };
+    match format {
+        OLDEST_FORMAT => Ok(FIRST),
+        _ => format
+            .checked_sub(FORMAT - u32::from(FIRST))
+            .and_then(|rules| u8::try_from(rules).ok())
+            .ok_or(unknown),
+    }
+}
 
 /// A snapshot is the format number in four bytes, little-endian, and then these records: the head, the leases by id (each
 /// followed by its requests), the ended ids from the oldest on, the ready keys by place, and the tail.
@@ -65,8 +83,11 @@ pub(crate) struct LeaseRecord<'a> {
 /// Why a snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// Another version of the program wrote it.
-    #[error("the snapshot has format {found}, and this version reads formats {OLDEST_FORMAT} to {FORMAT}")]
+    /// It is under rules that the program does not support.
+    #[error(transparent)]
+    Rules(#[from] UnsupportedRules),
+    /// Its format is none.
+    #[error("the snapshot has format {found}, which no supported version of ringfence writes")]
     UnknownFormat {
         /// The format number at its start.
         found: u32,
@@ -85,12 +106,13 @@ pub enum RestoreError {
 /// Writes are collected up to this size.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Writes the format number and the records.
+/// Writes the format number of these rules and the records.
 pub(crate) fn write_records<'a>(
+    rules: u8,
     records: impl IntoIterator<Item = Record<'a>>,
     out: &mut impl io::Write,
 ) -> io::Result<()> {
-    let mut buffer = FORMAT.to_le_bytes().to_vec();
+    let mut buffer = format_of(rules).to_le_bytes().to_vec();
     for record in records {
         buffer = postcard::to_extend(&record, buffer)
             .expect("a vector takes all bytes, and every sequence knows its length");

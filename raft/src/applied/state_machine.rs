@@ -8,6 +8,7 @@ use metrics::Histogram;
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use ringfence_lease::{FrozenTable, Outcome};
+use ringfence_wire::RulesRange;
 use tokio::time::Instant;
 
 use crate::applied::table::Applied;
@@ -25,14 +26,21 @@ pub(crate) struct StateMachine {
     applied: Applied,
     log: LogStore,
     generations: Arc<Generations>,
+    /// The rules of the entries that can be applied.
+    supported: RulesRange,
     /// Durations of writing snapshots.
     snapshot_seconds: Histogram,
 }
 
 impl StateMachine {
-    pub(crate) fn new(applied: Applied, log: LogStore, generations: Arc<Generations>) -> Self {
+    pub(crate) fn new(
+        applied: Applied,
+        log: LogStore,
+        generations: Arc<Generations>,
+        supported: RulesRange,
+    ) -> Self {
         let snapshot_seconds = metrics::histogram!("ringfence_raft_snapshot_seconds");
-        Self { applied, log, generations, snapshot_seconds }
+        Self { applied, log, generations, supported, snapshot_seconds }
     }
 
     /// Applies an entry and returns its outcomes; `is_own`: this node proposed it. An entry that cannot be decoded stops the
@@ -51,11 +59,12 @@ impl StateMachine {
                 Vec::new()
             }
             EntryPayload::Normal(batch) => {
-                let batch = Batch::decode(&batch)
+                let batch = Batch::decode(&batch, self.supported)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 state.apply(batch, is_own)
             }
         };
+        state.witness.end_entry(log_id);
         state.last_applied = Some(log_id);
         Ok(outcomes)
     }
@@ -183,6 +192,7 @@ mod tests {
     use openraft::StorageHelper;
     use openraft::storage::{IOFlushed, RaftLogStorage};
     use openraft::vote::RaftLeaderId;
+    use ringfence_lease::SUPPORTED;
     use ringfence_wal::Options;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use tokio::sync::oneshot;
@@ -207,13 +217,13 @@ mod tests {
             }
         };
         let log = LogStore::open(&data, options).unwrap();
-        let generations = Arc::new(Generations::open(Arc::new(data)).unwrap());
+        let generations = Arc::new(Generations::open(Arc::new(data), SUPPORTED).unwrap());
         let applied = Applied::new();
         if let Some((table, meta)) = generations.load(log.purged()).await.unwrap() {
             log.start_from(meta.last_log_id.unwrap(), 1 << 20);
             applied.replace(table, &meta);
         }
-        let machine = StateMachine::new(applied, log.clone(), Arc::clone(&generations));
+        let machine = StateMachine::new(applied, log.clone(), Arc::clone(&generations), SUPPORTED);
         (log, generations, machine)
     }
 

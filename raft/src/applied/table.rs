@@ -13,6 +13,7 @@ use crate::applied::changes::Marker;
 use crate::applied::history::History;
 use crate::applied::tally::Tally;
 use crate::applied::waits::{Notification, Waits};
+use crate::applied::witness::Witness;
 use crate::consensus::{LogId, SnapshotMeta, StoredMembership};
 use crate::propose::batch::Batch;
 
@@ -64,6 +65,7 @@ pub(crate) struct Inner {
     pub(crate) waits: Waits,
     pub(crate) marker: Marker,
     pub(crate) history: History,
+    pub(crate) witness: Witness,
     events: Vec<Event>,
     tally: Tally,
 }
@@ -78,6 +80,7 @@ impl Applied {
             waits: Waits::default(),
             marker: Marker::default(),
             history: History::default(),
+            witness: Witness::default(),
             events: Vec::new(),
             tally: Tally::new(),
         };
@@ -155,15 +158,21 @@ impl Inner {
         self.membership = meta.last_membership.clone();
         self.waits.apply_all(&self.table);
         self.history.start_after(self.table.revision());
+        self.witness.start_after(meta.last_log_id);
         replaced
     }
 
     /// Applies one batch: settles waits, marks keys for the mirror, and keeps the changes for watches. `is_own` if this node
     /// proposed it, and is not replaying its log.
     pub(crate) fn apply(&mut self, batch: Batch, is_own: bool) -> Vec<Outcome> {
-        let Batch { at_ms, commands } = batch;
+        let Batch { rules, at_ms, commands } = batch;
+        if rules > self.table.rules() {
+            tracing::info!(from = self.table.rules(), to = rules, "the rules are raised");
+            self.table.raise_rules(rules);
+        }
         self.tally.applied(commands.len());
         let outcomes = self.table.apply(at_ms, commands, &mut self.events);
+        self.witness.note(&outcomes, &self.events, &self.table);
         for event in self.events.drain(..) {
             self.waits.apply(&event, &self.table);
             self.marker.mark(&event);
@@ -263,7 +272,7 @@ mod tests {
     fn the_history_goes_on_from_a_snapshot_and_from_the_start_of_a_numbering_at_once() {
         let started = |at_ms, revision| {
             let commands = vec![Command::Start { revision: Revision(revision) }];
-            Batch { at_ms, commands }
+            Batch { rules: 1, at_ms, commands }
         };
         let applied = Applied::new();
         applied.lock().apply(started(1, 7), false);

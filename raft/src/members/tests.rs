@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use openraft::RaftMetrics;
-use ringfence_wire::Revision;
+use ringfence_wire::{Revision, RulesRange};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
@@ -13,14 +13,21 @@ use crate::peer::Tcp;
 const SOON: Duration = Duration::from_secs(60);
 
 /// Nodes in this process, each at an address that stays its own.
-struct Cluster {
+pub(crate) struct Cluster {
     dir: TempDir,
     peers: BTreeMap<NodeId, String>,
-    nodes: BTreeMap<NodeId, Node>,
+    pub(crate) nodes: BTreeMap<NodeId, Node>,
+    /// The rules that the programs of nodes support which are started from now on.
+    pub(crate) rules: RulesRange,
 }
 
 impl Cluster {
-    async fn start(size: NodeId) -> Self {
+    pub(crate) async fn start(size: NodeId) -> Self {
+        Self::start_with(size, |_| ringfence_lease::SUPPORTED).await
+    }
+
+    /// The programs of the nodes support these `rules`.
+    pub(crate) async fn start_with(size: NodeId, rules: impl Fn(NodeId) -> RulesRange) -> Self {
         let mut listeners = BTreeMap::new();
         let mut peers = BTreeMap::new();
         for id in 1..=size {
@@ -28,9 +35,11 @@ impl Cluster {
             peers.insert(id, listener.local_addr().unwrap().to_string());
             listeners.insert(id, listener);
         }
-        let mut cluster = Self { dir: TempDir::new().unwrap(), peers, nodes: BTreeMap::new() };
+        let mut cluster =
+            Self { dir: TempDir::new().unwrap(), peers, nodes: BTreeMap::new(), rules: rules(1) };
         let starts = listeners.into_iter().map(|(id, listener)| {
             let settings = cluster.settings(id, cluster.data(id), listener, false);
+            let settings = Settings { rules: rules(id), ..settings };
             async move { (id, Node::start(settings).await.unwrap()) }
         });
         cluster.nodes = futures_util::future::join_all(starts).await.into_iter().collect();
@@ -38,11 +47,17 @@ impl Cluster {
         cluster
     }
 
-    fn data(&self, id: NodeId) -> PathBuf {
+    pub(crate) fn data(&self, id: NodeId) -> PathBuf {
         self.dir.path().join(id.to_string())
     }
 
-    fn settings(&self, id: NodeId, data: impl AsRef<Path>, listener: TcpListener, join: bool) -> Settings {
+    pub(crate) fn settings(
+        &self,
+        id: NodeId,
+        data: impl AsRef<Path>,
+        listener: TcpListener,
+        join: bool,
+    ) -> Settings {
         Settings {
             id,
             data: data.as_ref().to_owned(),
@@ -54,15 +69,16 @@ impl Cluster {
             elders: None,
             snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
             random: crate::Random::system(),
+            rules: self.rules,
             storage: Arc::new(crate::System),
         }
     }
 
-    fn handle(&self, id: NodeId) -> Handle {
+    pub(crate) fn handle(&self, id: NodeId) -> Handle {
         self.nodes[&id].handle()
     }
 
-    async fn lead(&self, id: NodeId) {
+    pub(crate) async fn lead(&self, id: NodeId) {
         let handle = self.handle(id);
         until("it leads", async || {
             let _ = handle.transfer_leadership(Some(id)).await;
@@ -71,12 +87,12 @@ impl Cluster {
         .await;
     }
 
-    async fn stop(&mut self, id: NodeId) {
+    pub(crate) async fn stop(&mut self, id: NodeId) {
         self.nodes.remove(&id).unwrap().stop().await;
     }
 
     /// At the address of `id`, once it is free.
-    async fn listener(&self, id: NodeId) -> TcpListener {
+    pub(crate) async fn listener(&self, id: NodeId) -> TcpListener {
         loop {
             match TcpListener::bind(&self.peers[&id]).await {
                 Ok(listener) => return listener,
@@ -85,7 +101,7 @@ impl Cluster {
         }
     }
 
-    async fn restart(&mut self, id: NodeId) {
+    pub(crate) async fn restart(&mut self, id: NodeId) {
         let settings = self.settings(id, self.data(id), self.listener(id).await, false);
         self.nodes.insert(id, Node::start(settings).await.unwrap());
     }
@@ -95,7 +111,7 @@ impl Cluster {
     }
 }
 
-async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
     let looked = timeout(SOON, async {
         while !is().await {
             sleep(RETRY).await;

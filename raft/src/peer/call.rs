@@ -173,6 +173,10 @@ impl Sent {
         if reply.is_closed() {
             return;
         }
+        if call.frames() > self.link.frames {
+            let error = io::Error::new(io::ErrorKind::Unsupported, "its program is too old for this");
+            return not_sent((call, reply), &error);
+        }
         self.number += 1;
         self.link.writer.put(CALL, |out| put_numbered(out, self.number, &call));
         self.unanswered.insert(self.number, reply);

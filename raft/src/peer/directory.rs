@@ -11,7 +11,7 @@ use openraft::metrics::RaftServerMetrics;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::handshake::{Channel, Hello};
+use super::handshake::{Channel, Hello, Program, Welcome};
 use super::transport::Transport;
 use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, Member, NodeId, StoredMembership};
@@ -31,6 +31,7 @@ pub(crate) struct Directory {
     pub(crate) identity: Identity,
     /// This node's HTTP URL, for the others.
     pub(super) own_url: String,
+    pub(crate) program: Program,
     /// The server owns it: a stopped node neither listens nor connects, even if a handle outlives it.
     transport: Weak<dyn Transport>,
     /// The addresses given by the operator; they override those of the membership.
@@ -47,6 +48,8 @@ struct Peer {
     /// The address given by an operator who adds this node.
     address: Option<String>,
     url: Option<String>,
+    /// What an incarnation last said of its program.
+    program: Option<(Uuid, Program)>,
     /// Whether the last connection attempt failed: only changes are logged.
     is_failing: bool,
     /// Why it was refused last, until it is welcome.
@@ -59,11 +62,13 @@ impl Directory {
         own_url: String,
         addresses: BTreeMap<NodeId, String>,
         transport: &Arc<dyn Transport>,
+        program: Program,
     ) -> Self {
         Self {
             cluster: identity.cluster.map_or_else(OnceLock::new, OnceLock::from),
             identity,
             own_url,
+            program,
             transport: Arc::downgrade(transport),
             addresses,
             raft_metrics: OnceLock::new(),
@@ -149,8 +154,32 @@ impl Directory {
         self.peers().get(&id)?.url.clone()
     }
 
-    pub(super) fn note_url(&self, id: NodeId, url: String) {
-        self.peers().entry(id).or_default().url = Some(url);
+    /// The program that this incarnation of `id` last said it is.
+    pub(crate) fn program_of(&self, id: NodeId, incarnation: Uuid) -> Option<Program> {
+        if id == self.identity.node_id {
+            return Some(self.program.clone());
+        }
+        let peers = self.peers();
+        let (known, program) = peers.get(&id)?.program.as_ref()?;
+        (*known == incarnation).then(|| program.clone())
+    }
+
+    pub(super) fn note_welcome(&self, id: NodeId, welcome: Welcome, program: Program) {
+        let mut peers = self.peers();
+        let peer = peers.entry(id).or_default();
+        peer.url = Some(welcome.url);
+        peer.program = Some((welcome.incarnation, program));
+    }
+
+    /// Forgets the programs of all incarnations that are no members.
+    pub(super) fn forget_programs(&self, membership: &StoredMembership) {
+        if membership.nodes().next().is_none() {
+            return;
+        }
+        for (id, peer) in self.peers().iter_mut() {
+            let member = membership.get_node(id).map(|member| member.incarnation);
+            peer.program.take_if(|(incarnation, _)| member != Some(*incarnation));
+        }
     }
 
     /// Logs once that `id` became unreachable, or reachable again.
@@ -176,7 +205,7 @@ impl Directory {
     }
 
     /// Whether the caller means this node, and may open this channel.
-    pub(super) fn admit(&self, hello: &Hello) -> io::Result<()> {
+    pub(super) fn admit(&self, hello: &Hello, program: Program) -> io::Result<()> {
         let own = &self.identity;
         let id = own.node_id;
         if hello.group != 0 {
@@ -204,6 +233,7 @@ impl Directory {
         let mut peers = self.peers();
         let caller = peers.entry(hello.from).or_default();
         caller.url = Some(hello.url.clone());
+        caller.program = Some((hello.incarnation, program));
         caller.refused = None;
         Ok(())
     }

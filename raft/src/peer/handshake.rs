@@ -13,9 +13,10 @@
 //! directory. So the hello carries the position of the newest membership that includes the caller as it is now. If that is
 //! newer than what the other side knows, the other side believes it. A wiped node has none until it is added.
 
-use std::io;
+use std::{fmt, io};
 
 use bytes::{Bytes, BytesMut};
+use ringfence_wire::RulesRange;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 
@@ -74,6 +75,46 @@ pub(crate) struct Welcome {
     pub(crate) url: String,
 }
 
+/// What a node says of its program, behind its hello or its welcome: builds from before it was there ignore what follows
+/// those, and send nothing. More may follow it in turn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Program {
+    /// The rules that it supports.
+    pub(crate) rules: RulesRange,
+    /// The newest frames that it reads.
+    pub(crate) frames: u8,
+    /// Empty if it is not known.
+    pub(crate) version: String,
+}
+
+/// The newest frames that this program reads: 2 has [`Call::Upgrade`](super::message::Call::Upgrade) and
+/// [`Call::Difference`](super::message::Call::Difference).
+const FRAMES: u8 = 2;
+
+/// The most characters of a version that are kept.
+const MAX_VERSION: usize = 40;
+
+impl Program {
+    /// This program, if it supports `rules`.
+    pub(crate) fn of_this(rules: RulesRange) -> Self {
+        Self { rules, frames: FRAMES, version: env!("CARGO_PKG_VERSION").to_owned() }
+    }
+
+    /// A program that says nothing of itself.
+    fn silent() -> Self {
+        Self { rules: RulesRange { oldest: 1, newest: 1 }, frames: 1, version: String::new() }
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.version.as_str() {
+            "" => f.write_str("an unknown version of ringfence"),
+            version => write!(f, "ringfence {version}"),
+        }
+    }
+}
+
 /// The other side closes the connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refusal {
@@ -81,7 +122,7 @@ pub(crate) struct Refusal {
     pub(crate) reason: String,
 }
 
-/// Queues the preface and the first frame.
+/// Queues the preface and the first frame. A hello or a welcome is a pair with the [`Program`].
 pub(super) fn put_first(writer: &mut FrameWriter, kind: u8, message: &impl Serialize) {
     writer.put_raw(&PREFACE);
     writer.put(kind, |out| put(out, message));
@@ -113,9 +154,33 @@ pub(crate) fn get<T: DeserializeOwned>(body: &Bytes) -> io::Result<T> {
     postcard::from_bytes(body).map_err(|error| invalid(format!("a malformed message: {error}")))
 }
 
+/// Reads a hello or a welcome, and what the other side says of its program.
+pub(super) fn get_first<T: DeserializeOwned>(body: &Bytes) -> io::Result<(T, Program)> {
+    let malformed = |error| invalid(format!("a malformed message: {error}"));
+    let (message, rest) = postcard::take_from_bytes(body).map_err(malformed)?;
+    let mut program = match rest.is_empty() {
+        true => Program::silent(),
+        false => postcard::take_from_bytes(rest).map_err(malformed)?.0,
+    };
+    // It is printed on the terminals of operators.
+    program.version = program.version.chars().filter(char::is_ascii_graphic).take(MAX_VERSION).collect();
+    Ok((message, program))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_cannot_fill_the_memory_or_a_terminal() {
+        let rules = RulesRange { oldest: 1, newest: 1 };
+        let program =
+            Program { rules, frames: 1, version: "\u{1b}[2J 1.0\n".to_owned() + &"x".repeat(9_999) };
+        let mut out = BytesMut::new();
+        put(&mut out, &(&Refusal { reason: "r".to_owned() }, &program));
+        let (_, read) = get_first::<Refusal>(&out.freeze()).unwrap();
+        assert_eq!(read.version, "[2J1.0".to_owned() + &"x".repeat(MAX_VERSION - 6));
+    }
 
     /// Builds of different versions talk to each other: these bytes must not change under this preface version.
     #[test]
@@ -137,6 +202,18 @@ mod tests {
         golden.extend([16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0xac, 2, 0, 1, 4, 0xc8, 1, 8]);
         golden.extend(b"http://a");
         assert_eq!(out[..], golden);
+        assert_eq!(get_first::<Hello>(&out.clone().freeze()).unwrap(), (hello.clone(), Program::silent()));
+
+        let program =
+            Program { rules: RulesRange { oldest: 1, newest: 3 }, frames: 2, version: "1.2".to_owned() };
+        out.clear();
+        put(&mut out, &(&hello, &program));
+        golden.extend(b"\x01\x03\x02\x031.2");
+        assert_eq!(out[..], golden);
+        // What later versions may add.
+        out.extend_from_slice(b"more");
+        assert_eq!(get_first(&out.clone().freeze()).unwrap(), (hello.clone(), program));
+        // As builds from before the program read it.
         assert_eq!(get::<Hello>(&out.freeze()).unwrap(), hello);
         assert_eq!((HELLO, WELCOME, REFUSAL), (1, 2, 3));
         assert_eq!(&PREFACE, b"RINGPEER\x01\x00");

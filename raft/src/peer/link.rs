@@ -10,7 +10,8 @@ use tokio::time::timeout;
 use super::directory::{Directory, Target};
 use super::frame::{FrameReader, FrameWriter, invalid, unexpected};
 use super::handshake::{
-    Channel, HELLO, Hello, MAX_HELLO, REFUSAL, Refusal, WELCOME, Welcome, get, put_first, read_first,
+    Channel, HELLO, Hello, MAX_HELLO, Program, REFUSAL, Refusal, WELCOME, Welcome, get, get_first, put_first,
+    read_first,
 };
 use super::transport::Connection;
 use crate::consensus::NodeId;
@@ -24,6 +25,8 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Link {
     pub(super) reader: FrameReader,
     pub(super) writer: FrameWriter,
+    /// The newest frames that the other side reads.
+    pub(super) frames: u8,
 }
 
 impl Directory {
@@ -55,16 +58,17 @@ impl Directory {
             url: self.own_url.clone(),
         };
         let mut link = Link::new(connection);
-        put_first(&mut link.writer, HELLO, &hello);
+        put_first(&mut link.writer, HELLO, &(&hello, &self.program));
         link.writer.flush().await?;
-        let welcome = link.welcome().await.map_err(at_address)?;
+        let (welcome, program) = link.welcome().await.map_err(at_address)?;
         let is_other = incarnation.is_some_and(|expected| expected != welcome.incarnation);
         if is_other {
             return Err(invalid(format!(
                 "{address}: node {to} answers from another data directory than the cluster knows"
             )));
         }
-        self.note_url(to, welcome.url);
+        link.frames = program.frames;
+        self.note_welcome(to, welcome, program);
         link.reader.set_max(max);
         Ok(link)
     }
@@ -72,12 +76,12 @@ impl Directory {
 
 impl Link {
     fn new(Connection { reader, writer, .. }: Connection) -> Self {
-        Self { reader: FrameReader::new(reader, MAX_HELLO), writer: FrameWriter::new(writer) }
+        Self { reader: FrameReader::new(reader, MAX_HELLO), writer: FrameWriter::new(writer), frames: 1 }
     }
 
-    async fn welcome(&mut self) -> io::Result<Welcome> {
+    async fn welcome(&mut self) -> io::Result<(Welcome, Program)> {
         match read_first(&mut self.reader, "welcome").await? {
-            (WELCOME, body) => get(&body),
+            (WELCOME, body) => get_first(&body),
             (REFUSAL, body) => {
                 let refusal: Refusal = get(&body)?;
                 Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal.reason))
@@ -86,9 +90,9 @@ impl Link {
         }
     }
 
-    async fn hello(&mut self) -> io::Result<Hello> {
+    async fn hello(&mut self) -> io::Result<(Hello, Program)> {
         match read_first(&mut self.reader, "hello").await? {
-            (HELLO, body) => get(&body),
+            (HELLO, body) => get_first(&body),
             (kind, _) => Err(unexpected(kind, "a hello")),
         }
     }
@@ -112,16 +116,16 @@ impl Incoming {
         let mut link = Link::new(connection);
         let hello = timeout(HELLO_TIMEOUT, link.hello()).await;
         let hello = hello.unwrap_or_else(|_| Err(timed_out("it said nothing in time")));
-        let admitted = hello.and_then(|hello| match directory.admit(&hello) {
+        let admitted = hello.and_then(|(hello, program)| match directory.admit(&hello, program) {
             Ok(()) => Ok(hello),
             Err(error) => Err(directory.note_refused(hello.from, error)),
         });
-        let Link { reader, mut writer } = link;
+        let Link { reader, mut writer, .. } = link;
         match &admitted {
             Ok(_) => {
                 let incarnation = directory.identity.incarnation;
                 let welcome = Welcome { incarnation, url: directory.own_url.clone() };
-                put_first(&mut writer, WELCOME, &welcome);
+                put_first(&mut writer, WELCOME, &(&welcome, &directory.program));
             }
             Err(error) => put_first(&mut writer, REFUSAL, &Refusal { reason: error.to_string() }),
         }

@@ -10,13 +10,14 @@ use openraft::raft::{
     VoteResponse,
 };
 use ringfence_lease::{Command, Outcome};
-use ringfence_wire::{Key, Revision};
+use ringfence_wire::{Key, Revision, Upgraded};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::frame::invalid;
 use super::handshake::{Channel, get, put};
+use crate::applied::witness::Difference;
 use crate::consensus::{Consensus, LogId, Member, NodeId, Vote, log_id};
 use crate::storage::record::{
     RecordError, put_entry, put_option_log_id, put_vote, read_entry, read_option_log_id, read_vote,
@@ -50,18 +51,38 @@ pub(crate) enum Call {
     Confirm {
         vote: VoteWord,
     },
+    /// Raise the rules, or only check whether they can be raised. Since frames 2.
+    Upgrade {
+        to: Option<u8>,
+        check: bool,
+    },
+    /// What did the entries do that you applied after the first so many, up to so many? Since frames 2.
+    Difference {
+        after: u64,
+        upto: u64,
+    },
 }
 
 impl Call {
     /// The only channel that takes it.
     pub(super) fn channel(&self) -> Channel {
         match self {
-            Self::Vote(_) | Self::PreVote(_) | Self::TransferLeader { .. } | Self::Confirm { .. } => {
-                Channel::Votes
-            }
-            Self::Propose(_) | Self::ReadIndex | Self::Order(_) => Channel::Forwards,
+            Self::Vote(_)
+            | Self::PreVote(_)
+            | Self::TransferLeader { .. }
+            | Self::Confirm { .. }
+            | Self::Difference { .. } => Channel::Votes,
+            Self::Propose(_) | Self::ReadIndex | Self::Order(_) | Self::Upgrade { .. } => Channel::Forwards,
             Self::Stands { .. } => Channel::Mirror,
             Self::Probe | Self::Adopt { .. } => Channel::Founding,
+        }
+    }
+
+    /// The first frames that have it: older programs would close the connection.
+    pub(super) fn frames(&self) -> u8 {
+        match self {
+            Self::Upgrade { .. } | Self::Difference { .. } => 2,
+            _ => 1,
         }
     }
 }
@@ -92,6 +113,9 @@ pub(crate) enum Answer {
     Ordered,
     Stands(bool),
     Confirmed(bool),
+    Upgraded(Upgraded),
+    /// `None`: not known any more, or not applied yet.
+    Difference(Option<Difference>),
 }
 
 /// An operator's change of the members or the leader.
@@ -404,5 +428,21 @@ mod tests {
         out.clear();
         put_numbered(&mut out, 6, &Answer::Confirmed(true));
         assert_eq!(out[..], [6, 0, 0, 0, 0, 0, 0, 0, 11, 1]);
+        for (call, golden) in [
+            (Call::Upgrade { to: Some(2), check: true }, vec![10, 1, 2, 1]),
+            (Call::Difference { after: 1, upto: 300 }, vec![11, 1, 0xac, 2]),
+        ] {
+            out.clear();
+            put(&mut out, &call);
+            assert_eq!(out[..], golden);
+        }
+        for (answer, golden) in [
+            (Answer::Upgraded(Upgraded { from: 1, to: 2 }), vec![12, 1, 2]),
+            (Answer::Difference(Some(Difference { after: 1, sum: 300 })), vec![13, 1, 1, 0xac, 2]),
+        ] {
+            out.clear();
+            put(&mut out, &answer);
+            assert_eq!(out[..], golden);
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_lease::{Command, Outcome};
-use ringfence_wire::{Key, Revision};
+use ringfence_wire::{Key, Revision, Upgraded};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 use uuid::Uuid;
@@ -16,8 +16,13 @@ use super::call::{CallError, CallLink};
 use super::directory::{Directory, Target};
 use super::message::{Answer, Call, Order, Probed, ReadPoint};
 use crate::applied::state_machine::Raft;
+use crate::applied::witness::Difference;
 use crate::consensus::{NodeId, Vote};
+use crate::members::MembersError;
 use crate::unanswered::Unanswered;
+
+/// How long a node may take to tell a [`Difference`].
+const DIFFERENCE: Duration = Duration::from_secs(1);
 
 /// This node's connections for calls to the others.
 pub(crate) struct Peers {
@@ -50,6 +55,7 @@ impl Peers {
     /// Closes the links to incarnations that the membership does not name.
     fn close_outdated_links(&self) {
         let Some(membership) = self.directory.membership() else { return };
+        self.directory.forget_programs(&membership);
         self.links().retain(|target, _| {
             membership.get_node(&target.to).map(|member| member.incarnation) == target.incarnation
         });
@@ -120,6 +126,35 @@ impl Peers {
             Answer::Ordered => Ok(Ok(())),
             Answer::Refused { reason } => Ok(Err(reason)),
             _ => Err(Unanswered::Indeterminate),
+        }
+    }
+
+    /// Has `leader` raise the rules; the error is the reason why it refuses, or why that is not known.
+    pub(crate) async fn upgrade(
+        &self,
+        leader: NodeId,
+        to: Option<u8>,
+        check: bool,
+        deadline: Instant,
+    ) -> Result<Upgraded, MembersError> {
+        match timeout_at(deadline, self.call(leader, Call::Upgrade { to, check })).await {
+            Ok(Ok(Answer::Upgraded(upgraded))) => Ok(upgraded),
+            Ok(Ok(Answer::Refused { reason })) => Err(MembersError::Refused(reason)),
+            Ok(Err(CallError::NotSent(error))) if error.kind() == io::ErrorKind::Unsupported => {
+                Err(MembersError::Refused(format!(
+                    "node {leader}, which leads, runs a program that cannot raise the rules: upgrade it first"
+                )))
+            }
+            Ok(Ok(Answer::NotDone) | Err(CallError::NotSent(_))) => Err(Unanswered::Unavailable.into()),
+            _ => Err(Unanswered::Indeterminate.into()),
+        }
+    }
+
+    /// What `id` says that the entries did which it applied after the first `after`, up to the first `upto`.
+    pub(crate) async fn difference(&self, id: NodeId, after: u64, upto: u64) -> Option<Difference> {
+        match timeout(DIFFERENCE, self.call(id, Call::Difference { after, upto })).await {
+            Ok(Ok(Answer::Difference(difference))) => difference,
+            _ => None,
         }
     }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use ringfence_lease::SUPPORTED;
+use ringfence_wire::RulesRange;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -12,7 +14,7 @@ use uuid::Uuid;
 
 use super::call::{CallError, MAX_CALLS, MAX_QUEUED};
 use super::frame::{FrameReader, FrameWriter};
-use super::handshake::{HELLO, Hello, WELCOME, Welcome, get, put_first, read_first};
+use super::handshake::{HELLO, Hello, Program, WELCOME, Welcome, get_first, put_first, read_first};
 use super::message::{ANSWER, Answer, CALL, Call, Order, get_numbered, put_numbered};
 use super::{Directory, Peers, Tcp, Transport};
 use crate::storage::identity::Identity;
@@ -26,7 +28,8 @@ async fn node() -> (Arc<Peers>, Arc<dyn Transport>) {
     let addresses = BTreeMap::from([(2, listener.local_addr().unwrap().to_string())]);
     let transport: Arc<dyn Transport> = Arc::new(Tcp(listener));
     let identity = Identity { node_id: 1, incarnation: Uuid::from_u128(1), cluster: None, founder: false };
-    let directory = Directory::new(identity, String::new(), addresses, &transport);
+    let directory =
+        Directory::new(identity, String::new(), addresses, &transport, Program::of_this(SUPPORTED));
     (Arc::new(Peers::new(Arc::new(directory))), transport)
 }
 
@@ -43,7 +46,7 @@ async fn welcome(transport: &Arc<dyn Transport>) -> (End, Hello) {
     let mut writer = FrameWriter::new(connection.writer);
     let (kind, body) = read_first(&mut reader, "hello").await.unwrap();
     assert_eq!(kind, HELLO);
-    let hello: Hello = get(&body).unwrap();
+    let (hello, _) = get_first::<Hello>(&body).unwrap();
     let incarnation = hello.to_incarnation.unwrap_or_default();
     put_first(&mut writer, WELCOME, &Welcome { incarnation, url: String::new() });
     writer.flush().await.unwrap();
@@ -111,6 +114,22 @@ async fn calls_to_a_node_that_hangs_soon_fail() {
     assert_eq!(refused, MAX_CALLS + MAX_QUEUED + 1);
     answer(&mut end, Answer::NotDone).await;
     assert_eq!(first.await.unwrap().unwrap(), Answer::NotDone);
+}
+
+/// An older program would close the connection, and all calls on it would fail.
+#[tokio::test]
+async fn a_call_that_the_program_of_the_other_side_does_not_know_is_not_sent() {
+    let (peers, transport) = node().await;
+    let asked = call(&peers, 10, Call::Upgrade { to: None, check: true });
+    let known = call(&peers, 10, Call::ReadIndex);
+    let (mut end, _) = welcome(&transport).await;
+    answer(&mut end, Answer::NotDone).await;
+    assert_eq!(known.await.unwrap().unwrap(), Answer::NotDone);
+    let Err(CallError::NotSent(error)) = asked.await.unwrap() else { panic!("it was sent") };
+    assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
+    let silent = peers.directory.program_of(2, Uuid::from_u128(10)).unwrap();
+    assert_eq!((silent.rules, silent.version.as_str()), (RulesRange { oldest: 1, newest: 1 }, ""));
+    assert_eq!(peers.directory.program_of(2, Uuid::from_u128(11)), None);
 }
 
 /// The caller once read no answers while it wrote: the other side, which writes before it reads on, waited for it.

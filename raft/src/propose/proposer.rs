@@ -13,6 +13,7 @@ use openraft::alias::CommittedLeaderIdOf;
 use openraft::errors::ClientWriteError;
 use openraft::raft::ClientWriteResult;
 use ringfence_lease::{Command, Outcome};
+use ringfence_wire::RulesRange;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
@@ -54,6 +55,8 @@ pub(crate) struct Proposal {
     commands: Vec<Command>,
     reply: Reply<Proposed>,
     place: Place,
+    /// The rules to raise to, if they are not in use yet.
+    rules: u8,
 }
 
 /// The totals of the queued requests.
@@ -113,14 +116,21 @@ impl Proposer {
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let seconds = metrics::histogram!("ringfence_raft_proposal_duration_seconds");
         let requests = Requests { messages, received: VecDeque::new() };
-        let packer = Packer { raft, leading, log, applied, permits, requests, seconds };
+        let newest = Newest::default();
+        let packer = Packer { raft, leading, log, applied, permits, requests, newest, seconds };
         (Self { queue, queued: Arc::default() }, packer.run())
     }
 
     /// Returns the outcomes of `commands` in order. Without commands, proposes an entry that only carries the time.
     pub(crate) async fn propose(&self, commands: Vec<Command>) -> Proposed {
+        self.propose_under(0, commands).await
+    }
+
+    /// As [`Proposer::propose`], in an entry that raises the rules to `rules`, unless they are as new already.
+    pub(crate) async fn propose_under(&self, rules: u8, commands: Vec<Command>) -> Proposed {
         let (reply, outcomes) = Reply::new(None);
-        self.send(vec![self.admit(commands, reply).map_err(Failure::Rejected)?]);
+        let proposal = self.admit(commands, reply).map_err(Failure::Rejected)?;
+        self.send(vec![Proposal { rules, ..proposal }]);
         outcomes.await.unwrap_or(Err(Failure::Unknown))
     }
 
@@ -132,7 +142,7 @@ impl Proposer {
     ) -> Result<Proposal, Vec<Command>> {
         let bytes = commands.iter().map(Command::size_hint).sum();
         match Place::take(&self.queued, bytes) {
-            Some(place) => Ok(Proposal { commands, reply, place }),
+            Some(place) => Ok(Proposal { commands, reply, place, rules: 0 }),
             None => Err(commands),
         }
     }
@@ -183,6 +193,25 @@ impl Requests {
     }
 }
 
+/// The newest rules that this node has proposed an entry under in its term.
+///
+/// Several entries are in flight: without this, one that follows a raise that is not applied yet would be under older rules.
+/// Of earlier terms, a leader has applied everything before it proposes.
+#[derive(Default)]
+struct Newest {
+    term: u64,
+    rules: u8,
+}
+
+impl Newest {
+    /// The rules of the next entry, at least `rules`.
+    fn next(&mut self, term: u64, rules: u8) -> u8 {
+        let before = if term == self.term { self.rules } else { 0 };
+        *self = Self { term, rules: rules.max(before) };
+        self.rules
+    }
+}
+
 struct Packer {
     raft: Raft,
     leading: Arc<Leading>,
@@ -191,6 +220,7 @@ struct Packer {
     applied: Applied,
     permits: Arc<Semaphore>,
     requests: Requests,
+    newest: Newest,
     /// Durations of entries.
     seconds: Histogram,
 }
@@ -200,7 +230,7 @@ impl Packer {
         while self.requests.wait().await {
             let permit =
                 Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
-            let (commands, replies) = self.pack();
+            let (rules, commands, replies) = self.pack();
             if replies.is_empty() {
                 continue;
             }
@@ -210,7 +240,8 @@ impl Packer {
                 reject(commands, replies);
                 continue;
             };
-            let batch = Batch { at_ms: stamp.at_ms, commands }.encode();
+            let rules = self.newest.next(stamp.term, rules);
+            let batch = Batch { rules, at_ms: stamp.at_ms, commands }.encode();
             let begun = Instant::now();
             let settle = Settle {
                 leading: Arc::clone(&self.leading),
@@ -232,9 +263,11 @@ impl Packer {
         }
     }
 
-    /// Takes as many queued requests as fit into one entry, at least one if any is left: their commands, and who waits.
-    fn pack(&mut self) -> (Vec<Command>, Replies) {
+    /// Takes as many queued requests as fit into one entry, at least one if any is left: the rules that it needs, their
+    /// commands, and who waits.
+    fn pack(&mut self) -> (u8, Vec<Command>, Replies) {
         let state = self.applied.lock();
+        let mut rules = state.table.rules();
         let (mut bytes, mut keys, mut count) = (0, 0, 0);
         let (mut commands, mut replies) = (Vec::new(), Vec::new());
         let mut fits = |proposal: &Proposal| {
@@ -245,11 +278,12 @@ impl Packer {
             is_first || count <= MAX_COMMANDS && bytes <= MAX_BYTES && keys <= MAX_KEYS
         };
         while let Some(proposal) = self.requests.next_if(&mut fits) {
-            let Proposal { commands: more, reply, place: _ } = proposal;
+            let Proposal { commands: more, reply, place: _, rules: asked } = proposal;
+            rules = rules.max(asked);
             replies.push((more.len(), reply));
             commands.extend(more);
         }
-        (commands, replies)
+        (rules, commands, replies)
     }
 }
 
@@ -278,10 +312,12 @@ impl Settle {
                 }
             }
             // openraft: "rejected before its entry was appended".
-            Err(ClientWriteError::ForwardToLeader(_)) => match Batch::decode(&self.batch) {
-                Ok(batch) => reject(batch.commands, replies),
-                Err(error) => tracing::error!(%error, "an entry made by this node cannot be read back"),
-            },
+            Err(ClientWriteError::ForwardToLeader(_)) => {
+                match Batch::decode(&self.batch, RulesRange { oldest: 0, newest: u8::MAX }) {
+                    Ok(batch) => reject(batch.commands, replies),
+                    Err(error) => tracing::error!(%error, "an entry made by this node cannot be read back"),
+                }
+            }
             // Dropping the replies reports unknown.
             Err(error) => tracing::info!(%error, "the outcome of an entry is unknown"),
         }
@@ -307,7 +343,7 @@ mod tests {
     use super::*;
 
     fn proposal(queued: &Arc<Queued>, reply: Reply<Proposed>) -> Proposal {
-        Proposal { commands: Vec::new(), reply, place: Place::take(queued, 7).unwrap() }
+        Proposal { commands: Vec::new(), reply, place: Place::take(queued, 7).unwrap(), rules: 0 }
     }
 
     /// After a stall, abandoned requests were once committed before all others.
@@ -329,6 +365,15 @@ mod tests {
         drop((taken, waits_too));
         assert_eq!((queued.requests.load(Ordering::Relaxed), queued.bytes.load(Ordering::Relaxed)), (0, 0));
         assert!(requests.next_if(|_| true).is_none());
+    }
+
+    /// Between a raise and its apply, several entries are proposed; the next term knows nothing of one that was lost.
+    #[test]
+    fn no_entry_of_a_term_is_under_older_rules_than_the_one_before() {
+        let mut newest = Newest::default();
+        let applied_and_asked = [(1, 1), (1, 2), (1, 1), (1, 3), (1, 2), (2, 1), (2, 2), (2, 1)];
+        let rules = applied_and_asked.map(|(term, rules)| newest.next(term, rules));
+        assert_eq!(rules, [1, 2, 2, 3, 3, 1, 2, 2]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! ```text
 //! LOCK        locked while a process uses the directory
 //! NODE        format, node id, incarnation, cluster, and whether it founds that: synced before the node's first vote
+//! DIVERGED    why the state here is not that of the cluster, if it is not: no node starts with it
 //! log/        the write-ahead log
 //! snapshots/  the state after some entries of the log
 //! ```
@@ -24,6 +25,7 @@ use crate::storage::snapshots::store::Storage;
 const FORMAT: &str = "ringfence data directory, format 1";
 const NODE: &str = "NODE";
 const LOCK: &str = "LOCK";
+const DIVERGED: &str = "DIVERGED";
 const LOG: &str = "log";
 
 /// The contents of `NODE`.
@@ -81,6 +83,14 @@ pub enum DirError {
         "{0} is not empty, and not a data directory of ringfence; give an empty or a new one with --data"
     )]
     Foreign(PathBuf),
+    /// The state in it is not that of the cluster.
+    #[error("{why}. If you know that the other nodes are wrong, delete {path}")]
+    Diverged {
+        /// Where that is recorded.
+        path: PathBuf,
+        /// How it was found.
+        why: String,
+    },
     /// It is to be looked at, and is none.
     #[error("this is not the data directory of a node: {0} is not there")]
     Missing(PathBuf),
@@ -179,6 +189,24 @@ impl DataDir {
         file.sync_all()?;
         self.storage.rename(&beside, &self.path.join(NODE))?;
         self.storage.sync_dir(&self.path)
+    }
+
+    /// Records that the state here is not that of the cluster, and `why`: a restart must not go on from it.
+    pub(crate) fn condemn(&self, why: &str) -> io::Result<()> {
+        let file = self.storage.open(&self.path.join(DIVERGED), Mode::Create)?;
+        file.write_at(why.as_bytes(), 0)?;
+        file.sync_all()?;
+        self.storage.sync_dir(&self.path)
+    }
+
+    /// An error if the state here is not that of the cluster.
+    pub(crate) fn check_condemned(&self) -> Result<(), DirError> {
+        let path = self.path.join(DIVERGED);
+        match self.storage.read(&path) {
+            Ok(why) => Err(DirError::Diverged { why: String::from_utf8_lossy(&why).into_owned(), path }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(DirError::Io { path, error }),
+        }
     }
 
     /// Reads `NODE`; `None` if it is missing.

@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader};
+use ringfence_lease::UnsupportedRules;
 use ringfence_wal::{Options, Record, Wal};
+use ringfence_wire::RulesRange;
 use tokio::sync::oneshot;
 
 use crate::consensus::{Consensus, Entry, LogId, Vote};
@@ -97,6 +99,21 @@ impl LogStore {
         while self.is_full() {
             tokio::time::sleep(ROOM_CHECK).await;
         }
+    }
+
+    /// An error if the rules of an entry that this node has to apply, after its newest snapshot, are not `supported`.
+    pub(crate) fn check_rules(&self, supported: RulesRange) -> Result<(), UnsupportedRules> {
+        let inner = self.lock();
+        let first = inner.snapshot.as_ref().map_or(0, |(id, _)| id.index() + 1);
+        let Some(committed) = inner.contents.committed.map(|id| id.index()) else { return Ok(()) };
+        for (_, entry) in inner.contents.range(first..committed.saturating_add(1)) {
+            if let EntryPayload::Normal(batch) = &entry.payload
+                && let Some(rules) = batch.0.first()
+            {
+                UnsupportedRules::check(*rules, supported)?;
+            }
+        }
+        Ok(())
     }
 
     /// Continues from a snapshot that was found at start: about the last `tail_bytes` of the entries it covers stay in

@@ -24,8 +24,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use ringfence_lease::{FrozenTable, LeaseTable};
+use ringfence_lease::{FrozenTable, LeaseTable, RestoreError, UnsupportedRules};
 use ringfence_wal::lacks_descriptors;
+use ringfence_wire::RulesRange;
 use tokio::time::sleep;
 
 use crate::consensus::{LogId, SnapshotMeta};
@@ -47,6 +48,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) struct Generations {
     dir: Arc<DataDir>,
     store: Arc<dyn SnapshotStore>,
+    supported: RulesRange,
     newest: Mutex<Option<Arc<Generation>>>,
     publishing: Mutex<()>,
     /// How many snapshots were begun.
@@ -69,11 +71,14 @@ pub(crate) enum LoadError {
         remedy(error)
     )]
     Lacking { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Rules(UnsupportedRules),
 }
 
 impl Generations {
-    /// The snapshots in a data directory; removes unfinished ones and copies.
-    pub(crate) fn open(dir: Arc<DataDir>) -> io::Result<Self> {
+    /// The snapshots in a data directory, of which those under `supported` rules can be read; removes unfinished ones and
+    /// copies.
+    pub(crate) fn open(dir: Arc<DataDir>, supported: RulesRange) -> io::Result<Self> {
         let store = dir.storage.snapshots(&dir.path.join(DIR))?;
         for name in store.list()? {
             if name.starts_with(generation::NEW) || name.starts_with(sled_store::COPY) {
@@ -83,6 +88,7 @@ impl Generations {
         Ok(Self {
             dir,
             store,
+            supported,
             newest: Mutex::default(),
             publishing: Mutex::default(),
             begun: AtomicU64::new(0),
@@ -106,7 +112,11 @@ impl Generations {
                 }
                 Ok(_) => io::Error::other("the log does not reach back to it"),
                 Err(error) if is_lack(&error) => return Err(LoadError::Lacking { path, error }),
-                Err(error) => error,
+                Err(error) => match unsupported(&error) {
+                    // An older snapshot is of no use: the log after it leads to these rules.
+                    Some(error) => return Err(LoadError::Rules(error)),
+                    None => error,
+                },
             };
             tracing::warn!(path = %path.display(), %error, "this snapshot cannot be used");
             reasons.push(format!("{}: {error}", path.display()));
@@ -121,7 +131,7 @@ impl Generations {
     /// The generation of this index, and its table.
     pub(crate) async fn read(self: &Arc<Self>, index: u64) -> io::Result<(Generation, LeaseTable)> {
         self.aside(move |this| {
-            let (head, table) = read(&*this.store, index)?;
+            let (head, table) = read(&*this.store, index, this.supported)?;
             let (dir, store) = (Arc::clone(&this.dir), Arc::clone(&this.store));
             Ok((Generation::published(dir, store, name_of(index), head), table))
         })
@@ -131,7 +141,7 @@ impl Generations {
     /// The table in `generation`.
     pub(crate) async fn table(self: &Arc<Self>, generation: &Arc<Generation>) -> io::Result<LeaseTable> {
         let generation = Arc::clone(generation);
-        self.aside(move |_| restore(&mut generation.reader()?)).await
+        self.aside(move |this| restore(&mut generation.reader()?, this.supported)).await
     }
 
     /// The newest, if any.
@@ -227,14 +237,26 @@ fn index_of(name: &str) -> Option<u64> {
 }
 
 /// Reads the generation `index`.
-pub(crate) fn read(store: &dyn SnapshotStore, index: u64) -> io::Result<(generation::Head, LeaseTable)> {
+pub(crate) fn read(
+    store: &dyn SnapshotStore,
+    index: u64,
+    supported: RulesRange,
+) -> io::Result<(generation::Head, LeaseTable)> {
     let mut reader = Reader::open(store, &name_of(index))?;
-    let table = restore(&mut reader)?;
+    let table = restore(&mut reader, supported)?;
     Ok((reader.head().clone(), table))
 }
 
-fn restore(reader: &mut Reader) -> io::Result<LeaseTable> {
-    LeaseTable::restore(reader).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+fn restore(reader: &mut Reader, supported: RulesRange) -> io::Result<LeaseTable> {
+    LeaseTable::restore(reader, supported).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// The reason, if a snapshot was not read because of its rules.
+fn unsupported(error: &io::Error) -> Option<UnsupportedRules> {
+    match error.get_ref()?.downcast_ref()? {
+        RestoreError::Rules(error) => Some(*error),
+        _ => None,
+    }
 }
 
 /// Whether the system lacks something for now: the error says nothing of the snapshot.
@@ -274,7 +296,7 @@ where
 mod tests {
     use std::{fs, thread};
 
-    use ringfence_lease::Command;
+    use ringfence_lease::{Command, SUPPORTED};
     use ringfence_wire::Revision;
     use tempfile::TempDir;
 
@@ -290,7 +312,7 @@ mod tests {
                 opened => break opened.unwrap().0,
             }
         };
-        Arc::new(Generations::open(Arc::new(data)).unwrap())
+        Arc::new(Generations::open(Arc::new(data), SUPPORTED).unwrap())
     }
 
     /// A table that differs from that of every other index, and what covers the log up to there.

@@ -11,7 +11,7 @@ use futures_util::stream;
 use openraft::storage::{IOFlushed, RaftLogStorage, RaftStateMachine};
 use openraft::vote::RaftLeaderId;
 use openraft::{EntryPayload, RaftLogReader, RaftSnapshotBuilder, StorageHelper};
-use ringfence_lease::LeaseTable;
+use ringfence_lease::{LeaseTable, SUPPORTED};
 use ringfence_wal::Options;
 
 use crate::applied::state_machine::StateMachine;
@@ -60,14 +60,15 @@ impl Node {
         assert_eq!((identity.node_id, identity.incarnation), (1, Random::seeded(7).id()));
         let options = Options { segment_bytes: 8 << 10, step_bytes: 4 << 10, ..Options::default() };
         let log = LogStore::open(&dir, options).map_err(|error| error.to_string())?;
-        let generations = Arc::new(Generations::open(Arc::new(dir)).map_err(|error| error.to_string())?);
+        let generations =
+            Arc::new(Generations::open(Arc::new(dir), SUPPORTED).map_err(|error| error.to_string())?);
         let applied = Applied::new();
         let loaded = drive(storage, generations.load(log.purged())).map_err(|error| error.to_string())?;
         if let Some((table, meta)) = loaded {
             log.start_from(meta.last_log_id.unwrap(), 0);
             applied.replace(table, &meta);
         }
-        let machine = StateMachine::new(applied, log.clone(), Arc::clone(&generations));
+        let machine = StateMachine::new(applied, log.clone(), Arc::clone(&generations), SUPPORTED);
         Ok(Self { storage: storage.clone(), log, machine, generations })
     }
 }

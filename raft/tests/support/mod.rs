@@ -101,6 +101,7 @@ pub fn settings(id: NodeId, data: PathBuf, transport: Arc<dyn Transport>, size: 
         first_revision: Some(Revision(FIRST)),
         elders: None,
         random: Random::system(),
+        rules: ringfence_lease::SUPPORTED,
         storage: Arc::new(System),
     }
 }

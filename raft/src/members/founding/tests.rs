@@ -1,12 +1,13 @@
 use std::sync::OnceLock;
 
 use openraft::storage::RaftLogStorage;
+use ringfence_lease::SUPPORTED;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
 use super::*;
 use crate::consensus::Vote;
-use crate::peer::{Directory, Server, Tcp, Transport};
+use crate::peer::{Directory, Program, Server, Tcp, Transport};
 use crate::service::NodeService;
 use crate::storage::snapshots::Generations;
 
@@ -28,12 +29,18 @@ async fn starting(
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let transport: Arc<dyn Transport> = Arc::new(Tcp(listener));
-    let directory = Arc::new(Directory::new(identity.clone(), String::new(), addresses, &transport));
+    let directory = Arc::new(Directory::new(
+        identity.clone(),
+        String::new(),
+        addresses,
+        &transport,
+        Program::of_this(SUPPORTED),
+    ));
     let founding = Founding::new(Arc::clone(&dir), log.clone(), identity, Random::system());
     let server = Arc::new(Server {
         directory: Arc::clone(&directory),
         log,
-        generations: Arc::new(Generations::open(dir).unwrap()),
+        generations: Arc::new(Generations::open(dir, SUPPORTED).unwrap()),
         raft: OnceLock::new(),
         service: NodeService { directory, founding, handle: OnceLock::new() },
     });

@@ -1,0 +1,35 @@
+use ringfence_wire::RulesRange;
+
+/// The rules that this program knows. Every change of what [`apply`](crate::LeaseTable::apply) decides, or of the bytes of
+/// commands and snapshots, makes a new version of the rules.
+pub const SUPPORTED: RulesRange = RulesRange { oldest: 1, newest: 1 };
+
+/// The rules of every new table.
+pub(crate) const FIRST: u8 = 1;
+
+/// A program does not know the rules that a cluster uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this cluster uses rules {found}, and this program supports rules {supported}: start {}",
+    remedy(*found, *supported)
+)]
+pub struct UnsupportedRules {
+    /// The rules that the cluster uses, or used for this data.
+    pub found: u8,
+    /// What the program supports.
+    pub supported: RulesRange,
+}
+
+impl UnsupportedRules {
+    /// An error unless `rules` are `supported`.
+    pub fn check(rules: u8, supported: RulesRange) -> Result<(), Self> {
+        if supported.contains(rules) { Ok(()) } else { Err(Self { found: rules, supported }) }
+    }
+}
+
+fn remedy(found: u8, supported: RulesRange) -> &'static str {
+    match found > supported.newest {
+        true => "the version of ringfence that the other members run, or a newer one",
+        false => "an older version of ringfence, and raise the rules there before the upgrade",
+    }
+}

@@ -1,0 +1,218 @@
+//! Raising the rules of the cluster, which every member has to support from then on.
+//!
+//! A member that is started as an older program after it was asked stops at the first entry under the new rules; the others
+//! go on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::future::join_all;
+use ringfence_wire::Upgraded;
+use tokio::time::{Instant, timeout_at};
+
+use super::{ASK, MembersError, Refused, TIMEOUT, list};
+use crate::consensus::NodeId;
+use crate::handle::Handle;
+use crate::peer::Program;
+use crate::propose::proposer::Failure;
+use crate::replica::Replica;
+use crate::unanswered::Unanswered;
+
+impl Handle {
+    /// Raises the rules to `to`; without it, to the newest that all members support. If `check`, raises nothing and answers as
+    /// if it did.
+    pub async fn upgrade(&self, to: Option<u8>, check: bool) -> Result<Upgraded, MembersError> {
+        let shared = &self.shared;
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let result = match shared.leader() {
+                Some(leader) if leader == shared.id => shared.upgrade_here(to, check, deadline).await,
+                Some(leader) => shared.peers.upgrade(leader, to, check, deadline).await,
+                None => Err(Unanswered::Unavailable.into()),
+            };
+            match result {
+                Err(MembersError::Unanswered(Unanswered::Unavailable)) => {
+                    shared.wait_for_another_try(deadline).await?;
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+impl Replica {
+    /// Raises the rules, if this node leads.
+    pub(crate) async fn upgrade_here(
+        &self,
+        to: Option<u8>,
+        check: bool,
+        deadline: Instant,
+    ) -> Result<Upgraded, MembersError> {
+        timeout_at(deadline, self.raise(to, check)).await.unwrap_or(Err(Unanswered::Indeterminate.into()))
+    }
+
+    async fn raise(&self, to: Option<u8>, check: bool) -> Result<Upgraded, MembersError> {
+        // No member is added meanwhile.
+        let _guard = self.changing.lock().await;
+        if self.leading.term().borrow().is_none() {
+            return Err(Unanswered::Unavailable.into());
+        }
+        let from = self.applied.lock().table.rules();
+        if to == Some(from) {
+            return Ok(Upgraded { from, to: from });
+        }
+        let to = target(from, to, &self.ask_programs().await).map_err(Refused)?;
+        if to > from && !check {
+            match self.proposer.propose_under(to, Vec::new()).await {
+                Ok(_) => {}
+                Err(Failure::Rejected(_)) => return Err(Unanswered::Unavailable.into()),
+                Err(Failure::Unknown) => return Err(Unanswered::Indeterminate.into()),
+            }
+        }
+        Ok(Upgraded { from, to })
+    }
+
+    /// The program of each member; `None` for those that do not answer now.
+    async fn ask_programs(&self) -> BTreeMap<NodeId, Option<Program>> {
+        let asked = self.members().into_iter().map(async |(id, member)| {
+            // The answer comes from the process that said, when it was connected to, which program it is.
+            let answers = id == self.id || self.peers.probe(id, ASK).await.is_ok();
+            (id, self.peers.directory.program_of(id, member.incarnation).filter(|_| answers))
+        });
+        join_all(asked).await.into_iter().collect()
+    }
+
+    /// The rules of a new cluster: the newest that all its members support; the oldest that this program supports if that
+    /// cannot be known.
+    pub(crate) async fn first_rules(&self) -> u8 {
+        let own = self.peers.directory.program.rules;
+        if own.newest == self.applied.lock().table.rules() {
+            return own.newest;
+        }
+        newest_of_all(self.ask_programs().await.into_values()).unwrap_or(own.oldest)
+    }
+
+    /// The newest rules that all members support, as far as their programs are known without asking.
+    pub(crate) fn rules_supported(&self) -> Option<u8> {
+        let program_of = |(id, incarnation)| self.peers.directory.program_of(id, incarnation);
+        let members = self.members().into_iter().map(|(id, member)| (id, member.incarnation));
+        newest_of_all(members.map(program_of))
+    }
+}
+
+/// The newest rules that all these programs support; `None` if one is not known.
+fn newest_of_all(programs: impl IntoIterator<Item = Option<Program>>) -> Option<u8> {
+    let mut newest = programs.into_iter().map(|program| program.map(|program| program.rules.newest));
+    newest.try_fold(u8::MAX, |least, newest| Some(least.min(newest?)))
+}
+
+/// The rules to raise to, or why they cannot be raised.
+fn target(from: u8, to: Option<u8>, programs: &BTreeMap<NodeId, Option<Program>>) -> Result<u8, String> {
+    let silent = programs.iter().filter(|(_, program)| program.is_none()).map(|(id, _)| *id).collect();
+    if silent != BTreeSet::new() {
+        return Err(format!(
+            "no answer from node {}: every member has to support the new rules, so start it, or remove it, first",
+            list(&silent)
+        ));
+    }
+    let newest = programs.values().flatten().map(|program| program.rules.newest);
+    let (least, most) = (newest.clone().min().unwrap_or(from), newest.max().unwrap_or(from));
+    // Nothing can be raised: say who is in the way, if some members could go on.
+    let to = to.unwrap_or(if least > from { least } else { most });
+    if to < from {
+        return Err(format!("the cluster uses rules {from}: rules are never lowered"));
+    }
+    let lack = programs.iter().filter_map(|(id, program)| Some((id, program.as_ref()?)));
+    let lack = lack
+        .filter(|(_, program)| !program.rules.contains(to))
+        .map(|(id, program)| format!("node {id} runs {program}, which supports rules {}", program.rules));
+    let lack: Vec<String> = lack.collect();
+    match lack.is_empty() {
+        true => Ok(to),
+        false => {
+            Err(format!("{}: every member has to support rules {to}; upgrade it first", lack.join(", and ")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ringfence_wire::RulesRange;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::members::tests::{Cluster, until};
+    use crate::node::{Node, Settings};
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    fn program(oldest: u8, newest: u8, version: &str) -> Option<Program> {
+        let rules = RulesRange { oldest, newest };
+        Some(Program { version: version.to_owned(), ..Program::of_this(rules) })
+    }
+
+    #[test]
+    fn the_rules_are_raised_to_what_all_support_or_the_refusal_names_who_does_not() {
+        let programs = |given: [Option<Program>; 3]| (1..).zip(given).collect::<BTreeMap<NodeId, _>>();
+        let (old, new, newer) = (program(1, 1, ""), program(1, 2, "1.2"), program(2, 3, "1.3"));
+        let all_new = programs([new.clone(), newer.clone(), new.clone()]);
+        assert_eq!(target(1, None, &all_new), Ok(2));
+        assert_eq!(target(2, None, &programs([new.clone(), new.clone(), new.clone()])), Ok(2));
+        assert_eq!(target(1, Some(2), &all_new), Ok(2));
+        let refusals = [
+            (
+                target(1, None, &programs([new.clone(), old.clone(), new.clone()])),
+                "node 2 runs an unknown version of ringfence, which supports rules 1 to 1: every member has to support rules \
+                 2; upgrade it first",
+            ),
+            (
+                target(2, None, &all_new),
+                "node 1 runs ringfence 1.2, which supports rules 1 to 2, and node 3 runs ringfence 1.2, which supports rules \
+                 1 to 2: every member has to support rules 3; upgrade it first",
+            ),
+            (target(2, Some(1), &all_new), "the cluster uses rules 2: rules are never lowered"),
+            (
+                target(1, None, &programs([new.clone(), None, None])),
+                "no answer from node 2 and 3: every member has to support the new rules, so start it, or remove it, first",
+            ),
+        ];
+        for (refused, expected) in refusals {
+            assert_eq!(refused.unwrap_err(), expected);
+        }
+    }
+
+    /// A member that is started as an older program right after it was asked stops at the first entry under the new rules.
+    #[tokio::test]
+    async fn a_program_that_does_not_support_the_rules_stops_cleanly_and_the_others_go_on() {
+        const NEW: RulesRange = RulesRange { oldest: 1, newest: 2 };
+        let rules = |id| RulesRange { newest: if id == 3 { 1 } else { 2 }, ..NEW };
+        let mut cluster = Box::pin(Cluster::start_with(3, rules)).await;
+        let leader = cluster.handle(1);
+        leader.shared.proposer.propose_under(2, Vec::new()).await.unwrap();
+        let reason = timeout(SOON, cluster.nodes[&3].failed()).await.unwrap();
+        assert!(reason.contains("this cluster uses rules 2"), "{reason}");
+        cluster.stop(3).await;
+        timeout(SOON, cluster.handle(2).propose(Vec::new())).await.unwrap().unwrap();
+        let rules = |id| cluster.handle(id).view(|table| table.rules());
+        until("both use the new rules", async || rules(1) == 2 && rules(2) == 2).await;
+
+        let (data, listener) = (cluster.data(3), cluster.listener(3).await);
+        let settings = cluster.settings(3, data, listener, false);
+        let Err(error) = Node::start(Settings { rules: RulesRange { newest: 1, ..NEW }, ..settings }).await
+        else {
+            panic!("it starts")
+        };
+        assert!(error.to_string().contains("this program supports rules 1 to 1"), "{error}");
+        cluster.rules = NEW;
+        cluster.restart(3).await;
+        let again = cluster.handle(3);
+        until("it is back", async || again.view(|table| table.rules()) == 2).await;
+    }
+
+    #[test]
+    fn what_all_support_is_not_known_if_one_program_is_not() {
+        assert_eq!(newest_of_all([program(1, 3, ""), program(1, 2, "")]), Some(2));
+        assert_eq!(newest_of_all([program(1, 3, ""), None]), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! Clusters whose nodes run programs of different versions, and raising the rules.
+
+// Helpers of tests may unwrap as tests do, and have real ids and time unless they simulate them.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use ringfence_lease::Outcome;
+use ringfence_raft::{MembersError, Node, NodeId, Settings, StartError};
+use ringfence_wire::{RulesRange, Upgraded};
+use support::network::Network;
+use support::{Cluster, acquire, address, grant, id, one, settings, until};
+use tempfile::TempDir;
+
+const OLD: RulesRange = RulesRange { oldest: 1, newest: 1 };
+const NEW: RulesRange = RulesRange { oldest: 1, newest: 2 };
+
+/// Founds a cluster of three nodes with these programs.
+async fn found(rules: [RulesRange; 3]) -> Cluster {
+    let (network, dir) = (Network::new(Duration::ZERO), TempDir::new().unwrap());
+    let starts = (1..).zip(rules).map(|(id, rules)| {
+        let given = settings(id, dir.path().join(id.to_string()), network.port(&address(id)), 3);
+        async move { (id, Node::start(Settings { rules, ..given }).await.unwrap()) }
+    });
+    let nodes: BTreeMap<NodeId, Node> = join_all(starts).await.into_iter().collect();
+    let cluster = Cluster { dir, nodes, network };
+    for id in 1..=3 {
+        let handle = cluster.handle(id);
+        until("the cluster has started", || handle.view(|table| table.started())).await;
+    }
+    cluster
+}
+
+async fn start(cluster: &Cluster, id: NodeId, rules: RulesRange) -> Result<Node, StartError> {
+    let data = cluster.dir.path().join(id.to_string());
+    Node::start(Settings { rules, ..settings(id, data, cluster.network.port(&address(id)), 3) }).await
+}
+
+async fn restart(cluster: &mut Cluster, id: NodeId, rules: RulesRange) {
+    cluster.nodes.remove(&id).unwrap().stop().await;
+    let node = start(cluster, id, rules).await.unwrap();
+    cluster.nodes.insert(id, node);
+}
+
+fn refusal<T: std::fmt::Debug>(result: Result<T, MembersError>) -> String {
+    match result {
+        Err(MembersError::Refused(reason)) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn uses(cluster: &Cluster, rules: u8) {
+    for node in cluster.nodes.values() {
+        let handle = node.handle();
+        until("the rules are in use", || handle.view(|table| table.rules()) == rules).await;
+    }
+}
+
+#[tokio::test]
+async fn a_new_cluster_has_the_newest_rules_that_all_its_members_support() {
+    uses(&found([NEW, OLD, NEW]).await, 1).await;
+    let cluster = found([NEW, NEW, NEW]).await;
+    uses(&cluster, 2).await;
+    grant(&cluster.handle(3), 1, "a").await;
+}
+
+#[tokio::test]
+async fn the_rules_are_raised_once_all_members_support_them_and_no_older_program_starts_then() {
+    let mut cluster = found([NEW, NEW, OLD]).await;
+    let handle = cluster.handle(2);
+    for check in [true, false] {
+        let reason = refusal(handle.upgrade(None, check).await);
+        assert!(reason.starts_with("node 3 runs ringfence ") && reason.contains("rules 1 to 1"), "{reason}");
+    }
+    assert_eq!(handle.upgrade(Some(1), false).await, Ok(Upgraded { from: 1, to: 1 }));
+    cluster.nodes.remove(&3).unwrap().stop().await;
+    let reason = refusal(handle.upgrade(None, false).await);
+    assert!(reason.starts_with("no answer from node 3"), "{reason}");
+
+    // Until the rules are raised, going back is free.
+    let node = start(&cluster, 3, NEW).await.unwrap();
+    cluster.nodes.insert(3, node);
+    until("node 3 is known", || handle.status().rules_supported == Some(2)).await;
+    for rules in [OLD, NEW] {
+        restart(&mut cluster, 3, rules).await;
+        grant(&cluster.handle(3), rules.newest.into(), &format!("key-{}", rules.newest)).await;
+    }
+    until("node 3 is known", || handle.status().rules_supported == Some(2)).await;
+    assert_eq!(handle.upgrade(None, true).await, Ok(Upgraded { from: 1, to: 2 }));
+    uses(&cluster, 1).await;
+
+    // What is proposed at the same time is decided by the one rules or the other, and alike everywhere.
+    let busy = (1..=3).flat_map(|node| {
+        let handle = cluster.handle(node);
+        (0..200u64).map(move |n| {
+            let (handle, lease) = (handle.clone(), node * 1_000 + n);
+            async move { one(&handle, acquire(lease.into(), &format!("busy-{lease}"), 0)).await }
+        })
+    });
+    let (upgraded, outcomes) = tokio::join!(handle.upgrade(None, false), join_all(busy));
+    assert_eq!(upgraded, Ok(Upgraded { from: 1, to: 2 }));
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Granted(_))));
+    uses(&cluster, 2).await;
+    assert_eq!(handle.upgrade(None, false).await, Ok(Upgraded { from: 2, to: 2 }));
+    assert!(refusal(handle.upgrade(Some(1), false).await).contains("never lowered"));
+
+    cluster.nodes.remove(&3).unwrap().stop().await;
+    // Wherever the entry stands by now, a restart finds it committed after the next.
+    grant(&handle, 9, "next").await;
+    let Err(error) = start(&cluster, 3, OLD).await else { panic!("it starts") };
+    assert!(matches!(error, StartError::Rules(_)), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "this cluster uses rules 2, and this program supports rules 1 to 1: start the version of ringfence that the other \
+         members run, or a newer one"
+    );
+    let node = start(&cluster, 3, NEW).await.unwrap();
+    let back = node.handle();
+    until("it catches up", || back.view(|table| table.lease(id(9), None).is_ok())).await;
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_support_the_rules_is_not_added() {
+    let cluster = found([NEW, NEW, NEW]).await;
+    let join = |rules| {
+        let given = settings(4, cluster.dir.path().join("4"), cluster.network.port(&address(4)), 4);
+        tokio::spawn(Node::start(Settings { rules, join: true, ..given }))
+    };
+    let old = join(OLD);
+    let added = async || {
+        loop {
+            let added = cluster.handle(1).add_member(4, address(4)).await;
+            if !added.as_ref().is_err_and(|error| error.to_string().contains("does not answer")) {
+                return added;
+            }
+        }
+    };
+    let reason = refusal(added().await);
+    assert!(reason.contains("supports rules 1 to 1, and this cluster uses rules 2"), "{reason}");
+    old.abort();
+    assert!(old.await.is_err());
+
+    let new = join(NEW);
+    added().await.unwrap();
+    let node = new.await.unwrap().unwrap();
+    let handle = node.handle();
+    until("it has caught up", || handle.view(|table| table.rules()) == 2).await;
+}
