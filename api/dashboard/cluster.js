@@ -58,11 +58,13 @@ export class ClusterView {
         ["Revision", String(view.revision), "How many changes the table has seen; tokens are revisions"],
         ["Live leases", count(view.live_leases)],
         ["Waiting", count(view.waiters)],
+        ["Rules", rules(view), "The version of the rules by which the cluster decides, and what all programs support"],
         ["Cluster time", span(Math.floor(view.at_ms / 1000) * 1000) || "0 s", "Advanced by leaders only; stands still without one"],
       ),
       el("h2", { text: "Nodes" }),
       table("Nodes", [
         { name: "Node" }, { name: "Role" }, { name: "Page" }, { name: "Peer port" },
+        { name: "Version" }, { name: "Rules", title: "The rules that its program supports" },
         { name: "Lag", class: "number", title: "Log entries that it lacks, as the leader sees it" },
       ], Object.entries(view.members).map(([id, member]) => row(view, Number(id), member))),
       view.role === "leader" ? null : el("p", { class: "note" }, "Only the leader knows how far the others are",
@@ -120,8 +122,16 @@ function row(view, id, member) {
     el("span", { class: role === "leader" ? "role leading" : "role", text: role }),
     url ? el("a", { href: `${url}/#/cluster`, rel: "noreferrer", text: url.replace(/^https?:\/\//, "") }) : "not told yet",
     member.peer,
+    member.version ?? "–",
+    member.rules ? `${member.rules.oldest} to ${member.rules.newest}` : "–",
     id === view.leader ? "–" : count(member.lag_entries),
   ];
+}
+
+/** Old nodes tell nothing of rules. */
+function rules({ rules = 1, rules_supported = null }) {
+  if (rules_supported === null) return `${rules}, not known whether they can be raised`;
+  return rules_supported > rules ? `${rules}, can be raised to ${rules_supported}` : String(rules);
 }
 
 function leaderLink(view) {
