@@ -7,10 +7,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use ringfence_mirror::Settings;
 use ringfence_raft::SNAPSHOT_AFTER_BYTES;
-use ringfence_wire::Backup;
+use ringfence_wire::{Backup, check_peer_address, is_loopback};
 
 use self::options::{MirrorMode, MirrorOptions, Options};
 use crate::backup;
@@ -62,10 +62,15 @@ impl Config {
             bail!("--peers does not list this node, {id}: it must list all members");
         }
         if let Some(address) = options.advertise_peer {
-            check_address(&address).context("--advertise-peer")?;
+            check_peer_address(&address).map_err(|reason| anyhow!("--advertise-peer: {address} {reason}"))?;
             peers.insert(id, address);
         }
         peers.entry(id).or_insert_with(|| peer.to_string());
+        let loopback = peers.values().filter(|address| is_loopback(address)).count();
+        ensure!(
+            loopback == 0 || loopback == peers.len(),
+            "--peers mixes loopback addresses, which are reached from one machine only, and others"
+        );
         if let Some(url) = &options.advertise_http {
             ensure!(
                 url.starts_with("http://") || url.starts_with("https://"),
@@ -141,7 +146,7 @@ fn parse_peers(list: &str) -> anyhow::Result<BTreeMap<u64, String>> {
         let (id, address) = item.split_once('=').with_context(wrong)?;
         let id: u64 = id.parse().with_context(wrong)?;
         ensure!(id > 0, "--peers: `{item}`: ids must be at least 1");
-        check_address(address).with_context(wrong)?;
+        check_peer_address(address).map_err(|reason| anyhow!("--peers: `{item}`: the address {reason}"))?;
         ensure!(peers.insert(id, address.to_owned()).is_none(), "--peers lists node {id} twice");
     }
     Ok(peers)
@@ -162,13 +167,6 @@ fn hosts(list: &str) -> anyhow::Result<Vec<String>> {
         ensure!(!host.contains(['/', ':']), "--hosts: `{host}` is not a host name: remove scheme and port");
     }
     Ok(hosts.into_iter().map(str::to_owned).collect())
-}
-
-fn check_address(address: &str) -> anyhow::Result<()> {
-    let (host, port) = address.rsplit_once(':').context("no port")?;
-    ensure!(!host.is_empty(), "no host");
-    port.parse::<u16>().with_context(|| format!("`{port}` is not a port"))?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -200,9 +198,20 @@ mod tests {
         assert_eq!(Config::from_options(peers("1=a:1, 2=b:2")).unwrap().peers.len(), 2);
         assert!(error(peers("1=a:1")).contains("does not list this node"));
         assert!(error(peers("2=b:2,2=c:3")).contains("twice"));
-        for wrong in ["2", "b:2", "2=b", "2=:1", "2=b:99999", "x=b:1", "0=b:1"] {
+        for wrong in ["2", "b:2", "2=b", "2=:1", "2=b:99999", "2=0.0.0.0:1", "x=b:1", "0=b:1"] {
             assert!(error(peers(wrong)).contains(wrong), "{wrong}");
         }
+    }
+
+    /// The membership would record an address that no other node can use.
+    #[test]
+    fn an_address_that_other_nodes_cannot_reach_is_refused() {
+        let peers = |list: &str| Options { peers: Some(list.to_owned()), ..options() };
+        assert!(Config::from_options(peers("1=db1:1,2=db2:1")).is_ok());
+        assert!(Config::from_options(peers("1=127.0.0.1:1,2=localhost:1")).is_ok());
+        assert!(error(peers("1=db1:1,2=127.0.0.1:1")).contains("--peers mixes"));
+        let advertised = Some("[::]:1".to_owned());
+        assert!(error(Options { advertise_peer: advertised, ..options() }).contains("--advertise-peer"));
     }
 
     #[test]

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
 use openraft::{ChangeMembers, Instant as _};
+use ringfence_wire::{is_loopback, is_unspecified};
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
@@ -135,12 +136,13 @@ impl Replica {
         if let Some((other, _)) = members.iter().find(|(_, member)| member.peer == peer) {
             return Err(Refused(format!("{peer} is where node {other} is")));
         }
-        self.peers.introduce(id, &peer).map_err(Refused)?;
-        let Ok(probed) = self.peers.probe(id, ASK).await else {
-            return Err(Refused(format!(
-                "node {id} does not answer at {peer}: start it first, to join, with an empty data directory"
-            )));
-        };
+        check_reach(&members, &peer)?;
+        let introduced = self.peers.introduce(id, &peer).map_err(Refused)?;
+        let probed = self.peers.probe(id, ASK).await.map_err(|error| {
+            Refused(format!(
+                "node {id} does not answer at {peer} ({error}): start it first, to join, with an empty data directory"
+            ))
+        })?;
         let rules = self.applied.lock().table.rules();
         if let Some(program) = self.peers.directory.program_of(id, probed.incarnation)
             && !program.rules.contains(rules)
@@ -173,6 +175,7 @@ impl Replica {
         }
         let member = Member { peer, incarnation: probed.incarnation };
         self.change(&guard, ChangeMembers::AddNodes(BTreeMap::from([(id, member)]))).await?;
+        introduced.joined();
         tracing::info!(id, "added a learner");
         Ok(())
     }
@@ -344,6 +347,26 @@ impl Replica {
             metrics.membership_config.membership().get_joint_config().last().cloned().unwrap_or_default()
         })
     }
+}
+
+/// Refuses `peer` if it is certain that the node there and a member cannot both reach each other. The new node would vote as soon
+/// as the leader reaches it, and another leader could not work with it.
+fn check_reach(members: &BTreeMap<NodeId, Member>, peer: &str) -> Result<(), MembersError> {
+    for (id, Member { peer: known, .. }) in members {
+        if is_unspecified(known) {
+            return Err(Refused(format!(
+                "node {id} is a member at {known}, where no other node can reach it: found the cluster anew, with an \
+                 address in --peers or --advertise-peer"
+            )));
+        }
+        if is_loopback(known) != is_loopback(peer) {
+            return Err(Refused(format!(
+                "a loopback address is reached from one machine only: nodes at {peer} and at {known}, where node {id} is, \
+                 cannot both reach each other"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Whether a connection failed because a node answered from another data directory than was expected.

@@ -78,12 +78,19 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         | Command::Transfer(Transfer { call, .. }) => call,
     };
     call.print(text, async |client| {
+        // Finds a node that answers, too: an order is sent only once, and a frozen node would keep it.
+        let status = client.cluster().await?;
         match command {
-            Command::Status(_) | Command::Upgrade(_) => {}
+            Command::Status(_) | Command::Upgrade(_) => return Ok(status),
             Command::Add(Add { id, peer, .. }) => client.add_member(*id, peer).await?,
             Command::Remove(Remove { id, force: false, .. }) => client.remove_member(*id).await?,
             Command::Remove(Remove { id, force: true, .. }) => client.force_remove_member(*id).await?,
             Command::Transfer(Transfer { to, .. }) => client.transfer_leadership(*to).await?,
+        }
+        if let Command::Remove(Remove { id, .. }) = command
+            && !status.members.contains_key(id)
+        {
+            eprintln!("ringfence: node {id} was no member: nothing has changed");
         }
         Ok(client.cluster().await?)
     })

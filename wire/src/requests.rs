@@ -6,7 +6,9 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::{FieldError, Holder, Key, LeaseId, Metadata, Mode, ModeName, Token, Ttl, Wait};
+use crate::{
+    FieldError, Holder, Key, LeaseId, Metadata, Mode, ModeName, Token, Ttl, Wait, check_peer_address,
+};
 
 /// The most keys of one lease.
 pub const MAX_KEYS: usize = 64;
@@ -88,11 +90,7 @@ impl AddMemberRequest {
         if self.id == 0 {
             return Err(FieldError::new("id", "a node id must be at least 1"));
         }
-        let port = self.peer.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
-        match port.and_then(|port| port.parse::<u16>().ok()) {
-            Some(1..) if self.peer.len() <= 260 => Ok(()),
-            _ => Err(FieldError::new("peer", "must have the form HOST:PORT")),
-        }
+        check_peer_address(&self.peer).map_err(|reason| FieldError::new("peer", reason))
     }
 }
 

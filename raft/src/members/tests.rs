@@ -218,3 +218,53 @@ async fn a_member_that_lost_its_data_is_not_added_before_it_is_removed() {
     until("it votes", async || cluster.handle(1).shared.voters().contains(&3)).await;
     add(&cluster).await.unwrap();
 }
+
+/// An entry, a task and a queue for each id once stayed.
+#[tokio::test]
+async fn a_node_that_is_not_added_leaves_nothing_behind() {
+    let cluster = Cluster::start(1).await;
+    let handle = cluster.handle(1);
+    let peers = Arc::clone(&handle.shared.peers);
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    // It hangs up on everybody.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let deaf = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move { while listener.accept().await.is_ok() {} });
+    let before = (peers.known(), tasks());
+    for id in 2..=1_001 {
+        // Nobody listens on port 1; and at its own address, another node answers than was asked for.
+        let elsewhere = match id % 3 {
+            0 => "127.0.0.1:1".to_owned(),
+            1 => deaf.clone(),
+            _ => cluster.peers[&1].replace("127.0.0.1", "localhost"),
+        };
+        let reason = reason(handle.add_member(id, elsewhere).await);
+        assert!(reason.contains("does not answer"), "{reason}");
+        assert!(id % 3 < 2 || reason.contains("this is node 1"), "{reason}");
+    }
+    until("nothing is left", async || (peers.known(), tasks()) == before).await;
+
+    // Nor if the caller gives up, or the node refuses.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let adding = tokio::spawn(async move { handle.add_member(2, address).await });
+    let connected = timeout(SOON, silent.accept()).await.unwrap().unwrap();
+    adding.abort();
+    until("nothing is left", async || (peers.known(), tasks()) == before).await;
+    drop(connected);
+}
+
+/// The leader reached the new node, which voted, and the next leader could not.
+#[tokio::test]
+async fn a_node_that_cannot_reach_the_members_is_not_added() {
+    let mut cluster = Cluster::start(1).await;
+    let elsewhere = reason(cluster.handle(1).add_member(2, "10.0.0.2:7500".to_owned()).await);
+    assert!(elsewhere.contains("loopback") && elsewhere.contains(&cluster.peers[&1]), "{elsewhere}");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    cluster.peers = BTreeMap::from([(1, "0.0.0.0:7500".to_owned())]);
+    let settings = cluster.settings(1, cluster.dir.path().join("any"), listener, false);
+    let node = Node::start(settings).await.unwrap();
+    node.handle().linearize().await.unwrap();
+    let any = reason(node.handle().add_member(2, "10.0.0.2:7500".to_owned()).await);
+    assert!(any.contains("0.0.0.0:7500") && any.contains("--advertise-peer"), "{any}");
+}

@@ -146,6 +146,16 @@ impl Directory {
         Ok(())
     }
 
+    /// Forgets everything about `id`, which did not become a member.
+    pub(super) fn forget(&self, id: NodeId) {
+        self.peers().remove(&id);
+    }
+
+    #[cfg(test)]
+    pub(super) fn known(&self) -> usize {
+        self.peers().len()
+    }
+
     /// The HTTP URL of a node, once it is known.
     pub(crate) fn url(&self, id: NodeId) -> Option<String> {
         if id == self.identity.node_id {

@@ -32,6 +32,28 @@ pub(crate) struct Peers {
     runtime: Handle,
 }
 
+/// A node that may become a member. If it is none when this is dropped, its address and connections are forgotten.
+pub(crate) struct Introduced<'a> {
+    peers: &'a Peers,
+    id: NodeId,
+}
+
+impl Introduced<'_> {
+    /// The node is a member now, even if the membership that is known here does not name it yet.
+    pub(crate) fn joined(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Introduced<'_> {
+    fn drop(&mut self) {
+        if self.peers.directory.member(self.id).is_none() {
+            self.peers.links().retain(|target, _| target.to != self.id);
+            self.peers.directory.forget(self.id);
+        }
+    }
+}
+
 impl Peers {
     /// To be called on the node's runtime.
     pub(crate) fn new(directory: Arc<Directory>) -> Self {
@@ -62,11 +84,11 @@ impl Peers {
     }
 
     /// As [`Directory::introduce`].
-    pub(crate) fn introduce(&self, id: NodeId, address: &str) -> Result<(), String> {
+    pub(crate) fn introduce(&self, id: NodeId, address: &str) -> Result<Introduced<'_>, String> {
         self.directory.introduce(id, address)?;
         // What is connected now may be elsewhere.
         self.links().retain(|target, _| target.to != id);
-        Ok(())
+        Ok(Introduced { peers: self, id })
     }
 
     /// The answer of `to`: of the member that the membership names now, or of the node that answers if it names none. The
@@ -92,6 +114,12 @@ impl Peers {
 
     pub(super) fn links(&self) -> MutexGuard<'_, BTreeMap<Target, CallLink>> {
         self.links.lock().expect("no panic while the links are locked")
+    }
+
+    /// How many nodes this one knows anything of, and how many connections it has to them.
+    #[cfg(test)]
+    pub(crate) fn known(&self) -> (usize, usize) {
+        (self.directory.known(), self.links().len())
     }
 
     async fn forward(&self, leader: NodeId, call: Call, deadline: Instant) -> Result<Answer, Unanswered> {
