@@ -1,7 +1,8 @@
 //! Backup files: a cluster's revision, for the cluster that replaces it.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::Context;
@@ -20,7 +21,9 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Backup> {
 pub(crate) fn write(backup: &Backup, path: &Path) -> anyhow::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let write = || -> anyhow::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        // Whoever the umask allows may read it: the user of a node has to, and it holds no secret.
+        let permissions = Permissions::from_mode(0o666);
+        let mut file = tempfile::Builder::new().permissions(permissions).tempfile_in(folder)?;
         file.write_all(serde_json::to_string(backup)?.as_bytes())?;
         file.write_all(b"\n")?;
         file.as_file().sync_all()?;

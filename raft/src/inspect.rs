@@ -22,6 +22,7 @@ use crate::storage::snapshots::store::SnapshotStore;
 use crate::storage::snapshots::{self, indexes, name_of};
 
 mod events;
+mod survivor;
 
 pub use events::{ChangeName, ChangedKey, EventView, EventsView};
 
@@ -161,6 +162,8 @@ pub struct StateView {
     pub rules: u8,
     /// Milliseconds of the cluster's clock.
     pub at_ms: u64,
+    /// Where the cluster's revisions started.
+    pub first_revision: Revision,
     /// Of the last change.
     pub revision: Revision,
     /// Leases that are granted and not ended.
@@ -271,6 +274,7 @@ impl StoppedNode {
             position,
             rules: table.rules(),
             at_ms: table.at_ms(),
+            first_revision: table.first_revision(),
             revision: table.revision(),
             live_leases: table.live(),
             waiters: table.waiters(),

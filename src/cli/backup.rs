@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use ringfence_raft::StoppedNode;
 use ringfence_wire::Backup;
 
 use crate::backup;
@@ -22,6 +23,9 @@ pub(crate) enum Command {
 pub(crate) struct Save {
     /// The file to write
     file: PathBuf,
+    /// Read this data directory of a stopped node instead of asking the cluster, which has lost its majority for good
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
     #[command(flatten)]
     call: Call,
 }
@@ -37,7 +41,13 @@ pub(crate) struct Inspect {
 
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Save(Save { file, call }) => call.print(text, async |client| {
+        Command::Save(Save { file, data: Some(data), call }) => {
+            let saved = StoppedNode::open(data)?.backup()?;
+            backup::write(&saved, file)?;
+            call.output.print(&saved, text)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Save(Save { file, data: None, call }) => call.print(text, async |client| {
             let saved = client.backup().await?;
             backup::write(&saved, file)?;
             Ok(saved)

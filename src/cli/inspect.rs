@@ -115,6 +115,7 @@ fn state(view: &StateView) -> String {
     lines.add("after entry", position(Some(view.position)));
     lines.add("rules", view.rules);
     lines.add("clock", format!("{} ms", view.at_ms));
+    lines.add("first rev.", view.first_revision.0);
     lines.add("revision", view.revision.0);
     lines.add("live leases", view.live_leases);
     lines.add("waiters", view.waiters);

@@ -14,7 +14,7 @@ pub struct Backup {
     pub cluster_id: Uuid,
     /// The revision at which it started.
     pub first_revision: Revision,
-    /// Its latest change when the backup was taken. No token was larger.
+    /// Its latest change when the backup was taken, or a number above that. No token was larger.
     pub revision: Revision,
 }
 

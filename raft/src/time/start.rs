@@ -14,6 +14,10 @@ use tokio::time::sleep;
 /// Pause before the elders are asked again.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// How far the wall clock advances, as a revision, in a millisecond: further than a cluster can make changes, so one that was
+/// founded at the clock's time stays behind it.
+pub(crate) const PER_MS: u64 = 1_024;
+
 /// A source of knowledge about earlier clusters.
 pub trait Elders: Send + Sync {
     /// Why no new cluster may start at `first_revision`, because an earlier one came that far, and what to do about it.
@@ -45,9 +49,9 @@ impl Start {
     }
 }
 
-/// Unix milliseconds × 1,024.
+/// Unix milliseconds × [`PER_MS`].
 #[expect(clippy::disallowed_methods, reason = "a new cluster's first revision, unless the settings give one")]
-fn now() -> Revision {
+pub(crate) fn now() -> Revision {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Revision(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX >> 12) << 10)
+    Revision(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX >> 12) * PER_MS)
 }
