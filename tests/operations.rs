@@ -1,0 +1,229 @@
+//! Each disaster of docs/operations.md, with real processes, and the commands of the document that mend it.
+//!
+//! A machine of the document, 10.0.0.N, is a port here, and a folder that stands for its `/etc` and `/var`. Only the service
+//! manager and what copies files between machines are stand-ins (`machines.sh`).
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use ringfence_harness::{Cluster, may_mount, run};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
+const DOCUMENT: &str = include_str!("../docs/operations.md");
+const MACHINES: &str = include_str!("machines.sh");
+/// Far longer than any of this takes.
+const TEN_MINUTES: Duration = Duration::from_secs(600);
+
+/// A section of the document with commands: what happens before them, and what must be true afterwards.
+struct Walk {
+    section: &'static str,
+    before: &'static str,
+    after: &'static str,
+}
+
+const ALL: &[Walk] = &[
+    Walk { section: "Commands", before: "", after: "votes 1 2 3" },
+    Walk {
+        section: "Back up",
+        before: "acquire a",
+        after: "ringfence backup inspect -o json $R/0/var/backups/ringfence.json | jq -e \".revision >= $TOKEN\"",
+    },
+    Walk { section: "Restart", before: "acquire a", after: "votes 1 2 3; keeps" },
+    Walk { section: "Change the members", before: "acquire a", after: "votes 2 3 4; keeps" },
+    Walk {
+        section: "A node does not run",
+        before: "acquire a; on 3 systemctl kill --signal=KILL ringfence",
+        after: "ready 3; keeps",
+    },
+    Walk {
+        section: "A node hangs",
+        before: "acquire a; on 3 systemctl kill --signal=STOP ringfence; acquire b",
+        after: "ready 3; keeps",
+    },
+    Walk {
+        section: "A machine does not answer",
+        before: "acquire a; on 3 systemctl kill --signal=STOP ringfence",
+        after: "votes 1 2 4; keeps; on 3 systemctl kill --signal=CONT ringfence; refused 3; votes 1 2 4; keeps",
+    },
+    Walk {
+        section: "A disk is lost, or a log is damaged",
+        before: "acquire a; on 3 systemctl kill --signal=KILL ringfence; rm -r $R/3/var/lib/ringfence/*",
+        after: "votes 1 2 3; keeps",
+    },
+    Walk {
+        section: "A disk is lost, or a log is damaged",
+        before: "acquire a; on 3 systemctl stop ringfence; damage 3; on 3 systemctl start ringfence; ended 3 'log is damaged'",
+        after: "votes 1 2 3; keeps",
+    },
+    Walk {
+        section: "Two of three nodes are lost",
+        before: "acquire a; on 3 systemctl kill --signal=STOP ringfence; acquire b; lose 1; lose 2",
+        after: "votes 1 2 3; grants_more; on 1 systemctl restart ringfence; votes 1 2 3",
+    },
+    Walk {
+        section: "All nodes are lost",
+        before: "acquire a; ringfence backup save $R/1/var/backups/ringfence.json
+                 for n in 2 3; do cp $R/1/var/backups/ringfence.json $R/$n/var/backups/; done; lose 1; lose 2; lose 3",
+        after: "votes 1 2 3; grants_more",
+    },
+    Walk {
+        section: "Redis is lost",
+        before: "on 9 systemctl start redis-server
+                 for n in 1 2 3; do
+                   echo RINGFENCE_REDIS=redis://$HOST:7429 >> $R/$n/etc/default/ringfence
+                   on $n systemctl restart ringfence
+                 done
+                 votes 1 2 3; acquire a; mirrored
+                 on 9 systemctl kill --signal=KILL redis-server",
+        after: "mirrored; keeps",
+    },
+    Walk {
+        section: "The wrong node was removed",
+        before: "acquire a; ringfence cluster remove 2",
+        after: "votes 1 2 3; keeps",
+    },
+    Walk {
+        section: "The wrong node was added",
+        before: "acquire a; joiner 4; ringfence cluster add 4 $HOST:7524; votes 1 2 3 4",
+        after: "votes 1 2 3; keeps; [ -z \"$(ls $R/4/var/lib/ringfence)\" ]",
+    },
+    Walk {
+        section: "A forced removal stopped the cluster",
+        before: "acquire a; on 3 systemctl kill --signal=KILL ringfence
+                 said=$(ringfence cluster remove 2 2>&1) && exit 1
+                 [[ $said == *'does not hear 3'* ]]
+                 ringfence cluster remove 2 --force && exit 1",
+        after: "votes 1 3; keeps",
+    },
+];
+
+/// A disk of its own can be full.
+const FULL: Walk = Walk {
+    section: "A disk is full",
+    before: "acquire a; on 3 systemctl stop ringfence; fill 3; on 3 systemctl start ringfence; flood; ended 3 'No space left'; free 3",
+    after: "ready 3; keeps",
+};
+
+impl Walk {
+    /// The commands of the section. A comment such as `# on 10.0.0.1, 10.0.0.2` has those up to the end of the block run on
+    /// each of these machines.
+    fn commands(&self) -> String {
+        let begin = DOCUMENT.find(&format!("# {}\n", self.section)).unwrap();
+        let text = &DOCUMENT[begin..];
+        let text = &text[..text.find("\n##").unwrap_or(text.len())];
+        let mut script = String::new();
+        for block in text.split("```sh\n").skip(1) {
+            let block = block.split_once("```").unwrap().0;
+            match block.strip_prefix("# on ").map(|rest| rest.split_once('\n').unwrap()) {
+                Some((machines, commands)) => {
+                    for machine in machines.split(", ") {
+                        script += &at(machine.strip_prefix("10.0.0.").unwrap(), commands);
+                    }
+                }
+                None => script += &at("0", block),
+            }
+        }
+        script
+    }
+
+    async fn play(&self) {
+        // Its address is free for the machines, which use other ports.
+        let claimed = Cluster::builder(PROGRAM).lay_out().await.unwrap();
+        let host = claimed.node(1).http().ip();
+        let dir = tempfile::tempdir().unwrap();
+        let Self { before, after, .. } = self;
+        let script =
+            format!("{MACHINES}\n{before}\nset -x\n{}\nset +x\n{after}\necho mended\n", self.commands());
+        let file = dir.path().join("walk.sh");
+        std::fs::write(&file, script).unwrap();
+        let settings = [("HOST", host.to_string()), ("R", path(dir.path())), ("PROGRAM", PROGRAM.to_owned())];
+        let arguments = settings.into_iter().map(|(name, value)| format!("{name}={value}"));
+        // What is mounted goes with the processes.
+        let own = if self.section == FULL.section { &["unshare", "--mount", "bash"][..] } else { &["bash"] };
+        let arguments = arguments.chain(own.iter().map(|word| (*word).to_owned())).chain([path(&file)]);
+        let ended = run("env", arguments, TEN_MINUTES).await.unwrap();
+        let mended = ended.status.success() && ended.output.lines().any(|line| line == "mended");
+        assert!(mended, "{}: {before}\n{}", self.section, ended.output);
+    }
+}
+
+fn path(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+/// The script for commands of the document on one machine.
+fn at(machine: &str, commands: &str) -> String {
+    let mut commands = commands.to_owned();
+    for number in 1..=9 {
+        for (port, ours) in [("7400", "742"), ("7500", "752")] {
+            commands = commands.replace(&format!("10.0.0.{number}:{port}"), &format!("$HOST:{ours}{number}"));
+        }
+    }
+    for folder in ["/var/", "/etc/"] {
+        commands = commands.replace(folder, &format!("$R/{machine}{folder}"));
+    }
+    let mut script = String::new();
+    writeln!(script, "MACHINE={machine}\n{commands}").unwrap();
+    script
+}
+
+async fn plays(section: &str) {
+    let walks: Vec<_> = ALL.iter().filter(|walk| walk.section == section).collect();
+    assert!(!walks.is_empty(), "{section}");
+    for walk in walks {
+        walk.play().await;
+    }
+}
+
+/// A test for each section with commands, so that they run at once, and a list of these sections.
+macro_rules! sections {
+    ($($test:ident: $section:literal,)*) => {
+        $(#[tokio::test]
+        async fn $test() {
+            plays($section).await;
+        })*
+
+        const PLAYED: &[&str] = &[$($section),*];
+    };
+}
+
+sections! {
+    commands: "Commands",
+    back_up: "Back up",
+    restart: "Restart",
+    change_the_members: "Change the members",
+    a_node_does_not_run: "A node does not run",
+    a_node_hangs: "A node hangs",
+    a_machine_does_not_answer: "A machine does not answer",
+    a_disk_is_lost_or_a_log_is_damaged: "A disk is lost, or a log is damaged",
+    two_of_three_nodes_are_lost: "Two of three nodes are lost",
+    all_nodes_are_lost: "All nodes are lost",
+    redis_is_lost: "Redis is lost",
+    the_wrong_node_was_removed: "The wrong node was removed",
+    the_wrong_node_was_added: "The wrong node was added",
+    a_forced_removal_stopped_the_cluster: "A forced removal stopped the cluster",
+}
+
+#[tokio::test]
+async fn a_disk_is_full() {
+    if may_mount() {
+        FULL.play().await;
+    }
+}
+
+#[test]
+fn every_section_with_commands_is_played() {
+    let mut section = "";
+    for line in DOCUMENT.lines() {
+        match line.strip_prefix("##") {
+            Some(heading) => section = heading.trim_start_matches('#').trim(),
+            None if line == "```sh" => {
+                assert!(PLAYED.contains(&section) || section == FULL.section, "{section}")
+            }
+            None => {}
+        }
+    }
+}
