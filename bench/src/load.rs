@@ -89,6 +89,16 @@ pub(crate) async fn open(workers: &mut Vec<Worker>, rate: f64, time: Duration) -
     .await
 }
 
+/// Runs `rate` turns a second over all workers until `stop` is set.
+pub(crate) async fn open_until(workers: &mut Vec<Worker>, rate: f64, stop: &Arc<AtomicBool>) -> Result<Load> {
+    let (begun, count, stop) = (Instant::now(), workers.len() as u64, Arc::clone(stop));
+    run(workers, begun, move |worker, turn| {
+        let due = begun + Duration::from_secs_f64((worker + turn * count) as f64 / rate);
+        (!stop.load(Ordering::Relaxed)).then_some(due)
+    })
+    .await
+}
+
 /// Each worker takes its turns when they are `due`, or as soon as it can after that, until `due` returns `None`.
 async fn run(
     workers: &mut Vec<Worker>,

@@ -12,6 +12,7 @@ mod job;
 mod load;
 mod market;
 mod measure;
+mod members;
 mod plot;
 mod scale;
 mod service;
@@ -60,6 +61,8 @@ enum Command {
     Scale(scale::Plan),
     /// Attacks by a client with a few connections: the longest step, CPU, memory, late renewals
     Hostile(hostile::Plan),
+    /// Replaces every node, from three to five to three, and restarts nodes: failed calls, lost leases, the longest gap
+    Members(members::Plan),
     /// `ringfence lock` and `etcdctl lock`; size, memory and start time of the program
     Shell(shell::Plan),
     /// As compare, without watches and with many
@@ -115,6 +118,11 @@ async fn run(command: Command) -> Result<()> {
         }
         Command::Hostile(plan) => {
             let figures = hostile::hostile(&plan).await?;
+            show(&figures, &plan.output)?;
+            figures.check()
+        }
+        Command::Members(plan) => {
+            let figures = members::members(&plan).await?;
             show(&figures, &plan.output)?;
             figures.check()
         }

@@ -122,3 +122,9 @@ fn a_hostile_shape_is_played() {
 fn a_thousand_leases_are_scaled_to() {
     bench("scale --leases=1000 --snapshot-after-bytes=2097152", &["1,000"]);
 }
+
+#[test]
+fn every_node_is_replaced_and_restarted_under_load() {
+    let rows = ["20 cycles per second", "3 to 5 to 3 nodes", "1 rolling restart"];
+    prints("members --rate=20 --clients=4 --kept=4 --restarts=1", &rows);
+}
