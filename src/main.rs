@@ -19,6 +19,7 @@ mod predecessors;
 mod private;
 mod runtime;
 mod server;
+mod service_manager;
 mod signals;
 
 use std::process::ExitCode;

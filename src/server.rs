@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use crate::config::Config;
 use crate::predecessors::Predecessors;
 use crate::signals::Signals;
-use crate::{descriptors, disk_space, loop_lag, metric_help, mirror, private};
+use crate::{descriptors, disk_space, loop_lag, metric_help, mirror, private, service_manager};
 
 /// Bounds the transfer of the leadership at a stop.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -71,11 +71,14 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let threads = Arc::new(Threads::start(config.door_threads).context("--door-threads")?);
     let starting_listener = listener.try_clone().context("cannot duplicate the HTTP listener")?;
     serve(starting_listener, &threads, &connections, ringfence_api::starting, starting);
+    // Not later: a node that waits for the other members of a new cluster must not block the start of the machine.
+    service_manager::notify("READY=1\nSTATUS=starting");
     let node = tokio::select! {
         node = Node::start(settings) => node?,
         _ = stop.next() => return Ok(()),
     };
     started.send_replace(true);
+    service_manager::notify("STATUS=started");
     tracing::info!(id = config.id, url, version = env!("CARGO_PKG_VERSION"), "node started");
 
     let (draining, drain) = watch::channel(false);
@@ -114,6 +117,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         bail!("the node failed: {reason}");
     }
     tracing::info!("stopping");
+    service_manager::notify("STOPPING=1\nSTATUS=stopping");
     node.hand_over(TRANSFER_TIMEOUT).await;
     serving.await.context("the HTTP listener ended")?;
     node.stop().await;
