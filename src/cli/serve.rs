@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, FromArgMatches};
+use ringfence_mirror::Mirror;
 
 use crate::config::Config;
 use crate::config::options::{self, Options};
@@ -15,6 +16,9 @@ pub(crate) struct Arguments {
     config: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
+    /// Check the options and exit, without starting the node
+    #[arg(long)]
+    check: bool,
     /// End when the parent process, which has this id, ends
     #[arg(long, hide = true, value_name = "PID")]
     die_with_parent: Option<i32>,
@@ -25,9 +29,12 @@ pub(crate) fn run(mut arguments: Arguments, matches: &ArgMatches) -> anyhow::Res
     arguments.options = options::file(arguments.config.as_deref())?;
     // Sets what is in `matches`, and leaves the rest as in the file.
     arguments.update_from_arg_matches(matches)?;
-    let Arguments { options, die_with_parent, .. } = arguments;
+    let Arguments { options, check, die_with_parent, .. } = arguments;
     logging::start(options.log.as_deref(), options.log_format.unwrap_or_default())?;
     let config = Config::from_options(options)?;
+    if check {
+        return Ok(config.mirror.map(Mirror::new).transpose().map(drop)?);
+    }
     if let Some(parent) = die_with_parent {
         child::die_with_parent(parent)?;
     }

@@ -2,6 +2,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
+mod image;
+mod kubernetes;
+mod manifests;
 mod service_manager;
+mod start;
+mod yaml;
+
+use std::path::{Path, PathBuf};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
+
+/// A file or folder of `deploy/`.
+fn deploy(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy").join(path)
+}
+
+/// The text of a file of `deploy/`.
+fn text(path: &str) -> String {
+    std::fs::read_to_string(deploy(path)).unwrap_or_else(|error| panic!("deploy/{path}: {error}"))
+}
