@@ -5,6 +5,7 @@
 mod image;
 mod kubernetes;
 mod manifests;
+mod release;
 mod service_manager;
 mod start;
 mod yaml;
