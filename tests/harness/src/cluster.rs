@@ -122,7 +122,7 @@ impl Builder {
             id: id.into(),
             seat: Mutex::new(seat),
             listed,
-            program: self.program.clone(),
+            program: Mutex::new(self.program.clone()),
             arguments,
             joins,
             dir: dir.to_owned(),

@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct Node {
     pub(crate) id: u64,
     pub(crate) seat: Mutex<Seat>,
-    pub(crate) program: PathBuf,
+    pub(crate) program: Mutex<PathBuf>,
     /// The addresses of the first members; empty for a node that waits to be added.
     pub(crate) listed: Vec<(u64, SocketAddr)>,
     pub(crate) arguments: Vec<String>,
@@ -182,6 +182,11 @@ impl Node {
         self.server.start(command)
     }
 
+    /// Uses another program from the next start on.
+    pub fn use_program(&self, program: impl Into<PathBuf>) {
+        *self.program.lock().expect("no panic while the program is locked") = program.into();
+    }
+
     /// Kills it and removes its data, but not the directory, on which a disk may be mounted.
     pub fn wipe(&self) -> Result<(), Error> {
         self.kill()?;
@@ -298,9 +303,10 @@ impl Node {
     }
 
     fn command(&self) -> Command {
+        let program = self.program.lock().expect("no panic while the program is locked").clone();
         let mut command = match &self.namespace {
-            None => Command::new(&self.program),
-            Some(namespace) => namespace.command(&self.program),
+            None => Command::new(program),
+            Some(namespace) => namespace.command(program),
         };
         let seat = self.seat();
         let listed: Vec<String> = match self.listed.is_empty() || seat.number > 0 {
