@@ -15,6 +15,7 @@ pub mod clock;
 pub mod exclusion;
 pub mod facts;
 mod found;
+pub mod library;
 mod log;
 pub mod loop_lag;
 pub mod mirror;

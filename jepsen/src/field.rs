@@ -37,8 +37,10 @@ const LOOKS: usize = 6;
 /// Options of a field.
 #[derive(Clone, Debug)]
 pub struct FieldOptions {
-    /// The program under test.
+    /// The program of all nodes, at first.
     pub program: PathBuf,
+    /// The program that reads their data in the end.
+    pub inspector: PathBuf,
     /// The number of nodes.
     pub nodes: u64,
     /// The nemeses: nodes get the disks and clocks that these need.
@@ -54,8 +56,10 @@ pub struct FieldOptions {
 impl FieldOptions {
     /// Nodes of this program, without faults.
     pub fn new(program: impl Into<PathBuf>, nodes: u64) -> Self {
+        let program = program.into();
         Self {
-            program: program.into(),
+            inspector: program.clone(),
+            program,
             nodes,
             nemeses: Vec::new(),
             redis: false,
@@ -196,10 +200,7 @@ impl Field {
             if self.options.nemeses.contains(&Nemesis::FullDisk) {
                 self.disk(node.id())?.give_room()?;
             }
-            if let Some(status) = node.take_ended()? {
-                let last = node.log().lines().last().unwrap_or_default().to_owned();
-                self.found(node.id(), format!("it ended by itself ({status}): {last}"));
-            }
+            self.has_not_ended(node.id())?;
             match node.pid() {
                 None if !self.known().lost.contains(&node.id()) => self.start(node.id())?,
                 None => {}
@@ -252,7 +253,7 @@ impl Field {
         }
         end.nodes = ends;
         let folders = self.cluster.nodes().iter().map(|node| (node.id(), node.data())).collect();
-        inspection::of(&self.options.program, &folders, end).await
+        inspection::of(&self.options.inspector, &folders, end).await
     }
 
     /// Whether a write through this node is answered: one that every table refuses, so that it changes nothing.
@@ -349,12 +350,30 @@ impl Field {
 
     /// Kills a node. It is a finding if it had ended by itself.
     pub(crate) fn kill(&self, id: u64) -> anyhow::Result<()> {
+        self.has_not_ended(id)?;
+        Ok(self.cluster.node(id).kill()?)
+    }
+
+    /// Ends a node with SIGTERM. It is a finding if it had ended by itself, or fails to end in order.
+    pub(crate) async fn terminate(&self, id: u64) -> anyhow::Result<()> {
+        if self.has_not_ended(id)? {
+            let status = self.cluster.node(id).terminate().await?;
+            if !status.success() {
+                self.found(id, format!("it did not end in order ({status})"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a node has not ended by itself, which is a finding.
+    fn has_not_ended(&self, id: u64) -> anyhow::Result<bool> {
         let node = self.cluster.node(id);
-        if let Some(status) = node.take_ended()? {
+        let ended = node.take_ended()?;
+        if let Some(status) = ended {
             let last = node.log().lines().last().unwrap_or_default().to_owned();
             self.found(id, format!("it ended by itself ({status}): {last}"));
         }
-        Ok(node.kill()?)
+        Ok(ended.is_none())
     }
 
     fn prepare(&self, id: u64, command: &mut Command) {

@@ -57,7 +57,7 @@ pub struct Call {
     pub id: u64,
     /// Who asked. One process has one call under way at a time.
     pub process: u32,
-    /// Which node was asked; `None` for what is not the cluster's: a guarded resource.
+    /// Which node was asked; `None` for a guarded resource, and for a call of the client library, which chooses a node itself.
     pub node: Option<u64>,
     /// In which `POST /v1/batch` it was sent with others, if in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -434,6 +434,11 @@ impl Call {
     /// Whether what it asked for may have been done, or was.
     pub fn may_be_done(&self) -> bool {
         !matches!(self.came, Came::NotDone { .. } | Came::Refused { .. } | Came::Stale { .. })
+    }
+
+    /// Whether it was made by the client library.
+    pub fn is_of_library(&self) -> bool {
+        self.node.is_none() && !matches!(self.asked, Asked::Read { .. } | Asked::Write { .. })
     }
 
     /// Whether its answer settles what was done.

@@ -36,5 +36,6 @@ pub mod run;
 pub mod sights;
 pub mod store;
 pub mod suite;
+pub mod upgrade;
 mod wires;
 pub mod workload;

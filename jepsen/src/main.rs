@@ -12,6 +12,7 @@ use ringfence_jepsen::mutants::{MutantsOptions, run_mutants};
 use ringfence_jepsen::nemesis::Nemesis;
 use ringfence_jepsen::run::{RunOptions, judge_and_store, run};
 use ringfence_jepsen::suite::{Suite, SuiteOptions, run_suite};
+use ringfence_jepsen::upgrade::{self, Course, UpgradeOptions, run_upgrades};
 use ringfence_jepsen::workload::Workload;
 use ringfence_jepsen::{ladder, program, store};
 
@@ -33,6 +34,8 @@ enum Command {
     Suite(Suites),
     /// Run builds of Ringfence that each have one deliberate bug: the checkers must detect it
     Mutants(Mutants),
+    /// Upgrade the nodes of a cluster one by one, from an older program and back, and mix both
+    Upgrade(Upgrade),
     /// Put the locks that people use under the same faults, on real servers, and count what goes wrong
     ///
     /// Exit status: 0 as expected, 1 not as expected, 2 unknown (a fault was not observed), 3 the run itself failed.
@@ -122,6 +125,31 @@ struct Mutants {
 }
 
 #[derive(Debug, clap::Args)]
+struct Upgrade {
+    /// The older program, or a commit to build it from
+    #[arg(long, value_name = "PROGRAM|COMMIT", default_value = upgrade::old::BEFORE_RULES)]
+    old: String,
+    /// The new program [default: built from this workspace]
+    #[arg(long, value_name = "PROGRAM")]
+    new: Option<PathBuf>,
+    /// What happens to the nodes
+    #[arg(long, value_delimiter = ',', default_values_t = [Course::Roll, Course::Mix])]
+    course: Vec<Course>,
+    /// How often nodes are rolled, each time in a new cluster
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Seed of the first run; the next run has the next [default: random; it is printed]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Calls per second, of all clients together
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    rate: u32,
+    /// Folder for the results, with one folder per run
+    #[arg(long, default_value = "store")]
+    store: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
 struct Ladder {
     /// Only these locks, by number, such as 4,7
     #[arg(long, value_delimiter = ',')]
@@ -187,6 +215,20 @@ fn perform(command: Command) -> anyhow::Result<u8> {
             let Common { rate, no_root, store, .. } = common;
             let options = MutantsOptions { seed, rate, only, no_root, store: store.join("mutants") };
             runtime.block_on(run_mutants(&options, &mut stdout()))
+        }
+        Command::Upgrade(arguments) => {
+            let Upgrade { old, new, course, rounds, seed, rate, store } = arguments;
+            let release = !cfg!(debug_assertions);
+            let options = UpgradeOptions {
+                old: upgrade::old::program(&old, release)?,
+                new: Program { program: new }.path()?,
+                courses: course,
+                rounds,
+                seed: seed.unwrap_or_else(|| fastrand::u32(..).into()),
+                rate,
+                store,
+            };
+            runtime.block_on(run_upgrades(&options, &mut stdout()))
         }
         Command::Ladder(Ladder { only, fault, program, quick, rounds, folder }) => {
             let rounds = rounds.unwrap_or(if quick { 1 } else { 3 });

@@ -94,7 +94,7 @@ fn remove_others(folder: &Path, kept: &BTreeSet<PathBuf>) -> io::Result<()> {
 }
 
 /// Git, in a folder that it never takes for a part of a repository around it: there, `git apply` would skip every file.
-fn git(folder: &Path) -> Command {
+pub(crate) fn git(folder: &Path) -> Command {
     let mut git = Command::new("git");
     git.current_dir(folder).env("GIT_CEILING_DIRECTORIES", folder.parent().unwrap_or(folder));
     git.env_remove("GIT_DIR").env_remove("GIT_WORK_TREE");
@@ -102,7 +102,7 @@ fn git(folder: &Path) -> Command {
 }
 
 /// What a command that succeeds prints.
-fn run(command: &mut Command) -> anyhow::Result<String> {
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<String> {
     let program = command.get_program().display().to_string();
     let output = command.output().with_context(|| format!("cannot run {program}"))?;
     if !output.status.success() {

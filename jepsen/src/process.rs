@@ -3,6 +3,8 @@
 //! Some processes stay with one node, some follow the leader, and some change nodes with every call, so that repeats arrive
 //! at other nodes. Half of them wait long enough for a node's own 504; the others hang up before.
 
+mod library;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,10 +36,12 @@ const IN_THE_END: u32 = 1_000;
 pub struct Load {
     /// The clock of the run.
     pub clock: Clock,
-    /// No call begins after this.
-    pub until: Instant,
+    /// When the run is over: no call begins later.
+    pub over: Over,
     /// A client of each node, in the order of their ids, from 1.
     pub clients: Vec<Client>,
+    /// The client that all processes share that use the client library.
+    pub library: ringfence_client::Client,
     /// The leader.
     pub leader: Arc<Leader>,
     /// Records the calls.
@@ -49,6 +53,10 @@ pub struct Load {
     /// Where processes can be paused.
     pub pauses: Arc<Pauses>,
 }
+
+/// When a run is over.
+#[derive(Debug)]
+pub struct Over(Mutex<Instant>);
 
 /// Spreads the calls of all processes randomly around a rate, as Jepsen's `stagger` does.
 #[derive(Debug)]
@@ -97,6 +105,22 @@ impl Load {
     }
 }
 
+impl Over {
+    /// At this time, unless it is over [now](Self::now) before.
+    pub fn at(at: Instant) -> Self {
+        Self(Mutex::new(at))
+    }
+
+    /// Ends the run.
+    pub fn now(&self) {
+        *self.0.lock().expect("no panic while the end is locked") = Instant::now();
+    }
+
+    fn get(&self) -> Instant {
+        *self.0.lock().expect("no panic while the end is locked")
+    }
+}
+
 impl Pace {
     /// At most this many calls a second.
     pub fn new(rate: u32, seed: u64, clock: Clock) -> Self {
@@ -135,7 +159,7 @@ impl Process {
 
     /// Whether the run is over.
     pub fn is_over(&self) -> bool {
-        Instant::now() >= self.load.until
+        Instant::now() >= self.load.over.get()
     }
 
     /// Makes and records a call. `None` if the run is over: no call was made.
@@ -202,7 +226,7 @@ impl Process {
     }
 
     async fn go_on_at(&self, at: Instant) -> Option<()> {
-        sleep_until(at.min(self.load.until)).await;
+        sleep_until(at.min(self.load.over.get())).await;
         (!self.is_over()).then_some(())
     }
 

@@ -5,7 +5,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use ringfence_harness::{Acquired, Called, Failure, Fate, LeaseView, Reply};
-use ringfence_wire::{Grant, KeyView, Problem, ProblemKind, Verdict, Waiting};
+use ringfence_wire::{Grant, KeyView, LeaseId, Problem, ProblemKind, Verdict, Waiting};
 
 use crate::clock::Clock;
 use crate::history::{Asked, Call, Came};
@@ -58,9 +58,16 @@ impl Recorder {
     pub fn end(&self, id: u64, came: Came) {
         let mut calls = self.calls();
         let ended_us = self.clock.now_us();
-        let place = usize::try_from(id).expect("an id is a place in the list");
-        let call = calls.get_mut(place).expect("an id was given by this recorder");
+        let call = Self::call(&mut calls, id);
         (call.ended_us, call.came) = (ended_us, came);
+    }
+
+    /// The same, of an acquire whose lease was not known before: the client library chooses its id.
+    pub(crate) fn end_as(&self, id: u64, lease: LeaseId, came: Came) {
+        if let Asked::Acquire { lease: unknown, .. } = &mut Self::call(&mut self.calls(), id).asked {
+            *unknown = lease;
+        }
+        self.end(id, came);
     }
 
     /// All calls so far, in the order they were sent. What is under way ends now, as unknown.
@@ -71,6 +78,11 @@ impl Recorder {
             call.ended_us = now_us;
         }
         calls
+    }
+
+    fn call(calls: &mut [Call], id: u64) -> &mut Call {
+        let place = usize::try_from(id).expect("an id is a place in the list");
+        calls.get_mut(place).expect("an id was given by this recorder")
     }
 
     fn calls(&self) -> MutexGuard<'_, Vec<Call>> {
@@ -161,7 +173,7 @@ fn came<T>(called: Called<T>, body: impl FnOnce(T) -> Came) -> Came {
 }
 
 /// A 4xx. What only a wrong request, or a guard, is answered is against the contract: no workload asks for that.
-fn refused(problem: Problem) -> Came {
+pub(crate) fn refused(problem: Problem) -> Came {
     let Problem { kind, status, detail, reason, .. } = problem;
     match kind {
         ProblemKind::InvalidRequest
@@ -181,7 +193,7 @@ fn refused(problem: Problem) -> Came {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-    use ringfence_wire::{EndReason, GrantState, Key, LeaseId, Token};
+    use ringfence_wire::{EndReason, GrantState, Key, Token};
 
     use super::*;
 

@@ -10,19 +10,19 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
-use ringfence_harness::{Client, Consistency, Reply, definite, until};
+use ringfence_harness::{Client, Consistency, Node, Reply, definite, until};
 use ringfence_wire::{Key, KeyView, LeaseId};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
 use crate::check::{self, Results, Verdict};
 use crate::clock::Clock;
-use crate::faults::carry_out;
+use crate::faults::{Carried, carry_out};
 use crate::field::{Field, FieldOptions};
 use crate::history::{About, Asked, End, History, MirrorEntry};
 use crate::nemesis::Nemesis;
 use crate::plan::Plan;
-use crate::process::{Load, Pace, Process};
+use crate::process::{Load, Over, Pace, Process};
 use crate::program;
 use crate::recorder::Recorder;
 use crate::registers::Registers;
@@ -119,22 +119,32 @@ impl RunOptions {
 
 /// Does a run. It is an error where the nodes cannot be started, or nothing can be stored.
 pub async fn run(options: &RunOptions) -> anyhow::Result<(History, Results)> {
-    std::fs::create_dir_all(&options.folder)
-        .with_context(|| format!("cannot make the folder {}", options.folder.display()))?;
     let about = about(options).await?;
+    let plan = Plan::new(options.seed, &options.nemeses, options.nodes, options.time);
     let field = FieldOptions::new(&options.program, options.nodes);
-    let field = Field::set_up(&FieldOptions {
+    let field = FieldOptions {
         nemeses: options.nemeses.clone(),
         redis: options.workload.has_mirror(),
         arguments: options.serve_arguments(),
-        // Redis listens where this process is, and from a network namespace nobody reaches that.
-        root: field.root && !options.no_root && !options.workload.has_mirror(),
+        root: field.root && !options.no_root && !options.workload.needs_loopback(),
         ..field
-    })
-    .await
-    .context("cannot set up the field")?;
+    };
+    let course = async |field: &Field, load: &Load| carry_out(&plan, field, load.clock, &load.pauses).await;
+    run_with(options, about, &field, course).await
+}
+
+/// Does a run in which `course` happens to the nodes.
+pub(crate) async fn run_with(
+    options: &RunOptions,
+    about: About,
+    field: &FieldOptions,
+    course: impl AsyncFnOnce(&Field, &Load) -> Carried,
+) -> anyhow::Result<(History, Results)> {
+    std::fs::create_dir_all(&options.folder)
+        .with_context(|| format!("cannot make the folder {}", options.folder.display()))?;
+    let field = Field::set_up(field).await.context("cannot set up the field")?;
     let mut history = History { about, ..History::default() };
-    if let Err(error) = exercise(options, &field, &mut history).await {
+    if let Err(error) = exercise(options, &field, &mut history, course).await {
         history.end.missing.push(format!("{error:#}"));
     }
     if let Err(error) = field.finish(&mut history.end, &options.folder).await {
@@ -184,7 +194,12 @@ async fn about(options: &RunOptions) -> anyhow::Result<About> {
 }
 
 /// All that happens while the nodes run. What it writes into `history` up to an error is true.
-async fn exercise(options: &RunOptions, field: &Field, history: &mut History) -> anyhow::Result<()> {
+async fn exercise(
+    options: &RunOptions,
+    field: &Field,
+    history: &mut History,
+    course: impl AsyncFnOnce(&Field, &Load) -> Carried,
+) -> anyhow::Result<()> {
     let keys = options.workload.keys();
     let clients: Vec<Client> = (1..=options.nodes).map(|node| field.client(node)).collect();
     let guarded = if options.workload.has_registers() { &keys[..] } else { &[] };
@@ -194,15 +209,16 @@ async fn exercise(options: &RunOptions, field: &Field, history: &mut History) ->
     let recorder = Arc::new(Recorder::new(clock));
     let load = Arc::new(Load {
         clock,
-        until: clock.instant(options.time),
+        over: Over::at(clock.instant(options.time)),
         clients,
+        library: ringfence_client::Client::connect(field.cluster().nodes().iter().map(Node::url))?,
         leader: Arc::clone(&watch.leader),
         recorder: Arc::clone(&recorder),
         registers,
         pace: Pace::new(options.rate, options.seed, clock),
         pauses: Arc::default(),
     });
-    let ended = go(options, field, &load, history).await;
+    let ended = go(options, field, &load, history, course).await;
     let settled = match ended {
         Ok(()) => settle(options, field, &load, &keys, &mut history.end).await,
         Err(error) => Err(error),
@@ -218,18 +234,19 @@ async fn go(
     field: &Field,
     load: &Arc<Load>,
     history: &mut History,
+    course: impl AsyncFnOnce(&Field, &Load) -> Carried,
 ) -> anyhow::Result<()> {
-    let plan = Plan::new(options.seed, &options.nemeses, options.nodes, options.time);
     let mut processes = JoinSet::new();
     for number in 0..options.concurrency.unwrap_or(options.workload.concurrency()) {
         processes.spawn(options.workload.run(options.seed, Process::new(number, Arc::clone(load))));
     }
-    let carried = carry_out(&plan, field, load.clock, &load.pauses).await;
+    let carried = course(field, load).await;
     history.faults = carried.faults;
     history.end.missing.extend(carried.failed.iter().map(|why| format!("a fault that was not made: {why}")));
     while let Some(ended) = processes.join_next().await {
         ended.context("a process of the load has panicked")?;
     }
+    load.library.settle().await;
     field.heal().await.context("the cluster did not heal")?;
     history.end.healed_us = load.clock.now_us();
     Ok(())

@@ -4,6 +4,7 @@
 //! number of the process alone, whatever the cluster answers. So the same seed gives the same wishes, in the same order;
 //! how many of them there is time for, and how each ends, is up to the cluster.
 
+mod client;
 mod draws;
 mod fenced_register;
 mod lease;
@@ -20,6 +21,7 @@ use crate::check::answers::{LINEARIZABLE_READS, NO_GRANT_LOST};
 use crate::check::causes::{BOUNDED_END, NO_EARLY_END};
 use crate::check::clock::CLUSTER_TIME;
 use crate::check::exclusion::EXCLUSION;
+use crate::check::library::LIBRARY;
 use crate::check::loop_lag::LOOP_LAG;
 use crate::check::mirror::{BEFORE_ANSWER, MIRROR_EQUAL_AT_END, MIRROR_NEVER_AHEAD, MIRROR_NEVER_FALLS};
 use crate::check::nodes::{ALL_SERVE, EQUAL_STATES, NO_PANIC, NOTHING_MALFORMED};
@@ -30,6 +32,7 @@ use crate::check::tokens::TOKENS;
 use crate::history::{About, Came};
 use crate::nemesis::Nemesis;
 use crate::process::Process;
+use crate::upgrade;
 use crate::workload::draws::Draws;
 
 /// Laws about real time.
@@ -57,10 +60,12 @@ pub enum Workload {
     Queue,
     /// Leases on few keys, mirrored to Redis
     Mirror,
+    /// Programs that use the client library, beside clients that make all calls
+    Client,
 }
 
 impl Workload {
-    /// All of them.
+    /// Those that suites run.
     pub const ALL: [Self; 6] = [
         Self::FencedRegister,
         Self::UnfencedRegister,
@@ -72,20 +77,29 @@ impl Workload {
 
     /// The keys that are asked for.
     pub fn keys(self) -> Vec<Key> {
-        let (name, count) = match self {
-            Self::FencedRegister | Self::UnfencedRegister => ("register", 2),
-            Self::Lease => ("lease", 12),
-            Self::LockedSet => ("set", 2),
-            Self::Queue => ("queue", 2),
-            Self::Mirror => ("mirrored", 8),
-        };
-        let key = |number| Key::new(&format!("{name}/{number}")).expect("a name and a number are a key");
-        (0..count).map(key).collect()
+        match self {
+            Self::FencedRegister | Self::UnfencedRegister => numbered("register", 2),
+            Self::Lease => numbered("lease", 12),
+            Self::LockedSet => numbered("set", 2),
+            Self::Queue => numbered("queue", 2),
+            Self::Mirror => numbered("mirrored", 8),
+            Self::Client => [numbered("set", 4), numbered("kept", 4), numbered("lease", 4)].concat(),
+        }
+    }
+
+    /// The keys that this process asks for.
+    fn keys_of(self, process: u32) -> Vec<Key> {
+        match (self, process % 4) {
+            (Self::Client, 0 | 1) => numbered("set", 4),
+            (Self::Client, 2) => vec![numbered("kept", 4).swap_remove(process as usize / 4 % 4)],
+            (Self::Client, _) => numbered("lease", 4),
+            _ => self.keys(),
+        }
     }
 
     /// Whether its keys guard registers.
     pub fn has_registers(self) -> bool {
-        matches!(self, Self::FencedRegister | Self::UnfencedRegister | Self::LockedSet)
+        matches!(self, Self::FencedRegister | Self::UnfencedRegister | Self::LockedSet | Self::Client)
     }
 
     /// Whether these ask the guard.
@@ -98,6 +112,11 @@ impl Workload {
         self == Self::Mirror
     }
 
+    /// Whether nodes must not be in network namespaces: from there they reach no Redis, and no client library reaches them.
+    pub fn needs_loopback(self) -> bool {
+        matches!(self, Self::Mirror | Self::Client)
+    }
+
     /// Whether grants wait for the mirror, in the run with this seed.
     pub fn is_before_answer(self, seed: u64) -> bool {
         self.has_mirror() && seed % 2 == 1
@@ -106,7 +125,7 @@ impl Workload {
     /// How many processes there are, if nothing is said.
     pub fn concurrency(self) -> u32 {
         match self {
-            Self::Queue => 16,
+            Self::Queue | Self::Client => 16,
             _ => 12,
         }
     }
@@ -131,8 +150,13 @@ impl Workload {
             Self::Mirror => {
                 vec![&LINEARIZABLE_READS, &MIRROR_NEVER_AHEAD, &MIRROR_NEVER_FALLS, &MIRROR_EQUAL_AT_END]
             }
+            Self::Client => {
+                vec![&LOCKED_SET, &ONE_GRANT_PER_LEASE, &QUEUE_ORDER, &NO_LATE_WAITER, &LINEARIZABLE_READS]
+            }
         });
         laws.extend(self.is_before_answer(about.seed).then_some(&BEFORE_ANSWER));
+        let is_gentle = about.nemeses.iter().all(|nemesis| nemesis == upgrade::NAME);
+        laws.extend((self == Self::Client && is_gentle).then_some(&LIBRARY));
         let is_timed = about.nemeses.contains(&Nemesis::MonotonicClock.to_string());
         // Where the clock lies by which they are kept, these cannot be kept.
         laws.retain(|law| !(is_timed && OF_TIME.contains(&law.name)));
@@ -141,7 +165,7 @@ impl Workload {
 
     /// Takes turns as `process` until the time is over.
     pub async fn run(self, seed: u64, mut process: Process) {
-        let draws = &mut Draws::new(seed, process.number(), self.keys());
+        let draws = &mut Draws::new(seed, process.number(), self.keys_of(process.number()));
         let process = &mut process;
         match self {
             Self::FencedRegister | Self::UnfencedRegister => {
@@ -153,6 +177,11 @@ impl Workload {
             Self::LockedSet => turns::<locked_set::Add>(draws, process).await,
             Self::Queue if process.number() % 4 == 3 => turns::<queue::Crowd>(draws, process).await,
             Self::Queue => turns::<queue::Stand>(draws, process).await,
+            Self::Client => match process.number() % 4 {
+                0 | 1 => turns::<client::Add>(draws, process).await,
+                2 => turns::<client::Keep>(draws, process).await,
+                _ => turns::<lease::Errand>(draws, process).await,
+            },
         }
     }
 }
@@ -176,6 +205,11 @@ async fn turns<T: Turn>(draws: &mut Draws, process: &mut Process) {
     while !process.is_over() {
         T::draw(draws).take(process).await;
     }
+}
+
+fn numbered(name: &str, count: u32) -> Vec<Key> {
+    let key = |number| Key::new(&format!("{name}/{number}")).expect("a name and a number are a key");
+    (0..count).map(key).collect()
 }
 
 /// The wish for one key, alone.
@@ -216,6 +250,8 @@ mod tests {
         check::<locked_set::Add>();
         check::<queue::Stand>();
         check::<queue::Crowd>();
+        check::<client::Add>();
+        check::<client::Keep>();
     }
 
     #[test]

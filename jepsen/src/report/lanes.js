@@ -148,7 +148,7 @@ function tellCall(i) {
   const note = calls.note[i] ? `: ${calls.notes[calls.note[i] - 1]}` : '';
   const keys = keysOf(i).slice(0, 4).map(key => data.keys[key]).join(', ') + (keysOf(i).length > 4 ? ', …' : '');
   return [`${VERBS[nameOf(i)] ?? nameOf(i)}: ${outcomeOf(i)}${note}`, keys,
-    `call ${calls.id[i]} of process ${calls.process[i]}` + (calls.node[i] ? ` at node ${calls.node[i]}` : ', at the guarded resource'),
+    `call ${calls.id[i]} of process ${calls.process[i]}` + (calls.node[i] ? ` at node ${calls.node[i]}` : ['read', 'write'].includes(nameOf(i)) ? ', at the guarded resource' : ', of the client library'),
     calls.token[i] ? `token ${calls.token[i]}` : '', `sent at ${clock(sent[i], 10)}, took ${duration(took[i])}`];
 }
 function tellHold(hold) {

@@ -1,0 +1,33 @@
+//! The client library hides what a restart of single nodes does to calls: it asks another node, and repeats.
+//!
+//! Where a majority is down or cut off for longer than the library repeats a call, nothing can hide that: then this is no law.
+
+use ringfence_wire::ProblemKind;
+
+use super::facts::{Facts, problem};
+use super::{Checker, Found};
+use crate::history::Came;
+
+/// Every call of the client library succeeds, or finds a key that is not free.
+pub const LIBRARY: Checker = Checker {
+    name: "library",
+    law: "Every call of the client library is answered, and no lease of its is lost, while nodes are restarted one by one.",
+    check,
+};
+
+fn check(facts: &Facts) -> Found {
+    let mut found = Found::default();
+    for call in facts.history.calls.iter().filter(|call| call.is_of_library()) {
+        found.saw("calls of the client library");
+        let why = match (&call.came, problem(call)) {
+            (Came::NotDone { why } | Came::Unknown { why } | Came::Malformed { why }, _) => why.clone(),
+            (_, Some(problem)) if !matches!(problem, ProblemKind::Held | ProblemKind::WaitTimeout) => {
+                format!("{problem:?}")
+            }
+            _ => continue,
+        };
+        found.breach(format!("Call {} of the client library failed: {why}", call.id), [call.id]);
+    }
+    found.needs(&["calls of the client library"], "nobody used the client library");
+    found
+}

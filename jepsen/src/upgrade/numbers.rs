@@ -1,0 +1,111 @@
+//! What a run comes to, in numbers.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use ringfence_wire::Role;
+
+use super::NAME;
+use crate::history::{Call, Came, History};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Numbers {
+    calls: usize,
+    of_library: usize,
+    failed: usize,
+    unknown: usize,
+    restarts: usize,
+    installs: usize,
+    elections: usize,
+    /// The longest time in which no call of the library was answered.
+    gap_us: u64,
+}
+
+impl Numbers {
+    pub(super) fn of(history: &History) -> Self {
+        let (calls, faults) = (&history.calls, &history.faults);
+        let failed = |call: &&Call| matches!(call.came, Came::NotDone { .. } | Came::Unknown { .. });
+        let of_library = || calls.iter().filter(|call| call.is_of_library());
+        let terms: BTreeSet<u64> = history
+            .sights
+            .iter()
+            .filter(|sight| sight.role == Role::Leader)
+            .map(|sight| sight.term)
+            .collect();
+        let ends = of_library().filter(|call| !failed(call)).map(|call| call.ended_us);
+        let mut answered: Vec<u64> = of_library().map(|call| call.sent_us).take(1).chain(ends).collect();
+        answered.sort_unstable();
+        Self {
+            calls: calls.len(),
+            of_library: of_library().count(),
+            failed: of_library().filter(failed).count(),
+            unknown: calls.iter().filter(|call| !call.is_of_library()).filter(failed).count(),
+            restarts: faults.iter().filter(|fault| fault.nemesis == NAME).count(),
+            installs: faults.iter().filter(|fault| fault.what.contains("by a snapshot")).count(),
+            elections: terms.len().saturating_sub(1),
+            gap_us: answered.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0),
+        }
+    }
+
+    /// Adds another run; the longest gap is that of either.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.of_library += other.of_library;
+        self.failed += other.failed;
+        self.unknown += other.unknown;
+        self.restarts += other.restarts;
+        self.installs += other.installs;
+        self.elections += other.elections;
+        self.gap_us = self.gap_us.max(other.gap_us);
+    }
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} calls; {} of the client library, {} failed, longest gap {:.2} s; {} others failed; {} restarts, {} snapshots \
+             installed, {} elections",
+            self.calls,
+            self.of_library,
+            self.failed,
+            self.gap_us as f64 / 1e6,
+            self.unknown,
+            self.restarts,
+            self.installs,
+            self.elections
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_wire::LeaseId;
+
+    use super::*;
+    use crate::history::Asked;
+
+    fn call(node: Option<u64>, ended_us: u64, came: Came) -> Call {
+        let asked = Asked::Release { lease: LeaseId::random() };
+        Call { id: 0, process: 0, node, batch: None, sent_us: 10, ended_us, asked, came }
+    }
+
+    #[test]
+    fn a_gap_lasts_from_one_answer_of_the_library_to_the_next() {
+        let failed = || Came::NotDone { why: "no leader".to_owned() };
+        let calls = vec![
+            call(None, 100, Came::Done),
+            call(None, 300, failed()),
+            call(Some(1), 310, Came::Done),
+            call(None, 500, Came::Done),
+            call(Some(2), 600, failed()),
+        ];
+        let numbers = Numbers::of(&History { calls, ..History::default() });
+        let expected =
+            Numbers { calls: 5, of_library: 3, failed: 1, unknown: 1, gap_us: 400, ..Numbers::default() };
+        assert_eq!(numbers, expected);
+        let mut sum = expected.clone();
+        sum.add(&Numbers { calls: 1, gap_us: 7, ..Numbers::default() });
+        assert_eq!((sum.calls, sum.gap_us), (6, 400));
+    }
+}
