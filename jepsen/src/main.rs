@@ -129,11 +129,14 @@ struct Upgrade {
     /// The older program, or a commit to build it from
     #[arg(long, value_name = "PROGRAM|COMMIT", default_value = upgrade::old::BEFORE_RULES)]
     old: String,
-    /// The new program [default: built from this workspace]
+    /// The new program [default: this workspace, with the next version of the rules, which only tests have]
     #[arg(long, value_name = "PROGRAM")]
     new: Option<PathBuf>,
+    /// A bad build of the new program, for the course `witness` [default: one that decides by the next rules too early]
+    #[arg(long, value_name = "PROGRAM")]
+    early: Option<PathBuf>,
     /// What happens to the nodes
-    #[arg(long, value_delimiter = ',', default_values_t = [Course::Roll, Course::Mix])]
+    #[arg(long, value_delimiter = ',', default_values_t = [Course::Roll, Course::Mix, Course::Witness])]
     course: Vec<Course>,
     /// How often nodes are rolled, each time in a new cluster
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
@@ -217,11 +220,17 @@ fn perform(command: Command) -> anyhow::Result<u8> {
             runtime.block_on(run_mutants(&options, &mut stdout()))
         }
         Command::Upgrade(arguments) => {
-            let Upgrade { old, new, course, rounds, seed, rate, store } = arguments;
+            let Upgrade { old, new, early, course, rounds, seed, rate, store } = arguments;
             let release = !cfg!(debug_assertions);
+            let new = new.map_or_else(|| upgrade::with_patch("next-rules"), Ok)?.canonicalize()?;
+            let early = match early {
+                None if course.contains(&Course::Witness) => upgrade::with_patch("early-rules")?,
+                early => early.unwrap_or_else(|| new.clone()),
+            };
             let options = UpgradeOptions {
                 old: upgrade::old::program(&old, release)?,
-                new: Program { program: new }.path()?,
+                new,
+                early: early.canonicalize()?,
                 courses: course,
                 rounds,
                 seed: seed.unwrap_or_else(|| fastrand::u32(..).into()),

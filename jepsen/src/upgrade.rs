@@ -5,6 +5,8 @@
 //! - **Mix**: the leader is killed in every mix of old and new nodes, whichever node leads. It stays down until the others
 //!   have truncated the entries that it lacks, so each time it installs a snapshot of the next leader.
 //!
+//! - **Witness**: one node becomes a bad build of the new program, which decides by newer rules too early. It must stop.
+//!
 //! The load is that of [`Workload::Client`]: programs that use the client library, of which no call may fail, and clients
 //! that make all calls. A node that stops by itself is a finding, as in every run.
 
@@ -14,9 +16,10 @@ pub mod old;
 mod raise;
 mod roll;
 mod scene;
+mod witness;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
@@ -27,7 +30,9 @@ use crate::check::{Results, Verdict};
 use crate::faults::Carried;
 use crate::field::{Field, FieldOptions};
 use crate::history::{About, History};
+use crate::patched;
 use crate::process::Load;
+use crate::program::workspace;
 use crate::run::{RunOptions, run_with};
 use crate::upgrade::numbers::Numbers;
 use crate::upgrade::scene::Scene;
@@ -35,6 +40,8 @@ use crate::workload::Workload;
 
 /// The name of these faults in histories and reports.
 pub const NAME: &str = "upgrade";
+/// The same, if a node runs a bad build.
+pub const BAD_BUILD: &str = "bad-build";
 /// More than any course takes.
 const AT_MOST: Duration = Duration::from_secs(1_800);
 /// Bounds `ringfence --version`.
@@ -49,6 +56,8 @@ pub enum Course {
     Roll,
     /// The leader is killed, and installs a snapshot, in every mix of old and new nodes
     Mix,
+    /// A bad build of the new program differs from the other nodes, and must stop
+    Witness,
 }
 
 /// What to run.
@@ -58,6 +67,8 @@ pub struct UpgradeOptions {
     pub old: PathBuf,
     /// The new program. If it is the same, nothing is raised or refused: such a run tests the harness.
     pub new: PathBuf,
+    /// A bad build of the new program, for [`Course::Witness`].
+    pub early: PathBuf,
     /// The courses.
     pub courses: Vec<Course>,
     /// How often nodes are rolled, each time in a new cluster.
@@ -119,7 +130,7 @@ impl UpgradeOptions {
             command: self.command(course, seed),
             seed,
             workload: options.workload.to_string(),
-            nemeses: vec![NAME.to_owned()],
+            nemeses: vec![if course == Course::Witness { BAD_BUILD } else { NAME }.to_owned()],
             nodes: NODES,
             time_s: 0,
             version,
@@ -137,10 +148,11 @@ impl UpgradeOptions {
     }
 
     async fn go(&self, course: Course, seed: u64, field: &Field, load: &Load) -> Carried {
-        let mut scene = Scene::new(field, load.clock, &self.old, &self.new, seed);
+        let mut scene = Scene::new(field, load.clock, [&self.old, &self.new, &self.early], seed);
         let gone = match course {
             Course::Roll => scene.roll().await,
             Course::Mix => scene.mix().await,
+            Course::Witness => scene.witness().await,
         };
         load.over.now();
         let failed = gone.err().map(|error| format!("{error:#}"));
@@ -154,11 +166,12 @@ impl UpgradeOptions {
     fn command(&self, course: Course, seed: u64) -> String {
         let profile = if cfg!(debug_assertions) { "" } else { "--release " };
         format!(
-            "cargo run {profile}-p ringfence-jepsen -- upgrade --course {} --rounds 1 --seed {seed} --rate {} --old {} --new {}",
+            "cargo run {profile}-p ringfence-jepsen -- upgrade --course {} --rounds 1 --seed {seed} --rate {} --old {} --new {} --early {}",
             course.name(),
             self.rate,
             self.old.display(),
-            self.new.display()
+            self.new.display(),
+            self.early.display()
         )
     }
 }
@@ -174,19 +187,26 @@ impl Course {
         match self {
             Self::Roll => "roll",
             Self::Mix => "mix",
+            Self::Witness => "witness",
         }
     }
 
     /// Snapshots that are taken often let nodes that were down for seconds need one.
     fn arguments(self) -> Vec<String> {
         match self {
-            Self::Roll => Vec::new(),
+            Self::Roll | Self::Witness => Vec::new(),
             Self::Mix => vec!["--snapshot-after-bytes=65536".to_owned()],
         }
     }
 }
 
-async fn version(program: &std::path::Path) -> anyhow::Result<String> {
+/// Builds the program from this workspace with one of the patches in `jepsen/patches/`.
+pub fn with_patch(patch: &str) -> anyhow::Result<PathBuf> {
+    let patch = workspace()?.join("jepsen/patches").join(patch).with_extension("patch");
+    patched::build("ringfence", Some(&patch))
+}
+
+async fn version(program: &Path) -> anyhow::Result<String> {
     let Ended { status, output } = ringfence_harness::run(program, ["--version"], VERSION_WITHIN).await?;
     status
         .success()

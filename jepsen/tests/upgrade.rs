@@ -15,6 +15,7 @@ async fn nodes_are_upgraded_one_by_one_and_no_call_of_the_client_library_fails()
     let store = tempfile::tempdir().unwrap();
     let options = UpgradeOptions {
         old: old::built(old::BEFORE_RULES, false).unwrap_or_else(|| new.clone()),
+        early: new.clone(),
         new,
         courses: vec![Course::Roll],
         rounds: 1,

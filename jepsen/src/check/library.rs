@@ -8,7 +8,7 @@ use super::facts::{Facts, problem};
 use super::{Checker, Found};
 use crate::history::Came;
 
-/// Every call of the client library succeeds, or finds a key that is not free.
+/// Every call of the client library succeeds, or finds a key that is not free, or too many who wait for it.
 pub const LIBRARY: Checker = Checker {
     name: "library",
     law: "Every call of the client library is answered, and no lease of its is lost, while nodes are restarted one by one.",
@@ -21,13 +21,16 @@ fn check(facts: &Facts) -> Found {
         found.saw("calls of the client library");
         let why = match (&call.came, problem(call)) {
             (Came::NotDone { why } | Came::Unknown { why } | Came::Malformed { why }, _) => why.clone(),
-            (_, Some(problem)) if !matches!(problem, ProblemKind::Held | ProblemKind::WaitTimeout) => {
-                format!("{problem:?}")
-            }
+            (_, Some(problem)) if !says_no(problem) => format!("{problem:?}"),
             _ => continue,
         };
         found.breach(format!("Call {} of the client library failed: {why}", call.id), [call.id]);
     }
     found.needs(&["calls of the client library"], "nobody used the client library");
     found
+}
+
+/// Whether this refusal of an acquire is the decision of the cluster, rather than the loss of a lease.
+fn says_no(problem: ProblemKind) -> bool {
+    matches!(problem, ProblemKind::Held | ProblemKind::WaitTimeout | ProblemKind::Overloaded)
 }

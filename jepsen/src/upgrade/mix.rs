@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use ringfence_harness::{Node, until};
 use ringfence_wire::{BatchAcquire, Claim, Key, LeaseId, Metadata, Mode, Ttl};
+use tokio::time::sleep;
 
 use super::scene::{Age, Scene};
 
@@ -16,6 +17,8 @@ const LED_WITHIN: Duration = Duration::from_secs(30);
 /// Acquires that fill the log, with as much metadata as a lease may have.
 const FILLERS: u32 = 16;
 const FILLER_BYTES: usize = 4_000;
+/// What the load does at the end is still in the logs when they are read.
+const QUIET: Duration = Duration::from_secs(5);
 /// Part of what a node logs when it has installed a snapshot.
 const INSTALLED: &str = "snapshot installed";
 
@@ -36,6 +39,15 @@ impl Scene<'_> {
                 seen.extend(self.kill_leader(leader).await?);
             }
         }
+        for id in self.shuffled() {
+            self.turn(id, Age::New).await?;
+        }
+        if self.has_two_programs() && self.raise().await? {
+            for leader in 1..=nodes {
+                self.kill_leader(leader).await?;
+            }
+        }
+        sleep(QUIET).await;
         let all = [Age::Old, Age::New].map(|from| [Age::Old, Age::New].map(|to| (from, to)));
         let missing: Vec<_> = all.iter().flatten().filter(|pair| !seen.contains(*pair)).collect();
         ensure!(missing.is_empty(), "no snapshot went from one leader to another node, as {missing:?}");

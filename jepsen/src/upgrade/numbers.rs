@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use ringfence_wire::Role;
+use ringfence_wire::{ProblemKind, Role};
 
 use super::NAME;
 use crate::history::{Call, Came, History};
@@ -14,6 +14,8 @@ pub(super) struct Numbers {
     of_library: usize,
     failed: usize,
     unknown: usize,
+    /// Acquires that were refused because too many wait.
+    overloaded: usize,
     restarts: usize,
     installs: usize,
     elections: usize,
@@ -40,6 +42,7 @@ impl Numbers {
             of_library: of_library().count(),
             failed: of_library().filter(failed).count(),
             unknown: calls.iter().filter(|call| !call.is_of_library()).filter(failed).count(),
+            overloaded: calls.iter().filter(|call| is_overloaded(call)).count(),
             restarts: faults.iter().filter(|fault| fault.nemesis == NAME).count(),
             installs: faults.iter().filter(|fault| fault.what.contains("by a snapshot")).count(),
             elections: terms.len().saturating_sub(1),
@@ -53,6 +56,7 @@ impl Numbers {
         self.of_library += other.of_library;
         self.failed += other.failed;
         self.unknown += other.unknown;
+        self.overloaded += other.overloaded;
         self.restarts += other.restarts;
         self.installs += other.installs;
         self.elections += other.elections;
@@ -60,17 +64,22 @@ impl Numbers {
     }
 }
 
+fn is_overloaded(call: &Call) -> bool {
+    matches!(call.came, Came::Refused { problem: ProblemKind::Overloaded, .. })
+}
+
 impl fmt::Display for Numbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} calls; {} of the client library, {} failed, longest gap {:.2} s; {} others failed; {} restarts, {} snapshots \
+            "{} calls; {} of the client library, {} failed, longest gap {:.2} s; {} others failed; {} refused as overloaded; {} restarts, {} snapshots \
              installed, {} elections",
             self.calls,
             self.of_library,
             self.failed,
             self.gap_us as f64 / 1e6,
             self.unknown,
+            self.overloaded,
             self.restarts,
             self.installs,
             self.elections

@@ -35,8 +35,8 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Raises the rules. Then an old program must neither start with the data of a member nor be added.
-    pub(super) async fn raise(&mut self) -> anyhow::Result<()> {
+    /// Raises the rules. Returns whether there were newer ones.
+    pub(super) async fn raise(&mut self) -> anyhow::Result<bool> {
         let through = self.any(Age::New).context("no node is new")?;
         let begun = self.begun(through, String::new());
         let answer = self.upgrade(through).await?;
@@ -44,16 +44,11 @@ impl Scene<'_> {
         let Raised { from, to } = raised(&answer)?;
         let what = format!("the rules are raised from {from} to {to}");
         self.over(crate::history::Fault { what, ..begun });
-        if from < to {
-            let id = self.rng.u64(1..=self.field.nodes());
-            self.start_old(id).await?;
-            self.add_old(id).await?;
-        }
-        Ok(())
+        Ok(from < to)
     }
 
-    /// An old program refuses the data of a member.
-    async fn start_old(&mut self, id: u64) -> anyhow::Result<()> {
+    /// An old program must not start with the data of a member.
+    pub(super) async fn start_old(&mut self, id: u64) -> anyhow::Result<()> {
         let node = self.field.cluster().node(id);
         let begun = self.begun(id, String::new());
         self.field.terminate(id).await?;
@@ -69,8 +64,8 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// An old program is not added.
-    async fn add_old(&mut self, id: u64) -> anyhow::Result<()> {
+    /// An old program must not be added.
+    pub(super) async fn add_old(&mut self, id: u64) -> anyhow::Result<()> {
         let (field, node) = (self.field, self.field.cluster().node(id));
         let begun = self.begun(id, String::new());
         field.lose(id);

@@ -12,9 +12,7 @@ const BETWEEN: Duration = Duration::from_secs(1);
 impl Scene<'_> {
     pub(super) async fn roll(&mut self) -> anyhow::Result<()> {
         for age in [Age::New, Age::Old, Age::New] {
-            let mut nodes: Vec<u64> = (1..=self.field.nodes()).collect();
-            self.rng.shuffle(&mut nodes);
-            for id in nodes {
+            for id in self.shuffled() {
                 self.turn(id, age).await?;
                 sleep(BETWEEN).await;
                 if self.has_two_programs() && self.is_mixed() {
@@ -22,9 +20,11 @@ impl Scene<'_> {
                 }
             }
         }
-        match self.has_two_programs() {
-            true => self.raise().await,
-            false => Ok(()),
+        if self.has_two_programs() && self.raise().await? {
+            let id = self.rng.u64(1..=self.field.nodes());
+            self.start_old(id).await?;
+            self.add_old(id).await?;
         }
+        Ok(())
     }
 }

@@ -16,27 +16,29 @@ use crate::history::Fault;
 /// Bounds the time until a node has caught up with the others.
 const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(60);
 
-/// Which of the two programs a node runs.
+/// Which program a node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Age {
     Old,
     New,
+    /// A bad build of the new one, which decides by newer rules too early.
+    Early,
 }
 
 pub(super) struct Scene<'a> {
     pub(super) field: &'a Field,
     pub(super) rng: Rng,
     clock: Clock,
-    programs: [&'a Path; 2],
+    programs: [&'a Path; 3],
     ages: BTreeMap<u64, Age>,
     faults: Vec<Fault>,
 }
 
 impl<'a> Scene<'a> {
-    /// All nodes run the old program.
-    pub(super) fn new(field: &'a Field, clock: Clock, old: &'a Path, new: &'a Path, seed: u64) -> Self {
+    /// All nodes run the first of the programs, which are those of each [`Age`].
+    pub(super) fn new(field: &'a Field, clock: Clock, programs: [&'a Path; 3], seed: u64) -> Self {
         let ages = (1..=field.nodes()).map(|id| (id, Age::Old)).collect();
-        Self { field, rng: Rng::with_seed(seed), clock, programs: [old, new], ages, faults: Vec::new() }
+        Self { field, rng: Rng::with_seed(seed), clock, programs, ages, faults: Vec::new() }
     }
 
     pub(super) fn into_faults(self) -> Vec<Fault> {
@@ -59,6 +61,13 @@ impl<'a> Scene<'a> {
 
     pub(super) fn age(&self, id: u64) -> Age {
         self.ages[&id]
+    }
+
+    /// The nodes, in an order that is drawn.
+    pub(super) fn shuffled(&mut self) -> Vec<u64> {
+        let mut nodes: Vec<u64> = (1..=self.field.nodes()).collect();
+        self.rng.shuffle(&mut nodes);
+        nodes
     }
 
     /// Stops a node, by SIGTERM or SIGKILL as drawn, and starts it as the other program.
@@ -106,6 +115,7 @@ impl fmt::Display for Age {
         f.write_str(match self {
             Self::Old => "old",
             Self::New => "new",
+            Self::Early => "a bad build",
         })
     }
 }
