@@ -90,9 +90,7 @@ impl Witness {
     }
 
     fn put<const N: usize>(&mut self, numbers: [u64; N]) {
-        for number in numbers {
-            self.deeds.extend_from_slice(&number.to_le_bytes());
-        }
+        self.deeds.extend_from_slice(numbers.map(u64::to_le_bytes).as_flattened());
     }
 
     fn put_outcome(&mut self, outcome: &Outcome) {

@@ -1,5 +1,5 @@
-use ringfence_lease::Command;
-use ringfence_wire::Revision;
+use ringfence_lease::{Acquire, Attachment, Command};
+use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Ttl, Wait};
 
 use super::*;
 use crate::consensus::log_id;
@@ -39,6 +39,56 @@ fn a_difference_is_the_same_wherever_a_node_began_and_another_if_one_entry_did_s
     for (after, upto, expected) in [(9, 9, true), (5, 10, false), (9, 8, false), (0, 3, false)] {
         assert_eq!(late.difference(after, upto).is_some(), expected, "({after}, {upto}]");
     }
+}
+
+fn acquire(lease: u128, key: &str, mode: Mode, wait_ms: u32, keep_place: bool) -> Command {
+    Command::Acquire(Box::new(Acquire {
+        lease_id: id(lease),
+        claims: vec![(Key::new(key).unwrap(), mode)],
+        ttl: Ttl::from_ms(10_000).unwrap(),
+        wait: Wait::from_ms(wait_ms).unwrap(),
+        keep_place,
+        holder: None,
+        metadata: Metadata::default(),
+        attachment: Attachment(1),
+    }))
+}
+
+fn id(lease: u128) -> LeaseId {
+    LeaseId::from_u128(lease).unwrap()
+}
+
+/// Nodes of different versions compare these sums: what entries under rules 1 add to them must not change.
+#[test]
+fn what_is_hashed_under_the_first_rules_is_fixed() {
+    let shared = Mode::Shared { limit: std::num::NonZeroU32::new(2) };
+    let entries = [
+        (1, vec![Command::Start { revision: Revision(1_000) }]),
+        (2, vec![acquire(1, "a", Mode::Exclusive, 0, false), acquire(2, "a", Mode::Exclusive, 0, false)]),
+        (3, vec![acquire(1, "a", Mode::Exclusive, 0, false), acquire(3, "a", shared, 50, true)]),
+        (4, vec![acquire(3, "a", shared, 0, false), acquire(1, "b", shared, 0, false)]),
+        (5, vec![acquire(4, "a", shared, 100, false), Command::Renew { lease_id: id(1), ttl: None }]),
+        (
+            6,
+            vec![
+                Command::Renew { lease_id: id(4), ttl: None },
+                Command::Renew { lease_id: id(9), ttl: None },
+            ],
+        ),
+        (7, vec![Command::Release { lease_id: id(1) }, Command::Release { lease_id: id(8) }]),
+        (8, vec![Command::Revoke { key: Key::new("a").unwrap(), token: ringfence_wire::Token(7) }]),
+        (9, vec![acquire(5, "c", Mode::Exclusive, 0, false), acquire(6, "c", Mode::Exclusive, 1, false)]),
+        (90, vec![Command::Detach { lease_id: id(5), attachment: Attachment(1) }]),
+        (99_999, vec![acquire(6, "c", Mode::Exclusive, 0, false), acquire(1, "a", shared, 0, false)]),
+    ];
+    let (mut witness, mut table) = (Witness::default(), LeaseTable::new());
+    for (index, (at_ms, commands)) in (0..).zip(entries) {
+        let mut events = Vec::new();
+        let outcomes = table.apply(at_ms, commands, &mut events);
+        witness.note(&outcomes, &events, &table);
+        witness.end_entry(log_id(2, index));
+    }
+    assert_eq!(witness.difference(0, 11), Some(Difference { after: 0, sum: 10_956_448_086_983_680_467 }));
 }
 
 /// They are of a few seconds of a busy cluster.
