@@ -1,13 +1,15 @@
 use std::path::{Path, PathBuf};
 
+use futures_util::future::BoxFuture;
 use openraft::RaftMetrics;
 use ringfence_wire::{Revision, RulesRange};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use super::*;
 use crate::node::{Node, SNAPSHOT_AFTER_BYTES, Settings};
-use crate::peer::Tcp;
+use crate::peer::{Connection, Tcp, Transport};
 
 /// Far more than anything here takes that goes well.
 const SOON: Duration = Duration::from_secs(60);
@@ -108,6 +110,25 @@ impl Cluster {
 
     async fn grants(&self) {
         timeout(SOON, self.handle(1).propose(Vec::new())).await.unwrap().unwrap();
+    }
+}
+
+/// As many connections of others as there are permits.
+struct Few {
+    port: Tcp,
+    permits: Semaphore,
+}
+
+impl Transport for Few {
+    fn connect(&self, address: &str) -> BoxFuture<'static, io::Result<Connection>> {
+        self.port.connect(address)
+    }
+
+    fn accept(&self) -> BoxFuture<'_, io::Result<Connection>> {
+        Box::pin(async {
+            self.permits.acquire().await.unwrap().forget();
+            self.port.accept().await
+        })
     }
 }
 
@@ -232,7 +253,7 @@ async fn a_node_that_is_not_added_leaves_nothing_behind() {
     tokio::spawn(async move { while listener.accept().await.is_ok() {} });
     let before = (peers.known(), tasks());
     for id in 2..=1_001 {
-        // Nobody listens on port 1; and at its own address, another node answers than was asked for.
+        // Nobody listens on port 1, one hangs up, and at the leader's own address another node answers than was asked for.
         let elsewhere = match id % 3 {
             0 => "127.0.0.1:1".to_owned(),
             1 => deaf.clone(),
@@ -244,7 +265,7 @@ async fn a_node_that_is_not_added_leaves_nothing_behind() {
     }
     until("nothing is left", async || (peers.known(), tasks()) == before).await;
 
-    // Nor if the caller gives up, or the node refuses.
+    // Nor if the caller gives up.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let adding = tokio::spawn(async move { handle.add_member(2, address).await });
@@ -267,4 +288,33 @@ async fn a_node_that_cannot_reach_the_members_is_not_added() {
     node.handle().linearize().await.unwrap();
     let any = reason(node.handle().add_member(2, "10.0.0.2:7500".to_owned()).await);
     assert!(any.contains("0.0.0.0:7500") && any.contains("--advertise-peer"), "{any}");
+}
+
+#[tokio::test]
+async fn a_learner_that_does_not_answer_does_not_vote_and_can_be_removed() {
+    let cluster = Cluster::start(3).await;
+    let handle = cluster.handle(1);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let peer = listener.local_addr().unwrap().to_string();
+    let elsewhere = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let transport = Arc::new(Few { port: Tcp(listener), permits: Semaphore::new(0) });
+    let settings = Settings {
+        transport: Arc::clone(&transport) as Arc<dyn Transport>,
+        peers: BTreeMap::new(),
+        ..cluster.settings(4, cluster.data(4), elsewhere, true)
+    };
+    let joining = tokio::spawn(Node::start(settings));
+    until("it is added", async || {
+        // One for the probe, and one to take it in.
+        transport.permits.add_permits(2 - transport.permits.available_permits());
+        handle.add_member(4, peer.clone()).await.is_ok()
+    })
+    .await;
+    timeout(SOON, joining).await.unwrap().unwrap().unwrap().stop().await;
+    let down = reason(handle.add_member(4, peer.clone()).await);
+    assert!(down.contains("does not answer"), "{down}");
+    assert!(handle.shared.members().contains_key(&4) && !handle.shared.voters().contains(&4));
+    cluster.grants().await;
+    handle.remove_member(4).await.unwrap();
+    assert!(!handle.shared.members().contains_key(&4));
 }
