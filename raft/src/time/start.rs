@@ -1,7 +1,7 @@
 //! The first command of a new cluster: where its revisions, and so its tokens, start.
 //!
 //! They must be above those of every earlier cluster that protected the same resources: a guard there rejects smaller ones.
-//! The wall clock provides that, its only use; or an operator gives a number. If an earlier cluster is known to have come
+//! The wall clock provides that; or an operator gives a number. If an earlier cluster is known to have come
 //! further all the same, the new one takes no command until that is resolved.
 
 use std::pin::Pin;
