@@ -314,6 +314,7 @@ async fn a_learner_that_does_not_answer_does_not_vote_and_can_be_removed() {
     let down = reason(handle.add_member(4, peer.clone()).await);
     assert!(down.contains("does not answer"), "{down}");
     assert!(handle.shared.members().contains_key(&4) && !handle.shared.voters().contains(&4));
+    assert_eq!(handle.shared.caught_up_learner(), None);
     cluster.grants().await;
     handle.remove_member(4).await.unwrap();
     assert!(!handle.shared.members().contains_key(&4));
