@@ -222,9 +222,9 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::Upgrade(arguments) => {
             let Upgrade { old, new, early, course, rounds, seed, rate, store } = arguments;
             let release = !cfg!(debug_assertions);
-            let new = new.map_or_else(|| upgrade::with_patch("next-rules"), Ok)?.canonicalize()?;
+            let new = new.map_or_else(|| upgrade::with_patch(upgrade::NEXT_RULES), Ok)?.canonicalize()?;
             let early = match early {
-                None if course.contains(&Course::Witness) => upgrade::with_patch("early-rules")?,
+                None if course.contains(&Course::Witness) => upgrade::with_patch(upgrade::EARLY_RULES)?,
                 early => early.unwrap_or_else(|| new.clone()),
             };
             let options = UpgradeOptions {

@@ -4,7 +4,6 @@
 //!   program is refused. Each round is a new cluster.
 //! - **Mix**: the leader is killed in every mix of old and new nodes, whichever node leads. It stays down until the others
 //!   have truncated the entries that it lacks, so each time it installs a snapshot of the next leader.
-//!
 //! - **Witness**: one node becomes a bad build of the new program, which decides by newer rules too early. It must stop.
 //!
 //! The load is that of [`Workload::Client`]: programs that use the client library, of which no call may fail, and clients
@@ -40,8 +39,14 @@ use crate::workload::Workload;
 
 /// The name of these faults in histories and reports.
 pub const NAME: &str = "upgrade";
-/// The same, if a node runs a bad build.
+/// The name of the raise of the rules among them.
+pub const RAISED: &str = "raised";
+/// The name of all of them, if a node runs a bad build.
 pub const BAD_BUILD: &str = "bad-build";
+/// The patch of a version of the rules that only tests have.
+pub const NEXT_RULES: &str = "next-rules";
+/// The patch of a bad build, which decides by that version too early.
+pub const EARLY_RULES: &str = "early-rules";
 /// More than any course takes.
 const AT_MOST: Duration = Duration::from_secs(1_800);
 /// Bounds `ringfence --version`.
@@ -202,8 +207,11 @@ impl Course {
 
 /// Builds the program from this workspace with one of the patches in `jepsen/patches/`.
 pub fn with_patch(patch: &str) -> anyhow::Result<PathBuf> {
-    let patch = workspace()?.join("jepsen/patches").join(patch).with_extension("patch");
-    patched::build("ringfence", Some(&patch))
+    patched::build("ringfence", Some(&path_of(patch)?))
+}
+
+fn path_of(patch: &str) -> anyhow::Result<PathBuf> {
+    Ok(workspace()?.join("jepsen/patches").join(patch).with_extension("patch"))
 }
 
 async fn version(program: &Path) -> anyhow::Result<String> {
@@ -230,5 +238,19 @@ fn verdict(verdict: Verdict) -> &'static str {
         Verdict::Valid => "valid",
         Verdict::Unknown => "UNKNOWN",
         Verdict::Invalid => "INVALID",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+    use super::*;
+
+    #[test]
+    fn the_patches_apply() {
+        for patch in [NEXT_RULES, EARLY_RULES] {
+            patched::check(&path_of(patch).unwrap()).unwrap();
+        }
     }
 }

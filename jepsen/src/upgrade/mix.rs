@@ -9,6 +9,7 @@ use ringfence_wire::{BatchAcquire, Claim, Key, LeaseId, Metadata, Mode, Ttl};
 use tokio::time::sleep;
 
 use super::scene::{Age, Scene};
+use crate::history::Fault;
 
 /// Bounds the growth of the log past what a node lacks.
 const PAST_WITHIN: Duration = Duration::from_secs(60);
@@ -69,7 +70,7 @@ impl Scene<'_> {
         self.start(id, self.age(id)).await?;
         let what = format!("{}, and caught up by a snapshot of node {before}", begun.what);
         ensure!(node.log()[logged..].contains(INSTALLED), "{what}: its log tells of none");
-        self.over(crate::history::Fault { what, ..begun });
+        self.over(Fault { what, ..begun });
         let after = self.field.leader().await;
         Ok((after == Some(before)).then(|| (self.age(before), self.age(id))))
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use ringfence_wire::{ProblemKind, Role};
 
 use super::NAME;
-use crate::history::{Call, Came, History};
+use crate::history::{Asked, Call, Came, History};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Numbers {
@@ -37,6 +37,12 @@ impl Numbers {
         let ends = of_library().filter(|call| !failed(call)).map(|call| call.ended_us);
         let mut answered: Vec<u64> = of_library().map(|call| call.sent_us).take(1).chain(ends).collect();
         answered.sort_unstable();
+        // After the last acquire, the load is over.
+        let last = of_library()
+            .filter(|call| matches!(call.asked, Asked::Acquire { .. }))
+            .map(|call| call.sent_us)
+            .max();
+        let gaps = answered.windows(2).map(|pair| (pair[0], pair[1])).filter(|gap| Some(gap.0) < last);
         Self {
             calls: calls.len(),
             of_library: of_library().count(),
@@ -46,7 +52,7 @@ impl Numbers {
             restarts: faults.iter().filter(|fault| fault.nemesis == NAME).count(),
             installs: faults.iter().filter(|fault| fault.what.contains("by a snapshot")).count(),
             elections: terms.len().saturating_sub(1),
-            gap_us: answered.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0),
+            gap_us: gaps.map(|(from, to)| to - from).max().unwrap_or(0),
         }
     }
 
@@ -92,11 +98,11 @@ mod tests {
     use ringfence_wire::LeaseId;
 
     use super::*;
-    use crate::history::Asked;
 
     fn call(node: Option<u64>, ended_us: u64, came: Came) -> Call {
-        let asked = Asked::Release { lease: LeaseId::random() };
-        Call { id: 0, process: 0, node, batch: None, sent_us: 10, ended_us, asked, came }
+        let (lease, keys) = (LeaseId::random(), Vec::new());
+        let asked = Asked::Acquire { lease, keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false };
+        Call { id: 0, process: 0, node, batch: None, sent_us: ended_us - 90, ended_us, asked, came }
     }
 
     #[test]
@@ -108,13 +114,15 @@ mod tests {
             call(Some(1), 310, Came::Done),
             call(None, 500, Came::Done),
             call(Some(2), 600, failed()),
+            // It waited for longer than the load went on.
+            Call { sent_us: 120, ..call(None, 5_000, Came::Done) },
         ];
         let numbers = Numbers::of(&History { calls, ..History::default() });
         let expected =
-            Numbers { calls: 5, of_library: 3, failed: 1, unknown: 1, gap_us: 400, ..Numbers::default() };
+            Numbers { calls: 6, of_library: 4, failed: 1, unknown: 1, gap_us: 400, ..Numbers::default() };
         assert_eq!(numbers, expected);
         let mut sum = expected.clone();
         sum.add(&Numbers { calls: 1, gap_us: 7, ..Numbers::default() });
-        assert_eq!((sum.calls, sum.gap_us), (6, 400));
+        assert_eq!((sum.calls, sum.gap_us), (7, 400));
     }
 }

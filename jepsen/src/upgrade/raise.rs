@@ -7,10 +7,14 @@ use ringfence_harness::{RawAnswer, until};
 use serde::Deserialize;
 use serde_json::json;
 
+use super::RAISED;
 use super::scene::{Age, Scene};
+use crate::history::Fault;
 
 /// Bounds one request.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Bounds the time until there is a leader to ask.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 /// Bounds the start of a node that waits to be added.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
@@ -26,11 +30,12 @@ impl Scene<'_> {
     pub(super) async fn raise_too_early(&mut self) -> anyhow::Result<()> {
         let through = self.any(Age::New).context("no node is new")?;
         let answer = self.upgrade(through).await?;
-        if answer.status == 200 && raised(&answer)?.to == raised(&answer)?.from {
-            return Ok(());
-        }
-        if !is_refused(&answer) {
-            self.field.found(through, format!("it raised the rules beside an old node: {}", said(&answer)));
+        // The new program may have no newer rules.
+        let is_nothing = answer.status == 200 && raised(&answer).is_ok_and(|it| it.from == it.to);
+        if !is_nothing && !is_refused(&answer) {
+            let said = said(&answer);
+            self.field
+                .found(through, format!("it did not refuse to raise the rules beside an old node: {said}"));
         }
         Ok(())
     }
@@ -43,7 +48,7 @@ impl Scene<'_> {
         ensure!(answer.status == 200, "the rules are not raised: {}", said(&answer));
         let Raised { from, to } = raised(&answer)?;
         let what = format!("the rules are raised from {from} to {to}");
-        self.over(crate::history::Fault { what, ..begun });
+        self.over(Fault { nemesis: RAISED.to_owned(), what, ..begun });
         Ok(from < to)
     }
 
@@ -53,14 +58,19 @@ impl Scene<'_> {
         let begun = self.begun(id, String::new());
         self.field.terminate(id).await?;
         node.use_program(self.program(Age::Old));
-        let ended = node.start_in_vain().await?;
-        let why = ended.output.lines().last().unwrap_or_default();
-        if ended.status.success() || why.is_empty() {
-            self.field.found(id, format!("as old it ended ({}), and did not say why: {why}", ended.status));
-        }
+        let why = match node.start_in_vain().await {
+            Ok(ended) if !ended.status.success() => {
+                ended.output.lines().last().unwrap_or_default().to_owned()
+            }
+            accepted => {
+                self.field.found(id, format!("it did not refuse to start as old: {accepted:?}"));
+                node.kill()?;
+                String::new()
+            }
+        };
         self.start(id, Age::New).await?;
         let what = format!("node {id} was started as old after the raise, and refused: {why}");
-        self.over(crate::history::Fault { what, ..begun });
+        self.over(Fault { what, ..begun });
         Ok(())
     }
 
@@ -88,7 +98,7 @@ impl Scene<'_> {
         field.take_in(id).await?;
         field.has_data_again(id);
         let what = format!("node {id} was removed, refused as old ({}), and added as new", said(&answer));
-        self.over(crate::history::Fault { what, ..begun });
+        self.over(Fault { what, ..begun });
         Ok(())
     }
 
@@ -96,9 +106,14 @@ impl Scene<'_> {
         (1..=self.field.nodes()).find(|id| self.age(*id) == age)
     }
 
+    /// Asks to raise the rules, again while that is certainly not done because nobody leads.
     async fn upgrade(&self, through: u64) -> anyhow::Result<RawAnswer> {
         let client = self.field.client(through).within(PATIENCE);
-        Ok(client.raw("POST", "/v1/cluster/upgrade", "{}").await?)
+        let ask = async || {
+            let answer = client.raw("POST", "/v1/cluster/upgrade", "{}").await;
+            (!answer.as_ref().is_ok_and(|answer| answer.status == 503)).then_some(answer)
+        };
+        Ok(until(ANSWERED_WITHIN, "an answer to a raise", ask).await??)
     }
 }
 

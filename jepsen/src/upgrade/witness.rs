@@ -7,6 +7,7 @@ use ringfence_harness::until;
 use tokio::time::Instant;
 
 use super::scene::{Age, Scene};
+use crate::history::Fault;
 
 /// Within this time the bad build must stop.
 const STOPS_WITHIN: Duration = Duration::from_secs(30);
@@ -54,7 +55,7 @@ impl Scene<'_> {
         field.lose(id);
         node.use_program(self.program(Age::New));
         field.bring_back(id).await?;
-        self.over(crate::history::Fault { what, ..begun });
+        self.over(Fault { what, ..begun });
         Ok(())
     }
 }
