@@ -4,10 +4,13 @@
 //! are equal if and only if the tables are. [`EventsView`] lists the changes that led there, as far back as the log goes.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use openraft::EntryPayload;
 use ringfence_lease::{Command, Event, LeaseTable, SUPPORTED};
+use ringfence_wal::disk::System;
 use ringfence_wire::Revision;
 use serde::Serialize;
 use uuid::Uuid;
@@ -18,7 +21,7 @@ use crate::storage::identity::{DataDir, DirError, Identity};
 use crate::storage::log_contents::LogContents;
 use crate::storage::snapshots::generation::Head;
 use crate::storage::snapshots::sled_store::SledStore;
-use crate::storage::snapshots::store::SnapshotStore;
+use crate::storage::snapshots::store::{SnapshotStore, Storage};
 use crate::storage::snapshots::{self, indexes, name_of};
 
 mod events;
@@ -29,6 +32,7 @@ pub use events::{ChangeName, ChangedKey, EventView, EventsView};
 /// The data directory of a stopped node, which cannot start while this exists.
 pub struct StoppedNode {
     dir: DataDir,
+    snapshots: Arc<dyn SnapshotStore>,
     identity: Identity,
 }
 
@@ -200,8 +204,18 @@ pub struct SnapshotsView {
 impl StoppedNode {
     /// Opens the data directory of a stopped node.
     pub fn open(data: &Path) -> Result<Self, InspectError> {
-        let (dir, identity) = DataDir::open_existing(data)?;
-        Ok(Self { dir, identity })
+        let (dir, identity) = DataDir::open_existing(Arc::new(System), data)?;
+        // Copies for reading go to the system's temporary directory, so that nothing here changes.
+        let snapshots = SledStore::existing(&data.join(snapshots::DIR), &std::env::temp_dir());
+        Ok(Self { dir, snapshots: Arc::new(snapshots), identity })
+    }
+
+    /// Takes a data directory on any storage.
+    pub fn open_on(storage: Arc<dyn Storage>, data: &Path) -> Result<Self, InspectError> {
+        let failed = |error: io::Error| InspectError::Snapshot(error.to_string());
+        let snapshots = storage.snapshots(&data.join(snapshots::DIR)).map_err(failed)?;
+        let (dir, identity) = DataDir::open_existing(storage, data)?;
+        Ok(Self { dir, snapshots, identity })
     }
 
     /// Its log.
@@ -287,21 +301,15 @@ impl StoppedNode {
         LogContents::read(&self.dir).map_err(|error| InspectError::Log(error.to_string()))
     }
 
-    /// Its snapshots. Copies for reading go to the system's temporary directory, so that nothing here changes.
-    fn store(&self) -> SledStore {
-        SledStore::existing(&self.dir.path.join(snapshots::DIR), &std::env::temp_dir())
-    }
-
     /// The indexes of its snapshots, the newest first.
     fn generations(&self) -> Result<Vec<u64>, InspectError> {
-        indexes(&self.store()).map_err(|error| InspectError::Snapshot(error.to_string()))
+        indexes(&*self.snapshots).map_err(|error| InspectError::Snapshot(error.to_string()))
     }
 
     /// Reads a snapshot; the error says which.
     fn read(&self, index: u64) -> Result<(Head, LeaseTable), String> {
-        let store = self.store();
-        let path = store.path(&name_of(index));
-        snapshots::read(&store, index, SUPPORTED).map_err(|error| format!("{}: {error}", path.display()))
+        let path = self.snapshots.path(&name_of(index));
+        snapshots::read(&*self.snapshots, index, SUPPORTED).map_err(|error| format!("{}: {error}", path.display()))
     }
 
     /// The first usable of these snapshots that the replay can continue from; `None`: the log has everything.

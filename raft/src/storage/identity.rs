@@ -15,7 +15,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ringfence_wal::disk::{File, Mode, System};
+#[cfg(test)]
+use ringfence_wal::disk::System;
+use ringfence_wal::disk::{File, Mode};
 use uuid::Uuid;
 
 use crate::consensus::NodeId;
@@ -142,8 +144,11 @@ impl DataDir {
     }
 
     /// Takes an existing data directory, of any node, to look at it.
-    pub(crate) fn open_existing(path: &Path) -> Result<(Self, Identity), DirError> {
-        let dir = Self::lock(Arc::new(System), path, Mode::Read)?;
+    pub(crate) fn open_existing(
+        storage: Arc<dyn Storage>,
+        path: &Path,
+    ) -> Result<(Self, Identity), DirError> {
+        let dir = Self::lock(storage, path, Mode::Read)?;
         let identity = dir.read()?.ok_or_else(|| DirError::Missing(path.join(NODE)))?;
         Ok((dir, identity))
     }

@@ -1,0 +1,14 @@
+//! Whole clusters in one thread: the order of every message, flush and tick comes from a seed.
+//!
+//! The code of `raft/`, `lease/` and the log runs as in the product. A seed replaces what is around it: the disks
+//! ([`disk`]), the network ([`network`]), the clocks and schedules of the processes ([`machine`], [`world`]), the clients
+//! ([`clients`]) and the faults ([`plan`]). [`run`] plays a plan and has it judged by the laws of `ringfence-jepsen`.
+
+pub mod clients;
+pub mod disk;
+pub mod machine;
+pub mod network;
+pub mod plan;
+pub mod run;
+mod serve;
+pub mod world;

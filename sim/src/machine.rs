@@ -1,0 +1,242 @@
+//! One machine: its disk, and the process of a node on it, which has a runtime and a clock of its own.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use fastrand::Rng;
+use ringfence_raft::{Handle, Node, NodeId, Random, Settings};
+use ringfence_wire::Revision;
+#[cfg(tokio_unstable)]
+use tokio::runtime::RngSeed;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, advance, sleep_until};
+
+use crate::disk::MemoryDisk;
+use crate::network::Network;
+use crate::plan::Plan;
+
+/// Where the revisions of a simulated cluster start.
+pub const FIRST_REVISION: u64 = 1_000;
+
+/// A runtime with a paused clock, which is advanced from outside.
+pub struct Process {
+    runtime: Runtime,
+    base: Instant,
+    /// How far its clock is, in milliseconds since the process began.
+    local: u64,
+    /// When the process began, in the world's time.
+    began: u64,
+}
+
+impl Process {
+    /// A process that begins `now`, and draws from `seed`.
+    pub fn new(now: u64, seed: u64) -> Self {
+        let mut builder = Builder::new_current_thread();
+        builder.enable_time().start_paused(true);
+        // Tokio notifies the receivers of a watch in an order that it draws.
+        #[cfg(tokio_unstable)]
+        builder.rng_seed(RngSeed::from_bytes(&seed.to_le_bytes()));
+        #[cfg(not(tokio_unstable))]
+        let _ = seed;
+        let runtime = builder.build();
+        let runtime = runtime.expect("a runtime without I/O needs nothing of the system");
+        let base = runtime.block_on(async { Instant::now() });
+        Self { runtime, base, local: 0, began: now }
+    }
+
+    /// Runs everything up to `now`, each timer at its own time.
+    pub fn run_until(&mut self, now: u64) {
+        self.local = now - self.began;
+        let until = self.base + Duration::from_millis(self.local);
+        self.runtime.block_on(async { sleep_until(until).await });
+    }
+
+    /// Advances the clock to `now` at once, as for a process that was stopped: all timers are late.
+    pub fn jump_to(&mut self, now: u64) {
+        let by = now - self.began - self.local;
+        self.local += by;
+        self.runtime.block_on(async { advance(Duration::from_millis(by)).await });
+    }
+
+    /// Runs a task.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(self.runtime.spawn(task));
+    }
+
+    /// The clock when the process began.
+    pub fn base(&self) -> Instant {
+        self.base
+    }
+}
+
+/// What a node's process has come to.
+#[derive(Default)]
+pub struct Progress {
+    /// Once it has started.
+    pub handle: Option<Handle>,
+    /// Why it ended, once it has.
+    pub ended: Option<String>,
+    /// Dropping or sending it stops the node.
+    stop: Option<oneshot::Sender<()>>,
+}
+
+/// A machine.
+pub struct Machine {
+    /// The id of its node.
+    pub id: NodeId,
+    /// Its disk.
+    pub disk: MemoryDisk,
+    /// The process, while there is one.
+    pub process: Option<Process>,
+    /// Whether the process says anything to others: not once its fuse has burnt.
+    pub is_on: Arc<AtomicBool>,
+    /// The time from which it runs again.
+    pub frozen_until: u64,
+    /// The flush under way ends then.
+    pub flush_ends: Option<u64>,
+    /// A flush that begins before this time hangs until it.
+    pub hangs_until: u64,
+    /// Spawned work, and when it runs.
+    pub work: Vec<(u64, Box<dyn FnOnce() + Send>)>,
+    /// When it is started again, if it is down.
+    pub starts_at: Option<u64>,
+    /// What happens when the fuse has burnt: whether the power goes, and for how long the node is down.
+    pub fuse: Option<(bool, u64)>,
+    /// Whether its disk may fail: then its process may end.
+    pub may_fail: bool,
+    progress: Arc<Mutex<Progress>>,
+    settings: NodeSettings,
+    /// Each start of the node draws from here.
+    rng: Rng,
+    /// Counts starts.
+    pub starts: u64,
+}
+
+#[derive(Clone)]
+struct NodeSettings {
+    peers: BTreeMap<NodeId, String>,
+    join: bool,
+    snapshot_after_bytes: u64,
+}
+
+impl Machine {
+    /// The machine of a node that founds a cluster with `peers`, or waits to join one.
+    pub fn new(id: NodeId, peers: &[NodeId], join: bool, plan: &Plan) -> Self {
+        let peers = peers.iter().map(|id| (*id, address(*id))).collect();
+        Self {
+            id,
+            disk: MemoryDisk::default(),
+            process: None,
+            is_on: Arc::default(),
+            frozen_until: 0,
+            flush_ends: None,
+            hangs_until: 0,
+            work: Vec::new(),
+            starts_at: None,
+            fuse: None,
+            may_fail: false,
+            progress: Arc::default(),
+            settings: NodeSettings { peers, join, snapshot_after_bytes: plan.snapshot_after_bytes },
+            rng: Rng::with_seed(plan.seed.wrapping_mul(31) ^ id),
+            starts: 0,
+        }
+    }
+
+    /// Starts the process of the node.
+    pub fn start(&mut self, now: u64, network: &Network) {
+        self.is_on = Arc::new(AtomicBool::new(true));
+        self.progress = Arc::default();
+        self.starts_at = None;
+        self.starts += 1;
+        let NodeSettings { peers, join, snapshot_after_bytes } = self.settings.clone();
+        let settings = Settings {
+            id: self.id,
+            data: PathBuf::from("/data"),
+            storage: Arc::new(self.disk.clone()),
+            transport: network.port(self.id, &address(self.id), &self.is_on),
+            peers,
+            join,
+            url: format!("http://node-{}", self.id),
+            first_revision: Some(Revision(FIRST_REVISION)),
+            elders: None,
+            snapshot_after_bytes,
+            random: Random::seeded(self.rng.u64(..)),
+        };
+        let process = Process::new(now, self.rng.u64(..));
+        let progress = Arc::clone(&self.progress);
+        let (stop, stopped) = oneshot::channel();
+        self.lock().stop = Some(stop);
+        process.spawn(async move {
+            let lock = || progress.lock().expect("nothing panics while the progress is locked");
+            let node = match Node::start(settings).await {
+                Ok(node) => node,
+                Err(error) => {
+                    lock().ended = Some(format!("it does not start: {error}"));
+                    return;
+                }
+            };
+            lock().handle = Some(node.handle());
+            let ended = tokio::select! {
+                biased;
+                why = node.failed() => why,
+                _ = stopped => {
+                    node.stop().await;
+                    "stopped".to_owned()
+                }
+            };
+            lock().ended = Some(ended);
+        });
+        self.process = Some(process);
+    }
+
+    /// Ends the process at once. `power`: what was not synced may be lost.
+    pub fn kill(&mut self, power: bool, rng: &mut Rng) {
+        self.is_on.store(false, Relaxed);
+        self.progress = Arc::default();
+        // What the process spawned or queued ends with it.
+        match power {
+            true => self.disk.cut_power(rng),
+            false => self.disk.end_process(),
+        }
+        drop(self.process.take());
+        self.work.clear();
+        (self.flush_ends, self.frozen_until, self.hangs_until) = (None, 0, 0);
+        self.fuse = None;
+    }
+
+    /// Loses all data: the node will start again as a new one.
+    pub fn wipe(&mut self) {
+        self.disk = MemoryDisk::default();
+        self.settings.join = true;
+    }
+
+    /// Asks the node to stop in order.
+    pub fn stop(&self) {
+        let stop = self.lock().stop.take();
+        drop(stop);
+    }
+
+    /// The table that the node offers, once it has started and while it runs.
+    pub fn handle(&self) -> Option<Handle> {
+        let progress = self.lock();
+        if progress.ended.is_some() { None } else { progress.handle.clone() }
+    }
+
+    /// Why the process has ended, if it has.
+    pub fn ended(&self) -> Option<String> {
+        self.lock().ended.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().expect("nothing panics while the progress is locked")
+    }
+}
+
+/// The peer address of a node.
+pub fn address(id: NodeId) -> String {
+    format!("node-{id}")
+}

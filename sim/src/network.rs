@@ -1,0 +1,535 @@
+//! The network between the nodes: connections whose messages are delivered one by one, when the world says so.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::io::{self, ErrorKind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use fastrand::Rng;
+use futures_util::future::BoxFuture;
+use ringfence_raft::{Connection, NodeId, Transport};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::mpsc;
+
+/// Bytes on their way in one direction; a writer waits beyond.
+const WINDOW: usize = 1 << 20;
+/// What each connection begins with, before its messages.
+const PREFACE: usize = 10;
+/// Length and checksum of a message.
+const HEAD: usize = 8;
+/// Where in the first message the channel is: after its kind and group.
+const CHANNEL_AT: usize = HEAD + 2;
+/// How long a connection attempt hangs when nothing answers.
+const NOTHING_ANSWERS: Duration = Duration::from_secs(3_600);
+
+/// A network. Clones are the same one.
+#[derive(Clone)]
+pub struct Network(Arc<Mutex<State>>);
+
+/// How long messages take, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Latency {
+    /// At least.
+    pub least: u64,
+    /// At most, as a rule.
+    pub most: u64,
+    /// How many of 1,000 messages take up to [`Latency::spike`].
+    pub spikes: u32,
+    /// The most that such a message takes.
+    pub spike: u64,
+}
+
+/// What goes one way on one channel waits until a time.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    /// The sender.
+    pub from: NodeId,
+    /// The receiver.
+    pub to: NodeId,
+    /// `None`: on all channels.
+    pub channel: Option<u8>,
+    /// Whether only replies are held, on connections that the receiver opened, or only calls; `None`: both.
+    pub replies: Option<bool>,
+    /// The time until which.
+    pub until: u64,
+}
+
+struct State {
+    now: u64,
+    rng: Rng,
+    latency: Latency,
+    directions: Vec<Direction>,
+    /// When the first message of a direction is due; the number keeps the order of those at one time.
+    due: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    numbered: u64,
+    listeners: BTreeMap<String, Listener>,
+    cut: BTreeSet<(NodeId, NodeId)>,
+    holds: Vec<Hold>,
+    /// BLAKE3 of all that was delivered, in order.
+    digest: blake3::Hasher,
+    delivered: u64,
+    log: Option<Vec<String>>,
+}
+
+#[derive(Clone)]
+struct Listener {
+    node: NodeId,
+    is_on: Arc<AtomicBool>,
+    accepting: mpsc::UnboundedSender<Connection>,
+}
+
+struct Direction {
+    from: NodeId,
+    to: NodeId,
+    /// Whether it goes to the node that opened the connection.
+    is_back: bool,
+    /// The other direction of the connection.
+    other: usize,
+    channel: Option<u8>,
+    /// Written, but not yet a whole message.
+    partial: Vec<u8>,
+    has_begun: bool,
+    /// Messages on their way.
+    queue: VecDeque<(u64, Vec<u8>)>,
+    in_flight: usize,
+    readable: VecDeque<u8>,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+    end: End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Open,
+    /// Closed by the writer: the reader gets what is on its way, and then the end.
+    Closed,
+    /// Both ends fail at once.
+    Reset,
+    /// The machine of the writer lost its power: nothing comes any more.
+    Silent,
+}
+
+impl Network {
+    /// A network whose delays come from `seed`.
+    pub fn new(seed: u64, latency: Latency, is_logged: bool) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            now: 0,
+            rng: Rng::with_seed(seed),
+            latency,
+            directions: Vec::new(),
+            due: BinaryHeap::new(),
+            numbered: 0,
+            listeners: BTreeMap::new(),
+            cut: BTreeSet::new(),
+            holds: Vec::new(),
+            digest: blake3::Hasher::new(),
+            delivered: 0,
+            log: is_logged.then(Vec::new),
+        })))
+    }
+
+    /// The port of `node`, which listens at `address` while `is_on`.
+    pub fn port(&self, node: NodeId, address: &str, is_on: &Arc<AtomicBool>) -> Arc<dyn Transport> {
+        let (accepting, accepted) = mpsc::unbounded_channel();
+        let listener = Listener { node, is_on: Arc::clone(is_on), accepting };
+        self.lock().listeners.insert(address.to_owned(), listener);
+        Arc::new(Port {
+            network: self.clone(),
+            node,
+            is_on: Arc::clone(is_on),
+            accepted: tokio::sync::Mutex::new(accepted),
+        })
+    }
+
+    /// When the next message is due.
+    pub fn next_due(&self) -> Option<u64> {
+        self.lock().due.peek().map(|Reverse((due, ..))| *due)
+    }
+
+    /// Delivers all that is due at `now`.
+    pub fn deliver(&self, now: u64) {
+        let mut wakers = Vec::new();
+        {
+            let mut state = self.lock();
+            state.now = now;
+            state.holds.retain(|hold| hold.until > now);
+            while let Some(Reverse((due, _, direction))) = state.due.peek().copied()
+                && due <= now
+            {
+                state.due.pop();
+                state.deliver_first(direction, &mut wakers);
+            }
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Lets nothing through from one node to the other, until [`Network::heal`].
+    pub fn cut(&self, from: NodeId, to: NodeId) {
+        self.lock().cut.insert((from, to));
+    }
+
+    /// Ends all cuts and holds.
+    pub fn heal(&self) {
+        let mut state = self.lock();
+        state.cut.clear();
+        state.holds.clear();
+        let now = state.now;
+        for direction in 0..state.directions.len() {
+            if let Some((due, _)) = state.directions[direction].queue.front_mut() {
+                *due = (*due).min(now + 1);
+                let due = *due;
+                state.schedule(direction, due);
+            }
+        }
+    }
+
+    /// Holds messages until a time. They are delivered then, in order.
+    pub fn hold(&self, hold: Hold) {
+        self.lock().holds.push(hold);
+    }
+
+    /// Changes how long messages take from now on.
+    pub fn set_latency(&self, latency: Latency) {
+        self.lock().latency = latency;
+    }
+
+    /// Resets the connections between two nodes.
+    pub fn reset(&self, one: NodeId, other: NodeId) {
+        self.end_all(End::Reset, |direction| {
+            (direction.from, direction.to) == (one, other) || (direction.from, direction.to) == (other, one)
+        });
+    }
+
+    /// The power of a node's machine is gone: its peers hear nothing, until their kernels give up.
+    pub fn silence(&self, node: NodeId) {
+        self.end_all(End::Silent, |direction| direction.from == node || direction.to == node);
+    }
+
+    /// The kernels of the peers give up connections that became silent.
+    pub fn give_up_silent(&self) {
+        self.end_all(End::Reset, |direction| direction.end == End::Silent);
+    }
+
+    /// What was delivered, as one number; and how many messages.
+    pub fn digest(&self) -> (u64, u64) {
+        let state = self.lock();
+        let hash = state.digest.finalize();
+        (u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes")), state.delivered)
+    }
+
+    /// Lines of what was delivered since the last call.
+    pub fn take_log(&self) -> Vec<String> {
+        self.lock().log.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn end_all(&self, end: End, which: impl Fn(&Direction) -> bool) {
+        let mut wakers = Vec::new();
+        {
+            let mut state = self.lock();
+            for direction in &mut state.directions {
+                if direction.end != End::Reset && which(direction) {
+                    direction.end = end;
+                    if end == End::Reset {
+                        wakers.extend(direction.reader.take());
+                        wakers.extend(direction.writer.take());
+                    }
+                    direction.queue.clear();
+                    direction.in_flight = 0;
+                }
+            }
+        }
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn connect(&self, from: NodeId, to: &str) -> Option<io::Result<Connection>> {
+        let mut state = self.lock();
+        let listener = state.listeners.get(to).cloned();
+        let Some(listener) = listener.filter(|it| it.is_on.load(Relaxed) && !it.accepting.is_closed()) else {
+            return Some(Err(ErrorKind::ConnectionRefused.into()));
+        };
+        let node = listener.node;
+        if state.cut.contains(&(from, node)) || state.cut.contains(&(node, from)) {
+            return None;
+        }
+        let there = state.directions.len();
+        state.directions.push(Direction::new(from, node, false, there + 1));
+        state.directions.push(Direction::new(node, from, true, there));
+        let caller_is_on =
+            state.listeners.values().find(|it| it.node == from).map(|it| Arc::clone(&it.is_on));
+        drop(state);
+        let caller_is_on = caller_is_on.unwrap_or_else(|| Arc::new(AtomicBool::new(true)));
+        let callee = self.connection(&from.to_string(), there, there + 1, &listener.is_on);
+        if listener.accepting.send(callee).is_err() {
+            return Some(Err(ErrorKind::ConnectionRefused.into()));
+        }
+        Some(Ok(self.connection(to, there + 1, there, &caller_is_on)))
+    }
+
+    fn connection(&self, peer: &str, reads: usize, writes: usize, is_on: &Arc<AtomicBool>) -> Connection {
+        Connection {
+            peer: peer.to_owned(),
+            reader: Box::new(Reader { network: self.clone(), direction: reads }),
+            writer: Box::new(Writer { network: self.clone(), direction: writes, is_on: Arc::clone(is_on) }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("nothing panics while the network is locked")
+    }
+}
+
+impl State {
+    fn schedule(&mut self, direction: usize, due: u64) {
+        self.numbered += 1;
+        self.due.push(Reverse((due, self.numbered, direction)));
+    }
+
+    fn delay(&mut self) -> u64 {
+        let Latency { least, most, spikes, spike } = self.latency;
+        match self.rng.u32(0..1_000) < spikes {
+            true => self.rng.u64(least..=spike.max(least)),
+            false => self.rng.u64(least..=most.max(least)),
+        }
+    }
+
+    /// Puts a whole message on its way.
+    fn send(&mut self, direction: usize, message: Vec<u8>) {
+        let due = self.now + self.delay();
+        let pipe = &mut self.directions[direction];
+        let due = pipe.queue.back().map_or(due, |(last, _)| due.max(*last));
+        pipe.in_flight += message.len();
+        pipe.queue.push_back((due, message));
+        if pipe.queue.len() == 1 {
+            self.schedule(direction, due);
+        }
+    }
+
+    /// Delivers the first message of a direction, if it is due and nothing holds it.
+    fn deliver_first(&mut self, number: usize, wakers: &mut Vec<Waker>) {
+        let now = self.now;
+        let direction = &self.directions[number];
+        let Some((due, _)) = direction.queue.front() else { return };
+        let due = *due;
+        if due > now {
+            // It was scheduled again.
+            return self.schedule(number, due);
+        }
+        let link = (direction.from, direction.to);
+        let holds = |hold: &&Hold| {
+            (hold.from, hold.to) == link
+                && hold.channel.is_none_or(|channel| direction.channel == Some(channel))
+                && hold.replies.is_none_or(|replies| replies == direction.is_back)
+        };
+        let held_until = self.holds.iter().filter(holds).map(|hold| hold.until).max();
+        let waits_until = match self.cut.contains(&link) {
+            // Looked at again after a while: nothing says when the cut ends.
+            true => Some(now + 100),
+            false => held_until,
+        };
+        if let Some(until) = waits_until {
+            self.directions[number].queue[0].0 = until;
+            return self.schedule(number, until);
+        }
+        let direction = &mut self.directions[number];
+        let Some((_, message)) = direction.queue.pop_front() else { return };
+        direction.in_flight -= message.len();
+        self.digest.update(&now.to_le_bytes());
+        self.digest.update(&(number as u64).to_le_bytes());
+        self.digest.update(&message);
+        self.delivered += 1;
+        if let Some(log) = &mut self.log {
+            let kind = message.get(HEAD).copied().unwrap_or(0);
+            let (channel, what) = (direction.channel.unwrap_or(255), if direction.is_back { "reply" } else { "call" });
+            log.push(format!(
+                "{now:>9} {} → {} channel {channel} {what} kind {kind}, {} bytes",
+                direction.from,
+                direction.to,
+                message.len()
+            ));
+        }
+        direction.readable.extend(message);
+        wakers.extend(direction.reader.take());
+        wakers.extend(direction.writer.take());
+        let next = direction.queue.front().map(|(due, _)| *due);
+        if let Some(due) = next {
+            self.schedule(number, due);
+        }
+    }
+}
+
+impl Direction {
+    fn new(from: NodeId, to: NodeId, is_back: bool, other: usize) -> Self {
+        Self {
+            from,
+            to,
+            is_back,
+            other,
+            channel: None,
+            partial: Vec::new(),
+            has_begun: false,
+            queue: VecDeque::new(),
+            in_flight: 0,
+            readable: VecDeque::new(),
+            reader: None,
+            writer: None,
+            end: End::Open,
+        }
+    }
+
+    /// Takes the next whole message off what was written.
+    fn next_message(&mut self) -> Option<Vec<u8>> {
+        let preface = if self.has_begun { 0 } else { PREFACE };
+        let head = self.partial.get(preface..preface + HEAD)?;
+        let length = u32::from_le_bytes(*head.first_chunk().expect("a head has 8 bytes")) as usize;
+        let end = preface + HEAD + length;
+        if self.partial.len() < end {
+            return None;
+        }
+        let rest = self.partial.split_off(end);
+        let message = std::mem::replace(&mut self.partial, rest);
+        self.has_begun = true;
+        Some(message)
+    }
+}
+
+struct Port {
+    network: Network,
+    node: NodeId,
+    is_on: Arc<AtomicBool>,
+    accepted: tokio::sync::Mutex<mpsc::UnboundedReceiver<Connection>>,
+}
+
+impl Transport for Port {
+    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>> {
+        Box::pin(async move {
+            let connection =
+                if self.is_on.load(Relaxed) { self.network.connect(self.node, address) } else { None };
+            match connection {
+                Some(connection) => connection,
+                None => {
+                    tokio::time::sleep(NOTHING_ANSWERS).await;
+                    Err(ErrorKind::TimedOut.into())
+                }
+            }
+        })
+    }
+
+    fn accept(&self) -> BoxFuture<'_, io::Result<Connection>> {
+        Box::pin(async {
+            let accepted = self.accepted.lock().await.recv().await;
+            accepted.ok_or_else(|| io::Error::other("another listens at this address"))
+        })
+    }
+}
+
+struct Reader {
+    network: Network,
+    direction: usize,
+}
+
+impl AsyncRead for Reader {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.network.lock();
+        let direction = &mut state.directions[self.direction];
+        if direction.end == End::Reset {
+            return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
+        }
+        if direction.readable.is_empty() {
+            if direction.end == End::Closed && direction.queue.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            direction.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let count = into.remaining().min(direction.readable.len());
+        let (first, second) = direction.readable.as_slices();
+        into.put_slice(&first[..count.min(first.len())]);
+        into.put_slice(&second[..count.saturating_sub(first.len())]);
+        direction.readable.drain(..count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A reader that is gone resets what is sent to it.
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.network.lock();
+        let direction = &mut state.directions[self.direction];
+        if direction.end != End::Silent {
+            direction.end = End::Reset;
+        }
+        direction.queue.clear();
+        direction.in_flight = 0;
+        direction.readable = VecDeque::new();
+        let waker = direction.writer.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+struct Writer {
+    network: Network,
+    direction: usize,
+    is_on: Arc<AtomicBool>,
+}
+
+impl AsyncWrite for Writer {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut state = self.network.lock();
+        let direction = &mut state.directions[self.direction];
+        match direction.end {
+            End::Open if !self.is_on.load(Relaxed) => return Poll::Ready(Ok(bytes.len())),
+            End::Open => {}
+            End::Silent => return Poll::Ready(Ok(bytes.len())),
+            End::Closed | End::Reset => return Poll::Ready(Err(ErrorKind::BrokenPipe.into())),
+        }
+        if direction.in_flight >= WINDOW {
+            direction.writer = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        direction.partial.extend_from_slice(bytes);
+        if !direction.has_begun && !direction.is_back {
+            direction.channel = direction.partial.get(PREFACE + CHANNEL_AT).copied();
+            let channel = direction.channel;
+            let other = direction.other;
+            state.directions[other].channel = channel;
+        }
+        while let Some(message) = state.directions[self.direction].next_message() {
+            state.send(self.direction, message);
+        }
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.network.close(self.direction);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Network {
+    fn close(&self, number: usize) {
+        let mut state = self.lock();
+        let direction = &mut state.directions[number];
+        if direction.end == End::Open {
+            direction.end = End::Closed;
+        }
+        let waker = direction.reader.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // A process that has stopped between two operations says nothing more.
+        self.network.close(self.direction);
+    }
+}

@@ -1,0 +1,193 @@
+//! What will happen in a run, drawn from its seed: the shape of the cluster, the load, and the faults.
+//!
+//! A seed draws which kinds of faults there are and how often (swarm testing), so some runs have one kind all the time and
+//! others a little of everything.
+
+use std::fmt;
+
+use fastrand::Rng;
+use ringfence_raft::NodeId;
+
+use crate::clients::Load;
+use crate::network::{Hold, Latency};
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// From which all of it comes.
+    pub seed: u64,
+    /// The nodes that found the cluster, from 1.
+    pub nodes: u64,
+    /// How long faults and load go on, in milliseconds.
+    pub time: u64,
+    /// How messages travel.
+    pub latency: Latency,
+    /// The load.
+    pub load: Load,
+    /// How long a flush takes at least and at most, in milliseconds.
+    pub flush: (u64, u64),
+    /// The log's size that makes a snapshot due.
+    pub snapshot_after_bytes: u64,
+    /// The faults, by time.
+    pub faults: Vec<Fault>,
+}
+
+/// One fault.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// When, in milliseconds.
+    pub at: u64,
+    /// What.
+    pub what: What,
+}
+
+/// What goes wrong. Durations are milliseconds.
+#[allow(missing_docs, reason = "the fields are named alike and explained by their variant")]
+#[derive(Clone, Debug)]
+pub enum What {
+    /// The process is killed, and started again after `down`. `power`: the whole machine loses its power.
+    Kill { node: NodeId, power: bool, down: u64 },
+    /// The same, between two operations of its disk: after so many.
+    Fuse { node: NodeId, operations: u64, power: bool, down: u64 },
+    /// The process stops in order.
+    Stop { node: NodeId, down: u64 },
+    /// The process does nothing, and then goes on.
+    Freeze { node: NodeId, lasts: u64 },
+    /// Nothing comes through from one to the other.
+    Cut { from: NodeId, to: NodeId, lasts: u64 },
+    /// Nothing comes through to or from a node.
+    Isolate { node: NodeId, lasts: u64 },
+    /// Messages of one channel are held, one way.
+    Hold { from: NodeId, to: NodeId, channel: Option<u8>, replies: Option<bool>, lasts: u64 },
+    /// All connections between two break.
+    Reset { one: NodeId, other: NodeId },
+    /// Messages take longer.
+    Slow { most: u64, lasts: u64 },
+    /// A flush hangs.
+    Hang { node: NodeId, lasts: u64 },
+    /// An operation of the disk fails, after so many.
+    Error { node: NodeId, operations: u64 },
+    /// A bit of the older snapshot flips, if there are two.
+    Rot { node: NodeId },
+    /// Somebody asks for another leader.
+    Transfer { asks: NodeId, to: NodeId },
+    /// Somebody removes a member.
+    Remove { asks: NodeId, node: NodeId, force: bool },
+    /// A new node is started, and somebody adds it.
+    Add { asks: NodeId, node: NodeId },
+    /// The machine loses its disk; the node is started again, empty, under its old id.
+    Wipe { node: NodeId },
+}
+
+/// The kinds of faults, each with its weight in a run.
+const KINDS: [fn(&mut Rng, u64, u64) -> What; 17] = [
+    |rng, n, _| What::Kill { node: any(rng, n), power: false, down: short(rng) },
+    |rng, n, _| What::Kill { node: any(rng, n), power: true, down: short(rng) },
+    |rng, n, _| What::Fuse { node: any(rng, n), operations: rng.u64(1..60), power: rng.bool(), down: short(rng) },
+    |rng, n, _| What::Stop { node: any(rng, n), down: short(rng) },
+    |rng, n, _| What::Freeze { node: any(rng, n), lasts: short(rng) },
+    |rng, n, _| { let (from, to) = two(rng, n); What::Cut { from, to, lasts: short(rng) } },
+    |rng, n, _| What::Isolate { node: any(rng, n), lasts: short(rng) },
+    |rng, n, _| {
+        let (from, to) = two(rng, n);
+        let channel = (rng.u32(0..4) > 0).then(|| rng.u8(0..7));
+        let replies = (rng.u32(0..4) > 0).then(|| rng.bool());
+        What::Hold { from, to, channel, replies, lasts: short(rng) }
+    },
+    |rng, n, _| { let (one, other) = two(rng, n); What::Reset { one, other } },
+    |rng, _, _| What::Slow { most: rng.u64(10..600), lasts: short(rng) },
+    |rng, n, _| What::Hang { node: any(rng, n), lasts: short(rng) },
+    |rng, n, _| What::Error { node: any(rng, n), operations: rng.u64(1..200) },
+    |rng, n, _| What::Rot { node: any(rng, n) },
+    |rng, n, _| { let (asks, to) = two(rng, n); What::Transfer { asks, to } },
+    |rng, n, _| { let (asks, node) = two(rng, n); What::Remove { asks, node, force: rng.u32(0..10) == 0 } },
+    |rng, n, newest| What::Add { asks: any(rng, n), node: newest + 1 },
+    |rng, n, _| What::Wipe { node: any(rng, n) },
+];
+
+impl Plan {
+    /// The run of this seed.
+    pub fn draw(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let nodes = *rng.choice(&[1, 3, 3, 3, 3, 3, 5, 5]).unwrap_or(&3);
+        let time = *rng.choice(&[20_000, 60_000, 120_000]).unwrap_or(&60_000);
+        let most = *rng.choice(&[1, 2, 5, 30]).unwrap_or(&1);
+        let latency =
+            Latency { least: 0, most, spikes: *rng.choice(&[0, 0, 5, 50]).unwrap_or(&0), spike: rng.u64(10..2_000) };
+        let load = Load {
+            clients: rng.u32(1..9),
+            keys: rng.u32(1..7),
+            pause_ms: *rng.choice(&[10, 100, 500, 2_000]).unwrap_or(&100),
+            shared: *rng.choice(&[0, 30, 80]).unwrap_or(&30),
+            lost: *rng.choice(&[0, 2, 20]).unwrap_or(&2),
+        };
+        let flush = (*rng.choice(&[0, 0, 1]).unwrap_or(&0), *rng.choice(&[1, 5, 30]).unwrap_or(&1));
+        let snapshot_after_bytes = *rng.choice(&[4 << 10, 64 << 10, 32 << 20]).unwrap_or(&(64 << 10));
+        let faults = draw_faults(&mut rng, nodes, time);
+        Self { seed, nodes, time, latency, load, flush, snapshot_after_bytes, faults }
+    }
+}
+
+fn draw_faults(rng: &mut Rng, nodes: u64, time: u64) -> Vec<Fault> {
+    let mut weights = [0_u32; KINDS.len()];
+    for weight in &mut weights {
+        *weight = *rng.choice(&[0, 0, 1, 1, 5]).unwrap_or(&1);
+    }
+    // Membership is for clusters of some.
+    if nodes < 3 {
+        weights[14..].fill(0);
+    }
+    let total: u32 = weights.iter().sum();
+    let mean = *rng.choice(&[200, 1_000, 4_000]).unwrap_or(&1_000);
+    let (mut at, mut newest, mut faults) = (1_000, nodes, Vec::new());
+    while total > 0 && at < time {
+        let mut draw = rng.u32(0..total);
+        let kind = weights.iter().position(|weight| match draw.checked_sub(*weight) {
+            None => true,
+            Some(left) => {
+                draw = left;
+                false
+            }
+        });
+        let what = KINDS[kind.expect("the draw is below the sum")](rng, newest, newest);
+        if let What::Add { node, .. } = what {
+            if node > nodes + 6 {
+                break;
+            }
+            newest = node;
+        }
+        faults.push(Fault { at, what });
+        at += rng.u64(0..2 * mean);
+    }
+    faults
+}
+
+fn any(rng: &mut Rng, nodes: u64) -> NodeId {
+    rng.u64(1..=nodes)
+}
+
+fn two(rng: &mut Rng, nodes: u64) -> (NodeId, NodeId) {
+    let one = any(rng, nodes);
+    let other = any(rng, nodes);
+    if one == other { (one, one % nodes + 1) } else { (one, other) }
+}
+
+/// Mostly short, at times longer than any timeout.
+fn short(rng: &mut Rng) -> u64 {
+    let most = *rng.choice(&[20, 200, 1_500, 4_000, 12_000]).unwrap_or(&200);
+    rng.u64(1..most)
+}
+
+impl What {
+    /// The hold that it is, if it is one, when it begins at `now`.
+    pub fn hold(&self, now: u64) -> Option<Hold> {
+        let &Self::Hold { from, to, channel, replies, lasts } = self else { return None };
+        Some(Hold { from, to, channel, replies, until: now + lasts })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>9} {:?}", self.at, self.what)
+    }
+}

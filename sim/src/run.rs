@@ -1,0 +1,317 @@
+//! One run: a plan is played, and what came of it is judged by the laws of `ringfence-jepsen`.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use fastrand::Rng;
+use ringfence_jepsen::check::{Checker, Verdict, judge, loop_lag::LOOP_LAG};
+use ringfence_jepsen::history::{About, Asked, Call, Came, Change, End, History, NodeEnd};
+use ringfence_jepsen::workload::Workload;
+use ringfence_lease::LeaseTable;
+use ringfence_raft::{NodeId, StoppedNode};
+use ringfence_wire::{Claim, LeaseId, Mode};
+
+use crate::clients::{self, Client, key_number};
+use crate::plan::Plan;
+use crate::world::World;
+
+/// How long a cluster may take to be founded.
+const FOUNDED: u64 = 120_000;
+/// How long a healed cluster may take until every member serves.
+const HEALED: u64 = 60_000;
+/// From then on, every lease must have ended within its time-to-live or wait, its place, and this law's grace.
+const ENDED: u64 = 25_000;
+/// How long a final call may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The process that makes the final calls.
+const IN_THE_END: u32 = 1_000;
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What contradicts the laws, for people. Empty: nothing.
+    pub findings: Vec<String>,
+    /// How long the run took in its own time, in milliseconds.
+    pub simulated: u64,
+    /// What was exercised, and how often.
+    pub coverage: BTreeMap<&'static str, u64>,
+    /// A number that is the same for the same run.
+    pub digest: u64,
+    /// What happened, for people.
+    pub story: Vec<String>,
+    /// What clients asked and learnt, with the log.
+    pub history: History,
+}
+
+thread_local! {
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Collects panics of nodes, rather than print them. To be called once in a process.
+pub fn collect_panics() {
+    panic::set_hook(Box::new(|info| {
+        eprintln!("{info}\n{}", std::backtrace::Backtrace::force_capture());
+        PANICS.with_borrow_mut(|panics| panics.push(info.to_string()));
+    }));
+}
+
+/// Plays a plan. `is_told`: the story has every message.
+pub fn run(plan: &Plan, is_told: bool) -> Outcome {
+    PANICS.with_borrow_mut(Vec::clear);
+    let mut world = World::new(plan, is_told);
+    let end = play(plan, &mut world);
+    finish(plan, world, end)
+}
+
+fn play(plan: &Plan, world: &mut World) -> End {
+    let mut end = End::default();
+    let is_founded = |world: &World| {
+        let started = world.machines.values().filter_map(|it| it.handle());
+        let mut started = started.map(|handle| handle.view(LeaseTable::started));
+        world.machines.values().all(|machine| machine.handle().is_some()) && started.any(|it| it)
+    };
+    let faults_begin = plan.faults.first().map_or(u64::MAX, |fault| fault.at);
+    if !world.run_until_done(FOUNDED.min(faults_begin.max(1)), is_founded)
+        && faults_begin > FOUNDED
+        && world.findings.is_empty()
+    {
+        world.findings.push("the cluster was not founded, though nothing was wrong".to_owned());
+    }
+    let began = world.clients.base();
+    let until = began + Duration::from_millis(world.now + plan.time);
+    let mut rng = Rng::with_seed(plan.seed ^ 0xC11E);
+    for number in 0..plan.load.clients {
+        let client = Client {
+            number,
+            rng: Rng::with_seed(rng.u64(..)),
+            load: plan.load,
+            desk: Arc::clone(&world.desk),
+            began,
+            until,
+            nodes: Arc::clone(&world.nodes),
+        };
+        world.clients.spawn(client.run());
+    }
+    world.run_until(world.now + plan.time);
+    world.heal();
+    end.healed_us = world.now * 1_000;
+
+    world.replace_wiped();
+    let members = serve_again(world);
+    // What clients still do, and what they left, ends by itself.
+    world.run_until(world.now + ENDED);
+    if world.findings.is_empty() {
+        read(plan, world, &members, &mut end);
+    }
+    for id in members {
+        end.nodes.push(NodeEnd { id, serves: world.findings.is_empty(), ..NodeEnd::default() });
+    }
+    end
+}
+
+/// Waits until every member serves, as the leader names them.
+fn serve_again(world: &mut World) -> Vec<NodeId> {
+    let members = |world: &World| world.leader().map(|(_, members, _)| members);
+    let all_caught_up = |world: &World| {
+        let Some(members) = members(world) else { return false };
+        let applied = members.iter().map(|id| {
+            let status = world.machines.get(id)?.handle()?.status();
+            status.leader?;
+            status.applied_index
+        });
+        let applied: Option<Vec<u64>> = applied.collect();
+        applied.is_some_and(|applied| {
+            let (least, most) = (applied.iter().min(), applied.iter().max());
+            most.zip(least).is_some_and(|(most, least)| most - least < 50)
+        })
+    };
+    let is_well = world.run_until_done(HEALED, all_caught_up);
+    let members = members(world).unwrap_or_default();
+    if !is_well && world.findings.is_empty() {
+        let nodes: Vec<String> = world
+            .machines
+            .values()
+            .map(|machine| match machine.handle() {
+                None => format!("node {} does not run ({:?})", machine.id, machine.ended()),
+                Some(handle) => {
+                    let status = handle.status();
+                    format!(
+                        "node {}: {:?} in term {}, leader {:?}, applied {:?}, members {:?}",
+                        machine.id,
+                        status.role,
+                        status.term,
+                        status.leader,
+                        status.applied_index,
+                        status.members.keys().collect::<Vec<_>>()
+                    )
+                }
+            })
+            .collect();
+        world.findings.push(format!("not all members serve, though all is healed: {}", nodes.join("; ")));
+    }
+    members
+}
+
+/// The final reads, and a write through each member.
+fn read(plan: &Plan, world: &mut World, members: &[NodeId], end: &mut End) {
+    end.read_us = world.now * 1_000;
+    let results: Arc<Mutex<Vec<(Option<NodeId>, Came)>>> = Arc::default();
+    let (desk, began) = (Arc::clone(&world.desk), world.clients.base());
+    let mut wishes = Vec::new();
+    for number in 0..plan.load.keys {
+        wishes.push((None, members.first().copied().unwrap_or(1), Asked::Key { key: key_number(number), local: false }));
+    }
+    for id in members {
+        let lease = LeaseId::from_u128(u128::from(*id)).expect("ids of nodes begin at 1");
+        let keys = vec![Claim { key: key_number(1_000 + *id as u32), mode: Mode::Exclusive }];
+        let asked = Asked::Acquire { lease, keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false };
+        wishes.push((Some(*id), *id, asked));
+    }
+    let count = wishes.len();
+    let collected = Arc::clone(&results);
+    world.clients.spawn(async move {
+        for (writes, node, asked) in wishes {
+            let came = clients::ask(&desk, began, IN_THE_END, node, asked, PATIENCE, false).await;
+            collected.lock().expect("nothing panics while the results are locked").push((writes, came));
+        }
+    });
+    let is_done = |results: &Mutex<Vec<_>>| {
+        results.lock().expect("nothing panics while the results are locked").len() == count
+    };
+    if !world.run_until_done(HEALED, |_| is_done(&results)) {
+        end.missing.push("the final reads".to_owned());
+    }
+    let is_settled = |world: &World| {
+        let applied = members.iter().map(|id| world.machines.get(id)?.handle()?.status().applied_index);
+        let applied: Option<Vec<u64>> = applied.collect();
+        let are_equal = applied.is_some_and(|applied| applied.windows(2).all(|pair| pair[0] == pair[1]));
+        are_equal && world.machines.values().all(|machine| machine.flush_ends.is_none())
+    };
+    if !world.run_until_done(HEALED, is_settled) {
+        end.missing.push("a time at which all members have applied and written the same".to_owned());
+    }
+    world.look();
+    for (writes, came) in results.lock().expect("nothing panics while the results are locked").drain(..) {
+        match (writes, came) {
+            (None, Came::Key { view }) => end.keys.push(view),
+            (Some(_), Came::Granted { .. }) => {}
+            (_, other) => world.findings.push(format!("a final call failed: {other:?}")),
+        }
+    }
+    for view in &end.keys {
+        if !view.holders.is_empty() || !view.waiters.is_empty() {
+            world.findings.push(format!("{} is not free, though all leases are over: {view:?}", view.key));
+        }
+    }
+}
+
+fn finish(plan: &Plan, mut world: World, mut end: End) -> Outcome {
+    let (digest, messages) = world.network.digest();
+    let mut findings = std::mem::take(&mut world.findings);
+    findings.extend(PANICS.with_borrow_mut(std::mem::take).into_iter().map(|what| format!("a node panicked: {what}")));
+    let mut story = std::mem::take(&mut world.story);
+    story.extend(world.network.take_log());
+    story.sort_by_key(|line| line.trim_start().split(' ').next().and_then(|at| at.parse::<u64>().ok()));
+    let mut calls = world.desk.take_calls();
+    let now_us = world.now * 1_000;
+    for call in &mut calls {
+        call.ended_us = call.ended_us.min(now_us);
+    }
+    let mut coverage = std::mem::take(&mut world.coverage);
+    coverage.insert("messages", messages);
+    count_calls(&calls, &mut coverage);
+    let mut rng = Rng::with_seed(plan.seed);
+    let applied = world.machines.values().filter_map(|it| Some((it.id, it.handle()?.status().applied_index?)));
+    let applied: BTreeMap<NodeId, u64> = applied.collect();
+    for machine in world.machines.values_mut() {
+        machine.kill(false, &mut rng);
+    }
+    inspect(&world, &applied, &mut end, &mut findings);
+    let about = About { seed: plan.seed, nodes: end.nodes.len() as u64, ..About::default() };
+    let sights = std::mem::take(&mut world.sights);
+    let history = History { about, calls, sights, end, ..History::default() };
+    if findings.is_empty() {
+        let laws: Vec<&Checker> =
+            Workload::Lease.laws(&history.about).into_iter().filter(|law| law.name != LOOP_LAG.name).collect();
+        for law in judge(&history, &laws).laws {
+            if law.verdict == Verdict::Invalid {
+                let breaches = law.found.breaches.iter().take(3);
+                findings.extend(breaches.map(|breach| format!("{}: {}", law.name, breach.what)));
+            }
+        }
+    }
+    Outcome { findings, simulated: world.now, coverage, digest, story, history }
+}
+
+/// All changes that the logs of the members tell of, and their states.
+fn inspect(
+    world: &World,
+    applied: &BTreeMap<NodeId, u64>,
+    end: &mut End,
+    findings: &mut Vec<String>,
+) {
+    let common = applied.iter().filter(|(id, _)| end.nodes.iter().any(|node| node.id == **id));
+    let common = common.map(|(_, index)| *index).min();
+    let members: Vec<NodeId> = end.nodes.iter().map(|node| node.id).collect();
+    let mut known = Vec::new();
+    for id in members {
+        let Some(machine) = world.machines.get(&id) else { continue };
+        let stopped = StoppedNode::open_on(Arc::new(machine.disk.clone()), Path::new("/data"));
+        let told = stopped.and_then(|it| Ok((it.events(applied.get(&id).copied())?, it.state(common)?)));
+        match told {
+            Ok((events, state)) => {
+                if let Some(node) = end.nodes.iter_mut().find(|node| node.id == id) {
+                    node.states.insert(state.position.index, state.blake3);
+                }
+                known.push(events);
+            }
+            Err(error) => findings.push(format!("the data of node {id} cannot be read: {error}")),
+        }
+    }
+    known.sort_by_key(|events| events.after_revision);
+    for events in known {
+        let last = end.changes.last().map_or(events.after_revision, |change| change.revision);
+        if end.changes.is_empty() {
+            end.changes_after = events.after_revision;
+        }
+        if events.after_revision > last {
+            continue;
+        }
+        for event in events.events.into_iter().filter(|event| event.revision > last) {
+            let value = serde_json::to_value(&event).expect("a change is plain data");
+            let change: Change = serde_json::from_value(value).expect("jepsen reads what inspect tells");
+            end.changes.push(change);
+        }
+    }
+    for change in &end.changes {
+        let Some(seen) = world.changes.get(&change.revision.0) else { continue };
+        if seen.lease_id != change.lease_id || seen.token != change.token {
+            findings.push(format!("a node applied {seen:?}, and the log has {change:?}"));
+        }
+    }
+    // Applied somewhere, so committed: it must be in the log.
+    if let (Some(last), Some((seen, event))) = (end.changes.last(), world.changes.last_key_value())
+        && *seen > last.revision.0
+    {
+        findings.push(format!("a node applied {event:?}, and no log has it"));
+    }
+}
+
+fn count_calls(calls: &[Call], coverage: &mut BTreeMap<&'static str, u64>) {
+    for call in calls {
+        let name = match (&call.asked, &call.came) {
+            (_, Came::Unknown { .. }) => "calls with an unknown end",
+            (_, Came::NotDone { .. }) => "calls that were not done",
+            (Asked::Acquire { .. }, Came::Granted { .. }) => "grants",
+            (Asked::Renew { .. }, Came::Granted { .. }) => "renewals",
+            (_, Came::Refused { .. }) => "refusals",
+            _ => "other answers",
+        };
+        *coverage.entry(name).or_default() += 1;
+    }
+}

@@ -1,0 +1,572 @@
+//! The world: machines, network, clients and time, all in one thread.
+//!
+//! Time advances in steps. In each, every process runs up to the end of the step on its own runtime, in an order that the
+//! seed decides; then the messages, flushes and faults that are due happen, and what clients and nodes said to each other is
+//! passed on. A step is 1 ms while anything happens, and longer while nothing does. So nothing depends on threads, on real
+//! time, or on the order in which an operating system wakes up tasks.
+//!
+//! Within a step, processes do not see each other. What one of them sends is under way at least until the step ends, as on a
+//! network that takes a little longer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fastrand::Rng;
+use ringfence_jepsen::history::{Came, Sight};
+use ringfence_lease::{Attachment, Event};
+use ringfence_raft::{Handle, NodeId};
+use ringfence_wire::Revision;
+use tokio::sync::oneshot;
+
+use crate::clients::Desk;
+use crate::machine::{Machine, Process};
+use crate::network::Network;
+use crate::plan::{Plan, What};
+use crate::serve::serve;
+
+/// The longest step, in milliseconds.
+const IDLE: u64 = 10;
+/// When kernels give up a connection to a machine without power, in milliseconds.
+const GIVE_UP: u64 = 3_000;
+/// How often the nodes are looked at, in milliseconds.
+const LOOK: u64 = 50;
+/// For how long after the end of its process a node that failed is down, in milliseconds.
+const FAILED: u64 = 500;
+
+/// Answers of nodes, on their way to their clients.
+type Answers = Arc<Mutex<Vec<(oneshot::Sender<Came>, Came)>>>;
+
+/// A simulated cluster with its clients.
+pub struct World {
+    /// The time, in milliseconds since the run began.
+    pub now: u64,
+    /// The machines, by node.
+    pub machines: BTreeMap<NodeId, Machine>,
+    /// What connects them.
+    pub network: Network,
+    /// The clients' process.
+    pub clients: Process,
+    /// Between clients and nodes.
+    pub desk: Arc<Desk>,
+    /// The ids of the nodes that clients ask.
+    pub nodes: Arc<Mutex<Vec<NodeId>>>,
+    /// What came to pass, for people, with times.
+    pub story: Vec<String>,
+    /// What contradicts the laws, for people.
+    pub findings: Vec<String>,
+    /// The changes of the table, by revision, as the first node applied them.
+    pub changes: BTreeMap<u64, Event>,
+    /// How nodes saw the cluster.
+    pub sights: Vec<Sight>,
+    /// What was exercised, and how often.
+    pub coverage: BTreeMap<&'static str, u64>,
+    rng: Rng,
+    flush: (u64, u64),
+    plan: Plan,
+    /// Faults that end, by time.
+    later: BTreeMap<u64, Vec<Ending>>,
+    answers: Answers,
+    attachments: u64,
+    /// Up to which revision the changes of each process are recorded.
+    recorded: BTreeMap<NodeId, (u64, u64)>,
+    /// Nodes that somebody tried to remove: they may end.
+    removed: BTreeSet<NodeId>,
+    /// The node that lost its disk. It is added again once all is healed.
+    wiped: Option<NodeId>,
+    looks_at: u64,
+    is_busy: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    Heal,
+    Latency,
+    GiveUp,
+}
+
+impl World {
+    /// The beginning of a run: the founders are started.
+    pub fn new(plan: &Plan, is_logged: bool) -> Self {
+        let mut rng = Rng::with_seed(plan.seed ^ 0x5EED);
+        let network = Network::new(rng.u64(..), plan.latency, is_logged);
+        let founders: Vec<NodeId> = (1..=plan.nodes).collect();
+        let mut machines = BTreeMap::new();
+        for id in &founders {
+            let mut machine = Machine::new(*id, &founders, false, plan);
+            machine.start(0, &network);
+            machines.insert(*id, machine);
+        }
+        Self {
+            now: 0,
+            machines,
+            network,
+            clients: Process::new(0, plan.seed),
+            desk: Arc::default(),
+            nodes: Arc::new(Mutex::new(founders)),
+            story: Vec::new(),
+            findings: Vec::new(),
+            changes: BTreeMap::new(),
+            sights: Vec::new(),
+            coverage: BTreeMap::new(),
+            rng,
+            flush: plan.flush,
+            plan: plan.clone(),
+            later: BTreeMap::new(),
+            answers: Answers::default(),
+            attachments: 0,
+            recorded: BTreeMap::new(),
+            removed: BTreeSet::new(),
+            wiped: None,
+            looks_at: 0,
+            is_busy: true,
+        }
+    }
+
+    /// Runs until `until`, in milliseconds.
+    pub fn run_until(&mut self, until: u64) {
+        while self.now < until && self.findings.is_empty() {
+            let next = self.next_step().min(until);
+            self.step(next);
+        }
+    }
+
+    /// Runs until `done`, at most for `within` milliseconds; returns whether it is.
+    pub fn run_until_done(&mut self, within: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
+        let deadline = self.now + within;
+        while !done(self) {
+            if self.now >= deadline || !self.findings.is_empty() {
+                return false;
+            }
+            let next = self.next_step().min(deadline);
+            self.step(next);
+        }
+        true
+    }
+
+    /// The end of the next step.
+    fn next_step(&self) -> u64 {
+        if self.is_busy {
+            return self.now + 1;
+        }
+        let of_machines = self.machines.values().flat_map(|machine| {
+            let thaws = (machine.frozen_until > self.now).then_some(machine.frozen_until);
+            let work = machine.work.iter().map(|(at, _)| *at).min();
+            [machine.flush_ends, machine.starts_at, thaws, work]
+        });
+        let others = [
+            self.network.next_due(),
+            self.later.keys().next().copied(),
+            self.plan.faults.first().map(|fault| fault.at),
+        ];
+        let next = of_machines.chain(others).flatten().min().unwrap_or(u64::MAX);
+        next.clamp(self.now + 1, self.now + IDLE)
+    }
+
+    fn step(&mut self, to: u64) {
+        let mut order: Vec<NodeId> = self.machines.keys().copied().collect();
+        self.rng.shuffle(&mut order);
+        let by = Duration::from_millis(to - self.now);
+        let clients_first = self.rng.bool();
+        if clients_first {
+            self.clients.run_until(to);
+        }
+        for id in &order {
+            let Some(machine) = self.machines.get_mut(id) else { continue };
+            machine.disk.advance(by);
+            if let Some(process) = machine.process.as_mut()
+                && machine.frozen_until <= self.now
+            {
+                process.run_until(to);
+            }
+        }
+        if !clients_first {
+            self.clients.run_until(to);
+        }
+        self.now = to;
+        self.is_busy = false;
+        let due = self.network.next_due().is_some_and(|due| due <= to);
+        self.network.deliver(to);
+        self.is_busy |= due;
+        for id in order {
+            self.tend(id);
+        }
+        while self.later.first_key_value().is_some_and(|(at, _)| *at <= to) {
+            for ending in self.later.pop_first().map(|(_, endings)| endings).unwrap_or_default() {
+                self.end(ending);
+            }
+        }
+        while self.plan.faults.first().is_some_and(|fault| fault.at <= to) {
+            let fault = self.plan.faults.remove(0);
+            self.happen(fault.what);
+        }
+        self.pass_on();
+        if self.now >= self.looks_at {
+            self.looks_at = self.now + LOOK;
+            self.look();
+        }
+    }
+
+    /// Ends and begins what one machine does.
+    fn tend(&mut self, id: NodeId) {
+        let (now, flush) = (self.now, self.flush);
+        let Some(machine) = self.machines.get_mut(&id) else { return };
+        if machine.frozen_until != 0 && machine.frozen_until <= now {
+            machine.frozen_until = 0;
+            if let Some(process) = machine.process.as_mut() {
+                process.jump_to(now);
+            }
+            self.is_busy = true;
+        }
+        if machine.starts_at.is_some_and(|at| at <= now) {
+            machine.start(now, &self.network);
+            self.recorded.remove(&id);
+            self.story.push(format!("{now:>9} node {id} starts"));
+            self.is_busy = true;
+            return;
+        }
+        if machine.process.is_none() || machine.frozen_until > now {
+            return;
+        }
+        if machine.flush_ends.is_some_and(|at| at <= now) {
+            machine.flush_ends = None;
+            machine.disk.finish_flush();
+            self.is_busy = true;
+        }
+        if machine.flush_ends.is_none() && machine.disk.begin_flush() {
+            let takes = self.rng.u64(flush.0..=flush.1);
+            machine.flush_ends = Some((now + takes).max(machine.hangs_until));
+            self.is_busy = true;
+        }
+        for work in machine.disk.take_work() {
+            let at = (now + self.rng.u64(flush.0..=flush.1 * 3)).max(machine.hangs_until);
+            machine.work.push((at, work));
+        }
+        let (due, left) = std::mem::take(&mut machine.work).into_iter().partition(|(at, _)| *at <= now);
+        machine.work = left;
+        let due: Vec<(u64, Box<dyn FnOnce() + Send>)> = due;
+        for (_, work) in due {
+            work();
+            self.is_busy = true;
+        }
+        if machine.disk.is_off() {
+            let (power, down) = machine.fuse.unwrap_or((false, FAILED));
+            self.story.push(format!("{now:>9} the fuse of node {id} has burnt"));
+            self.count("stops between two disk operations");
+            self.kill(id, power, down);
+            return;
+        }
+        if let Some(why) = machine.ended() {
+            self.story.push(format!("{now:>9} node {id} ended: {why}"));
+            let expected = machine.may_fail || why == "stopped" || self.removed.contains(&id);
+            if !expected {
+                self.findings.push(format!("node {id} ended though nothing was wrong with its disk: {why}"));
+            }
+            self.count("processes that ended by themselves");
+            let down = self.machines.get(&id).and_then(|machine| machine.fuse).map_or(FAILED, |(_, down)| down);
+            self.kill(id, false, down);
+        }
+    }
+
+    /// Ends the process of a node, which is started again after a while.
+    fn kill(&mut self, id: NodeId, power: bool, down: u64) {
+        let Some(machine) = self.machines.get_mut(&id) else { return };
+        machine.kill(power, &mut self.rng);
+        machine.starts_at = Some(self.now + down);
+        if power {
+            self.network.silence(id);
+            self.later.entry(self.now + GIVE_UP).or_default().push(Ending::GiveUp);
+        }
+        self.is_busy = true;
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.coverage.entry(what).or_default() += 1;
+    }
+
+    fn handle(&self, id: NodeId) -> Option<Handle> {
+        self.machines.get(&id)?.handle()
+    }
+
+    /// Runs something on a running node.
+    fn spawn_on<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        id: NodeId,
+        task: impl FnOnce(Handle) -> F,
+    ) -> bool {
+        let Some(machine) = self.machines.get(&id) else { return false };
+        let (Some(process), Some(handle)) = (&machine.process, machine.handle()) else { return false };
+        process.spawn(task(handle));
+        true
+    }
+
+    fn happen(&mut self, what: What) {
+        let now = self.now;
+        self.story.push(format!("{now:>9} {what:?}"));
+        self.is_busy = true;
+        let hold = what.hold(now);
+        match what {
+            What::Kill { node, power, down } => {
+                self.count(if power { "power cuts" } else { "kills" });
+                self.kill(node, power, down);
+            }
+            What::Fuse { node, operations, power, down } => {
+                if let Some(machine) = self.machines.get_mut(&node).filter(|it| it.process.is_some()) {
+                    machine.disk.light_fuse(operations);
+                    machine.fuse = Some((power, down));
+                }
+            }
+            What::Stop { node, down } => {
+                if let Some(machine) = self.machines.get_mut(&node).filter(|it| it.process.is_some()) {
+                    machine.fuse = Some((false, down));
+                    machine.stop();
+                }
+                self.count("stops in order");
+            }
+            What::Freeze { node, lasts } => {
+                if let Some(machine) = self.machines.get_mut(&node).filter(|it| it.process.is_some()) {
+                    machine.frozen_until = machine.frozen_until.max(now + lasts);
+                }
+                self.count("freezes");
+            }
+            What::Cut { from, to, lasts } => {
+                self.network.cut(from, to);
+                self.later.entry(now + lasts).or_default().push(Ending::Heal);
+                self.count("cuts of one direction");
+            }
+            What::Isolate { node, lasts } => {
+                for other in self.machines.keys().filter(|other| **other != node) {
+                    self.network.cut(node, *other);
+                    self.network.cut(*other, node);
+                }
+                self.later.entry(now + lasts).or_default().push(Ending::Heal);
+                self.count("isolated nodes");
+            }
+            What::Hold { .. } => {
+                if let Some(hold) = hold {
+                    self.network.hold(hold);
+                }
+                self.count("held channels");
+            }
+            What::Reset { one, other } => {
+                self.network.reset(one, other);
+                self.count("broken connections");
+            }
+            What::Slow { most, lasts } => {
+                let latency = crate::network::Latency { most, ..self.plan.latency };
+                self.network.set_latency(latency);
+                self.later.entry(now + lasts).or_default().push(Ending::Latency);
+                self.count("slow networks");
+            }
+            What::Hang { node, lasts } => {
+                if let Some(machine) = self.machines.get_mut(&node) {
+                    machine.hangs_until = now + lasts;
+                }
+                self.count("hanging disks");
+            }
+            What::Error { node, operations } => {
+                if let Some(machine) = self.machines.get_mut(&node) {
+                    machine.may_fail = true;
+                    machine.disk.fail_operation(operations);
+                }
+                self.count("disk errors");
+            }
+            What::Rot { node } => {
+                if let Some(machine) = self.machines.get_mut(&node)
+                    && machine.disk.rot_snapshot(&mut self.rng)
+                {
+                    self.count("rotten snapshots");
+                }
+            }
+            What::Transfer { asks, to } => {
+                self.spawn_on(asks, |handle| async move {
+                    let _ = handle.transfer_leadership(Some(to)).await;
+                });
+                self.count("transfers asked for");
+            }
+            What::Remove { asks, node, force } => {
+                // What an operator would not do to a cluster that lacks a disk.
+                if self.wiped.is_some_and(|wiped| wiped != node) {
+                    return;
+                }
+                let is_asked = self.spawn_on(asks, |handle| async move {
+                    let _ = match force {
+                        true => handle.force_remove_member(node).await,
+                        false => handle.remove_member(node).await,
+                    };
+                });
+                if is_asked {
+                    self.removed.insert(node);
+                    self.count("removals asked for");
+                }
+            }
+            What::Add { asks, node } => {
+                let mut machine = Machine::new(node, &[], true, &self.plan);
+                machine.start(now, &self.network);
+                self.machines.insert(node, machine);
+                self.add(asks, node);
+            }
+            What::Wipe { node } => {
+                let voters = self.leader().map(|(_, _, voters)| voters).unwrap_or_default();
+                let is_one_of_three = voters.len() >= 3 && voters.contains(&node);
+                if is_one_of_three && self.wiped.is_none() {
+                    self.wiped = Some(node);
+                    self.kill(node, true, 10);
+                    if let Some(machine) = self.machines.get_mut(&node) {
+                        machine.wipe();
+                    }
+                    self.removed.insert(node);
+                    self.count("wiped disks");
+                }
+            }
+        }
+    }
+
+    /// Asks a node to add another.
+    pub fn add(&mut self, asks: NodeId, node: NodeId) {
+        let peer = crate::machine::address(node);
+        self.spawn_on(asks, |handle| async move {
+            let _ = handle.add_member(node, peer).await;
+        });
+        self.count("additions asked for");
+    }
+
+    fn end(&mut self, ending: Ending) {
+        self.is_busy = true;
+        match ending {
+            Ending::Heal => self.network.heal(),
+            Ending::Latency => self.network.set_latency(self.plan.latency),
+            Ending::GiveUp => self.network.give_up_silent(),
+        }
+    }
+
+    /// The leader of the newest term, and the members and voters as it knows them.
+    pub fn leader(&self) -> Option<(NodeId, Vec<NodeId>, Vec<NodeId>)> {
+        let statuses = self.machines.values().filter_map(|it| Some(it.handle()?.status()));
+        let leader = statuses.filter(|status| status.leader == Some(status.node_id)).max_by_key(|it| it.term)?;
+        let voters = leader.members.iter().filter(|(_, member)| member.voter).map(|(id, _)| *id).collect();
+        Some((leader.node_id, leader.members.into_keys().collect(), voters))
+    }
+
+    /// Does what an operator does about a node that lost its disk: removes it, and adds it again.
+    pub fn replace_wiped(&mut self) {
+        let Some(node) = self.wiped.take() else { return };
+        for _ in 0..30 {
+            self.run_until(self.now + 1_000);
+            let is_back = self.handle(node).is_some();
+            let Some((leader, members, _)) = self.leader().filter(|_| !is_back) else { continue };
+            match members.contains(&node) {
+                true => drop(self.spawn_on(leader, |handle| async move {
+                    let _ = handle.remove_member(node).await;
+                })),
+                false => self.add(leader, node),
+            }
+        }
+    }
+
+    /// Ends all faults for good, and starts all nodes.
+    pub fn heal(&mut self) {
+        self.plan.faults.clear();
+        self.network.heal();
+        self.network.give_up_silent();
+        self.network.set_latency(self.plan.latency);
+        for machine in self.machines.values_mut() {
+            machine.frozen_until = machine.frozen_until.min(self.now + 1);
+            machine.hangs_until = 0;
+            machine.disk.heal();
+            machine.flush_ends = machine.flush_ends.map(|at| at.min(self.now + 1));
+            machine.starts_at = machine.starts_at.map(|at| at.min(self.now + 1));
+        }
+        self.story.push(format!("{:>9} all is healed", self.now));
+    }
+
+    /// Passes on what clients and nodes said to each other.
+    fn pass_on(&mut self) {
+        for request in self.desk.take_requests() {
+            self.is_busy = true;
+            self.attachments += 1;
+            let attachment = Attachment(self.attachments);
+            let machine = self.machines.get(&request.node);
+            let running = machine.and_then(|it| Some((it, it.process.as_ref()?, it.handle()?)));
+            let Some((machine, process, handle)) = running else {
+                let _ = request.reply.send(Came::NotDone { why: "the node does not run".to_owned() });
+                continue;
+            };
+            let (answers, is_on) = (Arc::clone(&self.answers), Arc::clone(&machine.is_on));
+            let crate::clients::Request { asked, mut reply, .. } = request;
+            let lease = asked.lease().filter(|_| matches!(asked, ringfence_jepsen::history::Asked::Acquire { .. }));
+            process.spawn(async move {
+                let came = tokio::select! {
+                    biased;
+                    came = serve(&handle, asked, attachment) => came,
+                    () = reply.closed() => {
+                        if let Some(lease) = lease {
+                            handle.detach_later(lease, attachment);
+                        }
+                        return;
+                    }
+                };
+                // A machine that has stopped between two operations says nothing more.
+                if is_on.load(std::sync::atomic::Ordering::Relaxed) {
+                    answers.lock().expect("nothing panics while the answers are locked").push((reply, came));
+                }
+            });
+        }
+        let answers = std::mem::take(&mut *self.answers.lock().expect("nothing panics while the answers are locked"));
+        for (reply, came) in answers {
+            self.is_busy = true;
+            let _ = reply.send(came);
+        }
+        for machine in self.machines.values().filter(|machine| machine.disk.is_off()) {
+            machine.is_on.store(false, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// Looks at each node's table and changes, and compares them.
+    pub fn look(&mut self) {
+        let now_us = self.now * 1_000;
+        let ids: Vec<NodeId> = self.machines.keys().copied().collect();
+        for id in ids {
+            let Some(handle) = self.handle(id) else { continue };
+            let status = handle.status();
+            let sight = Sight {
+                sent_us: now_us,
+                ended_us: now_us,
+                node: id,
+                role: status.role,
+                term: status.term,
+                leader: status.leader,
+                applied_index: status.applied_index,
+                revision: status.revision,
+                at_ms: status.at_ms,
+            };
+            if self.sights.last().is_none_or(|last| last.term < sight.term) {
+                self.count("new terms seen");
+            }
+            self.sights.push(sight);
+            self.record_changes(id, &handle);
+        }
+    }
+
+    fn record_changes(&mut self, id: NodeId, handle: &Handle) {
+        let starts = self.machines.get(&id).map_or(0, |machine| machine.starts);
+        let (known_starts, from) = self.recorded.get(&id).copied().unwrap_or((starts, 0));
+        let from = if known_starts == starts { from } else { 0 };
+        let (changes, findings) = (&mut self.changes, &mut self.findings);
+        let last = handle.history(|history| {
+            let after = Revision(from).max(history.before());
+            for event in history.after(after).into_iter().flatten() {
+                match changes.get(&event.revision.0) {
+                    None => drop(changes.insert(event.revision.0, event.clone())),
+                    Some(known) if known != event => findings.push(format!(
+                        "node {id} applied another change {} than others did: {event:?}, not {known:?}",
+                        event.revision
+                    )),
+                    Some(_) => {}
+                }
+            }
+            history.last()
+        });
+        self.recorded.insert(id, (starts, last.0));
+    }
+}
