@@ -102,9 +102,11 @@ fn play(plan: &Plan, world: &mut World) -> End {
     end.healed_us = world.now * 1_000;
 
     world.replace_wiped();
-    let members = serve_again(world);
+    serve_again(world);
     // What clients still do, and what they left, ends by itself.
     world.run_until(world.now + ENDED);
+    // A change of the members may have been under way.
+    let members = world.leader().map(|(_, members, _)| members).unwrap_or_default();
     if world.findings.is_empty() {
         read(plan, world, &members, &mut end);
     }
@@ -115,7 +117,7 @@ fn play(plan: &Plan, world: &mut World) -> End {
 }
 
 /// Waits until every member serves, as the leader names them.
-fn serve_again(world: &mut World) -> Vec<NodeId> {
+fn serve_again(world: &mut World) {
     let members = |world: &World| world.leader().map(|(_, members, _)| members);
     let all_caught_up = |world: &World| {
         let Some(members) = members(world) else { return false };
@@ -131,30 +133,9 @@ fn serve_again(world: &mut World) -> Vec<NodeId> {
         })
     };
     let is_well = world.run_until_done(HEALED, all_caught_up);
-    let members = members(world).unwrap_or_default();
     if !is_well && world.findings.is_empty() {
-        let nodes: Vec<String> = world
-            .machines
-            .values()
-            .map(|machine| match machine.handle() {
-                None => format!("node {} does not run ({:?})", machine.id, machine.ended()),
-                Some(handle) => {
-                    let status = handle.status();
-                    format!(
-                        "node {}: {:?} in term {}, leader {:?}, applied {:?}, members {:?}",
-                        machine.id,
-                        status.role,
-                        status.term,
-                        status.leader,
-                        status.applied_index,
-                        status.members.keys().collect::<Vec<_>>()
-                    )
-                }
-            })
-            .collect();
-        world.findings.push(format!("not all members serve, though all is healed: {}", nodes.join("; ")));
+        world.findings.push(format!("not all members serve, though all is healed: {}", world.statuses()));
     }
-    members
 }
 
 /// The final reads, and a write through each member.
@@ -200,7 +181,10 @@ fn read(plan: &Plan, world: &mut World, members: &[NodeId], end: &mut End) {
         match (writes, came) {
             (None, Came::Key { view }) => end.keys.push(view),
             (Some(_), Came::Granted { .. }) => {}
-            (_, other) => world.findings.push(format!("a final call failed: {other:?}")),
+            (_, other) => {
+                let statuses = world.statuses();
+                world.findings.push(format!("a final call failed: {other:?}; {statuses}"));
+            }
         }
     }
     for view in &end.keys {

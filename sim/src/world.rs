@@ -448,6 +448,33 @@ impl World {
         Some((leader.node_id, leader.members.into_keys().collect(), voters))
     }
 
+    /// How the nodes see the cluster, for people.
+    pub fn statuses(&self) -> String {
+        let status = |machine: &Machine| match machine.handle() {
+            None => format!("node {} does not run ({:?})", machine.id, machine.ended()),
+            Some(handle) => {
+                let status = handle.status();
+                let members: Vec<String> = status
+                    .members
+                    .iter()
+                    .map(|(id, member)| format!("{id}{}", if member.voter { "" } else { " (learner)" }))
+                    .collect();
+                format!(
+                    "node {}: {:?} in term {}, leader {:?}, last {:?}, committed {:?}, applied {:?}, members {}",
+                    machine.id,
+                    status.role,
+                    status.term,
+                    status.leader,
+                    status.last_log_index,
+                    status.committed_index,
+                    status.applied_index,
+                    members.join(" ")
+                )
+            }
+        };
+        self.machines.values().map(status).collect::<Vec<_>>().join("; ")
+    }
+
     /// Does what an operator does about a node that lost its disk: removes it, and adds it again.
     pub fn replace_wiped(&mut self) {
         let Some(node) = self.wiped.take() else { return };
@@ -469,6 +496,7 @@ impl World {
         self.plan.faults.clear();
         self.network.heal();
         self.network.give_up_silent();
+        self.plan.latency.spikes = 0;
         self.network.set_latency(self.plan.latency);
         for machine in self.machines.values_mut() {
             machine.frozen_until = machine.frozen_until.min(self.now + 1);
