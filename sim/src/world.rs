@@ -76,6 +76,8 @@ pub struct World {
     wiped: Option<NodeId>,
     looks_at: u64,
     is_busy: bool,
+    /// Whether the story has the state of the nodes.
+    is_told: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +122,7 @@ impl World {
             wiped: None,
             looks_at: 0,
             is_busy: true,
+            is_told: is_logged,
         }
     }
 
@@ -386,7 +389,7 @@ impl World {
             }
             What::Remove { asks, node, force } => {
                 // What an operator would not do to a cluster that lacks a disk.
-                if self.wiped.is_some_and(|wiped| wiped != node) {
+                if self.wiped.is_some() {
                     return;
                 }
                 let is_asked = self.spawn_on(asks, |handle| async move {
@@ -409,7 +412,8 @@ impl World {
             What::Wipe { node } => {
                 let voters = self.leader().map(|(_, _, voters)| voters).unwrap_or_default();
                 let is_one_of_three = voters.len() >= 3 && voters.contains(&node);
-                if is_one_of_three && self.wiped.is_none() {
+                // While a member is removed, the others may need every one of them.
+                if is_one_of_three && self.wiped.is_none() && self.removed.is_empty() {
                     self.wiped = Some(node);
                     self.kill(node, true, 10);
                     if let Some(machine) = self.machines.get_mut(&node) {
@@ -553,6 +557,9 @@ impl World {
     /// Looks at each node's table and changes, and compares them.
     pub fn look(&mut self) {
         let now_us = self.now * 1_000;
+        if self.is_told && self.now % 1_000 < LOOK {
+            self.story.push(format!("{:>9} {}", self.now, self.statuses()));
+        }
         let ids: Vec<NodeId> = self.machines.keys().copied().collect();
         for id in ids {
             let Some(handle) = self.handle(id) else { continue };
