@@ -7,6 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use ringfence_jepsen::history::{Asked, Call, Came};
 use ringfence_wire::{Claim, Key, LeaseId, Mode, Token};
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -16,7 +17,7 @@ const PATIENCE: [u64; 3] = [300, 1_500, 6_500];
 const REPEATS_FOR: Duration = Duration::from_secs(15);
 
 /// How the load looks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Load {
     /// How many clients.
     pub clients: u32,

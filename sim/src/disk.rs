@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::story::Story;
 use fastrand::Rng;
 use ringfence_raft::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage};
 use ringfence_wal::disk::{Disk, File, Flush, Mode};
@@ -46,22 +47,32 @@ struct State {
     is_off: bool,
     /// Counts the processes that used the disk: handles of earlier ones do nothing.
     process: u64,
-    now: Instant,
+    node: u64,
+    story: Story,
+    /// Where its clock begins.
+    base: Instant,
+    /// Milliseconds since then.
+    now: u64,
 }
 
 #[derive(Default)]
 struct Contents {
+    /// Its beginning: what follows, up to the length, is zeros. Logs fill their files with zeros by the megabyte.
     bytes: Vec<u8>,
+    length: usize,
     /// Since the last sync, in order.
     unsynced: Vec<Write>,
 }
 
 struct Write {
     at: usize,
+    /// What was there before; zeros may follow.
     old: Vec<u8>,
     /// The length of the file before.
     old_length: usize,
+    /// What was written; zeros follow, up to the length.
     new: Vec<u8>,
+    length: usize,
 }
 
 #[derive(Clone)]
@@ -77,8 +88,9 @@ struct Snapshot {
     is_finished: bool,
 }
 
-impl Default for MemoryDisk {
-    fn default() -> Self {
+impl MemoryDisk {
+    /// The empty disk of a node.
+    pub fn new(node: u64, story: Story) -> Self {
         Self(Arc::new(Mutex::new(State {
             files: Vec::new(),
             names: BTreeMap::new(),
@@ -94,12 +106,13 @@ impl Default for MemoryDisk {
             error: None,
             is_off: false,
             process: 0,
-            now: Instant::now(),
+            node,
+            story,
+            base: Instant::now(),
+            now: 0,
         })))
     }
-}
 
-impl MemoryDisk {
     /// Stops the machine at the `operations`-th operation from now on.
     pub fn light_fuse(&self, operations: u64) {
         let mut state = self.lock();
@@ -128,9 +141,9 @@ impl MemoryDisk {
         self.lock().operations
     }
 
-    /// Advances the clock that times flushes.
-    pub fn advance(&self, by: Duration) {
-        self.lock().now += by;
+    /// Advances the clock that times flushes to `now`, in milliseconds.
+    pub fn advance_to(&self, now: u64) {
+        self.lock().now = now;
     }
 
     /// Takes what is queued for the log; `false` if there is nothing to write.
@@ -176,9 +189,8 @@ impl MemoryDisk {
         drop((flusher, work));
     }
 
-    /// Cuts the power. Of what was not synced, `rng` decides what is kept.
-    pub fn cut_power(&self, rng: &mut Rng) {
-        self.end_process();
+    /// Cuts the power, once the process has ended. Of what was not synced, `rng` decides what is kept. Returns whether a write was torn: kept in part.
+    pub fn cut_power(&self, rng: &mut Rng) -> bool {
         let mut state = self.lock();
         let odds = *rng.choice(&[0, 10, 50, 90, 100]).unwrap_or(&0);
         let mut names = state.durable_names.clone();
@@ -190,10 +202,12 @@ impl MemoryDisk {
         }
         state.durable_names = names.clone();
         state.names = names;
+        let mut is_torn = false;
         for file in &mut state.files {
-            file.cut_power(rng, odds);
+            is_torn |= file.cut_power(rng, odds);
         }
         state.snapshots.retain(|_, snapshot| snapshot.is_finished);
+        is_torn
     }
 
     /// Flips one bit of a snapshot; `false` if there is none.
@@ -224,14 +238,22 @@ impl MemoryDisk {
     }
 
     /// Counts an operation of `process`, and does it unless there is a fault.
-    fn operate<R>(&self, process: u64, is_sync: bool, work: impl FnOnce(&mut State) -> R) -> io::Result<R> {
+    fn operate<R>(
+        &self,
+        process: u64,
+        is_sync: bool,
+        what: impl FnOnce(&State) -> String,
+        work: impl FnOnce(&mut State) -> R,
+    ) -> io::Result<R> {
         let mut state = self.lock();
         if state.is_off || state.process != process {
             return Err(io::Error::other("the machine has stopped"));
         }
         state.operations += 1;
+        state.story.detail(state.now, || format!("node {} {}", state.node, what(&state)));
         if state.error == Some(state.operations) {
             state.error = None;
+            state.story.tell(state.now, format!("an operation of the disk of node {} fails", state.node));
             return Err(io::Error::other("this operation fails"));
         }
         if state.fuse == Some(state.operations) {
@@ -280,37 +302,86 @@ impl State {
 
 impl Contents {
     fn write(&mut self, at: usize, new: &[u8]) {
-        let old_length = self.bytes.len();
-        let old = self.bytes.get(at..old_length.min(at + new.len())).unwrap_or_default().to_vec();
-        put(&mut self.bytes, at, new);
-        self.unsynced.push(Write { at, old, old_length, new: new.to_vec() });
+        let (old_length, length) = (self.length, new.len());
+        let known = self.bytes.len();
+        let old = self.bytes[at.min(known)..(at + length).min(known)].to_vec();
+        let new = without_zeros(new);
+        self.put(at, new, length);
+        self.unsynced.push(Write { at, old, old_length, new: new.to_vec(), length });
     }
 
-    /// Each sector of an unsynced write is kept in `odds` of 100 cases.
-    fn cut_power(&mut self, rng: &mut Rng, odds: u32) {
-        let unsynced = std::mem::take(&mut self.unsynced);
-        for write in unsynced.iter().rev() {
-            self.bytes.truncate(write.old_length);
-            self.bytes[write.at.min(write.old_length)..][..write.old.len()].copy_from_slice(&write.old);
+    fn truncate(&mut self) {
+        let old = std::mem::take(&mut self.bytes);
+        let old_length = std::mem::take(&mut self.length);
+        self.unsynced.push(Write { at: 0, old, old_length, new: Vec::new(), length: 0 });
+    }
+
+    /// Puts bytes, and zeros after them up to `length`.
+    fn put(&mut self, at: usize, bytes: &[u8], length: usize) {
+        self.length = self.length.max(at + length);
+        let end = at + bytes.len();
+        if !bytes.is_empty() {
+            self.bytes.resize(self.bytes.len().max(end), 0);
+            self.bytes[at..end].copy_from_slice(bytes);
         }
-        for Write { at, new, .. } in unsynced {
-            let mut done = 0;
-            while done < new.len() {
-                let end = new.len().min(((at + done) / SECTOR + 1) * SECTOR - at);
-                if rng.u32(0..100) < odds {
-                    put(&mut self.bytes, at + done, &new[done..end]);
+        let known = self.bytes.len();
+        self.bytes[end.min(known)..(at + length).min(known)].fill(0);
+    }
+
+    fn read(&self, into: &mut [u8], at: usize) -> io::Result<()> {
+        if at + into.len() > self.length {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        let known = self.bytes.get(at..).unwrap_or_default();
+        let count = known.len().min(into.len());
+        into[..count].copy_from_slice(&known[..count]);
+        into[count..].fill(0);
+        Ok(())
+    }
+
+    /// Each sector of an unsynced write is kept in `odds` of 100 cases. Returns whether a write was torn.
+    fn cut_power(&mut self, rng: &mut Rng, odds: u32) -> bool {
+        let unsynced = std::mem::take(&mut self.unsynced);
+        for Write { at, old, old_length, length, .. } in unsynced.iter().rev() {
+            self.bytes.truncate(*old_length);
+            self.length = *old_length;
+            self.put(*at, old, old_length.saturating_sub(*at).min(*length).max(old.len()));
+        }
+        let mut is_torn = false;
+        for Write { at, new, length, .. } in unsynced {
+            let (mut done, mut kept, mut lost) = (0, false, false);
+            while done < length {
+                let end = length.min(((at + done) / SECTOR + 1) * SECTOR - at);
+                let is_kept = rng.u32(0..100) < odds;
+                if is_kept {
+                    self.put(at + done, &new[done.min(new.len())..end.min(new.len())], end - done);
+                }
+                if done < new.len() {
+                    (kept, lost) = (kept | is_kept, lost | !is_kept);
                 }
                 done = end;
             }
+            is_torn |= kept && lost;
         }
+        is_torn
     }
 }
 
-fn put(into: &mut Vec<u8>, at: usize, bytes: &[u8]) {
-    if into.len() < at + bytes.len() {
-        into.resize(at + bytes.len(), 0);
+/// All but the zero sectors at the end.
+fn without_zeros(bytes: &[u8]) -> &[u8] {
+    let zeros: usize = bytes
+        .rchunks(SECTOR)
+        .take_while(|chunk| **chunk == [0; SECTOR][..chunk.len()])
+        .map(<[u8]>::len)
+        .sum();
+    &bytes[..bytes.len() - zeros]
+}
+
+impl State {
+    fn name(&self, file: usize) -> String {
+        let path = self.names.iter().find(|(_, known)| **known == file).map(|(path, _)| path);
+        path.map_or_else(|| "a removed file".to_owned(), |path| path.display().to_string())
     }
-    into[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
 impl fmt::Debug for MemoryDisk {
@@ -330,21 +401,20 @@ impl Disk for MemoryDisk {
         }
         let file = match (known, mode) {
             (Some(file), Mode::Create) => {
-                self.operate(process, false, |state| {
-                    let contents = &mut state.files[file];
-                    let old = std::mem::take(&mut contents.bytes);
-                    let old_length = old.len();
-                    contents.unsynced.push(Write { at: 0, old, old_length, new: Vec::new() });
-                })?;
+                let what = |_: &State| format!("empties {}", path.display());
+                self.operate(process, false, what, |state| state.files[file].truncate())?;
                 file
             }
             (Some(file), _) => file,
-            (None, Mode::Create) => self.operate(process, false, |state| {
-                let file = state.files.len();
-                state.files.push(Contents::default());
-                state.change(Change::Bound(path.to_owned(), file));
-                file
-            })?,
+            (None, Mode::Create) => {
+                let what = |_: &State| format!("creates {}", path.display());
+                self.operate(process, false, what, |state| {
+                    let file = state.files.len();
+                    state.files.push(Contents::default());
+                    state.change(Change::Bound(path.to_owned(), file));
+                    file
+                })?
+            }
             (None, _) => return Err(ErrorKind::NotFound.into()),
         };
         Ok(Box::new(Opened { disk: self.clone(), process, file, is_locked: AtomicBool::new(false) }))
@@ -369,7 +439,8 @@ impl Disk for MemoryDisk {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let process = self.lock().process;
         let change = Change::Renamed(from.to_owned(), to.to_owned());
-        self.operate(process, false, |state| state.change(change))
+        let what = |_: &State| format!("renames {} to {}", from.display(), to.display());
+        self.operate(process, false, what, |state| state.change(change))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -380,7 +451,8 @@ impl Disk for MemoryDisk {
             }
             state.process
         };
-        self.operate(process, false, |state| state.change(Change::Removed(path.to_owned())))
+        let what = |_: &State| format!("removes {}", path.display());
+        self.operate(process, false, what, |state| state.change(Change::Removed(path.to_owned())))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
@@ -389,7 +461,8 @@ impl Disk for MemoryDisk {
     }
 
     fn now(&self) -> Instant {
-        self.lock().now
+        let state = self.lock();
+        state.base + Duration::from_millis(state.now)
     }
 
     fn spawn(&self, _: &'static str, _: i32, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
@@ -424,24 +497,24 @@ impl Drop for Opened {
 
 impl Opened {
     fn sync(&self) -> io::Result<()> {
-        self.disk.operate(self.process, true, |state| state.files[self.file].unsynced.clear())
+        let what = |state: &State| format!("syncs {}", state.name(self.file));
+        self.disk.operate(self.process, true, what, |state| state.files[self.file].unsynced.clear())
     }
 }
 
 impl File for Opened {
     fn length(&self) -> io::Result<u64> {
-        Ok(self.disk.lock().files[self.file].bytes.len() as u64)
+        Ok(self.disk.lock().files[self.file].length as u64)
     }
 
     fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<()> {
-        let state = self.disk.lock();
-        let bytes = state.files[self.file].bytes.get(at as usize..).unwrap_or_default();
-        into.copy_from_slice(bytes.get(..into.len()).ok_or(ErrorKind::UnexpectedEof)?);
-        Ok(())
+        self.disk.lock().files[self.file].read(into, at as usize)
     }
 
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        self.disk.operate(self.process, false, |state| state.files[self.file].write(at as usize, bytes))
+        let what =
+            |state: &State| format!("writes {} bytes at {at} of {}", bytes.len(), state.name(self.file));
+        self.disk.operate(self.process, false, what, |state| state.files[self.file].write(at as usize, bytes))
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -486,7 +559,8 @@ impl File for Dir {
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.disk.operate(self.process, true, |state| state.sync_dir(&self.path))
+        let what = |_: &State| format!("syncs {}", self.path.display());
+        self.disk.operate(self.process, true, what, |state| state.sync_dir(&self.path))
     }
 
     fn try_lock(&self) -> Result<(), TryLockError> {
@@ -514,7 +588,8 @@ impl SnapshotStore for Snapshots {
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn SnapshotWriter>> {
-        self.disk.operate(self.process, false, |state| {
+        let what = |_: &State| format!("begins snapshot {name}");
+        self.disk.operate(self.process, false, what, |state| {
             state.snapshots.insert(name.to_owned(), Snapshot::default());
         })?;
         Ok(Box::new(Writer {
@@ -536,7 +611,8 @@ impl SnapshotStore for Snapshots {
 
     fn rename(&self, from: &Path, to: &str) -> io::Result<()> {
         let from = from.file_name().and_then(|name| name.to_str()).ok_or(ErrorKind::InvalidInput)?;
-        self.disk.operate(self.process, false, |state| {
+        let what = |_: &State| format!("renames snapshot {from} to {to}");
+        self.disk.operate(self.process, false, what, |state| {
             let snapshot = state.snapshots.remove(from).ok_or(ErrorKind::NotFound)?;
             state.snapshots.insert(to.to_owned(), snapshot);
             Ok(())
@@ -544,7 +620,8 @@ impl SnapshotStore for Snapshots {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.disk.operate(self.process, false, |state| drop(state.snapshots.remove(name)))
+        let what = |_: &State| format!("removes snapshot {name}");
+        self.disk.operate(self.process, false, what, |state| drop(state.snapshots.remove(name)))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -561,7 +638,8 @@ struct Writer {
 
 impl SnapshotWriter for Writer {
     fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        self.disk.operate(self.process, false, |_| ())?;
+        let what = |_: &State| format!("writes a record of snapshot {}", self.name);
+        self.disk.operate(self.process, false, what, |_| ())?;
         self.contents.insert(key.to_owned(), value.to_owned());
         Ok(())
     }
@@ -573,8 +651,9 @@ impl SnapshotWriter for Writer {
         let Self { disk, process, name, contents } = *self;
         let contents = Arc::new(contents);
         check(Box::new(Reader(Arc::clone(&contents))))?;
-        disk.operate(process, true, |state| {
-            state.snapshots.insert(name, Snapshot { contents, is_finished: true });
+        let what = |_: &State| format!("finishes snapshot {name}");
+        disk.operate(process, true, what, |state| {
+            state.snapshots.insert(name.clone(), Snapshot { contents, is_finished: true });
         })
     }
 }

@@ -5,10 +5,16 @@
 //! ([`clients`]) and the faults ([`plan`]). [`run`] plays a plan and has it judged by the laws of `ringfence-jepsen`.
 
 pub mod clients;
+pub mod coverage;
 pub mod disk;
 pub mod machine;
+mod messages;
 pub mod network;
 pub mod plan;
+pub mod regressions;
 pub mod run;
 mod serve;
+pub mod shrink;
+pub mod story;
+pub mod swarm;
 pub mod world;

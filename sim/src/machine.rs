@@ -1,9 +1,12 @@
 //! One machine: its disk, and the process of a node on it, which has a runtime and a clock of its own.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -18,6 +21,8 @@ use tokio::time::{Instant, advance, sleep_until};
 use crate::disk::MemoryDisk;
 use crate::network::Network;
 use crate::plan::Plan;
+use crate::story::Story;
+use crate::world::IDLE;
 
 /// Where the revisions of a simulated cluster start.
 pub const FIRST_REVISION: u64 = 1_000;
@@ -30,13 +35,45 @@ pub struct Process {
     local: u64,
     /// When the process began, in the world's time.
     began: u64,
+    speed: u64,
+    /// When it runs next.
+    wakes_at: Cell<u64>,
+    idle: Arc<Idle>,
+}
+
+/// Knows when the runtime has nothing left to do at its time.
+#[derive(Default)]
+struct Idle(Mutex<Option<Waker>>);
+
+impl Idle {
+    fn wake(&self) {
+        let waker = self.0.lock().expect("nothing panics while the waker is locked").take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits until all other tasks wait.
+    async fn wait(&self) {
+        let mut has_waited = false;
+        poll_fn(|cx| {
+            let mut waker = self.0.lock().expect("nothing panics while the waker is locked");
+            if has_waited && waker.is_none() {
+                return Poll::Ready(());
+            }
+            has_waited = true;
+            *waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
 }
 
 impl Process {
-    /// A process that begins `now`, and draws from `seed`.
-    pub fn new(now: u64, seed: u64) -> Self {
+    /// A process that begins `now`, and draws from `seed`. Its clock runs at `speed` thousandths of real time.
+    pub fn new(now: u64, seed: u64, speed: u64) -> Self {
+        let idle = Arc::new(Idle::default());
+        let parks = Arc::clone(&idle);
         let mut builder = Builder::new_current_thread();
-        builder.enable_time().start_paused(true);
+        builder.enable_time().start_paused(true).on_thread_park(move || parks.wake());
         // Tokio notifies the receivers of a watch in an order that it draws.
         #[cfg(tokio_unstable)]
         builder.rng_seed(RngSeed::from_bytes(&seed.to_le_bytes()));
@@ -45,19 +82,33 @@ impl Process {
         let runtime = builder.build();
         let runtime = runtime.expect("a runtime without I/O needs nothing of the system");
         let base = runtime.block_on(async { Instant::now() });
-        Self { runtime, base, local: 0, began: now }
+        Self { runtime, base, local: 0, began: now, speed, wakes_at: Cell::new(now + 1), idle }
     }
 
     /// Runs everything up to `now`, each timer at its own time.
     pub fn run_until(&mut self, now: u64) {
-        self.local = now - self.began;
+        self.local = self.clock(now);
+        self.wakes_at.set(now + IDLE);
         let until = self.base + Duration::from_millis(self.local);
-        self.runtime.block_on(async { sleep_until(until).await });
+        let idle = &self.idle;
+        self.runtime.block_on(async {
+            sleep_until(until).await;
+            idle.wait().await;
+        });
+    }
+
+    fn clock(&self, now: u64) -> u64 {
+        (now - self.began) * self.speed / 1_000
+    }
+
+    /// Lets it run soon, because it was given something `now`.
+    pub fn wake(&self, now: u64) {
+        self.wakes_at.set(self.wakes_at.get().min(now + 1));
     }
 
     /// Advances the clock to `now` at once, as for a process that was stopped: all timers are late.
     pub fn jump_to(&mut self, now: u64) {
-        let by = now - self.began - self.local;
+        let by = self.clock(now) - self.local;
         self.local += by;
         self.runtime.block_on(async { advance(Duration::from_millis(by)).await });
     }
@@ -65,6 +116,11 @@ impl Process {
     /// Runs a task.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         drop(self.runtime.spawn(task));
+    }
+
+    /// When it runs next.
+    pub fn wakes_at(&self) -> u64 {
+        self.wakes_at.get()
     }
 
     /// The clock when the process began.
@@ -110,6 +166,8 @@ pub struct Machine {
     pub may_fail: bool,
     progress: Arc<Mutex<Progress>>,
     settings: NodeSettings,
+    speed: u64,
+    story: Story,
     /// Each start of the node draws from here.
     rng: Rng,
     /// Counts starts.
@@ -125,11 +183,11 @@ struct NodeSettings {
 
 impl Machine {
     /// The machine of a node that founds a cluster with `peers`, or waits to join one.
-    pub fn new(id: NodeId, peers: &[NodeId], join: bool, plan: &Plan) -> Self {
+    pub fn new(id: NodeId, peers: &[NodeId], join: bool, plan: &Plan, story: &Story) -> Self {
         let peers = peers.iter().map(|id| (*id, address(*id))).collect();
         Self {
             id,
-            disk: MemoryDisk::default(),
+            disk: MemoryDisk::new(id, story.clone()),
             process: None,
             is_on: Arc::default(),
             frozen_until: 0,
@@ -140,6 +198,8 @@ impl Machine {
             fuse: None,
             may_fail: false,
             progress: Arc::default(),
+            speed: plan.speed(id),
+            story: story.clone(),
             settings: NodeSettings { peers, join, snapshot_after_bytes: plan.snapshot_after_bytes },
             rng: Rng::with_seed(plan.seed.wrapping_mul(31) ^ id),
             starts: 0,
@@ -166,7 +226,7 @@ impl Machine {
             snapshot_after_bytes,
             random: Random::seeded(self.rng.u64(..)),
         };
-        let process = Process::new(now, self.rng.u64(..));
+        let process = Process::new(now, self.rng.u64(..), self.speed);
         let progress = Arc::clone(&self.progress);
         let (stop, stopped) = oneshot::channel();
         self.lock().stop = Some(stop);
@@ -193,24 +253,44 @@ impl Machine {
         self.process = Some(process);
     }
 
-    /// Ends the process at once. `power`: what was not synced may be lost.
-    pub fn kill(&mut self, power: bool, rng: &mut Rng) {
+    /// When something is due for it.
+    pub fn next_due(&self) -> Option<u64> {
+        let Some(process) = &self.process else { return self.starts_at };
+        if self.frozen_until != 0 {
+            return Some(self.frozen_until);
+        }
+        let work = self.work.iter().map(|(at, _)| *at).min();
+        [self.flush_ends, work, Some(process.wakes_at())].into_iter().flatten().min()
+    }
+
+    /// Runs its process up to `now`, unless it is frozen.
+    pub fn run_until(&mut self, now: u64) {
+        self.disk.advance_to(now);
+        let Some(process) = self.process.as_mut().filter(|_| self.frozen_until <= now) else { return };
+        if self.frozen_until != 0 {
+            self.frozen_until = 0;
+            process.jump_to(now);
+        }
+        process.run_until(now);
+    }
+
+    /// Ends the process at once. `power`: what was not synced may be lost; returns whether a write was torn.
+    pub fn kill(&mut self, power: bool, rng: &mut Rng) -> bool {
         self.is_on.store(false, Relaxed);
         self.progress = Arc::default();
         // What the process spawned or queued ends with it.
-        match power {
-            true => self.disk.cut_power(rng),
-            false => self.disk.end_process(),
-        }
+        self.disk.end_process();
+        let is_torn = power && self.disk.cut_power(rng);
         drop(self.process.take());
         self.work.clear();
         (self.flush_ends, self.frozen_until, self.hangs_until) = (None, 0, 0);
         self.fuse = None;
+        is_torn
     }
 
     /// Loses all data: the node will start again as a new one.
     pub fn wipe(&mut self) {
-        self.disk = MemoryDisk::default();
+        self.disk = MemoryDisk::new(self.id, self.story.clone());
         self.settings.join = true;
     }
 

@@ -1,14 +1,26 @@
 //! The command line of the simulator.
 
-use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::{Parser, Subcommand};
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use ringfence_jepsen::store;
 use ringfence_sim::plan::Plan;
-use ringfence_sim::run::{Outcome, collect_panics, run};
+use ringfence_sim::regressions;
+use ringfence_sim::run::{Outcome, collect_panics, grants, judge_history, run};
+use ringfence_sim::shrink::shrink;
+use ringfence_sim::swarm::{Limit, Swarm};
+
+/// Something contradicts the laws.
+const FOUND: u8 = 1;
+/// Nothing does, but something was not exercised.
+const NOT_EXERCISED: u8 = 2;
 
 /// Runs whole clusters in simulated time, and judges what clients saw.
+///
+/// Exits with 1 if a run contradicts the laws, and with 2 if nothing does but something was not exercised.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Arguments {
@@ -18,77 +30,219 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// One run
-    Run {
-        /// The seed of the run
-        #[arg(long)]
-        seed: u64,
-        /// Print every message
-        #[arg(long)]
-        trace: bool,
-    },
-    /// Runs with fresh seeds
+    /// One run, the seeds that once failed, or hours of runs
+    Run(Run),
+    /// Runs with fresh seeds, for some minutes
     Swarm {
         /// For how long
         #[arg(long, default_value_t = 2.0)]
         minutes: f64,
-        /// The first seed [default: drawn]
+        #[command(flatten)]
+        many: Many,
+    },
+    /// Look for a smaller plan that fails like this one
+    Shrink {
+        #[command(flatten)]
+        one: One,
+        /// For how long
+        #[arg(long, default_value_t = 5.0)]
+        minutes: f64,
+        /// Where the plan is written
+        #[arg(long, default_value = "plan.json")]
+        into: PathBuf,
+    },
+    /// Print the plan of a run as JSON
+    Plan {
+        /// The seed of the run
         #[arg(long)]
-        seed: Option<u64>,
-        /// Do not stop at a finding
-        #[arg(long)]
-        keep_going: bool,
+        seed: u64,
     },
 }
 
-#[allow(clippy::print_stdout, reason = "this is its output")]
-fn main() -> ExitCode {
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct One {
+    /// The seed of the run
+    #[arg(long)]
+    seed: Option<u64>,
+    /// A file with the plan of the run, as JSON
+    #[arg(long)]
+    plan: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    #[command(flatten)]
+    what: Which,
+    /// Tell every message and every operation of a disk
+    #[arg(long)]
+    trace: bool,
+    /// Write the history into a folder below this one, as ringfence-jepsen does
+    #[arg(long)]
+    store: Option<PathBuf>,
+    /// How many runs are played at once, of hours of runs
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Which {
+    /// The seed of the run
+    #[arg(long)]
+    seed: Option<u64>,
+    /// A file with the plan of the run, as JSON
+    #[arg(long)]
+    plan: Option<PathBuf>,
+    /// Runs with fresh seeds until clusters have run for so many hours of their time
+    #[arg(long)]
+    hours: Option<f64>,
+    /// The seeds that once failed
+    #[arg(long)]
+    regressions: bool,
+}
+
+#[derive(Debug, Args)]
+struct Many {
+    /// The first seed [default: drawn]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many runs are played at once
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// Do not stop at a finding
+    #[arg(long)]
+    keep_going: bool,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
     collect_panics();
     match Arguments::parse().command {
-        Command::Run { seed, trace } => {
-            let plan = Plan::draw(seed);
-            println!("{plan:#?}");
-            let outcome = run(&plan, trace);
-            outcome.story.iter().for_each(|line| println!("{line}"));
-            print_end(seed, &outcome);
-            ExitCode::from(u8::from(!outcome.findings.is_empty()))
+        Command::Run(Run { what, trace, store, jobs }) => match what {
+            Which { regressions: true, .. } => play_regressions(),
+            Which { hours: Some(hours), .. } => {
+                let limit = Limit::Simulated((hours * 3.6e6) as u64);
+                Ok(play_many(limit, &Many { seed: None, jobs, keep_going: false }))
+            }
+            Which { seed, plan, .. } => play_one(&One { seed, plan }.plan()?, trace, store.as_deref()),
+        },
+        Command::Swarm { minutes, many } => {
+            Ok(play_many(Limit::Real(Duration::from_secs_f64(minutes * 60.0)), &many))
         }
-        Command::Swarm { minutes, seed, keep_going } => {
-            let first = seed.unwrap_or_else(|| fastrand::u64(..) >> 20);
-            let began = Instant::now();
-            let (mut coverage, mut simulated, mut runs, mut failed) = (BTreeMap::new(), 0, 0_u64, 0_u64);
-            for seed in first.. {
-                if began.elapsed() > Duration::from_secs_f64(minutes * 60.0) {
-                    break;
-                }
-                let outcome = run(&Plan::draw(seed), false);
-                simulated += outcome.simulated;
-                runs += 1;
-                for (what, count) in &outcome.coverage {
-                    *coverage.entry(*what).or_insert(0) += count;
-                }
-                if !outcome.findings.is_empty() {
-                    failed += 1;
-                    print_end(seed, &outcome);
-                    if !keep_going {
-                        return ExitCode::FAILURE;
-                    }
-                }
-            }
-            for (what, count) in &coverage {
-                println!("{count:>12} {what}");
-            }
-            let (hours, took) = (simulated as f64 / 3.6e6, began.elapsed().as_secs_f64());
-            println!("{runs} runs, {failed} failed, {hours:.1} hours of clusters in {took:.0} s: {:.0} times", hours * 3_600.0 / took);
-            ExitCode::from(u8::from(failed > 0))
+        Command::Shrink { one, minutes, into } => {
+            play_smaller(one.plan()?, Duration::from_secs_f64(minutes * 60.0), &into)
+        }
+        Command::Plan { seed } => {
+            say(&to_json(&Plan::draw(seed))?);
+            Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-#[allow(clippy::print_stdout, reason = "this is its output")]
-fn print_end(seed: u64, outcome: &Outcome) {
-    for finding in &outcome.findings {
-        println!("seed {seed}: {finding}");
+impl One {
+    fn plan(&self) -> anyhow::Result<Plan> {
+        let Some(path) = &self.plan else {
+            return Ok(Plan::draw(self.seed.context("a seed or a plan is required")?));
+        };
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is no plan", path.display()))
     }
-    println!("seed {seed}: {} s, digest {:016x}", outcome.simulated / 1_000, outcome.digest);
+}
+
+fn to_json(plan: &Plan) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(plan)?)
+}
+
+fn play_one(plan: &Plan, is_full: bool, folder: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let outcome = run(plan, is_full);
+    let mut lines: Vec<_> = outcome.story.iter().cloned().chain(grants(&outcome.history)).collect();
+    lines.sort_by_key(|line| line.at);
+    lines.iter().for_each(|line| say(&line.to_string()));
+    say(&outcome.coverage.to_string());
+    tell(plan.seed, &outcome);
+    say(&format!("seed {}: {} s, digest {:016x}", plan.seed, outcome.simulated / 1_000, outcome.digest));
+    if let Some(folder) = folder {
+        let folder = folder.join(format!("seed-{}", plan.seed));
+        store::write(&folder, &outcome.history, &judge_history(&outcome.history))?;
+        say(&format!("the page of the run is {}", folder.join("index.html").display()));
+    }
+    Ok(code(outcome.findings.len(), &outcome.coverage.missing_of_one()))
+}
+
+fn play_regressions() -> anyhow::Result<ExitCode> {
+    let mut failed = 0;
+    for regression in regressions::all()? {
+        let outcome = run(&Plan::draw(regression.seed), false);
+        failed += usize::from(!outcome.findings.is_empty());
+        tell(regression.seed, &outcome);
+        say(&format!("seed {}: played again; once: {}", regression.seed, regression.what));
+    }
+    Ok(code(failed, &[]))
+}
+
+fn play_many(limit: Limit, many: &Many) -> ExitCode {
+    let first = many.seed.unwrap_or_else(|| fastrand::u64(..) >> 20);
+    let began = Instant::now();
+    let total = Swarm { first, limit, jobs: many.jobs, keep_going: many.keep_going }.play(tell);
+    let (hours, took) = (total.simulated as f64 / 3.6e6, began.elapsed().as_secs_f64());
+    say(&total.coverage.to_string());
+    say(&format!(
+        "{} runs from seed {first}, {} failed, {hours:.1} hours of clusters in {took:.0} s: {:.0} times real time",
+        total.runs,
+        total.failed,
+        hours * 3_600.0 / took
+    ));
+    code(total.failed as usize, &total.coverage.missing_of_many())
+}
+
+fn play_smaller(plan: Plan, within: Duration, into: &Path) -> anyhow::Result<ExitCode> {
+    let first = run(&plan, false);
+    let Some(finding) = first.findings.first() else {
+        say(&format!("seed {} does not fail", plan.seed));
+        return Ok(ExitCode::SUCCESS);
+    };
+    let (began, mut tried) = (Instant::now(), 0);
+    let small = shrink(plan, |plan| {
+        tried += 1;
+        began.elapsed() < within
+            && run(plan, false).findings.first().is_some_and(|it| kind(it) == kind(finding))
+    });
+    std::fs::write(into, to_json(&small)?).with_context(|| format!("cannot write {}", into.display()))?;
+    small.faults.iter().for_each(|fault| say(&format!("{:>9} {}", fault.at, fault.what)));
+    let (faults, clients, seconds) = (small.faults.len(), small.load.clients, small.time / 1_000);
+    say(&format!(
+        "{faults} faults, {clients} clients and {seconds} s are left after {tried} tries: {finding}"
+    ));
+    say(&format!("sim/run run --plan {} --trace", into.display()));
+    Ok(ExitCode::from(FOUND))
+}
+
+/// What a finding is about: its beginning, without numbers.
+fn kind(finding: &str) -> String {
+    finding.chars().filter(|char| !char.is_ascii_digit()).take(24).collect()
+}
+
+fn code(failed: usize, missing: &[&str]) -> ExitCode {
+    if failed > 0 {
+        return ExitCode::from(FOUND);
+    }
+    if !missing.is_empty() {
+        say(&format!("not exercised: {}", missing.join(", ")));
+        return ExitCode::from(NOT_EXERCISED);
+    }
+    ExitCode::SUCCESS
+}
+
+fn tell(seed: u64, outcome: &Outcome) {
+    if outcome.findings.is_empty() {
+        return;
+    }
+    outcome.findings.iter().for_each(|finding| say(&format!("seed {seed}: {finding}")));
+    say(&format!("again: sim/run run --seed {seed} --trace; smaller: sim/run shrink --seed {seed}"));
+}
+
+#[allow(clippy::print_stdout, reason = "this is its output")]
+fn say(line: &str) {
+    println!("{line}");
 }

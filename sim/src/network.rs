@@ -12,17 +12,16 @@ use std::time::Duration;
 use fastrand::Rng;
 use futures_util::future::BoxFuture;
 use ringfence_raft::{Connection, NodeId, Transport};
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 
+use crate::coverage::Coverage;
+use crate::messages::{APPENDS, CHANNEL_AT, HEAD, INSTALLED, PREFACE, describe, split};
+use crate::story::Story;
+
 /// Bytes on their way in one direction; a writer waits beyond.
 const WINDOW: usize = 1 << 20;
-/// What each connection begins with, before its messages.
-const PREFACE: usize = 10;
-/// Length and checksum of a message.
-const HEAD: usize = 8;
-/// Where in the first message the channel is: after its kind and group.
-const CHANNEL_AT: usize = HEAD + 2;
 /// How long a connection attempt hangs when nothing answers.
 const NOTHING_ANSWERS: Duration = Duration::from_secs(3_600);
 
@@ -31,7 +30,7 @@ const NOTHING_ANSWERS: Duration = Duration::from_secs(3_600);
 pub struct Network(Arc<Mutex<State>>);
 
 /// How long messages take, in milliseconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
     /// At least.
     pub least: u64,
@@ -71,8 +70,10 @@ struct State {
     holds: Vec<Hold>,
     /// BLAKE3 of all that was delivered, in order.
     digest: blake3::Hasher,
-    delivered: u64,
-    log: Option<Vec<String>>,
+    coverage: Coverage,
+    story: Story,
+    /// The nodes that were given something.
+    touched: BTreeSet<NodeId>,
 }
 
 #[derive(Clone)]
@@ -115,7 +116,7 @@ enum End {
 
 impl Network {
     /// A network whose delays come from `seed`.
-    pub fn new(seed: u64, latency: Latency, is_logged: bool) -> Self {
+    pub fn new(seed: u64, latency: Latency, story: Story) -> Self {
         Self(Arc::new(Mutex::new(State {
             now: 0,
             rng: Rng::with_seed(seed),
@@ -127,8 +128,9 @@ impl Network {
             cut: BTreeSet::new(),
             holds: Vec::new(),
             digest: blake3::Hasher::new(),
-            delivered: 0,
-            log: is_logged.then(Vec::new),
+            coverage: Coverage::default(),
+            story,
+            touched: BTreeSet::new(),
         })))
     }
 
@@ -150,12 +152,25 @@ impl Network {
         self.lock().due.peek().map(|Reverse((due, ..))| *due)
     }
 
-    /// Delivers all that is due at `now`.
-    pub fn deliver(&self, now: u64) {
+    /// Advances the time to `now`; returns the nodes for which a message is due.
+    pub fn advance(&self, now: u64) -> BTreeSet<NodeId> {
+        let mut state = self.lock();
+        state.now = now;
+        let due = state.due.iter().filter(|Reverse((due, ..))| *due <= now);
+        due.map(|Reverse((.., direction))| state.directions[*direction].to).collect()
+    }
+
+    /// Takes the nodes that were given something since the last call.
+    pub fn take_touched(&self) -> BTreeSet<NodeId> {
+        std::mem::take(&mut self.lock().touched)
+    }
+
+    /// Delivers all that is due.
+    pub fn deliver(&self) {
         let mut wakers = Vec::new();
         {
             let mut state = self.lock();
-            state.now = now;
+            let now = state.now;
             state.holds.retain(|hold| hold.until > now);
             while let Some(Reverse((due, _, direction))) = state.due.peek().copied()
                 && due <= now
@@ -214,31 +229,27 @@ impl Network {
         self.end_all(End::Reset, |direction| direction.end == End::Silent);
     }
 
-    /// What was delivered, as one number; and how many messages.
-    pub fn digest(&self) -> (u64, u64) {
-        let state = self.lock();
+    /// What was delivered, as one number; and what was exercised.
+    pub fn take_digest(&self) -> (u64, Coverage) {
+        let mut state = self.lock();
         let hash = state.digest.finalize();
-        (u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes")), state.delivered)
-    }
-
-    /// Lines of what was delivered since the last call.
-    pub fn take_log(&self) -> Vec<String> {
-        self.lock().log.as_mut().map(std::mem::take).unwrap_or_default()
+        let digest = u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes"));
+        (digest, std::mem::take(&mut state.coverage))
     }
 
     fn end_all(&self, end: End, which: impl Fn(&Direction) -> bool) {
         let mut wakers = Vec::new();
         {
-            let mut state = self.lock();
-            for direction in &mut state.directions {
+            let State { directions, touched, coverage, .. } = &mut *self.lock();
+            for direction in directions {
                 if direction.end != End::Reset && which(direction) {
                     direction.end = end;
+                    touched.extend([direction.from, direction.to]);
                     if end == End::Reset {
                         wakers.extend(direction.reader.take());
                         wakers.extend(direction.writer.take());
                     }
-                    direction.queue.clear();
-                    direction.in_flight = 0;
+                    direction.lose_all(coverage);
                 }
             }
         }
@@ -256,6 +267,7 @@ impl Network {
             return None;
         }
         let there = state.directions.len();
+        state.touched.insert(node);
         state.directions.push(Direction::new(from, node, false, there + 1));
         state.directions.push(Direction::new(node, from, true, there));
         let caller_is_on =
@@ -298,7 +310,7 @@ impl State {
 
     /// Puts a whole message on its way.
     fn send(&mut self, direction: usize, message: Vec<u8>) {
-        let due = self.now + self.delay();
+        let due = self.now + self.delay().max(1);
         let pipe = &mut self.directions[direction];
         let due = pipe.queue.back().map_or(due, |(last, _)| due.max(*last));
         pipe.in_flight += message.len();
@@ -331,6 +343,9 @@ impl State {
             false => held_until,
         };
         if let Some(until) = waits_until {
+            if held_until.is_some() && direction.is_acknowledging() {
+                self.coverage.count("acknowledgements held");
+            }
             self.directions[number].queue[0].0 = until;
             return self.schedule(number, until);
         }
@@ -340,20 +355,18 @@ impl State {
         self.digest.update(&now.to_le_bytes());
         self.digest.update(&(number as u64).to_le_bytes());
         self.digest.update(&message);
-        self.delivered += 1;
-        if let Some(log) = &mut self.log {
-            let kind = message.get(HEAD).copied().unwrap_or(0);
-            let (channel, what) = (direction.channel.unwrap_or(255), if direction.is_back { "reply" } else { "call" });
-            log.push(format!(
-                "{now:>9} {} → {} channel {channel} {what} kind {kind}, {} bytes",
-                direction.from,
-                direction.to,
-                message.len()
-            ));
+        self.coverage.count("messages");
+        let (from, to) = (direction.from, direction.to);
+        if split(&message).is_some_and(|(kind, _)| kind == INSTALLED) {
+            self.coverage.count("snapshots installed");
+            self.story.tell(now, format!("node {from} has installed a snapshot of node {to}"));
         }
+        let channel = direction.channel;
+        self.story.detail(now, || format!("node {from} to node {to}: {}", describe(channel, &message)));
         direction.readable.extend(message);
         wakers.extend(direction.reader.take());
         wakers.extend(direction.writer.take());
+        self.touched.extend([direction.from, direction.to]);
         let next = direction.queue.front().map(|(due, _)| *due);
         if let Some(due) = next {
             self.schedule(number, due);
@@ -378,6 +391,20 @@ impl Direction {
             writer: None,
             end: End::Open,
         }
+    }
+
+    /// Whether it carries the answers to appends.
+    fn is_acknowledging(&self) -> bool {
+        self.is_back && self.channel == Some(APPENDS)
+    }
+
+    /// Loses what is on its way.
+    fn lose_all(&mut self, coverage: &mut Coverage) {
+        if self.is_acknowledging() {
+            coverage.add("acknowledgements lost", self.queue.len() as u64);
+        }
+        self.queue.clear();
+        self.in_flight = 0;
     }
 
     /// Takes the next whole message off what was written.
@@ -458,14 +485,15 @@ impl AsyncRead for Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         let mut state = self.network.lock();
-        let direction = &mut state.directions[self.direction];
+        let State { directions, coverage, touched, .. } = &mut *state;
+        let direction = &mut directions[self.direction];
         if direction.end != End::Silent {
             direction.end = End::Reset;
         }
-        direction.queue.clear();
-        direction.in_flight = 0;
+        direction.lose_all(coverage);
         direction.readable = VecDeque::new();
         let waker = direction.writer.take();
+        touched.insert(direction.from);
         drop(state);
         waker.into_iter().for_each(Waker::wake);
     }
@@ -521,7 +549,8 @@ impl Network {
         if direction.end == End::Open {
             direction.end = End::Closed;
         }
-        let waker = direction.reader.take();
+        let (waker, reader) = (direction.reader.take(), direction.to);
+        state.touched.insert(reader);
         drop(state);
         waker.into_iter().for_each(Waker::wake);
     }

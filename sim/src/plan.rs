@@ -7,12 +7,14 @@ use std::fmt;
 
 use fastrand::Rng;
 use ringfence_raft::NodeId;
+use serde::{Deserialize, Serialize};
 
 use crate::clients::Load;
+use crate::messages::channel_name;
 use crate::network::{Hold, Latency};
 
 /// A run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// From which all of it comes.
     pub seed: u64,
@@ -28,22 +30,27 @@ pub struct Plan {
     pub flush: (u64, u64),
     /// The log's size that makes a snapshot due.
     pub snapshot_after_bytes: u64,
+    /// How fast the clocks of the nodes run, by id from 1, in thousandths of real time: at most that, for a leader's clock is
+    /// what the laws measure cluster time by.
+    pub speeds: Vec<u64>,
     /// The faults, by time.
     pub faults: Vec<Fault>,
 }
 
 /// One fault.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// When, in milliseconds.
     pub at: u64,
     /// What.
+    #[serde(flatten)]
     pub what: What,
 }
 
 /// What goes wrong. Durations are milliseconds.
 #[allow(missing_docs, reason = "the fields are named alike and explained by their variant")]
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
 pub enum What {
     /// The process is killed, and started again after `down`. `power`: the whole machine loses its power.
     Kill { node: NodeId, power: bool, down: u64 },
@@ -83,10 +90,18 @@ pub enum What {
 const KINDS: [fn(&mut Rng, u64, u64) -> What; 17] = [
     |rng, n, _| What::Kill { node: any(rng, n), power: false, down: short(rng) },
     |rng, n, _| What::Kill { node: any(rng, n), power: true, down: short(rng) },
-    |rng, n, _| What::Fuse { node: any(rng, n), operations: rng.u64(1..60), power: rng.bool(), down: short(rng) },
+    |rng, n, _| What::Fuse {
+        node: any(rng, n),
+        operations: rng.u64(1..60),
+        power: rng.bool(),
+        down: short(rng),
+    },
     |rng, n, _| What::Stop { node: any(rng, n), down: short(rng) },
     |rng, n, _| What::Freeze { node: any(rng, n), lasts: short(rng) },
-    |rng, n, _| { let (from, to) = two(rng, n); What::Cut { from, to, lasts: short(rng) } },
+    |rng, n, _| {
+        let (from, to) = two(rng, n);
+        What::Cut { from, to, lasts: short(rng) }
+    },
     |rng, n, _| What::Isolate { node: any(rng, n), lasts: short(rng) },
     |rng, n, _| {
         let (from, to) = two(rng, n);
@@ -94,13 +109,22 @@ const KINDS: [fn(&mut Rng, u64, u64) -> What; 17] = [
         let replies = (rng.u32(0..4) > 0).then(|| rng.bool());
         What::Hold { from, to, channel, replies, lasts: short(rng) }
     },
-    |rng, n, _| { let (one, other) = two(rng, n); What::Reset { one, other } },
+    |rng, n, _| {
+        let (one, other) = two(rng, n);
+        What::Reset { one, other }
+    },
     |rng, _, _| What::Slow { most: rng.u64(10..600), lasts: short(rng) },
     |rng, n, _| What::Hang { node: any(rng, n), lasts: short(rng) },
     |rng, n, _| What::Error { node: any(rng, n), operations: rng.u64(1..200) },
     |rng, n, _| What::Rot { node: any(rng, n) },
-    |rng, n, _| { let (asks, to) = two(rng, n); What::Transfer { asks, to } },
-    |rng, n, _| { let (asks, node) = two(rng, n); What::Remove { asks, node, force: rng.u32(0..10) == 0 } },
+    |rng, n, _| {
+        let (asks, to) = two(rng, n);
+        What::Transfer { asks, to }
+    },
+    |rng, n, _| {
+        let (asks, node) = two(rng, n);
+        What::Remove { asks, node, force: rng.u32(0..10) == 0 }
+    },
     |rng, n, newest| What::Add { asks: any(rng, n), node: newest + 1 },
     |rng, n, _| What::Wipe { node: any(rng, n) },
 ];
@@ -112,8 +136,12 @@ impl Plan {
         let nodes = *rng.choice(&[1, 3, 3, 3, 3, 3, 5, 5]).unwrap_or(&3);
         let time = *rng.choice(&[20_000, 60_000, 120_000]).unwrap_or(&60_000);
         let most = *rng.choice(&[1, 2, 5, 30]).unwrap_or(&1);
-        let latency =
-            Latency { least: 0, most, spikes: *rng.choice(&[0, 0, 5, 50]).unwrap_or(&0), spike: rng.u64(10..2_000) };
+        let latency = Latency {
+            least: 0,
+            most,
+            spikes: *rng.choice(&[0, 0, 5, 50]).unwrap_or(&0),
+            spike: rng.u64(10..2_000),
+        };
         let load = Load {
             clients: rng.u32(1..9),
             keys: rng.u32(1..7),
@@ -124,7 +152,16 @@ impl Plan {
         let flush = (*rng.choice(&[0, 0, 1]).unwrap_or(&0), *rng.choice(&[1, 5, 30]).unwrap_or(&1));
         let snapshot_after_bytes = *rng.choice(&[4 << 10, 64 << 10, 32 << 20]).unwrap_or(&(64 << 10));
         let faults = draw_faults(&mut rng, nodes, time);
-        Self { seed, nodes, time, latency, load, flush, snapshot_after_bytes, faults }
+        let speeds = match rng.u32(0..3) {
+            0 => (0..nodes).map(|_| *rng.choice(&[1_000, 999, 990, 900]).unwrap_or(&1_000)).collect(),
+            _ => Vec::new(),
+        };
+        Self { seed, nodes, time, latency, load, flush, snapshot_after_bytes, speeds, faults }
+    }
+
+    /// How fast the clock of a node runs, in thousandths of real time.
+    pub fn speed(&self, node: NodeId) -> u64 {
+        self.speeds.get(node as usize - 1).copied().unwrap_or(1_000)
     }
 }
 
@@ -184,10 +221,123 @@ impl What {
         let &Self::Hold { from, to, channel, replies, lasts } = self else { return None };
         Some(Hold { from, to, channel, replies, until: now + lasts })
     }
+
+    /// The nodes that it is aimed at.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        match *self {
+            Self::Kill { node, .. }
+            | Self::Fuse { node, .. }
+            | Self::Stop { node, .. }
+            | Self::Freeze { node, .. }
+            | Self::Isolate { node, .. }
+            | Self::Hang { node, .. }
+            | Self::Error { node, .. }
+            | Self::Rot { node }
+            | Self::Remove { node, .. }
+            | Self::Add { node, .. }
+            | Self::Wipe { node } => vec![node],
+            Self::Cut { from, to, .. } | Self::Hold { from, to, .. } => vec![from, to],
+            Self::Reset { one, other } => vec![one, other],
+            Self::Transfer { to, .. } => vec![to],
+            Self::Slow { .. } => Vec::new(),
+        }
+    }
+
+    /// How long it lasts, in milliseconds.
+    pub fn lasts(&self) -> u64 {
+        match *self {
+            Self::Kill { down, .. } | Self::Fuse { down, .. } | Self::Stop { down, .. } => down,
+            Self::Freeze { lasts, .. }
+            | Self::Cut { lasts, .. }
+            | Self::Isolate { lasts, .. }
+            | Self::Hold { lasts, .. }
+            | Self::Slow { lasts, .. }
+            | Self::Hang { lasts, .. } => lasts,
+            _ => 0,
+        }
+    }
+
+    /// The nemesis of jepsen/ that does the like.
+    pub fn nemesis(&self) -> &'static str {
+        match self {
+            Self::Kill { power: false, .. } => "kill",
+            Self::Kill { .. } | Self::Fuse { .. } => "power",
+            Self::Stop { .. } => "stop",
+            Self::Freeze { .. } => "pause",
+            Self::Cut { .. } | Self::Isolate { .. } => "partition",
+            Self::Hold { .. } | Self::Reset { .. } | Self::Slow { .. } => "network",
+            Self::Hang { .. } | Self::Error { .. } | Self::Rot { .. } => "disk",
+            Self::Transfer { .. } => "transfer",
+            Self::Remove { .. } | Self::Add { .. } | Self::Wipe { .. } => "members",
+        }
+    }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:>9} {:?}", self.at, self.what)
+        let machine = |power: bool| if power { "loses its power" } else { "is killed" };
+        match *self {
+            Self::Kill { node, power, down } => write!(f, "node {node} {}, for {down} ms", machine(power)),
+            Self::Fuse { node, operations, power, down } => {
+                let what = machine(power);
+                write!(
+                    f,
+                    "node {node} {what} at its {operations}th operation of the disk from now, for {down} ms"
+                )
+            }
+            Self::Stop { node, down } => write!(f, "node {node} stops in order, for {down} ms"),
+            Self::Freeze { node, lasts } => write!(f, "node {node} is frozen for {lasts} ms"),
+            Self::Cut { from, to, lasts } => {
+                write!(f, "nothing comes from node {from} to node {to} for {lasts} ms")
+            }
+            Self::Isolate { node, lasts } => write!(f, "node {node} is cut off for {lasts} ms"),
+            Self::Hold { from, to, channel, replies, lasts } => {
+                let what = match replies {
+                    None => "messages",
+                    Some(true) => "replies",
+                    Some(false) => "calls",
+                };
+                let channel = channel.map_or_else(|| "all channels".to_owned(), channel_name);
+                write!(f, "{what} from node {from} to node {to} on {channel} are held for {lasts} ms")
+            }
+            Self::Reset { one, other } => write!(f, "the connections of nodes {one} and {other} break"),
+            Self::Slow { most, lasts } => write!(f, "messages take up to {most} ms, for {lasts} ms"),
+            Self::Hang { node, lasts } => write!(f, "the disk of node {node} hangs for {lasts} ms"),
+            Self::Error { node, operations } => {
+                write!(f, "the {operations}th operation of the disk of node {node} from now fails")
+            }
+            Self::Rot { node } => write!(f, "a bit of a snapshot of node {node} flips"),
+            Self::Transfer { asks, to } => write!(f, "node {asks} is asked to make node {to} the leader"),
+            Self::Remove { asks, node, force: false } => {
+                write!(f, "node {asks} is asked to remove node {node}")
+            }
+            Self::Remove { asks, node, .. } => {
+                write!(f, "node {asks} is asked to remove node {node} by force")
+            }
+            Self::Add { asks, node } => write!(f, "node {node} is new, and node {asks} is asked to add it"),
+            Self::Wipe { node } => write!(f, "node {node} loses its disk"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_reads_back() {
+        for seed in 0..200 {
+            let plan = Plan::draw(seed);
+            let text = serde_json::to_string_pretty(&plan).unwrap();
+            assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_plan_is_refused_by_name() {
+        let mut plan = serde_json::to_value(Plan::draw(1)).unwrap();
+        plan["faults"] = serde_json::json!([{"at": 1, "what": "freeze", "node": 1}]);
+        let error = serde_json::from_value::<Plan>(plan).unwrap_err().to_string();
+        assert!(error.contains("lasts"), "{error}");
     }
 }

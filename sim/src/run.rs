@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use fastrand::Rng;
-use ringfence_jepsen::check::{Checker, Verdict, judge, loop_lag::LOOP_LAG};
+use ringfence_jepsen::check::{Checker, Results, Verdict, judge, loop_lag::LOOP_LAG};
 use ringfence_jepsen::history::{About, Asked, Call, Came, Change, End, History, NodeEnd};
 use ringfence_jepsen::workload::Workload;
 use ringfence_lease::LeaseTable;
@@ -17,7 +17,10 @@ use ringfence_raft::{NodeId, StoppedNode};
 use ringfence_wire::{Claim, LeaseId, Mode};
 
 use crate::clients::{self, Client, key_number};
+use crate::coverage::Coverage;
+use crate::disk::MemoryDisk;
 use crate::plan::Plan;
+use crate::story::{Line, Story};
 use crate::world::World;
 
 /// How long a cluster may take to be founded.
@@ -28,6 +31,11 @@ const HEALED: u64 = 60_000;
 const ENDED: u64 = 25_000;
 /// How long a final call may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The kinds of records in the log of a node.
+const MEMBERSHIP: u8 = 3;
+const TRUNCATED: u8 = 6;
+/// Where in a membership the number of its configurations is: after its term and index.
+const CONFIGURATIONS_AT: usize = 16;
 /// The process that makes the final calls.
 const IN_THE_END: u32 = 1_000;
 
@@ -38,12 +46,12 @@ pub struct Outcome {
     pub findings: Vec<String>,
     /// How long the run took in its own time, in milliseconds.
     pub simulated: u64,
-    /// What was exercised, and how often.
-    pub coverage: BTreeMap<&'static str, u64>,
-    /// A number that is the same for the same run.
+    /// What was exercised.
+    pub coverage: Coverage,
+    /// A number that is the same for the same run: of all messages, calls and lines of the story.
     pub digest: u64,
     /// What happened, for people.
-    pub story: Vec<String>,
+    pub story: Vec<Line>,
     /// What clients asked and learnt, with the log.
     pub history: History,
 }
@@ -60,10 +68,10 @@ pub fn collect_panics() {
     }));
 }
 
-/// Plays a plan. `is_told`: the story has every message.
-pub fn run(plan: &Plan, is_told: bool) -> Outcome {
+/// Plays a plan. `is_full`: the story has every message and every operation of a disk.
+pub fn run(plan: &Plan, is_full: bool) -> Outcome {
     PANICS.with_borrow_mut(Vec::clear);
-    let mut world = World::new(plan, is_told);
+    let mut world = World::new(plan, Story::new(is_full));
     let end = play(plan, &mut world);
     finish(plan, world, end)
 }
@@ -145,7 +153,11 @@ fn read(plan: &Plan, world: &mut World, members: &[NodeId], end: &mut End) {
     let (desk, began) = (Arc::clone(&world.desk), world.clients.base());
     let mut wishes = Vec::new();
     for number in 0..plan.load.keys {
-        wishes.push((None, members.first().copied().unwrap_or(1), Asked::Key { key: key_number(number), local: false }));
+        wishes.push((
+            None,
+            members.first().copied().unwrap_or(1),
+            Asked::Key { key: key_number(number), local: false },
+        ));
     }
     for id in members {
         let lease = LeaseId::from_u128(u128::from(*id)).expect("ids of nodes begin at 1");
@@ -195,34 +207,45 @@ fn read(plan: &Plan, world: &mut World, members: &[NodeId], end: &mut End) {
 }
 
 fn finish(plan: &Plan, mut world: World, mut end: End) -> Outcome {
-    let (digest, messages) = world.network.digest();
+    let (messages, of_network) = world.network.take_digest();
     let mut findings = std::mem::take(&mut world.findings);
-    findings.extend(PANICS.with_borrow_mut(std::mem::take).into_iter().map(|what| format!("a node panicked: {what}")));
-    let mut story = std::mem::take(&mut world.story);
-    story.extend(world.network.take_log());
-    story.sort_by_key(|line| line.trim_start().split(' ').next().and_then(|at| at.parse::<u64>().ok()));
+    findings.extend(
+        PANICS.with_borrow_mut(std::mem::take).into_iter().map(|what| format!("a node panicked: {what}")),
+    );
     let mut calls = world.desk.take_calls();
     let now_us = world.now * 1_000;
     for call in &mut calls {
         call.ended_us = call.ended_us.min(now_us);
     }
     let mut coverage = std::mem::take(&mut world.coverage);
-    coverage.insert("messages", messages);
+    coverage.merge(&of_network);
     count_calls(&calls, &mut coverage);
     let mut rng = Rng::with_seed(plan.seed);
-    let applied = world.machines.values().filter_map(|it| Some((it.id, it.handle()?.status().applied_index?)));
+    let applied =
+        world.machines.values().filter_map(|it| Some((it.id, it.handle()?.status().applied_index?)));
     let applied: BTreeMap<NodeId, u64> = applied.collect();
     for machine in world.machines.values_mut() {
         machine.kill(false, &mut rng);
+        count_records(&machine.disk, &mut coverage);
     }
     inspect(&world, &applied, &mut end, &mut findings);
-    let about = About { seed: plan.seed, nodes: end.nodes.len() as u64, ..About::default() };
+    let about = About {
+        command: format!("sim/run run --seed {}", plan.seed),
+        seed: plan.seed,
+        workload: "lease".to_owned(),
+        nemeses: vec!["simulator".to_owned()],
+        nodes: plan.nodes,
+        time_s: plan.time / 1_000,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        began: "in simulated time".to_owned(),
+    };
     let sights = std::mem::take(&mut world.sights);
-    let history = History { about, calls, sights, end, ..History::default() };
+    let faults = std::mem::take(&mut world.faults);
+    let history = History { about, calls, faults, sights, end, ..History::default() };
+    let story = world.story.take();
+    let digest = digest(messages, &history.calls, &story);
     if findings.is_empty() {
-        let laws: Vec<&Checker> =
-            Workload::Lease.laws(&history.about).into_iter().filter(|law| law.name != LOOP_LAG.name).collect();
-        for law in judge(&history, &laws).laws {
+        for law in judge_history(&history).laws {
             if law.verdict == Verdict::Invalid {
                 let breaches = law.found.breaches.iter().take(3);
                 findings.extend(breaches.map(|breach| format!("{}: {}", law.name, breach.what)));
@@ -232,13 +255,59 @@ fn finish(plan: &Plan, mut world: World, mut end: End) -> Outcome {
     Outcome { findings, simulated: world.now, coverage, digest, story, history }
 }
 
+/// What the laws say about a run.
+pub fn judge_history(history: &History) -> Results {
+    let laws = Workload::Lease.laws(&history.about).into_iter();
+    // Simulated nodes do not measure how late their loops are.
+    let laws: Vec<&Checker> = laws.filter(|law| law.name != LOOP_LAG.name).collect();
+    judge(history, &laws)
+}
+
+/// What was granted, as lines for the story.
+pub fn grants(history: &History) -> impl Iterator<Item = Line> {
+    history.calls.iter().filter_map(|call| {
+        let (Asked::Acquire { lease, keys, .. }, Came::Granted { grant, standing: false, .. }) =
+            (&call.asked, &call.came)
+        else {
+            return None;
+        };
+        let keys: Vec<String> = keys.iter().map(|claim| claim.key.to_string()).collect();
+        let (client, token, node) = (call.process, grant.token, call.node.unwrap_or(0));
+        let what = format!(
+            "node {node} answers client {client}: lease {lease} has {} with token {token}",
+            keys.join(", ")
+        );
+        Some(Line { at: call.ended_us / 1_000, what })
+    })
+}
+
+fn digest(messages: u64, calls: &[Call], story: &[Line]) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&messages.to_le_bytes());
+    serde_json::to_writer(&mut hasher, calls).expect("calls are plain data, and a hasher takes all");
+    for line in story {
+        hasher.update(line.to_string().as_bytes());
+    }
+    u64::from_le_bytes(*hasher.finalize().as_bytes().first_chunk().expect("a hash has 32 bytes"))
+}
+
+/// Counts what the log of a node tells of.
+fn count_records(disk: &MemoryDisk, coverage: &mut Coverage) {
+    // A node that lost its disk, or never started, has no log.
+    let Ok(records) = ringfence_wal::read(disk, Path::new("/data/log")) else { return };
+    for (_, record) in records {
+        match record.kind {
+            TRUNCATED => coverage.count("truncations"),
+            MEMBERSHIP if record.payload.get(CONFIGURATIONS_AT) == Some(&2) => {
+                coverage.count("joint configurations")
+            }
+            _ => {}
+        }
+    }
+}
+
 /// All changes that the logs of the members tell of, and their states.
-fn inspect(
-    world: &World,
-    applied: &BTreeMap<NodeId, u64>,
-    end: &mut End,
-    findings: &mut Vec<String>,
-) {
+fn inspect(world: &World, applied: &BTreeMap<NodeId, u64>, end: &mut End, findings: &mut Vec<String>) {
     let common = applied.iter().filter(|(id, _)| end.nodes.iter().any(|node| node.id == **id));
     let common = common.map(|(_, index)| *index).min();
     let members: Vec<NodeId> = end.nodes.iter().map(|node| node.id).collect();
@@ -286,7 +355,7 @@ fn inspect(
     }
 }
 
-fn count_calls(calls: &[Call], coverage: &mut BTreeMap<&'static str, u64>) {
+fn count_calls(calls: &[Call], coverage: &mut Coverage) {
     for call in calls {
         let name = match (&call.asked, &call.came) {
             (_, Came::Unknown { .. }) => "calls with an unknown end",
@@ -296,6 +365,6 @@ fn count_calls(calls: &[Call], coverage: &mut BTreeMap<&'static str, u64>) {
             (_, Came::Refused { .. }) => "refusals",
             _ => "other answers",
         };
-        *coverage.entry(name).or_default() += 1;
+        coverage.count(name);
     }
 }

@@ -5,16 +5,14 @@ use std::time::Duration;
 use ringfence_jepsen::history::{Asked, Came};
 use ringfence_lease::{Acquire, Attachment, Command, LeaseState, Outcome, Refusal};
 use ringfence_raft::{Handle, Settled, Unanswered};
-use ringfence_wire::{
-    EndReason, LeaseId, Metadata, ProblemKind, Ttl, Verdict, VerdictName, Wait, Waiting,
-};
+use ringfence_wire::{EndReason, LeaseId, Metadata, ProblemKind, Ttl, Verdict, VerdictName, Wait, Waiting};
 use tokio::time::{Instant, sleep_until};
 
 /// Cluster time stands still without a leader: a waiting request is given up this long after its wait.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// What `handle` answers. `attachment` names this request, if it is an acquire.
-pub async fn serve(handle: &Handle, asked: Asked, attachment: Attachment) -> Came {
+pub(crate) async fn serve(handle: &Handle, asked: Asked, attachment: Attachment) -> Came {
     match answer(handle, asked, attachment).await {
         Ok(came) => came,
         Err(Unanswered::Unavailable) => Came::NotDone { why: "unavailable".to_owned() },

@@ -1,36 +1,37 @@
 //! The world: machines, network, clients and time, all in one thread.
 //!
-//! Time advances in steps. In each, every process runs up to the end of the step on its own runtime, in an order that the
-//! seed decides; then the messages, flushes and faults that are due happen, and what clients and nodes said to each other is
-//! passed on. A step is 1 ms while anything happens, and longer while nothing does. So nothing depends on threads, on real
-//! time, or on the order in which an operating system wakes up tasks.
+//! Time jumps to the next thing that is due: a message, a flush, a fault, or a process that has not run for a while. The
+//! processes that it concerns run up to that time, each on its own runtime, in an order that the seed decides; then what is
+//! due happens, and what clients and nodes said to each other is passed on. So nothing depends on threads, on real time, or on
+//! the order in which an operating system wakes up tasks.
 //!
-//! Within a step, processes do not see each other. What one of them sends is under way at least until the step ends, as on a
-//! network that takes a little longer.
+//! A process handles what it was given one millisecond later. When its own timers are due is not known: so it runs at least
+//! every [`IDLE`] milliseconds, and what its timers make it send leaves late by less than that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use fastrand::Rng;
-use ringfence_jepsen::history::{Came, Sight};
+use ringfence_jepsen::history::{Came, Fault, Sight};
 use ringfence_lease::{Attachment, Event};
 use ringfence_raft::{Handle, NodeId};
-use ringfence_wire::Revision;
+use ringfence_wire::{Revision, Role};
 use tokio::sync::oneshot;
 
 use crate::clients::Desk;
+use crate::coverage::Coverage;
 use crate::machine::{Machine, Process};
 use crate::network::Network;
 use crate::plan::{Plan, What};
 use crate::serve::serve;
+use crate::story::Story;
 
-/// The longest step, in milliseconds.
-const IDLE: u64 = 10;
+/// How long a process may lag behind while it is given nothing, in milliseconds.
+pub(crate) const IDLE: u64 = 25;
 /// When kernels give up a connection to a machine without power, in milliseconds.
 const GIVE_UP: u64 = 3_000;
 /// How often the nodes are looked at, in milliseconds.
-const LOOK: u64 = 50;
+const LOOK: u64 = 100;
 /// For how long after the end of its process a node that failed is down, in milliseconds.
 const FAILED: u64 = 500;
 
@@ -51,16 +52,18 @@ pub struct World {
     pub desk: Arc<Desk>,
     /// The ids of the nodes that clients ask.
     pub nodes: Arc<Mutex<Vec<NodeId>>>,
-    /// What came to pass, for people, with times.
-    pub story: Vec<String>,
+    /// What happens, for people.
+    pub story: Story,
     /// What contradicts the laws, for people.
     pub findings: Vec<String>,
     /// The changes of the table, by revision, as the first node applied them.
     pub changes: BTreeMap<u64, Event>,
     /// How nodes saw the cluster.
     pub sights: Vec<Sight>,
-    /// What was exercised, and how often.
-    pub coverage: BTreeMap<&'static str, u64>,
+    /// The faults that have happened.
+    pub faults: Vec<Fault>,
+    /// What was exercised.
+    pub coverage: Coverage,
     rng: Rng,
     flush: (u64, u64),
     plan: Plan,
@@ -75,9 +78,8 @@ pub struct World {
     /// The node that lost its disk. It is added again once all is healed.
     wiped: Option<NodeId>,
     looks_at: u64,
-    is_busy: bool,
-    /// Whether the story has the state of the nodes.
-    is_told: bool,
+    /// The newest term that had a leader.
+    led: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -89,13 +91,15 @@ enum Ending {
 
 impl World {
     /// The beginning of a run: the founders are started.
-    pub fn new(plan: &Plan, is_logged: bool) -> Self {
+    pub fn new(plan: &Plan, story: Story) -> Self {
         let mut rng = Rng::with_seed(plan.seed ^ 0x5EED);
-        let network = Network::new(rng.u64(..), plan.latency, is_logged);
+        let network = Network::new(rng.u64(..), plan.latency, story.clone());
         let founders: Vec<NodeId> = (1..=plan.nodes).collect();
         let mut machines = BTreeMap::new();
+        let mut coverage = Coverage::default();
+        coverage.add("clocks slowed", plan.speeds.iter().filter(|speed| **speed < 1_000).count() as u64);
         for id in &founders {
-            let mut machine = Machine::new(*id, &founders, false, plan);
+            let mut machine = Machine::new(*id, &founders, false, plan, &story);
             machine.start(0, &network);
             machines.insert(*id, machine);
         }
@@ -103,14 +107,15 @@ impl World {
             now: 0,
             machines,
             network,
-            clients: Process::new(0, plan.seed),
+            clients: Process::new(0, plan.seed, 1_000),
             desk: Arc::default(),
             nodes: Arc::new(Mutex::new(founders)),
-            story: Vec::new(),
+            story,
             findings: Vec::new(),
             changes: BTreeMap::new(),
             sights: Vec::new(),
-            coverage: BTreeMap::new(),
+            faults: Vec::new(),
+            coverage,
             rng,
             flush: plan.flush,
             plan: plan.clone(),
@@ -121,8 +126,7 @@ impl World {
             removed: BTreeSet::new(),
             wiped: None,
             looks_at: 0,
-            is_busy: true,
-            is_told: is_logged,
+            led: 0,
         }
     }
 
@@ -134,63 +138,53 @@ impl World {
         }
     }
 
-    /// Runs until `done`, at most for `within` milliseconds; returns whether it is.
+    /// Runs until `done`, at most for `within` milliseconds; returns whether it is. It is asked whenever the nodes are looked at.
     pub fn run_until_done(&mut self, within: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
         let deadline = self.now + within;
         while !done(self) {
             if self.now >= deadline || !self.findings.is_empty() {
                 return false;
             }
-            let next = self.next_step().min(deadline);
-            self.step(next);
+            self.run_until(self.looks_at.max(self.now + 1).min(deadline));
         }
         true
     }
 
-    /// The end of the next step.
+    /// When the next thing is due.
     fn next_step(&self) -> u64 {
-        if self.is_busy {
-            return self.now + 1;
-        }
-        let of_machines = self.machines.values().flat_map(|machine| {
-            let thaws = (machine.frozen_until > self.now).then_some(machine.frozen_until);
-            let work = machine.work.iter().map(|(at, _)| *at).min();
-            [machine.flush_ends, machine.starts_at, thaws, work]
-        });
         let others = [
             self.network.next_due(),
             self.later.keys().next().copied(),
             self.plan.faults.first().map(|fault| fault.at),
+            Some(self.clients.wakes_at()),
+            Some(self.looks_at),
         ];
-        let next = of_machines.chain(others).flatten().min().unwrap_or(u64::MAX);
-        next.clamp(self.now + 1, self.now + IDLE)
+        let next = self.machines.values().map(Machine::next_due).chain(others).flatten().min();
+        next.unwrap_or(u64::MAX).max(self.now + 1)
     }
 
     fn step(&mut self, to: u64) {
-        let mut order: Vec<NodeId> = self.machines.keys().copied().collect();
+        self.now = to;
+        let receivers = self.network.advance(to);
+        let is_fault = self.plan.faults.first().is_some_and(|fault| fault.at <= to);
+        let is_concerned = |machine: &Machine| {
+            is_fault || machine.next_due().is_some_and(|at| at <= to) || receivers.contains(&machine.id)
+        };
+        let mut order: Vec<NodeId> =
+            self.machines.values().filter(|it| is_concerned(it)).map(|it| it.id).collect();
         self.rng.shuffle(&mut order);
-        let by = Duration::from_millis(to - self.now);
-        let clients_first = self.rng.bool();
+        let clients_first = self.clients.wakes_at() <= to && self.rng.bool();
         if clients_first {
             self.clients.run_until(to);
         }
         for id in &order {
-            let Some(machine) = self.machines.get_mut(id) else { continue };
-            machine.disk.advance(by);
-            if let Some(process) = machine.process.as_mut()
-                && machine.frozen_until <= self.now
-            {
-                process.run_until(to);
-            }
+            self.notice_thaw(*id);
+            self.machines.get_mut(id).expect("no machine goes away").run_until(to);
         }
-        if !clients_first {
+        if !clients_first && self.clients.wakes_at() <= to {
             self.clients.run_until(to);
         }
-        self.now = to;
-        self.is_busy = false;
-        let due = self.network.next_due().is_some_and(|due| due <= to);
-        self.network.deliver(to);
-        self.is_busy |= due;
+        self.network.deliver();
         for id in order {
             self.tend(id);
         }
@@ -204,9 +198,31 @@ impl World {
             self.happen(fault.what);
         }
         self.pass_on();
+        for id in self.network.take_touched() {
+            self.wake(id);
+        }
         if self.now >= self.looks_at {
             self.looks_at = self.now + LOOK;
             self.look();
+        }
+    }
+
+    /// Counts what a node that is about to thaw has missed.
+    fn notice_thaw(&mut self, id: NodeId) {
+        let thaws = |machine: &Machine| machine.frozen_until != 0 && machine.frozen_until <= self.now;
+        if !self.machines.get(&id).is_some_and(thaws) {
+            return;
+        }
+        self.story.tell(self.now, format!("node {id} goes on"));
+        if self.leader().is_some_and(|(_, members, _)| !members.contains(&id)) {
+            self.count("nodes removed while frozen");
+        }
+    }
+
+    /// Lets a node run soon, because it was given something.
+    fn wake(&self, id: NodeId) {
+        if let Some(process) = self.machines.get(&id).and_then(|machine| machine.process.as_ref()) {
+            process.wake(self.now);
         }
     }
 
@@ -214,59 +230,56 @@ impl World {
     fn tend(&mut self, id: NodeId) {
         let (now, flush) = (self.now, self.flush);
         let Some(machine) = self.machines.get_mut(&id) else { return };
-        if machine.frozen_until != 0 && machine.frozen_until <= now {
-            machine.frozen_until = 0;
-            if let Some(process) = machine.process.as_mut() {
-                process.jump_to(now);
-            }
-            self.is_busy = true;
-        }
         if machine.starts_at.is_some_and(|at| at <= now) {
             machine.start(now, &self.network);
             self.recorded.remove(&id);
-            self.story.push(format!("{now:>9} node {id} starts"));
-            self.is_busy = true;
+            self.story.tell(now, format!("node {id} starts"));
             return;
         }
         if machine.process.is_none() || machine.frozen_until > now {
             return;
         }
+        let mut is_given = false;
         if machine.flush_ends.is_some_and(|at| at <= now) {
             machine.flush_ends = None;
             machine.disk.finish_flush();
-            self.is_busy = true;
+            is_given = true;
         }
         if machine.flush_ends.is_none() && machine.disk.begin_flush() {
             let takes = self.rng.u64(flush.0..=flush.1);
             machine.flush_ends = Some((now + takes).max(machine.hangs_until));
-            self.is_busy = true;
+            if now + takes < machine.hangs_until {
+                self.coverage.count("flushes hung");
+            }
         }
         for work in machine.disk.take_work() {
             let at = (now + self.rng.u64(flush.0..=flush.1 * 3)).max(machine.hangs_until);
             machine.work.push((at, work));
         }
-        let (due, left) = std::mem::take(&mut machine.work).into_iter().partition(|(at, _)| *at <= now);
-        machine.work = left;
-        let due: Vec<(u64, Box<dyn FnOnce() + Send>)> = due;
-        for (_, work) in due {
+        for (_, work) in machine.work.extract_if(.., |(at, _)| *at <= now) {
             work();
-            self.is_busy = true;
+            is_given = true;
         }
+        if is_given {
+            self.wake(id);
+        }
+        let Some(machine) = self.machines.get_mut(&id) else { return };
         if machine.disk.is_off() {
             let (power, down) = machine.fuse.unwrap_or((false, FAILED));
-            self.story.push(format!("{now:>9} the fuse of node {id} has burnt"));
+            self.story.tell(now, format!("node {id} stops between two operations of its disk"));
             self.count("stops between two disk operations");
             self.kill(id, power, down);
             return;
         }
         if let Some(why) = machine.ended() {
-            self.story.push(format!("{now:>9} node {id} ended: {why}"));
+            self.story.tell(now, format!("node {id} ended: {why}"));
             let expected = machine.may_fail || why == "stopped" || self.removed.contains(&id);
             if !expected {
                 self.findings.push(format!("node {id} ended though nothing was wrong with its disk: {why}"));
             }
             self.count("processes that ended by themselves");
-            let down = self.machines.get(&id).and_then(|machine| machine.fuse).map_or(FAILED, |(_, down)| down);
+            let down =
+                self.machines.get(&id).and_then(|machine| machine.fuse).map_or(FAILED, |(_, down)| down);
             self.kill(id, false, down);
         }
     }
@@ -274,17 +287,19 @@ impl World {
     /// Ends the process of a node, which is started again after a while.
     fn kill(&mut self, id: NodeId, power: bool, down: u64) {
         let Some(machine) = self.machines.get_mut(&id) else { return };
-        machine.kill(power, &mut self.rng);
+        let is_torn = machine.kill(power, &mut self.rng);
         machine.starts_at = Some(self.now + down);
+        if is_torn {
+            self.count("torn writes");
+        }
         if power {
             self.network.silence(id);
             self.later.entry(self.now + GIVE_UP).or_default().push(Ending::GiveUp);
         }
-        self.is_busy = true;
     }
 
     fn count(&mut self, what: &'static str) {
-        *self.coverage.entry(what).or_default() += 1;
+        self.coverage.count(what);
     }
 
     fn handle(&self, id: NodeId) -> Option<Handle> {
@@ -300,13 +315,20 @@ impl World {
         let Some(machine) = self.machines.get(&id) else { return false };
         let (Some(process), Some(handle)) = (&machine.process, machine.handle()) else { return false };
         process.spawn(task(handle));
+        process.wake(self.now);
         true
     }
 
     fn happen(&mut self, what: What) {
         let now = self.now;
-        self.story.push(format!("{now:>9} {what:?}"));
-        self.is_busy = true;
+        self.story.tell(now, what.to_string());
+        self.faults.push(Fault {
+            nemesis: what.nemesis().to_owned(),
+            what: what.to_string(),
+            nodes: what.nodes(),
+            from_us: now * 1_000,
+            to_us: (now + what.lasts()) * 1_000,
+        });
         let hold = what.hold(now);
         match what {
             What::Kill { node, power, down } => {
@@ -343,29 +365,28 @@ impl World {
                     self.network.cut(*other, node);
                 }
                 self.later.entry(now + lasts).or_default().push(Ending::Heal);
-                self.count("isolated nodes");
+                self.count("nodes isolated");
             }
             What::Hold { .. } => {
                 if let Some(hold) = hold {
                     self.network.hold(hold);
                 }
-                self.count("held channels");
+                self.count("channels held");
             }
             What::Reset { one, other } => {
                 self.network.reset(one, other);
-                self.count("broken connections");
+                self.count("connections broken");
             }
             What::Slow { most, lasts } => {
                 let latency = crate::network::Latency { most, ..self.plan.latency };
                 self.network.set_latency(latency);
                 self.later.entry(now + lasts).or_default().push(Ending::Latency);
-                self.count("slow networks");
+                self.count("networks slowed");
             }
             What::Hang { node, lasts } => {
                 if let Some(machine) = self.machines.get_mut(&node) {
                     machine.hangs_until = now + lasts;
                 }
-                self.count("hanging disks");
             }
             What::Error { node, operations } => {
                 if let Some(machine) = self.machines.get_mut(&node) {
@@ -378,7 +399,7 @@ impl World {
                 if let Some(machine) = self.machines.get_mut(&node)
                     && machine.disk.rot_snapshot(&mut self.rng)
                 {
-                    self.count("rotten snapshots");
+                    self.count("snapshots rotten");
                 }
             }
             What::Transfer { asks, to } => {
@@ -404,7 +425,7 @@ impl World {
                 }
             }
             What::Add { asks, node } => {
-                let mut machine = Machine::new(node, &[], true, &self.plan);
+                let mut machine = Machine::new(node, &[], true, &self.plan, &self.story);
                 machine.start(now, &self.network);
                 self.machines.insert(node, machine);
                 self.add(asks, node);
@@ -420,7 +441,7 @@ impl World {
                         machine.wipe();
                     }
                     self.removed.insert(node);
-                    self.count("wiped disks");
+                    self.count("disks wiped");
                 }
             }
         }
@@ -436,7 +457,6 @@ impl World {
     }
 
     fn end(&mut self, ending: Ending) {
-        self.is_busy = true;
         match ending {
             Ending::Heal => self.network.heal(),
             Ending::Latency => self.network.set_latency(self.plan.latency),
@@ -447,7 +467,8 @@ impl World {
     /// The leader of the newest term, and the members and voters as it knows them.
     pub fn leader(&self) -> Option<(NodeId, Vec<NodeId>, Vec<NodeId>)> {
         let statuses = self.machines.values().filter_map(|it| Some(it.handle()?.status()));
-        let leader = statuses.filter(|status| status.leader == Some(status.node_id)).max_by_key(|it| it.term)?;
+        let leader =
+            statuses.filter(|status| status.leader == Some(status.node_id)).max_by_key(|it| it.term)?;
         let voters = leader.members.iter().filter(|(_, member)| member.voter).map(|(id, _)| *id).collect();
         Some((leader.node_id, leader.members.into_keys().collect(), voters))
     }
@@ -485,7 +506,10 @@ impl World {
         for _ in 0..30 {
             self.run_until(self.now + 1_000);
             let is_back = self.handle(node).is_some();
-            let Some((leader, members, _)) = self.leader().filter(|_| !is_back) else { continue };
+            if is_back {
+                return self.count("replacements of wiped disks");
+            }
+            let Some((leader, members, _)) = self.leader() else { continue };
             match members.contains(&node) {
                 true => drop(self.spawn_on(leader, |handle| async move {
                     let _ = handle.remove_member(node).await;
@@ -509,24 +533,26 @@ impl World {
             machine.flush_ends = machine.flush_ends.map(|at| at.min(self.now + 1));
             machine.starts_at = machine.starts_at.map(|at| at.min(self.now + 1));
         }
-        self.story.push(format!("{:>9} all is healed", self.now));
+        self.story.tell(self.now, "all is healed");
     }
 
     /// Passes on what clients and nodes said to each other.
     fn pass_on(&mut self) {
         for request in self.desk.take_requests() {
-            self.is_busy = true;
             self.attachments += 1;
             let attachment = Attachment(self.attachments);
             let machine = self.machines.get(&request.node);
             let running = machine.and_then(|it| Some((it, it.process.as_ref()?, it.handle()?)));
             let Some((machine, process, handle)) = running else {
+                self.clients.wake(self.now);
                 let _ = request.reply.send(Came::NotDone { why: "the node does not run".to_owned() });
                 continue;
             };
             let (answers, is_on) = (Arc::clone(&self.answers), Arc::clone(&machine.is_on));
             let crate::clients::Request { asked, mut reply, .. } = request;
-            let lease = asked.lease().filter(|_| matches!(asked, ringfence_jepsen::history::Asked::Acquire { .. }));
+            let lease =
+                asked.lease().filter(|_| matches!(asked, ringfence_jepsen::history::Asked::Acquire { .. }));
+            process.wake(self.now);
             process.spawn(async move {
                 let came = tokio::select! {
                     biased;
@@ -544,9 +570,10 @@ impl World {
                 }
             });
         }
-        let answers = std::mem::take(&mut *self.answers.lock().expect("nothing panics while the answers are locked"));
+        let answers =
+            std::mem::take(&mut *self.answers.lock().expect("nothing panics while the answers are locked"));
         for (reply, came) in answers {
-            self.is_busy = true;
+            self.clients.wake(self.now);
             let _ = reply.send(came);
         }
         for machine in self.machines.values().filter(|machine| machine.disk.is_off()) {
@@ -557,8 +584,8 @@ impl World {
     /// Looks at each node's table and changes, and compares them.
     pub fn look(&mut self) {
         let now_us = self.now * 1_000;
-        if self.is_told && self.now % 1_000 < LOOK {
-            self.story.push(format!("{:>9} {}", self.now, self.statuses()));
+        if self.now % 1_000 < LOOK {
+            self.story.detail(self.now, || self.statuses());
         }
         let ids: Vec<NodeId> = self.machines.keys().copied().collect();
         for id in ids {
@@ -575,8 +602,10 @@ impl World {
                 revision: status.revision,
                 at_ms: status.at_ms,
             };
-            if self.sights.last().is_none_or(|last| last.term < sight.term) {
-                self.count("new terms seen");
+            if sight.role == Role::Leader && sight.term > self.led {
+                self.led = sight.term;
+                self.story.tell(self.now, format!("node {id} leads in term {}", sight.term));
+                self.count("elections won");
             }
             self.sights.push(sight);
             self.record_changes(id, &handle);

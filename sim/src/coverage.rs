@@ -1,0 +1,102 @@
+//! What runs have exercised, and how often.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// How often each thing happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage(BTreeMap<&'static str, u64>);
+
+/// What must happen in any run.
+const OF_ONE: [&str; 1] = ["grants"];
+/// What must happen in many runs together. Without one of these, they say nothing about it.
+const OF_MANY: [&str; 34] = [
+    "acknowledgements held",
+    "acknowledgements lost",
+    "additions asked for",
+    "calls that were not done",
+    "calls with an unknown end",
+    "channels held",
+    "clocks slowed",
+    "connections broken",
+    "cuts of one direction",
+    "disk errors",
+    "disks wiped",
+    "elections won",
+    "flushes hung",
+    "freezes",
+    "grants",
+    "joint configurations",
+    "kills",
+    "networks slowed",
+    "nodes isolated",
+    "nodes removed while frozen",
+    "power cuts",
+    "processes that ended by themselves",
+    "refusals",
+    "removals asked for",
+    "renewals",
+    "replacements of wiped disks",
+    "snapshots installed",
+    "snapshots rotten",
+    "stops between two disk operations",
+    "stops in order",
+    "torn writes",
+    "transfers asked for",
+    "truncations",
+    "messages",
+];
+
+impl Coverage {
+    /// Counts one more.
+    pub fn count(&mut self, what: &'static str) {
+        self.add(what, 1);
+    }
+
+    /// Counts some more.
+    pub fn add(&mut self, what: &'static str, count: u64) {
+        *self.0.entry(what).or_default() += count;
+    }
+
+    /// Adds what another run has exercised.
+    pub fn merge(&mut self, other: &Self) {
+        other.0.iter().for_each(|(what, count)| self.add(what, *count));
+    }
+
+    /// What one run should have exercised, and did not.
+    pub fn missing_of_one(&self) -> Vec<&'static str> {
+        self.missing(&OF_ONE)
+    }
+
+    /// What many runs should have exercised, and did not.
+    pub fn missing_of_many(&self) -> Vec<&'static str> {
+        self.missing(&OF_MANY)
+    }
+
+    fn missing(&self, expected: &[&'static str]) -> Vec<&'static str> {
+        expected.iter().copied().filter(|what| self.0.get(what).is_none_or(|count| *count == 0)).collect()
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(what, count)| writeln!(f, "{count:>12} {what}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_never_happened_is_missing() {
+        let mut coverage = Coverage::default();
+        coverage.add("kills", 0);
+        assert_eq!(coverage.missing_of_many().len(), OF_MANY.len());
+        let mut other = Coverage::default();
+        OF_MANY.iter().for_each(|what| other.count(what));
+        coverage.merge(&other);
+        assert!(coverage.missing_of_many().is_empty());
+        assert!(Coverage::default().missing_of_one().contains(&"grants"));
+    }
+}

@@ -1,0 +1,102 @@
+//! Runs with one seed after the other.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::coverage::Coverage;
+use crate::plan::Plan;
+use crate::run::{Outcome, run};
+
+/// Every so many runs, one is played twice: it must be the same.
+const REPEATED: u64 = 32;
+
+/// When a swarm is over.
+#[derive(Clone, Copy, Debug)]
+pub enum Limit {
+    /// After so long by the wall clock.
+    Real(Duration),
+    /// When clusters have run for so many milliseconds of their time.
+    Simulated(u64),
+}
+
+/// Runs with the seeds from one on.
+#[derive(Clone, Copy, Debug)]
+pub struct Swarm {
+    /// The first seed.
+    pub first: u64,
+    /// When it is over.
+    pub limit: Limit,
+    /// How many runs are played at once.
+    pub jobs: usize,
+    /// Whether it goes on after a finding.
+    pub keep_going: bool,
+}
+
+/// What came of a swarm.
+#[derive(Debug, Default)]
+pub struct Total {
+    /// How many runs were played.
+    pub runs: u64,
+    /// How many of them contradict the laws.
+    pub failed: u64,
+    /// How long the clusters ran in their own time, in milliseconds.
+    pub simulated: u64,
+    /// What was exercised.
+    pub coverage: Coverage,
+}
+
+impl Swarm {
+    /// Plays the runs. `tell` hears of each that failed.
+    pub fn play(&self, tell: impl Fn(u64, &Outcome) + Sync) -> Total {
+        let (next, is_over, total) = (AtomicU64::new(self.first), AtomicBool::new(false), Mutex::default());
+        let began = Instant::now();
+        thread::scope(|scope| {
+            for _ in 0..self.jobs {
+                scope.spawn(|| {
+                    while !is_over.load(Relaxed) && !self.is_done(began, &total) {
+                        let seed = next.fetch_add(1, Relaxed);
+                        let outcome = play_one(seed, (seed - self.first) % REPEATED == 0);
+                        if !outcome.findings.is_empty() {
+                            tell(seed, &outcome);
+                            is_over.fetch_or(!self.keep_going, Relaxed);
+                        }
+                        add(&mut total.lock().expect("nothing panics while the total is locked"), &outcome);
+                    }
+                });
+            }
+        });
+        total.into_inner().expect("nothing panics while the total is locked")
+    }
+
+    fn is_done(&self, began: Instant, total: &Mutex<Total>) -> bool {
+        match self.limit {
+            Limit::Real(limit) => began.elapsed() >= limit,
+            Limit::Simulated(limit) => {
+                total.lock().expect("nothing panics while the total is locked").simulated >= limit
+            }
+        }
+    }
+}
+
+fn add(total: &mut Total, outcome: &Outcome) {
+    total.runs += 1;
+    total.failed += u64::from(!outcome.findings.is_empty());
+    total.simulated += outcome.simulated;
+    total.coverage.merge(&outcome.coverage);
+}
+
+fn play_one(seed: u64, twice: bool) -> Outcome {
+    let plan = Plan::draw(seed);
+    let mut outcome = run(&plan, false);
+    if twice {
+        let again = run(&plan, false);
+        if (again.digest, &again.story) != (outcome.digest, &outcome.story) {
+            outcome
+                .findings
+                .push("the simulator itself: the same seed is another run the second time".to_owned());
+        }
+    }
+    outcome
+}
