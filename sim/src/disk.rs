@@ -189,7 +189,8 @@ impl MemoryDisk {
         drop((flusher, work));
     }
 
-    /// Cuts the power, once the process has ended. Of what was not synced, `rng` decides what is kept. Returns whether a write was torn: kept in part.
+    /// Cuts the power, once the process has ended. Of what was not synced, `rng` decides what is kept. Returns whether a write
+    /// was torn: kept in part.
     pub fn cut_power(&self, rng: &mut Rng) -> bool {
         let mut state = self.lock();
         let odds = *rng.choice(&[0, 10, 50, 90, 100]).unwrap_or(&0);

@@ -91,9 +91,10 @@ fn append(mut body: &[u8]) -> Option<String> {
         body = body.get(5 + length..)?;
         count += 1;
     }
-    let entries = match (count, &before) {
-        (0, _) => "sends no entries".to_owned(),
-        (_, before) => format!("sends {count} entries after {}", position(before.as_ref())),
+    let entries = match count {
+        0 => "sends no entries".to_owned(),
+        1 => format!("sends 1 entry after {}", position(before.as_ref())),
+        _ => format!("sends {count} entries after {}", position(before.as_ref())),
     };
     Some(format!("{entries} as the leader of term {term}; committed up to {}", position(committed.as_ref())))
 }
@@ -142,7 +143,7 @@ mod tests {
         let append = message(32, &[&word(3), &word(2), &[1], after, &[0], entry]);
         assert_eq!(
             describe(Some(APPENDS), &append),
-            "sends 1 entries after 8 of term 2 as the leader of term 3; committed up to nothing (appends, 73 bytes)"
+            "sends 1 entry after 8 of term 2 as the leader of term 3; committed up to nothing (appends, 65 bytes)"
         );
         let answer = message(33, &[&[0], after]);
         assert_eq!(describe(Some(APPENDS), &answer), "has all entries up to 8 of term 2 (appends, 27 bytes)");

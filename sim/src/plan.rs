@@ -280,10 +280,7 @@ impl fmt::Display for What {
             Self::Kill { node, power, down } => write!(f, "node {node} {}, for {down} ms", machine(power)),
             Self::Fuse { node, operations, power, down } => {
                 let what = machine(power);
-                write!(
-                    f,
-                    "node {node} {what} at its {operations}th operation of the disk from now, for {down} ms"
-                )
+                write!(f, "node {node} {what} after {operations} more operations of its disk, for {down} ms")
             }
             Self::Stop { node, down } => write!(f, "node {node} stops in order, for {down} ms"),
             Self::Freeze { node, lasts } => write!(f, "node {node} is frozen for {lasts} ms"),
@@ -304,7 +301,7 @@ impl fmt::Display for What {
             Self::Slow { most, lasts } => write!(f, "messages take up to {most} ms, for {lasts} ms"),
             Self::Hang { node, lasts } => write!(f, "the disk of node {node} hangs for {lasts} ms"),
             Self::Error { node, operations } => {
-                write!(f, "the {operations}th operation of the disk of node {node} from now fails")
+                write!(f, "the disk of node {node} will fail once, after {operations} more operations")
             }
             Self::Rot { node } => write!(f, "a bit of a snapshot of node {node} flips"),
             Self::Transfer { asks, to } => write!(f, "node {asks} is asked to make node {to} the leader"),

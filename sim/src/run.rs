@@ -149,7 +149,7 @@ fn serve_again(world: &mut World) {
 /// The final reads, and a write through each member.
 fn read(plan: &Plan, world: &mut World, members: &[NodeId], end: &mut End) {
     end.read_us = world.now * 1_000;
-    let results: Arc<Mutex<Vec<(Option<NodeId>, Came)>>> = Arc::default();
+    let results = Arc::new(Mutex::new(Vec::<(Option<NodeId>, Came)>::new()));
     let (desk, began) = (Arc::clone(&world.desk), world.clients.base());
     let mut wishes = Vec::new();
     for number in 0..plan.load.keys {

@@ -57,7 +57,7 @@ impl Swarm {
                 scope.spawn(|| {
                     while !is_over.load(Relaxed) && !self.is_done(began, &total) {
                         let seed = next.fetch_add(1, Relaxed);
-                        let outcome = play_one(seed, (seed - self.first) % REPEATED == 0);
+                        let outcome = play_one(seed, (seed - self.first).is_multiple_of(REPEATED));
                         if !outcome.findings.is_empty() {
                             tell(seed, &outcome);
                             is_over.fetch_or(!self.keep_going, Relaxed);

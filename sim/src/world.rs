@@ -319,7 +319,28 @@ impl World {
         true
     }
 
+    /// Whether there is what the fault is aimed at, and an operator would do it.
+    fn is_possible(&self, what: &What) -> bool {
+        let runs = |node: &NodeId| self.machines.get(node).is_some_and(|machine| machine.process.is_some());
+        match what {
+            What::Fuse { node, .. } | What::Stop { node, .. } | What::Freeze { node, .. } => runs(node),
+            What::Transfer { asks, .. } => self.handle(*asks).is_some(),
+            // Not in a cluster that lacks a disk.
+            What::Remove { asks, .. } => self.wiped.is_none() && self.handle(*asks).is_some(),
+            What::Wipe { node } => {
+                let voters = self.leader().map(|(_, _, voters)| voters).unwrap_or_default();
+                let is_one_of_three = voters.len() >= 3 && voters.contains(node);
+                // While a member is removed, the others may need every one of them.
+                is_one_of_three && self.wiped.is_none() && self.removed.is_empty()
+            }
+            _ => true,
+        }
+    }
+
     fn happen(&mut self, what: What) {
+        if !self.is_possible(&what) {
+            return;
+        }
         let now = self.now;
         self.story.tell(now, what.to_string());
         self.faults.push(Fault {
@@ -336,20 +357,20 @@ impl World {
                 self.kill(node, power, down);
             }
             What::Fuse { node, operations, power, down } => {
-                if let Some(machine) = self.machines.get_mut(&node).filter(|it| it.process.is_some()) {
+                if let Some(machine) = self.machines.get_mut(&node) {
                     machine.disk.light_fuse(operations);
                     machine.fuse = Some((power, down));
                 }
             }
             What::Stop { node, down } => {
-                if let Some(machine) = self.machines.get_mut(&node).filter(|it| it.process.is_some()) {
+                if let Some(machine) = self.machines.get_mut(&node) {
                     machine.fuse = Some((false, down));
                     machine.stop();
                 }
                 self.count("stops in order");
             }
             What::Freeze { node, lasts } => {
-                if let Some(machine) = self.machines.get_mut(&node).filter(|it| it.process.is_some()) {
+                if let Some(machine) = self.machines.get_mut(&node) {
                     machine.frozen_until = machine.frozen_until.max(now + lasts);
                 }
                 self.count("freezes");
@@ -409,20 +430,14 @@ impl World {
                 self.count("transfers asked for");
             }
             What::Remove { asks, node, force } => {
-                // What an operator would not do to a cluster that lacks a disk.
-                if self.wiped.is_some() {
-                    return;
-                }
-                let is_asked = self.spawn_on(asks, |handle| async move {
+                self.spawn_on(asks, |handle| async move {
                     let _ = match force {
                         true => handle.force_remove_member(node).await,
                         false => handle.remove_member(node).await,
                     };
                 });
-                if is_asked {
-                    self.removed.insert(node);
-                    self.count("removals asked for");
-                }
+                self.removed.insert(node);
+                self.count("removals asked for");
             }
             What::Add { asks, node } => {
                 let mut machine = Machine::new(node, &[], true, &self.plan, &self.story);
@@ -431,18 +446,13 @@ impl World {
                 self.add(asks, node);
             }
             What::Wipe { node } => {
-                let voters = self.leader().map(|(_, _, voters)| voters).unwrap_or_default();
-                let is_one_of_three = voters.len() >= 3 && voters.contains(&node);
-                // While a member is removed, the others may need every one of them.
-                if is_one_of_three && self.wiped.is_none() && self.removed.is_empty() {
-                    self.wiped = Some(node);
-                    self.kill(node, true, 10);
-                    if let Some(machine) = self.machines.get_mut(&node) {
-                        machine.wipe();
-                    }
-                    self.removed.insert(node);
-                    self.count("disks wiped");
+                self.wiped = Some(node);
+                self.kill(node, true, 10);
+                if let Some(machine) = self.machines.get_mut(&node) {
+                    machine.wipe();
                 }
+                self.removed.insert(node);
+                self.count("disks wiped");
             }
         }
     }
@@ -541,7 +551,12 @@ impl World {
         for request in self.desk.take_requests() {
             self.attachments += 1;
             let attachment = Attachment(self.attachments);
-            let machine = self.machines.get(&request.node);
+            let machine = self.machines.get_mut(&request.node);
+            // What a process is given, it is given at its own time: not while its clock lags behind.
+            let machine = machine.map(|machine| {
+                machine.run_until(self.now);
+                &*machine
+            });
             let running = machine.and_then(|it| Some((it, it.process.as_ref()?, it.handle()?)));
             let Some((machine, process, handle)) = running else {
                 self.clients.wake(self.now);
@@ -572,6 +587,9 @@ impl World {
         }
         let answers =
             std::mem::take(&mut *self.answers.lock().expect("nothing panics while the answers are locked"));
+        if !answers.is_empty() {
+            self.clients.run_until(self.now);
+        }
         for (reply, came) in answers {
             self.clients.wake(self.now);
             let _ = reply.send(came);
