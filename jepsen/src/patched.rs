@@ -10,9 +10,31 @@ use anyhow::{Context, bail};
 
 use crate::program::workspace;
 
+/// The dependencies that a patch may change: openraft, and where it counts quorums. Paths in such a patch begin with the name.
+const DEPENDENCIES: [&str; 2] = ["openraft", "quorum-set"];
+
 /// Builds `package` with `patch` applied, if there is one. Returns the program, `target/mutants/NAME/PACKAGE`, with the
 /// file name of the patch, or `clean`.
 pub fn build(package: &str, patch: Option<&Path>) -> anyhow::Result<PathBuf> {
+    build_with(package, patch, "debug", |cargo| {
+        // Faster than a debug build, with its assertions, and small: there is one program per patch.
+        cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").env("CARGO_PROFILE_DEV_DEBUG", "0");
+    })
+}
+
+/// The same in `profile`, with `flags` for the compiler.
+pub fn build_in(profile: &str, flags: &str, package: &str, patch: Option<&Path>) -> anyhow::Result<PathBuf> {
+    build_with(package, patch, profile, |cargo| {
+        cargo.args(["--profile", profile]).env("RUSTFLAGS", flags);
+    })
+}
+
+fn build_with(
+    package: &str,
+    patch: Option<&Path>,
+    profile: &str,
+    options: impl FnOnce(&mut Command),
+) -> anyhow::Result<PathBuf> {
     let folder = workspace()?.join("target/mutants");
     let name = patch.map_or(Some("clean".as_ref()), Path::file_stem).context("a patch has a name")?;
     let (tree, target, output) = (folder.join("tree"), folder.join("target"), folder.join(name));
@@ -23,12 +45,11 @@ pub fn build(package: &str, patch: Option<&Path>) -> anyhow::Result<PathBuf> {
     copy_workspace(&tree, patch)?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(&tree).args(["build", "--quiet", "--package", package, "--target-dir"]).arg(&target);
-    // Faster than a debug build, with its assertions, and small: there is one program per patch.
-    cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").env("CARGO_PROFILE_DEV_DEBUG", "0");
+    options(&mut cargo);
     run(&mut cargo).with_context(|| format!("cannot build {package} as {}", name.display()))?;
     // Renamed, because a process may still run the one before.
     let (new, program) = (output.join("new"), output.join(package));
-    fs::copy(target.join("debug").join(package), &new)
+    fs::copy(target.join(profile).join(package), &new)
         .and_then(|_| fs::rename(&new, &program))
         .with_context(|| format!("cannot copy {package} to {}", program.display()))?;
     Ok(program)
@@ -37,15 +58,57 @@ pub fn build(package: &str, patch: Option<&Path>) -> anyhow::Result<PathBuf> {
 /// Makes `tree` a copy of the workspace with `patch` applied, if there is one.
 pub fn copy_workspace(tree: &Path, patch: Option<&Path>) -> anyhow::Result<()> {
     copy_tracked(workspace()?, tree)?;
-    match patch {
-        Some(patch) => apply(patch, git(tree).arg("apply")),
-        None => Ok(()),
+    let Some(patch) = patch else { return Ok(()) };
+    if let Some(name) = dependency(patch)? {
+        copy_dependency(name, tree).with_context(|| format!("cannot copy {name} to {}", tree.display()))?;
+    }
+    apply(patch, git(tree).arg("apply"))
+}
+
+/// Whether `patch` applies to the workspace, or to the dependency that it changes. Changes nothing.
+pub fn check(patch: &Path) -> anyhow::Result<()> {
+    match dependency(patch)? {
+        Some(name) => apply(patch, git(&source(name)?).args(["apply", "--check", "-p2"])),
+        None => apply(patch, git(workspace()?).args(["apply", "--check"])),
     }
 }
 
-/// Whether `patch` applies to the workspace. Changes nothing.
-pub fn check(patch: &Path) -> anyhow::Result<()> {
-    apply(patch, git(workspace()?).args(["apply", "--check"]))
+/// The dependency that `patch` changes, if it is not for the workspace.
+fn dependency(patch: &Path) -> anyhow::Result<Option<&'static str>> {
+    let text = fs::read_to_string(patch).with_context(|| format!("cannot read {}", patch.display()))?;
+    Ok(DEPENDENCIES.into_iter().find(|name| text.contains(&format!("\n--- a/{name}/"))))
+}
+
+/// Where cargo keeps the source of a dependency.
+fn source(name: &str) -> anyhow::Result<PathBuf> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let output = run(cargo.current_dir(workspace()?).args(["metadata", "--format-version=1"]))?;
+    let metadata: serde_json::Value = serde_json::from_str(&output)?;
+    let mut packages = metadata["packages"].as_array().into_iter().flatten();
+    let manifest =
+        packages.find(|package| package["name"] == name).and_then(|it| it["manifest_path"].as_str());
+    let folder = manifest.and_then(|manifest| Path::new(manifest).parent());
+    Ok(folder.with_context(|| format!("cargo does not name the source of {name}"))?.to_owned())
+}
+
+/// Has the workspace in `tree` use a copy of the dependency in a folder of its name there.
+fn copy_dependency(name: &str, tree: &Path) -> anyhow::Result<()> {
+    copy_folder(&source(name)?, &tree.join(name))?;
+    let manifest = tree.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest)?;
+    Ok(fs::write(manifest, format!("{text}\n[patch.crates-io]\n{name} = {{ path = \"{name}\" }}\n"))?)
+}
+
+fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy_folder(&entry.path(), &to)?,
+            false => copy(&entry.path(), &to)?,
+        }
+    }
+    Ok(())
 }
 
 fn apply(patch: &Path, git: &mut Command) -> anyhow::Result<()> {
