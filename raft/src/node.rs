@@ -299,7 +299,7 @@ async fn stop_diverged(
 
 fn wal_options(snapshot_after_bytes: u64) -> ringfence_wal::Options {
     // A segment is deleted as a whole, so none is larger than what one snapshot frees.
-    let segment_bytes = snapshot_after_bytes.clamp(1 << 20, 64 << 20);
+    let segment_bytes = snapshot_after_bytes.clamp(32 << 10, 64 << 20);
     let seconds = metrics::histogram!("ringfence_raft_log_flush_seconds");
     let written = metrics::counter!("ringfence_raft_log_written_bytes_total");
     ringfence_wal::Options {
