@@ -10,7 +10,7 @@ pub struct Coverage(BTreeMap<&'static str, u64>);
 /// What must happen in any run.
 const OF_ONE: [&str; 1] = ["grants"];
 /// What must happen in many runs together. Without one of these, they say nothing about it.
-const OF_MANY: [&str; 34] = [
+const OF_MANY: [&str; 39] = [
     "acknowledgements held",
     "acknowledgements lost",
     "additions asked for",
@@ -28,10 +28,15 @@ const OF_MANY: [&str; 34] = [
     "grants",
     "joint configurations",
     "kills",
+    "leaders cut off, their answers late",
+    "long flushes",
+    "machines replaced",
     "networks slowed",
     "nodes isolated",
+    "nodes made deaf",
     "nodes removed while frozen",
     "power cuts",
+    "power cuts of all",
     "processes that ended by themselves",
     "refusals",
     "removals asked for",

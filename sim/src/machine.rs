@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
@@ -16,7 +17,7 @@ use ringfence_wire::Revision;
 use tokio::runtime::RngSeed;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, advance, sleep_until};
+use tokio::time::{Instant, advance, sleep, sleep_until};
 
 use crate::disk::MemoryDisk;
 use crate::network::Network;
@@ -144,6 +145,8 @@ pub struct Progress {
 pub struct Machine {
     /// The id of its node.
     pub id: NodeId,
+    /// Its place in the network: the id, unless the machine replaces another that had it.
+    pub place: u64,
     /// Its disk.
     pub disk: MemoryDisk,
     /// The process, while there is one.
@@ -156,6 +159,10 @@ pub struct Machine {
     pub flush_ends: Option<u64>,
     /// A flush that begins before this time hangs until it.
     pub hangs_until: u64,
+    /// After so many flushes more, one takes so long.
+    pub long_flush: Option<(u64, u64)>,
+    /// A start does one step, and then nothing for so long.
+    pub start_pause: u64,
     /// Spawned work, and when it runs.
     pub work: Vec<(u64, Box<dyn FnOnce() + Send>)>,
     /// When it is started again, if it is down.
@@ -176,6 +183,7 @@ pub struct Machine {
 
 #[derive(Clone)]
 struct NodeSettings {
+    address: String,
     peers: BTreeMap<NodeId, String>,
     join: bool,
     snapshot_after_bytes: u64,
@@ -184,15 +192,24 @@ struct NodeSettings {
 impl Machine {
     /// The machine of a node that founds a cluster with `peers`, or waits to join one.
     pub fn new(id: NodeId, peers: &[NodeId], join: bool, plan: &Plan, story: &Story) -> Self {
+        Self::at(id, id, peers, join, plan, story)
+    }
+
+    /// The same, at a place of its own in the network.
+    pub fn at(id: NodeId, place: u64, peers: &[NodeId], join: bool, plan: &Plan, story: &Story) -> Self {
         let peers = peers.iter().map(|id| (*id, address(*id))).collect();
+        let address = address(place);
         Self {
             id,
+            place,
             disk: MemoryDisk::new(id, story.clone()),
             process: None,
             is_on: Arc::default(),
             frozen_until: 0,
             flush_ends: None,
             hangs_until: 0,
+            long_flush: None,
+            start_pause: 0,
             work: Vec::new(),
             starts_at: None,
             fuse: None,
@@ -200,8 +217,8 @@ impl Machine {
             progress: Arc::default(),
             speed: plan.speed(id),
             story: story.clone(),
-            settings: NodeSettings { peers, join, snapshot_after_bytes: plan.snapshot_after_bytes },
-            rng: Rng::with_seed(plan.seed.wrapping_mul(31) ^ id),
+            settings: NodeSettings { address, peers, join, snapshot_after_bytes: plan.snapshot_after_bytes },
+            rng: Rng::with_seed(plan.seed.wrapping_mul(31) ^ place),
             starts: 0,
         }
     }
@@ -212,12 +229,12 @@ impl Machine {
         self.progress = Arc::default();
         self.starts_at = None;
         self.starts += 1;
-        let NodeSettings { peers, join, snapshot_after_bytes } = self.settings.clone();
+        let NodeSettings { address, peers, join, snapshot_after_bytes } = self.settings.clone();
         let settings = Settings {
             id: self.id,
             data: PathBuf::from("/data"),
             storage: Arc::new(self.disk.clone()),
-            transport: network.port(self.id, &address(self.id), &self.is_on),
+            transport: network.port(self.place, &address, &self.is_on),
             peers,
             join,
             url: format!("http://node-{}", self.id),
@@ -230,9 +247,10 @@ impl Machine {
         let progress = Arc::clone(&self.progress);
         let (stop, stopped) = oneshot::channel();
         self.lock().stop = Some(stop);
+        let pause = Duration::from_millis(self.start_pause);
         process.spawn(async move {
             let lock = || progress.lock().expect("nothing panics while the progress is locked");
-            let node = match Node::start(settings).await {
+            let node = match in_steps(pause, Node::start(settings)).await {
                 Ok(node) => node,
                 Err(error) => {
                     lock().ended = Some(format!("it does not start: {error}"));
@@ -283,15 +301,37 @@ impl Machine {
         let is_torn = power && self.disk.cut_power(rng);
         drop(self.process.take());
         self.work.clear();
-        (self.flush_ends, self.frozen_until, self.hangs_until) = (None, 0, 0);
+        (self.flush_ends, self.frozen_until, self.hangs_until, self.long_flush) = (None, 0, 0, None);
         self.fuse = None;
         is_torn
     }
 
-    /// Loses all data: the node will start again as a new one.
-    pub fn wipe(&mut self) {
+    /// Loses all data. The node will start again as a new one, or as one of those that found a cluster.
+    pub fn wipe(&mut self, join: bool) {
         self.disk = MemoryDisk::new(self.id, self.story.clone());
+        self.settings.join = join;
+    }
+
+    /// Has the node wait to be added when it is started again.
+    pub fn join(&mut self) {
         self.settings.join = true;
+    }
+
+    /// The peer address of the node.
+    pub fn address(&self) -> &str {
+        &self.settings.address
+    }
+
+    /// How long the next flush takes, in milliseconds: as `drawn`, unless it is one that hangs.
+    pub fn flush_takes(&mut self, drawn: impl FnOnce() -> u64) -> u64 {
+        match self.long_flush.take() {
+            Some((0, lasts)) => lasts,
+            Some((after, lasts)) => {
+                self.long_flush = Some((after - 1, lasts));
+                drawn()
+            }
+            None => drawn(),
+        }
     }
 
     /// Asks the node to stop in order.
@@ -316,7 +356,22 @@ impl Machine {
     }
 }
 
-/// The peer address of a node.
-pub fn address(id: NodeId) -> String {
-    format!("node-{id}")
+/// Polls `work` at most once in each `pause`, as a busy machine does.
+async fn in_steps<T>(pause: Duration, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    loop {
+        let step = poll_fn(|context| Poll::Ready(work.as_mut().poll(context)));
+        if let Poll::Ready(result) = step.await {
+            return result;
+        }
+        if pause.is_zero() {
+            return work.await;
+        }
+        sleep(pause).await;
+    }
+}
+
+/// The peer address of the node at a place of the network.
+pub fn address(place: u64) -> String {
+    format!("node-{place}")
 }

@@ -47,7 +47,7 @@ pub struct Fault {
     pub what: What,
 }
 
-/// What goes wrong. Durations are milliseconds.
+/// What goes wrong. Durations are milliseconds. Node 0 is the one that leads when the fault begins.
 #[allow(missing_docs, reason = "the fields are named alike and explained by their variant")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
@@ -64,14 +64,23 @@ pub enum What {
     Cut { from: NodeId, to: NodeId, lasts: u64 },
     /// Nothing comes through to or from a node.
     Isolate { node: NodeId, lasts: u64 },
+    /// No call to a node arrives in time; what it asks itself is answered.
+    Deaf { node: NodeId, lasts: u64 },
+    /// Nothing comes through to or from a node, except what each of the others had answered to appends: that comes late.
+    Late { node: NodeId, lasts: u64, ends: Vec<u64> },
     /// Messages of one channel are held, one way.
     Hold { from: NodeId, to: NodeId, channel: Option<u8>, replies: Option<bool>, lasts: u64 },
     /// All connections between two break.
     Reset { one: NodeId, other: NodeId },
     /// Messages take longer.
     Slow { most: u64, lasts: u64 },
-    /// A flush hangs.
+    /// The disk hangs.
     Hang { node: NodeId, lasts: u64 },
+    /// A flush of the log takes long, after so many others. The rest of the disk works.
+    LongFlush { node: NodeId, after: u64, lasts: u64 },
+    /// The power of all machines goes. `wiped`: the disk of one does not survive it, and its node is started again as
+    /// before. The machines are busy when they start: between two steps of a start nothing happens for so long.
+    Blackout { wiped: Option<NodeId>, pause: u64, downs: Vec<u64> },
     /// An operation of the disk fails, after so many.
     Error { node: NodeId, operations: u64 },
     /// A bit of the older snapshot flips, if there are two.
@@ -82,6 +91,8 @@ pub enum What {
     Remove { asks: NodeId, node: NodeId, force: bool },
     /// A new node is started, and somebody adds it.
     Add { asks: NodeId, node: NodeId },
+    /// A node that was removed and runs on gets a successor with its id on another machine, and somebody adds that.
+    Replace { asks: NodeId, node: NodeId },
     /// The machine loses its disk; the node is started again, empty, under its old id.
     Wipe { node: NodeId },
 }
@@ -133,7 +144,11 @@ impl Plan {
     /// The run of this seed.
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let nodes = *rng.choice(&[1, 3, 3, 3, 3, 3, 5, 5]).unwrap_or(&3);
+        let course = rng.choice(&COURSES).copied().flatten();
+        let nodes = match course {
+            Some(Course::Successor) => *rng.choice(&[2, 2, 2, 3, 4]).unwrap_or(&2),
+            _ => *rng.choice(&[1, 3, 3, 3, 3, 3, 5, 5]).unwrap_or(&3),
+        };
         let time = *rng.choice(&[20_000, 60_000, 120_000]).unwrap_or(&60_000);
         let most = *rng.choice(&[1, 2, 5, 30]).unwrap_or(&1);
         let latency = Latency {
@@ -150,8 +165,30 @@ impl Plan {
             lost: *rng.choice(&[0, 2, 20]).unwrap_or(&2),
         };
         let flush = (*rng.choice(&[0, 0, 1]).unwrap_or(&0), *rng.choice(&[1, 5, 30]).unwrap_or(&1));
-        let snapshot_after_bytes = *rng.choice(&[4 << 10, 64 << 10, 32 << 20]).unwrap_or(&(64 << 10));
-        let faults = draw_faults(&mut rng, nodes, time);
+        let snapshot_after_bytes =
+            *rng.choice(&[4 << 10, 16 << 10, 64 << 10, 32 << 20]).unwrap_or(&(64 << 10));
+        let mut faults = match course {
+            // Others would mostly break it off.
+            Some(_) if rng.u32(0..4) > 0 => Vec::new(),
+            _ => draw_faults(&mut rng, nodes, time),
+        };
+        if matches!(course, Some(Course::Successor)) {
+            faults
+                .retain(|it| !matches!(it.what, What::Add { .. } | What::Remove { .. } | What::Wipe { .. }));
+        }
+        if let Some(course) = course {
+            let mut at = rng.u64(500..4_000);
+            while at < time {
+                let steps = course.draw(&mut rng, nodes, &mut at);
+                let is_over = steps.is_empty();
+                faults.extend(steps);
+                at += rng.u64(500..6_000);
+                if is_over {
+                    break;
+                }
+            }
+            faults.sort_by_key(|fault| fault.at);
+        }
         let speeds = match rng.u32(0..3) {
             0 => (0..nodes).map(|_| *rng.choice(&[1_000, 999, 990, 900]).unwrap_or(&1_000)).collect(),
             _ => Vec::new(),
@@ -199,14 +236,18 @@ fn draw_faults(rng: &mut Rng, nodes: u64, time: u64) -> Vec<Fault> {
     faults
 }
 
+/// Often the node that leads: what it does matters most.
 fn any(rng: &mut Rng, nodes: u64) -> NodeId {
+    if rng.u32(0..6) == 0 { 0 } else { rng.u64(1..=nodes) }
+}
+
+fn one(rng: &mut Rng, nodes: u64) -> NodeId {
     rng.u64(1..=nodes)
 }
 
 fn two(rng: &mut Rng, nodes: u64) -> (NodeId, NodeId) {
-    let one = any(rng, nodes);
-    let other = any(rng, nodes);
-    if one == other { (one, one % nodes + 1) } else { (one, other) }
+    let (first, second) = (one(rng, nodes), one(rng, nodes));
+    if first == second { (first, first % nodes + 1) } else { (first, second) }
 }
 
 /// Mostly short, at times longer than any timeout.
@@ -216,10 +257,123 @@ fn short(rng: &mut Rng) -> u64 {
 }
 
 impl What {
-    /// The hold that it is, if it is one, when it begins at `now`.
-    pub fn hold(&self, now: u64) -> Option<Hold> {
+    /// The hold that it is, if it is one, when it begins at `now`, between these places.
+    pub fn hold(&self, now: u64, place: impl Fn(NodeId) -> u64) -> Option<Hold> {
         let &Self::Hold { from, to, channel, replies, lasts } = self else { return None };
-        Some(Hold { from, to, channel, replies, until: now + lasts })
+        Some(Hold { from: place(from), to: place(to), channel, replies, until: now + lasts })
+    }
+
+    /// The same, of the node that leads where it says so.
+    pub fn of(mut self, leader: NodeId) -> Self {
+        if let Self::Kill { node, .. }
+        | Self::Fuse { node, .. }
+        | Self::Stop { node, .. }
+        | Self::Freeze { node, .. }
+        | Self::Isolate { node, .. }
+        | Self::Deaf { node, .. }
+        | Self::Late { node, .. }
+        | Self::Hang { node, .. }
+        | Self::LongFlush { node, .. }
+        | Self::Error { node, .. }
+        | Self::Rot { node }
+        | Self::Wipe { node }
+        | Self::Transfer { asks: node, .. }
+        | Self::Remove { asks: node, .. }
+        | Self::Replace { asks: node, .. }
+        | Self::Add { asks: node, .. } = &mut self
+            && *node == 0
+        {
+            *node = leader;
+        }
+        self
+    }
+}
+
+/// Several faults that belong together.
+#[derive(Clone, Copy, Debug)]
+enum Course {
+    /// A leader is deposed while answers to its appends are under way.
+    LateAnswers,
+    /// A node is removed, runs on, and gets a successor with its id; then others lose their leader.
+    Successor,
+    /// All lose their power, and perhaps one its disk.
+    Blackouts,
+    /// A leader that was deposed replaces the end of its log while a flush hangs, and loses its power.
+    Rewriting,
+}
+
+/// Of which each run draws one.
+const COURSES: [Option<Course>; 8] = [
+    None,
+    None,
+    None,
+    None,
+    Some(Course::LateAnswers),
+    Some(Course::Successor),
+    Some(Course::Blackouts),
+    Some(Course::Rewriting),
+];
+
+impl Course {
+    /// Its faults, if it begins at `at`, which becomes the time of the last.
+    fn draw(self, rng: &mut Rng, nodes: u64, at: &mut u64) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let mut then = |at: &mut u64, after, what| {
+            *at += after;
+            faults.push(Fault { at: *at, what });
+        };
+        match self {
+            Self::LateAnswers => {
+                let late = rng.u64(1_200..5_000);
+                let ends = (1..nodes).map(|_| late + rng.u64(0..100)).collect();
+                then(at, 0, What::Late { node: 0, lasts: late + 1_000, ends });
+                *at += late;
+            }
+            // Once in a run: the next id is taken then.
+            Self::Successor if *at > 5_000 => {}
+            Self::Successor => {
+                let node = nodes + 1;
+                then(at, 0, What::Add { asks: 0, node });
+                then(at, 2_000, What::Transfer { asks: 0, to: one(rng, nodes) });
+                for _ in 0..rng.u32(2..5) {
+                    then(at, rng.u64(300..1_000), What::Transfer { asks: 0, to: one(rng, nodes) });
+                }
+                let lasts = rng.u64(1..6_000);
+                then(at, 500, What::Freeze { node, lasts });
+                then(at, rng.u64(1..100), What::Remove { asks: 0, node, force: rng.bool() });
+                then(at, rng.u64(300..2_000), What::Replace { asks: 0, node });
+                for _ in 0..3 {
+                    then(at, rng.u64(1_000..3_000), What::Transfer { asks: 0, to: one(rng, node) });
+                    for _ in 0..=(nodes - 1) / 2 {
+                        then(
+                            at,
+                            rng.u64(0..500),
+                            What::Deaf { node: one(rng, nodes), lasts: rng.u64(1_500..4_000) },
+                        );
+                    }
+                }
+            }
+            Self::Blackouts => {
+                let wiped = rng.bool().then(|| if rng.bool() { 1 } else { one(rng, nodes) });
+                let pause = *rng.choice(&[0, 20, 200]).unwrap_or(&0);
+                let downs = (0..nodes).map(|_| rng.u64(1..400)).collect();
+                then(at, rng.u64(1_000..6_000), What::Blackout { wiped, pause, downs });
+                then(at, 3_000, What::Transfer { asks: 0, to: one(rng, nodes) });
+            }
+            Self::Rewriting => {
+                let node = one(rng, nodes);
+                let lasts = rng.u64(1_500..3_000);
+                then(at, 0, What::Transfer { asks: 0, to: node });
+                then(at, rng.u64(200..500), What::Isolate { node, lasts });
+                then(
+                    at,
+                    lasts - 1,
+                    What::LongFlush { node, after: rng.u64(0..6), lasts: rng.u64(300..4_000) },
+                );
+                then(at, rng.u64(100..3_000), What::Kill { node, power: true, down: short(rng) });
+            }
+        }
+        faults
     }
 
     /// The nodes that it is aimed at.
@@ -230,16 +384,20 @@ impl What {
             | Self::Stop { node, .. }
             | Self::Freeze { node, .. }
             | Self::Isolate { node, .. }
+            | Self::Deaf { node, .. }
+            | Self::Late { node, .. }
             | Self::Hang { node, .. }
+            | Self::LongFlush { node, .. }
             | Self::Error { node, .. }
             | Self::Rot { node }
             | Self::Remove { node, .. }
             | Self::Add { node, .. }
+            | Self::Replace { node, .. }
             | Self::Wipe { node } => vec![node],
             Self::Cut { from, to, .. } | Self::Hold { from, to, .. } => vec![from, to],
             Self::Reset { one, other } => vec![one, other],
             Self::Transfer { to, .. } => vec![to],
-            Self::Slow { .. } => Vec::new(),
+            Self::Slow { .. } | Self::Blackout { .. } => Vec::new(),
         }
     }
 
@@ -250,6 +408,9 @@ impl What {
             Self::Freeze { lasts, .. }
             | Self::Cut { lasts, .. }
             | Self::Isolate { lasts, .. }
+            | Self::Deaf { lasts, .. }
+            | Self::Late { lasts, .. }
+            | Self::LongFlush { lasts, .. }
             | Self::Hold { lasts, .. }
             | Self::Slow { lasts, .. }
             | Self::Hang { lasts, .. } => lasts,
@@ -261,14 +422,14 @@ impl What {
     pub fn nemesis(&self) -> &'static str {
         match self {
             Self::Kill { power: false, .. } => "kill",
-            Self::Kill { .. } | Self::Fuse { .. } => "power",
+            Self::Kill { .. } | Self::Fuse { .. } | Self::Blackout { .. } => "power",
             Self::Stop { .. } => "stop",
             Self::Freeze { .. } => "pause",
-            Self::Cut { .. } | Self::Isolate { .. } => "partition",
+            Self::Cut { .. } | Self::Isolate { .. } | Self::Deaf { .. } | Self::Late { .. } => "partition",
             Self::Hold { .. } | Self::Reset { .. } | Self::Slow { .. } => "network",
-            Self::Hang { .. } | Self::Error { .. } | Self::Rot { .. } => "disk",
+            Self::Hang { .. } | Self::LongFlush { .. } | Self::Error { .. } | Self::Rot { .. } => "disk",
             Self::Transfer { .. } => "transfer",
-            Self::Remove { .. } | Self::Add { .. } | Self::Wipe { .. } => "members",
+            Self::Remove { .. } | Self::Add { .. } | Self::Replace { .. } | Self::Wipe { .. } => "members",
         }
     }
 }
@@ -288,6 +449,10 @@ impl fmt::Display for What {
                 write!(f, "nothing comes from node {from} to node {to} for {lasts} ms")
             }
             Self::Isolate { node, lasts } => write!(f, "node {node} is cut off for {lasts} ms"),
+            Self::Deaf { node, lasts } => write!(f, "nobody can call node {node} for {lasts} ms"),
+            Self::Late { node, lasts, .. } => {
+                write!(f, "node {node} is cut off for {lasts} ms, but answers to its appends arrive late")
+            }
             Self::Hold { from, to, channel, replies, lasts } => {
                 let what = match replies {
                     None => "messages",
@@ -300,6 +465,13 @@ impl fmt::Display for What {
             Self::Reset { one, other } => write!(f, "the connections of nodes {one} and {other} break"),
             Self::Slow { most, lasts } => write!(f, "messages take up to {most} ms, for {lasts} ms"),
             Self::Hang { node, lasts } => write!(f, "the disk of node {node} hangs for {lasts} ms"),
+            Self::LongFlush { node, after, lasts } => {
+                write!(f, "after {after} more flushes, one of node {node} takes {lasts} ms")
+            }
+            Self::Blackout { wiped: None, .. } => write!(f, "all machines lose their power"),
+            Self::Blackout { wiped: Some(node), .. } => {
+                write!(f, "all machines lose their power, and node {node} its disk")
+            }
             Self::Error { node, operations } => {
                 write!(f, "the disk of node {node} will fail once, after {operations} more operations")
             }
@@ -312,6 +484,9 @@ impl fmt::Display for What {
                 write!(f, "node {asks} is asked to remove node {node} by force")
             }
             Self::Add { asks, node } => write!(f, "node {node} is new, and node {asks} is asked to add it"),
+            Self::Replace { asks, node } => {
+                write!(f, "another machine takes the id of node {node}, and node {asks} is asked to add it")
+            }
             Self::Wipe { node } => write!(f, "node {node} loses its disk"),
         }
     }

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use crate::clients::Desk;
 use crate::coverage::Coverage;
 use crate::machine::{Machine, Process};
-use crate::network::Network;
+use crate::network::{Hold, Network};
 use crate::plan::{Plan, What};
 use crate::serve::serve;
 use crate::story::Story;
@@ -34,6 +34,11 @@ const GIVE_UP: u64 = 3_000;
 const LOOK: u64 = 100;
 /// For how long after the end of its process a node that failed is down, in milliseconds.
 const FAILED: u64 = 500;
+/// The keys of machines that were replaced begin here. Each has the place in the network that it had.
+const REPLACED: u64 = 1_000;
+/// How many kinds of connections there are, and the one for appends.
+const CHANNELS: u8 = 7;
+const APPENDS: u8 = 3;
 
 /// Answers of nodes, on their way to their clients.
 type Answers = Arc<Mutex<Vec<(oneshot::Sender<Came>, Came)>>>;
@@ -42,7 +47,7 @@ type Answers = Arc<Mutex<Vec<(oneshot::Sender<Came>, Came)>>>;
 pub struct World {
     /// The time, in milliseconds since the run began.
     pub now: u64,
-    /// The machines, by node.
+    /// The machines, by node. Those that were replaced come last.
     pub machines: BTreeMap<NodeId, Machine>,
     /// What connects them.
     pub network: Network,
@@ -77,6 +82,8 @@ pub struct World {
     removed: BTreeSet<NodeId>,
     /// The node that lost its disk. It is added again once all is healed.
     wiped: Option<NodeId>,
+    /// The voters, as the last leader knew them.
+    voters: Vec<NodeId>,
     looks_at: u64,
     /// The newest term that had a leader.
     led: u64,
@@ -125,6 +132,7 @@ impl World {
             recorded: BTreeMap::new(),
             removed: BTreeSet::new(),
             wiped: None,
+            voters: Vec::new(),
             looks_at: 0,
             led: 0,
         }
@@ -246,7 +254,7 @@ impl World {
             is_given = true;
         }
         if machine.flush_ends.is_none() && machine.disk.begin_flush() {
-            let takes = self.rng.u64(flush.0..=flush.1);
+            let takes = machine.flush_takes(|| self.rng.u64(flush.0..=flush.1));
             machine.flush_ends = Some((now + takes).max(machine.hangs_until));
             if now + takes < machine.hangs_until {
                 self.coverage.count("flushes hung");
@@ -277,6 +285,10 @@ impl World {
             if !expected {
                 self.findings.push(format!("node {id} ended though nothing was wrong with its disk: {why}"));
             }
+            // The founding was finished before any fault, and at most one machine lacks its data.
+            if why.contains("empty the data directory") {
+                self.findings.push(format!("node {id} asks for more data to be lost: {why}"));
+            }
             self.count("processes that ended by themselves");
             let down =
                 self.machines.get(&id).and_then(|machine| machine.fuse).map_or(FAILED, |(_, down)| down);
@@ -293,7 +305,7 @@ impl World {
             self.count("torn writes");
         }
         if power {
-            self.network.silence(id);
+            self.network.silence(machine.place);
             self.later.entry(self.now + GIVE_UP).or_default().push(Ending::GiveUp);
         }
     }
@@ -327,17 +339,17 @@ impl World {
             What::Transfer { asks, .. } => self.handle(*asks).is_some(),
             // Not in a cluster that lacks a disk.
             What::Remove { asks, .. } => self.wiped.is_none() && self.handle(*asks).is_some(),
-            What::Wipe { node } => {
-                let voters = self.leader().map(|(_, _, voters)| voters).unwrap_or_default();
-                let is_one_of_three = voters.len() >= 3 && voters.contains(node);
-                // While a member is removed, the others may need every one of them.
-                is_one_of_three && self.wiped.is_none() && self.removed.is_empty()
-            }
             _ => true,
         }
     }
 
+    /// The place of a node in the network.
+    fn place(&self, node: NodeId) -> u64 {
+        self.machines.get(&node).map_or(node, |machine| machine.place)
+    }
+
     fn happen(&mut self, what: What) {
+        let what = what.of(self.leader().map_or(1, |(leader, ..)| leader));
         if !self.is_possible(&what) {
             return;
         }
@@ -350,7 +362,7 @@ impl World {
             from_us: now * 1_000,
             to_us: (now + what.lasts()) * 1_000,
         });
-        let hold = what.hold(now);
+        let hold = what.hold(now, |node| self.place(node));
         match what {
             What::Kill { node, power, down } => {
                 self.count(if power { "power cuts" } else { "kills" });
@@ -376,18 +388,61 @@ impl World {
                 self.count("freezes");
             }
             What::Cut { from, to, lasts } => {
-                self.network.cut(from, to);
+                self.network.cut(self.place(from), self.place(to));
                 self.later.entry(now + lasts).or_default().push(Ending::Heal);
                 self.count("cuts of one direction");
             }
             What::Isolate { node, lasts } => {
-                for other in self.machines.keys().filter(|other| **other != node) {
-                    self.network.cut(node, *other);
-                    self.network.cut(*other, node);
+                let place = self.place(node);
+                for other in self.machines.values().map(|it| it.place).filter(|other| *other != place) {
+                    self.network.cut(place, other);
+                    self.network.cut(other, place);
                 }
                 self.later.entry(now + lasts).or_default().push(Ending::Heal);
                 self.count("nodes isolated");
             }
+            What::Deaf { node, lasts } => {
+                let (to, until) = (self.place(node), now + lasts);
+                for from in self.others(node) {
+                    self.network.hold(Hold { from, to, channel: None, replies: Some(false), until });
+                }
+                self.count("nodes made deaf");
+            }
+            What::Late { node, lasts, ends } => {
+                let (place, until) = (self.place(node), now + lasts);
+                for (number, from) in self.others(node).into_iter().enumerate() {
+                    let late = ends.get(number).copied().unwrap_or(lasts);
+                    self.network.hold(Hold { from: place, to: from, channel: None, replies: None, until });
+                    let hold = |channel, replies, until| {
+                        self.network.hold(Hold { from, to: place, channel, replies: Some(replies), until });
+                    };
+                    hold(None, false, until);
+                    for channel in 0..CHANNELS {
+                        hold(Some(channel), true, if channel == APPENDS { now + late } else { until });
+                    }
+                }
+                self.count("leaders cut off, their answers late");
+            }
+            What::LongFlush { node, after, lasts } => {
+                if let Some(machine) = self.machines.get_mut(&node) {
+                    machine.long_flush = Some((after, lasts));
+                }
+                self.count("long flushes");
+            }
+            What::Blackout { wiped, pause, downs } => {
+                let ids: Vec<NodeId> = self.current().collect();
+                for (id, down) in ids.iter().zip(downs) {
+                    self.kill(*id, true, down);
+                    if let Some(machine) = self.machines.get_mut(id) {
+                        machine.start_pause = pause;
+                    }
+                }
+                self.count("power cuts of all");
+                if let Some(node) = wiped {
+                    self.wipe(node, false);
+                }
+            }
+            What::Replace { asks, node } => self.replace(asks, node),
             What::Hold { .. } => {
                 if let Some(hold) = hold {
                     self.network.hold(hold);
@@ -395,7 +450,7 @@ impl World {
                 self.count("channels held");
             }
             What::Reset { one, other } => {
-                self.network.reset(one, other);
+                self.network.reset(self.place(one), self.place(other));
                 self.count("connections broken");
             }
             What::Slow { most, lasts } => {
@@ -443,23 +498,62 @@ impl World {
                 let mut machine = Machine::new(node, &[], true, &self.plan, &self.story);
                 machine.start(now, &self.network);
                 self.machines.insert(node, machine);
+                self.nodes.lock().expect("nothing panics while the nodes are locked").push(node);
                 self.add(asks, node);
             }
             What::Wipe { node } => {
-                self.wiped = Some(node);
-                self.kill(node, true, 10);
-                if let Some(machine) = self.machines.get_mut(&node) {
-                    machine.wipe();
-                }
-                self.removed.insert(node);
-                self.count("disks wiped");
+                self.wipe(node, true);
             }
         }
     }
 
+    fn wipe(&mut self, node: NodeId, join: bool) {
+        // While a member is removed, the others may need every one of them.
+        if self.voters.len() >= 3
+            && self.voters.contains(&node)
+            && self.wiped.is_none()
+            && self.removed.is_empty()
+        {
+            self.wiped = Some(node);
+            self.kill(node, true, 10);
+            if let Some(machine) = self.machines.get_mut(&node) {
+                machine.wipe(join);
+            }
+            self.removed.insert(node);
+            self.count("disks wiped");
+        }
+    }
+
+    /// The machines that were not replaced.
+    fn current(&self) -> impl Iterator<Item = NodeId> {
+        self.machines.keys().copied().filter(|id| *id < REPLACED)
+    }
+
+    /// The places of all current nodes but one.
+    fn others(&self, node: NodeId) -> Vec<u64> {
+        self.current().filter(|other| *other != node).map(|other| self.place(other)).collect()
+    }
+
+    /// Another machine gets the id of a node, which was removed and runs on.
+    fn replace(&mut self, asks: NodeId, node: NodeId) {
+        let is_member = self.leader().is_none_or(|(_, members, _)| members.contains(&node));
+        if is_member || !self.removed.contains(&node) || self.machines.contains_key(&(node + REPLACED)) {
+            return;
+        }
+        let Some(old) = self.machines.remove(&node) else { return };
+        self.machines.insert(node + REPLACED, old);
+        self.removed.insert(node + REPLACED);
+        let mut machine = Machine::at(node, node + REPLACED, &[], true, &self.plan, &self.story);
+        machine.start(self.now, &self.network);
+        self.machines.insert(node, machine);
+        self.recorded.remove(&node);
+        self.count("machines replaced");
+        self.add(asks, node);
+    }
+
     /// Asks a node to add another.
     pub fn add(&mut self, asks: NodeId, node: NodeId) {
-        let peer = crate::machine::address(node);
+        let Some(peer) = self.machines.get(&node).map(|machine| machine.address().to_owned()) else { return };
         self.spawn_on(asks, |handle| async move {
             let _ = handle.add_member(node, peer).await;
         });
@@ -513,6 +607,10 @@ impl World {
     /// Does what an operator does about a node that lost its disk: removes it, and adds it again.
     pub fn replace_wiped(&mut self) {
         let Some(node) = self.wiped.take() else { return };
+        self.kill(node, false, 10);
+        if let Some(machine) = self.machines.get_mut(&node) {
+            machine.join();
+        }
         for _ in 0..30 {
             self.run_until(self.now + 1_000);
             let is_back = self.handle(node).is_some();
@@ -532,13 +630,14 @@ impl World {
     /// Ends all faults for good, and starts all nodes.
     pub fn heal(&mut self) {
         self.plan.faults.clear();
+        self.machines.retain(|id, _| *id < REPLACED);
         self.network.heal();
         self.network.give_up_silent();
         self.plan.latency.spikes = 0;
         self.network.set_latency(self.plan.latency);
         for machine in self.machines.values_mut() {
             machine.frozen_until = machine.frozen_until.min(self.now + 1);
-            machine.hangs_until = 0;
+            (machine.hangs_until, machine.long_flush, machine.start_pause) = (0, None, 0);
             machine.disk.heal();
             machine.flush_ends = machine.flush_ends.map(|at| at.min(self.now + 1));
             machine.starts_at = machine.starts_at.map(|at| at.min(self.now + 1));
@@ -604,6 +703,9 @@ impl World {
         let now_us = self.now * 1_000;
         if self.now % 1_000 < LOOK {
             self.story.detail(self.now, || self.statuses());
+        }
+        if let Some((_, _, voters)) = self.leader() {
+            self.voters = voters;
         }
         let ids: Vec<NodeId> = self.machines.keys().copied().collect();
         for id in ids {
