@@ -9,6 +9,7 @@ pub mod coverage;
 pub mod disk;
 pub mod machine;
 mod messages;
+pub mod mutants;
 pub mod network;
 pub mod plan;
 pub mod regressions;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use ringfence_jepsen::store;
+use ringfence_sim::mutants::{MutantsOptions, run_mutants};
 use ringfence_sim::plan::Plan;
 use ringfence_sim::regressions;
 use ringfence_sim::run::{Outcome, collect_panics, grants, judge_history, run};
@@ -57,6 +58,8 @@ enum Command {
         #[arg(long)]
         seed: u64,
     },
+    /// Hunts deliberate bugs
+    Mutants(MutantsOptions),
 }
 
 #[derive(Debug, Args)]
@@ -118,6 +121,7 @@ struct Many {
 fn main() -> anyhow::Result<ExitCode> {
     collect_panics();
     match Arguments::parse().command {
+        Command::Mutants(options) => run_mutants(&options, &mut std::io::stdout()),
         Command::Run(Run { what, trace, store, jobs }) => match what {
             Which { regressions: true, .. } => play_regressions(),
             Which { hours: Some(hours), .. } => {
