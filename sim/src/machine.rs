@@ -306,10 +306,10 @@ impl Machine {
         is_torn
     }
 
-    /// Loses all data. The node will start again as a new one, or as one of those that found a cluster.
+    /// Loses all data. The node will be started again as before, or with `join`, to wait until it is added.
     pub fn wipe(&mut self, join: bool) {
         self.disk = MemoryDisk::new(self.id, self.story.clone());
-        self.settings.join = join;
+        self.settings.join |= join;
     }
 
     /// Has the node wait to be added when it is started again.

@@ -93,8 +93,8 @@ pub enum What {
     Add { asks: NodeId, node: NodeId },
     /// A node that was removed and runs on gets a successor with its id on another machine, and somebody adds that.
     Replace { asks: NodeId, node: NodeId },
-    /// The machine loses its disk; the node is started again, empty, under its old id.
-    Wipe { node: NodeId },
+    /// The machine loses its disk; the node is started again, empty, under its old id. `join`: to wait until it is added.
+    Wipe { node: NodeId, join: bool },
 }
 
 /// The kinds of faults, each with its weight in a run.
@@ -137,7 +137,7 @@ const KINDS: [fn(&mut Rng, u64, u64) -> What; 17] = [
         What::Remove { asks, node, force: rng.u32(0..10) == 0 }
     },
     |rng, n, newest| What::Add { asks: any(rng, n), node: newest + 1 },
-    |rng, n, _| What::Wipe { node: any(rng, n) },
+    |rng, n, _| What::Wipe { node: any(rng, n), join: rng.bool() },
 ];
 
 impl Plan {
@@ -167,6 +167,10 @@ impl Plan {
         let flush = (*rng.choice(&[0, 0, 1]).unwrap_or(&0), *rng.choice(&[1, 5, 30]).unwrap_or(&1));
         let snapshot_after_bytes =
             *rng.choice(&[4 << 10, 16 << 10, 64 << 10, 32 << 20]).unwrap_or(&(64 << 10));
+        let snapshot_after_bytes = match course {
+            Some(Course::Rewriting) => 4 << 10,
+            _ => snapshot_after_bytes,
+        };
         let mut faults = match course {
             // Others would mostly break it off.
             Some(_) if rng.u32(0..4) > 0 => Vec::new(),
@@ -276,7 +280,7 @@ impl What {
         | Self::LongFlush { node, .. }
         | Self::Error { node, .. }
         | Self::Rot { node }
-        | Self::Wipe { node }
+        | Self::Wipe { node, .. }
         | Self::Transfer { asks: node, .. }
         | Self::Remove { asks: node, .. }
         | Self::Replace { asks: node, .. }
@@ -356,21 +360,25 @@ impl Course {
             Self::Blackouts => {
                 let wiped = rng.bool().then(|| if rng.bool() { 1 } else { one(rng, nodes) });
                 let pause = *rng.choice(&[0, 20, 200]).unwrap_or(&0);
-                let downs = (0..nodes).map(|_| rng.u64(1..400)).collect();
+                let most = *rng.choice(&[400, 400, 8_000]).unwrap_or(&400);
+                let downs = (0..nodes).map(|_| rng.u64(1..most)).collect();
+                // Its log ends before those of the others.
+                then(at, 0, What::Deaf { node: one(rng, nodes), lasts: rng.u64(1_000..6_000) });
                 then(at, rng.u64(1_000..6_000), What::Blackout { wiped, pause, downs });
-                then(at, 3_000, What::Transfer { asks: 0, to: one(rng, nodes) });
+                then(at, most + 2_000, What::Transfer { asks: 0, to: one(rng, nodes) });
             }
             Self::Rewriting => {
                 let node = one(rng, nodes);
-                let lasts = rng.u64(1_500..3_000);
+                // Until about when another is elected: the end that is replaced is longer than what replaces it.
+                let lasts = rng.u64(900..2_500);
                 then(at, 0, What::Transfer { asks: 0, to: node });
                 then(at, rng.u64(200..500), What::Isolate { node, lasts });
                 then(
                     at,
                     lasts - 1,
-                    What::LongFlush { node, after: rng.u64(0..6), lasts: rng.u64(300..4_000) },
+                    What::LongFlush { node, after: rng.u64(0..5), lasts: rng.u64(1_000..6_000) },
                 );
-                then(at, rng.u64(100..3_000), What::Kill { node, power: true, down: short(rng) });
+                then(at, rng.u64(300..2_500), What::Kill { node, power: true, down: short(rng) });
             }
         }
         faults

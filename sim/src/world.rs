@@ -501,9 +501,7 @@ impl World {
                 self.nodes.lock().expect("nothing panics while the nodes are locked").push(node);
                 self.add(asks, node);
             }
-            What::Wipe { node } => {
-                self.wipe(node, true);
-            }
+            What::Wipe { node, join } => self.wipe(node, join),
         }
     }
 
