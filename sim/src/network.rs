@@ -431,10 +431,11 @@ struct Port {
 }
 
 impl Transport for Port {
-    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Connection>> {
+    fn connect(&self, address: &str) -> BoxFuture<'static, io::Result<Connection>> {
+        let (network, node, is_on) = (self.network.clone(), self.node, Arc::clone(&self.is_on));
+        let address = address.to_owned();
         Box::pin(async move {
-            let connection =
-                if self.is_on.load(Relaxed) { self.network.connect(self.node, address) } else { None };
+            let connection = if is_on.load(Relaxed) { network.connect(node, &address) } else { None };
             match connection {
                 Some(connection) => connection,
                 None => {
