@@ -291,6 +291,63 @@ impl What {
         }
         self
     }
+
+    /// The nodes that it is aimed at.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        match *self {
+            Self::Kill { node, .. }
+            | Self::Fuse { node, .. }
+            | Self::Stop { node, .. }
+            | Self::Freeze { node, .. }
+            | Self::Isolate { node, .. }
+            | Self::Deaf { node, .. }
+            | Self::Late { node, .. }
+            | Self::Hang { node, .. }
+            | Self::LongFlush { node, .. }
+            | Self::Error { node, .. }
+            | Self::Rot { node }
+            | Self::Remove { node, .. }
+            | Self::Add { node, .. }
+            | Self::Replace { node, .. }
+            | Self::Wipe { node, .. } => vec![node],
+            Self::Cut { from, to, .. } | Self::Hold { from, to, .. } => vec![from, to],
+            Self::Reset { one, other } => vec![one, other],
+            Self::Transfer { to, .. } => vec![to],
+            Self::Slow { .. } | Self::Blackout { .. } => Vec::new(),
+        }
+    }
+
+    /// How long it lasts, in milliseconds.
+    pub fn lasts(&self) -> u64 {
+        match *self {
+            Self::Kill { down, .. } | Self::Fuse { down, .. } | Self::Stop { down, .. } => down,
+            Self::Freeze { lasts, .. }
+            | Self::Cut { lasts, .. }
+            | Self::Isolate { lasts, .. }
+            | Self::Deaf { lasts, .. }
+            | Self::Late { lasts, .. }
+            | Self::LongFlush { lasts, .. }
+            | Self::Hold { lasts, .. }
+            | Self::Slow { lasts, .. }
+            | Self::Hang { lasts, .. } => lasts,
+            _ => 0,
+        }
+    }
+
+    /// The nemesis of jepsen/ that does the like.
+    pub fn nemesis(&self) -> &'static str {
+        match self {
+            Self::Kill { power: false, .. } => "kill",
+            Self::Kill { .. } | Self::Fuse { .. } | Self::Blackout { .. } => "power",
+            Self::Stop { .. } => "stop",
+            Self::Freeze { .. } => "pause",
+            Self::Cut { .. } | Self::Isolate { .. } | Self::Deaf { .. } | Self::Late { .. } => "partition",
+            Self::Hold { .. } | Self::Reset { .. } | Self::Slow { .. } => "network",
+            Self::Hang { .. } | Self::LongFlush { .. } | Self::Error { .. } | Self::Rot { .. } => "disk",
+            Self::Transfer { .. } => "transfer",
+            Self::Remove { .. } | Self::Add { .. } | Self::Replace { .. } | Self::Wipe { .. } => "members",
+        }
+    }
 }
 
 /// Several faults that belong together.
@@ -383,63 +440,6 @@ impl Course {
         }
         faults
     }
-
-    /// The nodes that it is aimed at.
-    pub fn nodes(&self) -> Vec<NodeId> {
-        match *self {
-            Self::Kill { node, .. }
-            | Self::Fuse { node, .. }
-            | Self::Stop { node, .. }
-            | Self::Freeze { node, .. }
-            | Self::Isolate { node, .. }
-            | Self::Deaf { node, .. }
-            | Self::Late { node, .. }
-            | Self::Hang { node, .. }
-            | Self::LongFlush { node, .. }
-            | Self::Error { node, .. }
-            | Self::Rot { node }
-            | Self::Remove { node, .. }
-            | Self::Add { node, .. }
-            | Self::Replace { node, .. }
-            | Self::Wipe { node } => vec![node],
-            Self::Cut { from, to, .. } | Self::Hold { from, to, .. } => vec![from, to],
-            Self::Reset { one, other } => vec![one, other],
-            Self::Transfer { to, .. } => vec![to],
-            Self::Slow { .. } | Self::Blackout { .. } => Vec::new(),
-        }
-    }
-
-    /// How long it lasts, in milliseconds.
-    pub fn lasts(&self) -> u64 {
-        match *self {
-            Self::Kill { down, .. } | Self::Fuse { down, .. } | Self::Stop { down, .. } => down,
-            Self::Freeze { lasts, .. }
-            | Self::Cut { lasts, .. }
-            | Self::Isolate { lasts, .. }
-            | Self::Deaf { lasts, .. }
-            | Self::Late { lasts, .. }
-            | Self::LongFlush { lasts, .. }
-            | Self::Hold { lasts, .. }
-            | Self::Slow { lasts, .. }
-            | Self::Hang { lasts, .. } => lasts,
-            _ => 0,
-        }
-    }
-
-    /// The nemesis of jepsen/ that does the like.
-    pub fn nemesis(&self) -> &'static str {
-        match self {
-            Self::Kill { power: false, .. } => "kill",
-            Self::Kill { .. } | Self::Fuse { .. } | Self::Blackout { .. } => "power",
-            Self::Stop { .. } => "stop",
-            Self::Freeze { .. } => "pause",
-            Self::Cut { .. } | Self::Isolate { .. } | Self::Deaf { .. } | Self::Late { .. } => "partition",
-            Self::Hold { .. } | Self::Reset { .. } | Self::Slow { .. } => "network",
-            Self::Hang { .. } | Self::LongFlush { .. } | Self::Error { .. } | Self::Rot { .. } => "disk",
-            Self::Transfer { .. } => "transfer",
-            Self::Remove { .. } | Self::Add { .. } | Self::Replace { .. } | Self::Wipe { .. } => "members",
-        }
-    }
 }
 
 impl fmt::Display for What {
@@ -495,7 +495,7 @@ impl fmt::Display for What {
             Self::Replace { asks, node } => {
                 write!(f, "another machine takes the id of node {node}, and node {asks} is asked to add it")
             }
-            Self::Wipe { node } => write!(f, "node {node} loses its disk"),
+            Self::Wipe { node, .. } => write!(f, "node {node} loses its disk"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! How a node answers a client, without HTTP.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_jepsen::history::{Asked, Came};
@@ -103,7 +104,9 @@ async fn waited(handle: &Handle, lease: LeaseId, place: Waiting, until: Instant,
         () = sleep_until(until) => None,
     };
     match settled {
-        Some(Settled::Granted(grant)) => Came::Granted { grant: *grant, standing: false, mirrored: None },
+        Some(Settled::Granted(grant)) => {
+            Came::Granted { grant: Arc::unwrap_or_clone(grant), standing: false, mirrored: None }
+        }
         Some(Settled::TimedOut) => refused(Refusal::WaitTimeout),
         Some(Settled::Ended(reason)) => refused(Refusal::Gone(reason)),
         None => match handle.view(|table| table.lease(lease, Some(table.at_ms()))) {

@@ -301,11 +301,12 @@ impl World {
         let Some(machine) = self.machines.get_mut(&id) else { return };
         let is_torn = machine.kill(power, &mut self.rng);
         machine.starts_at = Some(self.now + down);
+        let place = machine.place;
         if is_torn {
             self.count("torn writes");
         }
         if power {
-            self.network.silence(machine.place);
+            self.network.silence(place);
             self.later.entry(self.now + GIVE_UP).or_default().push(Ending::GiveUp);
         }
     }
