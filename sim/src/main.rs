@@ -113,6 +113,9 @@ struct Many {
     /// How many runs are played at once
     #[arg(long, default_value_t = 1)]
     jobs: usize,
+    /// Play each run twice, to see that it is the same
+    #[arg(long)]
+    twice: bool,
     /// Do not stop at a finding
     #[arg(long)]
     keep_going: bool,
@@ -126,7 +129,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Which { regressions: true, .. } => play_regressions(),
             Which { hours: Some(hours), .. } => {
                 let limit = Limit::Simulated((hours * 3.6e6) as u64);
-                Ok(play_many(limit, &Many { seed: None, jobs, keep_going: false }))
+                Ok(play_many(limit, &Many { seed: None, jobs, twice: false, keep_going: false }))
             }
             Which { seed, plan, .. } => play_one(&One { seed, plan }.plan()?, trace, store.as_deref()),
         },
@@ -188,7 +191,7 @@ fn play_regressions() -> anyhow::Result<ExitCode> {
 fn play_many(limit: Limit, many: &Many) -> ExitCode {
     let first = many.seed.unwrap_or_else(|| fastrand::u64(..) >> 20);
     let began = Instant::now();
-    let total = Swarm { first, limit, jobs: many.jobs, keep_going: many.keep_going }.play(tell);
+    let total = Swarm { first, limit, jobs: many.jobs, twice: many.twice, keep_going: many.keep_going }.play(tell);
     let (hours, took) = (total.simulated as f64 / 3.6e6, began.elapsed().as_secs_f64());
     say(&total.coverage.to_string());
     say(&format!(

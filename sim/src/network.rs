@@ -256,6 +256,21 @@ impl Network {
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    /// The process of a node ends, and with it its connections, in an order that does not depend on its tasks.
+    pub fn hang_up(&self, node: NodeId) {
+        let ends: Vec<(usize, bool)> = {
+            let state = self.lock();
+            let ends = state.directions.iter().enumerate().filter(|(_, it)| it.from == node || it.to == node);
+            ends.map(|(number, it)| (number, it.to == node)).collect()
+        };
+        for (number, reads) in ends {
+            match reads {
+                true => self.refuse(number),
+                false => self.close(number),
+            }
+        }
+    }
+
     fn connect(&self, from: NodeId, to: &str) -> Option<io::Result<Connection>> {
         let mut state = self.lock();
         let listener = state.listeners.get(to).cloned();
@@ -485,18 +500,7 @@ impl AsyncRead for Reader {
 /// A reader that is gone resets what is sent to it.
 impl Drop for Reader {
     fn drop(&mut self) {
-        let mut state = self.network.lock();
-        let State { directions, coverage, touched, .. } = &mut *state;
-        let direction = &mut directions[self.direction];
-        if direction.end != End::Silent {
-            direction.end = End::Reset;
-        }
-        direction.lose_all(coverage);
-        direction.readable = VecDeque::new();
-        let waker = direction.writer.take();
-        touched.insert(direction.from);
-        drop(state);
-        waker.into_iter().for_each(Waker::wake);
+        self.network.refuse(self.direction);
     }
 }
 
@@ -544,6 +548,23 @@ impl AsyncWrite for Writer {
 }
 
 impl Network {
+    /// The reader of a direction is gone.
+    fn refuse(&self, number: usize) {
+        let mut state = self.lock();
+        let State { directions, coverage, touched, .. } = &mut *state;
+        let direction = &mut directions[number];
+        if direction.end != End::Silent {
+            direction.end = End::Reset;
+        }
+        direction.lose_all(coverage);
+        direction.readable = VecDeque::new();
+        let waker = direction.writer.take();
+        touched.insert(direction.from);
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// The writer of a direction is gone.
     fn close(&self, number: usize) {
         let mut state = self.lock();
         let direction = &mut state.directions[number];

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use crate::coverage::Coverage;
 use crate::plan::Plan;
 use crate::run::{Outcome, run};
+use crate::story::Line;
 
-/// Every so many runs, one is played twice: it must be the same.
+/// One of so many runs is played twice: it must be the same.
 const REPEATED: u64 = 32;
 
 /// When a swarm is over.
@@ -30,6 +31,8 @@ pub struct Swarm {
     pub limit: Limit,
     /// How many runs are played at once.
     pub jobs: usize,
+    /// Whether each run is played twice.
+    pub twice: bool,
     /// Whether it goes on after a finding.
     pub keep_going: bool,
 }
@@ -57,7 +60,7 @@ impl Swarm {
                 scope.spawn(|| {
                     while !is_over.load(Relaxed) && !self.is_done(began, &total) {
                         let seed = next.fetch_add(1, Relaxed);
-                        let outcome = play_one(seed, (seed - self.first).is_multiple_of(REPEATED));
+                        let outcome = play_one(seed, self.twice || seed.is_multiple_of(REPEATED));
                         if !outcome.findings.is_empty() {
                             tell(seed, &outcome);
                             is_over.fetch_or(!self.keep_going, Relaxed);
@@ -93,10 +96,18 @@ fn play_one(seed: u64, twice: bool) -> Outcome {
     if twice {
         let again = run(&plan, false);
         if (again.digest, &again.story) != (outcome.digest, &outcome.story) {
-            outcome
-                .findings
-                .push("the simulator itself: the same seed is another run the second time".to_owned());
+            let difference = first_difference(&run(&plan, true).story, &run(&plan, true).story);
+            outcome.findings.push(format!(
+                "the simulator itself: the same seed is another run the second time. {difference}"
+            ));
         }
     }
     outcome
+}
+
+fn first_difference(one: &[Line], other: &[Line]) -> String {
+    match one.iter().zip(other).find(|(one, other)| one != other) {
+        Some((one, other)) => format!("Once: {one}; again: {other}"),
+        None => format!("Its story has {} lines, the other {}", one.len(), other.len()),
+    }
 }

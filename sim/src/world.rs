@@ -40,8 +40,37 @@ const REPLACED: u64 = 1_000;
 const CHANNELS: u8 = 7;
 const APPENDS: u8 = 3;
 
-/// Answers of nodes, on their way to their clients.
-type Answers = Arc<Mutex<Vec<(oneshot::Sender<Came>, Came)>>>;
+/// Answers of nodes, on their way to their clients, by the number of the request. `None`: the connection broke.
+type Answers = Arc<Mutex<BTreeMap<u64, (oneshot::Sender<Came>, Option<Came>)>>>;
+
+/// A request that a node has not answered. If it is dropped, the connection breaks.
+///
+/// A runtime that is dropped drops its tasks in an order that nobody fixes, so their ends take effect later, in order.
+struct Asking {
+    number: u64,
+    reply: Option<oneshot::Sender<Came>>,
+    came: Option<Came>,
+    answers: Answers,
+}
+
+impl Asking {
+    fn answer(mut self, came: Came) {
+        self.came = Some(came);
+    }
+
+    /// Waits until the client does.
+    async fn given_up(&mut self) {
+        self.reply.as_mut().expect("it is there until this is dropped").closed().await;
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let reply = self.reply.take().expect("nothing else takes it");
+        let answer = (reply, self.came.take());
+        self.answers.lock().expect("nothing panics while the answers are locked").insert(self.number, answer);
+    }
+}
 
 /// A simulated cluster with its clients.
 pub struct World {
@@ -299,14 +328,17 @@ impl World {
     /// Ends the process of a node, which is started again after a while.
     fn kill(&mut self, id: NodeId, power: bool, down: u64) {
         let Some(machine) = self.machines.get_mut(&id) else { return };
+        let place = machine.place;
+        if power {
+            self.network.silence(place);
+        }
+        self.network.hang_up(place);
         let is_torn = machine.kill(power, &mut self.rng);
         machine.starts_at = Some(self.now + down);
-        let place = machine.place;
         if is_torn {
             self.count("torn writes");
         }
         if power {
-            self.network.silence(place);
             self.later.entry(self.now + GIVE_UP).or_default().push(Ending::GiveUp);
         }
     }
@@ -661,8 +693,10 @@ impl World {
                 let _ = request.reply.send(Came::NotDone { why: "the node does not run".to_owned() });
                 continue;
             };
-            let (answers, is_on) = (Arc::clone(&self.answers), Arc::clone(&machine.is_on));
-            let crate::clients::Request { asked, mut reply, .. } = request;
+            let is_on = Arc::clone(&machine.is_on);
+            let crate::clients::Request { asked, reply, .. } = request;
+            let (number, answers) = (self.attachments, Arc::clone(&self.answers));
+            let mut asking = Asking { number, reply: Some(reply), came: None, answers };
             let lease =
                 asked.lease().filter(|_| matches!(asked, ringfence_jepsen::history::Asked::Acquire { .. }));
             process.wake(self.now);
@@ -670,7 +704,7 @@ impl World {
                 let came = tokio::select! {
                     biased;
                     came = serve(&handle, asked, attachment) => came,
-                    () = reply.closed() => {
+                    () = asking.given_up() => {
                         if let Some(lease) = lease {
                             handle.detach_later(lease, attachment);
                         }
@@ -679,7 +713,7 @@ impl World {
                 };
                 // A machine that has stopped between two operations says nothing more.
                 if is_on.load(std::sync::atomic::Ordering::Relaxed) {
-                    answers.lock().expect("nothing panics while the answers are locked").push((reply, came));
+                    asking.answer(came);
                 }
             });
         }
@@ -688,9 +722,9 @@ impl World {
         if !answers.is_empty() {
             self.clients.run_until(self.now);
         }
-        for (reply, came) in answers {
+        for (reply, came) in answers.into_values() {
             self.clients.wake(self.now);
-            let _ = reply.send(came);
+            came.map(|came| reply.send(came));
         }
         for machine in self.machines.values().filter(|machine| machine.disk.is_off()) {
             machine.is_on.store(false, std::sync::atomic::Ordering::Relaxed);
