@@ -191,7 +191,8 @@ fn play_regressions() -> anyhow::Result<ExitCode> {
 fn play_many(limit: Limit, many: &Many) -> ExitCode {
     let first = many.seed.unwrap_or_else(|| fastrand::u64(..) >> 20);
     let began = Instant::now();
-    let total = Swarm { first, limit, jobs: many.jobs, twice: many.twice, keep_going: many.keep_going }.play(tell);
+    let total =
+        Swarm { first, limit, jobs: many.jobs, twice: many.twice, keep_going: many.keep_going }.play(tell);
     let (hours, took) = (total.simulated as f64 / 3.6e6, began.elapsed().as_secs_f64());
     say(&total.coverage.to_string());
     say(&format!(

@@ -1,0 +1,168 @@
+//! Courses: faults that belong together, because a bug needs all of them in order.
+
+use fastrand::Rng;
+use ringfence_raft::NodeId;
+
+use super::faults::{Fault, What, one, short};
+
+/// Several faults in order.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Course {
+    /// A leader is deposed while answers to its appends are under way.
+    LateAnswers,
+    /// A node is removed, runs on, and gets a successor with its id; then others lose their leader.
+    Successor,
+    /// All lose their power, and perhaps one its disk.
+    Blackouts,
+    /// A leader that was deposed replaces the end of its log while a flush hangs, and loses its power.
+    Rewriting,
+    /// A node applies what the others commit while its own flush hangs, and loses its power.
+    Unflushed,
+    /// A member that was up to date loses its disk, those that were behind come back, and all others go.
+    Forgetful,
+    /// A part of the nodes is down, the rest gets on at uneven speed; then those that are ahead are cut off, and the part that was
+    /// down comes back.
+    Uneven,
+}
+
+/// Of which each run draws one.
+pub(super) const COURSES: [Option<Course>; 11] = [
+    None,
+    None,
+    None,
+    None,
+    Some(Course::LateAnswers),
+    Some(Course::Successor),
+    Some(Course::Blackouts),
+    Some(Course::Rewriting),
+    Some(Course::Unflushed),
+    Some(Course::Forgetful),
+    Some(Course::Uneven),
+];
+
+impl Course {
+    /// How many nodes found its cluster.
+    pub(super) fn nodes(self, rng: &mut Rng) -> u64 {
+        let counts = match self {
+            Self::Successor => [2, 2, 2, 3, 4],
+            Self::Forgetful => [3, 3, 3, 3, 5],
+            // With fewer, only one voter can be ahead of what is committed.
+            Self::Uneven => [5; 5],
+            _ => [1, 3, 3, 3, 5],
+        };
+        *rng.choice(&counts).unwrap_or(&3)
+    }
+
+    /// Whether it needs a log that is written fast, and snapshots all the time.
+    pub(super) fn is_busy(self) -> bool {
+        matches!(self, Self::Rewriting | Self::Unflushed)
+    }
+
+    /// Its faults, if it begins at `at`, which becomes the time of the last.
+    pub(super) fn draw(self, rng: &mut Rng, nodes: u64, at: &mut u64) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let mut then = |at: &mut u64, after, what| {
+            *at += after;
+            faults.push(Fault { at: *at, what });
+        };
+        match self {
+            Self::LateAnswers => {
+                let late = rng.u64(1_200..5_000);
+                let ends = (1..nodes).map(|_| late + rng.u64(0..100)).collect();
+                then(at, 0, What::Late { node: 0, lasts: late + 1_000, ends });
+                *at += late;
+            }
+            // Once in a run: the next id is taken then.
+            Self::Successor if *at > 5_000 => {}
+            Self::Successor => {
+                let node = nodes + 1;
+                then(at, 0, What::Add { asks: 0, node });
+                then(at, 2_000, What::Transfer { asks: 0, to: one(rng, nodes) });
+                for _ in 0..rng.u32(2..5) {
+                    then(at, rng.u64(300..1_000), What::Transfer { asks: 0, to: one(rng, nodes) });
+                }
+                let lasts = rng.u64(1..6_000);
+                then(at, 500, What::Freeze { node, lasts });
+                then(at, rng.u64(1..100), What::Remove { asks: 0, node, force: rng.bool() });
+                then(at, rng.u64(300..2_000), What::Replace { asks: 0, node });
+                for _ in 0..3 {
+                    then(at, rng.u64(1_000..3_000), What::Transfer { asks: 0, to: one(rng, node) });
+                    for _ in 0..=(nodes - 1) / 2 {
+                        then(
+                            at,
+                            rng.u64(0..500),
+                            What::Deaf { node: one(rng, nodes), lasts: rng.u64(1_500..4_000) },
+                        );
+                    }
+                }
+            }
+            Self::Blackouts => {
+                let wiped = rng.bool().then(|| if rng.bool() { 1 } else { one(rng, nodes) });
+                let pause = *rng.choice(&[0, 20, 200]).unwrap_or(&0);
+                let most = *rng.choice(&[400, 400, 8_000]).unwrap_or(&400);
+                let downs = (0..nodes).map(|_| rng.u64(1..most)).collect();
+                // Its log ends before those of the others.
+                then(at, 0, What::Deaf { node: one(rng, nodes), lasts: rng.u64(1_000..6_000) });
+                then(at, rng.u64(1_000..6_000), What::Blackout { wiped, pause, downs });
+                then(at, most + 2_000, What::Transfer { asks: 0, to: one(rng, nodes) });
+            }
+            Self::Rewriting => {
+                let node = one(rng, nodes);
+                // Until about when another is elected: the end that is replaced is longer than what replaces it.
+                let lasts = rng.u64(900..2_500);
+                then(at, 0, What::Transfer { asks: 0, to: node });
+                then(at, rng.u64(200..500), What::Isolate { node, lasts });
+                then(
+                    at,
+                    lasts - 1,
+                    What::LongFlush { node, after: rng.u64(0..5), lasts: rng.u64(1_000..6_000) },
+                );
+                then(at, rng.u64(300..2_500), What::Kill { node, power: true, down: short(rng) });
+            }
+            Self::Unflushed => {
+                let node = one(rng, nodes);
+                then(at, 0, What::LongFlush { node, after: rng.u64(0..5), lasts: rng.u64(1_500..6_000) });
+                then(at, rng.u64(300..4_000), What::Kill { node, power: true, down: short(rng) });
+            }
+            Self::Forgetful => {
+                let (behind, up_to_date) = parts(rng, nodes);
+                let lasts = rng.u64(500..3_000);
+                for node in behind {
+                    then(at, 0, What::Kill { node, power: false, down: lasts });
+                }
+                let begins = lasts - rng.u64(0..100);
+                for (number, node) in up_to_date.into_iter().enumerate() {
+                    let lost = What::Wipe { node, join: false };
+                    let gone = What::Isolate { node, lasts: rng.u64(3_000..6_000) };
+                    then(
+                        at,
+                        if number == 0 { begins } else { rng.u64(0..3) },
+                        if number == 0 { lost } else { gone },
+                    );
+                }
+            }
+            Self::Uneven => {
+                let (down, mut running) = parts(rng, nodes);
+                let lasts = rng.u64(1_000..4_000);
+                then(at, 0, What::Slow { most: rng.u64(50..600), lasts });
+                for node in down {
+                    then(at, 0, What::Kill { node, power: false, down: lasts });
+                }
+                running.pop();
+                *at += lasts - rng.u64(1..30);
+                for node in running {
+                    then(at, rng.u64(0..3), What::Isolate { node, lasts: rng.u64(3_000..6_000) });
+                }
+            }
+        }
+        faults
+    }
+}
+
+/// The nodes in two parts: fewer than half, and a majority.
+fn parts(rng: &mut Rng, nodes: u64) -> (Vec<NodeId>, Vec<NodeId>) {
+    let mut few: Vec<NodeId> = (1..=nodes).collect();
+    rng.shuffle(&mut few);
+    let most = few.split_off((few.len() - 1) / 2);
+    (few, most)
+}
