@@ -8,6 +8,10 @@
 //! A process handles what it was given one millisecond later. When its own timers are due is not known: so it runs at least
 //! every [`IDLE`] milliseconds, and what its timers make it send leaves late by less than that.
 
+mod asking;
+mod happen;
+mod look;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
@@ -15,14 +19,14 @@ use fastrand::Rng;
 use ringfence_jepsen::history::{Came, Fault, Sight};
 use ringfence_lease::{Attachment, Event};
 use ringfence_raft::{Handle, NodeId};
-use ringfence_wire::{Revision, Role};
-use tokio::sync::oneshot;
 
+use self::asking::{Answers, Asking};
+use self::happen::Ending;
 use crate::clients::Desk;
 use crate::coverage::Coverage;
 use crate::machine::{Machine, Process};
-use crate::network::{Hold, Network};
-use crate::plan::{Plan, What};
+use crate::network::Network;
+use crate::plan::Plan;
 use crate::serve::serve;
 use crate::story::Story;
 
@@ -30,47 +34,8 @@ use crate::story::Story;
 pub(crate) const IDLE: u64 = 25;
 /// When kernels give up a connection to a machine without power, in milliseconds.
 const GIVE_UP: u64 = 3_000;
-/// How often the nodes are looked at, in milliseconds.
-const LOOK: u64 = 100;
 /// For how long after the end of its process a node that failed is down, in milliseconds.
 const FAILED: u64 = 500;
-/// The keys of machines that were replaced begin here. Each has the place in the network that it had.
-const REPLACED: u64 = 1_000;
-/// How many kinds of connections there are, and the one for appends.
-const CHANNELS: u8 = 7;
-const APPENDS: u8 = 3;
-
-/// Answers of nodes, on their way to their clients, by the number of the request. `None`: the connection broke.
-type Answers = Arc<Mutex<BTreeMap<u64, (oneshot::Sender<Came>, Option<Came>)>>>;
-
-/// A request that a node has not answered. If it is dropped, the connection breaks.
-///
-/// A runtime that is dropped drops its tasks in an order that nobody fixes, so their ends take effect later, in order.
-struct Asking {
-    number: u64,
-    reply: Option<oneshot::Sender<Came>>,
-    came: Option<Came>,
-    answers: Answers,
-}
-
-impl Asking {
-    fn answer(mut self, came: Came) {
-        self.came = Some(came);
-    }
-
-    /// Waits until the client does.
-    async fn given_up(&mut self) {
-        self.reply.as_mut().expect("it is there until this is dropped").closed().await;
-    }
-}
-
-impl Drop for Asking {
-    fn drop(&mut self) {
-        let reply = self.reply.take().expect("nothing else takes it");
-        let answer = (reply, self.came.take());
-        self.answers.lock().expect("nothing panics while the answers are locked").insert(self.number, answer);
-    }
-}
 
 /// A simulated cluster with its clients.
 pub struct World {
@@ -116,13 +81,6 @@ pub struct World {
     looks_at: u64,
     /// The newest term that had a leader.
     led: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Ending {
-    Heal,
-    Latency,
-    GiveUp,
 }
 
 impl World {
@@ -239,20 +197,7 @@ impl World {
             self.wake(id);
         }
         if self.now >= self.looks_at {
-            self.looks_at = self.now + LOOK;
             self.look();
-        }
-    }
-
-    /// Counts what a node that is about to thaw has missed.
-    fn notice_thaw(&mut self, id: NodeId) {
-        let thaws = |machine: &Machine| machine.frozen_until != 0 && machine.frozen_until <= self.now;
-        if !self.machines.get(&id).is_some_and(thaws) {
-            return;
-        }
-        self.story.tell(self.now, format!("node {id} goes on"));
-        if self.leader().is_some_and(|(_, members, _)| !members.contains(&id)) {
-            self.count("nodes removed while frozen");
         }
     }
 
@@ -364,318 +309,6 @@ impl World {
         true
     }
 
-    /// Whether there is what the fault is aimed at, and an operator would do it.
-    fn is_possible(&self, what: &What) -> bool {
-        let runs = |node: &NodeId| self.machines.get(node).is_some_and(|machine| machine.process.is_some());
-        match what {
-            What::Fuse { node, .. } | What::Stop { node, .. } | What::Freeze { node, .. } => runs(node),
-            What::Transfer { asks, .. } => self.handle(*asks).is_some(),
-            // Not in a cluster that lacks a disk.
-            What::Remove { asks, .. } => self.wiped.is_none() && self.handle(*asks).is_some(),
-            _ => true,
-        }
-    }
-
-    /// The place of a node in the network.
-    fn place(&self, node: NodeId) -> u64 {
-        self.machines.get(&node).map_or(node, |machine| machine.place)
-    }
-
-    fn happen(&mut self, what: What) {
-        let what = what.of(self.leader().map_or(1, |(leader, ..)| leader));
-        if !self.is_possible(&what) {
-            return;
-        }
-        let now = self.now;
-        self.story.tell(now, what.to_string());
-        self.faults.push(Fault {
-            nemesis: what.nemesis().to_owned(),
-            what: what.to_string(),
-            nodes: what.nodes(),
-            from_us: now * 1_000,
-            to_us: (now + what.lasts()) * 1_000,
-        });
-        let hold = what.hold(now, |node| self.place(node));
-        match what {
-            What::Kill { node, power, down } => {
-                self.count(if power { "power cuts" } else { "kills" });
-                self.kill(node, power, down);
-            }
-            What::Fuse { node, operations, power, down } => {
-                if let Some(machine) = self.machines.get_mut(&node) {
-                    machine.disk.light_fuse(operations);
-                    machine.fuse = Some((power, down));
-                }
-            }
-            What::Stop { node, down } => {
-                if let Some(machine) = self.machines.get_mut(&node) {
-                    machine.fuse = Some((false, down));
-                    machine.stop();
-                }
-                self.count("stops in order");
-            }
-            What::Freeze { node, lasts } => {
-                if let Some(machine) = self.machines.get_mut(&node) {
-                    machine.frozen_until = machine.frozen_until.max(now + lasts);
-                }
-                self.count("freezes");
-            }
-            What::Cut { from, to, lasts } => {
-                self.network.cut(self.place(from), self.place(to));
-                self.later.entry(now + lasts).or_default().push(Ending::Heal);
-                self.count("cuts of one direction");
-            }
-            What::Isolate { node, lasts } => {
-                let place = self.place(node);
-                for other in self.machines.values().map(|it| it.place).filter(|other| *other != place) {
-                    self.network.cut(place, other);
-                    self.network.cut(other, place);
-                }
-                self.later.entry(now + lasts).or_default().push(Ending::Heal);
-                self.count("nodes isolated");
-            }
-            What::Deaf { node, lasts } => {
-                let (to, until) = (self.place(node), now + lasts);
-                for from in self.others(node) {
-                    self.network.hold(Hold { from, to, channel: None, replies: Some(false), until });
-                }
-                self.count("nodes made deaf");
-            }
-            What::Late { node, lasts, ends } => {
-                let (place, until) = (self.place(node), now + lasts);
-                for (number, from) in self.others(node).into_iter().enumerate() {
-                    let late = ends.get(number).copied().unwrap_or(lasts);
-                    self.network.hold(Hold { from: place, to: from, channel: None, replies: None, until });
-                    let hold = |channel, replies, until| {
-                        self.network.hold(Hold { from, to: place, channel, replies: Some(replies), until });
-                    };
-                    hold(None, false, until);
-                    for channel in 0..CHANNELS {
-                        hold(Some(channel), true, if channel == APPENDS { now + late } else { until });
-                    }
-                }
-                self.count("leaders cut off, their answers late");
-            }
-            What::LongFlush { node, after, lasts } => {
-                if let Some(machine) = self.machines.get_mut(&node) {
-                    machine.long_flush = Some((after, lasts));
-                }
-                self.count("long flushes");
-            }
-            What::Blackout { wiped, pause, downs } => {
-                let ids: Vec<NodeId> = self.current().collect();
-                for (id, down) in ids.iter().zip(downs) {
-                    self.kill(*id, true, down);
-                    if let Some(machine) = self.machines.get_mut(id) {
-                        machine.start_pause = pause;
-                    }
-                }
-                self.count("power cuts of all");
-                if let Some(node) = wiped {
-                    self.wipe(node, false);
-                }
-            }
-            What::Replace { asks, node } => self.replace(asks, node),
-            What::Hold { .. } => {
-                if let Some(hold) = hold {
-                    self.network.hold(hold);
-                }
-                self.count("channels held");
-            }
-            What::Reset { one, other } => {
-                self.network.reset(self.place(one), self.place(other));
-                self.count("connections broken");
-            }
-            What::Slow { most, lasts } => {
-                let latency = crate::network::Latency { most, ..self.plan.latency };
-                self.network.set_latency(latency);
-                self.later.entry(now + lasts).or_default().push(Ending::Latency);
-                self.count("networks slowed");
-            }
-            What::Hang { node, lasts } => {
-                if let Some(machine) = self.machines.get_mut(&node) {
-                    machine.hangs_until = now + lasts;
-                }
-            }
-            What::Error { node, operations } => {
-                if let Some(machine) = self.machines.get_mut(&node) {
-                    machine.may_fail = true;
-                    machine.disk.fail_operation(operations);
-                }
-                self.count("disk errors");
-            }
-            What::Rot { node } => {
-                if let Some(machine) = self.machines.get_mut(&node)
-                    && machine.disk.rot_snapshot(&mut self.rng)
-                {
-                    self.count("snapshots rotten");
-                }
-            }
-            What::Transfer { asks, to } => {
-                self.spawn_on(asks, |handle| async move {
-                    let _ = handle.transfer_leadership(Some(to)).await;
-                });
-                self.count("transfers asked for");
-            }
-            What::Remove { asks, node, force } => {
-                self.spawn_on(asks, |handle| async move {
-                    let _ = match force {
-                        true => handle.force_remove_member(node).await,
-                        false => handle.remove_member(node).await,
-                    };
-                });
-                self.removed.insert(node);
-                self.count("removals asked for");
-            }
-            What::Add { asks, node } => {
-                let mut machine = Machine::new(node, &[], true, &self.plan, &self.story);
-                machine.start(now, &self.network);
-                self.machines.insert(node, machine);
-                self.nodes.lock().expect("nothing panics while the nodes are locked").push(node);
-                self.add(asks, node);
-            }
-            What::Wipe { node, join } => self.wipe(node, join),
-        }
-    }
-
-    fn wipe(&mut self, node: NodeId, join: bool) {
-        // While a member is removed, the others may need every one of them.
-        if self.voters.len() >= 3
-            && self.voters.contains(&node)
-            && self.wiped.is_none()
-            && self.removed.is_empty()
-        {
-            self.wiped = Some(node);
-            self.kill(node, true, 10);
-            if let Some(machine) = self.machines.get_mut(&node) {
-                machine.wipe(join);
-            }
-            self.removed.insert(node);
-            self.count("disks wiped");
-        }
-    }
-
-    /// The machines that were not replaced.
-    fn current(&self) -> impl Iterator<Item = NodeId> {
-        self.machines.keys().copied().filter(|id| *id < REPLACED)
-    }
-
-    /// The places of all current nodes but one.
-    fn others(&self, node: NodeId) -> Vec<u64> {
-        self.current().filter(|other| *other != node).map(|other| self.place(other)).collect()
-    }
-
-    /// Another machine gets the id of a node, which was removed and runs on.
-    fn replace(&mut self, asks: NodeId, node: NodeId) {
-        let is_member = self.leader().is_none_or(|(_, members, _)| members.contains(&node));
-        if is_member || !self.removed.contains(&node) || self.machines.contains_key(&(node + REPLACED)) {
-            return;
-        }
-        let Some(old) = self.machines.remove(&node) else { return };
-        self.machines.insert(node + REPLACED, old);
-        self.removed.insert(node + REPLACED);
-        let mut machine = Machine::at(node, node + REPLACED, &[], true, &self.plan, &self.story);
-        machine.start(self.now, &self.network);
-        self.machines.insert(node, machine);
-        self.recorded.remove(&node);
-        self.count("machines replaced");
-        self.add(asks, node);
-    }
-
-    /// Asks a node to add another.
-    pub fn add(&mut self, asks: NodeId, node: NodeId) {
-        let Some(peer) = self.machines.get(&node).map(|machine| machine.address().to_owned()) else { return };
-        self.spawn_on(asks, |handle| async move {
-            let _ = handle.add_member(node, peer).await;
-        });
-        self.count("additions asked for");
-    }
-
-    fn end(&mut self, ending: Ending) {
-        match ending {
-            Ending::Heal => self.network.heal(),
-            Ending::Latency => self.network.set_latency(self.plan.latency),
-            Ending::GiveUp => self.network.give_up_silent(),
-        }
-    }
-
-    /// The leader of the newest term, and the members and voters as it knows them.
-    pub fn leader(&self) -> Option<(NodeId, Vec<NodeId>, Vec<NodeId>)> {
-        let statuses = self.machines.values().filter_map(|it| Some(it.handle()?.status()));
-        let leader =
-            statuses.filter(|status| status.leader == Some(status.node_id)).max_by_key(|it| it.term)?;
-        let voters = leader.members.iter().filter(|(_, member)| member.voter).map(|(id, _)| *id).collect();
-        Some((leader.node_id, leader.members.into_keys().collect(), voters))
-    }
-
-    /// How the nodes see the cluster, for people.
-    pub fn statuses(&self) -> String {
-        let status = |machine: &Machine| match machine.handle() {
-            None => format!("node {} does not run ({:?})", machine.id, machine.ended()),
-            Some(handle) => {
-                let status = handle.status();
-                let members: Vec<String> = status
-                    .members
-                    .iter()
-                    .map(|(id, member)| format!("{id}{}", if member.voter { "" } else { " (learner)" }))
-                    .collect();
-                format!(
-                    "node {}: {:?} in term {}, leader {:?}, last {:?}, committed {:?}, applied {:?}, members {}",
-                    machine.id,
-                    status.role,
-                    status.term,
-                    status.leader,
-                    status.last_log_index,
-                    status.committed_index,
-                    status.applied_index,
-                    members.join(" ")
-                )
-            }
-        };
-        self.machines.values().map(status).collect::<Vec<_>>().join("; ")
-    }
-
-    /// Does what an operator does about a node that lost its disk: removes it, and adds it again.
-    pub fn replace_wiped(&mut self) {
-        let Some(node) = self.wiped.take() else { return };
-        self.kill(node, false, 10);
-        if let Some(machine) = self.machines.get_mut(&node) {
-            machine.join();
-        }
-        for _ in 0..30 {
-            self.run_until(self.now + 1_000);
-            let is_back = self.handle(node).is_some();
-            if is_back {
-                return self.count("replacements of wiped disks");
-            }
-            let Some((leader, members, _)) = self.leader() else { continue };
-            match members.contains(&node) {
-                true => drop(self.spawn_on(leader, |handle| async move {
-                    let _ = handle.remove_member(node).await;
-                })),
-                false => self.add(leader, node),
-            }
-        }
-    }
-
-    /// Ends all faults for good, and starts all nodes.
-    pub fn heal(&mut self) {
-        self.plan.faults.clear();
-        self.machines.retain(|id, _| *id < REPLACED);
-        self.network.heal();
-        self.network.give_up_silent();
-        self.plan.latency.spikes = 0;
-        self.network.set_latency(self.plan.latency);
-        for machine in self.machines.values_mut() {
-            machine.frozen_until = machine.frozen_until.min(self.now + 1);
-            (machine.hangs_until, machine.long_flush, machine.start_pause) = (0, None, 0);
-            machine.disk.heal();
-            machine.flush_ends = machine.flush_ends.map(|at| at.min(self.now + 1));
-            machine.starts_at = machine.starts_at.map(|at| at.min(self.now + 1));
-        }
-        self.story.tell(self.now, "all is healed");
-    }
-
     /// Passes on what clients and nodes said to each other.
     fn pass_on(&mut self) {
         for request in self.desk.take_requests() {
@@ -729,61 +362,5 @@ impl World {
         for machine in self.machines.values().filter(|machine| machine.disk.is_off()) {
             machine.is_on.store(false, std::sync::atomic::Ordering::Relaxed);
         }
-    }
-
-    /// Looks at each node's table and changes, and compares them.
-    pub fn look(&mut self) {
-        let now_us = self.now * 1_000;
-        if self.now % 1_000 < LOOK {
-            self.story.detail(self.now, || self.statuses());
-        }
-        if let Some((_, _, voters)) = self.leader() {
-            self.voters = voters;
-        }
-        let ids: Vec<NodeId> = self.machines.keys().copied().collect();
-        for id in ids {
-            let Some(handle) = self.handle(id) else { continue };
-            let status = handle.status();
-            let sight = Sight {
-                sent_us: now_us,
-                ended_us: now_us,
-                node: id,
-                role: status.role,
-                term: status.term,
-                leader: status.leader,
-                applied_index: status.applied_index,
-                revision: status.revision,
-                at_ms: status.at_ms,
-            };
-            if sight.role == Role::Leader && sight.term > self.led {
-                self.led = sight.term;
-                self.story.tell(self.now, format!("node {id} leads in term {}", sight.term));
-                self.count("elections won");
-            }
-            self.sights.push(sight);
-            self.record_changes(id, &handle);
-        }
-    }
-
-    fn record_changes(&mut self, id: NodeId, handle: &Handle) {
-        let starts = self.machines.get(&id).map_or(0, |machine| machine.starts);
-        let (known_starts, from) = self.recorded.get(&id).copied().unwrap_or((starts, 0));
-        let from = if known_starts == starts { from } else { 0 };
-        let (changes, findings) = (&mut self.changes, &mut self.findings);
-        let last = handle.history(|history| {
-            let after = Revision(from).max(history.before());
-            for event in history.after(after).into_iter().flatten() {
-                match changes.get(&event.revision.0) {
-                    None => drop(changes.insert(event.revision.0, event.clone())),
-                    Some(known) if known != event => findings.push(format!(
-                        "node {id} applied another change {} than others did: {event:?}, not {known:?}",
-                        event.revision
-                    )),
-                    Some(_) => {}
-                }
-            }
-            history.last()
-        });
-        self.recorded.insert(id, (starts, last.0));
     }
 }

@@ -1,0 +1,301 @@
+//! What goes wrong, and what operators do.
+
+use ringfence_jepsen::history::Fault;
+use ringfence_raft::NodeId;
+
+use super::World;
+use crate::machine::Machine;
+use crate::network::{Hold, Latency};
+use crate::plan::What;
+
+/// The keys of machines that were replaced begin here. Each has the place in the network that it had.
+const REPLACED: u64 = 1_000;
+/// How many kinds of connections there are, and the one for appends.
+const CHANNELS: u8 = 7;
+const APPENDS: u8 = 3;
+
+/// What ends later.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ending {
+    Heal,
+    Latency,
+    GiveUp,
+}
+
+impl World {
+    /// Whether there is what the fault is aimed at, and an operator would do it.
+    fn is_possible(&self, what: &What) -> bool {
+        let runs = |node: &NodeId| self.machines.get(node).is_some_and(|machine| machine.process.is_some());
+        match what {
+            What::Fuse { node, .. } | What::Stop { node, .. } | What::Freeze { node, .. } => runs(node),
+            What::Transfer { asks, .. } => self.handle(*asks).is_some(),
+            // Not in a cluster that lacks a disk.
+            What::Remove { asks, .. } => self.wiped.is_none() && self.handle(*asks).is_some(),
+            _ => true,
+        }
+    }
+
+    pub(super) fn happen(&mut self, what: What) {
+        let what = what.of(self.leader().map_or(1, |(leader, ..)| leader));
+        if !self.is_possible(&what) {
+            return;
+        }
+        let now = self.now;
+        self.story.tell(now, what.to_string());
+        self.faults.push(Fault {
+            nemesis: what.nemesis().to_owned(),
+            what: what.to_string(),
+            nodes: what.nodes(),
+            from_us: now * 1_000,
+            to_us: (now + what.lasts()) * 1_000,
+        });
+        let hold = what.hold(now, |node| self.place(node));
+        match what {
+            What::Kill { node, power, down } => {
+                self.count(if power { "power cuts" } else { "kills" });
+                self.kill(node, power, down);
+            }
+            What::Fuse { node, operations, power, down } => {
+                if let Some(machine) = self.machines.get_mut(&node) {
+                    machine.disk.light_fuse(operations);
+                    machine.fuse = Some((power, down));
+                }
+            }
+            What::Stop { node, down } => {
+                if let Some(machine) = self.machines.get_mut(&node) {
+                    machine.fuse = Some((false, down));
+                    machine.stop();
+                }
+                self.count("stops in order");
+            }
+            What::Freeze { node, lasts } => {
+                if let Some(machine) = self.machines.get_mut(&node) {
+                    machine.frozen_until = machine.frozen_until.max(now + lasts);
+                }
+                self.count("freezes");
+            }
+            What::Cut { from, to, lasts } => {
+                self.network.cut(self.place(from), self.place(to));
+                self.later.entry(now + lasts).or_default().push(Ending::Heal);
+                self.count("cuts of one direction");
+            }
+            What::Isolate { node, lasts } => {
+                let place = self.place(node);
+                for other in self.machines.values().map(|it| it.place).filter(|other| *other != place) {
+                    self.network.cut(place, other);
+                    self.network.cut(other, place);
+                }
+                self.later.entry(now + lasts).or_default().push(Ending::Heal);
+                self.count("nodes isolated");
+            }
+            What::Deaf { node, lasts } => {
+                let (to, until) = (self.place(node), now + lasts);
+                for from in self.others(node) {
+                    self.network.hold(Hold { from, to, channel: None, replies: Some(false), until });
+                }
+                self.count("nodes made deaf");
+            }
+            What::Late { node, lasts, ends } => {
+                let (place, until) = (self.place(node), now + lasts);
+                for (number, from) in self.others(node).into_iter().enumerate() {
+                    let late = ends.get(number).copied().unwrap_or(lasts);
+                    self.network.hold(Hold { from: place, to: from, channel: None, replies: None, until });
+                    let hold = |channel, replies, until| {
+                        self.network.hold(Hold { from, to: place, channel, replies: Some(replies), until });
+                    };
+                    hold(None, false, until);
+                    for channel in 0..CHANNELS {
+                        hold(Some(channel), true, if channel == APPENDS { now + late } else { until });
+                    }
+                }
+                self.count("leaders cut off, their answers late");
+            }
+            What::LongFlush { node, after, lasts } => {
+                if let Some(machine) = self.machines.get_mut(&node) {
+                    machine.long_flush = Some((after, lasts));
+                }
+                self.count("long flushes");
+            }
+            What::Blackout { wiped, pause, downs } => {
+                let ids: Vec<NodeId> = self.current().collect();
+                for (id, down) in ids.iter().zip(downs) {
+                    self.kill(*id, true, down);
+                    if let Some(machine) = self.machines.get_mut(id) {
+                        machine.start_pause = pause;
+                    }
+                }
+                self.count("power cuts of all");
+                if let Some(node) = wiped {
+                    self.wipe(node, false);
+                }
+            }
+            What::Replace { asks, node } => self.replace(asks, node),
+            What::Hold { .. } => {
+                if let Some(hold) = hold {
+                    self.network.hold(hold);
+                }
+                self.count("channels held");
+            }
+            What::Reset { one, other } => {
+                self.network.reset(self.place(one), self.place(other));
+                self.count("connections broken");
+            }
+            What::Slow { most, lasts } => {
+                let latency = Latency { most, ..self.plan.latency };
+                self.network.set_latency(latency);
+                self.later.entry(now + lasts).or_default().push(Ending::Latency);
+                self.count("networks slowed");
+            }
+            What::Hang { node, lasts } => {
+                if let Some(machine) = self.machines.get_mut(&node) {
+                    machine.hangs_until = now + lasts;
+                }
+            }
+            What::Error { node, operations } => {
+                if let Some(machine) = self.machines.get_mut(&node) {
+                    machine.may_fail = true;
+                    machine.disk.fail_operation(operations);
+                }
+                self.count("disk errors");
+            }
+            What::Rot { node } => {
+                if let Some(machine) = self.machines.get_mut(&node)
+                    && machine.disk.rot_snapshot(&mut self.rng)
+                {
+                    self.count("snapshots rotten");
+                }
+            }
+            What::Transfer { asks, to } => {
+                self.spawn_on(asks, |handle| async move {
+                    let _ = handle.transfer_leadership(Some(to)).await;
+                });
+                self.count("transfers asked for");
+            }
+            What::Remove { asks, node, force } => {
+                self.spawn_on(asks, |handle| async move {
+                    let _ = match force {
+                        true => handle.force_remove_member(node).await,
+                        false => handle.remove_member(node).await,
+                    };
+                });
+                self.removed.insert(node);
+                self.count("removals asked for");
+            }
+            What::Add { asks, node } => {
+                let mut machine = Machine::new(node, &[], true, &self.plan, &self.story);
+                machine.start(now, &self.network);
+                self.machines.insert(node, machine);
+                self.nodes.lock().expect("nothing panics while the nodes are locked").push(node);
+                self.add(asks, node);
+            }
+            What::Wipe { node, join } => self.wipe(node, join),
+        }
+    }
+
+    fn wipe(&mut self, node: NodeId, join: bool) {
+        // While a member is removed, the others may need every one of them.
+        if self.voters.len() >= 3
+            && self.voters.contains(&node)
+            && self.wiped.is_none()
+            && self.removed.is_empty()
+        {
+            self.wiped = Some(node);
+            self.kill(node, true, 10);
+            if let Some(machine) = self.machines.get_mut(&node) {
+                machine.wipe(join);
+            }
+            self.removed.insert(node);
+            self.count("disks wiped");
+        }
+    }
+
+    /// The machines that were not replaced.
+    fn current(&self) -> impl Iterator<Item = NodeId> {
+        self.machines.keys().copied().filter(|id| *id < REPLACED)
+    }
+
+    /// The places of all current nodes but one.
+    fn others(&self, node: NodeId) -> Vec<u64> {
+        self.current().filter(|other| *other != node).map(|other| self.place(other)).collect()
+    }
+
+    /// Another machine gets the id of a node, which was removed and runs on.
+    fn replace(&mut self, asks: NodeId, node: NodeId) {
+        let is_member = self.leader().is_none_or(|(_, members, _)| members.contains(&node));
+        if is_member || !self.removed.contains(&node) || self.machines.contains_key(&(node + REPLACED)) {
+            return;
+        }
+        let Some(old) = self.machines.remove(&node) else { return };
+        self.machines.insert(node + REPLACED, old);
+        self.removed.insert(node + REPLACED);
+        let mut machine = Machine::at(node, node + REPLACED, &[], true, &self.plan, &self.story);
+        machine.start(self.now, &self.network);
+        self.machines.insert(node, machine);
+        self.recorded.remove(&node);
+        self.count("machines replaced");
+        self.add(asks, node);
+    }
+
+    /// Asks a node to add another.
+    pub fn add(&mut self, asks: NodeId, node: NodeId) {
+        let Some(peer) = self.machines.get(&node).map(|machine| machine.address().to_owned()) else { return };
+        self.spawn_on(asks, |handle| async move {
+            let _ = handle.add_member(node, peer).await;
+        });
+        self.count("additions asked for");
+    }
+
+    pub(super) fn end(&mut self, ending: Ending) {
+        match ending {
+            Ending::Heal => self.network.heal(),
+            Ending::Latency => self.network.set_latency(self.plan.latency),
+            Ending::GiveUp => self.network.give_up_silent(),
+        }
+    }
+
+    /// Does what an operator does about a node that lost its disk: removes it, and adds it again.
+    pub fn replace_wiped(&mut self) {
+        let Some(node) = self.wiped.take() else { return };
+        self.kill(node, false, 10);
+        if let Some(machine) = self.machines.get_mut(&node) {
+            machine.join();
+        }
+        for _ in 0..30 {
+            self.run_until(self.now + 1_000);
+            let is_back = self.handle(node).is_some();
+            if is_back {
+                return self.count("replacements of wiped disks");
+            }
+            let Some((leader, members, _)) = self.leader() else { continue };
+            match members.contains(&node) {
+                true => drop(self.spawn_on(leader, |handle| async move {
+                    let _ = handle.remove_member(node).await;
+                })),
+                false => self.add(leader, node),
+            }
+        }
+    }
+
+    /// Ends all faults for good, and starts all nodes.
+    pub fn heal(&mut self) {
+        self.plan.faults.clear();
+        self.machines.retain(|id, _| *id < REPLACED);
+        self.network.heal();
+        self.network.give_up_silent();
+        self.plan.latency.spikes = 0;
+        self.network.set_latency(self.plan.latency);
+        for machine in self.machines.values_mut() {
+            machine.frozen_until = machine.frozen_until.min(self.now + 1);
+            (machine.hangs_until, machine.long_flush, machine.start_pause) = (0, None, 0);
+            machine.disk.heal();
+            machine.flush_ends = machine.flush_ends.map(|at| at.min(self.now + 1));
+            machine.starts_at = machine.starts_at.map(|at| at.min(self.now + 1));
+        }
+        self.story.tell(self.now, "all is healed");
+    }
+
+    /// The place of a node in the network.
+    fn place(&self, node: NodeId) -> u64 {
+        self.machines.get(&node).map_or(node, |machine| machine.place)
+    }
+}

@@ -1,0 +1,118 @@
+//! How the nodes see the cluster, and what they applied.
+
+use ringfence_jepsen::history::Sight;
+use ringfence_raft::{Handle, NodeId};
+use ringfence_wire::{Revision, Role};
+
+use super::World;
+use crate::machine::Machine;
+
+/// How often the nodes are looked at, in milliseconds.
+const LOOK: u64 = 100;
+
+impl World {
+    /// The leader of the newest term, and the members and voters as it knows them.
+    pub fn leader(&self) -> Option<(NodeId, Vec<NodeId>, Vec<NodeId>)> {
+        let statuses = self.machines.values().filter_map(|it| Some(it.handle()?.status()));
+        let leader =
+            statuses.filter(|status| status.leader == Some(status.node_id)).max_by_key(|it| it.term)?;
+        let voters = leader.members.iter().filter(|(_, member)| member.voter).map(|(id, _)| *id).collect();
+        Some((leader.node_id, leader.members.into_keys().collect(), voters))
+    }
+
+    /// How the nodes see the cluster, for people.
+    pub fn statuses(&self) -> String {
+        let status = |machine: &Machine| match machine.handle() {
+            None => format!("node {} does not run ({:?})", machine.id, machine.ended()),
+            Some(handle) => {
+                let status = handle.status();
+                let members: Vec<String> = status
+                    .members
+                    .iter()
+                    .map(|(id, member)| format!("{id}{}", if member.voter { "" } else { " (learner)" }))
+                    .collect();
+                format!(
+                    "node {}: {:?} in term {}, leader {:?}, last {:?}, committed {:?}, applied {:?}, members {}",
+                    machine.id,
+                    status.role,
+                    status.term,
+                    status.leader,
+                    status.last_log_index,
+                    status.committed_index,
+                    status.applied_index,
+                    members.join(" ")
+                )
+            }
+        };
+        self.machines.values().map(status).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Looks at each node's table and changes, and compares them.
+    pub fn look(&mut self) {
+        self.looks_at = self.now + LOOK;
+        let now_us = self.now * 1_000;
+        if self.now % 1_000 < LOOK {
+            self.story.detail(self.now, || self.statuses());
+        }
+        if let Some((_, _, voters)) = self.leader() {
+            self.voters = voters;
+        }
+        let ids: Vec<NodeId> = self.machines.keys().copied().collect();
+        for id in ids {
+            let Some(handle) = self.handle(id) else { continue };
+            let status = handle.status();
+            let sight = Sight {
+                sent_us: now_us,
+                ended_us: now_us,
+                node: id,
+                role: status.role,
+                term: status.term,
+                leader: status.leader,
+                applied_index: status.applied_index,
+                revision: status.revision,
+                at_ms: status.at_ms,
+            };
+            if sight.role == Role::Leader && sight.term > self.led {
+                self.led = sight.term;
+                self.story.tell(self.now, format!("node {id} leads in term {}", sight.term));
+                self.count("elections won");
+            }
+            self.sights.push(sight);
+            self.record_changes(id, &handle);
+        }
+    }
+
+    fn record_changes(&mut self, id: NodeId, handle: &Handle) {
+        let starts = self.machines.get(&id).map_or(0, |machine| machine.starts);
+        let (known_starts, from) = self.recorded.get(&id).copied().unwrap_or((starts, 0));
+        let from = if known_starts == starts { from } else { 0 };
+        let (changes, findings) = (&mut self.changes, &mut self.findings);
+        let last = handle.history(|history| {
+            let after = Revision(from).max(history.before());
+            for event in history.after(after).into_iter().flatten() {
+                match changes.get(&event.revision.0) {
+                    None => drop(changes.insert(event.revision.0, event.clone())),
+                    Some(known) if known != event => findings.push(format!(
+                        "node {id} applied another change {} than others did: {event:?}, not {known:?}",
+                        event.revision
+                    )),
+                    Some(_) => {}
+                }
+            }
+            history.last()
+        });
+        self.recorded.insert(id, (starts, last.0));
+    }
+
+    /// Counts what a node that is about to thaw has missed.
+    pub(super) fn notice_thaw(&mut self, id: NodeId) {
+        let thaws = |machine: &Machine| machine.frozen_until != 0 && machine.frozen_until <= self.now;
+        if !self.machines.get(&id).is_some_and(thaws) {
+            return;
+        }
+        self.story.tell(self.now, format!("node {id} goes on"));
+        if self.leader().is_some_and(|(_, members, _)| !members.contains(&id)) {
+            self.count("nodes removed while frozen");
+        }
+    }
+}
