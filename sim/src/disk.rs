@@ -5,6 +5,9 @@
 //!
 //! A fuse stops the machine between any two operations.
 
+mod contents;
+mod snapshots;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt;
@@ -16,12 +19,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::story::Story;
 use fastrand::Rng;
-use ringfence_raft::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage};
+use ringfence_raft::{SnapshotStore, Storage};
 use ringfence_wal::disk::{Disk, File, Flush, Mode};
 
-const SECTOR: usize = 512;
+use self::contents::Contents;
+use self::snapshots::{Snapshot, Snapshots};
+use crate::story::Story;
 
 /// A disk. Clones are the same one.
 #[derive(Clone)]
@@ -55,37 +59,11 @@ struct State {
     now: u64,
 }
 
-#[derive(Default)]
-struct Contents {
-    /// Its beginning: what follows, up to the length, is zeros. Logs fill their files with zeros by the megabyte.
-    bytes: Vec<u8>,
-    length: usize,
-    /// Since the last sync, in order.
-    unsynced: Vec<Write>,
-}
-
-struct Write {
-    at: usize,
-    /// What was there before; zeros may follow.
-    old: Vec<u8>,
-    /// The length of the file before.
-    old_length: usize,
-    /// What was written; zeros follow, up to the length.
-    new: Vec<u8>,
-    length: usize,
-}
-
 #[derive(Clone)]
 enum Change {
     Bound(PathBuf, usize),
     Removed(PathBuf),
     Renamed(PathBuf, PathBuf),
-}
-
-#[derive(Clone, Default)]
-struct Snapshot {
-    contents: Arc<BTreeMap<Vec<u8>, Vec<u8>>>,
-    is_finished: bool,
 }
 
 impl MemoryDisk {
@@ -301,83 +279,6 @@ impl State {
     }
 }
 
-impl Contents {
-    fn write(&mut self, at: usize, new: &[u8]) {
-        let (old_length, length) = (self.length, new.len());
-        let known = self.bytes.len();
-        let old = self.bytes[at.min(known)..(at + length).min(known)].to_vec();
-        let new = without_zeros(new);
-        self.put(at, new, length);
-        self.unsynced.push(Write { at, old, old_length, new: new.to_vec(), length });
-    }
-
-    fn truncate(&mut self) {
-        let old = std::mem::take(&mut self.bytes);
-        let old_length = std::mem::take(&mut self.length);
-        self.unsynced.push(Write { at: 0, old, old_length, new: Vec::new(), length: 0 });
-    }
-
-    /// Puts bytes, and zeros after them up to `length`.
-    fn put(&mut self, at: usize, bytes: &[u8], length: usize) {
-        self.length = self.length.max(at + length);
-        let end = at + bytes.len();
-        if !bytes.is_empty() {
-            self.bytes.resize(self.bytes.len().max(end), 0);
-            self.bytes[at..end].copy_from_slice(bytes);
-        }
-        let known = self.bytes.len();
-        self.bytes[end.min(known)..(at + length).min(known)].fill(0);
-    }
-
-    fn read(&self, into: &mut [u8], at: usize) -> io::Result<()> {
-        if at + into.len() > self.length {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        let known = self.bytes.get(at..).unwrap_or_default();
-        let count = known.len().min(into.len());
-        into[..count].copy_from_slice(&known[..count]);
-        into[count..].fill(0);
-        Ok(())
-    }
-
-    /// Each sector of an unsynced write is kept in `odds` of 100 cases. Returns whether a write was torn.
-    fn cut_power(&mut self, rng: &mut Rng, odds: u32) -> bool {
-        let unsynced = std::mem::take(&mut self.unsynced);
-        for Write { at, old, old_length, length, .. } in unsynced.iter().rev() {
-            self.bytes.truncate(*old_length);
-            self.length = *old_length;
-            self.put(*at, old, old_length.saturating_sub(*at).min(*length).max(old.len()));
-        }
-        let mut is_torn = false;
-        for Write { at, new, length, .. } in unsynced {
-            let (mut done, mut kept, mut lost) = (0, false, false);
-            while done < length {
-                let end = length.min(((at + done) / SECTOR + 1) * SECTOR - at);
-                let is_kept = rng.u32(0..100) < odds;
-                if is_kept {
-                    self.put(at + done, &new[done.min(new.len())..end.min(new.len())], end - done);
-                }
-                if done < new.len() {
-                    (kept, lost) = (kept | is_kept, lost | !is_kept);
-                }
-                done = end;
-            }
-            is_torn |= kept && lost;
-        }
-        is_torn
-    }
-}
-
-/// All but the zero sectors at the end.
-fn without_zeros(bytes: &[u8]) -> &[u8] {
-    let zeros: usize = bytes
-        .rchunks(SECTOR)
-        .take_while(|chunk| **chunk == [0; SECTOR][..chunk.len()])
-        .map(<[u8]>::len)
-        .sum();
-    &bytes[..bytes.len() - zeros]
-}
-
 impl State {
     fn name(&self, file: usize) -> String {
         let path = self.names.iter().find(|(_, known)| **known == file).map(|(path, _)| path);
@@ -572,97 +473,5 @@ impl File for Dir {
 impl Storage for MemoryDisk {
     fn snapshots(&self, dir: &Path) -> io::Result<Arc<dyn SnapshotStore>> {
         Ok(Arc::new(Snapshots { disk: self.clone(), process: self.lock().process, dir: dir.to_owned() }))
-    }
-}
-
-/// The snapshots of a machine. Each step of writing one is an operation of its disk.
-#[derive(Debug)]
-struct Snapshots {
-    disk: MemoryDisk,
-    process: u64,
-    dir: PathBuf,
-}
-
-impl SnapshotStore for Snapshots {
-    fn list(&self) -> io::Result<Vec<String>> {
-        Ok(self.disk.lock().snapshots.keys().cloned().collect())
-    }
-
-    fn create(&self, name: &str) -> io::Result<Box<dyn SnapshotWriter>> {
-        let what = |_: &State| format!("begins snapshot {name}");
-        self.disk.operate(self.process, false, what, |state| {
-            state.snapshots.insert(name.to_owned(), Snapshot::default());
-        })?;
-        Ok(Box::new(Writer {
-            disk: self.disk.clone(),
-            process: self.process,
-            name: name.to_owned(),
-            contents: BTreeMap::new(),
-        }))
-    }
-
-    fn open(&self, name: &str) -> io::Result<Box<dyn SnapshotReader>> {
-        let state = self.disk.lock();
-        let snapshot = state.snapshots.get(name).ok_or(ErrorKind::NotFound)?;
-        match snapshot.is_finished {
-            true => Ok(Box::new(Reader(Arc::clone(&snapshot.contents)))),
-            false => Err(io::Error::new(ErrorKind::InvalidData, "the snapshot is not finished")),
-        }
-    }
-
-    fn rename(&self, from: &Path, to: &str) -> io::Result<()> {
-        let from = from.file_name().and_then(|name| name.to_str()).ok_or(ErrorKind::InvalidInput)?;
-        let what = |_: &State| format!("renames snapshot {from} to {to}");
-        self.disk.operate(self.process, false, what, |state| {
-            let snapshot = state.snapshots.remove(from).ok_or(ErrorKind::NotFound)?;
-            state.snapshots.insert(to.to_owned(), snapshot);
-            Ok(())
-        })?
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        let what = |_: &State| format!("removes snapshot {name}");
-        self.disk.operate(self.process, false, what, |state| drop(state.snapshots.remove(name)))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
-    }
-}
-
-struct Writer {
-    disk: MemoryDisk,
-    process: u64,
-    name: String,
-    contents: BTreeMap<Vec<u8>, Vec<u8>>,
-}
-
-impl SnapshotWriter for Writer {
-    fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        let what = |_: &State| format!("writes a record of snapshot {}", self.name);
-        self.disk.operate(self.process, false, what, |_| ())?;
-        self.contents.insert(key.to_owned(), value.to_owned());
-        Ok(())
-    }
-
-    fn finish(
-        self: Box<Self>,
-        check: &mut dyn FnMut(Box<dyn SnapshotReader>) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let Self { disk, process, name, contents } = *self;
-        let contents = Arc::new(contents);
-        check(Box::new(Reader(Arc::clone(&contents))))?;
-        let what = |_: &State| format!("finishes snapshot {name}");
-        disk.operate(process, true, what, |state| {
-            state.snapshots.insert(name.clone(), Snapshot { contents, is_finished: true });
-        })
-    }
-}
-
-struct Reader(Arc<BTreeMap<Vec<u8>, Vec<u8>>>);
-
-impl SnapshotReader for Reader {
-    fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        Ok(self.0.get(key).cloned())
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use ringfence_raft::{Handle, Node, NodeId, Random, Settings};
-use ringfence_wire::Revision;
+use ringfence_wire::{ClusterStatus, Revision};
 #[cfg(tokio_unstable)]
 use tokio::runtime::RngSeed;
 use tokio::runtime::{Builder, Runtime};
@@ -344,6 +344,13 @@ impl Machine {
     pub fn handle(&self) -> Option<Handle> {
         let progress = self.lock();
         if progress.ended.is_some() { None } else { progress.handle.clone() }
+    }
+
+    /// How the node sees the cluster, at the time of its own clock.
+    pub fn status(&self) -> Option<ClusterStatus> {
+        let handle = self.handle()?;
+        let _clock = self.process.as_ref()?.runtime.enter();
+        Some(handle.status())
     }
 
     /// Why the process has ended, if it has.

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use ringfence_jepsen::store;
 use ringfence_sim::mutants::{MutantsOptions, run_mutants};
 use ringfence_sim::plan::Plan;
-use ringfence_sim::regressions;
+use ringfence_sim::regressions::{self, Regression};
 use ringfence_sim::run::{Outcome, collect_panics, grants, judge_history, run};
 use ringfence_sim::shrink::shrink;
 use ringfence_sim::swarm::{Limit, Swarm};
@@ -31,7 +31,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// One run, the seeds that once failed, or hours of runs
+    /// One run, the runs that once failed, or hours of runs
     Run(Run),
     /// Runs with fresh seeds, for some minutes
     Swarm {
@@ -100,7 +100,7 @@ struct Which {
     /// Runs with fresh seeds until clusters have run for so many hours of their time
     #[arg(long)]
     hours: Option<f64>,
-    /// The seeds that once failed
+    /// The runs that once failed, from sim/regressions
     #[arg(long)]
     regressions: bool,
 }
@@ -179,11 +179,11 @@ fn play_one(plan: &Plan, is_full: bool, folder: Option<&Path>) -> anyhow::Result
 
 fn play_regressions() -> anyhow::Result<ExitCode> {
     let mut failed = 0;
-    for regression in regressions::all()? {
-        let outcome = run(&Plan::draw(regression.seed), false);
+    for (name, Regression { showed, plan }) in regressions::all()? {
+        let outcome = run(&plan, false);
         failed += usize::from(!outcome.findings.is_empty());
-        tell(regression.seed, &outcome);
-        say(&format!("seed {}: played again; once: {}", regression.seed, regression.what));
+        outcome.findings.iter().for_each(|finding| say(&format!("{name}: {finding}")));
+        say(&format!("{name}: played again; once: {showed}"));
     }
     Ok(code(failed, &[]))
 }

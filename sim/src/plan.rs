@@ -58,9 +58,9 @@ impl Plan {
             spike: rng.u64(10..2_000),
         };
         let mut load = Load {
-            clients: rng.u32(1..9),
+            clients: rng.u32(1..7),
             keys: rng.u32(1..7),
-            pause_ms: *rng.choice(&[10, 100, 500, 2_000]).unwrap_or(&100),
+            pause_ms: *rng.choice(&[20, 200, 1_000, 3_000]).unwrap_or(&200),
             shared: *rng.choice(&[0, 30, 80]).unwrap_or(&30),
             lost: *rng.choice(&[0, 2, 20]).unwrap_or(&2),
         };

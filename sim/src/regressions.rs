@@ -1,35 +1,42 @@
-//! Seeds that once failed.
+//! Plans of runs that once failed.
 //!
-//! A seed repeats its failure only while the code draws the same: after that it is a schedule that is worth another look.
+//! A plan is kept, not its seed: which plan a seed draws changes with the simulator.
+
+use std::fs;
+use std::path::Path;
 
 use anyhow::Context;
+use serde::{Deserialize, Serialize};
 
-/// A line of the file: a seed, and what it showed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+use crate::plan::Plan;
+
+/// A run that once failed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Regression {
-    /// The seed.
-    pub seed: u64,
     /// What it showed.
-    pub what: String,
+    pub showed: String,
+    /// What is played again.
+    pub plan: Plan,
 }
 
-/// The seeds of the file `sim/seeds`.
+/// The files in `sim/regressions`, by name.
 ///
 /// # Errors
-/// If a line has no seed, or does not say what it showed.
-pub fn all() -> anyhow::Result<Vec<Regression>> {
-    read(include_str!("../seeds"))
-}
-
-fn read(text: &str) -> anyhow::Result<Vec<Regression>> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let regressions = lines.map(|line| {
-        let (seed, what) =
-            line.split_once(' ').with_context(|| format!("what did this seed show? {line:?}"))?;
-        let seed = seed.parse().with_context(|| format!("seed {seed:?}"))?;
-        Ok(Regression { seed, what: what.trim().to_owned() })
-    });
-    regressions.collect()
+/// If a file cannot be read as one.
+pub fn all() -> anyhow::Result<Vec<(String, Regression)>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions");
+    let mut all = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let regression =
+            serde_json::from_slice(&text).with_context(|| format!("{} is no regression", path.display()))?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        all.push((name, regression));
+    }
+    all.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -37,12 +44,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_read_and_lines_without_a_reason_are_not() {
-        all().unwrap();
-        let known = read("# seeds\n\n12 a lost grant\n").unwrap();
-        assert_eq!(known, [Regression { seed: 12, what: "a lost grant".to_owned() }]);
-        for wrong in ["12", "twelve a lost grant"] {
-            assert!(read(wrong).is_err(), "{wrong}");
+    fn every_file_reads() {
+        let all = all().unwrap();
+        assert!(!all.is_empty());
+        for (name, regression) in all {
+            assert!(!regression.showed.is_empty(), "{name}");
         }
     }
 }

@@ -130,7 +130,7 @@ fn serve_again(world: &mut World) {
     let all_caught_up = |world: &World| {
         let Some(members) = members(world) else { return false };
         let applied = members.iter().map(|id| {
-            let status = world.machines.get(id)?.handle()?.status();
+            let status = world.machines.get(id)?.status()?;
             status.leader?;
             status.applied_index
         });
@@ -180,7 +180,7 @@ fn read(plan: &Plan, world: &mut World, members: &[NodeId], end: &mut End) {
         end.missing.push("the final reads".to_owned());
     }
     let is_settled = |world: &World| {
-        let applied = members.iter().map(|id| world.machines.get(id)?.handle()?.status().applied_index);
+        let applied = members.iter().map(|id| world.machines.get(id)?.status()?.applied_index);
         let applied: Option<Vec<u64>> = applied.collect();
         let are_equal = applied.is_some_and(|applied| applied.windows(2).all(|pair| pair[0] == pair[1]));
         are_equal && world.machines.values().all(|machine| machine.flush_ends.is_none())
@@ -221,8 +221,7 @@ fn finish(plan: &Plan, mut world: World, mut end: End) -> Outcome {
     coverage.merge(&of_network);
     count_calls(&calls, &mut coverage);
     let mut rng = Rng::with_seed(plan.seed);
-    let applied =
-        world.machines.values().filter_map(|it| Some((it.id, it.handle()?.status().applied_index?)));
+    let applied = world.machines.values().filter_map(|it| Some((it.id, it.status()?.applied_index?)));
     let applied: BTreeMap<NodeId, u64> = applied.collect();
     for machine in world.machines.values_mut() {
         machine.kill(false, &mut rng);

@@ -13,7 +13,7 @@ const LOOK: u64 = 100;
 impl World {
     /// The leader of the newest term, and the members and voters as it knows them.
     pub fn leader(&self) -> Option<(NodeId, Vec<NodeId>, Vec<NodeId>)> {
-        let statuses = self.machines.values().filter_map(|it| Some(it.handle()?.status()));
+        let statuses = self.machines.values().filter_map(|it| Some(it.status()?));
         let leader =
             statuses.filter(|status| status.leader == Some(status.node_id)).max_by_key(|it| it.term)?;
         let voters = leader.members.iter().filter(|(_, member)| member.voter).map(|(id, _)| *id).collect();
@@ -22,10 +22,9 @@ impl World {
 
     /// How the nodes see the cluster, for people.
     pub fn statuses(&self) -> String {
-        let status = |machine: &Machine| match machine.handle() {
+        let status = |machine: &Machine| match machine.status() {
             None => format!("node {} does not run ({:?})", machine.id, machine.ended()),
-            Some(handle) => {
-                let status = handle.status();
+            Some(status) => {
                 let members: Vec<String> = status
                     .members
                     .iter()
@@ -59,8 +58,8 @@ impl World {
         }
         let ids: Vec<NodeId> = self.machines.keys().copied().collect();
         for id in ids {
-            let Some(handle) = self.handle(id) else { continue };
-            let status = handle.status();
+            let Some(machine) = self.machines.get(&id) else { continue };
+            let (Some(handle), Some(status)) = (machine.handle(), machine.status()) else { continue };
             let sight = Sight {
                 sent_us: now_us,
                 ended_us: now_us,
