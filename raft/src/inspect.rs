@@ -309,7 +309,8 @@ impl StoppedNode {
     /// Reads a snapshot; the error says which.
     fn read(&self, index: u64) -> Result<(Head, LeaseTable), String> {
         let path = self.snapshots.path(&name_of(index));
-        snapshots::read(&*self.snapshots, index, SUPPORTED).map_err(|error| format!("{}: {error}", path.display()))
+        snapshots::read(&*self.snapshots, index, SUPPORTED)
+            .map_err(|error| format!("{}: {error}", path.display()))
     }
 
     /// The first usable of these snapshots that the replay can continue from; `None`: the log has everything.

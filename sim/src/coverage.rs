@@ -10,7 +10,7 @@ pub struct Coverage(BTreeMap<&'static str, u64>);
 /// What must happen in any run.
 const OF_ONE: [&str; 1] = ["grants"];
 /// What must happen in many runs together. Without one of these, they say nothing about it.
-const OF_MANY: [&str; 39] = [
+const OF_MANY: [&str; 43] = [
     "acknowledgements held",
     "acknowledgements lost",
     "additions asked for",
@@ -36,6 +36,10 @@ const OF_MANY: [&str; 39] = [
     "nodes made deaf",
     "nodes removed while frozen",
     "power cuts",
+    "programs replaced",
+    "programs that did not know the rules",
+    "raises asked for",
+    "rules raised",
     "power cuts of all",
     "processes that ended by themselves",
     "refusals",

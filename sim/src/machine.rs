@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use ringfence_raft::{Handle, Node, NodeId, Random, Settings};
-use ringfence_wire::{ClusterStatus, Revision};
+use ringfence_wire::{ClusterStatus, Revision, RulesRange};
 #[cfg(tokio_unstable)]
 use tokio::runtime::RngSeed;
 use tokio::runtime::{Builder, Runtime};
@@ -169,6 +169,8 @@ pub struct Machine {
     pub starts_at: Option<u64>,
     /// What happens when the fuse has burnt: whether the power goes, and for how long the node is down.
     pub fuse: Option<(bool, u64)>,
+    /// The newest rules that its program supports.
+    pub newest_rules: u8,
     /// Whether its disk may fail: then its process may end.
     pub may_fail: bool,
     progress: Arc<Mutex<Progress>>,
@@ -213,6 +215,7 @@ impl Machine {
             work: Vec::new(),
             starts_at: None,
             fuse: None,
+            newest_rules: plan.newest_rules(id),
             may_fail: false,
             progress: Arc::default(),
             speed: plan.speed(id),
@@ -241,6 +244,7 @@ impl Machine {
             first_revision: Some(Revision(FIRST_REVISION)),
             elders: None,
             snapshot_after_bytes,
+            rules: RulesRange { oldest: 1, newest: self.newest_rules },
             random: Random::seeded(self.rng.u64(..)),
         };
         let process = Process::new(now, self.rng.u64(..), self.speed);

@@ -16,6 +16,9 @@ pub use self::faults::{Fault, What};
 use crate::clients::Load;
 use crate::network::Latency;
 
+/// The newest rules of any simulated program: rules that the product does not have are as the newest that it has.
+pub const NEWEST_RULES: u8 = 3;
+
 /// A run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -36,6 +39,9 @@ pub struct Plan {
     /// How fast the clocks of the nodes run, by id from 1, in thousandths of real time: at most that, for a leader's clock is
     /// what the laws measure cluster time by.
     pub speeds: Vec<u64>,
+    /// The newest rules that the programs of the nodes support, by id from 1. Missing: [`NEWEST_RULES`].
+    #[serde(default)]
+    pub programs: Vec<u8>,
     /// The faults, by time.
     pub faults: Vec<Fault>,
 }
@@ -97,7 +103,16 @@ impl Plan {
             0 => (0..nodes).map(|_| *rng.choice(&[1_000, 999, 990, 900]).unwrap_or(&1_000)).collect(),
             _ => Vec::new(),
         };
-        Self { seed, nodes, time, latency, load, flush, snapshot_after_bytes, speeds, faults }
+        let programs = match rng.u32(0..3) {
+            0 => (0..nodes).map(|_| rng.u8(1..=NEWEST_RULES)).collect(),
+            _ => Vec::new(),
+        };
+        Self { seed, nodes, time, latency, load, flush, snapshot_after_bytes, speeds, programs, faults }
+    }
+
+    /// The newest rules that the program of a node supports at first.
+    pub fn newest_rules(&self, node: NodeId) -> u8 {
+        self.programs.get(node as usize - 1).copied().unwrap_or(NEWEST_RULES)
     }
 
     /// How fast the clock of a node runs, in thousandths of real time.

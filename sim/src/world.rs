@@ -26,7 +26,7 @@ use crate::clients::Desk;
 use crate::coverage::Coverage;
 use crate::machine::{Machine, Process};
 use crate::network::Network;
-use crate::plan::Plan;
+use crate::plan::{NEWEST_RULES, Plan};
 use crate::serve::serve;
 use crate::story::Story;
 
@@ -81,6 +81,8 @@ pub struct World {
     looks_at: u64,
     /// The newest term that had a leader.
     led: u64,
+    /// The newest rules of any node.
+    rules: u8,
 }
 
 impl World {
@@ -122,6 +124,7 @@ impl World {
             voters: Vec::new(),
             looks_at: 0,
             led: 0,
+            rules: 0,
         }
     }
 
@@ -255,13 +258,18 @@ impl World {
         }
         if let Some(why) = machine.ended() {
             self.story.tell(now, format!("node {id} ended: {why}"));
-            let expected = machine.may_fail || why == "stopped" || self.removed.contains(&id);
+            // A program that does not know the rules in use says so, and ends.
+            let is_old = machine.newest_rules < NEWEST_RULES && why.contains("this program supports rules");
+            let expected = machine.may_fail || is_old || why == "stopped" || self.removed.contains(&id);
             if !expected {
                 self.findings.push(format!("node {id} ended though nothing was wrong with its disk: {why}"));
             }
             // The founding was finished before any fault, and at most one machine lacks its data.
             if why.contains("empty the data directory") {
                 self.findings.push(format!("node {id} asks for more data to be lost: {why}"));
+            }
+            if is_old {
+                self.count("programs that did not know the rules");
             }
             self.count("processes that ended by themselves");
             let down =

@@ -6,6 +6,7 @@ use fastrand::Rng;
 use ringfence_raft::NodeId;
 use serde::{Deserialize, Serialize};
 
+use super::NEWEST_RULES;
 use crate::messages::channel_name;
 use crate::network::Hold;
 
@@ -65,12 +66,16 @@ pub enum What {
     Add { asks: NodeId, node: NodeId },
     /// A node that was removed and runs on gets a successor with its id on another machine, and somebody adds that.
     Replace { asks: NodeId, node: NodeId },
+    /// The process stops in order, and another program is started, which supports rules up to `newest`.
+    Reinstall { node: NodeId, newest: u8, down: u64 },
+    /// Somebody raises the rules as far as all members support them.
+    Raise { asks: NodeId },
     /// The machine loses its disk; the node is started again, empty, under its old id. `join`: to wait until it is added.
     Wipe { node: NodeId, join: bool },
 }
 
 /// The kinds of faults, each with its weight in a run.
-const KINDS: [fn(&mut Rng, u64, u64) -> What; 17] = [
+const KINDS: [fn(&mut Rng, u64, u64) -> What; 19] = [
     |rng, n, _| What::Kill { node: any(rng, n), power: false, down: short(rng) },
     |rng, n, _| What::Kill { node: any(rng, n), power: true, down: short(rng) },
     |rng, n, _| What::Fuse {
@@ -100,6 +105,8 @@ const KINDS: [fn(&mut Rng, u64, u64) -> What; 17] = [
     |rng, n, _| What::Hang { node: any(rng, n), lasts: short(rng) },
     |rng, n, _| What::Error { node: any(rng, n), operations: rng.u64(1..200) },
     |rng, n, _| What::Rot { node: any(rng, n) },
+    |rng, n, _| What::Reinstall { node: any(rng, n), newest: rng.u8(1..=NEWEST_RULES), down: short(rng) },
+    |rng, n, _| What::Raise { asks: any(rng, n) },
     |rng, n, _| {
         let (asks, to) = two(rng, n);
         What::Transfer { asks, to }
@@ -120,7 +127,7 @@ pub(super) fn draw_faults(rng: &mut Rng, nodes: u64, time: u64) -> Vec<Fault> {
     }
     // Membership is for clusters of some.
     if nodes < 3 {
-        weights[14..].fill(0);
+        weights[16..].fill(0);
     }
     let total: u32 = weights.iter().sum();
     let mean = *rng.choice(&[200, 1_000, 4_000]).unwrap_or(&1_000);
@@ -191,7 +198,9 @@ impl What {
         | Self::Transfer { asks: node, .. }
         | Self::Remove { asks: node, .. }
         | Self::Replace { asks: node, .. }
-        | Self::Add { asks: node, .. } = &mut self
+        | Self::Add { asks: node, .. }
+        | Self::Reinstall { node, .. }
+        | Self::Raise { asks: node } = &mut self
             && *node == 0
         {
             *node = leader;
@@ -216,18 +225,22 @@ impl What {
             | Self::Remove { node, .. }
             | Self::Add { node, .. }
             | Self::Replace { node, .. }
+            | Self::Reinstall { node, .. }
             | Self::Wipe { node, .. } => vec![node],
             Self::Cut { from, to, .. } | Self::Hold { from, to, .. } => vec![from, to],
             Self::Reset { one, other } => vec![one, other],
             Self::Transfer { to, .. } => vec![to],
-            Self::Slow { .. } | Self::Blackout { .. } => Vec::new(),
+            Self::Slow { .. } | Self::Blackout { .. } | Self::Raise { .. } => Vec::new(),
         }
     }
 
     /// How long it lasts, in milliseconds.
     pub fn lasts(&self) -> u64 {
         match *self {
-            Self::Kill { down, .. } | Self::Fuse { down, .. } | Self::Stop { down, .. } => down,
+            Self::Kill { down, .. }
+            | Self::Fuse { down, .. }
+            | Self::Stop { down, .. }
+            | Self::Reinstall { down, .. } => down,
             Self::Freeze { lasts, .. }
             | Self::Cut { lasts, .. }
             | Self::Isolate { lasts, .. }
@@ -247,6 +260,7 @@ impl What {
             Self::Kill { power: false, .. } => "kill",
             Self::Kill { .. } | Self::Fuse { .. } | Self::Blackout { .. } => "power",
             Self::Stop { .. } => "stop",
+            Self::Reinstall { .. } | Self::Raise { .. } => "upgrade",
             Self::Freeze { .. } => "pause",
             Self::Cut { .. } | Self::Isolate { .. } | Self::Deaf { .. } | Self::Late { .. } => "partition",
             Self::Hold { .. } | Self::Reset { .. } | Self::Slow { .. } => "network",
@@ -311,6 +325,10 @@ impl fmt::Display for What {
                 write!(f, "another machine takes the id of node {node}, and node {asks} is asked to add it")
             }
             Self::Wipe { node, .. } => write!(f, "node {node} loses its disk"),
+            Self::Reinstall { node, newest, .. } => {
+                write!(f, "node {node} gets a program that supports rules up to {newest}")
+            }
+            Self::Raise { asks } => write!(f, "node {asks} is asked to raise the rules"),
         }
     }
 }

@@ -6,7 +6,7 @@ use ringfence_raft::NodeId;
 use super::World;
 use crate::machine::Machine;
 use crate::network::{Hold, Latency};
-use crate::plan::What;
+use crate::plan::{NEWEST_RULES, What};
 
 /// The keys of machines that were replaced begin here. Each has the place in the network that it had.
 const REPLACED: u64 = 1_000;
@@ -27,8 +27,11 @@ impl World {
     fn is_possible(&self, what: &What) -> bool {
         let runs = |node: &NodeId| self.machines.get(node).is_some_and(|machine| machine.process.is_some());
         match what {
-            What::Fuse { node, .. } | What::Stop { node, .. } | What::Freeze { node, .. } => runs(node),
-            What::Transfer { asks, .. } => self.handle(*asks).is_some(),
+            What::Fuse { node, .. }
+            | What::Stop { node, .. }
+            | What::Reinstall { node, .. }
+            | What::Freeze { node, .. } => runs(node),
+            What::Transfer { asks, .. } | What::Raise { asks } => self.handle(*asks).is_some(),
             // Not in a cluster that lacks a disk.
             What::Remove { asks, .. } => self.wiped.is_none() && self.handle(*asks).is_some(),
             _ => true,
@@ -189,6 +192,20 @@ impl World {
                 self.add(asks, node);
             }
             What::Wipe { node, join } => self.wipe(node, join),
+            What::Reinstall { node, newest, down } => {
+                if let Some(machine) = self.machines.get_mut(&node) {
+                    machine.newest_rules = newest;
+                    machine.fuse = Some((false, down));
+                    machine.stop();
+                }
+                self.count("programs replaced");
+            }
+            What::Raise { asks } => {
+                self.spawn_on(asks, |handle| async move {
+                    let _ = handle.upgrade(None, false).await;
+                });
+                self.count("raises asked for");
+            }
         }
     }
 
@@ -289,6 +306,7 @@ impl World {
             (machine.hangs_until, machine.long_flush, machine.start_pause) = (0, None, 0);
             machine.disk.heal();
             machine.flush_ends = machine.flush_ends.map(|at| at.min(self.now + 1));
+            machine.newest_rules = NEWEST_RULES;
             machine.starts_at = machine.starts_at.map(|at| at.min(self.now + 1));
         }
         self.story.tell(self.now, "all is healed");

@@ -76,6 +76,13 @@ impl World {
                 self.story.tell(self.now, format!("node {id} leads in term {}", sight.term));
                 self.count("elections won");
             }
+            if status.rules > self.rules && status.revision.0 > 0 {
+                self.rules = status.rules;
+                self.story.tell(self.now, format!("node {id} decides by rules {}", status.rules));
+                if self.rules > 1 {
+                    self.count("rules raised");
+                }
+            }
             self.sights.push(sight);
             self.record_changes(id, &handle);
         }
