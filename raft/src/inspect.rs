@@ -11,7 +11,7 @@ use std::sync::Arc;
 use openraft::EntryPayload;
 use ringfence_lease::{Command, Event, LeaseTable, SUPPORTED};
 use ringfence_wal::disk::System;
-use ringfence_wire::Revision;
+use ringfence_wire::{Revision, RulesRange};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -34,6 +34,7 @@ pub struct StoppedNode {
     dir: DataDir,
     snapshots: Arc<dyn SnapshotStore>,
     identity: Identity,
+    rules: RulesRange,
 }
 
 /// Why a node's data cannot be inspected.
@@ -207,21 +208,21 @@ impl StoppedNode {
         let (dir, identity) = DataDir::open_existing(Arc::new(System), data)?;
         // Copies for reading go to the system's temporary directory, so that nothing here changes.
         let snapshots = SledStore::existing(&data.join(snapshots::DIR), &std::env::temp_dir());
-        Ok(Self { dir, snapshots: Arc::new(snapshots), identity })
+        Ok(Self { dir, snapshots: Arc::new(snapshots), identity, rules: SUPPORTED })
     }
 
-    /// Takes a data directory on any storage.
-    pub fn open_on(storage: Arc<dyn Storage>, data: &Path) -> Result<Self, InspectError> {
+    /// Takes a data directory on any storage, as a program that supports these rules.
+    pub fn open_on(storage: Arc<dyn Storage>, data: &Path, rules: RulesRange) -> Result<Self, InspectError> {
         let failed = |error: io::Error| InspectError::Snapshot(error.to_string());
         let snapshots = storage.snapshots(&data.join(snapshots::DIR)).map_err(failed)?;
         let (dir, identity) = DataDir::open_existing(storage, data)?;
-        Ok(Self { dir, snapshots, identity })
+        Ok(Self { dir, snapshots, identity, rules })
     }
 
     /// Its log.
     pub fn log(&self) -> Result<LogView, InspectError> {
         let contents = self.contents()?;
-        let entries = contents.entries.into_iter().map(|(_, entry)| view(entry));
+        let entries = contents.entries.into_iter().map(|(_, entry)| view(entry, self.rules));
         Ok(LogView {
             owner: self.owner(),
             vote: contents.vote.map(|vote| VoteView {
@@ -274,7 +275,7 @@ impl StoppedNode {
             return Err(InspectError::OutOfRange { asked, first, last });
         }
         let entries = contents.entries.into_iter().map(|(_, entry)| entry).collect();
-        Ok(Replay { asked, begins, generations, entries })
+        Ok(Replay { asked, begins, generations, entries, rules: self.rules })
     }
 
     fn owner(&self) -> Owner {
@@ -309,7 +310,7 @@ impl StoppedNode {
     /// Reads a snapshot; the error says which.
     fn read(&self, index: u64) -> Result<(Head, LeaseTable), String> {
         let path = self.snapshots.path(&name_of(index));
-        snapshots::read(&*self.snapshots, index, SUPPORTED)
+        snapshots::read(&*self.snapshots, index, self.rules)
             .map_err(|error| format!("{}: {error}", path.display()))
     }
 
@@ -343,6 +344,7 @@ struct Replay {
     /// The snapshots, the newest first.
     generations: Vec<u64>,
     entries: Vec<Entry>,
+    rules: RulesRange,
 }
 
 impl Replay {
@@ -363,7 +365,7 @@ impl Replay {
                 continue;
             }
             if let EntryPayload::Normal(batch) = entry.payload {
-                let batch = Batch::decode(&batch, SUPPORTED).map_err(at_entry(at.index))?;
+                let batch = Batch::decode(&batch, self.rules).map_err(at_entry(at.index))?;
                 let Batch { rules, at_ms, commands } = batch;
                 let mut events = Vec::new();
                 table.raise_rules(rules);
@@ -396,7 +398,7 @@ fn at_entry(index: u64) -> impl Fn(DecodeError) -> InspectError {
     move |error| InspectError::Entry { index, error: error.to_string() }
 }
 
-fn view(entry: Entry) -> Result<EntryView, InspectError> {
+fn view(entry: Entry, supported: RulesRange) -> Result<EntryView, InspectError> {
     let position = Position::of(entry.log_id);
     let says = match entry.payload {
         EntryPayload::Blank => Says::Blank,
@@ -409,7 +411,7 @@ fn view(entry: Entry) -> Result<EntryView, InspectError> {
             members: members(&membership),
         },
         EntryPayload::Normal(batch) => {
-            let batch = Batch::decode(&batch, SUPPORTED).map_err(at_entry(position.index))?;
+            let batch = Batch::decode(&batch, supported).map_err(at_entry(position.index))?;
             let Batch { rules, at_ms, commands } = batch;
             Says::Commands { rules, at_ms, commands }
         }

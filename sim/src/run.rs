@@ -14,12 +14,12 @@ use ringfence_jepsen::history::{About, Asked, Call, Came, Change, End, History, 
 use ringfence_jepsen::workload::Workload;
 use ringfence_lease::LeaseTable;
 use ringfence_raft::{NodeId, StoppedNode};
-use ringfence_wire::{Claim, LeaseId, Mode};
+use ringfence_wire::{Claim, LeaseId, Mode, RulesRange};
 
 use crate::clients::{self, Client, key_number};
 use crate::coverage::Coverage;
 use crate::disk::MemoryDisk;
-use crate::plan::Plan;
+use crate::plan::{NEWEST_RULES, Plan};
 use crate::story::{Line, Story};
 use crate::world::World;
 
@@ -313,7 +313,8 @@ fn inspect(world: &World, applied: &BTreeMap<NodeId, u64>, end: &mut End, findin
     let mut known = Vec::new();
     for id in members {
         let Some(machine) = world.machines.get(&id) else { continue };
-        let stopped = StoppedNode::open_on(Arc::new(machine.disk.clone()), Path::new("/data"));
+        let rules = RulesRange { oldest: 1, newest: NEWEST_RULES };
+        let stopped = StoppedNode::open_on(Arc::new(machine.disk.clone()), Path::new("/data"), rules);
         let told = stopped.and_then(|it| Ok((it.events(applied.get(&id).copied())?, it.state(common)?)));
         match told {
             Ok((events, state)) => {
