@@ -20,8 +20,8 @@ pub(super) enum Course {
     Unflushed,
     /// A member that was up to date loses its disk, those that were behind come back, and all others go.
     Forgetful,
-    /// A part of the nodes is down, the rest gets on at uneven speed; then those that are ahead are cut off, and the part that was
-    /// down comes back.
+    /// A part of the nodes is down. The flush of the leader takes long, while others get ahead of it. Then the leader and another
+    /// are cut off, and those that were down come back.
     Uneven,
 }
 
@@ -53,8 +53,13 @@ impl Course {
         *rng.choice(&counts).unwrap_or(&3)
     }
 
-    /// Whether it needs a log that is written fast, and snapshots all the time.
+    /// Whether it needs a log that is written fast.
     pub(super) fn is_busy(self) -> bool {
+        matches!(self, Self::Rewriting | Self::Unflushed | Self::Uneven)
+    }
+
+    /// Whether it needs snapshots all the time.
+    pub(super) fn has_many_snapshots(self) -> bool {
         matches!(self, Self::Rewriting | Self::Unflushed)
     }
 
@@ -142,15 +147,18 @@ impl Course {
                 }
             }
             Self::Uneven => {
-                let (down, mut running) = parts(rng, nodes);
-                let lasts = rng.u64(1_000..4_000);
-                then(at, 0, What::Slow { most: rng.u64(50..600), lasts });
+                let (down, running) = parts(rng, nodes);
+                then(at, 0, What::Transfer { asks: 0, to: running[0] });
+                let (hang, lasts) = (rng.u64(100..800), rng.u64(1_000..2_500));
+                then(at, rng.u64(600..1_200), What::Slow { most: rng.u64(50..400), lasts });
                 for node in down {
                     then(at, 0, What::Kill { node, power: false, down: lasts });
                 }
-                running.pop();
-                *at += lasts - rng.u64(1..30);
-                for node in running {
+                let before = rng.u64(0..100);
+                let long = What::LongFlush { node: running[0], after: rng.u64(0..3), lasts: hang };
+                then(at, lasts - hang - before, long);
+                *at += hang + before - rng.u64(0..40);
+                for node in running.into_iter().take(2) {
                     then(at, rng.u64(0..3), What::Isolate { node, lasts: rng.u64(3_000..6_000) });
                 }
             }
