@@ -13,7 +13,7 @@ const LOOK: u64 = 100;
 impl World {
     /// The leader of the newest term, and the members and voters as it knows them.
     pub fn leader(&self) -> Option<(NodeId, Vec<NodeId>, Vec<NodeId>)> {
-        let statuses = self.machines.values().filter_map(|it| Some(it.status()?));
+        let statuses = self.machines.values().filter_map(Machine::status);
         let leader =
             statuses.filter(|status| status.leader == Some(status.node_id)).max_by_key(|it| it.term)?;
         let voters = leader.members.iter().filter(|(_, member)| member.voter).map(|(id, _)| *id).collect();
