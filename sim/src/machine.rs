@@ -169,8 +169,10 @@ pub struct Machine {
     pub starts_at: Option<u64>,
     /// What happens when the fuse has burnt: whether the power goes, and for how long the node is down.
     pub fuse: Option<(bool, u64)>,
-    /// The newest rules that its program supports.
+    /// The newest rules that its program supports, from the next start on.
     pub newest_rules: u8,
+    /// The newest rules that the running program supports.
+    pub running_rules: u8,
     /// Whether its disk may fail: then its process may end.
     pub may_fail: bool,
     progress: Arc<Mutex<Progress>>,
@@ -216,6 +218,7 @@ impl Machine {
             starts_at: None,
             fuse: None,
             newest_rules: plan.newest_rules(id),
+            running_rules: 0,
             may_fail: false,
             progress: Arc::default(),
             speed: plan.speed(id),
@@ -232,6 +235,7 @@ impl Machine {
         self.progress = Arc::default();
         self.starts_at = None;
         self.starts += 1;
+        self.running_rules = self.newest_rules;
         let NodeSettings { address, peers, join, snapshot_after_bytes } = self.settings.clone();
         let settings = Settings {
             id: self.id,

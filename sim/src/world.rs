@@ -259,7 +259,7 @@ impl World {
         if let Some(why) = machine.ended() {
             self.story.tell(now, format!("node {id} ended: {why}"));
             // A program that does not know the rules in use says so, and ends.
-            let is_old = machine.newest_rules < NEWEST_RULES && why.contains("this program supports rules");
+            let is_old = machine.running_rules < NEWEST_RULES && why.contains("this program supports rules");
             let expected = machine.may_fail || is_old || why == "stopped" || self.removed.contains(&id);
             if !expected {
                 self.findings.push(format!("node {id} ended though nothing was wrong with its disk: {why}"));
