@@ -80,7 +80,8 @@ async fn equal(cluster: &Cluster, redis: &RedisServer) {
         let mirror = held_in_redis(&mut reader).await.ok()?;
         (mirror == held_in_table(&client).await.ok()?).then_some(())
     };
-    until(SOON, "Redis has what the table has", look).await.unwrap();
+    // Some tests hold tens of thousands of keys.
+    until(5 * SOON, "Redis has what the table has", look).await.unwrap();
 }
 
 /// The state of a node's mirror.
