@@ -1,20 +1,26 @@
 //! Whether this node did the same as the others: the same entries must have had the same outcomes everywhere.
 //!
-//! Each node compares itself with the voters, and judges only itself. If it differs from a majority of them, it stops, whether
-//! it leads or not: what it would answer from then on is not what the cluster decided. Without such a majority nobody can tell
-//! who is wrong; then there is an error in the log and a metric, and the operator decides.
+//! Each node compares itself with the voters, and judges only itself. If a majority of them agree with each other and not with
+//! it, it stops, whether it leads or not: what it would answer from then on is not what the cluster decided. Without such a
+//! majority nobody can tell who is wrong; then there is an error in the log and a metric, and the operator decides.
+//!
+//! Every comparison covers all that this node remembers, so that a difference is not forgotten when the next entries agree. A
+//! node that began later than this one answers for less. Hence this node asks again for each of these beginnings if somebody
+//! differs: only sums over the same entries show who agrees with whom.
 //!
 //! It sees what entries did ([`witness`](crate::applied::witness)), not the table itself. A table that differs is found when
 //! an entry has another outcome because of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use metrics::{Gauge, gauge};
 use tokio::time::sleep;
+use uuid::Uuid;
 
+use crate::applied::witness::Difference;
 use crate::consensus::NodeId;
 use crate::replica::Replica;
 
@@ -26,72 +32,103 @@ const LATER: Duration = if cfg!(test) { Duration::from_millis(50) } else { Durat
 /// This node is not like the others.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "this node did not do the same as a majority of the voters, nodes {others:?}, in the entries {first} to {last}: its state \
+    "this node did not do the same as a majority of the voters, nodes {majority:?}, in the entries {first} to {last}: its state \
      is not that of the cluster, so it stops. Remove it from the cluster, and add it again with an empty data directory"
 )]
 pub(crate) struct Diverged {
-    others: BTreeSet<NodeId>,
+    majority: BTreeSet<NodeId>,
     first: u64,
     last: u64,
 }
 
-/// Compares this node with the others until it differs from a majority of the voters.
+/// Compares this node with the others until a majority of the voters agree, and not with it.
 pub(crate) async fn watch(replica: Arc<Replica>) -> Diverged {
-    let mut comparison =
-        Comparison { replica, after: 0, differing: gauge!("ringfence_raft_differing_nodes") };
-    comparison.differing.set(0.0);
+    let mut comparison = Comparison::new(replica, gauge!("ringfence_raft_differing_nodes"));
     loop {
-        sleep(EVERY).await;
+        // At once, and also if nothing was applied: by connecting, the nodes learn which program the others are.
         if let Err(diverged) = comparison.run().await {
             return diverged;
         }
+        sleep(EVERY).await;
     }
 }
 
 struct Comparison {
     replica: Arc<Replica>,
-    /// How many entries a majority is known to agree on.
-    after: u64,
-    differing: Gauge,
+    /// The voters that differed from this node, by their incarnations: a data directory that was wrong stays wrong.
+    differing: BTreeSet<(NodeId, Uuid)>,
+    gauge: Gauge,
 }
 
 impl Comparison {
+    fn new(replica: Arc<Replica>, gauge: Gauge) -> Self {
+        gauge.set(0.0);
+        Self { replica, differing: BTreeSet::new(), gauge }
+    }
+
     async fn run(&mut self) -> Result<(), Diverged> {
-        let upto = self.replica.applied.lock().witness.applied();
-        // Also if nothing was applied since: by connecting, the nodes learn which program the others are.
+        let (from, upto) = self.range();
         sleep(LATER).await;
         let voters = self.replica.voters();
-        let [equal, others] = self.compare(&voters, upto).await;
-        self.differing.set(others.len() as f64);
-        if is_majority(&others, &voters) {
-            return Err(Diverged { others, first: self.after, last: upto.saturating_sub(1) });
-        }
-        if !others.is_empty() {
-            tracing::error!(
-                ?others,
-                first = self.after,
-                last = upto.saturating_sub(1),
-                "these nodes did not do the same in these entries as this node: at least one of the states is wrong"
-            );
-        }
-        if is_majority(&equal, &voters) {
-            self.after = upto;
+        let compared = self.compare(&voters, from, upto).await;
+        let differ = compared.iter().filter(|(_, _, is_equal)| !is_equal);
+        self.note(&voters, differ.clone().map(|(id, ..)| *id).collect(), upto);
+        let begins: BTreeSet<u64> = differ.map(|(_, theirs, _)| theirs.after).collect();
+        for from in begins {
+            let compared = self.compare(&voters, from, upto).await;
+            let mut agreeing = BTreeMap::<Difference, BTreeSet<NodeId>>::new();
+            for (id, theirs, is_equal) in compared {
+                if !is_equal {
+                    agreeing.entry(theirs).or_default().insert(id);
+                }
+            }
+            for (theirs, majority) in agreeing {
+                if is_majority(&majority, &voters) {
+                    return Err(Diverged { majority, first: theirs.after, last: upto - 1 });
+                }
+            }
         }
         Ok(())
     }
 
-    /// The voters that did the same up to the first `upto` entries, this node included, and those that did not. Those that did
-    /// not apply them yet, or do not answer, are neither.
-    async fn compare(&self, voters: &BTreeSet<NodeId>, upto: u64) -> [BTreeSet<NodeId>; 2] {
+    /// The counts of entries between which this node can compare.
+    fn range(&self) -> (u64, u64) {
+        let witness = &self.replica.applied.lock().witness;
+        (witness.comparable_from(), witness.applied())
+    }
+
+    /// What each other voter says that its entries did after the first `from`, or later if it began later, up to the first
+    /// `upto`, and whether those of this node did the same. Nothing of those that did not apply them yet, or do not answer.
+    async fn compare(
+        &self,
+        voters: &BTreeSet<NodeId>,
+        from: u64,
+        upto: u64,
+    ) -> Vec<(NodeId, Difference, bool)> {
         let replica = &self.replica;
         let asked = voters.iter().filter(|id| **id != replica.id).map(async |id| {
-            let theirs = replica.peers.difference(*id, self.after, upto).await?;
+            let theirs = replica.peers.difference(*id, from, upto).await?;
             let own = replica.applied.lock().witness.difference(theirs.after, upto)?;
-            (own.after == theirs.after).then_some((*id, own == theirs))
+            (own.after == theirs.after).then_some((*id, theirs, own == theirs))
         });
-        let mut compared: Vec<(NodeId, bool)> = join_all(asked).await.into_iter().flatten().collect();
-        compared.push((replica.id, true));
-        [true, false].map(|equal| compared.iter().filter(|(_, is)| *is == equal).map(|(id, _)| *id).collect())
+        join_all(asked).await.into_iter().flatten().collect()
+    }
+
+    /// Notes that `others` differ from this node.
+    fn note(&mut self, voters: &BTreeSet<NodeId>, others: BTreeSet<NodeId>, upto: u64) {
+        let members = self.replica.members();
+        let incarnation = |id: &NodeId| Some((*id, members.get(id)?.incarnation));
+        self.differing.retain(|known| voters.contains(&known.0) && incarnation(&known.0) == Some(*known));
+        for id in others.iter().filter_map(incarnation) {
+            if self.differing.insert(id) {
+                tracing::error!(
+                    node = id.0,
+                    last = upto - 1,
+                    "this node and another did not do the same in the entries up to the last: one of the states is wrong"
+                );
+            }
+        }
+        self.gauge.set(self.differing.len() as f64);
     }
 }
 

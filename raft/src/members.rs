@@ -334,7 +334,7 @@ impl Replica {
         self.metrics(|metrics| metrics.membership_config.membership().get_joint_config().len() > 1)
     }
 
-    fn members(&self) -> BTreeMap<NodeId, Member> {
+    pub(crate) fn members(&self) -> BTreeMap<NodeId, Member> {
         self.metrics(|metrics| {
             let nodes = metrics.membership_config.membership().nodes();
             nodes.map(|(id, member)| (*id, member.clone())).collect()

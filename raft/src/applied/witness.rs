@@ -18,6 +18,8 @@ use crate::consensus::LogId;
 
 /// The number of sums that are kept: those of some seconds of a busy cluster.
 const MOST: usize = 65_536;
+/// Of these, how many may be dropped before the others are asked about the rest.
+const LEEWAY: u64 = MOST as u64 / 4;
 
 /// The sums after the latest entries. Entries are counted from the first of the log.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ pub(crate) struct Witness {
 }
 
 /// What the entries did that follow the first `after`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Difference {
     pub(crate) after: u64,
     pub(crate) sum: u64,
@@ -53,6 +55,17 @@ impl Witness {
     /// How many entries were applied.
     pub(crate) fn applied(&self) -> u64 {
         self.applied
+    }
+
+    /// The count of entries after which to compare: it stays known for a while, here and on a node that applies faster.
+    pub(crate) fn comparable_from(&self) -> u64 {
+        let leeway = if self.sums.len() < MOST { 0 } else { LEEWAY };
+        self.oldest() + leeway
+    }
+
+    /// The least count of entries that the sum is known for.
+    fn oldest(&self) -> u64 {
+        self.applied + 1 - self.sums.len() as u64
     }
 
     /// Notes what the commands of the next entry did, before [`Witness::end_entry`].
@@ -82,7 +95,7 @@ impl Witness {
     /// What the entries did after the first `after`, or after the first that are still known, up to the first `upto`. `None` if
     /// that is not applied yet, or not known any more.
     pub(crate) fn difference(&self, after: u64, upto: u64) -> Option<Difference> {
-        let oldest = self.applied + 1 - self.sums.len() as u64;
+        let oldest = self.oldest();
         let after = after.max(oldest);
         let sum = |count: u64| self.sums.get(usize::try_from(count.checked_sub(oldest)?).ok()?);
         let sum = sum(upto)?.wrapping_sub(*sum(after)?);

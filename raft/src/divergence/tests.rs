@@ -1,8 +1,10 @@
+use futures_util::FutureExt;
 use ringfence_lease::{Acquire, Attachment, Command, Outcome};
 use ringfence_wire::{Key, LeaseId, Metadata, Mode, Ttl, Wait};
 use tokio::time::timeout;
 
 use super::*;
+use crate::consensus::log_id;
 use crate::members::tests::{Cluster, until};
 use crate::{Handle, Node};
 
@@ -12,7 +14,7 @@ fn acquire(lease: u128) -> Command {
     Command::Acquire(Box::new(Acquire {
         lease_id: LeaseId::from_u128(lease).unwrap(),
         claims: vec![(Key::new(&format!("key-{lease}")).unwrap(), Mode::Exclusive)],
-        ttl: Ttl::from_ms(60_000).unwrap(),
+        ttl: Ttl::from_ms(600_000).unwrap(),
         wait: Wait::from_ms(0).unwrap(),
         keep_place: false,
         holder: None,
@@ -30,25 +32,46 @@ async fn grant(handle: &Handle, lease: u128) {
     .await;
 }
 
-/// Changes the table of a node behind the back of the others.
+/// Changes the table of a node behind the back of the others, each time in another way.
 fn corrupt(handle: &Handle) {
     let mut state = handle.shared.applied.lock();
     let at_ms = state.table.at_ms();
-    state.table.apply(at_ms, vec![acquire(1 << 100)], &mut Vec::new());
+    let lease = u128::from(state.table.revision().0) << 64 | 1;
+    state.table.apply(at_ms, vec![acquire(lease)], &mut Vec::new());
     let revision = state.table.revision();
     state.history.start_after(revision);
 }
 
 fn comparison(handle: &Handle) -> Comparison {
-    Comparison { replica: Arc::clone(&handle.shared), after: 0, differing: Gauge::noop() }
+    Comparison::new(Arc::clone(&handle.shared), Gauge::noop())
 }
 
-/// Compares until all that was applied when this began is agreed on.
-async fn agrees(comparison: &mut Comparison) {
-    let upto = comparison.replica.applied.lock().witness.applied();
-    while comparison.after < upto {
+/// Compares until so many others did the same, in some entry at least.
+async fn agrees(handle: &Handle, count: usize) {
+    let (comparison, voters) = (comparison(handle), handle.shared.voters());
+    until("they agree", async || {
+        let (from, upto) = comparison.range();
+        let compared = comparison.compare(&voters, from, upto).await;
+        let covers = |theirs: &Difference| theirs.after < upto;
+        compared.iter().filter(|(_, theirs, is_equal)| *is_equal && covers(theirs)).count() == count
+    })
+    .await;
+}
+
+/// Compares until `others` were found to differ.
+async fn finds(comparison: &mut Comparison, others: &[NodeId]) {
+    until("they differ", async || {
         comparison.run().await.unwrap();
-    }
+        comparison.differing.iter().map(|(id, _)| id).eq(others)
+    })
+    .await;
+}
+
+/// Begins to remember after the last entry.
+fn forget(handle: &Handle) {
+    let mut state = handle.shared.applied.lock();
+    let last = state.last_applied;
+    state.witness.start_after(last);
 }
 
 /// Node 1 leads, and node `odd` is stopped.
@@ -57,7 +80,7 @@ async fn the_odd_one_stops(odd: NodeId) {
     let other = cluster.handle(odd % 3 + 1);
     grant(&other, 1).await;
     for id in 1..=3 {
-        agrees(&mut comparison(&cluster.handle(id))).await;
+        agrees(&cluster.handle(id), 2).await;
     }
     corrupt(&cluster.handle(odd));
     grant(&other, 2).await;
@@ -74,10 +97,7 @@ async fn the_odd_one_stops(odd: NodeId) {
     );
     grant(&other, 3).await;
     for id in others {
-        let mut comparison = comparison(&cluster.handle(id));
-        // It was alone in what it did.
-        comparison.after = comparison.replica.applied.lock().witness.applied() - 1;
-        agrees(&mut comparison).await;
+        agrees(&cluster.handle(id), 1).await;
         assert!(timeout(Duration::ZERO, cluster.nodes[&id].failed()).await.is_err());
     }
 }
@@ -92,29 +112,85 @@ async fn a_leader_that_differs_from_the_others_stops_and_they_go_on() {
     the_odd_one_stops(1).await;
 }
 
+fn all_go_on(cluster: &Cluster) -> bool {
+    cluster.nodes.values().all(|node| node.failed().now_or_never().is_none())
+}
+
+/// Also when the entries after the first difference are the same everywhere.
 #[tokio::test]
-async fn without_a_majority_nobody_stops() {
+async fn without_a_majority_nobody_stops_and_all_say_who_differs_for_good() {
     let cluster = Box::pin(Cluster::start(2)).await;
-    let handle = cluster.handle(1);
-    grant(&handle, 1).await;
-    let mut comparisons = [1, 2].map(|id| comparison(&cluster.handle(id)));
-    for comparison in &mut comparisons {
-        agrees(comparison).await;
+    let (one, two) = (cluster.handle(1), cluster.handle(2));
+    grant(&one, 1).await;
+    agrees(&one, 1).await;
+    corrupt(&two);
+    grant(&one, 2).await;
+    let (mut ones, mut twos) = (comparison(&one), comparison(&two));
+    for _ in 0..2 {
+        finds(&mut ones, &[2]).await;
+        finds(&mut twos, &[1]).await;
+        // The other begins to remember after what differed.
+        forget(&one);
+        forget(&two);
     }
-    corrupt(&cluster.handle(2));
-    grant(&handle, 2).await;
-    for comparison in &mut comparisons {
-        let agreed = comparison.after;
-        until("both have applied it", async || {
-            let upto = comparison.replica.applied.lock().witness.applied();
-            let [_, others] = comparison.compare(&BTreeSet::from([1, 2]), upto).await;
-            !others.is_empty()
-        })
-        .await;
-        comparison.run().await.unwrap();
-        assert_eq!(comparison.after, agreed);
+    assert!(all_go_on(&cluster));
+}
+
+#[tokio::test]
+async fn nodes_that_all_differ_from_each_other_do_not_stop() {
+    let cluster = Box::pin(Cluster::start(3)).await;
+    let [one, two, three] = [1, 2, 3].map(|id| cluster.handle(id));
+    grant(&one, 1).await;
+    agrees(&one, 2).await;
+    corrupt(&two);
+    corrupt(&three);
+    corrupt(&three);
+    grant(&one, 2).await;
+    finds(&mut comparison(&one), &[2, 3]).await;
+    finds(&mut comparison(&two), &[1, 3]).await;
+    finds(&mut comparison(&three), &[1, 2]).await;
+    assert!(all_go_on(&cluster));
+}
+
+/// It once asked from the first entry of the log on, where the others began and it did not.
+#[tokio::test]
+async fn a_node_that_began_last_compares_itself_with_those_that_know_more() {
+    let cluster = Box::pin(Cluster::start(3)).await;
+    let (one, two) = (cluster.handle(1), cluster.handle(2));
+    grant(&one, 1).await;
+    agrees(&two, 2).await;
+    forget(&cluster.handle(3));
+    grant(&one, 2).await;
+    agrees(&cluster.handle(3), 2).await;
+    forget(&two);
+    grant(&one, 3).await;
+    agrees(&two, 2).await;
+    corrupt(&two);
+    grant(&one, 4).await;
+    let reason = timeout(SOON, cluster.nodes[&2].failed()).await.unwrap();
+    assert!(reason.contains("{1, 3}"), "{reason}");
+}
+
+/// It once took a node that remembers nothing of them as a witness for its entries, and forgot the difference.
+#[tokio::test]
+async fn a_node_that_remembers_nothing_of_the_entries_settles_nothing() {
+    let cluster = Box::pin(Cluster::start(3)).await;
+    let two = cluster.handle(2);
+    grant(&two, 1).await;
+    for id in 1..=3 {
+        agrees(&cluster.handle(id), 2).await;
     }
-    for node in cluster.nodes.values() {
-        assert!(timeout(Duration::ZERO, node.failed()).await.is_err());
+    forget(&cluster.handle(3));
+    {
+        // As if the last entry had done something else.
+        let mut state = two.shared.applied.lock();
+        let last = state.last_applied.unwrap();
+        state.witness.start_after(Some(log_id(last.committed_leader_id().term, last.index() - 1)));
+        state.witness.end_entry(last);
     }
+    let mut comparison = comparison(&two);
+    for _ in 0..3 {
+        finds(&mut comparison, &[1]).await;
+    }
+    assert!(all_go_on(&cluster));
 }

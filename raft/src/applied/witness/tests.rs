@@ -103,3 +103,20 @@ fn only_the_latest_sums_are_kept() {
     assert_eq!(witness.difference(0, 2 * most).unwrap().after, most + 1);
     assert_eq!(witness.difference(0, most), None);
 }
+
+/// All nodes of a busy cluster drop their oldest sums at about the same time.
+#[test]
+fn nodes_whose_sums_are_full_compare_though_one_is_ahead() {
+    let (mut behind, mut ahead) = (Witness::default(), Witness::default());
+    for index in 0..MOST as u64 + 10 {
+        behind.end_entry(log_id(1, index));
+        ahead.end_entry(log_id(1, index));
+    }
+    let (from, upto) = (behind.comparable_from(), behind.applied());
+    for index in upto..upto + 3 {
+        ahead.end_entry(log_id(1, index));
+    }
+    let theirs = ahead.difference(from, upto).unwrap();
+    assert!(theirs.after == from && upto - from > MOST as u64 / 2, "{theirs:?}");
+    assert_eq!(behind.difference(from, upto), Some(theirs));
+}
