@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::consensus::NodeId;
+use crate::propose::proposer::Raise;
 use crate::replica::Replica;
 use crate::time::clock::TICK;
 use crate::time::start::Start;
@@ -63,22 +64,24 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
     }
 }
 
-/// Proposes the first command of a new cluster, under the rules that it starts with, or else no command, and again for as long as something is due.
+/// Proposes the first command of a new cluster, under the rules that it starts with, or else no command, and again for as long
+/// as something is due.
 async fn propose_due(replica: Arc<Replica>, first: Option<Arc<Start>>) {
-    let (mut rules, mut commands) = (0, Vec::new());
+    let (mut raise, mut commands) = (None, Vec::new());
     if let Some(start) = first {
+        let Some(term) = replica.leads_in() else { return };
         match start.command().await {
             Some(command) => commands.push(command),
             None => return,
         }
-        rules = replica.first_rules().await;
+        raise = Some(Raise { rules: replica.first_rules().await, term });
     }
     let is_left_over = || {
         let table = &replica.applied.lock().table;
         table.next_due_ms().is_some_and(|due_ms| due_ms <= table.at_ms())
     };
     // What an entry leaves over, because it has enough to do, does not wait for the next tick.
-    while replica.proposer.propose_under(rules, mem::take(&mut commands)).await.is_ok() && is_left_over() {}
+    while replica.proposer.propose_with(raise, mem::take(&mut commands)).await.is_ok() && is_left_over() {}
 }
 
 impl Replica {

@@ -13,7 +13,7 @@ use super::{ASK, MembersError, Refused, TIMEOUT, list};
 use crate::consensus::NodeId;
 use crate::handle::Handle;
 use crate::peer::Program;
-use crate::propose::proposer::Failure;
+use crate::propose::proposer::{Failure, Raise};
 use crate::replica::Replica;
 use crate::unanswered::Unanswered;
 
@@ -53,16 +53,14 @@ impl Replica {
     async fn raise(&self, to: Option<u8>, check: bool) -> Result<Upgraded, MembersError> {
         // No member is added meanwhile.
         let _guard = self.changing.lock().await;
-        if self.leading.term().borrow().is_none() {
-            return Err(Unanswered::Unavailable.into());
-        }
+        let Some(term) = *self.leading.term().borrow() else { return Err(Unanswered::Unavailable.into()) };
         let from = self.applied.lock().table.rules();
         if to == Some(from) {
             return Ok(Upgraded { from, to: from });
         }
         let to = target(from, to, &self.ask_programs().await).map_err(Refused)?;
         if to > from && !check {
-            match self.proposer.propose_under(to, Vec::new()).await {
+            match self.proposer.propose_with(Some(Raise { rules: to, term }), Vec::new()).await {
                 Ok(_) => {}
                 Err(Failure::Rejected(_)) => return Err(Unanswered::Unavailable.into()),
                 Err(Failure::Unknown) => return Err(Unanswered::Indeterminate.into()),
@@ -139,13 +137,17 @@ mod tests {
     use std::time::Duration;
 
     use ringfence_wire::RulesRange;
-    use tokio::time::timeout;
+    use tokio::time::{sleep, timeout};
 
     use super::*;
+    use crate::consensus::ELECTION_MS;
     use crate::members::tests::{Cluster, until};
     use crate::node::{Node, Settings};
+    use crate::propose::proposer::Proposed;
+    use crate::unanswered::RETRY;
 
     const SOON: Duration = Duration::from_secs(60);
+    const NEW: RulesRange = RulesRange { oldest: 1, newest: 2 };
 
     fn program(oldest: u8, newest: u8, version: &str) -> Option<Program> {
         let rules = RulesRange { oldest, newest };
@@ -182,14 +184,74 @@ mod tests {
         }
     }
 
+    /// Raises the rules without asking anybody.
+    async fn raise(handle: &Handle, rules: u8) -> Proposed {
+        let term = handle.leads().borrow().unwrap();
+        handle.shared.proposer.propose_with(Some(Raise { rules, term }), Vec::new()).await
+    }
+
+    /// The entries after it were once under the new rules all the same.
+    #[tokio::test]
+    async fn a_raise_that_is_rejected_leaves_no_trace() {
+        let mut cluster = Box::pin(Cluster::start_with(3, |_| NEW)).await;
+        let leader = cluster.handle(1);
+        let before = leader.view(|table| table.rules());
+        cluster.stop(2).await;
+        cluster.stop(3).await;
+        let lease = Duration::from_millis(ELECTION_MS.end);
+        until("its lease is over", async || !leader.shared.has_quorum(lease)).await;
+        let rejected = timeout(SOON, raise(&leader, before + 1)).await.unwrap();
+        assert!(matches!(rejected, Err(Failure::Rejected(_))), "{rejected:?}");
+        cluster.restart(2).await;
+        cluster.restart(3).await;
+        until("there is a leader", async || leader.propose(Vec::new()).await.is_ok()).await;
+        until("it is applied", async || leader.linearize().await.is_ok()).await;
+        assert_eq!(leader.view(|table| table.rules()), before);
+    }
+
+    /// They would be under older rules than the raise.
+    #[tokio::test]
+    async fn no_entry_is_proposed_while_a_raise_is_in_flight() {
+        let cluster = Cluster::start_with(1, |_| NEW).await;
+        let leader = cluster.handle(1);
+        let last = || leader.status().last_log_index;
+        let before = last();
+        let go_on = leader.shared.log.hang();
+        let proposed = async {
+            let (raised, next) = tokio::join!(raise(&leader, 2), leader.shared.proposer.propose(Vec::new()));
+            raised.unwrap();
+            next.unwrap();
+        };
+        let hung = async {
+            until("the raise is proposed", async || last() > before).await;
+            sleep(10 * RETRY).await;
+            assert_eq!(last(), before.map(|index| index + 1));
+            drop(go_on);
+        };
+        tokio::join!(proposed, hung);
+        assert_eq!(last(), before.map(|index| index + 2));
+    }
+
+    /// Another leader may have added a member since.
+    #[tokio::test]
+    async fn the_rules_are_not_raised_in_a_later_term_than_the_members_were_asked_in() {
+        let cluster = Cluster::start_with(1, |_| NEW).await;
+        let leader = cluster.handle(1);
+        let before = leader.view(|table| table.rules());
+        let raise = Raise { rules: before + 1, term: leader.leads().borrow().unwrap() - 1 };
+        let late = leader.shared.proposer.propose_with(Some(raise), Vec::new()).await;
+        assert!(matches!(late, Err(Failure::Rejected(_))), "{late:?}");
+        leader.propose(Vec::new()).await.unwrap();
+        assert_eq!(leader.view(|table| table.rules()), before);
+    }
+
     /// A member that is started as an older program right after it was asked stops at the first entry under the new rules.
     #[tokio::test]
     async fn a_program_that_does_not_support_the_rules_stops_cleanly_and_the_others_go_on() {
-        const NEW: RulesRange = RulesRange { oldest: 1, newest: 2 };
         let rules = |id| RulesRange { newest: if id == 3 { 1 } else { 2 }, ..NEW };
         let mut cluster = Box::pin(Cluster::start_with(3, rules)).await;
         let leader = cluster.handle(1);
-        leader.shared.proposer.propose_under(2, Vec::new()).await.unwrap();
+        raise(&leader, 2).await.unwrap();
         let reason = timeout(SOON, cluster.nodes[&3].failed()).await.unwrap();
         assert!(reason.contains("this cluster uses rules 2"), "{reason}");
         cluster.stop(3).await;

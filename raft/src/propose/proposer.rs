@@ -2,6 +2,9 @@
 //!
 //! Nothing waits for a batch to fill: commands that queue up while entries are in flight go into the next entry. A few
 //! entries may be in flight at once, so that replication and the disk overlap.
+//!
+//! An entry that raises the rules is alone in flight. So every other entry is under the rules of the table, and a raise that
+//! Raft rejects leaves no trace.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +17,7 @@ use openraft::errors::ClientWriteError;
 use openraft::raft::ClientWriteResult;
 use ringfence_lease::{Command, Outcome};
 use ringfence_wire::RulesRange;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::applied::state_machine::Raft;
@@ -55,8 +58,14 @@ pub(crate) struct Proposal {
     commands: Vec<Command>,
     reply: Reply<Proposed>,
     place: Place,
-    /// The rules to raise to, if they are not in use yet.
-    rules: u8,
+    raise: Option<Raise>,
+}
+
+/// Rules to raise to, if they are not in use yet, in the term in which the members were asked whether they support them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Raise {
+    pub(crate) rules: u8,
+    pub(crate) term: u64,
 }
 
 /// The totals of the queued requests.
@@ -116,21 +125,20 @@ impl Proposer {
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let seconds = metrics::histogram!("ringfence_raft_proposal_duration_seconds");
         let requests = Requests { messages, received: VecDeque::new() };
-        let newest = Newest::default();
-        let packer = Packer { raft, leading, log, applied, permits, requests, newest, seconds };
+        let packer = Packer { raft, leading, log, applied, permits, requests, seconds };
         (Self { queue, queued: Arc::default() }, packer.run())
     }
 
     /// Returns the outcomes of `commands` in order. Without commands, proposes an entry that only carries the time.
     pub(crate) async fn propose(&self, commands: Vec<Command>) -> Proposed {
-        self.propose_under(0, commands).await
+        self.propose_with(None, commands).await
     }
 
-    /// As [`Proposer::propose`], in an entry that raises the rules to `rules`, unless they are as new already.
-    pub(crate) async fn propose_under(&self, rules: u8, commands: Vec<Command>) -> Proposed {
+    /// As [`Proposer::propose`], in an entry that raises the rules as well.
+    pub(crate) async fn propose_with(&self, raise: Option<Raise>, commands: Vec<Command>) -> Proposed {
         let (reply, outcomes) = Reply::new(None);
         let proposal = self.admit(commands, reply).map_err(Failure::Rejected)?;
-        self.send(vec![Proposal { rules, ..proposal }]);
+        self.send(vec![Proposal { raise, ..proposal }]);
         outcomes.await.unwrap_or(Err(Failure::Unknown))
     }
 
@@ -142,7 +150,7 @@ impl Proposer {
     ) -> Result<Proposal, Vec<Command>> {
         let bytes = commands.iter().map(Command::size_hint).sum();
         match Place::take(&self.queued, bytes) {
-            Some(place) => Ok(Proposal { commands, reply, place, rules: 0 }),
+            Some(place) => Ok(Proposal { commands, reply, place, raise: None }),
             None => Err(commands),
         }
     }
@@ -193,25 +201,6 @@ impl Requests {
     }
 }
 
-/// The newest rules that this node has proposed an entry under in its term.
-///
-/// Several entries are in flight: without this, one that follows a raise that is not applied yet would be under older rules.
-/// Of earlier terms, a leader has applied everything before it proposes.
-#[derive(Default)]
-struct Newest {
-    term: u64,
-    rules: u8,
-}
-
-impl Newest {
-    /// The rules of the next entry, at least `rules`.
-    fn next(&mut self, term: u64, rules: u8) -> u8 {
-        let before = if term == self.term { self.rules } else { 0 };
-        *self = Self { term, rules: rules.max(before) };
-        self.rules
-    }
-}
-
 struct Packer {
     raft: Raft,
     leading: Arc<Leading>,
@@ -220,7 +209,6 @@ struct Packer {
     applied: Applied,
     permits: Arc<Semaphore>,
     requests: Requests,
-    newest: Newest,
     /// Durations of entries.
     seconds: Histogram,
 }
@@ -228,11 +216,13 @@ struct Packer {
 impl Packer {
     async fn run(mut self) {
         while self.requests.wait().await {
-            let permit =
-                Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
-            let (rules, commands, replies) = self.pack();
+            let mut permit = self.permits(1).await;
+            let (raise, commands, replies) = self.pack();
             if replies.is_empty() {
                 continue;
+            }
+            if raise.is_some() {
+                permit.merge(self.permits(MAX_IN_FLIGHT as u32 - 1).await);
             }
             // While this node's disk hangs, the others may go on to commit entries.
             let stamp = if self.log.is_full() { None } else { self.leading.stamp() };
@@ -240,7 +230,13 @@ impl Packer {
                 reject(commands, replies);
                 continue;
             };
-            let rules = self.newest.next(stamp.term, rules);
+            if raise.is_some_and(|raise| raise.term != stamp.term) {
+                self.leading.settled(stamp);
+                reject(commands, replies);
+                continue;
+            }
+            // A leader has applied all raises by now: those of earlier terms, and its own.
+            let rules = self.applied.lock().table.rules().max(raise.map_or(0, |raise| raise.rules));
             let batch = Batch { rules, at_ms: stamp.at_ms, commands }.encode();
             let begun = Instant::now();
             let settle = Settle {
@@ -263,11 +259,16 @@ impl Packer {
         }
     }
 
-    /// Takes as many queued requests as fit into one entry, at least one if any is left: the rules that it needs, their
-    /// commands, and who waits.
-    fn pack(&mut self) -> (u8, Vec<Command>, Replies) {
+    async fn permits(&self, count: u32) -> OwnedSemaphorePermit {
+        let permits = Arc::clone(&self.permits).acquire_many_owned(count).await;
+        permits.expect("the semaphore is never closed")
+    }
+
+    /// Takes as many queued requests as fit into one entry, at least one if any is left: what it raises, their commands, and
+    /// who waits. A request that raises the rules has an entry of its own.
+    fn pack(&mut self) -> (Option<Raise>, Vec<Command>, Replies) {
         let state = self.applied.lock();
-        let mut rules = state.table.rules();
+        let mut raise = None;
         let (mut bytes, mut keys, mut count) = (0, 0, 0);
         let (mut commands, mut replies) = (Vec::new(), Vec::new());
         let mut fits = |proposal: &Proposal| {
@@ -277,13 +278,18 @@ impl Packer {
             count += proposal.commands.len();
             is_first || count <= MAX_COMMANDS && bytes <= MAX_BYTES && keys <= MAX_KEYS
         };
-        while let Some(proposal) = self.requests.next_if(&mut fits) {
-            let Proposal { commands: more, reply, place: _, rules: asked } = proposal;
-            rules = rules.max(asked);
+        while raise.is_none()
+            && let Some(proposal) = self.requests.next_if(|next| {
+                let may_join = replies.is_empty() || next.raise.is_none();
+                may_join && fits(next)
+            })
+        {
+            let Proposal { commands: more, reply, place: _, raise: asked } = proposal;
+            raise = asked;
             replies.push((more.len(), reply));
             commands.extend(more);
         }
-        (rules, commands, replies)
+        (raise, commands, replies)
     }
 }
 
@@ -343,7 +349,7 @@ mod tests {
     use super::*;
 
     fn proposal(queued: &Arc<Queued>, reply: Reply<Proposed>) -> Proposal {
-        Proposal { commands: Vec::new(), reply, place: Place::take(queued, 7).unwrap(), rules: 0 }
+        Proposal { commands: Vec::new(), reply, place: Place::take(queued, 7).unwrap(), raise: None }
     }
 
     /// After a stall, abandoned requests were once committed before all others.
@@ -365,15 +371,6 @@ mod tests {
         drop((taken, waits_too));
         assert_eq!((queued.requests.load(Ordering::Relaxed), queued.bytes.load(Ordering::Relaxed)), (0, 0));
         assert!(requests.next_if(|_| true).is_none());
-    }
-
-    /// Between a raise and its apply, several entries are proposed; the next term knows nothing of one that was lost.
-    #[test]
-    fn no_entry_of_a_term_is_under_older_rules_than_the_one_before() {
-        let mut newest = Newest::default();
-        let applied_and_asked = [(1, 1), (1, 2), (1, 1), (1, 3), (1, 2), (2, 1), (2, 2), (2, 1)];
-        let rules = applied_and_asked.map(|(term, rules)| newest.next(term, rules));
-        assert_eq!(rules, [1, 2, 2, 3, 3, 1, 2, 2]);
     }
 
     #[test]
