@@ -143,10 +143,11 @@ impl Replica {
                 "node {id} does not answer at {peer} ({error}): start it first, to join, with an empty data directory"
             ))
         })?;
-        let rules = self.applied.lock().table.rules();
-        if let Some(program) = self.peers.directory.program_of(id, probed.incarnation)
-            && !program.rules.contains(rules)
-        {
+        let Some(program) = self.peers.directory.program_of(id, probed.incarnation) else {
+            return Err(Refused(format!("node {id} does not answer any more")));
+        };
+        let rules = self.settled_rules().await?;
+        if !program.rules.contains(rules) {
             return Err(Refused(format!(
                 "node {id} runs {program}, which supports rules {}, and this cluster uses rules {rules}: start it with the \
                  version of ringfence that the members run",
@@ -178,6 +179,15 @@ impl Replica {
         introduced.joined();
         tracing::info!(id, "added a learner");
         Ok(())
+    }
+
+    /// The rules of the table after every raise that this node has queued: the order that a raise belongs to may have ended
+    /// without its outcome.
+    async fn settled_rules(&self) -> Result<u8, MembersError> {
+        match self.proposer.propose(Vec::new()).await {
+            Ok(_) => Ok(self.applied.lock().table.rules()),
+            Err(_) => Err(Unanswered::Unavailable.into()),
+        }
     }
 
     /// Checks that `id` still has the data directory that it was added with. A node that lost it cannot go on as the member

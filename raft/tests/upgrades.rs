@@ -13,6 +13,7 @@ use ringfence_lease::Outcome;
 use ringfence_raft::{MembersError, Node, NodeId, Settings, StartError};
 use ringfence_wire::{RulesRange, Upgraded};
 use support::network::Network;
+use support::stranger::{self, Name, Stranger};
 use support::{Cluster, acquire, address, grant, id, one, settings, until};
 use tempfile::TempDir;
 
@@ -121,6 +122,19 @@ async fn the_rules_are_raised_once_all_members_support_them_and_no_older_program
     let node = start(&cluster, 3, NEW).await.unwrap();
     let back = node.handle();
     until("it catches up", || back.view(|table| table.lease(id(9), None).is_ok())).await;
+}
+
+/// A caller with a member's name once could say that the member is another program, and so keep the rules from being raised, or
+/// have them raised too early.
+#[tokio::test]
+async fn only_a_member_at_its_address_says_which_program_it_is() {
+    let cluster = found([NEW, NEW, NEW]).await;
+    let first = cluster.handle(1);
+    until("all programs are known", || first.status().rules_supported == Some(2)).await;
+    let name = Name::of(&cluster.dir.path().join("2"), 2);
+    // It says nothing of its program, as those do that support rules 1 only.
+    assert!(Stranger::call(&cluster.network, 1, stranger::VOTES, &name).await.is_some());
+    assert_eq!(first.status().rules_supported, Some(2));
 }
 
 #[tokio::test]

@@ -47,12 +47,16 @@ impl Replica {
         check: bool,
         deadline: Instant,
     ) -> Result<Upgraded, MembersError> {
-        timeout_at(deadline, self.raise(to, check)).await.unwrap_or(Err(Unanswered::Indeterminate.into()))
+        let late = if check { Unanswered::Unavailable } else { Unanswered::Indeterminate };
+        timeout_at(deadline, self.raise(to, check)).await.unwrap_or(Err(late.into()))
     }
 
     async fn raise(&self, to: Option<u8>, check: bool) -> Result<Upgraded, MembersError> {
-        // No member is added meanwhile.
-        let _guard = self.changing.lock().await;
+        // No member is added before the rules are raised.
+        let _guard = match check {
+            true => None,
+            false => Some(self.changing.lock().await),
+        };
         let Some(term) = *self.leading.term().borrow() else { return Err(Unanswered::Unavailable.into()) };
         let from = self.applied.lock().table.rules();
         if to == Some(from) {
@@ -97,10 +101,10 @@ impl Replica {
     }
 }
 
-/// The newest rules that all these programs support; `None` if one is not known.
+/// The newest rules that all these programs support; `None` if one is not known, or there is none.
 fn newest_of_all(programs: impl IntoIterator<Item = Option<Program>>) -> Option<u8> {
-    let mut newest = programs.into_iter().map(|program| program.map(|program| program.rules.newest));
-    newest.try_fold(u8::MAX, |least, newest| Some(least.min(newest?)))
+    let newest = programs.into_iter().map(|program| program.map(|program| program.rules.newest));
+    newest.reduce(|least, newest| Some(least?.min(newest?))).flatten()
 }
 
 /// The rules to raise to, or why they cannot be raised.
@@ -137,6 +141,7 @@ mod tests {
     use std::time::Duration;
 
     use ringfence_wire::RulesRange;
+    use tokio::net::TcpListener;
     use tokio::time::{sleep, timeout};
 
     use super::*;
@@ -148,6 +153,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(60);
     const NEW: RulesRange = RulesRange { oldest: 1, newest: 2 };
+    const NEWER: RulesRange = RulesRange { oldest: 1, newest: 3 };
 
     fn program(oldest: u8, newest: u8, version: &str) -> Option<Program> {
         let rules = RulesRange { oldest, newest };
@@ -207,6 +213,51 @@ mod tests {
         until("there is a leader", async || leader.propose(Vec::new()).await.is_ok()).await;
         until("it is applied", async || leader.linearize().await.is_ok()).await;
         assert_eq!(leader.view(|table| table.rules()), before);
+    }
+
+    /// A program that does not support them once became a member.
+    #[tokio::test]
+    async fn a_node_is_added_only_if_it_supports_the_rules_that_are_being_raised() {
+        let cluster = Cluster::start_with(1, |_| NEWER).await;
+        let leader = cluster.handle(1);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = listener.local_addr().unwrap().to_string();
+        let settings = cluster.settings(2, cluster.data(2), listener, true);
+        let joining = tokio::spawn(Node::start(Settings { rules: NEW, peers: BTreeMap::new(), ..settings }));
+        let go_on = leader.shared.log.hang();
+        let (raising, adding) = (leader.clone(), leader.clone());
+        let before = leader.status().last_log_index;
+        let raised = tokio::spawn(async move { raise(&raising, 3).await });
+        until("the raise is proposed", async || leader.status().last_log_index > before).await;
+        let added = tokio::spawn(async move {
+            loop {
+                let added = adding.add_member(2, peer.clone()).await;
+                // It may be starting.
+                if !added.as_ref().is_err_and(|error| error.to_string().contains("does not answer")) {
+                    return added;
+                }
+            }
+        });
+        until("the node is probed", async || leader.shared.peers.known().1 > 0).await;
+        sleep(10 * RETRY).await;
+        drop(go_on);
+        raised.await.unwrap().unwrap();
+        let added = timeout(SOON, added).await.unwrap().unwrap();
+        let refused = added.unwrap_err().to_string();
+        assert!(refused.contains("supports rules 1 to 2, and this cluster uses rules 3"), "{refused}");
+        joining.abort();
+    }
+
+    #[tokio::test]
+    async fn a_check_holds_up_no_change_of_the_members() {
+        let cluster = Box::pin(Cluster::start_with(2, |_| NEW)).await;
+        let leader = cluster.handle(1);
+        let _changing = leader.shared.changing.lock().await;
+        leader.upgrade(None, true).await.unwrap();
+        let deadline = Instant::now();
+        sleep(RETRY).await;
+        let late = leader.shared.upgrade_here(None, true, deadline).await;
+        assert_eq!(late, Err(Unanswered::Unavailable.into()), "nothing was done");
     }
 
     /// They would be under older rules than the raise.
@@ -276,5 +327,7 @@ mod tests {
     fn what_all_support_is_not_known_if_one_program_is_not() {
         assert_eq!(newest_of_all([program(1, 3, ""), program(1, 2, "")]), Some(2));
         assert_eq!(newest_of_all([program(1, 3, ""), None]), None);
+        assert_eq!(newest_of_all([None, program(1, 3, "")]), None);
+        assert_eq!(newest_of_all([]), None);
     }
 }

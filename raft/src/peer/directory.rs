@@ -48,7 +48,7 @@ struct Peer {
     /// The address given by an operator who adds this node.
     address: Option<String>,
     url: Option<String>,
-    /// What an incarnation last said of its program.
+    /// What an incarnation said of its program when this node last connected to it.
     program: Option<(Uuid, Program)>,
     /// Whether the last connection attempt failed: only changes are logged.
     is_failing: bool,
@@ -164,7 +164,7 @@ impl Directory {
         self.peers().get(&id)?.url.clone()
     }
 
-    /// The program that this incarnation of `id` last said it is.
+    /// The program that this incarnation of `id` was when this node last connected to it.
     pub(crate) fn program_of(&self, id: NodeId, incarnation: Uuid) -> Option<Program> {
         if id == self.identity.node_id {
             return Some(self.program.clone());
@@ -181,15 +181,18 @@ impl Directory {
         peer.program = Some((welcome.incarnation, program));
     }
 
-    /// Forgets the programs of all incarnations that are no members.
-    pub(super) fn forget_programs(&self, membership: &StoredMembership) {
-        if membership.nodes().next().is_none() {
+    /// Forgets all nodes that are neither members nor about to become members, and the programs of other incarnations.
+    pub(super) fn forget_others(&self, membership: &StoredMembership) {
+        if is_empty(membership) {
             return;
         }
-        for (id, peer) in self.peers().iter_mut() {
-            let member = membership.get_node(id).map(|member| member.incarnation);
-            peer.program.take_if(|(incarnation, _)| member != Some(*incarnation));
-        }
+        self.peers().retain(|id, peer| {
+            let Some(member) = membership.get_node(id) else { return peer.address.is_some() };
+            // The membership has it now.
+            peer.address = None;
+            peer.program.take_if(|(incarnation, _)| member.incarnation != *incarnation);
+            true
+        });
     }
 
     /// Logs once that `id` became unreachable, or reachable again.
@@ -215,7 +218,7 @@ impl Directory {
     }
 
     /// Whether the caller means this node, and may open this channel.
-    pub(super) fn admit(&self, hello: &Hello, program: Program) -> io::Result<()> {
+    pub(super) fn admit(&self, hello: &Hello) -> io::Result<()> {
         let own = &self.identity;
         let id = own.node_id;
         if hello.group != 0 {
@@ -240,11 +243,18 @@ impl Directory {
             return Err(refusal(format!("node {id} belongs to cluster {cluster}, the caller does not")));
         }
         self.check_caller(hello)?;
+        // Anybody can say a hello: it makes no entry for whom the membership does not name, and what a member's program is,
+        // only a connection to its address tells.
+        let is_named =
+            self.membership().is_none_or(|known| is_empty(&known) || known.get_node(&hello.from).is_some());
         let mut peers = self.peers();
-        let caller = peers.entry(hello.from).or_default();
-        caller.url = Some(hello.url.clone());
-        caller.program = Some((hello.incarnation, program));
-        caller.refused = None;
+        if is_named {
+            peers.entry(hello.from).or_default();
+        }
+        if let Some(caller) = peers.get_mut(&hello.from) {
+            caller.url = Some(hello.url.clone());
+            caller.refused = None;
+        }
         Ok(())
     }
 
@@ -291,6 +301,10 @@ impl Directory {
 }
 
 const UNPOISONED: &str = "no panic while the directory is locked";
+
+fn is_empty(membership: &StoredMembership) -> bool {
+    membership.nodes().next().is_none()
+}
 
 /// The term and index at which a membership stands.
 fn as_of(membership: &StoredMembership) -> Option<(u64, u64)> {

@@ -90,9 +90,9 @@ impl Link {
         }
     }
 
-    async fn hello(&mut self) -> io::Result<(Hello, Program)> {
+    async fn hello(&mut self) -> io::Result<Hello> {
         match read_first(&mut self.reader, "hello").await? {
-            (HELLO, body) => get_first(&body),
+            (HELLO, body) => Ok(get_first(&body)?.0),
             (kind, _) => Err(unexpected(kind, "a hello")),
         }
     }
@@ -116,7 +116,7 @@ impl Incoming {
         let mut link = Link::new(connection);
         let hello = timeout(HELLO_TIMEOUT, link.hello()).await;
         let hello = hello.unwrap_or_else(|_| Err(timed_out("it said nothing in time")));
-        let admitted = hello.and_then(|(hello, program)| match directory.admit(&hello, program) {
+        let admitted = hello.and_then(|hello| match directory.admit(&hello) {
             Ok(()) => Ok(hello),
             Err(error) => Err(directory.note_refused(hello.from, error)),
         });

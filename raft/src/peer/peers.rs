@@ -77,7 +77,7 @@ impl Peers {
     /// Closes the links to incarnations that the membership does not name.
     fn close_outdated_links(&self) {
         let Some(membership) = self.directory.membership() else { return };
-        self.directory.forget_programs(&membership);
+        self.directory.forget_others(&membership);
         self.links().retain(|target, _| {
             membership.get_node(&target.to).map(|member| member.incarnation) == target.incarnation
         });
@@ -174,6 +174,7 @@ impl Peers {
                 )))
             }
             Ok(Ok(Answer::NotDone) | Err(CallError::NotSent(_))) => Err(Unanswered::Unavailable.into()),
+            _ if check => Err(Unanswered::Unavailable.into()),
             _ => Err(Unanswered::Indeterminate.into()),
         }
     }

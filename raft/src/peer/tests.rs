@@ -14,9 +14,10 @@ use uuid::Uuid;
 
 use super::call::{CallError, MAX_CALLS, MAX_QUEUED};
 use super::frame::{FrameReader, FrameWriter};
-use super::handshake::{HELLO, Hello, Program, WELCOME, Welcome, get_first, put_first, read_first};
+use super::handshake::{Channel, HELLO, Hello, Program, WELCOME, Welcome, get_first, put_first, read_first};
 use super::message::{ANSWER, Answer, CALL, Call, Order, get_numbered, put_numbered};
 use super::{Directory, Peers, Tcp, Transport};
+use crate::members::tests::Cluster;
 use crate::storage::identity::Identity;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -153,4 +154,32 @@ async fn answers_are_read_while_calls_are_written() {
     for asked in asked {
         assert!(matches!(asked.await.unwrap(), Ok(Answer::Refused { .. })));
     }
+}
+
+/// Each name that a stranger made up once stayed.
+#[tokio::test]
+async fn a_node_keeps_nothing_of_nodes_that_are_no_members() {
+    let cluster = Cluster::start(1).await;
+    let directory = Arc::clone(&cluster.handle(1).shared.peers.directory);
+    let before = directory.known();
+    for from in 100..200 {
+        let hello = Hello {
+            group: 0,
+            channel: Channel::Votes,
+            cluster: directory.cluster(),
+            from,
+            incarnation: Uuid::from_u128(1),
+            to: 1,
+            to_incarnation: None,
+            member_as_of: Some((u64::MAX, u64::MAX)),
+            url: "http://stranger".to_owned(),
+        };
+        directory.admit(&hello).unwrap();
+    }
+    assert_eq!(directory.known(), before);
+    directory.introduce(2, "127.0.0.1:1").unwrap();
+    directory.note_reachable(3, Ok(()));
+    directory.forget_others(&directory.membership().unwrap());
+    assert_eq!(directory.known(), before + 1);
+    assert_eq!(directory.address(2).unwrap(), "127.0.0.1:1");
 }
