@@ -76,7 +76,7 @@ const GAUGES: &[(&str, &str)] = &[
     ),
     (
         "ringfence_raft_differing_nodes",
-        "Voters that did not do the same as this node in the entries that it compared last. At least one state is wrong.",
+        "Voters that were found not to do the same as this node, until they are replaced. At least one state is wrong.",
     ),
     (
         "ringfence_raft_proposal_pending_seconds",

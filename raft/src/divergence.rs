@@ -36,9 +36,9 @@ const LATER: Duration = if cfg!(test) { Duration::from_millis(50) } else { Durat
      is not that of the cluster, so it stops. Remove it from the cluster, and add it again with an empty data directory"
 )]
 pub(crate) struct Diverged {
-    majority: BTreeSet<NodeId>,
-    first: u64,
-    last: u64,
+    pub(crate) majority: BTreeSet<NodeId>,
+    pub(crate) first: u64,
+    pub(crate) last: u64,
 }
 
 /// Compares this node with the others until a majority of the voters agree, and not with it.

@@ -9,6 +9,7 @@ use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_lease::UnsupportedRules;
 use ringfence_wire::{Revision, RulesRange};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::applied::state_machine::{Raft, StateMachine};
 use crate::applied::table::Applied;
@@ -24,6 +25,7 @@ use crate::random::Random;
 use crate::reads::{ReadIndex, Reads};
 use crate::replica::{GivenUp, Replica};
 use crate::service::NodeService;
+use crate::storage::aside::aside;
 use crate::storage::compaction::{Compaction, tail_bytes};
 use crate::storage::identity::{DataDir, DirError};
 use crate::storage::log_store::LogStore;
@@ -63,6 +65,9 @@ pub struct Settings {
 
 /// 32 MiB: a few seconds of a busy cluster, and hours of a quiet one.
 pub const SNAPSHOT_AFTER_BYTES: u64 = 32 << 20;
+
+/// How long it may take to record that a node must not start again.
+const CONDEMN: Duration = Duration::from_secs(3);
 
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
@@ -284,15 +289,18 @@ async fn load(
     Ok(generations)
 }
 
-/// Once this node is found to differ, records that, so that it does not start again, and stops it.
+/// Once this node is found to differ, records that, so that it does not start again, and stops it: also if the disk hangs.
 async fn stop_diverged(
     comparing: impl Future<Output = Diverged>,
     dir: Arc<DataDir>,
     fault: watch::Sender<Option<String>>,
 ) {
     let why = comparing.await.to_string();
-    if let Err(error) = dir.condemn(&why) {
-        tracing::error!(%error, "cannot record that this node must not start again");
+    let (held, text) = (Arc::clone(&dir), why.clone());
+    match timeout(CONDEMN, aside(&dir, move || held.condemn(&text))).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%error, "cannot record that this node must not start again"),
+        Err(_) => tracing::error!("the disk hangs: it is not recorded that this node must not start again"),
     }
     fault.send_replace(Some(why));
 }
@@ -316,16 +324,19 @@ fn wal_options(snapshot_after_bytes: u64) -> ringfence_wal::Options {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
     use std::future::pending;
     use std::io;
+    use std::path::Path;
 
     use futures_util::future::BoxFuture;
+    use ringfence_wal::disk::{Disk, File, Mode};
     use tokio::net::TcpListener;
     use tokio::sync::Notify;
-    use tokio::time::timeout;
 
     use super::*;
     use crate::peer::Connection;
+    use crate::storage::snapshots::store::SnapshotStore;
 
     /// Far more than anything here takes that goes well.
     const SOON: Duration = Duration::from_secs(60);
@@ -387,6 +398,58 @@ mod tests {
         node.stop().await;
         TcpListener::bind(address).await.unwrap();
         assert!(handle.linearize().await.is_err());
+    }
+
+    /// A disk that hangs when a node is about to record that it differs.
+    #[derive(Debug)]
+    struct Hangs;
+
+    impl Disk for Hangs {
+        fn open(&self, path: &Path, mode: Mode) -> io::Result<Box<dyn File>> {
+            while path.ends_with("DIVERGED") {
+                std::thread::park();
+            }
+            crate::System.open(path, mode)
+        }
+
+        fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+            crate::System.list(dir)
+        }
+
+        fn create_dir(&self, dir: &Path) -> io::Result<()> {
+            crate::System.create_dir(dir)
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            crate::System.rename(from, to)
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            crate::System.remove(path)
+        }
+
+        fn exists(&self, path: &Path) -> io::Result<bool> {
+            crate::System.exists(path)
+        }
+    }
+
+    impl Storage for Hangs {
+        fn snapshots(&self, dir: &Path) -> io::Result<Arc<dyn SnapshotStore>> {
+            crate::System.snapshots(dir)
+        }
+    }
+
+    /// It once went on to grant for as long as its disk hung.
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_differs_stops_though_its_disk_hangs() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (dir, _) = DataDir::open_on(Arc::new(Hangs), temporary.path(), 1, &Random::system()).unwrap();
+        let fault = watch::Sender::new(None);
+        let mut stopped = fault.subscribe();
+        let differs = async { Diverged { majority: [2, 3].into(), first: 1, last: 7 } };
+        let stopping = stop_diverged(differs, Arc::new(dir), fault);
+        timeout(SOON, stopping).await.unwrap();
+        assert!(stopped.borrow_and_update().as_ref().unwrap().contains("did not do the same"));
     }
 
     /// A node once went on without its task for proposals, and answered nobody.

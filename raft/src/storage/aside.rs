@@ -1,6 +1,6 @@
-//! Work on snapshots off the runtime, which has to respond within milliseconds: threads in the product, and whatever runs
-//! [`Disk::spawn`](ringfence_wal::disk::Disk::spawn) in a simulation. It holds the data directory: no other process gets that
-//! before the work has ended.
+//! Work that waits for the disk, mostly on snapshots, off the runtime, which has to respond within milliseconds: threads in
+//! the product, and whatever runs [`Disk::spawn`](ringfence_wal::disk::Disk::spawn) in a simulation. It holds the data
+//! directory: no other process gets that before the work has ended.
 
 use std::io;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) async fn aside<T: Send + 'static>(
         drop(done.send(result));
     };
     dir.storage.spawn(NAME, NICE, Box::new(work))?;
-    result.await.unwrap_or_else(|_| Err(io::Error::other("reading or writing a snapshot panicked")))
+    result.await.unwrap_or_else(|_| Err(io::Error::other("work for the disk panicked")))
 }
 
 /// Drops `value` off the runtime.
