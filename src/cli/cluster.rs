@@ -2,8 +2,10 @@
 
 use std::process::ExitCode;
 
+use anyhow::anyhow;
 use clap::{Args, Subcommand};
-use ringfence_client::{ClusterStatus, Upgraded};
+use ringfence_client::{ClusterStatus, Error, Upgraded};
+use ringfence_wire::ProblemKind;
 
 use crate::cli::client::Call;
 use crate::cli::output::{Table, or_dash};
@@ -70,7 +72,14 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     let call = match command {
         Command::Upgrade(Upgrade { to, dry_run, call }) => {
             let text = if *dry_run { checked } else { raised };
-            return call.print(text, async |client| Ok(client.upgrade(*to, *dry_run).await?));
+            return call.print(text, async |client| {
+                client.upgrade(*to, *dry_run).await.map_err(|error| match error {
+                    Error::Rejected(problem) if problem.kind == ProblemKind::NotFound => anyhow!(
+                        "the node that answered runs a program that cannot raise the rules: upgrade all nodes first"
+                    ),
+                    error => error.into(),
+                })
+            });
         }
         Command::Status(call)
         | Command::Add(Add { call, .. })
