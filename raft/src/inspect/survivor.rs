@@ -2,8 +2,11 @@
 //!
 //! The survivor's own revision is no bound: the others are a majority without it, and may have granted more. But a cluster that
 //! was founded at the wall clock's time, in units of 1 / [`PER_MS`] ms, stays behind the clock unless it makes more than
-//! [`PER_MS`] changes in a millisecond, on average since then. So while the survivor's revision is behind the clock, the clock
-//! is the bound. A cluster that was founded ahead of the clock gets [`AHEAD`] on top of the survivor's revision instead.
+//! [`PER_MS`] changes in a millisecond, on average since then. So the clock is the bound.
+//!
+//! A cluster that was founded ahead of the clock is not bounded by it, even once the clock has passed the survivor: the others may
+//! have made changes for as long as they ran. Its first revision is no multiple of [`PER_MS`], by which it is known. It gets
+//! [`AHEAD`] on top of the survivor's revision; so does one whose survivor is ahead of the clock, which must be wrong then.
 
 use ringfence_wire::{Backup, Revision};
 
@@ -27,7 +30,10 @@ impl StoppedNode {
 /// A cluster that has run for `at_ms` is certainly that old: if it would have begun in the future, the clock was set back.
 fn bound(first: Revision, at_ms: u64, last: Revision, clock: Revision) -> Revision {
     let is_behind = first.0.saturating_add(at_ms.saturating_mul(PER_MS)) <= clock.0 && last <= clock;
-    if is_behind { clock } else { Revision(last.0.saturating_add(AHEAD)) }
+    match first.0.is_multiple_of(PER_MS) && is_behind {
+        true => clock,
+        false => clock.max(Revision(last.0.saturating_add(AHEAD))),
+    }
 }
 
 #[cfg(test)]
@@ -62,6 +68,12 @@ mod tests {
             let last = first_ms * PER_MS + changes;
             assert!(bound_of(first_ms, at_ms, changes, clock_ms) > last + year_of_changes, "{first_ms}");
         }
+        // The clock has passed the survivor. The others ran for an hour without it.
+        let first = Revision(10 * HOUR * PER_MS + 1);
+        let clock = Revision((10 * HOUR + 10_000) * PER_MS);
+        assert!(bound(first, 0, first, clock).0 > first.0 + year_of_changes);
+        // It was founded so far behind that the margin alone does not reach the clock.
+        assert_eq!(bound(Revision(1_000), 0, Revision(1_000), Revision(1 << 50)), Revision(1 << 50));
         let end = Revision(u64::MAX);
         assert_eq!(bound(end, u64::MAX, end, Revision(1)), end);
     }

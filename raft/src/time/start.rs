@@ -15,7 +15,8 @@ use tokio::time::sleep;
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// How far the wall clock advances, as a revision, in a millisecond: further than a cluster can make changes, so one that was
-/// founded at the clock's time stays behind it.
+/// founded at the clock's time stays behind it. Its first revision is a multiple of this; one that was founded ahead of the clock
+/// has an odd one.
 pub(crate) const PER_MS: u64 = 1_024;
 
 /// A source of knowledge about earlier clusters.
@@ -37,7 +38,7 @@ pub(crate) struct Start {
 impl Start {
     /// The command; `None`, after a pause, if there is an objection.
     pub(crate) async fn command(&self) -> Option<Command> {
-        let revision = self.first_revision.unwrap_or_else(now);
+        let revision = first_revision(self.first_revision, now());
         if let Some(elders) = &self.elders
             && let Some(objection) = elders.objection(revision).await
         {
@@ -49,9 +50,30 @@ impl Start {
     }
 }
 
+fn first_revision(given: Option<Revision>, clock: Revision) -> Revision {
+    match given {
+        Some(ahead) if ahead > clock => Revision(ahead.0 | 1),
+        given => given.unwrap_or(clock),
+    }
+}
+
 /// Unix milliseconds × [`PER_MS`].
 #[expect(clippy::disallowed_methods, reason = "a new cluster's first revision, unless the settings give one")]
 pub(crate) fn now() -> Revision {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Revision(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX >> 12) * PER_MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_revision_shows_whether_it_was_ahead_of_the_clock() {
+        let clock = Revision(9 * PER_MS);
+        assert_eq!(first_revision(None, clock), clock);
+        assert_eq!(first_revision(Some(Revision(1_000)), clock), Revision(1_000));
+        assert_eq!(first_revision(Some(Revision(10 * PER_MS)), clock), Revision(10 * PER_MS + 1));
+        assert_eq!(first_revision(Some(Revision(10 * PER_MS + 1)), clock), Revision(10 * PER_MS + 1));
+    }
 }
