@@ -7,6 +7,9 @@ use ringfence_mirror::{Marker, Mirror};
 use ringfence_raft::Elders;
 use ringfence_wire::{Backup, Revision};
 
+/// An earlier cluster may have made this many more changes than a source knows: 2^45 are more than a year of a million per second.
+const MARGIN: u64 = 1 << 45;
+
 /// Sources that may know an earlier cluster.
 pub(crate) struct Predecessors {
     /// The backup of the cluster that is replaced, and its file.
@@ -27,8 +30,9 @@ impl Elders for Predecessors {
                 return Some(format!(
                     "its first revision would be {first_revision}, but cluster {cluster_id} was at {revision} when {} \
                      was saved: guards that know its tokens would reject the new ones. Correct the clock of this \
-                     machine, or start all nodes with a --first-revision well above that",
-                    path.display()
+                     machine, or start all nodes with --first-revision={}",
+                    path.display(),
+                    above(*revision)
                 ));
             }
             let found = self.mirror.as_ref()?.furthest_marker().await;
@@ -37,10 +41,14 @@ impl Elders for Predecessors {
             Some(format!(
                 "its first revision would be {first_revision}, but the Redis at {address} has the marker of cluster \
                  {cluster}, which reached {reached}: guards that know its tokens would reject the new ones. Start all \
-                 nodes with a --first-revision well above that, and with another --mirror-prefix if that cluster is \
-                 still running. If nothing that it guarded exists any more, run \
-                 `ringfence mirror purge --cluster {cluster}`"
+                 nodes with --first-revision={}, and with another --mirror-prefix if that cluster is still running. If \
+                 nothing that it guarded exists any more, run `ringfence mirror purge --cluster {cluster}`",
+                above(reached)
             ))
         })
     }
+}
+
+fn above(revision: Revision) -> u64 {
+    revision.0.saturating_add(MARGIN)
 }

@@ -51,7 +51,19 @@ async fn a_restored_cluster_grants_larger_tokens_or_none_and_holds_no_lease() {
     below.start_all().unwrap();
     let refused = || async { below.node(1).log().contains("its first revision would be").then_some(()) };
     until(SOON, "it logs why it does not start", refused).await.unwrap();
+    let leads = || async { below.node(1).client().cluster().await.done().leader };
+    until(SOON, "it has a leader nevertheless", leads).await.unwrap();
     assert!(!below.node(1).client().is_ready().await);
+    let status =
+        Command::new(PROGRAM).args(["cluster", "status", "--urls", &below.node(1).url()]).output().unwrap();
+    let shown = String::from_utf8(status.stdout).unwrap();
+    assert!(shown.contains("none: not started"), "{shown}");
+    // It must not replace the backup of the cluster that it replaces.
+    let kept = std::fs::read(&file).unwrap();
+    let again = backup(&["save", "--urls", &below.node(1).url()], &file);
+    let said = String::from_utf8(again.stderr).unwrap();
+    assert!(!again.status.success() && said.contains("no revision yet"), "{said}");
+    assert_eq!(std::fs::read(&file).unwrap(), kept);
     drop(below);
 
     let beyond = cluster(saved.revision.0 + 1).argument(&restore).start().await.unwrap();
@@ -59,6 +71,34 @@ async fn a_restored_cluster_grants_larger_tokens_or_none_and_holds_no_lease() {
     let view = client.key(&key("a"), Consistency::Linearizable).await.done();
     assert!(view.holders.is_empty() && view.fence > token, "{view:?}");
     assert!(take(&client, "a").await > token);
+}
+
+/// A backup of a running cluster has its revision of that moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_revision_that_an_objection_states_is_above_what_was_granted_after_the_backup() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("backup.json");
+    let old = cluster(1 << 52).nodes(1).start().await.unwrap();
+    assert!(backup(&["save", "--urls", &old.node(1).url()], &file).status.success());
+    let client = old.node(1).client().patient();
+    let mut token = Token(0);
+    for number in 0..100 {
+        token = take(&client, &format!("later/{number}")).await;
+    }
+    drop(old);
+    let restore = format!("--restore={}", file.display());
+    let new = Cluster::builder(PROGRAM).nodes(1).argument(&restore);
+    let behind = new.first_revision(None).lay_out().await.unwrap();
+    behind.start_all().unwrap();
+    let stated = || async {
+        let log = behind.node(1).log();
+        let (_, rest) = log.split_once("start all nodes with --first-revision=")?;
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
+    };
+    let stated = until(SOON, "the objection states a revision", stated).await.unwrap();
+    drop(behind);
+    let new = cluster(stated).nodes(1).argument(&restore).start().await.unwrap();
+    assert!(take(&new.node(1).client().patient(), "a").await > token);
 }
 
 /// The survivor lacks what the others acknowledged without it.
@@ -126,7 +166,7 @@ async fn a_survivor_that_is_ahead_of_the_clock_gives_a_wide_margin() {
     let save = ["save", "--data", &old.node(1).data().display().to_string()];
     assert!(backup(&save, &file).status.success());
     let saved: Backup = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    assert!(saved.first_revision.0 == first && saved.revision.0 > token.0 + (1 << 44), "{saved:?}");
+    assert!(saved.first_revision.0 == first + 1 && saved.revision.0 > token.0 + (1 << 44), "{saved:?}");
 }
 
 #[tokio::test]
@@ -163,6 +203,7 @@ async fn an_invalid_backup_is_refused_with_the_reason() {
         (whole.replace("\"format\":1", "\"format\":2"), "format"),
         (whole.replace("\"revision\":7", "\"revision\":4"), "revision"),
         (whole.replace("\"revision\":7", "\"revisions\":7"), "revisions"),
+        (whole.replace("on\":5", "on\":0").replace("\"revision\":7", "\"revision\":0"), "had not started"),
         (whole[..whole.len() - 3].to_owned(), "backup.json"),
         (String::new(), "backup.json"),
     ] {

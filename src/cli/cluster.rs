@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use ringfence_client::{ClusterStatus, Error, Upgraded};
-use ringfence_wire::ProblemKind;
+use ringfence_wire::{ProblemKind, Revision};
 
 use crate::cli::client::Call;
 use crate::cli::output::{Table, or_dash};
@@ -99,7 +99,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         if let Command::Remove(Remove { id, .. }) = command
             && !status.members.contains_key(id)
         {
-            eprintln!("ringfence: node {id} was no member: nothing has changed");
+            eprintln!("ringfence: node {} did not know node {id} as a member", status.node_id);
         }
         Ok(client.cluster().await?)
     })
@@ -124,7 +124,12 @@ fn checked(upgraded: &Upgraded) -> String {
 fn text(status: &ClusterStatus) -> String {
     let leader = status.leader.map_or_else(|| "unknown".to_owned(), |id| id.to_string());
     let mut text = format!("cluster   {}\nleader    {leader}\n", status.cluster_id);
-    text += &format!("term      {}\nrevision  {}\n", status.term, status.revision);
+    text += &match status.revision {
+        Revision(0) => {
+            format!("term      {}\nrevision  none: not started, see the log of the leader\n", status.term)
+        }
+        revision => format!("term      {}\nrevision  {revision}\n", status.term),
+    };
     text += &format!("leases    {} live, {} waiting\n", status.live_leases, status.waiters);
     text += &format!("version   {}, answered by node {}\n", status.version, status.node_id);
     let rules = match status.rules_supported {

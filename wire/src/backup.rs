@@ -28,6 +28,9 @@ impl Backup {
             let detail = format!("this version reads format {}, not {}", Self::FORMAT, self.format);
             return Err(FieldError::new("format", detail));
         }
+        if self.revision == Revision(0) {
+            return Err(FieldError::new("revision", "must not be 0: that cluster had not started"));
+        }
         if self.revision < self.first_revision {
             return Err(FieldError::new("revision", "must not be below first_revision"));
         }

@@ -1,7 +1,9 @@
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use ringfence_raft::MembersError;
-use ringfence_wire::{AddMemberRequest, Backup, ClusterStatus, ProblemKind, TransferRequest, UpgradeRequest};
+use ringfence_wire::{
+    AddMemberRequest, Backup, ClusterStatus, ProblemKind, Revision, TransferRequest, UpgradeRequest,
+};
 
 use super::audit::{Act, Subject};
 use crate::door::{Answer, Door, Request};
@@ -23,6 +25,12 @@ pub(crate) async fn backup(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
     door.handle.linearize().await?;
     let (first_revision, revision) = door.handle.view(|table| (table.first_revision(), table.revision()));
+    if revision == Revision(0) {
+        return Err(Failed::new(
+            ProblemKind::Unavailable,
+            "this new cluster has no revision yet: if it does not start, the log of the leader says why",
+        ));
+    }
     let cluster_id = door.handle.cluster_id();
     Ok(json(StatusCode::OK, &Backup { format: Backup::FORMAT, cluster_id, first_revision, revision }))
 }
