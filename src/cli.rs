@@ -109,7 +109,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Command::Man(arguments) => manual::man(&Arguments::command(), &arguments).map(done),
         Command::Exec(arguments) => job::exec::run(&arguments),
         Command::Supervise(arguments) => job::supervisor::run(&arguments).map(done),
-        Command::Serve(arguments) => serve::run(*arguments, of_subcommand(&matches)).map(done),
+        Command::Serve(arguments) => serve::run(*arguments, of_subcommand(&matches)),
         Command::Dev(arguments) => dev::run(&arguments).map(done),
         Command::Demo => demo::run(),
         Command::DemoWriter(arguments) => demo::writer::run(arguments).map(done),

@@ -11,6 +11,8 @@ use ringfence_wire::LeaseId;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
+/// The exit status after which a service manager does not try again.
+const FINAL: i32 = 2;
 
 fn cluster() -> Builder {
     Cluster::builder(PROGRAM)
@@ -34,6 +36,7 @@ async fn a_data_directory_that_is_not_this_nodes_is_refused() {
 
     let ended = serve(1, &data).await.unwrap();
     assert_refused(&ended, &["is in use by another process", "--data"]);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
     acquires(&node.client(), "still/served").await;
 
     assert!(node.terminate().await.unwrap().success());
@@ -45,7 +48,9 @@ async fn a_data_directory_that_is_not_this_nodes_is_refused() {
     let identity = data.join("NODE");
     let written = std::fs::read_to_string(&identity).unwrap();
     std::fs::write(&identity, written.replace("format 1", "format 2")).unwrap();
-    assert_refused(&serve(1, &data).await.unwrap(), &["another version of ringfence", "format 2"]);
+    let ended = serve(1, &data).await.unwrap();
+    assert_refused(&ended, &["another version of ringfence", "format 2"]);
+    assert_eq!(ended.status.code(), Some(FINAL), "{ended:?}");
     std::fs::write(&identity, written.replace("node 1", "node 3")).unwrap();
     assert_refused(&serve(3, &data).await.unwrap(), &["NODE is damaged"]);
     std::fs::remove_file(&identity).unwrap();
@@ -62,12 +67,25 @@ async fn a_data_directory_that_is_not_this_nodes_is_refused() {
 async fn an_address_in_use_is_refused_by_its_flag() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listener.local_addr().unwrap();
+    // Another attempt may succeed, so the service manager makes one.
     for (http, peer, flag) in
         [(taken.to_string(), "127.0.0.1:0", "--http"), ("127.0.0.1:0".into(), &taken.to_string(), "--peer")]
     {
         let arguments = ["serve", "--id=1", "--data=d", "--http", &http, "--peer", peer];
         let ended = run(PROGRAM, arguments, ENDS_WITHIN).await.unwrap();
         assert_refused(&ended, &["cannot listen on", &taken.to_string(), flag]);
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn settings_that_cannot_be_right_end_with_a_status_of_their_own() {
+    for (wrong, said) in
+        [("--peers=1=a:1", "does not list this node"), ("--door-threads=0", "--door-threads")]
+    {
+        let ended = run(PROGRAM, ["serve", "--id=2", "--data=d", wrong], ENDS_WITHIN).await.unwrap();
+        assert_refused(&ended, &[said]);
+        assert_eq!(ended.status.code(), Some(FINAL), "{ended:?}");
     }
 }
 
@@ -94,7 +112,8 @@ async fn a_wiped_node_is_refused_under_its_old_id_and_the_others_go_on() {
         std::fs::rename(node.data(), &kept).unwrap();
         let ended = node.start_in_vain().await.unwrap();
         let knows = format!("knows node {wiped} with another data directory");
-        assert_refused(&ended, &[&knows, "Give it its old data directory back", "under a new id"]);
+        assert_refused(&ended, &[&knows, "Give it its old data directory back", "add it again"]);
+        assert_eq!(ended.status.code(), Some(FINAL), "{ended:?}");
         for other in cluster.others(wiped) {
             acquires(&other.client(), &format!("{name}/{}", other.id())).await;
         }
@@ -117,6 +136,7 @@ async fn a_node_whose_log_alone_is_gone_is_refused() {
     std::fs::remove_dir_all(node.data().join("log")).unwrap();
     let ended = node.start_in_vain().await.unwrap();
     assert_refused(&ended, &["is gone", "forgotten what it voted"]);
+    assert_eq!(ended.status.code(), Some(FINAL), "{ended:?}");
     for other in cluster.others(2) {
         acquires(&other.client(), &format!("after/{}", other.id())).await;
     }
@@ -159,6 +179,7 @@ async fn a_damaged_log_is_refused_with_file_and_offset_and_the_others_go_on() {
         let ended = node.start_in_vain().await.unwrap();
         let name = segment.file_name().unwrap().to_str().unwrap();
         assert_refused(&ended, &["the log is damaged", name, "at byte"]);
+        assert_eq!(ended.status.code(), Some(FINAL), "{ended:?}");
         let told = ended.output.split("at byte ").nth(1).unwrap();
         let told: usize = told.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
         assert!(told <= damaged_at && damaged_at < told + 512, "reported {told}, damaged at {damaged_at}");

@@ -81,15 +81,21 @@ pub enum StartError {
     /// The log cannot be read.
     #[error("the log of this node cannot be used: {0}")]
     Log(String),
+    /// The log is damaged, or another version wrote it.
+    #[error("the log of this node cannot be used: {0}")]
+    LogDamaged(String),
     /// A node that belongs to a cluster has no log.
     #[error(
         "{0} is gone or empty: without its log this node has forgotten what it voted and acknowledged. Restore it, or \
-         remove the node from the cluster and add it under a new id"
+         remove the node from the cluster, empty its data directory, and add it again"
     )]
     LogMissing(PathBuf),
-    /// No snapshot can be read that the log continues.
+    /// The snapshots cannot be read.
     #[error("the snapshots of this node cannot be used: {0}")]
     Snapshots(String),
+    /// No undamaged snapshot is left that the log continues.
+    #[error("the snapshots of this node cannot be used: {0}")]
+    SnapshotsDamaged(String),
     /// The cluster uses rules that the program does not support.
     #[error(transparent)]
     Rules(#[from] UnsupportedRules),
@@ -99,6 +105,22 @@ pub enum StartError {
     /// Raft does not start.
     #[error("raft does not start: {0}")]
     Raft(String),
+}
+
+impl StartError {
+    /// Whether the node would not start at another attempt either, unless an operator changes something.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Settings(_)
+            | Self::LogDamaged(_)
+            | Self::LogMissing(_)
+            | Self::SnapshotsDamaged(_)
+            | Self::Rules(_) => true,
+            Self::Dir(error) => !matches!(error, DirError::InUse(_) | DirError::Io { .. }),
+            Self::Join(error) => matches!(error, JoinError::Wiped { .. }),
+            Self::Log(_) | Self::Snapshots(_) | Self::Raft(_) => false,
+        }
+    }
 }
 
 /// A running node. Dropping it does not stop it in order: see [`Node::stop`].
@@ -116,7 +138,7 @@ impl Node {
         if id == 0 {
             return Err(StartError::Settings("a node's id is at least 1".to_owned()));
         }
-        if !addresses.is_empty() && !addresses.contains_key(&id) {
+        if !join && !addresses.is_empty() && !addresses.contains_key(&id) {
             return Err(StartError::Settings(format!("the peers do not list this node, {id}")));
         }
         let members: Vec<NodeId> =
@@ -129,8 +151,11 @@ impl Node {
         if identity.cluster.is_some() && !dir.has_log() {
             return Err(StartError::LogMissing(dir.log()));
         }
-        let log = LogStore::open(&dir, wal_options(snapshot_after_bytes))
-            .map_err(|error| StartError::Log(error.to_string()))?;
+        let log =
+            LogStore::open(&dir, wal_options(snapshot_after_bytes)).map_err(|error| match error.is_io() {
+                true => StartError::Log(error.to_string()),
+                false => StartError::LogDamaged(error.to_string()),
+            })?;
         let applied = Applied::new();
         let generations = load(&dir, &log, &applied, tail_bytes(snapshot_after_bytes), rules).await?;
         log.check_rules(rules)?;
@@ -275,6 +300,7 @@ async fn load(
 ) -> Result<Arc<Generations>, StartError> {
     let failed = |error| match error {
         LoadError::Rules(error) => StartError::Rules(error),
+        error @ LoadError::Unusable { .. } => StartError::SnapshotsDamaged(error.to_string()),
         error => StartError::Snapshots(error.to_string()),
     };
     let generations = Generations::open(Arc::clone(dir), supported).map_err(|error| failed(error.into()))?;

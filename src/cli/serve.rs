@@ -1,9 +1,11 @@
 //! `ringfence serve`: runs one node.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::{ArgMatches, Args, FromArgMatches};
 use ringfence_mirror::Mirror;
+use ringfence_raft::StartError;
 
 use crate::config::Config;
 use crate::config::options::{self, Options};
@@ -24,19 +26,40 @@ pub(crate) struct Arguments {
     die_with_parent: Option<i32>,
 }
 
+/// The exit status of a node that would not start at another attempt either. Invalid flags have it, too.
+const REFUSED: u8 = 2;
+
 /// `matches` are the flags and variables that `arguments` was made from.
-pub(crate) fn run(mut arguments: Arguments, matches: &ArgMatches) -> anyhow::Result<()> {
-    arguments.options = options::file(arguments.config.as_deref())?;
-    // Sets what is in `matches`, and leaves the rest as in the file.
-    arguments.update_from_arg_matches(matches)?;
-    let Arguments { options, check, die_with_parent, .. } = arguments;
-    logging::start(options.log.as_deref(), options.log_format.unwrap_or_default())?;
-    let config = Config::from_options(options)?;
+pub(crate) fn run(arguments: Arguments, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let (check, die_with_parent) = (arguments.check, arguments.die_with_parent);
+    let config = match configure(arguments, matches) {
+        Ok(config) => config,
+        Err(error) => return Ok(refused(&error)),
+    };
     if check {
-        return Ok(config.mirror.map(Mirror::new).transpose().map(drop)?);
+        return Ok(ExitCode::SUCCESS);
     }
     if let Some(parent) = die_with_parent {
         child::die_with_parent(parent)?;
     }
-    runtime::block_on(server::run(config))?
+    match runtime::block_on(server::run(config))? {
+        Err(error) if error.downcast_ref().is_some_and(StartError::is_final) => Ok(refused(&error)),
+        ended => ended.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn configure(mut arguments: Arguments, matches: &ArgMatches) -> anyhow::Result<Config> {
+    arguments.options = options::file(arguments.config.as_deref())?;
+    // Sets what is in `matches`, and leaves the rest as in the file.
+    arguments.update_from_arg_matches(matches)?;
+    let options = arguments.options;
+    logging::start(options.log.as_deref(), options.log_format.unwrap_or_default())?;
+    let config = Config::from_options(options)?;
+    config.mirror.clone().map(Mirror::new).transpose()?;
+    Ok(config)
+}
+
+fn refused(error: &anyhow::Error) -> ExitCode {
+    eprintln!("ringfence: {error:#}");
+    ExitCode::from(REFUSED)
 }

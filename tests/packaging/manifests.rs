@@ -106,10 +106,23 @@ fn the_program_accepts_the_unit_and_every_example_in_its_settings() {
 }
 
 #[test]
+fn the_unit_does_not_repeat_a_start_that_cannot_succeed_and_repeats_others_for_ever() {
+    let file = text("systemd/ringfence.service");
+    let invalid = ["serve", "--check", "--config=/dev/null", "--id=2", "--data=d", "--peers=1=a:1"];
+    let ended = Command::new(PROGRAM).args(invalid).env_clear().output().unwrap();
+    let status = ended.status.code().unwrap();
+    assert!(file.contains(&format!("\nRestartPreventExitStatus={status}\n")), "{status}");
+    assert!(file.contains("\nStartLimitIntervalSec=0\n"));
+}
+
+#[test]
 fn a_manifest_with_a_mistake_is_refused() {
     let right = unit();
     let with = |name: &str, value: &str| {
-        right.with(&Value::Null, BTreeMap::from([(name.to_owned(), value.to_owned())])).check().unwrap_err()
+        // One that joins need not be in the list.
+        let settings = [("RINGFENCE_JOIN", "false"), (name, value)];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        right.with(&Value::Null, BTreeMap::from(settings)).check().unwrap_err()
     };
     assert!(with("RINGFENCE_PEER_LIST", "").contains("RINGFENCE_PEER_LIST"));
     assert!(with("RINGFENCE_ID", "4").contains("does not list this node"));

@@ -39,8 +39,8 @@ pub enum JoinError {
     /// Its data directory was made anew.
     #[error(
         "cluster {cluster} knows node {node} with another data directory: this one was emptied or exchanged. Letting it \
-         vote again could lose acknowledged grants. Give it its old data directory back; without that, it must be removed \
-         from the cluster and added under a new id"
+         vote again could lose acknowledged grants. Give it its old data directory back; without that, remove it from \
+         the cluster, empty its data directory, and add it again"
     )]
     Wiped {
         /// The cluster that it belonged to.

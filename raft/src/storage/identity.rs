@@ -77,7 +77,7 @@ pub enum DirError {
     },
     /// `NODE` cannot be understood.
     #[error(
-        "{0} is damaged: it does not say which node the directory belongs to; restore it from a copy, or remove this node from the cluster and add it under a new id"
+        "{0} is damaged: it does not say which node the directory belongs to; restore it from a copy, or remove this node from the cluster, empty the directory, and add it again"
     )]
     Damaged(PathBuf),
     /// There are files, but no `NODE`.

@@ -34,6 +34,13 @@ pub(crate) enum LogError {
     Gap { sequence: u64, expected: u64, found: u64 },
 }
 
+impl LogError {
+    /// Whether the file system failed, and not the log.
+    pub(crate) fn is_io(&self) -> bool {
+        matches!(self, Self::Wal(OpenError::Io { .. }))
+    }
+}
+
 impl LogContents {
     /// Reads the log in `dir`, to which nobody writes, and changes nothing.
     pub(crate) fn read(dir: &DataDir) -> Result<Self, LogError> {
