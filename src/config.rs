@@ -15,8 +15,8 @@ use ringfence_wire::{Backup, check_peer_address, is_loopback};
 use self::options::{MirrorMode, MirrorOptions, Options};
 use crate::backup;
 
-/// JSON readers that use doubles are exact below this.
-const MAX_REVISION: u64 = 1 << 53;
+/// JSON readers that use doubles are exact below 2^53. This leaves room for a cluster that replaces one that began here.
+const MAX_FIRST_REVISION: u64 = (1 << 53) - (1 << 46);
 
 /// The most door threads by default, and the most that can be configured.
 const DOOR_THREADS: usize = 8;
@@ -57,9 +57,17 @@ impl Config {
         let data = options.data.context("--data is missing: every node needs a directory of its own")?;
         let http = options.http.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 7400).into());
         let peer = options.peer.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 7500).into());
+        let join = options.join.unwrap_or(false);
         let mut peers = parse_peers(options.peers.as_deref().unwrap_or_default())?;
-        if !peers.is_empty() && !peers.contains_key(&id) {
+        // One that joins needs no list, and may have that of the founders.
+        if !join && !peers.is_empty() && !peers.contains_key(&id) {
             bail!("--peers does not list this node, {id}: it must list all members");
+        }
+        // Without a list, this node would found a second cluster, of its own.
+        if !join && peers.is_empty() && options.restore.is_some() {
+            bail!(
+                "--restore requires --peers: list all members of the new cluster, even if this node is the only one"
+            );
         }
         if let Some(address) = options.advertise_peer {
             check_peer_address(&address).map_err(|reason| anyhow!("--advertise-peer: {address} {reason}"))?;
@@ -69,7 +77,8 @@ impl Config {
         let loopback = peers.values().filter(|address| is_loopback(address)).count();
         ensure!(
             loopback == 0 || loopback == peers.len(),
-            "--peers mixes loopback addresses, which are reached from one machine only, and others"
+            "--peers mixes loopback addresses, which are reached from one machine only, and others. If tunnels connect the \
+             nodes, list loopback addresses only, also for this node"
         );
         if let Some(url) = &options.advertise_http {
             ensure!(
@@ -79,8 +88,8 @@ impl Config {
         }
         if let Some(revision) = options.first_revision {
             ensure!(
-                (1..MAX_REVISION).contains(&revision),
-                "--first-revision must be at least 1 and below 2^53"
+                (1..=MAX_FIRST_REVISION).contains(&revision),
+                "--first-revision must be from 1 to {MAX_FIRST_REVISION}, 2^53 - 2^46"
             );
         }
         let restored = options.restore.map(|path| Ok::<_, anyhow::Error>((backup::read(&path)?, path)));
@@ -91,7 +100,7 @@ impl Config {
             http,
             peer,
             peers,
-            join: options.join.unwrap_or(false),
+            join,
             advertise_http,
             first_revision: options.first_revision,
             restored: restored.transpose().context("--restore")?,
@@ -197,6 +206,7 @@ mod tests {
         let peers = |list: &str| Options { peers: Some(list.to_owned()), ..options() };
         assert_eq!(Config::from_options(peers("1=a:1, 2=b:2")).unwrap().peers.len(), 2);
         assert!(error(peers("1=a:1")).contains("does not list this node"));
+        assert!(Config::from_options(Options { join: Some(true), ..peers("1=a:1") }).is_ok());
         assert!(error(peers("2=b:2,2=c:3")).contains("twice"));
         for wrong in ["2", "b:2", "2=b", "2=:1", "2=b:99999", "2=0.0.0.0:1", "x=b:1", "0=b:1"] {
             assert!(error(peers(wrong)).contains(wrong), "{wrong}");
@@ -212,6 +222,19 @@ mod tests {
         assert!(error(peers("1=db1:1,2=127.0.0.1:1")).contains("--peers mixes"));
         let advertised = Some("[::]:1".to_owned());
         assert!(error(Options { advertise_peer: advertised, ..options() }).contains("--advertise-peer"));
+    }
+
+    /// The others would be a second cluster, above the same backup.
+    #[test]
+    fn a_replacement_is_not_founded_by_a_node_alone_by_mistake() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("backup.json");
+        let cluster = "5c0f3c60-4f0e-4d0b-9a53-0f8f0c1b7e55";
+        let text = format!(r#"{{"format":1,"cluster_id":"{cluster}","first_revision":5,"revision":7}}"#);
+        std::fs::write(&path, text).unwrap();
+        let restoring = || Options { restore: Some(path.clone()), ..options() };
+        assert!(error(restoring()).contains("--restore requires --peers"));
+        assert!(Config::from_options(Options { peers: Some("2=b:2".to_owned()), ..restoring() }).is_ok());
     }
 
     #[test]

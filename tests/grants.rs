@@ -208,7 +208,7 @@ async fn a_new_cluster_counts_from_the_wall_clock_unless_told_otherwise() {
 
 #[tokio::test]
 async fn a_first_revision_beyond_what_json_keeps_exact_is_refused() {
-    for revision in ["9007199254740992", "18446744073709551615", "-1", "x"] {
+    for revision in ["9007199254740992", "8936830510563329", "18446744073709551615", "-1", "x"] {
         let flag = format!("--first-revision={revision}");
         let ended = run(PROGRAM, ["serve", "--id=1", "--data=d", &flag], ENDS_WITHIN).await.unwrap();
         assert!(!ended.status.success(), "{revision}: {ended:?}");

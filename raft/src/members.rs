@@ -136,7 +136,7 @@ impl Replica {
         if let Some((other, _)) = members.iter().find(|(_, member)| member.peer == peer) {
             return Err(Refused(format!("{peer} is where node {other} is")));
         }
-        check_reach(&members, &peer)?;
+        check_reach(&members, &peer, |id| self.peers.directory.listed(id))?;
         let introduced = self.peers.introduce(id, &peer).map_err(Refused)?;
         let probed = self.peers.probe(id, ASK).await.map_err(|error| {
             Refused(format!(
@@ -360,21 +360,27 @@ impl Replica {
 }
 
 /// Refuses `peer` if it is certain that the node there and a member cannot both reach each other. The new node would vote as soon
-/// as the leader reaches it, and another leader could not work with it.
-fn check_reach(members: &BTreeMap<NodeId, Member>, peer: &str) -> Result<(), MembersError> {
+/// as the leader reaches it, and another leader could not work with it. `listed` is where the operator says that a member is:
+/// that counts if the recorded address is of no use, as after a start without any options.
+fn check_reach(
+    members: &BTreeMap<NodeId, Member>,
+    peer: &str,
+    listed: impl Fn(NodeId) -> String,
+) -> Result<(), MembersError> {
+    let reaches = |known: &str| !is_unspecified(known) && is_loopback(known) == is_loopback(peer);
     for (id, Member { peer: known, .. }) in members {
-        if is_unspecified(known) {
-            return Err(Refused(format!(
-                "node {id} is a member at {known}, where no other node can reach it: found the cluster anew, with an \
-                 address in --peers or --advertise-peer"
-            )));
+        let listed = listed(*id);
+        if reaches(known) || !listed.is_empty() && reaches(&listed) {
+            continue;
         }
-        if is_loopback(known) != is_loopback(peer) {
-            return Err(Refused(format!(
-                "a loopback address is reached from one machine only: nodes at {peer} and at {known}, where node {id} is, \
-                 cannot both reach each other"
-            )));
-        }
+        let why = match is_unspecified(known) {
+            true => "where no other node can reach it",
+            false => "and a loopback address is reached from one machine only",
+        };
+        return Err(Refused(format!(
+            "node {id} is a member at {known}, {why}: a node at {peer} and it cannot both reach each other. List node {id} with \
+             its address in --peers of all nodes, the new one included, and restart those that run"
+        )));
     }
     Ok(())
 }

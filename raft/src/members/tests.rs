@@ -287,7 +287,36 @@ async fn a_node_that_cannot_reach_the_members_is_not_added() {
     let node = Node::start(settings).await.unwrap();
     node.handle().linearize().await.unwrap();
     let any = reason(node.handle().add_member(2, "10.0.0.2:7500".to_owned()).await);
-    assert!(any.contains("0.0.0.0:7500") && any.contains("--advertise-peer"), "{any}");
+    assert!(any.contains("0.0.0.0:7500") && any.contains("--peers of all nodes"), "{any}");
+}
+
+/// A node that was started alone without options is a member at an address that nobody else reaches.
+#[tokio::test]
+async fn a_member_is_reached_at_the_address_that_the_operator_lists() {
+    let mut cluster = Cluster::start(1).await;
+    let dir = cluster.dir.path().join("alone");
+    let true_peers = cluster.peers.clone();
+    cluster.stop(1).await;
+    let listener = cluster.listener(1).await;
+    cluster.peers = BTreeMap::from([(1, "0.0.0.0:7500".to_owned())]);
+    let alone = Node::start(cluster.settings(1, &dir, listener, false)).await.unwrap();
+    alone.handle().linearize().await.unwrap();
+    alone.stop().await;
+
+    cluster.peers = true_peers;
+    let listener = cluster.listener(1).await;
+    cluster.nodes.insert(1, Node::start(cluster.settings(1, &dir, listener, false)).await.unwrap());
+    cluster.lead(1).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let peer = listener.local_addr().unwrap().to_string();
+    // Its list does not name itself.
+    let joining = tokio::spawn(Node::start(cluster.settings(2, cluster.data(2), listener, true)));
+    until("it is added", async || cluster.handle(1).add_member(2, peer.clone()).await.is_ok()).await;
+    let joined = timeout(SOON, joining).await.unwrap().unwrap().unwrap();
+    until("it votes", async || cluster.handle(1).shared.voters().contains(&2)).await;
+    cluster.nodes.insert(2, joined);
+    cluster.lead(2).await;
+    cluster.grants().await;
 }
 
 #[tokio::test]
