@@ -41,7 +41,11 @@ halt() {
   unset "PID[$2]"
 }
 journalctl() { tail -n "${*: -1}" "$R/$MACHINE/log"; }
-scp() { local to=${2#10.0.0.}; cp "$1" "$R/${to%%:*}${2#*:"$R/$MACHINE"}"; }
+scp() { cp "$(local_path "$1")" "$(local_path "$2")"; }
+local_path() {
+  local number=${1#10.0.0.}
+  if [ "$number" = "$1" ]; then echo "$1"; else echo "$R/${number%%:*}${1#*:"$R/$MACHINE"}"; fi
+}
 on() { local MACHINE=$1; "${@:2}"; }
 
 fail() { echo "failed: $*"; tail -n 15 "$R"/*/log; exit 1; }
@@ -69,6 +73,7 @@ ended() { eventually "node $1 has logged $2" grep -q "$2" "$R/$1/log"; on "$1" s
 refused() { eventually "node $1 is refused" grep -q "is no member of the cluster\|knows node\|does not know" "$R/$1/log"; }
 mirrored() { eventually "the fence is in Redis" has_fence; }
 has_fence() { [ "$(redis-cli -h "$HOST" -p 7429 EXISTS 'ringfence:{a}')" = 1 ]; }
+# A node that waits to be added, and has no list of the members.
 joiner() {
   mkdir -p "$R/$1/etc/default"
   printf 'RINGFENCE_%s\n' ID="$1" DATA="$R/$1/var/lib/ringfence" HTTP="$HOST:742$1" PEER="$HOST:752$1" JOIN=true \
@@ -93,6 +98,8 @@ grants_more() {
   acquire "next/$RANDOM"
   [ "$TOKEN" -gt "$before" ] || fail "token $TOKEN is not above $before"
 }
+# No setting that founds a cluster is left.
+are_clean() { if grep 'RESTORE\|FIRST_REVISION' "$R"/[123]/etc/default/ringfence; then fail "this founds another cluster"; fi; }
 lose() { on "$1" systemctl kill --signal=KILL ringfence; rm -rf "$R/$1/var/lib/ringfence"; }
 # Overwrites a byte of the log's second sector.
 damage() {
@@ -125,7 +132,7 @@ flood() {
 export RINGFENCE_CONFIG=/dev/null RINGFENCE_URLS
 RINGFENCE_URLS=$(url 1),$(url 2),$(url 3)
 mkdir -p 0/var/backups
-for id in 1 2 3 4 5 9; do mkdir -p $id/var/lib/ringfence $id/var/backups $id/etc/default; done
+for id in 1 2 3 4 5 8 9; do mkdir -p $id/var/lib/ringfence $id/var/backups $id/etc/default; done
 for id in 1 2 3; do
   printf 'RINGFENCE_%s\n' ID=$id DATA="$R/$id/var/lib/ringfence" HTTP="$HOST:742$id" PEER="$HOST:752$id" \
     PEERS="1=$HOST:7521,2=$HOST:7522,3=$HOST:7523" > $id/etc/default/ringfence

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringfence_harness::{Cluster, may_mount, run};
@@ -16,6 +16,9 @@ const DOCUMENT: &str = include_str!("../docs/operations.md");
 const MACHINES: &str = include_str!("machines.sh");
 /// Far longer than any of this takes.
 const TEN_MINUTES: Duration = Duration::from_secs(600);
+
+/// Commands that other sections end with, by a link.
+const FOUND: (&str, &str) = ("Found the new cluster", "(#found-the-new-cluster)");
 
 /// A section of the document with commands: what happens before them, and what must be true afterwards.
 struct Walk {
@@ -63,11 +66,19 @@ const ALL: &[Walk] = &[
         before: "acquire a; on 3 systemctl kill --signal=STOP ringfence; acquire b; lose 1; lose 2",
         after: "votes 1 2 3; grants_more; on 1 systemctl restart ringfence; votes 1 2 3",
     },
+    // A member that was added later knows no list of the members, and must not found a cluster alone.
+    Walk {
+        section: "Two of three nodes are lost",
+        before: "acquire a; ringfence cluster remove 1; lose 1; joiner 1; ringfence cluster add 1 $HOST:7521
+                 votes 1 2 3; acquire b; lose 1; lose 2",
+        after: "votes 1 2 3; grants_more",
+    },
     Walk {
         section: "All nodes are lost",
-        before: "acquire a; ringfence backup save $R/1/var/backups/ringfence.json
-                 for n in 2 3; do cp $R/1/var/backups/ringfence.json $R/$n/var/backups/; done; lose 1; lose 2; lose 3",
-        after: "votes 1 2 3; grants_more",
+        // The settings of an earlier founding must not be used again.
+        before: "acquire a; ringfence backup save $R/8/var/backups/ringfence.json; lose 1; lose 2; lose 3
+                 for n in 1 2 3; do echo RINGFENCE_FIRST_REVISION=1 >> $R/$n/etc/default/ringfence; done",
+        after: "votes 1 2 3; grants_more; are_clean",
     },
     Walk {
         section: "Redis is lost",
@@ -108,25 +119,11 @@ const FULL: Walk = Walk {
 };
 
 impl Walk {
-    /// The commands of the section. A comment such as `# on 10.0.0.1, 10.0.0.2` has those up to the end of the block run on
-    /// each of these machines.
+    /// The commands of the section, and of the one that it ends with.
     fn commands(&self) -> String {
-        let begin = DOCUMENT.find(&format!("# {}\n", self.section)).unwrap();
-        let text = &DOCUMENT[begin..];
-        let text = &text[..text.find("\n##").unwrap_or(text.len())];
-        let mut script = String::new();
-        for block in text.split("```sh\n").skip(1) {
-            let block = block.split_once("```").unwrap().0;
-            match block.strip_prefix("# on ").map(|rest| rest.split_once('\n').unwrap()) {
-                Some((machines, commands)) => {
-                    for machine in machines.split(", ") {
-                        script += &at(machine.strip_prefix("10.0.0.").unwrap(), commands);
-                    }
-                }
-                None => script += &at("0", block),
-            }
-        }
-        script
+        let text = text_of(self.section);
+        let founds = text.contains(FOUND.1).then(|| script_of(text_of(FOUND.0)));
+        script_of(text) + &founds.unwrap_or_default()
     }
 
     async fn play(&self) {
@@ -148,6 +145,31 @@ impl Walk {
         let mended = ended.status.success() && ended.output.lines().any(|line| line == "mended");
         assert!(mended, "{}: {before}\n{}", self.section, ended.output);
     }
+}
+
+/// The text of a section.
+fn text_of(section: &str) -> &'static str {
+    let begin = DOCUMENT.find(&format!("# {section}\n")).unwrap();
+    let text = &DOCUMENT[begin..];
+    &text[..text.find("\n##").unwrap_or(text.len())]
+}
+
+/// The commands in a text. A comment such as `# on 10.0.0.1, 10.0.0.2` has those up to the end of the block run on each of
+/// these machines.
+fn script_of(text: &str) -> String {
+    let mut script = String::new();
+    for block in text.split("```sh\n").skip(1) {
+        let block = block.split_once("```").unwrap().0;
+        match block.strip_prefix("# on ").map(|rest| rest.split_once('\n').unwrap()) {
+            Some((machines, commands)) => {
+                for machine in machines.split(", ") {
+                    script += &at(machine.strip_prefix("10.0.0.").unwrap(), commands);
+                }
+            }
+            None => script += &at("0", block),
+        }
+    }
+    script
 }
 
 fn path(path: &Path) -> String {
@@ -221,9 +243,58 @@ fn every_section_with_commands_is_played() {
         match line.strip_prefix("##") {
             Some(heading) => section = heading.trim_start_matches('#').trim(),
             None if line == "```sh" => {
-                assert!(PLAYED.contains(&section) || section == FULL.section, "{section}")
+                assert!(PLAYED.contains(&section) || [FULL.section, FOUND.0].contains(&section), "{section}")
             }
             None => {}
         }
     }
+}
+
+/// The paths of all documents below a folder of the repository.
+fn documents(folder: &Path) -> Vec<PathBuf> {
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        !name.starts_with('.') && name != "target" && name != "node_modules"
+    };
+    let found = paths.filter(ours).flat_map(|path| match path.is_dir() {
+        true => documents(&path),
+        false => vec![path],
+    });
+    found.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
+}
+
+/// The anchors of a document's headings.
+fn anchors(text: &str) -> Vec<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    let anchor = |heading: &str| -> String { heading.chars().filter(kept).collect::<String>() };
+    headings
+        .map(|line| anchor(line.trim_start_matches('#').trim()).to_lowercase().replace(' ', "-"))
+        .collect()
+}
+
+#[test]
+fn every_link_between_documents_leads_to_a_file_and_a_heading() {
+    let mut wrong = Vec::new();
+    for path in documents(Path::new(env!("CARGO_MANIFEST_DIR"))) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')) {
+            let (file, anchor) = link.0.split_once('#').unwrap_or((link.0, ""));
+            if file.contains("://") {
+                continue;
+            }
+            let to = if file.is_empty() { path.clone() } else { path.with_file_name(file) };
+            let leads = match anchor {
+                "" => to.exists(),
+                _ => {
+                    std::fs::read_to_string(&to).is_ok_and(|text| anchors(&text).contains(&anchor.to_owned()))
+                }
+            };
+            if !leads {
+                wrong.push(format!("{}: {}", path.display(), link.0));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
