@@ -6,6 +6,8 @@
 #   RINGFENCE=target/release/ringfence deploy/drill.sh
 #   HOST=127.0.0.9 STORAGE=127.0.0.1:7480 deploy/drill.sh   # with a storage backend that you started for http://127.0.0.9:7411
 set -euo pipefail
+# EPOCHREALTIME has a decimal point.
+export LC_ALL=C
 ringfence=$(command -v "${RINGFENCE:-ringfence}" || { echo "drill: set RINGFENCE to the program" >&2; exit 1; })
 host=${HOST:-127.0.0.1}
 work=$(mktemp -d)
@@ -42,8 +44,9 @@ write() {
 storage=${STORAGE:-}
 if [ -z "$storage" ]; then
   storage=$host:7480
-  cargo build -q -p ringfence-guard --example storage
-  "${CARGO_TARGET_DIR:-target}/debug/examples/storage" "$(url 1)" "$storage" "$work/files" &
+  root=$(realpath "$(dirname "$0")/..")
+  cargo build -q --manifest-path "$root/Cargo.toml" -p ringfence-guard --example storage
+  "${CARGO_TARGET_DIR:-$root/target}/debug/examples/storage" "$(url 1)" "$storage" "$work/files" &
   pid[storage]=$!
 fi
 
