@@ -206,7 +206,8 @@ mod tests {
         let peers = |list: &str| Options { peers: Some(list.to_owned()), ..options() };
         assert_eq!(Config::from_options(peers("1=a:1, 2=b:2")).unwrap().peers.len(), 2);
         assert!(error(peers("1=a:1")).contains("does not list this node"));
-        assert!(Config::from_options(Options { join: Some(true), ..peers("1=a:1") }).is_ok());
+        let peer = "10.0.0.2:7500".parse().ok();
+        assert!(Config::from_options(Options { join: Some(true), peer, ..peers("1=a:1") }).is_ok());
         assert!(error(peers("2=b:2,2=c:3")).contains("twice"));
         for wrong in ["2", "b:2", "2=b", "2=:1", "2=b:99999", "2=0.0.0.0:1", "x=b:1", "0=b:1"] {
             assert!(error(peers(wrong)).contains(wrong), "{wrong}");

@@ -41,7 +41,7 @@ halt() {
   unset "PID[$2]"
 }
 journalctl() { tail -n "${*: -1}" "$R/$MACHINE/log"; }
-scp() { cp "$(local_path "$1")" "$(local_path "$2")"; }
+scp() { cp "$(local_path "${@: -2:1}")" "$(local_path "${@: -1}")"; }
 local_path() {
   local number=${1#10.0.0.}
   if [ "$number" = "$1" ]; then echo "$1"; else echo "$R/${number%%:*}${1#*:"$R/$MACHINE"}"; fi

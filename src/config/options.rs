@@ -38,10 +38,11 @@ pub(crate) struct Options {
     /// Address at which other nodes reach this node, if it differs from its entry in --peers
     #[arg(long, env = "RINGFENCE_ADVERTISE_PEER", value_name = "HOST:PORT")]
     pub(crate) advertise_peer: Option<String>,
-    /// First revision of a new cluster [default: Unix time in milliseconds × 1024]
+    /// First revision of a new cluster; made odd if it is ahead of the clock [default: Unix time in milliseconds × 1024]
     #[arg(long, env = "RINGFENCE_FIRST_REVISION", value_name = "N")]
     pub(crate) first_revision: Option<u64>,
-    /// Backup of the cluster that a new one replaces. The new cluster does not start at or below the backup's revision
+    /// Backup of the cluster that a new one replaces. The new cluster does not start at or below the backup's revision. Requires
+    /// --peers
     #[arg(long, env = "RINGFENCE_RESTORE", value_name = "FILE")]
     pub(crate) restore: Option<PathBuf>,
     /// Take a snapshot, and truncate the log, after this many bytes of log [default: 33554432, 32 MiB]
