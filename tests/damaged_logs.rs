@@ -38,7 +38,7 @@ async fn a_node_with_a_flipped_bit_in_its_log_refuses_to_start_and_the_others_go
         let (file, at) = find(&victim.data().join("log"), leases.iter().map(|(_, name, _)| name.as_bytes()));
         flip(&file, at);
         let refused = victim.start_in_vain().await.unwrap();
-        assert_eq!(refused.status.code(), Some(1), "{}", refused.output);
+        assert_eq!(refused.status.code(), Some(2), "{}", refused.output);
         let place = format!("{} at byte {}:", file.display(), at - at % SECTOR);
         let last = refused.output.lines().last().unwrap();
         assert!(last.starts_with("ringfence: ") && last.contains(&place), "{last}, and not {place}");
