@@ -146,8 +146,8 @@ async fn a_node_with_a_damaged_snapshot_goes_on_from_the_older_one_and_without_a
         damage(node, index);
     }
     let refused = node.start_in_vain().await.unwrap();
-    assert_eq!(refused.status.code(), Some(1));
-    for reason in ["the snapshots of this node cannot be used", "is damaged", "add it under a new id"] {
+    assert_eq!(refused.status.code(), Some(2));
+    for reason in ["the snapshots of this node cannot be used", "is damaged", "add it again"] {
         assert!(refused.output.contains(reason), "{reason} is missing in:\n{}", refused.output);
     }
     kept.check(cluster.node(1)).await;
