@@ -75,8 +75,8 @@ pub(crate) struct Welcome {
     pub(crate) url: String,
 }
 
-/// What a node says of its program, behind its hello or its welcome: builds from before it was there ignore what follows
-/// those, and send nothing. More may follow it in turn.
+/// What a node says of its program, behind its welcome. Older builds send nothing there, and ignore what follows a welcome;
+/// later builds may add more. A hello says nothing of a program, because anybody can send one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Program {
     /// The rules that it supports.
@@ -122,7 +122,7 @@ pub(crate) struct Refusal {
     pub(crate) reason: String,
 }
 
-/// Queues the preface and the first frame. A hello or a welcome is a pair with the [`Program`].
+/// Queues the preface and the first frame. A welcome is a pair with the [`Program`].
 pub(super) fn put_first(writer: &mut FrameWriter, kind: u8, message: &impl Serialize) {
     writer.put_raw(&PREFACE);
     writer.put(kind, |out| put(out, message));
@@ -149,22 +149,22 @@ pub(crate) fn put(out: &mut BytesMut, value: &impl Serialize) {
     out.extend_from_slice(&bytes);
 }
 
-/// Reads a whole body.
+/// Reads a body, and ignores what follows the value: some builds sent their program behind a hello.
 pub(crate) fn get<T: DeserializeOwned>(body: &Bytes) -> io::Result<T> {
     postcard::from_bytes(body).map_err(|error| invalid(format!("a malformed message: {error}")))
 }
 
-/// Reads a hello or a welcome, and what the other side says of its program.
-pub(super) fn get_first<T: DeserializeOwned>(body: &Bytes) -> io::Result<(T, Program)> {
+/// Reads a welcome, and what the other side says of its program.
+pub(super) fn get_welcome(body: &Bytes) -> io::Result<(Welcome, Program)> {
     let malformed = |error| invalid(format!("a malformed message: {error}"));
-    let (message, rest) = postcard::take_from_bytes(body).map_err(malformed)?;
+    let (welcome, rest) = postcard::take_from_bytes(body).map_err(malformed)?;
     let mut program = match rest.is_empty() {
         true => Program::silent(),
         false => postcard::take_from_bytes(rest).map_err(malformed)?.0,
     };
     // It is printed on the terminals of operators.
     program.version = program.version.chars().filter(char::is_ascii_graphic).take(MAX_VERSION).collect();
-    Ok((message, program))
+    Ok((welcome, program))
 }
 
 #[cfg(test)]
@@ -177,8 +177,8 @@ mod tests {
         let program =
             Program { rules, frames: 1, version: "\u{1b}[2J 1.0\n".to_owned() + &"x".repeat(9_999) };
         let mut out = BytesMut::new();
-        put(&mut out, &(&Refusal { reason: "r".to_owned() }, &program));
-        let (_, read) = get_first::<Refusal>(&out.freeze()).unwrap();
+        put(&mut out, &(&Welcome { incarnation: Uuid::nil(), url: String::new() }, &program));
+        let (_, read) = get_welcome(&out.freeze()).unwrap();
         assert_eq!(read.version, "[2J1.0".to_owned() + &"x".repeat(MAX_VERSION - 6));
     }
 
@@ -202,20 +202,33 @@ mod tests {
         golden.extend([16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0xac, 2, 0, 1, 4, 0xc8, 1, 8]);
         golden.extend(b"http://a");
         assert_eq!(out[..], golden);
-        assert_eq!(get_first::<Hello>(&out.clone().freeze()).unwrap(), (hello.clone(), Program::silent()));
+        // What other builds add.
+        out.extend_from_slice(b"more");
+        assert_eq!(get::<Hello>(&out.freeze()).unwrap(), hello);
+        assert_eq!((HELLO, WELCOME, REFUSAL), (1, 2, 3));
+        assert_eq!(&PREFACE, b"RINGPEER\x01\x00");
+    }
+
+    #[test]
+    fn the_bytes_of_a_welcome_are_fixed() {
+        let welcome = Welcome { incarnation: Uuid::from_u128(2), url: "http://a".to_owned() };
+        let mut out = BytesMut::new();
+        put(&mut out, &welcome);
+        let mut golden = vec![16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 8];
+        golden.extend(b"http://a");
+        assert_eq!(out[..], golden);
+        assert_eq!(get_welcome(&out.clone().freeze()).unwrap(), (welcome.clone(), Program::silent()));
 
         let program =
             Program { rules: RulesRange { oldest: 1, newest: 3 }, frames: 2, version: "1.2".to_owned() };
         out.clear();
-        put(&mut out, &(&hello, &program));
+        put(&mut out, &(&welcome, &program));
         golden.extend(b"\x01\x03\x02\x031.2");
         assert_eq!(out[..], golden);
-        // What later versions may add.
+        // What later builds may add.
         out.extend_from_slice(b"more");
-        assert_eq!(get_first(&out.clone().freeze()).unwrap(), (hello.clone(), program));
+        assert_eq!(get_welcome(&out.clone().freeze()).unwrap(), (welcome.clone(), program));
         // As builds from before the program read it.
-        assert_eq!(get::<Hello>(&out.freeze()).unwrap(), hello);
-        assert_eq!((HELLO, WELCOME, REFUSAL), (1, 2, 3));
-        assert_eq!(&PREFACE, b"RINGPEER\x01\x00");
+        assert_eq!(get::<Welcome>(&out.freeze()).unwrap(), welcome);
     }
 }

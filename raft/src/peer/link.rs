@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use super::directory::{Directory, Target};
 use super::frame::{FrameReader, FrameWriter, invalid, unexpected};
 use super::handshake::{
-    Channel, HELLO, Hello, MAX_HELLO, Program, REFUSAL, Refusal, WELCOME, Welcome, get, get_first, put_first,
-    read_first,
+    Channel, HELLO, Hello, MAX_HELLO, Program, REFUSAL, Refusal, WELCOME, Welcome, get, get_welcome,
+    put_first, read_first,
 };
 use super::transport::Connection;
 use crate::consensus::NodeId;
@@ -58,7 +58,7 @@ impl Directory {
             url: self.own_url.clone(),
         };
         let mut link = Link::new(connection);
-        put_first(&mut link.writer, HELLO, &(&hello, &self.program));
+        put_first(&mut link.writer, HELLO, &hello);
         link.writer.flush().await?;
         let (welcome, program) = link.welcome().await.map_err(at_address)?;
         let is_other = incarnation.is_some_and(|expected| expected != welcome.incarnation);
@@ -81,7 +81,7 @@ impl Link {
 
     async fn welcome(&mut self) -> io::Result<(Welcome, Program)> {
         match read_first(&mut self.reader, "welcome").await? {
-            (WELCOME, body) => get_first(&body),
+            (WELCOME, body) => get_welcome(&body),
             (REFUSAL, body) => {
                 let refusal: Refusal = get(&body)?;
                 Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal.reason))
@@ -92,7 +92,7 @@ impl Link {
 
     async fn hello(&mut self) -> io::Result<Hello> {
         match read_first(&mut self.reader, "hello").await? {
-            (HELLO, body) => Ok(get_first(&body)?.0),
+            (HELLO, body) => get(&body),
             (kind, _) => Err(unexpected(kind, "a hello")),
         }
     }

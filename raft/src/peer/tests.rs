@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::call::{CallError, MAX_CALLS, MAX_QUEUED};
 use super::frame::{FrameReader, FrameWriter};
-use super::handshake::{Channel, HELLO, Hello, Program, WELCOME, Welcome, get_first, put_first, read_first};
+use super::handshake::{Channel, HELLO, Hello, Program, WELCOME, Welcome, get, put_first, read_first};
 use super::message::{ANSWER, Answer, CALL, Call, Order, get_numbered, put_numbered};
 use super::{Directory, Peers, Tcp, Transport};
 use crate::members::tests::Cluster;
@@ -47,7 +47,7 @@ async fn welcome(transport: &Arc<dyn Transport>) -> (End, Hello) {
     let mut writer = FrameWriter::new(connection.writer);
     let (kind, body) = read_first(&mut reader, "hello").await.unwrap();
     assert_eq!(kind, HELLO);
-    let (hello, _) = get_first::<Hello>(&body).unwrap();
+    let hello = get::<Hello>(&body).unwrap();
     let incarnation = hello.to_incarnation.unwrap_or_default();
     put_first(&mut writer, WELCOME, &Welcome { incarnation, url: String::new() });
     writer.flush().await.unwrap();
