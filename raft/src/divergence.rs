@@ -17,17 +17,22 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use metrics::{Gauge, gauge};
-use tokio::time::sleep;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use crate::applied::witness::Difference;
 use crate::consensus::NodeId;
 use crate::replica::Replica;
+use crate::storage::aside::aside;
+use crate::storage::identity::DataDir;
 
 /// Pause between two comparisons.
 const EVERY: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(9) };
 /// How much later than this node the others may apply what is compared.
 const LATER: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(1) };
+/// How long it may take to record that this node must not start again.
+const CONDEMN: Duration = Duration::from_secs(3);
 
 /// This node is not like the others.
 #[derive(Debug, thiserror::Error)]
@@ -35,22 +40,35 @@ const LATER: Duration = if cfg!(test) { Duration::from_millis(50) } else { Durat
     "this node did not do the same as a majority of the voters, nodes {majority:?}, in the entries {first} to {last}: its state \
      is not that of the cluster, so it stops. Remove it from the cluster, and add it again with an empty data directory"
 )]
-pub(crate) struct Diverged {
-    pub(crate) majority: BTreeSet<NodeId>,
-    pub(crate) first: u64,
-    pub(crate) last: u64,
+struct Diverged {
+    majority: BTreeSet<NodeId>,
+    first: u64,
+    last: u64,
 }
 
-/// Compares this node with the others until a majority of the voters agree, and not with it.
-pub(crate) async fn watch(replica: Arc<Replica>) -> Diverged {
+/// Compares this node with the others until a majority of the voters agree, and not with it; then stops it, with the reason as
+/// its `fault`.
+pub(crate) async fn watch(replica: Arc<Replica>, dir: Arc<DataDir>, fault: watch::Sender<Option<String>>) {
     let mut comparison = Comparison::new(replica, gauge!("ringfence_raft_differing_nodes"));
     loop {
         // At once, and also if nothing was applied: by connecting, the nodes learn which program the others are.
         if let Err(diverged) = comparison.run().await {
-            return diverged;
+            return stop(&diverged, &dir, &fault).await;
         }
         sleep(EVERY).await;
     }
+}
+
+/// Records that this node must not start again, and stops it: also if the disk hangs.
+async fn stop(diverged: &Diverged, dir: &Arc<DataDir>, fault: &watch::Sender<Option<String>>) {
+    let why = diverged.to_string();
+    let (held, text) = (Arc::clone(dir), why.clone());
+    match timeout(CONDEMN, aside(dir, move || held.condemn(&text))).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%error, "cannot record that this node must not start again"),
+        Err(_) => tracing::error!("the disk hangs: it is not recorded that this node must not start again"),
+    }
+    fault.send_replace(Some(why));
 }
 
 struct Comparison {

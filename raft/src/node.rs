@@ -8,13 +8,11 @@ use std::time::Duration;
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_lease::UnsupportedRules;
 use ringfence_wire::{Revision, RulesRange};
-use tokio::sync::watch;
-use tokio::time::timeout;
 
 use crate::applied::state_machine::{Raft, StateMachine};
 use crate::applied::table::Applied;
 use crate::consensus::{self, NodeId};
-use crate::divergence::{self, Diverged};
+use crate::divergence;
 use crate::handle::Handle;
 use crate::hung_disk;
 use crate::lead::lead;
@@ -25,7 +23,6 @@ use crate::random::Random;
 use crate::reads::{ReadIndex, Reads};
 use crate::replica::{GivenUp, Replica};
 use crate::service::NodeService;
-use crate::storage::aside::aside;
 use crate::storage::compaction::{Compaction, tail_bytes};
 use crate::storage::identity::{DataDir, DirError};
 use crate::storage::log_store::LogStore;
@@ -65,9 +62,6 @@ pub struct Settings {
 
 /// 32 MiB: a few seconds of a busy cluster, and hours of a quiet one.
 pub const SNAPSHOT_AFTER_BYTES: u64 = 32 << 20;
-
-/// How long it may take to record that a node must not start again.
-const CONDEMN: Duration = Duration::from_secs(3);
 
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
@@ -231,11 +225,8 @@ impl Node {
         };
         tasks.start("snapshots", compaction.run());
         tasks.start("a disk that hangs", hung_disk::watch(Arc::clone(&replica)));
-        let comparing = divergence::watch(Arc::clone(&replica));
-        tasks.start(
-            "the comparison with the other nodes",
-            stop_diverged(comparing, Arc::clone(&dir), tasks.fault.clone()),
-        );
+        let comparing = divergence::watch(Arc::clone(&replica), Arc::clone(&dir), tasks.fault.clone());
+        tasks.start("the comparison with the other nodes", comparing);
         tasks.start("new members", replica.promote_learners());
         if server.service.founding.is_founder() && !matches!(raft.is_initialized().await, Ok(true)) {
             tasks.start_once(
@@ -315,22 +306,6 @@ async fn load(
     Ok(generations)
 }
 
-/// Once this node is found to differ, records that, so that it does not start again, and stops it: also if the disk hangs.
-async fn stop_diverged(
-    comparing: impl Future<Output = Diverged>,
-    dir: Arc<DataDir>,
-    fault: watch::Sender<Option<String>>,
-) {
-    let why = comparing.await.to_string();
-    let (held, text) = (Arc::clone(&dir), why.clone());
-    match timeout(CONDEMN, aside(&dir, move || held.condemn(&text))).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::error!(%error, "cannot record that this node must not start again"),
-        Err(_) => tracing::error!("the disk hangs: it is not recorded that this node must not start again"),
-    }
-    fault.send_replace(Some(why));
-}
-
 fn wal_options(snapshot_after_bytes: u64) -> ringfence_wal::Options {
     // A segment is deleted as a whole, so none is larger than what one snapshot frees.
     let segment_bytes = snapshot_after_bytes.clamp(32 << 10, 64 << 20);
@@ -350,19 +325,16 @@ fn wal_options(snapshot_after_bytes: u64) -> ringfence_wal::Options {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsString;
     use std::future::pending;
     use std::io;
-    use std::path::Path;
 
     use futures_util::future::BoxFuture;
-    use ringfence_wal::disk::{Disk, File, Mode};
     use tokio::net::TcpListener;
     use tokio::sync::Notify;
+    use tokio::time::timeout;
 
     use super::*;
     use crate::peer::Connection;
-    use crate::storage::snapshots::store::SnapshotStore;
 
     /// Far more than anything here takes that goes well.
     const SOON: Duration = Duration::from_secs(60);
@@ -424,58 +396,6 @@ mod tests {
         node.stop().await;
         TcpListener::bind(address).await.unwrap();
         assert!(handle.linearize().await.is_err());
-    }
-
-    /// A disk that hangs when a node is about to record that it differs.
-    #[derive(Debug)]
-    struct Hangs;
-
-    impl Disk for Hangs {
-        fn open(&self, path: &Path, mode: Mode) -> io::Result<Box<dyn File>> {
-            while path.ends_with("DIVERGED") {
-                std::thread::park();
-            }
-            crate::System.open(path, mode)
-        }
-
-        fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-            crate::System.list(dir)
-        }
-
-        fn create_dir(&self, dir: &Path) -> io::Result<()> {
-            crate::System.create_dir(dir)
-        }
-
-        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-            crate::System.rename(from, to)
-        }
-
-        fn remove(&self, path: &Path) -> io::Result<()> {
-            crate::System.remove(path)
-        }
-
-        fn exists(&self, path: &Path) -> io::Result<bool> {
-            crate::System.exists(path)
-        }
-    }
-
-    impl Storage for Hangs {
-        fn snapshots(&self, dir: &Path) -> io::Result<Arc<dyn SnapshotStore>> {
-            crate::System.snapshots(dir)
-        }
-    }
-
-    /// It once went on to grant for as long as its disk hung.
-    #[tokio::test(start_paused = true)]
-    async fn a_node_that_differs_stops_though_its_disk_hangs() {
-        let temporary = tempfile::tempdir().unwrap();
-        let (dir, _) = DataDir::open_on(Arc::new(Hangs), temporary.path(), 1, &Random::system()).unwrap();
-        let fault = watch::Sender::new(None);
-        let mut stopped = fault.subscribe();
-        let differs = async { Diverged { majority: [2, 3].into(), first: 1, last: 7 } };
-        let stopping = stop_diverged(differs, Arc::new(dir), fault);
-        timeout(SOON, stopping).await.unwrap();
-        assert!(stopped.borrow_and_update().as_ref().unwrap().contains("did not do the same"));
     }
 
     /// A node once went on without its task for proposals, and answered nobody.

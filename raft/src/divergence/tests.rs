@@ -1,11 +1,16 @@
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+
 use futures_util::FutureExt;
 use ringfence_lease::{Acquire, Attachment, Command, Outcome};
+use ringfence_wal::disk::{self, Disk, File};
 use ringfence_wire::{Key, LeaseId, Metadata, Mode, Ttl, Wait};
-use tokio::time::timeout;
 
 use super::*;
 use crate::consensus::log_id;
 use crate::members::tests::{Cluster, until};
+use crate::storage::snapshots::store::{SnapshotStore, Storage};
 use crate::{Handle, Node};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -193,4 +198,55 @@ async fn a_node_that_remembers_nothing_of_the_entries_settles_nothing() {
         finds(&mut comparison, &[1]).await;
     }
     assert!(all_go_on(&cluster));
+}
+
+/// A disk that hangs when a node is about to record that it differs.
+#[derive(Debug)]
+struct Hangs;
+
+impl Disk for Hangs {
+    fn open(&self, path: &Path, mode: disk::Mode) -> io::Result<Box<dyn File>> {
+        while path.ends_with("DIVERGED") {
+            std::thread::park();
+        }
+        crate::System.open(path, mode)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        crate::System.list(dir)
+    }
+
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        crate::System.create_dir(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        crate::System.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        crate::System.remove(path)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        crate::System.exists(path)
+    }
+}
+
+impl Storage for Hangs {
+    fn snapshots(&self, dir: &Path) -> io::Result<Arc<dyn SnapshotStore>> {
+        crate::System.snapshots(dir)
+    }
+}
+
+/// It once went on to grant for as long as its disk hung.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_differs_stops_though_its_disk_hangs() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (dir, _) = DataDir::open_on(Arc::new(Hangs), temporary.path(), 1, &crate::Random::system()).unwrap();
+    let fault = watch::Sender::new(None);
+    let mut stopped = fault.subscribe();
+    let diverged = Diverged { majority: [2, 3].into(), first: 1, last: 7 };
+    timeout(SOON, stop(&diverged, &Arc::new(dir), &fault)).await.unwrap();
+    assert!(stopped.borrow_and_update().as_ref().unwrap().contains("did not do the same"));
 }
