@@ -78,51 +78,15 @@ impl Replica {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use ringfence_lease::{Acquire, Attachment, Command, Outcome};
-    use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Ttl, Wait};
-    use tempfile::TempDir;
-    use tokio::net::TcpListener;
+    use ringfence_wire::LeaseId;
     use tokio::time::{Instant, sleep};
 
     use super::*;
-    use crate::consensus::NodeId;
+    use crate::Handle;
+    use crate::members::tests::{Cluster, acquire, grant, until};
     use crate::propose::proposer::Failure;
-    use crate::{Handle, Node, Settings};
-
-    /// Far more than any success here takes.
-    const SOON: Duration = Duration::from_secs(60);
-
-    async fn start(size: NodeId, dir: &TempDir) -> BTreeMap<NodeId, Node> {
-        let mut listeners = BTreeMap::new();
-        for id in 1..=size {
-            listeners.insert(id, TcpListener::bind("127.0.0.1:0").await.unwrap());
-        }
-        let peers: BTreeMap<NodeId, String> = listeners
-            .iter()
-            .map(|(id, listener)| (*id, listener.local_addr().unwrap().to_string()))
-            .collect();
-        let starts = listeners.into_iter().map(|(id, listener)| {
-            let settings = Settings {
-                id,
-                data: dir.path().join(id.to_string()),
-                transport: Arc::new(crate::Tcp(listener)),
-                peers: peers.clone(),
-                join: false,
-                url: format!("http://node-{id}"),
-                snapshot_after_bytes: crate::SNAPSHOT_AFTER_BYTES,
-                first_revision: Some(Revision(1_000)),
-                elders: None,
-                random: crate::Random::system(),
-                rules: ringfence_lease::SUPPORTED,
-                storage: Arc::new(crate::System),
-            };
-            async move { (id, Node::start(settings).await.unwrap()) }
-        });
-        futures_util::future::join_all(starts).await.into_iter().collect()
-    }
 
     /// How late the timers of this thread have been since this was made: nodes that share it lose their leader by that.
     fn lateness() -> impl Fn() -> Duration {
@@ -140,44 +104,6 @@ mod tests {
         move || Duration::from_millis(worst.load(Ordering::Relaxed))
     }
 
-    async fn until(what: &str, mut look: impl FnMut() -> bool) {
-        let began = Instant::now();
-        while !look() {
-            assert!(began.elapsed() < SOON, "in vain: {what}");
-            sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    fn acquire(lease: u128) -> Command {
-        Command::Acquire(Box::new(Acquire {
-            lease_id: LeaseId::from_u128(lease).unwrap(),
-            claims: vec![(Key::new(&format!("key-{lease}")).unwrap(), Mode::Exclusive)],
-            ttl: Ttl::from_ms(60_000).unwrap(),
-            wait: Wait::from_ms(0).unwrap(),
-            keep_place: false,
-            holder: None,
-            metadata: Metadata::default(),
-            attachment: Attachment(1),
-        }))
-    }
-
-    /// Repeated until it is granted, as a client would.
-    async fn grant(handle: &Handle, lease: u128) {
-        let began = Instant::now();
-        loop {
-            match handle.propose(vec![acquire(lease)]).await {
-                Ok(outcomes) => {
-                    assert!(
-                        matches!(outcomes[..], [Outcome::Granted(_) | Outcome::Standing(_)]),
-                        "{outcomes:?}"
-                    );
-                    return;
-                }
-                Err(error) => assert!(began.elapsed() < SOON, "{error}"),
-            }
-        }
-    }
-
     fn has(handle: &Handle, lease: u128) -> bool {
         handle.view(|table| table.lease(LeaseId::from_u128(lease).unwrap(), None).is_ok())
     }
@@ -185,24 +111,23 @@ mod tests {
     /// A hung disk once let a leader's memory grow without bound, because the others committed without it.
     #[tokio::test]
     async fn a_leader_whose_disk_hangs_hands_over_and_comes_back_when_it_goes_on() {
-        let dir = TempDir::new().unwrap();
-        let nodes = start(3, &dir).await;
-        grant(&nodes[&1].handle(), 1).await;
-        let hung = nodes[&1].handle().status().leader.unwrap();
-        let (old, other) = (nodes[&hung].handle(), nodes[&(hung % 3 + 1)].handle());
+        let cluster = Box::pin(Cluster::start(3)).await;
+        grant(&cluster.handle(1), 1).await;
+        let hung = cluster.handle(1).status().leader.unwrap();
+        let (old, other) = (cluster.handle(hung), cluster.handle(hung % 3 + 1));
         let before = old.status().term;
         let go_on = old.shared.log.hang();
         for lease in 2..10 {
             grant(&other, lease).await;
         }
-        until("another leads", || other.status().leader.is_some_and(|leader| leader != hung)).await;
+        until("another leads", async || other.status().leader.is_some_and(|leader| leader != hung)).await;
         let (status, late) = (other.status(), lateness());
         for lease in 10..20 {
             grant(&other, lease).await;
         }
         // What the old one is asked it passes on, though Raft stands still there.
         grant(&old, 20).await;
-        until("it says that it leads no more", || old.leads().borrow().is_none()).await;
+        until("it says that it leads no more", async || old.leads().borrow().is_none()).await;
         sleep(2 * HANGS).await;
         grant(&other, 21).await;
         // A machine that stands still deposes leaders, too.
@@ -212,26 +137,18 @@ mod tests {
         assert!(status.term > before);
 
         drop(go_on);
-        until("the old leader has caught up", || (1..=21).all(|lease| has(&old, lease))).await;
-        until("it follows the new leader", || old.status().leader == other.status().leader).await;
+        until("the old leader has caught up", async || (1..=21).all(|lease| has(&old, lease))).await;
+        until("it follows the new leader", async || old.status().leader == other.status().leader).await;
         // It may be elected again.
-        let began = Instant::now();
-        while old.status().leader != Some(hung) {
-            assert!(began.elapsed() < SOON, "it is not elected again");
-            let _ = old.transfer_leadership(Some(hung)).await;
-        }
+        cluster.lead(hung).await;
         grant(&other, 22).await;
-        until("it has applied the last grant", || has(&old, 22)).await;
-        for node in nodes.into_values() {
-            node.stop().await;
-        }
+        until("it has applied the last grant", async || has(&old, 22)).await;
     }
 
     #[tokio::test]
     async fn a_leader_without_another_waits_for_its_disk_and_takes_no_more_than_there_is_room_for() {
-        let dir = TempDir::new().unwrap();
-        let nodes = start(1, &dir).await;
-        let handle = nodes[&1].handle();
+        let cluster = Box::pin(Cluster::start(1)).await;
+        let handle = cluster.handle(1);
         grant(&handle, 1).await;
         let go_on = handle.shared.log.hang();
         handle.shared.log.fill();
@@ -240,18 +157,17 @@ mod tests {
         assert!(!has(&handle, 2));
         drop(go_on);
         grant(&handle, 2).await;
-        until("there is room again", || !handle.shared.log.is_full()).await;
+        until("there is room again", async || !handle.shared.log.is_full()).await;
         grant(&handle, 3).await;
     }
 
     #[tokio::test]
     async fn a_follower_whose_disk_hangs_takes_no_more_than_there_is_room_for_and_comes_back() {
-        let dir = TempDir::new().unwrap();
-        let nodes = start(3, &dir).await;
-        grant(&nodes[&1].handle(), 1).await;
-        let leader = nodes[&1].handle().status().leader.unwrap();
-        let (leader, follower) = (nodes[&leader].handle(), nodes[&(leader % 3 + 1)].handle());
-        until("the follower has the first grant", || has(&follower, 1)).await;
+        let cluster = Box::pin(Cluster::start(3)).await;
+        grant(&cluster.handle(1), 1).await;
+        let leader = cluster.handle(1).status().leader.unwrap();
+        let (leader, follower) = (cluster.handle(leader), cluster.handle(leader % 3 + 1));
+        until("the follower has the first grant", async || has(&follower, 1)).await;
         let go_on = follower.shared.log.hang();
         follower.shared.log.fill();
         let last = follower.status().last_log_index;
@@ -261,6 +177,6 @@ mod tests {
         sleep(2 * HANGS).await;
         assert_eq!(follower.status().last_log_index, last);
         drop(go_on);
-        until("it has caught up", || (1..30).all(|lease| has(&follower, lease))).await;
+        until("it has caught up", async || (1..30).all(|lease| has(&follower, lease))).await;
     }
 }

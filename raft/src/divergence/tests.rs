@@ -3,39 +3,15 @@ use std::io;
 use std::path::Path;
 
 use futures_util::FutureExt;
-use ringfence_lease::{Acquire, Attachment, Command, Outcome};
-use ringfence_wal::disk::{self, Disk, File};
-use ringfence_wire::{Key, LeaseId, Metadata, Mode, Ttl, Wait};
+use ringfence_wal::disk::{Disk, File, Mode};
 
 use super::*;
 use crate::consensus::log_id;
-use crate::members::tests::{Cluster, until};
+use crate::members::tests::{Cluster, acquire, grant, until};
 use crate::storage::snapshots::store::{SnapshotStore, Storage};
 use crate::{Handle, Node};
 
 const SOON: Duration = Duration::from_secs(60);
-
-fn acquire(lease: u128) -> Command {
-    Command::Acquire(Box::new(Acquire {
-        lease_id: LeaseId::from_u128(lease).unwrap(),
-        claims: vec![(Key::new(&format!("key-{lease}")).unwrap(), Mode::Exclusive)],
-        ttl: Ttl::from_ms(600_000).unwrap(),
-        wait: Wait::from_ms(0).unwrap(),
-        keep_place: false,
-        holder: None,
-        metadata: Metadata::default(),
-        attachment: Attachment(1),
-    }))
-}
-
-/// Repeated until it is granted: the leader may be stopping.
-async fn grant(handle: &Handle, lease: u128) {
-    until("it is granted", async || match Box::pin(handle.propose(vec![acquire(lease)])).await {
-        Ok(outcomes) => matches!(outcomes[..], [Outcome::Granted(_) | Outcome::Standing(_)]),
-        Err(_) => false,
-    })
-    .await;
-}
 
 /// Changes the table of a node behind the back of the others, each time in another way.
 fn corrupt(handle: &Handle) {
@@ -51,7 +27,7 @@ fn comparison(handle: &Handle) -> Comparison {
     Comparison::new(Arc::clone(&handle.shared), Gauge::noop())
 }
 
-/// Compares until so many others did the same, in some entry at least.
+/// Waits until `count` others did the same as this node, in one entry at least.
 async fn agrees(handle: &Handle, count: usize) {
     let (comparison, voters) = (comparison(handle), handle.shared.voters());
     until("they agree", async || {
@@ -205,7 +181,7 @@ async fn a_node_that_remembers_nothing_of_the_entries_settles_nothing() {
 struct Hangs;
 
 impl Disk for Hangs {
-    fn open(&self, path: &Path, mode: disk::Mode) -> io::Result<Box<dyn File>> {
+    fn open(&self, path: &Path, mode: Mode) -> io::Result<Box<dyn File>> {
         while path.ends_with("DIVERGED") {
             std::thread::park();
         }

@@ -2,7 +2,8 @@ use std::path::{Path, PathBuf};
 
 use futures_util::future::BoxFuture;
 use openraft::RaftMetrics;
-use ringfence_wire::{Revision, RulesRange};
+use ringfence_lease::{Acquire, Attachment, Command, Outcome};
+use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, RulesRange, Ttl, Wait};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -139,6 +140,29 @@ pub(crate) async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
         }
     });
     assert!(looked.await.is_ok(), "not in time: {what}");
+}
+
+/// Acquires a key that no other lease has.
+pub(crate) fn acquire(lease: u128) -> Command {
+    Command::Acquire(Box::new(Acquire {
+        lease_id: LeaseId::from_u128(lease).unwrap(),
+        claims: vec![(Key::new(&format!("key-{lease}")).unwrap(), Mode::Exclusive)],
+        ttl: Ttl::from_ms(600_000).unwrap(),
+        wait: Wait::from_ms(0).unwrap(),
+        keep_place: false,
+        holder: None,
+        metadata: Metadata::default(),
+        attachment: Attachment(1),
+    }))
+}
+
+/// Repeats the acquire until it is granted, as a client would.
+pub(crate) async fn grant(handle: &Handle, lease: u128) {
+    until("it is granted", async || match Box::pin(handle.propose(vec![acquire(lease)])).await {
+        Ok(outcomes) => matches!(outcomes[..], [Outcome::Granted(_) | Outcome::Standing(_)]),
+        Err(_) => false,
+    })
+    .await;
 }
 
 fn is_joint(metrics: &RaftMetrics<Consensus>) -> bool {
