@@ -21,7 +21,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Backup> {
 pub(crate) fn write(backup: &Backup, path: &Path) -> anyhow::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let write = || -> anyhow::Result<()> {
-        // Whoever the umask allows may read it: the user of a node has to, and it holds no secret.
+        // The umask decides who can read it. It holds no secret, and the user that runs a node has to read it.
         let permissions = Permissions::from_mode(0o666);
         let mut file = tempfile::Builder::new().permissions(permissions).tempfile_in(folder)?;
         file.write_all(serde_json::to_string(backup)?.as_bytes())?;

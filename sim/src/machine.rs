@@ -159,9 +159,9 @@ pub struct Machine {
     pub flush_ends: Option<u64>,
     /// A flush that begins before this time hangs until it.
     pub hangs_until: u64,
-    /// After so many flushes more, one takes so long.
+    /// `(n, ms)`: after n more flushes, one takes that many milliseconds.
     pub long_flush: Option<(u64, u64)>,
-    /// A start does one step, and then nothing for so long.
+    /// How long a start pauses between any two steps, in milliseconds.
     pub start_pause: u64,
     /// Spawned work, and when it runs.
     pub work: Vec<(u64, Box<dyn FnOnce() + Send>)>,

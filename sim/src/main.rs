@@ -83,7 +83,7 @@ struct Run {
     /// Write the history into a folder below this one, as ringfence-jepsen does
     #[arg(long)]
     store: Option<PathBuf>,
-    /// How many runs are played at once, of hours of runs
+    /// How many runs are played at once, with --hours
     #[arg(long, default_value_t = 1)]
     jobs: usize,
 }
@@ -97,7 +97,7 @@ struct Which {
     /// A file with the plan of the run, as JSON
     #[arg(long)]
     plan: Option<PathBuf>,
-    /// Runs with fresh seeds until clusters have run for so many hours of their time
+    /// Play fresh seeds until the clusters have run for this many hours of simulated time
     #[arg(long)]
     hours: Option<f64>,
     /// The runs that once failed, from sim/regressions

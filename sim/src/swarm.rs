@@ -10,15 +10,15 @@ use crate::plan::Plan;
 use crate::run::{Outcome, run};
 use crate::story::Line;
 
-/// One of so many runs is played twice: it must be the same.
+/// Every run whose seed is a multiple of this is played twice: both must be the same.
 const REPEATED: u64 = 32;
 
 /// When a swarm is over.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
-    /// After so long by the wall clock.
+    /// After this much real time.
     Real(Duration),
-    /// When clusters have run for so many milliseconds of their time.
+    /// After the clusters have run for this many milliseconds of simulated time.
     Simulated(u64),
 }
 

@@ -1,4 +1,4 @@
-//! The release script, with the program of the tests in place of a release build.
+//! What the release script packages, from the debug build of the tests.
 
 use std::path::Path;
 use std::process::Command;

@@ -11,7 +11,7 @@ use crate::PROGRAM;
 /// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A socket in place of systemd's.
+/// Receives what a node sends to the service manager.
 struct Manager(UnixDatagram);
 
 impl Manager {

@@ -243,8 +243,7 @@ impl Directory {
             return Err(refusal(format!("node {id} belongs to cluster {cluster}, the caller does not")));
         }
         self.check_caller(hello)?;
-        // Anybody can say a hello: it makes no entry for whom the membership does not name, and what a member's program is,
-        // only a connection to its address tells.
+        // Anybody can send a hello: it adds no entry for a node that the membership does not name.
         let is_named =
             self.membership().is_none_or(|known| is_empty(&known) || known.get_node(&hello.from).is_some());
         let mut peers = self.peers();

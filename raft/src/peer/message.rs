@@ -56,7 +56,7 @@ pub(crate) enum Call {
         to: Option<u8>,
         check: bool,
     },
-    /// What did the entries do that you applied after the first so many, up to so many? Since frames 2.
+    /// What did the entries do that you applied after the first `after`, up to the first `upto`? Since frames 2.
     Difference {
         after: u64,
         upto: u64,

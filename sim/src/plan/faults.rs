@@ -27,7 +27,7 @@ pub struct Fault {
 pub enum What {
     /// The process is killed, and started again after `down`. `power`: the whole machine loses its power.
     Kill { node: NodeId, power: bool, down: u64 },
-    /// The same, between two operations of its disk: after so many.
+    /// As [`What::Kill`], at the `operations`-th operation of the disk from now on.
     Fuse { node: NodeId, operations: u64, power: bool, down: u64 },
     /// The process stops in order.
     Stop { node: NodeId, down: u64 },
@@ -49,12 +49,12 @@ pub enum What {
     Slow { most: u64, lasts: u64 },
     /// The disk hangs.
     Hang { node: NodeId, lasts: u64 },
-    /// A flush of the log takes long, after so many others. The rest of the disk works.
+    /// After `after` more flushes of the log, one takes `lasts`. The rest of the disk works.
     LongFlush { node: NodeId, after: u64, lasts: u64 },
-    /// The power of all machines goes. `wiped`: the disk of one does not survive it, and its node is started again as
-    /// before. The machines are busy when they start: between two steps of a start nothing happens for so long.
+    /// All machines lose their power, each for one of `downs`. The machine `wiped` also loses its disk; its node is started
+    /// again as before. The machines are busy then: each start pauses for `pause` between any two steps.
     Blackout { wiped: Option<NodeId>, pause: u64, downs: Vec<u64> },
-    /// An operation of the disk fails, after so many.
+    /// The `operations`-th operation of the disk from now on fails.
     Error { node: NodeId, operations: u64 },
     /// A bit of the older snapshot flips, if there are two.
     Rot { node: NodeId },
