@@ -229,7 +229,12 @@ fn log_wait(waits_for: Option<&(Vec<NodeId>, Vec<NodeId>)>) {
     let Some((missing, with_data)) = waits_for else { return };
     match with_data.is_empty() {
         true => tracing::info!(?missing, "waiting for the other members, to found a cluster with them"),
-        false => tracing::info!(?missing, ?with_data, "waiting for those with data to name their members"),
+        false => tracing::info!(
+            ?missing,
+            ?with_data,
+            "waiting for those with data to name their members. If they never do, the founder lost its data before the \
+             cluster began: if it never granted a lease, empty the data directories of all nodes"
+        ),
     }
 }
 
