@@ -121,6 +121,7 @@ impl World {
             }
             What::Blackout { wiped, pause, downs } => {
                 let ids: Vec<NodeId> = self.current().collect();
+                let wiped = wiped.filter(|_| self.has_begun());
                 for (id, down) in ids.iter().zip(downs) {
                     self.kill(*id, true, down);
                     if let Some(machine) = self.machines.get_mut(id) {
@@ -191,7 +192,8 @@ impl World {
                 self.nodes.lock().expect("nothing panics while the nodes are locked").push(node);
                 self.add(asks, node);
             }
-            What::Wipe { node, join } => self.wipe(node, join),
+            What::Wipe { node, join } if self.has_begun() => self.wipe(node, join),
+            What::Wipe { .. } => {}
             What::Reinstall { node, newest, down } => {
                 if let Some(machine) = self.machines.get_mut(&node) {
                     machine.newest_rules = newest;
@@ -224,6 +226,12 @@ impl World {
             self.removed.insert(node);
             self.count("disks wiped");
         }
+    }
+
+    /// Whether a quorum has the first membership. If the founder loses its disk before that, the cluster never begins: its
+    /// operator has to start again with empty disks.
+    fn has_begun(&self) -> bool {
+        self.machines.values().filter_map(Machine::status).any(|status| status.committed_index.is_some())
     }
 
     /// The machines that were not replaced.
