@@ -192,13 +192,14 @@ impl MemoryDisk {
     /// Flips one bit of a snapshot; `false` if there is none.
     pub fn rot_snapshot(&self, rng: &mut Rng) -> bool {
         let mut state = self.lock();
-        let finished: Vec<String> =
-            state.snapshots.iter().filter(|(_, it)| it.is_finished).map(|(name, _)| name.clone()).collect();
-        if finished.len() < 2 {
+        // Until it is renamed, a node does not use a snapshot.
+        let in_use = |name: &&String| name.bytes().all(|byte| byte.is_ascii_digit());
+        let in_use: Vec<String> = state.snapshots.keys().filter(in_use).cloned().collect();
+        if in_use.len() < 2 {
             return false;
         }
         // The older one: they are never both damaged.
-        let Some(snapshot) = finished.first().and_then(|name| state.snapshots.get_mut(name)) else {
+        let Some(snapshot) = in_use.first().and_then(|name| state.snapshots.get_mut(name)) else {
             return false;
         };
         let mut contents = (*snapshot.contents).clone();
