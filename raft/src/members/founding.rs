@@ -232,8 +232,8 @@ fn log_wait(waits_for: Option<&(Vec<NodeId>, Vec<NodeId>)>) {
         false => tracing::info!(
             ?missing,
             ?with_data,
-            "waiting for those with data to name their members. If they never do, the founder lost its data before the \
-             cluster began: if it never granted a lease, empty the data directories of all nodes"
+            "waiting for those with data to name their members. If all members run and none does, see `A new cluster does \
+             not begin` in docs/operations.md"
         ),
     }
 }
