@@ -246,7 +246,11 @@ impl World {
 
     /// Another machine gets the id of a node, which was removed and runs on.
     fn replace(&mut self, asks: NodeId, node: NodeId) {
-        let is_member = self.leader().is_none_or(|(_, members, _)| members.contains(&node));
+        // A leader that was deposed may not know yet that the node was added again.
+        let names_it = |id| {
+            self.machines.get(&id).and_then(Machine::status).is_some_and(|it| it.members.contains_key(&node))
+        };
+        let is_member = self.leader().is_none() || self.current().any(|id| id != node && names_it(id));
         if is_member || !self.removed.contains(&node) || self.machines.contains_key(&(node + REPLACED)) {
             return;
         }
