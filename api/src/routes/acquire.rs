@@ -87,7 +87,9 @@ async fn acquire(
         Ok(Outcome::Waiting(place) | Outcome::Kept(place)) if !wait.is_zero() => {
             let queued = Instant::now();
             let outcome = Waiter { door, place, wait, keep_place, began }.wait().await;
-            *waited = queued.elapsed().min(wait);
+            // The wait began a moment before this node learned of it.
+            let timed_out = matches!(outcome, Ok(Outcome::Refused(Refusal::WaitTimeout)));
+            *waited = if timed_out { wait } else { queued.elapsed().min(wait) };
             outcome
         }
         outcome => outcome.map_err(Failed::from),
