@@ -61,9 +61,9 @@ const CUT_OFF_REASONS: [CutOffReason; 2] = [CutOffReason::TooSlow, CutOffReason:
 /// Why the node closed a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CloseReason {
-    /// There were too many, and this was idle for longest.
+    /// There were too many, and this was idle, or did not read its response, for longest.
     Evicted,
-    /// There were too many, and none was idle.
+    /// There were too many, and none could be evicted.
     Refused,
     /// It was idle for too long.
     Silent,

@@ -160,7 +160,7 @@ where
 async fn refuse(mut stream: TcpStream) -> std::io::Result<()> {
     let failed = Failed::new(
         ProblemKind::Unavailable,
-        "this node has the maximum number of connections, and none is idle: use another node, or retry later",
+        "this node has the maximum number of connections, and all are in use: use another node, or retry later",
     );
     let problem = serde_json::to_vec(&failed.into_problem()).expect("a problem is valid JSON");
     let head = format!(
@@ -210,6 +210,7 @@ mod tests {
     use super::connections::{HEAD_TIMEOUT, IDLE_TIMEOUT};
     use super::*;
 
+    const MAX_CONNECTIONS: usize = 100;
     /// Longer than the idle timeout.
     const LONG: Duration = Duration::from_secs(200);
 
@@ -224,7 +225,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             let (_serving, ending) = watch::channel(false);
-            let (threads, connections) = (Arc::new(Threads::here()), Connections::new(100));
+            let (threads, connections) = (Arc::new(Threads::here()), Connections::new(MAX_CONNECTIONS));
             serve(listener, threads, connections, answer, ending, IDLE_TIMEOUT).await;
         });
         address
@@ -323,6 +324,31 @@ mod tests {
         while let Ok(bytes @ 1..) = client.read(&mut buffer).await {
             read += bytes;
             assert!(read < 1 << 30, "the response does not end");
+        }
+    }
+
+    /// They once held all connections until the idle timeout.
+    #[tokio::test]
+    async fn clients_that_do_not_read_make_room_for_others() {
+        let address =
+            served(async |_, _from| Ok(pieces(usize::MAX, 1 << 20, Duration::ZERO).into_response())).await;
+        let mut unread = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(GET).await.unwrap();
+            client.readable().await.unwrap();
+            unread.push(client);
+        }
+        let begun = Instant::now();
+        loop {
+            let (mut client, mut status) = (TcpStream::connect(address).await.unwrap(), [0; 12]);
+            client.write_all(GET).await.unwrap();
+            client.read_exact(&mut status).await.unwrap();
+            if &status == b"HTTP/1.1 200" {
+                break;
+            }
+            assert!(begun.elapsed() < IDLE_TIMEOUT * 2 / 3, "{status:?}");
+            sleep(Duration::from_millis(50)).await;
         }
     }
 

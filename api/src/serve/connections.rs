@@ -7,10 +7,14 @@
 //!   accepted   first byte         whole head             response
 //! ```
 //! While a connection is idle, or its request head is incomplete, it has no request to lose. If there is no room for a new
-//! connection, the one that has been in such a phase for longest is evicted.
+//! connection, the one that has been in such a phase for longest is evicted. If there is none, it is the one that has not read
+//! its response for longest.
+//!
+//! A host that has more than a quarter of all connections loses its own first, and its new ones evict no others.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -23,6 +27,8 @@ use crate::measure::{CloseReason, connections_closed_total};
 /// How long a connection may make no progress: no next request begins, or nothing more of a response can be sent because the
 /// client does not read.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// A client that has read nothing of its response for this long may be evicted.
+const UNREAD_FOR: Duration = Duration::from_secs(2);
 /// How many evicted connections may still be open when the next one is admitted.
 pub(crate) const MAX_EVICTING: usize = 16;
 /// The time for the head of a request, from its first byte.
@@ -47,15 +53,34 @@ struct Table {
     open: usize,
     /// Those of them that are evicted.
     evicting: usize,
-    /// Connections that wait for no response, longest first.
-    idle: BTreeMap<u64, Arc<Connection>>,
+    evictable: Evictable,
+    hosts: HashMap<IpAddr, Host>,
+    /// Those with more than their share of the connections: a few.
+    crowded: BTreeSet<IpAddr>,
     next: u64,
+}
+
+/// The connections of one host.
+#[derive(Default)]
+struct Host {
+    open: usize,
+    evictable: Evictable,
+}
+
+/// Connections that may be evicted, those that have been evictable for longest first.
+#[derive(Default)]
+struct Evictable {
+    /// They wait for no response.
+    idle: BTreeMap<u64, Arc<Connection>>,
+    /// They do not read their response, since then.
+    unread: BTreeMap<u64, (Instant, Arc<Connection>)>,
 }
 
 /// One connection.
 pub(super) struct Connection {
     pub(super) connections: Arc<Connections>,
     pub(super) from: SocketAddr,
+    host: IpAddr,
     state: Mutex<State>,
     /// Notified when the connection may have to close.
     close: Notify,
@@ -65,8 +90,8 @@ struct State {
     phase: Phase,
     /// When the phase began or, of a response, when something was last sent.
     since: Instant,
-    /// The number in `Table::idle`.
-    number: u64,
+    /// Its number among the evictable, if it was not evicted.
+    number: Option<u64>,
     /// The response is not read, and others need its memory.
     is_response_shed: bool,
     /// The request body does not arrive, and others need its memory.
@@ -105,20 +130,18 @@ impl Connections {
         (table.open - table.evicting, self.max)
     }
 
-    /// Admits a new connection, evicting an idle one where there is no room; `None` if none is idle. Waits while many evicted
-    /// connections have not closed yet.
+    /// Admits a new connection, evicting another where there is no room; `None` if none may be evicted. Waits while many
+    /// evicted connections have not closed yet.
     pub(super) async fn admit(self: &Arc<Self>, from: SocketAddr) -> Option<Admitted> {
+        let host = host_of(from);
         loop {
             {
                 let mut table = self.table();
                 let too_many = (table.open - table.evicting + 1).saturating_sub(self.max);
-                if table.idle.len() < too_many {
-                    return None;
-                }
-                for _ in 0..too_many {
-                    let Some((_, longest)) = table.idle.pop_first() else { break };
-                    longest.close.notify_one();
+                for (number, evicted) in table.to_evict(host, too_many)? {
+                    table.remove(number, evicted.host);
                     table.evicting += 1;
+                    evicted.close.notify_one();
                 }
                 if table.open < self.max + MAX_EVICTING {
                     return Some(self.add(&mut table, from));
@@ -129,18 +152,44 @@ impl Connections {
     }
 
     fn add(self: &Arc<Self>, table: &mut Table, from: SocketAddr) -> Admitted {
+        let host = host_of(from);
         table.open += 1;
+        let of_host = table.hosts.entry(host).or_default();
+        of_host.open += 1;
+        if of_host.open > self.share() {
+            table.crowded.insert(host);
+        }
+        let number = table.number();
         let state = State {
             phase: Phase::Idle,
             since: Instant::now(),
-            number: table.next,
+            number: Some(number),
             is_response_shed: false,
             is_body_shed: false,
         };
         let (connections, state) = (Arc::clone(self), Mutex::new(state));
-        let connection = Arc::new(Connection { connections, from, state, close: Notify::new() });
-        table.add_idle(Arc::clone(&connection));
+        let connection = Arc::new(Connection { connections, from, host, state, close: Notify::new() });
+        table.add(host, |evictable| evictable.add_idle(number, &connection));
         Admitted(connection)
+    }
+
+    /// A connection of `host` has closed.
+    fn close(&self, table: &mut Table, host: IpAddr) {
+        table.open -= 1;
+        let Some(of_host) = table.hosts.get_mut(&host) else { return };
+        of_host.open -= 1;
+        let open = of_host.open;
+        if open <= self.share() {
+            table.crowded.remove(&host);
+        }
+        if open == 0 {
+            table.hosts.remove(&host);
+        }
+    }
+
+    /// How many connections a host may have before its own are evicted first.
+    fn share(&self) -> usize {
+        self.max / 4
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -148,13 +197,74 @@ impl Connections {
     }
 }
 
+/// Who is counted as one: an IPv4 address, or the 2^64 IPv6 addresses that a host can choose from.
+fn host_of(from: SocketAddr) -> IpAddr {
+    match from.ip().to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+        ip => ip,
+    }
+}
+
 impl Table {
-    /// Appends `connection` to the idle ones. Returns its number.
-    fn add_idle(&mut self, connection: Arc<Connection>) -> u64 {
-        let number = self.next;
+    fn number(&mut self) -> u64 {
         self.next += 1;
-        self.idle.insert(number, connection);
-        number
+        self.next
+    }
+
+    /// The `count` connections to evict for a new one of `host`; `None` if there are too few.
+    fn to_evict(&self, host: IpAddr, count: usize) -> Option<Vec<(u64, Arc<Connection>)>> {
+        if self.crowded.contains(&host) {
+            return self.hosts.get(&host)?.evictable.first(count);
+        }
+        let mut crowded: Vec<_> = self.crowded.iter().filter_map(|host| self.hosts.get(host)).collect();
+        crowded.sort_by_key(|host| Reverse(host.open));
+        let of_crowded = crowded.into_iter().find_map(|host| host.evictable.first(count));
+        of_crowded.or_else(|| self.evictable.first(count))
+    }
+
+    /// Adds a connection of `host` to the evictable ones.
+    fn add(&mut self, host: IpAddr, add: impl Fn(&mut Evictable)) {
+        add(&mut self.evictable);
+        if let Some(host) = self.hosts.get_mut(&host) {
+            add(&mut host.evictable);
+        }
+    }
+
+    /// Removes a connection of `host` from the evictable ones. Returns whether it was there.
+    fn remove(&mut self, number: u64, host: IpAddr) -> bool {
+        if let Some(host) = self.hosts.get_mut(&host) {
+            host.evictable.remove(number);
+        }
+        self.evictable.remove(number)
+    }
+}
+
+impl Evictable {
+    /// The first `count`; `None` if there are fewer.
+    fn first(&self, count: usize) -> Option<Vec<(u64, Arc<Connection>)>> {
+        let now = Instant::now();
+        let idle = self.idle.iter().map(|(number, connection)| (*number, connection));
+        let unread = self.unread.iter().take_while(|(_, (since, _))| *since + UNREAD_FOR <= now);
+        let unread = unread.map(|(number, (_, connection))| (*number, connection));
+        let first =
+            idle.chain(unread).take(count).map(|(number, connection)| (number, Arc::clone(connection)));
+        Some(first.collect::<Vec<_>>()).filter(|first| first.len() == count)
+    }
+
+    fn add_idle(&mut self, number: u64, connection: &Arc<Connection>) {
+        self.idle.insert(number, Arc::clone(connection));
+    }
+
+    fn add_unread(&mut self, number: u64, connection: &Arc<Connection>) {
+        self.unread.insert(number, (Instant::now(), Arc::clone(connection)));
+    }
+
+    fn remove(&mut self, number: u64) -> bool {
+        self.idle.remove(&number).is_some() || self.unread.remove(&number).is_some()
+    }
+
+    fn has(&self, number: u64) -> bool {
+        self.idle.contains_key(&number) || self.unread.contains_key(&number)
     }
 }
 
@@ -162,6 +272,17 @@ impl Connection {
     /// Lock order: a connection's state, then the table.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics while the state is locked")
+    }
+
+    /// From now on, it may not be evicted.
+    fn keep(&self, state: &mut State) {
+        let Some(number) = state.number.take() else { return };
+        let mut table = self.connections.table();
+        if !table.remove(number, self.host) {
+            // It was evicted just before, and stays after all.
+            table.evicting -= 1;
+            self.connections.room.notify_one();
+        }
     }
 
     /// Bytes were read.
@@ -175,14 +296,7 @@ impl Connection {
     /// The head of a request is complete.
     pub(super) fn begin(self: &Arc<Self>) -> InFlight {
         let mut state = self.state();
-        if matches!(state.phase, Phase::Idle | Phase::Head) {
-            let mut table = self.connections.table();
-            if table.idle.remove(&state.number).is_none() {
-                // It was evicted just before, and stays after all.
-                table.evicting -= 1;
-                self.connections.room.notify_one();
-            }
-        }
+        self.keep(&mut state);
         (state.phase, state.is_body_shed, state.is_response_shed) = (Phase::Handling, false, false);
         InFlight(Arc::clone(self))
     }
@@ -196,6 +310,18 @@ impl Connection {
         let mut state = self.state();
         if matches!(state.phase, Phase::Responding | Phase::Flushing) {
             state.since = Instant::now();
+            self.keep(&mut state);
+        }
+    }
+
+    /// Nothing more of a response can be sent before the client reads.
+    pub(super) fn blocked(self: &Arc<Self>) {
+        let mut state = self.state();
+        if state.number.is_none() && matches!(state.phase, Phase::Responding | Phase::Flushing) {
+            let mut table = self.connections.table();
+            let number = table.number();
+            table.add(self.host, |evictable| evictable.add_unread(number, self));
+            state.number = Some(number);
         }
     }
 
@@ -203,8 +329,12 @@ impl Connection {
     pub(super) fn flushed(self: &Arc<Self>) {
         let mut state = self.state();
         if state.phase == Phase::Flushing {
+            self.keep(&mut state);
             (state.phase, state.since) = (Phase::Idle, Instant::now());
-            state.number = self.connections.table().add_idle(Arc::clone(self));
+            let mut table = self.connections.table();
+            let number = table.number();
+            table.add(self.host, |evictable| evictable.add_idle(number, self));
+            state.number = Some(number);
         }
     }
 
@@ -230,12 +360,10 @@ impl Connection {
             let mut check_at = Instant::now() + HEAD_TIMEOUT;
             {
                 let state = self.state();
+                if state.number.is_some_and(|number| !self.connections.table().evictable.has(number)) {
+                    return CloseReason::Evicted;
+                }
                 let (timeout, reason) = match state.phase {
-                    Phase::Idle | Phase::Head
-                        if !self.connections.table().idle.contains_key(&state.number) =>
-                    {
-                        return CloseReason::Evicted;
-                    }
                     _ if state.is_response_shed => return CloseReason::Unread,
                     Phase::Idle => (IDLE_TIMEOUT, CloseReason::Silent),
                     Phase::Head => (HEAD_TIMEOUT, CloseReason::Late),
@@ -267,12 +395,9 @@ impl Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let state = self.0.state();
+        self.0.keep(&mut self.0.state());
         let mut table = self.0.connections.table();
-        table.open -= 1;
-        if matches!(state.phase, Phase::Idle | Phase::Head) && table.idle.remove(&state.number).is_none() {
-            table.evicting -= 1;
-        }
+        self.0.connections.close(&mut table, self.0.host);
         self.0.connections.room.notify_one();
     }
 }
@@ -367,6 +492,54 @@ mod tests {
         }
         let table = connections.table();
         assert_eq!((table.open, table.evicting), (2, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_is_not_read_is_given_up_for_a_new_connection() {
+        let connections = Connections::new(2);
+        let answer = |admitted: &Admitted| {
+            let request = admitted.0.begin();
+            request.respond();
+            drop(request);
+            admitted.0.blocked();
+        };
+        let (first, second) = (admit(&connections).unwrap(), admit(&connections).unwrap());
+        answer(&first);
+        answer(&second);
+        assert!(admit(&connections).is_none(), "the client may be about to read");
+        tokio::time::advance(UNREAD_FOR).await;
+        first.0.sent();
+        let third = admit(&connections).unwrap();
+        assert!(!is_closed(&first.0).await && is_closed(&second.0).await);
+        // The client reads after all, but the connection has been counted as closing.
+        second.0.sent();
+        assert!(!is_closed(&second.0).await);
+        drop((first, second, third));
+        let table = connections.table();
+        assert_eq!((table.open, table.evicting, table.hosts.len(), table.crowded.len()), (0, 0, 0, 0));
+        assert!(table.evictable.idle.is_empty() && table.evictable.unread.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_with_many_connections_loses_its_own_first_and_evicts_no_others() {
+        let connections = Connections::new(8);
+        let from = |address: &str| connections.admit(address.parse().unwrap()).now_or_never().unwrap();
+        let quiet = [0; 3].map(|_| from("10.0.0.1:1").unwrap());
+        // The same host, whatever the lower half of its address is.
+        let crowd = [1, 2, 3, 4, 5].map(|low| from(&format!("[2001:db8::{low}]:1")).unwrap());
+        let more = from("[2001:db8::6]:1").unwrap();
+        assert!(is_closed(&crowd[0].0).await);
+        let other = from("10.0.0.3:1").unwrap();
+        assert!(is_closed(&crowd[1].0).await, "the crowd makes room for others, too");
+        for quiet in &quiet {
+            assert!(!is_closed(&quiet.0).await);
+        }
+        let requests =
+            crowd[2..].iter().chain([&more]).map(|admitted| admitted.0.begin()).collect::<Vec<_>>();
+        assert!(from("[2001:db8::7]:1").is_none(), "all of its own have a request");
+        let _last = from("10.0.0.4:1").unwrap();
+        assert!(is_closed(&quiet[0].0).await, "nobody else has one to spare");
+        drop((requests, quiet, crowd, other));
     }
 
     #[tokio::test(start_paused = true)]

@@ -112,8 +112,10 @@ impl AsyncWrite for Socket {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.writer).poll_write(cx, bytes);
-        if matches!(written, Poll::Ready(Ok(1..))) {
-            this.reader.connection.sent();
+        match written {
+            Poll::Ready(Ok(1..)) => this.reader.connection.sent(),
+            Poll::Pending => this.reader.connection.blocked(),
+            Poll::Ready(_) => {}
         }
         written
     }
