@@ -1,0 +1,93 @@
+//! The side that calls over HTTP.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, RootCertStore};
+
+use crate::certificates::{Identity, certificates, roots};
+use crate::files::Content;
+use crate::watched::{Look, Reload, Watched};
+use crate::{Error, Files, provider};
+
+/// The configuration of a client of HTTP/1.1, which verifies the server's certificate and host.
+pub struct Client(Watched<Loaded>);
+
+struct Loaded {
+    config: Arc<ClientConfig>,
+    expires: Option<i64>,
+}
+
+impl Client {
+    /// A client with a certificate. Without an authority it trusts those of the system.
+    ///
+    /// # Errors
+    /// A file cannot be used, or the system has no authorities.
+    pub fn load(files: Files) -> Result<Self, Error> {
+        let own = vec![files.certificate, files.key];
+        Self::new(files.authority, own)
+    }
+
+    /// A client without a certificate. Without an authority it trusts those of the system.
+    ///
+    /// # Errors
+    /// The file cannot be used, or the system has no authorities.
+    pub fn with_authority(authority: Option<PathBuf>) -> Result<Self, Error> {
+        Self::new(authority, Vec::new())
+    }
+
+    fn new(authority: Option<PathBuf>, own: Vec<PathBuf>) -> Result<Self, Error> {
+        let has_authority = authority.is_some();
+        let files = authority.into_iter().chain(own).collect();
+        Watched::load(files, move |contents| load(contents, has_authority)).map(Self)
+    }
+
+    /// The configuration for the next connection.
+    pub fn current(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.0.current().config)
+    }
+}
+
+impl Reload for Client {
+    fn look(&self, at_once: bool) -> Look {
+        self.0.look(at_once)
+    }
+
+    fn refusal(&self) -> Option<Error> {
+        self.0.refusal()
+    }
+
+    fn expires(&self) -> Option<i64> {
+        self.0.current().expires
+    }
+}
+
+fn load(contents: &[Content], has_authority: bool) -> Result<Loaded, Error> {
+    let (authority, own) = contents.split_at(usize::from(has_authority));
+    let roots = match authority {
+        // A server may sign its own certificate, so these need not be certificates of authorities.
+        [authority] => roots(authority, &certificates(authority)?)?,
+        _ => system_roots()?,
+    };
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("ring has what all versions of TLS need")
+        .with_root_certificates(roots);
+    let (mut config, expires) = match own {
+        [certificate, key] => {
+            let identity = Identity::parse(certificate, key)?;
+            let resolver = Arc::new(SingleCertAndKey::from(identity.certified));
+            (config.with_client_cert_resolver(resolver), Some(identity.expires))
+        }
+        _ => (config.with_no_client_auth(), None),
+    };
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Loaded { config: Arc::new(config), expires })
+}
+
+fn system_roots() -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if added == 0 { Err(Error::NoSystemAuthorities) } else { Ok(roots) }
+}

@@ -1,0 +1,41 @@
+//! TLS configurations from PEM files that may change while a node runs.
+//!
+//! [`Server`] is for the HTTP port, [`Client`] for its callers, and [`Peer`] for nodes among themselves. Each keeps rustls's
+//! configurations of the files that it read last. This crate opens no socket, and has no task: its owner calls
+//! [`Reload::look`] every 5 s, and once for a SIGHUP, from a thread that may block.
+//!
+//! - **Files are compared by content**, so a link that is swapped counts as a change, and a file that is touched does not.
+//! - **A change counts when two looks agree**, because a file that is half written may look whole: an authority file that
+//!   ends between two certificates is valid. A look *at once* needs no second one.
+//! - **Files that are refused change nothing.** The configurations of the old ones stay, and [`Reload::refusal`] says why.
+//! - **Nothing outlives its files.** New files make new configurations, which resume no session of the old ones.
+//!   [`Server::trusts`] and [`Peer::trusts`] tell whether a chain that was accepted before still is.
+//! - **No error quotes what a file contains**: it may be a private key.
+
+mod apart;
+mod certificates;
+mod client;
+mod error;
+mod files;
+mod names;
+mod peer;
+mod server;
+mod watched;
+
+pub use apart::Apart;
+pub use client::Client;
+pub use error::Error;
+pub use files::Files;
+pub use names::{Name, covers, names};
+pub use peer::Peer;
+pub use server::Server;
+pub use watched::{Look, Reload};
+
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+
+/// The cryptography of all configurations.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}

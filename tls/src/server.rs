@@ -1,0 +1,102 @@
+//! The side that is called over HTTP.
+
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::sign::SingleCertAndKey;
+
+use crate::certificates::{Identity, authorities, roots};
+use crate::files::Content;
+use crate::watched::{Look, Reload, Watched};
+use crate::{Apart, Error, Files, provider};
+
+/// The configuration of a server of HTTP/1.1. With an authority, clients may have a certificate, which it must have signed.
+pub struct Server(Watched<Loaded>);
+
+struct Loaded {
+    config: Arc<ServerConfig>,
+    clients: Option<Arc<dyn ClientCertVerifier>>,
+    expires: i64,
+}
+
+impl Server {
+    /// Loads the files. Their authority is the clients', in `apart`.
+    ///
+    /// # Errors
+    /// A file cannot be used.
+    pub fn load(files: Files, apart: &Apart) -> Result<Self, Error> {
+        let apart = apart.clone();
+        let files = [files.certificate, files.key].into_iter().chain(files.authority).collect();
+        Watched::load(files, move |contents| load(contents, &apart)).map(Self)
+    }
+
+    /// The configuration for the next connection.
+    pub fn current(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.0.current().config)
+    }
+
+    /// Rises whenever new files are in use: then ask again whether they [trust](Self::trusts) those who are connected.
+    pub fn version(&self) -> u64 {
+        self.0.version()
+    }
+
+    /// Whether a client with this chain, its own certificate first, would be let in now. Also if it has none.
+    pub fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let Some((certificate, others)) = chain.split_first() else { return true };
+        let current = self.0.current();
+        let verify = |clients: &Arc<dyn ClientCertVerifier>| {
+            clients.verify_client_cert(certificate, others, UnixTime::now()).is_ok()
+        };
+        current.clients.as_ref().is_some_and(verify)
+    }
+}
+
+impl Reload for Server {
+    fn look(&self, at_once: bool) -> Look {
+        self.0.look(at_once)
+    }
+
+    fn refusal(&self) -> Option<Error> {
+        self.0.refusal()
+    }
+
+    fn expires(&self) -> Option<i64> {
+        Some(self.0.current().expires)
+    }
+}
+
+fn load(contents: &[Content], apart: &Apart) -> Result<Loaded, Error> {
+    let [certificate, key, authority @ ..] = contents else { unreachable!("`Server::load` names two files") };
+    let identity = Identity::parse(certificate, key)?;
+    let mut clients = None;
+    if let [authority] = authority {
+        let trusted = authorities(authority)?;
+        let roots = Arc::new(roots(authority, &trusted)?);
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
+            .allow_unauthenticated()
+            .build()
+            .map_err(|error| Error::file(&authority.file, error.to_string()))?;
+        apart.take("clients", &trusted).map_err(|other| {
+            Error::file(&authority.file, format!("has something in common with the authority of {other}"))
+        })?;
+        clients = Some(verifier);
+    }
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("ring has what all versions of TLS need");
+    let mut config = match &clients {
+        Some(verifier) => config.with_client_cert_verifier(Arc::clone(verifier)),
+        None => config.with_no_client_auth(),
+    }
+    .with_cert_resolver(Arc::new(SingleCertAndKey::from(identity.certified)));
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    if clients.is_some() {
+        // A resumed session would bring a certificate that nobody verified again.
+        config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
+    Ok(Loaded { config: Arc::new(config), clients, expires: identity.expires })
+}
