@@ -18,6 +18,7 @@ const REFUSAL: u8 = 3;
 const CLOSED_WITHIN: Duration = Duration::from_secs(60);
 const VOTES: u8 = 1;
 const APPENDS: u8 = 3;
+const HEARTBEATS: u8 = 4;
 const SNAPSHOTS: u8 = 5;
 
 /// What a caller sends, and what the log says about it.
@@ -149,6 +150,109 @@ async fn a_peer_that_sends_nonsense_after_its_hello_is_refused() {
         }
     }
     unharmed(&cluster).await;
+}
+
+/// One forged heartbeat with the last term but one was accepted, and no node could ever lead again.
+#[tokio::test]
+async fn a_caller_speaks_for_itself_and_in_terms_that_can_be() {
+    const CALL: u8 = 16;
+    const APPEND: u8 = 32;
+    const SNAPSHOT_BEGIN: u8 = 48;
+    const LAST_TERM_BUT_ONE: u64 = u64::MAX - 1;
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    // A vote that is committed.
+    let vote = |term, node| [words(&[term, node]), vec![1]].concat();
+    let append = |term, node| frame(APPEND, &[vote(term, node), vec![0, 0]].concat());
+    let varint = |mut value: u64| {
+        let mut out = Vec::new();
+        while value > 127 {
+            out.push(value as u8 | 128);
+            value >>= 7;
+        }
+        out.push(value as u8);
+        out
+    };
+    // Calls 0 to 2 are a vote, a pre-vote and a transfer.
+    let call = |which: u8, term, node: u8, committed: u8| {
+        let rest = if which == 2 { vec![1, 0] } else { vec![0, 0] };
+        frame(CALL, &[words(&[7]), vec![which], varint(term), vec![node, committed], rest].concat())
+    };
+    for own in cluster.nodes() {
+        let other = |offset| cluster.node((own.id() + offset - 1) % 3 + 1);
+        let (caller, third) = (Identity::of(other(1)), other(2).id());
+        let id = caller.node;
+        let own = Identity::of(own);
+        let meets = |name, channel, message: &[u8], logged| {
+            let hello = frame(HELLO, &Hello::new(channel, &caller, &own).encode());
+            meets(
+                cluster.node(own.node),
+                &case(name, [PREFACE, &hello, message].concat(), logged),
+                Some(WELCOME),
+            );
+        };
+        for channel in [APPENDS, HEARTBEATS] {
+            meets("an append of another", channel, &append(5, third), "speaks for node");
+            meets("an append far ahead", channel, &append(LAST_TERM_BUT_ONE, id), "is above");
+        }
+        let newer = [vote(5, id), vec![1], words(&[6, 1]), vec![0]].concat();
+        meets("entries of a later term", APPENDS, &frame(APPEND, &newer), "names the entry");
+        for which in [0, 1, 2] {
+            let committed = u8::from(which == 2);
+            meets("a call of another", VOTES, &call(which, 5, third as u8, committed), "speaks for node");
+            meets(
+                "a call far ahead",
+                VOTES,
+                &call(which, LAST_TERM_BUT_ONE, id as u8, committed),
+                "is above",
+            );
+            meets(
+                "a wrong kind of vote",
+                VOTES,
+                &call(which, 5, id as u8, 1 - committed),
+                "a ballot of a leader",
+            );
+        }
+        // A snapshot of 9 bytes, of no entries and no members.
+        let snapshot = |term, node| {
+            let members = [&[0, 0][..], &2u32.to_le_bytes(), &[0, 0]].concat();
+            frame(SNAPSHOT_BEGIN, &[vote(term, node), words(&[9]), members].concat())
+        };
+        meets("a snapshot of another", SNAPSHOTS, &snapshot(5, third), "speaks for node");
+        meets("a snapshot far ahead", SNAPSHOTS, &snapshot(LAST_TERM_BUT_ONE, id), "is above");
+    }
+    unharmed(&cluster).await;
+}
+
+#[tokio::test]
+async fn nobody_becomes_a_member_by_claiming_a_newer_membership() {
+    let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
+    for own in cluster.nodes() {
+        let (identity, caller) = (Identity::of(own), Identity::of(cluster.node(own.id() % 3 + 1)));
+        let claims = Hello { member_as_of: Some((127, 127)), ..Hello::new(VOTES, &caller, &identity) };
+        for hello in [
+            Hello { from: 99, ..claims.clone() },
+            Hello { from: 99, channel: APPENDS, ..claims.clone() },
+            Hello { from: 99, channel: SNAPSHOTS, ..claims.clone() },
+            Hello { incarnation: caller.incarnation ^ 1, ..claims.clone() },
+        ] {
+            let hello = [PREFACE, &frame(HELLO, &hello.encode())].concat();
+            let is_refused = || async { (answer(own, &hello) == REFUSAL).then_some(()) };
+            // A node that has not heard its leader for a moment lets them in.
+            until(CLOSED_WITHIN, "the caller is refused", is_refused).await.unwrap();
+        }
+        assert!(own.log().contains("is no member that the leader knows"));
+    }
+    unharmed(&cluster).await;
+}
+
+/// The kind of the frame that `node` answers `hello` with.
+fn answer(node: &Node, hello: &[u8]) -> u8 {
+    let (mut stream, mut answer) = (TcpStream::connect(node.peer()).unwrap(), [0; PREFACE.len() + 9]);
+    stream.set_read_timeout(Some(CLOSED_WITHIN)).unwrap();
+    stream.write_all(hello).unwrap();
+    stream.read_exact(&mut answer).unwrap();
+    answer[PREFACE.len() + 8]
 }
 
 #[tokio::test]

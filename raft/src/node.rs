@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
@@ -165,6 +165,7 @@ impl Node {
             generations: Arc::clone(&generations),
             raft: OnceLock::new(),
             service,
+            named: Mutex::default(),
         });
         let mut tasks = Tasks::default();
         tasks.start("connections of peers", Arc::clone(&server).run(transport));

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::stream::{self, Stream, StreamExt};
 use openraft::errors::{NetworkError, RPCError, Unreachable};
-use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
+use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -131,6 +131,9 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
                 biased;
                 answer = open.answer(), if open.owed > 0 => {
                     let answer = answer?;
+                    if let Err(StreamAppendError::HigherVote(vote)) = &answer {
+                        self.link.directory.check_term(vote.leader_id.term)?;
+                    }
                     if !open.is_stale(&answer)? {
                         return Ok(Some(answer));
                     }
@@ -241,6 +244,9 @@ pub(super) async fn receive(
                 return Err(unexpected(kind, "an append"));
             }
             let request = read_append(body).map_err(|error| invalid(error.to_string()))?;
+            let entries = request.entries.iter().map(|entry| entry.log_id);
+            let newest = entries.chain(request.prev_log_id).chain(request.leader_commit).max();
+            incoming.check_vote(&request.vote, newest)?;
             if !request.entries.is_empty() && timeout(ROOM, log.room()).await.is_err() {
                 // A longer wait would leave the caller with a connection that it hears nothing from.
                 return Err(not_now("the log has no room: its disk hangs"));

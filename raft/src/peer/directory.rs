@@ -14,8 +14,13 @@ use uuid::Uuid;
 use super::handshake::{Channel, Hello, Program, Welcome};
 use super::transport::Transport;
 use crate::applied::state_machine::Raft;
-use crate::consensus::{Consensus, Member, NodeId, StoredMembership};
+use crate::consensus::{Consensus, ELECTION_MS, Member, NodeId, StoredMembership};
 use crate::storage::identity::Identity;
+
+/// How far a term may be above this node's own of [`BASELINE_FOR`] ago. A cluster that elects ten leaders a second takes 13
+/// years for as many.
+const MAX_TERMS_AHEAD: u64 = 1 << 32;
+const BASELINE_FOR: Duration = Duration::from_secs(300);
 
 /// Whom a connection is to, and what for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +46,13 @@ pub(crate) struct Directory {
     raft_metrics: OnceLock<WatchReceiverOf<Consensus, RaftServerMetrics<Consensus>>>,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
     followed_at: Mutex<Option<Instant>>,
+    baseline: Mutex<Option<Baseline>>,
+}
+
+/// A term that this node had, and since when others are compared with it.
+struct Baseline {
+    term: u64,
+    since: Instant,
 }
 
 #[derive(Default)]
@@ -74,6 +86,7 @@ impl Directory {
             raft_metrics: OnceLock::new(),
             peers: Mutex::default(),
             followed_at: Mutex::default(),
+            baseline: Mutex::default(),
         }
     }
 
@@ -217,6 +230,21 @@ impl Directory {
         self.followed_at.lock().expect(UNPOISONED).is_some_and(|at| at.elapsed() < within)
     }
 
+    /// An error if no honest node can have reached `term` yet. A term never goes back, and the next one must exist: one message
+    /// with the last term there is would end all elections. The comparison is with the term of some minutes ago, because
+    /// several messages could go further.
+    pub(super) fn check_term(&self, term: u64) -> io::Result<()> {
+        let Some(raft) = self.raft_metrics.get() else { return Ok(()) };
+        let own = raft.borrow_watched().vote.leader_id.term;
+        let mut baseline = self.baseline.lock().expect(UNPOISONED);
+        let fresh = || Baseline { term: own, since: Instant::now() };
+        let known =
+            baseline.take().filter(|known| known.since.elapsed() < BASELINE_FOR).unwrap_or_else(fresh);
+        let most = known.term.saturating_add(MAX_TERMS_AHEAD);
+        *baseline = Some(known);
+        if term <= most { Ok(()) } else { Err(refusal(format!("the term {term} is above {most}"))) }
+    }
+
     /// Whether the caller means this node, and may open this channel.
     pub(super) fn admit(&self, hello: &Hello) -> io::Result<()> {
         let own = &self.identity;
@@ -244,8 +272,7 @@ impl Directory {
         }
         self.check_caller(hello)?;
         // Anybody can send a hello: it adds no entry for a node that the membership does not name.
-        let is_named =
-            self.membership().is_none_or(|known| is_empty(&known) || known.get_node(&hello.from).is_some());
+        let is_named = self.is_named(hello.from);
         let mut peers = self.peers();
         if is_named {
             peers.entry(hello.from).or_default();
@@ -255,6 +282,11 @@ impl Directory {
             caller.refused = None;
         }
         Ok(())
+    }
+
+    /// Whether the newest membership names `id`, or there is none yet.
+    pub(super) fn is_named(&self, id: NodeId) -> bool {
+        self.membership().is_none_or(|known| is_empty(&known) || known.get_node(&id).is_some())
     }
 
     /// Whether the caller is a member with the incarnation that this node knows, unless the caller knows a newer membership.
@@ -281,7 +313,17 @@ impl Directory {
         if !is_member && committed_as_of.is_some() && hello.member_as_of <= committed_as_of {
             return Err(refusal(format!("node {id} is no member of the cluster")));
         }
+        // Then the leader would have told this node of it, or will soon: anybody can claim to know a newer membership.
+        if (is_other || !self.is_named(id)) && self.has_leader() {
+            return Err(refusal(format!("node {id} is no member that the leader knows")));
+        }
         Ok(())
+    }
+
+    /// Whether this node leads, or has just followed a leader.
+    fn has_leader(&self) -> bool {
+        let leads = self.raft_metrics.get().is_some_and(|raft| raft.borrow_watched().state.is_leader());
+        leads || self.followed_within(Duration::from_millis(ELECTION_MS.start))
     }
 
     /// The error that `id` is refused with. A repeated reason has a kind of its own, which is not logged as a warning.

@@ -11,7 +11,10 @@
 //!
 //! A node that was away may know an old membership, in which a node that was removed and added again still has its old data
 //! directory. So the hello carries the position of the newest membership that includes the caller as it is now. If that is
-//! newer than what the other side knows, the other side believes it. A wiped node has none until it is added.
+//! newer than what the other side knows, the other side believes it, unless it has a leader, which would have told it. A wiped
+//! node has none until it is added.
+//!
+//! A message of Raft counts only from the node that it names, and in a term that an honest node can have reached.
 
 use std::{fmt, io};
 

@@ -14,7 +14,7 @@ use super::handshake::{
     put_first, read_first,
 };
 use super::transport::Connection;
-use crate::consensus::NodeId;
+use crate::consensus::{LogId, NodeId, Vote};
 
 /// How long connecting and the handshake may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -139,6 +139,19 @@ impl Incoming {
     /// Refuses frames with more than `max` bytes of kind and body.
     pub(super) fn set_max(&mut self, max: usize) {
         self.reader.set_max(max);
+    }
+
+    /// An error unless the caller speaks for itself, in a term that can be: `vote` has the node that a message is from, and
+    /// `newest` is the newest log entry that it names.
+    pub(super) fn check_vote(&self, vote: &Vote, newest: Option<LogId>) -> io::Result<()> {
+        let (term, speaker) = (vote.leader_id.term, vote.leader_id.voted_for);
+        if speaker != self.from {
+            return Err(invalid(format!("node {} speaks for node {speaker}", self.from)));
+        }
+        if let Some(newest) = newest.filter(|newest| newest.committed_leader_id().term > term) {
+            return Err(invalid(format!("node {speaker} names the entry {newest} in term {term}")));
+        }
+        self.directory.check_term(term)
     }
 
     /// The next frame; `None` if the caller closed between two. An error if the membership has changed and the caller is no

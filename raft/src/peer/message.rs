@@ -78,6 +78,16 @@ impl Call {
         }
     }
 
+    /// The vote of the node that this is from, and the newest entry that it names.
+    pub(super) fn speaker(&self) -> Option<(Vote, Option<LogId>)> {
+        let (vote, last) = match self {
+            Self::Vote(Ballot { vote, last, .. }) | Self::PreVote(Ballot { vote, last, .. }) => (vote, last),
+            Self::TransferLeader { from, last, .. } => (from, last),
+            _ => return None,
+        };
+        Some(((*vote).into(), last.map(Into::into)))
+    }
+
     /// The first frames that have it: older programs would close the connection.
     pub(super) fn frames(&self) -> u8 {
         match self {

@@ -73,7 +73,11 @@ impl Client {
 
     async fn campaign(&self, call: Call, option: &RPCOption) -> RpcResult<VoteResponse<Consensus>> {
         match self.call(call, option).await? {
-            Answer::Vote(answer) => Ok(answer.into()),
+            Answer::Vote(answer) => {
+                let answer = VoteResponse::from(answer);
+                let checked = self.peers.directory.check_term(answer.vote.leader_id.term);
+                checked.map(|()| answer).map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))
+            }
             other => Err(unexpected(&other)),
         }
     }

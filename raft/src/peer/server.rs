@@ -1,8 +1,8 @@
 //! Serving the other nodes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use openraft::errors::RaftError;
@@ -20,7 +20,7 @@ use super::message::{ANSWER, Answer, CALL, Call, get_numbered, put_numbered};
 use super::transport::{Connection, Transport};
 use super::{append, snapshot};
 use crate::applied::state_machine::Raft;
-use crate::consensus::{Consensus, Vote};
+use crate::consensus::{Consensus, NodeId, Vote};
 use crate::storage::log_store::LogStore;
 use crate::storage::snapshots::Generations;
 
@@ -34,6 +34,8 @@ const MAX_FOUNDING: usize = 1 << 10;
 const MAX_FOUNDING_CALLS: usize = 16;
 /// The most connections of callers that are not known to be members.
 const MAX_UNNAMED: usize = 64;
+/// The most connections of one member on one channel.
+const MAX_NAMED: usize = 8;
 /// Answers that wait to be written.
 const QUEUE: usize = 64;
 
@@ -51,25 +53,34 @@ pub(crate) struct Server<S> {
     /// Absent until this node belongs to a cluster. To be set before [`Directory`] lets members in.
     pub(crate) raft: OnceLock<Raft>,
     pub(crate) service: S,
+    /// The connections of the members.
+    pub(crate) named: Mutex<BTreeMap<(NodeId, Channel), Alike>>,
 }
 
-/// The connections of callers that are not known to be members, the oldest first: those that have not sent a hello, and those
-/// on [`Channel::Founding`], which requires no membership. Anybody can open them, and each takes a descriptor. So there are
-/// at most [`MAX_UNNAMED`], and one more ends the oldest. A node sends its hello as soon as it is connected, and connects
-/// again when it next needs to.
+/// Connections that are alike, the oldest first. Each takes a descriptor and memory, so there is a maximum, and one more ends
+/// the oldest.
+///
+/// - [`MAX_UNNAMED`] of callers that are not known to be members: they have not sent a hello, are named by no membership, or
+///   are on [`Channel::Founding`], which requires none. Anybody can open them. A node sends its hello as soon as it is
+///   connected, and connects again when it next needs to.
+/// - [`MAX_NAMED`] of one member on one channel. It opens another when it has given up the one before.
 #[derive(Default)]
-struct Unnamed(VecDeque<oneshot::Sender<()>>);
+pub(crate) struct Alike(VecDeque<oneshot::Sender<()>>);
 
-impl Unnamed {
+impl Alike {
     /// Counts a new connection, until the result is dropped. It resolves when the connection has to end.
-    fn next(&mut self) -> oneshot::Receiver<()> {
+    fn next(&mut self, max: usize) -> oneshot::Receiver<()> {
         self.0.retain(|waiting| !waiting.is_closed());
-        if self.0.len() >= MAX_UNNAMED {
+        if self.0.len() >= max {
             self.0.pop_front();
         }
         let (waiting, evicted) = oneshot::channel();
         self.0.push_back(waiting);
         evicted
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(oneshot::Sender::is_closed)
     }
 }
 
@@ -77,11 +88,11 @@ impl<S: Service> Server<S> {
     /// Accepts connections. Dropping the future ends them all.
     pub(crate) async fn run(self: Arc<Self>, transport: Arc<dyn Transport>) {
         let mut connections = JoinSet::new();
-        let mut unnamed = Unnamed::default();
+        let mut unnamed = Alike::default();
         loop {
             match transport.accept().await {
                 Ok(connection) => {
-                    connections.spawn(Arc::clone(&self).serve(connection, unnamed.next()));
+                    connections.spawn(Arc::clone(&self).serve(connection, unnamed.next(MAX_UNNAMED)));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection from a peer");
@@ -115,24 +126,35 @@ impl<S: Service> Server<S> {
         connection: Connection,
         mut evicted: oneshot::Receiver<()>,
     ) -> io::Result<()> {
-        let too_many = || io::Error::new(ErrorKind::NotConnected, "too many callers that are no members");
-        let (mut incoming, writer) = tokio::select! {
+        let too_many = || io::Error::new(ErrorKind::NotConnected, "too many connections like it");
+        let (incoming, writer) = tokio::select! {
             biased;
             accepted = Incoming::accept(Arc::clone(&self.directory), connection) => accepted?,
             _ = &mut evicted => return Err(too_many()),
         };
-        if incoming.channel != Channel::Founding {
-            // The caller is a member: its connection is not counted any more.
-            evicted.close();
+        if incoming.channel != Channel::Founding && self.directory.member(incoming.from).is_some() {
+            // The caller is a member: its connection is not counted among those of strangers any more.
+            evicted = self.named(incoming.from, incoming.channel);
         }
+        tokio::select! {
+            biased;
+            _ = evicted => Err(too_many()),
+            result = self.serve_channel(incoming, writer) => result,
+        }
+    }
+
+    /// Counts a connection of a member. It resolves when the connection has to end.
+    fn named(&self, from: NodeId, channel: Channel) -> oneshot::Receiver<()> {
+        let mut named = self.named.lock().expect("no panic while the connections are counted");
+        named.retain(|_, connections| !connections.is_empty());
+        named.entry((from, channel)).or_default().next(MAX_NAMED)
+    }
+
+    async fn serve_channel(self: Arc<Self>, mut incoming: Incoming, writer: FrameWriter) -> io::Result<()> {
         match incoming.channel {
             Channel::Founding => {
                 incoming.set_max(MAX_FOUNDING);
-                tokio::select! {
-                    biased;
-                    _ = evicted => Err(too_many()),
-                    result = self.calls(incoming, writer, MAX_FOUNDING_CALLS) => result,
-                }
+                self.calls(incoming, writer, MAX_FOUNDING_CALLS).await
             }
             Channel::Votes | Channel::Forwards | Channel::Mirror => {
                 incoming.set_max(MAX_CALL);
@@ -181,6 +203,13 @@ impl<S: Service> Server<S> {
                 let (number, call) = get_numbered::<Call>(body)?;
                 if call.channel() != incoming.channel {
                     return Err(invalid(format!("a call on the wrong channel, {:?}", incoming.channel)));
+                }
+                if let Some((vote, newest)) = call.speaker() {
+                    incoming.check_vote(&vote, newest)?;
+                    // A vote is committed once its node is elected.
+                    if vote.committed != matches!(call, Call::TransferLeader { .. }) {
+                        return Err(invalid("a ballot of a leader, or a transfer by a node that is none"));
+                    }
                 }
                 let permit =
                     Arc::clone(&permits).acquire_owned().await.expect("the semaphore is never closed");
@@ -240,16 +269,17 @@ mod tests {
     /// Each takes a descriptor: there once was no bound.
     #[test]
     fn one_silent_connection_too_many_ends_the_oldest_that_is_still_silent() {
-        let mut unnamed = Unnamed::default();
-        let mut connections: Vec<_> = (0..MAX_UNNAMED).map(|_| unnamed.next()).collect();
+        let mut unnamed = Alike::default();
+        let mut next = || unnamed.next(MAX_UNNAMED);
+        let mut connections: Vec<_> = (0..MAX_UNNAMED).map(|_| next()).collect();
         // The caller of the first is known by now.
         drop(connections.remove(0));
-        connections.push(unnamed.next());
+        connections.push(next());
         let is_evicted = |evicted: &mut oneshot::Receiver<()>| {
             matches!(evicted.try_recv(), Err(oneshot::error::TryRecvError::Closed))
         };
         assert!(!connections.iter_mut().any(is_evicted));
-        connections.push(unnamed.next());
+        connections.push(next());
         assert!(is_evicted(&mut connections[0]));
         assert!(!connections[1..].iter_mut().any(is_evicted));
     }

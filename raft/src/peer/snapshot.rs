@@ -61,7 +61,8 @@ pub(super) async fn send(
     match link.reader.next().await? {
         Some((SNAPSHOT_INSTALLED, mut body)) => {
             progress.end("snapshot sent and installed");
-            read_vote(&mut body).map_err(malformed)
+            let vote = read_vote(&mut body).map_err(malformed)?;
+            directory.check_term(vote.leader_id.term).map(|()| vote)
         }
         Some((kind, _)) => Err(unexpected(kind, "an answer to a snapshot")),
         None => Err(closed("the connection was closed before the snapshot was installed")),
@@ -103,6 +104,7 @@ async fn receive_one(
     let vote = read_vote(&mut begin).map_err(malformed)?;
     let bytes = begin.try_get_u64_le().map_err(|_| malformed(RecordError::Short))?;
     let meta = read_meta(&mut begin).map_err(malformed)?;
+    incoming.check_vote(&vote, meta.last_log_id)?;
     let mut progress = Progress::new("received", incoming.from, &meta, bytes);
     let mut writer = generations.writer().await?;
     let mut left = bytes;

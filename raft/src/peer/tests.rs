@@ -174,7 +174,7 @@ async fn a_node_keeps_nothing_of_nodes_that_are_no_members() {
             member_as_of: Some((u64::MAX, u64::MAX)),
             url: "http://stranger".to_owned(),
         };
-        directory.admit(&hello).unwrap();
+        directory.admit(&hello).unwrap_err();
     }
     assert_eq!(directory.known(), before);
     directory.introduce(2, "127.0.0.1:1").unwrap();

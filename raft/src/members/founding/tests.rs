@@ -1,4 +1,4 @@
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use openraft::storage::RaftLogStorage;
 use ringfence_lease::SUPPORTED;
@@ -43,6 +43,7 @@ async fn starting(
         generations: Arc::new(Generations::open(dir, SUPPORTED).unwrap()),
         raft: OnceLock::new(),
         service: NodeService { directory, founding, handle: OnceLock::new() },
+        named: Mutex::default(),
     });
     tokio::spawn(Arc::clone(&server).run(transport));
     (server, address)
