@@ -24,6 +24,7 @@ mod server;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod transport;
 
 pub(crate) use self::call::CallError;
@@ -33,4 +34,5 @@ pub(crate) use self::message::{Answer, Call, Order, Probed, ReadPoint};
 pub(crate) use self::network::Network;
 pub(crate) use self::peers::Peers;
 pub(crate) use self::server::{Server, Service};
+pub use self::tls::{Certificate, Tls};
 pub use self::transport::{ByteReader, ByteWriter, Connection, Tcp, Transport};

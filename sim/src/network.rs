@@ -298,6 +298,7 @@ impl Network {
             peer: peer.to_owned(),
             reader: Box::new(Reader { network: self.clone(), direction: reads }),
             writer: Box::new(Writer { network: self.clone(), direction: writes, is_on: Arc::clone(is_on) }),
+            certificate: None,
         }
     }
 

@@ -67,7 +67,7 @@ impl AppendLink {
 
     async fn ready(&mut self) -> Result<&mut Open, RPCError<Consensus>> {
         // A frame whose write was dropped midway is not completed: nobody would count its answer.
-        let open = match self.open.take().filter(|open| open.link.writer.queued() == 0) {
+        let open = match self.open.take().filter(|open| open.link.writer.is_flushed()) {
             Some(open) => Open { stale: open.owed, ..open },
             None => {
                 if let Some(not_before) = self.not_before {

@@ -89,7 +89,11 @@ struct Caller {
 impl Caller {
     async fn run(mut self) {
         let mut failed: Option<(Instant, io::Error)> = None;
-        while let Some(first) = self.calls.recv().await {
+        let mut next = None;
+        while let Some(first) = match next.take() {
+            None => self.calls.recv().await,
+            first => first,
+        } {
             if let Some((at, error)) = &failed
                 && at.elapsed() < AGAIN
             {
@@ -97,7 +101,7 @@ impl Caller {
                 continue;
             }
             match self.directory.connect(self.target, MAX_ANSWER).await {
-                Ok(link) => self.talk(link, first).await,
+                Ok(link) => next = self.talk(link, first).await,
                 Err(error) => {
                     not_sent(first, &error);
                     while let Some(call) = self.next_now() {
@@ -114,19 +118,22 @@ impl Caller {
         self.calls.recv().now_or_never()?
     }
 
-    /// Sends calls and receives answers until the connection breaks.
+    /// Sends calls and receives answers until the connection breaks, or gives back a call that should have a new one.
     ///
     /// It never waits for one of the two alone: the other side stops reading calls while its answers are not read.
-    async fn talk(&mut self, link: Link, first: (Call, Reply)) {
+    async fn talk(&mut self, link: Link, first: (Call, Reply)) -> Option<(Call, Reply)> {
         let mut sent = Sent { link, unanswered: BTreeMap::new(), number: 0 };
         sent.push(first);
         let error = loop {
             while sent.has_room()
                 && let Some(call) = self.next_now()
             {
+                if sent.link.is_stale() {
+                    return Some(call);
+                }
                 sent.push(call);
             }
-            let (has_room, is_writing) = (sent.has_room(), sent.link.writer.queued() > 0);
+            let (has_room, is_writing) = (sent.has_room(), !sent.link.writer.is_flushed());
             // Writes go first, and stop when `MAX_CALLS` are unanswered. Queued calls are taken above, too, so no flood of
             // frames holds them up.
             tokio::select! {
@@ -145,14 +152,16 @@ impl Caller {
                     Err(error) => break error,
                 },
                 call = self.calls.recv(), if has_room => match call {
+                    Some(call) if sent.link.is_stale() && sent.unanswered.is_empty() => return Some(call),
                     Some(call) => sent.push(call),
-                    None => return,
+                    None => return None,
                 },
             }
         };
         for reply in sent.unanswered.into_values() {
             let _ = reply.send(Err(CallError::Unknown(copy(&error))));
         }
+        None
     }
 }
 
@@ -165,7 +174,9 @@ struct Sent {
 
 impl Sent {
     fn has_room(&self) -> bool {
-        self.link.writer.queued() < WRITE_BYTES && self.unanswered.len() < MAX_CALLS
+        // Its last answers come before the next connection.
+        let is_ending = self.link.is_stale() && !self.unanswered.is_empty();
+        !is_ending && self.link.writer.queued() < WRITE_BYTES && self.unanswered.len() < MAX_CALLS
     }
 
     /// Skips a call that nobody waits for any more.

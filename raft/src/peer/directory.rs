@@ -352,6 +352,6 @@ fn as_of(membership: &StoredMembership) -> Option<(u64, u64)> {
     membership.log_id().map(|log_id| (log_id.leader_id.term, log_id.index))
 }
 
-fn refusal(reason: String) -> io::Error {
+pub(super) fn refusal(reason: String) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, reason)
 }

@@ -78,16 +78,23 @@ impl FrameReader {
 pub(crate) struct FrameWriter {
     sink: ByteWriter,
     queued: BytesMut,
+    /// Bytes were written that the sink may hold back: TLS does.
+    is_held: bool,
 }
 
 impl FrameWriter {
     pub(crate) fn new(sink: ByteWriter) -> Self {
-        Self { sink, queued: BytesMut::new() }
+        Self { sink, queued: BytesMut::new(), is_held: false }
     }
 
-    /// How many bytes are not written yet.
+    /// How many bytes are queued.
     pub(crate) fn queued(&self) -> usize {
         self.queued.len()
+    }
+
+    /// Whether all is written.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.queued.is_empty() && !self.is_held
     }
 
     /// Queues bytes that are no frame.
@@ -109,17 +116,24 @@ impl FrameWriter {
         out[start + 4..start + HEAD].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Writes some of what is queued, which must not be empty.
+    /// Writes some of what is not written yet.
     pub(crate) async fn write_some(&mut self) -> io::Result<()> {
-        match self.sink.write_buf(&mut self.queued).await? {
-            0 => Err(ErrorKind::WriteZero.into()),
-            _ => Ok(()),
+        if !self.queued.is_empty() {
+            if self.sink.write_buf(&mut self.queued).await? == 0 {
+                return Err(ErrorKind::WriteZero.into());
+            }
+            self.is_held = true;
         }
+        if self.queued.is_empty() {
+            self.sink.flush().await?;
+            self.is_held = false;
+        }
+        Ok(())
     }
 
     /// Writes all that is queued.
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
-        while !self.queued.is_empty() {
+        while !self.is_flushed() {
             self.write_some().await?;
         }
         Ok(())

@@ -7,12 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use super::directory::{Directory, Target};
+use super::directory::{Directory, Target, refusal};
 use super::frame::{FrameReader, FrameWriter, invalid, unexpected};
 use super::handshake::{
     Channel, HELLO, Hello, MAX_HELLO, Program, REFUSAL, Refusal, WELCOME, Welcome, get, get_welcome,
     put_first, read_first,
 };
+use super::tls::Certificate;
 use super::transport::Connection;
 use crate::consensus::{LogId, NodeId, Vote};
 
@@ -27,6 +28,7 @@ pub(super) struct Link {
     pub(super) writer: FrameWriter,
     /// The newest frames that the other side reads.
     pub(super) frames: u8,
+    certificate: Option<Certificate>,
 }
 
 impl Directory {
@@ -46,6 +48,9 @@ impl Directory {
         // The transport itself is not kept while this waits: it is this node's port.
         let connecting = self.transport()?.connect(&address);
         let connection = connecting.await.map_err(at_address)?;
+        if connection.certificate.as_ref().is_some_and(|it| !it.is_of(to, Some(&address))) {
+            return Err(refusal(format!("{address}: its certificate is not of node {to}")));
+        }
         let hello = Hello {
             group: 0,
             channel,
@@ -75,8 +80,14 @@ impl Directory {
 }
 
 impl Link {
-    fn new(Connection { reader, writer, .. }: Connection) -> Self {
-        Self { reader: FrameReader::new(reader, MAX_HELLO), writer: FrameWriter::new(writer), frames: 1 }
+    fn new(Connection { reader, writer, certificate, .. }: Connection) -> Self {
+        let (reader, writer) = (FrameReader::new(reader, MAX_HELLO), FrameWriter::new(writer));
+        Self { reader, writer, frames: 1, certificate }
+    }
+
+    /// Whether another connection should replace it: this node would show another certificate, or trust another one.
+    pub(super) fn is_stale(&self) -> bool {
+        self.certificate.as_ref().is_some_and(Certificate::is_stale)
     }
 
     async fn welcome(&mut self) -> io::Result<(Welcome, Program)> {
@@ -116,11 +127,16 @@ impl Incoming {
         let mut link = Link::new(connection);
         let hello = timeout(HELLO_TIMEOUT, link.hello()).await;
         let hello = hello.unwrap_or_else(|_| Err(timed_out("it said nothing in time")));
-        let admitted = hello.and_then(|hello| match directory.admit(&hello) {
-            Ok(()) => Ok(hello),
-            Err(error) => Err(directory.note_refused(hello.from, error)),
+        let Link { reader, mut writer, certificate, .. } = link;
+        let is_shown = |id| certificate.is_none_or(|it| it.is_of(id, directory.address(id).as_deref()));
+        let admitted = hello.and_then(|hello| match is_shown(hello.from) {
+            // Not as a reason that the node is refused for: it may be another that said so.
+            false => Err(refusal(format!("the certificate of the caller is not of node {}", hello.from))),
+            true => match directory.admit(&hello) {
+                Ok(()) => Ok(hello),
+                Err(error) => Err(directory.note_refused(hello.from, error)),
+            },
         });
-        let Link { reader, mut writer, .. } = link;
         match &admitted {
             Ok(_) => {
                 let incarnation = directory.identity.incarnation;

@@ -1,4 +1,4 @@
-//! The network as one node sees it: TCP, or a simulator's.
+//! The network as one node sees it: TCP, with TLS or without, or a simulator's.
 
 use std::io;
 use std::time::Duration;
@@ -7,6 +7,8 @@ use futures_util::future::BoxFuture;
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+
+use super::tls::Certificate;
 
 /// How long sent data may stay unacknowledged by the other kernel, in milliseconds. A stopped process does not count: its
 /// kernel answers.
@@ -31,6 +33,16 @@ pub struct Connection {
     pub reader: ByteReader,
     /// Bytes to the other end. Dropping it ends them.
     pub writer: ByteWriter,
+    /// What the other end has shown of itself, if the transport asks for it.
+    pub certificate: Option<Certificate>,
+}
+
+impl Connection {
+    /// A connection over TCP without TLS, to `peer`.
+    pub(super) fn plain(stream: TcpStream, peer: String) -> Self {
+        let (reader, writer) = stream.into_split();
+        Self { peer, reader: Box::new(reader), writer: Box::new(writer), certificate: None }
+    }
 }
 
 /// One direction of a [`Connection`].
@@ -42,18 +54,17 @@ pub type ByteWriter = Box<dyn AsyncWrite + Send + Sync + Unpin>;
 pub struct Tcp(pub TcpListener);
 
 impl Transport for Tcp {
-    #[expect(clippy::disallowed_methods, reason = "the one place that connects")]
     fn connect(&self, address: &str) -> BoxFuture<'static, io::Result<Connection>> {
         let address = address.to_owned();
-        Box::pin(async move { tuned(TcpStream::connect(&address).await?, address) })
+        Box::pin(async move { Ok(Connection::plain(connected(&address).await?, address)) })
     }
 
     fn accept(&self) -> BoxFuture<'_, io::Result<Connection>> {
         Box::pin(async move {
             loop {
                 let (stream, from) = self.0.accept().await?;
-                match tuned(stream, from.to_string()) {
-                    Ok(connection) => return Ok(connection),
+                match tuned(stream) {
+                    Ok(stream) => return Ok(Connection::plain(stream, from.to_string())),
                     Err(error) => tracing::debug!(%from, %error, "peer connection ended"),
                 }
             }
@@ -61,13 +72,17 @@ impl Transport for Tcp {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the one place that connects")]
+pub(super) async fn connected(address: &str) -> io::Result<TcpStream> {
+    tuned(TcpStream::connect(address).await?)
+}
+
 /// Sends small messages at once, and detects in seconds that the other host is gone, where TCP itself takes minutes.
-fn tuned(stream: TcpStream, peer: String) -> io::Result<Connection> {
+pub(super) fn tuned(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     sockopt::set_tcp_user_timeout(&stream, USER_TIMEOUT_MS)?;
     sockopt::set_tcp_keepidle(&stream, Duration::from_secs(1))?;
     sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(1))?;
     sockopt::set_socket_keepalive(&stream, true)?;
-    let (reader, writer) = stream.into_split();
-    Ok(Connection { peer, reader: Box::new(reader), writer: Box::new(writer) })
+    Ok(stream)
 }

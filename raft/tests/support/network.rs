@@ -200,7 +200,12 @@ impl Transport for Port {
 
 fn connection(peer: &str, stream: DuplexStream) -> Connection {
     let (reader, writer) = split(stream);
-    Connection { peer: peer.to_owned(), reader: Box::new(reader), writer: Box::new(writer) }
+    Connection {
+        peer: peer.to_owned(),
+        reader: Box::new(reader),
+        writer: Box::new(writer),
+        certificate: None,
+    }
 }
 
 /// The next message, with its head.

@@ -72,12 +72,17 @@ pub struct Stranger(Connection);
 impl Stranger {
     /// Calls the node `to` on `channel`; `None` if it is refused.
     pub async fn call(network: &Network, to: NodeId, channel: u32, name: &Name) -> Option<Self> {
-        let mut stream = Self(network.connect("stranger", &address(to)).unwrap());
+        Self::call_over(network.connect("stranger", &address(to)).unwrap(), to, channel, name).await
+    }
+
+    /// As [`Stranger::call`], over this connection.
+    pub async fn call_over(connection: Connection, to: NodeId, channel: u32, name: &Name) -> Option<Self> {
+        let mut stream = Self(connection);
         let hello = (
             (0_u32, channel, name.cluster, name.from, name.incarnation),
             (to, None::<Uuid>, name.member_as_of, ""),
         );
-        stream.0.writer.write_all(b"RINGPEER\x01\x00").await.unwrap();
+        stream.send_bytes(b"RINGPEER\x01\x00").await;
         stream.send(1, &hello).await;
         let mut preface = [0; 10];
         stream.0.reader.read_exact(&mut preface).await.ok()?;
@@ -96,6 +101,7 @@ impl Stranger {
     /// It may have closed.
     pub async fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.0.writer.write_all(bytes).await;
+        let _ = self.0.writer.flush().await;
     }
 
     /// Asks `call`, `count` times at once.

@@ -1,0 +1,224 @@
+//! TLS between nodes.
+//!
+//! Each side has a certificate that the nodes' authority signed, and shows with it which node it is: by a URI
+//! `ringfence:node:ID`, or by the host at which the other side reaches that node. [`Certificate`] is asked for that once the id
+//! is known. No name is looked up: an address proves nothing.
+//!
+//! A handshake takes about half a millisecond of CPU, and anybody can ask for one. So handshakes run on another runtime than
+//! Raft, and at most [`MAX_HANDSHAKES`] at once: one more ends the oldest.
+//!
+//! A certificate may end, or its authority be removed, while a connection is open. So each connection verifies the other
+//! side's certificate again every [`RECHECK`]. Until then, a caller whose files have changed finishes its calls, and
+//! connects again for the next one.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use ringfence_tls::{Name, Peer, covers, names};
+use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::io::{AsyncRead, ReadBuf, split};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, timeout};
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+use super::transport::{Connection, Transport, connected, tuned};
+use crate::consensus::NodeId;
+
+/// The most handshakes of callers at one time, and how long each may take.
+const MAX_HANDSHAKES: usize = 64;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a connection verifies the certificate of the other side again.
+const RECHECK: Duration = Duration::from_secs(5);
+/// The first byte of TLS. A caller without TLS begins with another.
+const TLS_HANDSHAKE: u8 = 22;
+
+/// TLS over TCP, with the listener of this node.
+pub struct Tls {
+    listener: TcpListener,
+    peer: Arc<Peer>,
+    plain: bool,
+    handshakes: Handle,
+    accepting: Mutex<Accepting>,
+}
+
+/// Handshakes of callers.
+#[derive(Default)]
+struct Accepting {
+    tasks: JoinSet<io::Result<Connection>>,
+    /// The oldest first.
+    running: VecDeque<AbortHandle>,
+}
+
+impl Tls {
+    /// Uses the certificates of `peer`. Handshakes run on `handshakes`. With `plain`, it takes connections without TLS, too, and
+    /// falls back to them, so that a cluster can change to TLS node by node.
+    pub fn new(listener: TcpListener, peer: Arc<Peer>, plain: bool, handshakes: Handle) -> Self {
+        Self { listener, peer, plain, handshakes, accepting: Mutex::default() }
+    }
+}
+
+impl Transport for Tls {
+    fn connect(&self, address: &str) -> BoxFuture<'static, io::Result<Connection>> {
+        let (address, peer, plain) = (address.to_owned(), Arc::clone(&self.peer), self.plain);
+        let handshakes = self.handshakes.clone();
+        Box::pin(async move {
+            let stream = connected(&address).await?;
+            // Aborted when this is dropped.
+            let mut task = JoinSet::new();
+            task.spawn_on(call(stream, address.clone(), peer), &handshakes);
+            match task.join_next().await.expect("one task was spawned").map_err(io::Error::other)? {
+                Err(error) if plain => {
+                    tracing::debug!(peer = address, %error, "falls back to a connection without TLS");
+                    Ok(Connection::plain(connected(&address).await?, address))
+                }
+                connection => connection,
+            }
+        })
+    }
+
+    fn accept(&self) -> BoxFuture<'_, io::Result<Connection>> {
+        Box::pin(async move {
+            let mut accepting = self.accepting.lock().await;
+            let Accepting { tasks, running } = &mut *accepting;
+            loop {
+                tokio::select! {
+                    biased;
+                    Some(ended) = tasks.join_next() => {
+                        running.retain(|task| !task.is_finished());
+                        // An error: it was the oldest of too many.
+                        if let Ok(Ok(connection)) = ended {
+                            return Ok(connection);
+                        }
+                    }
+                    accepted = self.listener.accept() => {
+                        let (stream, from) = accepted?;
+                        let Ok(stream) = tuned(stream) else { continue };
+                        if running.len() >= MAX_HANDSHAKES && let Some(oldest) = running.pop_front() {
+                            oldest.abort();
+                        }
+                        let (peer, plain) = (Arc::clone(&self.peer), self.plain);
+                        let answer = async move {
+                            let answered = timeout(HANDSHAKE_TIMEOUT, answer(stream, from.to_string(), peer, plain)).await;
+                            let answered = answered.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
+                            answered.inspect_err(|error| tracing::warn!(%from, %error, "peer connection closed"))
+                        };
+                        running.push_back(tasks.spawn_on(answer, &self.handshakes));
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// The caller's handshake.
+async fn call(stream: TcpStream, address: String, peer: Arc<Peer>) -> io::Result<Connection> {
+    let version = peer.version();
+    let connector = TlsConnector::from(peer.client());
+    // It is neither sent nor verified.
+    let name = ServerName::try_from("node.invalid").expect("this is a DNS name");
+    let stream = connector.connect(name, stream).await?;
+    encrypted(stream.into(), address, peer, version)
+}
+
+/// The other side's.
+async fn answer(stream: TcpStream, from: String, peer: Arc<Peer>, plain: bool) -> io::Result<Connection> {
+    let mut first = [0];
+    if plain && stream.peek(&mut first).await? == 1 && first != [TLS_HANDSHAKE] {
+        return Ok(Connection::plain(stream, from));
+    }
+    let version = peer.version();
+    let acceptor = TlsAcceptor::from(peer.server());
+    let stream = acceptor.accept(stream).await?;
+    encrypted(stream.into(), from, peer, version)
+}
+
+fn encrypted(
+    stream: TlsStream<TcpStream>,
+    other: String,
+    peer: Arc<Peer>,
+    version: u64,
+) -> io::Result<Connection> {
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let chain: Arc<[_]> = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
+    let certificate = Certificate { chain: Arc::clone(&chain), peer: Arc::clone(&peer), version };
+    let (reader, writer) = split(stream);
+    let reader = Trusted { reader, chain, peer, at: Instant::now() };
+    Ok(Connection {
+        peer: other,
+        reader: Box::new(reader),
+        writer: Box::new(writer),
+        certificate: Some(certificate),
+    })
+}
+
+/// The certificate that the other end of a connection has shown, followed by the intermediate ones.
+pub struct Certificate {
+    chain: Arc<[CertificateDer<'static>]>,
+    peer: Arc<Peer>,
+    version: u64,
+}
+
+impl Certificate {
+    /// Whether this node's own files have changed since.
+    pub(super) fn is_stale(&self) -> bool {
+        self.peer.version() != self.version
+    }
+
+    /// Whether it is of the node `id`, which is reached at `address`, `host:port`.
+    pub(super) fn is_of(&self, id: NodeId, address: Option<&str>) -> bool {
+        let Some(own) = self.chain.first() else { return false };
+        let uri = Name::Uri(format!("ringfence:node:{id}"));
+        let host = address.and_then(|address| address.rsplit_once(':')).map(|(host, _)| host);
+        let host = host.map(|host| host.trim_start_matches('[').trim_end_matches(']'));
+        names(own).contains(&uri) || host.is_some_and(|host| covers(own, host))
+    }
+}
+
+/// Bytes from the other side, as long as its certificate is trusted.
+struct Trusted<R> {
+    reader: R,
+    chain: Arc<[CertificateDer<'static>]>,
+    peer: Arc<Peer>,
+    /// When it was verified.
+    at: Instant,
+}
+
+impl<R> Trusted<R> {
+    fn check(&mut self) -> io::Result<()> {
+        if self.at.elapsed() < RECHECK {
+            return Ok(());
+        }
+        if !self.peer.trusts(&self.chain) {
+            let reason = "the certificate of the other node is not trusted any more";
+            return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
+        }
+        self.at = Instant::now();
+        Ok(())
+    }
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Trusted<R> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let read = ready!(Pin::new(&mut this.reader).poll_read(cx, buffer));
+        // After the wait: what has arrived meanwhile is not used, either.
+        this.check()?;
+        Poll::Ready(match read {
+            // A node that is killed closes without a word. Frames show whether one was cut short.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),
+            read => read,
+        })
+    }
+}
