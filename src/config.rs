@@ -12,7 +12,7 @@ use ringfence_mirror::Settings;
 use ringfence_raft::SNAPSHOT_AFTER_BYTES;
 use ringfence_wire::{Backup, check_peer_address, is_loopback};
 
-use self::options::{MirrorMode, MirrorOptions, Options};
+use self::options::{MirrorMode, MirrorOptions, Options, PeerTlsOptions, Plain};
 use crate::backup;
 
 /// JSON readers that use doubles are exact below 2^53. This leaves room for a cluster that replaces one that began here.
@@ -47,6 +47,18 @@ pub(crate) struct Config {
     pub(crate) max_connections: Option<usize>,
     pub(crate) door_threads: usize,
     pub(crate) mirror: Option<Settings>,
+    /// `None`: connections between nodes are plain.
+    pub(crate) peer_tls: Option<PeerTls>,
+}
+
+/// The files for TLS between nodes.
+#[derive(Debug)]
+pub(crate) struct PeerTls {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) authority: PathBuf,
+    /// Whether plain connections are allowed, too.
+    pub(crate) plain: bool,
 }
 
 impl Config {
@@ -110,6 +122,7 @@ impl Config {
             max_connections: options.max_connections,
             door_threads: door_threads(options.door_threads)?,
             mirror: mirror(options.redis, options.mirror)?,
+            peer_tls: peer_tls(options.peer_tls)?,
         })
     }
 
@@ -124,6 +137,20 @@ impl Config {
         }
         let host = self.peers[&self.id].rsplit_once(':').map_or("localhost", |(host, _)| host);
         format!("http://{host}:{}", bound.port())
+    }
+}
+
+fn peer_tls(options: PeerTlsOptions) -> anyhow::Result<Option<PeerTls>> {
+    let PeerTlsOptions { certificate, key, authority, plain } = options;
+    match (certificate, key, authority) {
+        (Some(certificate), Some(key), Some(authority)) => {
+            Ok(Some(PeerTls { certificate, key, authority, plain: plain == Some(Plain::Accept) }))
+        }
+        (None, None, None) => {
+            ensure!(plain != Some(Plain::Refuse), "--peer-plain refuse requires --peer-certificate");
+            Ok(None)
+        }
+        _ => bail!("--peer-certificate, --peer-key and --peer-authority require each other"),
     }
 }
 

@@ -87,6 +87,14 @@ const GAUGES: &[(&str, &str)] = &[
         "Age of the flush in progress on this node's disk; 0 if none.",
     ),
     ("ringfence_loop_lag_longest_seconds", "Longest lag of the Raft event loop in the last 30 to 60 s."),
+    (
+        "ringfence_tls_certificate_expires_seconds",
+        "When the certificate in use ends, in seconds since the Unix epoch, by use: peers (between nodes).",
+    ),
+    (
+        "ringfence_tls_files_refused",
+        "1 if the files of certificates, keys and authorities cannot be used as they are now, so that older ones are in use. By use: peers.",
+    ),
     ("ringfence_disk_size_bytes", "Size of the file system of this node's data."),
     ("ringfence_disk_available_bytes", "Free space on that file system. A node whose disk is full stops."),
     (

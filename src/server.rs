@@ -14,16 +14,18 @@ use axum::extract::Request;
 use axum::response::Response;
 use ringfence_api::{Connections, RequestBody, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
-use ringfence_raft::{Handle, Node, Random, Settings, System, Tcp};
+use ringfence_raft::{Handle, Node, Random, Settings, System, Tcp, Tls, Transport};
+use ringfence_tls::Apart;
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::predecessors::Predecessors;
 use crate::signals::Signals;
-use crate::{descriptors, disk_space, loop_lag, metric_help, mirror, private, service_manager};
+use crate::{descriptors, disk_space, loop_lag, metric_help, mirror, private, service_manager, tls};
 
 /// Bounds the transfer of the leadership at a stop.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -44,6 +46,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let peer_listener = TcpListener::from_std(bind(config.peer, "--peer")?)?;
     let mut stop = Signals::stop()?;
     let url = config.url(listener.local_addr()?);
+    let peer_tls = tls::peer(&config, &Apart::default())?;
     let before_answer = config
         .mirror
         .as_ref()
@@ -51,10 +54,22 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let mirror = config.mirror.map(Mirror::new).transpose()?;
     let data = config.data.clone();
     private::restrict(&data);
+    let threads = Arc::new(Threads::start(config.door_threads).context("--door-threads")?);
+    let transport: Arc<dyn Transport> = match &peer_tls {
+        None => Arc::new(Tcp(peer_listener)),
+        Some(peer) => {
+            let plain = config.peer_tls.is_some_and(|files| files.plain);
+            let handshakes = threads.runtimes().pop().context("there is no door thread")?;
+            Arc::new(Tls::new(peer_listener, Arc::clone(peer), plain, handshakes))
+        }
+    };
+    if let Some(peer) = peer_tls {
+        tokio::spawn(tls::watch(vec![(tls::PEERS, peer)], signal(SignalKind::hangup())?));
+    }
     let settings = Settings {
         id: config.id,
         data: config.data,
-        transport: Arc::new(Tcp(peer_listener)),
+        transport,
         peers: config.peers,
         join: config.join,
         url: url.clone(),
@@ -68,7 +83,6 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let (started, starting) = watch::channel(false);
     let connections =
         Connections::new(descriptors::connections(config.max_connections, config.door_threads)?);
-    let threads = Arc::new(Threads::start(config.door_threads).context("--door-threads")?);
     let starting_listener = listener.try_clone().context("cannot duplicate the HTTP listener")?;
     serve(starting_listener, &threads, &connections, ringfence_api::starting, starting);
     // Not later: a node that waits for the other members of a new cluster must not block the start of the machine.

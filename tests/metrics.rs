@@ -10,10 +10,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ringfence_harness::{
-    Answered, Cluster, Consistency, Node, PrometheusServer, RedisServer, Reply, key, until,
+    Answered, Builder, Certificates, Cluster, Consistency, Node, PrometheusServer, RedisServer, Reply, key,
+    until,
 };
 use ringfence_wire::LeaseId;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 /// Far longer than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
@@ -29,7 +31,7 @@ const ODD: [&str; 4] = ["odd-", "Schl", "Ω", "odd%2D"];
 #[tokio::test]
 async fn metrics_have_help_texts_and_contain_no_names_of_clients() {
     let redis = RedisServer::builder().start().await.unwrap();
-    let cluster = cluster(&redis).await;
+    let (cluster, _files) = cluster(&redis).await;
     let leases = traffic(&cluster).await;
     let mut measured = BTreeSet::new();
     for node in cluster.nodes() {
@@ -65,7 +67,7 @@ async fn metrics_have_help_texts_and_contain_no_names_of_clients() {
 #[tokio::test]
 async fn every_end_of_a_lease_is_counted_by_one_node_and_not_again_after_a_restart() {
     let redis = RedisServer::builder().start().await.unwrap();
-    let cluster = cluster(&redis).await;
+    let (cluster, _files) = cluster(&redis).await;
     traffic(&cluster).await;
     let ends = async |node: &Node| -> BTreeMap<String, f64> {
         let ended = samples(&metrics(node).await).into_iter();
@@ -166,7 +168,7 @@ fn the_alerts_fire_as_their_tests_say() {
 #[tokio::test]
 async fn alerts_and_dashboard_use_existing_metrics_and_a_lost_majority_raises_alerts() {
     let redis = RedisServer::builder().start().await.unwrap();
-    let cluster = cluster(&redis).await;
+    let (cluster, _files) = cluster(&redis).await;
     traffic(&cluster).await;
     let prometheus = watch(&cluster).await;
     let all_up = async || {
@@ -217,9 +219,15 @@ async fn alerts_and_dashboard_use_existing_metrics_and_a_lost_majority_raises_al
     until(SOON, "the alerts end", over).await.unwrap();
 }
 
-async fn cluster(redis: &RedisServer) -> Cluster {
+/// Nodes with all that is measured, and the folder of their certificates.
+async fn cluster(redis: &RedisServer) -> (Cluster, TempDir) {
+    let dir = TempDir::new().unwrap();
+    let names = "URI:ringfence:node:1,URI:ringfence:node:2,URI:ringfence:node:3";
+    let files = Certificates::new(dir.path(), names).unwrap();
     let builder = Cluster::builder(env!("CARGO_BIN_EXE_ringfence"));
-    builder.argument(format!("--redis={}", redis.url())).start().await.unwrap()
+    let builder = builder.argument(format!("--redis={}", redis.url()));
+    let cluster = files.peer_arguments().into_iter().fold(builder, Builder::argument).start().await.unwrap();
+    (cluster, dir)
 }
 
 /// Makes calls of every kind, through all nodes in turn. Returns the ids of the leases.

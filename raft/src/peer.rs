@@ -34,5 +34,5 @@ pub(crate) use self::message::{Answer, Call, Order, Probed, ReadPoint};
 pub(crate) use self::network::Network;
 pub(crate) use self::peers::Peers;
 pub(crate) use self::server::{Server, Service};
-pub use self::tls::{Certificate, Tls};
+pub use self::tls::{Certificate, Tls, is_of_node};
 pub use self::transport::{ByteReader, ByteWriter, Connection, Tcp, Transport};

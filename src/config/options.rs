@@ -62,6 +62,8 @@ pub(crate) struct Options {
     /// Number of threads that serve clients [default: the number of cores minus one, at most 8]
     #[arg(long, env = "RINGFENCE_DOOR_THREADS", value_name = "N")]
     pub(crate) door_threads: Option<usize>,
+    #[command(flatten)]
+    pub(crate) peer_tls: PeerTlsOptions,
     /// Redis to publish fences to: redis://HOST:PORT, redis+cluster://HOST:PORT,… or redis+sentinel://HOST:PORT,…/NAME. For
     /// TLS, use rediss instead of redis. USER:PASSWORD@ goes before the hosts
     #[arg(long, env = "RINGFENCE_REDIS", value_name = "URL", hide_env_values = true)]
@@ -77,6 +79,35 @@ pub(crate) struct Options {
     /// URLs of the nodes, for commands that call the cluster.
     #[arg(skip)]
     pub(crate) urls: Vec<String>,
+}
+
+/// The table `peer-tls` of the file.
+#[derive(Debug, Default, PartialEq, Eq, Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct PeerTlsOptions {
+    /// PEM file of this node's certificate for other nodes: for the URI ringfence:node:ID, or for the host of its peer
+    /// address. Encrypts the connections between nodes
+    #[arg(long = "peer-certificate", env = "RINGFENCE_PEER_CERTIFICATE", value_name = "FILE")]
+    pub(crate) certificate: Option<PathBuf>,
+    /// PEM file of the private key of --peer-certificate
+    #[arg(long = "peer-key", env = "RINGFENCE_PEER_KEY", value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// PEM file of the authorities that sign the certificates of nodes, and nothing else
+    #[arg(long = "peer-authority", env = "RINGFENCE_PEER_AUTHORITY", value_name = "FILE")]
+    pub(crate) authority: Option<PathBuf>,
+    /// Whether connections between nodes may be plain, while a cluster changes to encryption [default: refuse]
+    #[arg(long = "peer-plain", env = "RINGFENCE_PEER_PLAIN", value_name = "ANSWER")]
+    pub(crate) plain: Option<Plain>,
+}
+
+/// What to do with connections without TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Plain {
+    /// Refuse them
+    Refuse,
+    /// Accept them, and open them to nodes that refuse TLS
+    Accept,
 }
 
 /// The table `mirror` of the file.

@@ -34,7 +34,8 @@ struct Loaded {
 }
 
 impl Peer {
-    /// Loads the files. The authority is the nodes', in `apart`.
+    /// Loads the files. The authority is the nodes', in `apart`. `is_own` tells whether a certificate is this node's: others
+    /// would refuse it with any other.
     ///
     /// # Errors
     /// A file cannot be used.
@@ -43,9 +44,11 @@ impl Peer {
         key: PathBuf,
         authority: PathBuf,
         apart: &Apart,
+        is_own: impl Fn(&CertificateDer<'_>) -> bool + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         let apart = apart.clone();
-        Watched::load(vec![certificate, key, authority], move |contents| load(contents, &apart)).map(Self)
+        let files = vec![certificate, key, authority];
+        Watched::load(files, move |contents| load(contents, &apart, &is_own)).map(Self)
     }
 
     /// The configuration for the next connection from a node.
@@ -84,9 +87,16 @@ impl Reload for Peer {
     }
 }
 
-fn load(contents: &[Content], apart: &Apart) -> Result<Loaded, Error> {
+fn load(
+    contents: &[Content],
+    apart: &Apart,
+    is_own: &dyn Fn(&CertificateDer<'_>) -> bool,
+) -> Result<Loaded, Error> {
     let [certificate, key, authority] = contents else { unreachable!("`Peer::load` names three files") };
     let identity = Identity::parse(certificate, key)?;
+    if !identity.certified.cert.first().is_some_and(is_own) {
+        return Err(Error::file(&certificate.file, "is the certificate of another node"));
+    }
     let trusted = authorities(authority)?;
     let roots = Arc::new(roots(authority, &trusted)?);
     let nodes = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider())

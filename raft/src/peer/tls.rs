@@ -172,14 +172,19 @@ impl Certificate {
         self.peer.version() != self.version
     }
 
-    /// Whether it is of the node `id`, which is reached at `address`, `host:port`.
+    /// As [`is_of_node`].
     pub(super) fn is_of(&self, id: NodeId, address: Option<&str>) -> bool {
-        let Some(own) = self.chain.first() else { return false };
-        let uri = Name::Uri(format!("ringfence:node:{id}"));
-        let host = address.and_then(|address| address.rsplit_once(':')).map(|(host, _)| host);
-        let host = host.map(|host| host.trim_start_matches('[').trim_end_matches(']'));
-        names(own).contains(&uri) || host.is_some_and(|host| covers(own, host))
+        self.chain.first().is_some_and(|own| is_of_node(own, id, address))
     }
+}
+
+/// Whether `certificate` is of the node `id`, which is reached at `address`, `host:port`: it has the URI `ringfence:node:ID`, or
+/// is for that host.
+pub fn is_of_node(certificate: &CertificateDer<'_>, id: NodeId, address: Option<&str>) -> bool {
+    let uri = Name::Uri(format!("ringfence:node:{id}"));
+    let host = address.and_then(|address| address.rsplit_once(':')).map(|(host, _)| host);
+    let host = host.map(|host| host.trim_start_matches('[').trim_end_matches(']'));
+    names(certificate).contains(&uri) || host.is_some_and(|host| covers(certificate, host))
 }
 
 /// Bytes from the other side, as long as its certificate is trusted.

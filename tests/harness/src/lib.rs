@@ -83,6 +83,7 @@ pub use redis_server::{RedisBuilder, RedisServer};
 pub use requests::{granted, key, queued, try_once, wait_for};
 pub use shown::Shown;
 pub use strace::{Injection, may_inject};
+pub use tls::Certificates;
 pub use until::{definite, until};
 pub use watch::{Watch, Watched};
 pub use zookeeper_cluster::ZooKeeperCluster;

@@ -89,7 +89,7 @@ impl RedisPlace {
     }
 
     fn certificates(&self) -> Result<Arc<Certificates>, Error> {
-        Certificates::new(self.dir.path(), self.loopback.at(REDIS).ip()).map(Arc::new)
+        Certificates::new(self.dir.path(), &format!("IP:{}", self.loopback.at(REDIS).ip())).map(Arc::new)
     }
 }
 

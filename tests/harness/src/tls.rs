@@ -1,7 +1,6 @@
-//! Certificates for one test: an authority's, and a server's that it signed.
+//! Certificates for one test: an authority's, and one that it signed.
 
 use std::fs;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,15 +9,15 @@ use crate::process::output;
 
 /// The files, in PEM.
 #[derive(Debug)]
-pub(crate) struct Certificates {
+pub struct Certificates {
     authority: PathBuf,
     certificate: PathBuf,
     key: PathBuf,
 }
 
 impl Certificates {
-    /// Creates them in `dir`, for servers at `ip`.
-    pub(crate) fn new(dir: &Path, ip: IpAddr) -> Result<Self, Error> {
+    /// Creates them in `dir`. The names are written as openssl does: `IP:127.0.0.1,URI:ringfence:node:1`.
+    pub fn new(dir: &Path, names: &str) -> Result<Self, Error> {
         let at = |name: &str| dir.join(name);
         let (authority, authority_key) = (at("ca.pem"), at("ca.key"));
         let (certificate, key) = (at("server.pem"), at("server.key"));
@@ -38,7 +37,7 @@ impl Certificates {
             "-addext",
             "basicConstraints=critical,CA:FALSE",
         ]);
-        server_request.arg("-addext").arg(format!("subjectAltName=IP:{ip}"));
+        server_request.arg("-addext").arg(format!("subjectAltName={names}"));
         server_request.arg("-CA").arg(&authority).arg("-CAkey").arg(&authority_key);
         server_request.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
         for command in [&mut authority_request, &mut server_request] {
@@ -49,8 +48,25 @@ impl Certificates {
         Ok(Self { authority, certificate, key })
     }
 
-    pub(crate) fn authority(&self) -> &Path {
+    /// The authority's certificate.
+    pub fn authority(&self) -> &Path {
         &self.authority
+    }
+
+    /// The certificate that it signed.
+    pub fn certificate(&self) -> &Path {
+        &self.certificate
+    }
+
+    /// The key of that.
+    pub fn key(&self) -> &Path {
+        &self.key
+    }
+
+    /// The arguments of nodes that use them among themselves.
+    pub fn peer_arguments(&self) -> [String; 3] {
+        [("certificate", &self.certificate), ("key", &self.key), ("authority", &self.authority)]
+            .map(|(name, file)| format!("--peer-{name}={}", file.display()))
     }
 
     /// Redis's configuration: TLS on `port`, and nothing else; clients need no certificate.
