@@ -109,6 +109,18 @@ const ALL: &[Walk] = &[
                  ringfence cluster remove 2 --force && exit 1",
         after: "votes 1 3; keeps",
     },
+    Walk {
+        section: "TLS between nodes",
+        before: "acquire a",
+        after: "again() { on $1 systemctl restart ringfence; ready $1; keeps; }
+                for n in 1 2 3; do
+                  printf 'RINGFENCE_PEER_%s\n' CERTIFICATE=$R/node-$n.pem KEY=$R/node-$n.key \
+                    AUTHORITY=$R/node-authority.pem PLAIN=accept >> $R/$n/etc/default/ringfence
+                  again $n
+                done
+                for n in 1 2 3; do sed -i /PEER_PLAIN/d $R/$n/etc/default/ringfence; again $n; done
+                votes 1 2 3",
+    },
 ];
 
 /// A disk of its own can be full.
@@ -227,6 +239,7 @@ sections! {
     the_wrong_node_was_removed: "The wrong node was removed",
     the_wrong_node_was_added: "The wrong node was added",
     a_forced_removal_stopped_the_cluster: "A forced removal stopped the cluster",
+    tls_between_nodes: "TLS between nodes",
 }
 
 #[tokio::test]
