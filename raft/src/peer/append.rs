@@ -233,6 +233,7 @@ pub(super) async fn receive(
     if !matches!(timeout(RAFT_ANSWERS, raft.with_raft_state(|_| ())).await, Ok(Ok(()))) {
         return Err(not_now("Raft does not answer here"));
     }
+    let leader = incoming.caller();
     let (requests, queue) = mpsc::channel::<AppendEntriesRequest<Consensus>>(QUEUE);
     let input = stream::unfold(queue, |mut queue| async move { Some((queue.recv().await?, queue)) });
     let mut answers = Box::pin(raft.stream_append(input));
@@ -261,7 +262,7 @@ pub(super) async fn receive(
         while let Some(answer) = answers.next().await {
             let answer = answer.map_err(io::Error::other)?;
             if answer.is_ok() {
-                directory.note_followed();
+                directory.note_followed(leader);
             }
             let kind = kinds_received.try_recv().map_err(io::Error::other)?;
             if kind == APPEND || answer.is_err() {

@@ -5,9 +5,10 @@ use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
+use openraft::Instant as _;
 use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::metrics::RaftServerMetrics;
+use openraft::metrics::{RaftMetrics, RaftServerMetrics};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -44,10 +45,15 @@ pub(crate) struct Directory {
     cluster: OnceLock<Uuid>,
     /// Absent until Raft runs.
     raft_metrics: OnceLock<WatchReceiverOf<Consensus, RaftServerMetrics<Consensus>>>,
+    quorum_metrics: OnceLock<WatchReceiverOf<Consensus, RaftMetrics<Consensus>>>,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
-    followed_at: Mutex<Option<Instant>>,
+    /// The leader from which this node accepted something last, and when.
+    followed: Mutex<Option<(Process, Instant)>>,
     baseline: Mutex<Option<Baseline>>,
 }
+
+/// A node, and its data directory.
+pub(super) type Process = (NodeId, Uuid);
 
 /// A term that this node had, and since when others are compared with it.
 struct Baseline {
@@ -84,8 +90,9 @@ impl Directory {
             transport: Arc::downgrade(transport),
             addresses,
             raft_metrics: OnceLock::new(),
+            quorum_metrics: OnceLock::new(),
             peers: Mutex::default(),
-            followed_at: Mutex::default(),
+            followed: Mutex::default(),
             baseline: Mutex::default(),
         }
     }
@@ -106,6 +113,7 @@ impl Directory {
 
     /// From now on the membership is what `raft` says, and peers are let in.
     pub(super) fn attach(&self, raft: &Raft) {
+        self.quorum_metrics.get_or_init(|| raft.metrics());
         self.raft_metrics.get_or_init(|| raft.server_metrics());
     }
 
@@ -220,14 +228,19 @@ impl Directory {
         peer.is_failing = result.is_err();
     }
 
-    /// Notes that this node accepted an entry or a heartbeat of a leader.
-    pub(super) fn note_followed(&self) {
-        *self.followed_at.lock().expect(UNPOISONED) = Some(Instant::now());
+    /// Notes that this node accepted an entry or a heartbeat of this leader.
+    pub(super) fn note_followed(&self, leader: Process) {
+        *self.followed.lock().expect(UNPOISONED) = Some((leader, Instant::now()));
     }
 
     /// Whether this node followed a leader within the last while.
     pub(crate) fn followed_within(&self, within: Duration) -> bool {
-        self.followed_at.lock().expect(UNPOISONED).is_some_and(|at| at.elapsed() < within)
+        self.leader_within(within).is_some()
+    }
+
+    fn leader_within(&self, within: Duration) -> Option<Process> {
+        let followed = *self.followed.lock().expect(UNPOISONED);
+        followed.filter(|(_, at)| at.elapsed() < within).map(|(leader, _)| leader)
     }
 
     /// An error if no honest node can have reached `term` yet. A term never goes back, and the next one must exist: one message
@@ -313,17 +326,23 @@ impl Directory {
         if !is_member && committed_as_of.is_some() && hello.member_as_of <= committed_as_of {
             return Err(refusal(format!("node {id} is no member of the cluster")));
         }
-        // Then the leader would have told this node of it, or will soon: anybody can claim to know a newer membership.
-        if (is_other || !self.is_named(id)) && self.has_leader() {
+        // Anybody can claim to know a newer membership. The leader of this node knows it, too, or is the caller.
+        if (is_other || !self.is_named(id)) && self.has_leader_besides((id, hello.incarnation)) {
             return Err(refusal(format!("node {id} is no member that the leader knows")));
         }
         Ok(())
     }
 
-    /// Whether this node leads, or has just followed a leader.
-    fn has_leader(&self) -> bool {
-        let leads = self.raft_metrics.get().is_some_and(|raft| raft.borrow_watched().state.is_leader());
-        leads || self.followed_within(Duration::from_millis(ELECTION_MS.start))
+    /// Whether this node has just led a quorum, or followed a leader other than `caller`.
+    fn has_leader_besides(&self, caller: Process) -> bool {
+        let lately = Duration::from_millis(ELECTION_MS.start);
+        let leads = |metrics: &RaftMetrics<Consensus>| {
+            let is_alone = || metrics.membership_config.membership().voter_ids().all(|id| id == metrics.id);
+            let is_acknowledged = metrics.last_quorum_acked.is_some_and(|at| at.elapsed() < lately);
+            metrics.state.is_leader() && (is_acknowledged || is_alone())
+        };
+        self.leader_within(lately).is_some_and(|leader| leader != caller)
+            || self.quorum_metrics.get().is_some_and(|metrics| leads(&metrics.borrow_watched()))
     }
 
     /// The error that `id` is refused with. A repeated reason has a kind of its own, which is not logged as a warning.

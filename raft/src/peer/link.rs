@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use super::directory::{Directory, Target, refusal};
+use super::directory::{Directory, Process, Target, refusal};
 use super::frame::{FrameReader, FrameWriter, invalid, unexpected};
 use super::handshake::{
     Channel, HELLO, Hello, MAX_HELLO, Program, REFUSAL, Refusal, WELCOME, Welcome, get, get_welcome,
@@ -150,6 +150,11 @@ impl Incoming {
         let hello = admitted?;
         written?;
         Ok((Self { directory, from: hello.from, channel: hello.channel, hello, reader }, writer))
+    }
+
+    /// The process that calls.
+    pub(super) fn caller(&self) -> Process {
+        (self.from, self.hello.incarnation)
     }
 
     /// Refuses frames with more than `max` bytes of kind and body.
