@@ -88,6 +88,7 @@ fn table() -> Vec<Hunt> {
         own("reads-by-read-index", &[LINEARIZABLE_READS.name]),
         own("gives-up-on-founding", &[ASKS_FOR_LOSS]),
         own("stale-cut-reads-as-gap", &["entries are missing"]),
+        own("snapshot-before-log", &[DOES_NOT_START, UNREADABLE]),
         // A node that has forgotten what it acknowledged may panic instead: openraft checks that commits never go back.
         own("acknowledges-before-flush", &and(&[PANIC])),
         jepsens("deposed-leader-expires", &[NO_EARLY_END.name, CLUSTER_TIME.name]),

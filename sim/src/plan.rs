@@ -74,10 +74,10 @@ impl Plan {
         let mut snapshot_after_bytes =
             *rng.choice(&[4 << 10, 16 << 10, 64 << 10, 32 << 20]).unwrap_or(&(64 << 10));
         if course.is_some_and(Course::is_busy) {
-            (load.clients, load.pause_ms) = (8, 20);
+            (load.clients, load.pause_ms) = (8, *rng.choice(&[20, 200]).unwrap_or(&20));
         }
         if course.is_some_and(Course::has_many_snapshots) {
-            snapshot_after_bytes = 4 << 10;
+            snapshot_after_bytes = *rng.choice(&[128, 4 << 10]).unwrap_or(&128);
         }
         let mut faults = match course {
             // Others would mostly break it off.
