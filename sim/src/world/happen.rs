@@ -246,11 +246,16 @@ impl World {
 
     /// Another machine gets the id of a node, which was removed and runs on.
     fn replace(&mut self, asks: NodeId, node: NodeId) {
-        // A leader that was deposed may not know yet that the node was added again.
-        let names_it = |id| {
-            self.machines.get(&id).and_then(Machine::status).is_some_and(|it| it.members.contains_key(&node))
-        };
-        let is_member = self.leader().is_none() || self.current().any(|id| id != node && names_it(id));
+        let status = |id: NodeId| self.machines.get(&id).and_then(Machine::status);
+        let led = self.leader().and_then(|(leader, _, _)| status(leader));
+        // A leader that was deposed may not know yet that the node was added again. Those of earlier terms may not know yet
+        // that it was removed.
+        let is_member = led.is_none_or(|led| {
+            let knows = |id: &NodeId| {
+                *id == led.node_id || (*id != node && status(*id).is_some_and(|it| it.term > led.term))
+            };
+            self.current().filter(knows).any(|id| status(id).is_some_and(|it| it.members.contains_key(&node)))
+        });
         if is_member || !self.removed.contains(&node) || self.machines.contains_key(&(node + REPLACED)) {
             return;
         }
