@@ -12,7 +12,7 @@ use ringfence_mirror::Settings;
 use ringfence_raft::SNAPSHOT_AFTER_BYTES;
 use ringfence_wire::{Backup, check_peer_address, is_loopback};
 
-use self::options::{MirrorMode, MirrorOptions, Options, PeerTlsOptions, Plain};
+use self::options::{MirrorMode, MirrorOptions, Options, PeerTlsOptions, Plain, TlsOptions};
 use crate::backup;
 
 /// JSON readers that use doubles are exact below 2^53. This leaves room for a cluster that replaces one that began here.
@@ -47,8 +47,21 @@ pub(crate) struct Config {
     pub(crate) max_connections: Option<usize>,
     pub(crate) door_threads: usize,
     pub(crate) mirror: Option<Settings>,
+    /// `None`: connections of clients are plain.
+    pub(crate) tls: Option<Tls>,
     /// `None`: connections between nodes are plain.
     pub(crate) peer_tls: Option<PeerTls>,
+}
+
+/// The files for TLS with clients.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    /// `None`: clients need no certificate.
+    pub(crate) client_authority: Option<PathBuf>,
+    /// Whether plain connections are allowed, too.
+    pub(crate) plain: bool,
 }
 
 /// The files for TLS between nodes.
@@ -92,7 +105,12 @@ impl Config {
             "--peers mixes loopback addresses, which are reached from one machine only, and others. If tunnels connect the \
              nodes, list loopback addresses only, also for this node"
         );
+        let tls = tls(options.tls)?;
         if let Some(url) = &options.advertise_http {
+            ensure!(
+                url.starts_with("https://") || tls.as_ref().is_none_or(|tls| tls.plain),
+                "--advertise-http must begin with https://, as --tls-certificate is given, and --plain is not accept"
+            );
             ensure!(
                 url.starts_with("http://") || url.starts_with("https://"),
                 "--advertise-http must be a URL, such as http://db1.example:7400"
@@ -122,21 +140,43 @@ impl Config {
             max_connections: options.max_connections,
             door_threads: door_threads(options.door_threads)?,
             mirror: mirror(options.redis, options.mirror)?,
+            tls,
             peer_tls: peer_tls(options.peer_tls)?,
         })
     }
 
     /// The node's URL, given the address its HTTP listener is bound to. If that is unspecified (0.0.0.0), the host is the
-    /// one in the node's peer address.
+    /// one in the node's peer address. All clients can use a URL for plain connections as long as they are allowed.
     pub(crate) fn url(&self, bound: SocketAddr) -> String {
         if let Some(url) = &self.advertise_http {
             return url.clone();
         }
+        let scheme = if self.tls.as_ref().is_some_and(|tls| !tls.plain) { "https" } else { "http" };
         if !bound.ip().is_unspecified() {
-            return format!("http://{bound}");
+            return format!("{scheme}://{bound}");
         }
         let host = self.peers[&self.id].rsplit_once(':').map_or("localhost", |(host, _)| host);
-        format!("http://{host}:{}", bound.port())
+        format!("{scheme}://{host}:{}", bound.port())
+    }
+}
+
+fn tls(options: TlsOptions) -> anyhow::Result<Option<Tls>> {
+    let TlsOptions { certificate, key, client_authority, plain } = options;
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => {
+            let plain = plain == Some(Plain::Accept);
+            ensure!(
+                !plain || client_authority.is_none(),
+                "--plain accept lets in clients without certificates, which --tls-client-authority refuses"
+            );
+            Ok(Some(Tls { certificate, key, client_authority, plain }))
+        }
+        (None, None) => {
+            ensure!(client_authority.is_none(), "--tls-client-authority requires --tls-certificate");
+            ensure!(plain != Some(Plain::Refuse), "--plain refuse requires --tls-certificate");
+            Ok(None)
+        }
+        _ => bail!("--tls-certificate and --tls-key require each other"),
     }
 }
 

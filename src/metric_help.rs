@@ -25,6 +25,10 @@ const COUNTERS: &[(&str, &str)] = &[
         "ringfence_http_connections_closed_total",
         "Connections that this node closed, by reason: evicted (too many, and longest idle), refused (too many, none idle), silent, late (slow request head), unread (response not read).",
     ),
+    (
+        "ringfence_tls_handshakes_failed_total",
+        "TLS handshakes with clients that failed, and plain connections that were refused.",
+    ),
     ("ringfence_raft_leader_changes_total", "Changes of the leader that this node saw, the first included."),
     (
         "ringfence_raft_commands_applied_total",
@@ -89,11 +93,11 @@ const GAUGES: &[(&str, &str)] = &[
     ("ringfence_loop_lag_longest_seconds", "Longest lag of the Raft event loop in the last 30 to 60 s."),
     (
         "ringfence_tls_certificate_expires_seconds",
-        "When the certificate in use ends, in seconds since the Unix epoch, by use: peers (between nodes).",
+        "When the certificate in use ends, in seconds since the Unix epoch, by use: clients, peers (between nodes).",
     ),
     (
         "ringfence_tls_files_refused",
-        "1 if the files of certificates, keys and authorities cannot be used as they are now, so that older ones are in use. By use: peers.",
+        "1 if the files of certificates, keys and authorities cannot be used as they are now, so that older ones are in use. By use: clients, peers.",
     ),
     ("ringfence_disk_size_bytes", "Size of the file system of this node's data."),
     ("ringfence_disk_available_bytes", "Free space on that file system. A node whose disk is full stops."),

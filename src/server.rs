@@ -15,7 +15,7 @@ use axum::response::Response;
 use ringfence_api::{Connections, RequestBody, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
 use ringfence_raft::{Handle, Node, Random, Settings, System, Tcp, Tls, Transport};
-use ringfence_tls::Apart;
+use ringfence_tls::{Apart, Reload};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -46,7 +46,9 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let peer_listener = TcpListener::from_std(bind(config.peer, "--peer")?)?;
     let mut stop = Signals::stop()?;
     let url = config.url(listener.local_addr()?);
-    let peer_tls = tls::peer(&config, &Apart::default())?;
+    let apart = Apart::default();
+    let door_tls = tls::door(&config, &apart)?;
+    let peer_tls = tls::peer(&config, &apart)?;
     let before_answer = config
         .mirror
         .as_ref()
@@ -63,8 +65,11 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
             Arc::new(Tls::new(peer_listener, Arc::clone(peer), plain, handshakes))
         }
     };
-    if let Some(peer) = peer_tls {
-        tokio::spawn(tls::watch(vec![(tls::PEERS, peer)], signal(SignalKind::hangup())?));
+    let door_files = door_tls.as_ref().map(|tls| (tls::CLIENTS, Arc::clone(&tls.server) as Arc<dyn Reload>));
+    let peer_files = peer_tls.map(|peer| (tls::PEERS, peer as Arc<dyn Reload>));
+    let files: Vec<_> = door_files.into_iter().chain(peer_files).collect();
+    if !files.is_empty() {
+        tokio::spawn(tls::watch(files, signal(SignalKind::hangup())?));
     }
     let settings = Settings {
         id: config.id,
@@ -84,7 +89,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let connections =
         Connections::new(descriptors::connections(config.max_connections, config.door_threads)?);
     let starting_listener = listener.try_clone().context("cannot duplicate the HTTP listener")?;
-    serve(starting_listener, &threads, &connections, ringfence_api::starting, starting);
+    serve(starting_listener, door_tls.clone(), &threads, &connections, ringfence_api::starting, starting);
     // Not later: a node that waits for the other members of a new cluster must not block the start of the machine.
     service_manager::notify("READY=1\nSTATUS=starting");
     let node = tokio::select! {
@@ -117,7 +122,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     };
     let routes = ringfence_api::routes(node.handle().on(&threads.runtimes()), options);
     let answer = move |request, from| routes.clone().answer(request, from);
-    let mut serving = serve(listener, &threads, &connections, answer, drain);
+    let mut serving = serve(listener, door_tls, &threads, &connections, answer, drain);
 
     let failure = tokio::select! {
         _ = stop.next() => None,
@@ -157,6 +162,7 @@ fn start_mirror(handle: Handle, mirror: Mirror, before_answer: Option<Duration>)
 /// Answers the requests of `listener` on `threads`.
 fn serve<A, F>(
     listener: net::TcpListener,
+    tls: Option<ringfence_api::Tls>,
     threads: &Arc<Threads>,
     connections: &Arc<Connections>,
     answer: A,
@@ -171,8 +177,16 @@ where
         // Registered with the runtime of the thread that accepts, it wakes no other.
         match TcpListener::from_std(listener) {
             Ok(listener) => {
-                ringfence_api::serve(listener, door_threads, connections, answer, draining, DRAIN_TIMEOUT)
-                    .await;
+                ringfence_api::serve(
+                    listener,
+                    tls,
+                    door_threads,
+                    connections,
+                    answer,
+                    draining,
+                    DRAIN_TIMEOUT,
+                )
+                .await;
             }
             Err(error) => tracing::error!(%error, "cannot use the HTTP listener"),
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_raft::is_of_node;
-use ringfence_tls::{Apart, Look, Peer, Reload};
+use ringfence_tls::{Apart, Files, Look, Peer, Reload, Server};
 use tokio::signal::unix::Signal;
 use tokio::time::interval;
 
@@ -14,7 +14,16 @@ use crate::config::Config;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// What certificates are for, in logs and metrics.
+pub(crate) const CLIENTS: &str = "clients";
 pub(crate) const PEERS: &str = "peers";
+
+/// Loads the files for TLS with clients, if there are any.
+pub(crate) fn door(config: &Config, apart: &Apart) -> anyhow::Result<Option<ringfence_api::Tls>> {
+    let Some(tls) = &config.tls else { return Ok(None) };
+    let (certificate, key) = (tls.certificate.clone(), tls.key.clone());
+    let files = Files { certificate, key, authority: tls.client_authority.clone() };
+    Ok(Some(ringfence_api::Tls { server: Arc::new(Server::load(files, apart)?), plain: tls.plain }))
+}
 
 /// Loads the files for TLS between nodes, if there are any. Each may be replaced by another of the same node.
 pub(crate) fn peer(config: &Config, apart: &Apart) -> anyhow::Result<Option<Arc<Peer>>> {

@@ -44,7 +44,7 @@ use tokio::sync::watch::Receiver;
 pub use measure::metrics_builder;
 pub use routes::Routes;
 pub use routes::starting::starting;
-pub use serve::{Connections, RequestBody, Threads, serve};
+pub use serve::{Connections, RequestBody, Threads, Tls, serve};
 
 /// What the API needs besides the table.
 #[derive(Clone)]

@@ -48,6 +48,7 @@ pub(crate) fn register() {
     LazyLock::force(&RELEASED);
     LazyLock::force(&WAITED);
     CUT_OFF_REASONS.iter().for_each(|reason| drop(watches_cut_off_total(*reason)));
+    drop(handshakes_failed_total());
     CLOSE_REASONS.iter().for_each(|reason| drop(connections_closed_total(*reason)));
 }
 
@@ -86,6 +87,11 @@ pub(crate) fn connections_closed_total(reason: CloseReason) -> Counter {
         CloseReason::Unread => "unread",
     };
     counter!("ringfence_http_connections_closed_total", "reason" => reason)
+}
+
+/// TLS handshakes with clients that failed.
+pub(crate) fn handshakes_failed_total() -> Counter {
+    counter!("ringfence_tls_handshakes_failed_total")
 }
 
 /// Watches that this node cut off.

@@ -2,7 +2,8 @@
 //!
 //! Clients are not trusted, so all connections together are bounded: descriptors by the number of connections
 //! (`connections`), memory by the size of buffered bodies (`budget`, `bodies`). At a bound, the connections that have been
-//! idle or slow for longest are closed. A request that a handler is working on is never closed.
+//! idle or slow for longest are closed. A request that a handler is working on is never closed. Handshakes of TLS are
+//! computed one at a time on each thread, with other work in between (`encryption`).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,41 +20,42 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use ringfence_wire::ProblemKind;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
-use crate::measure::{CloseReason, connections_closed_total};
-use crate::problems::Failed;
+use crate::measure::{CloseReason, connections_closed_total, handshakes_failed_total};
 
 mod bodies;
 mod budget;
 mod connections;
+mod encryption;
+mod refusal;
 mod socket;
 mod threads;
 
 pub use bodies::RequestBody;
 pub(crate) use bodies::Shed;
 pub use connections::Connections;
+pub use encryption::Tls;
 pub use threads::Threads;
 
 use bodies::ResponseBody;
 use connections::Admitted;
+use refusal::{no_room, refuse};
 use socket::Socket;
 
 /// Bytes buffered per connection and direction. The head of a request must fit.
 const MAX_BUFFER: usize = 32 << 10;
-/// Connections that are being refused at one time, and how long each may take to read the refusal.
+/// Connections that are being refused at one time.
 const MAX_REFUSALS: usize = 32;
-const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves the connections of `listener` with the handler `answer` until `draining` turns true, then waits up to `within` for
-/// open requests to end. Runs on the first of `threads`, which accepts.
+/// open requests to end. With `tls` they are encrypted. Runs on the first of `threads`, which accepts.
 pub async fn serve<A, F>(
     listener: TcpListener,
+    tls: Option<Tls>,
     threads: Arc<Threads>,
     connections: Arc<Connections>,
     answer: A,
@@ -78,7 +80,7 @@ pub async fn serve<A, F>(
             connections_closed_total(CloseReason::Refused).increment(1);
             if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
                 tokio::spawn(async move {
-                    let _ = timeout(REFUSAL_TIMEOUT, refuse(stream)).await;
+                    refuse(stream, no_room()).await;
                     drop(permit);
                 });
             }
@@ -86,10 +88,10 @@ pub async fn serve<A, F>(
         };
         // Moves the socket to the reactor of the thread that will serve it.
         let Ok(stream) = stream.into_std() else { continue };
-        let (answer, watcher) = (answer.clone(), open.watcher());
+        let (answer, watcher, tls) = (answer.clone(), open.watcher(), tls.clone());
         threads.serve(async move {
             if let Ok(stream) = TcpStream::from_std(stream) {
-                serve_connection(stream, admitted, answer, watcher).await;
+                serve_connection(stream, tls, admitted, answer, watcher).await;
             }
         });
     }
@@ -100,12 +102,28 @@ pub async fn serve<A, F>(
 }
 
 /// Serves one connection until it closes.
-async fn serve_connection<A, F>(stream: TcpStream, admitted: Admitted, answer: A, watcher: Watcher)
-where
+async fn serve_connection<A, F>(
+    stream: TcpStream,
+    tls: Option<Tls>,
+    admitted: Admitted,
+    answer: A,
+    watcher: Watcher,
+) where
     A: Fn(Request<RequestBody>, SocketAddr) -> F,
     F: Future<Output = Result<Response, Infallible>>,
 {
     let from = admitted.0.from;
+    let opened = tokio::select! {
+        opened = encryption::open(stream, tls) => opened,
+        reason = admitted.0.until_closed() => return admitted.log_close(reason),
+    };
+    let (stream, distrusted) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            handshakes_failed_total().increment(1);
+            return tracing::debug!(%from, %error, "a TLS handshake failed");
+        }
+    };
     let socket = Socket::new(stream, Arc::clone(&admitted.0));
     let reader = socket.reader();
     let is_new = AtomicBool::new(true);
@@ -152,27 +170,8 @@ where
         }
         () = std::future::poll_fn(|cx| reader.poll_hangup(cx)) => tracing::debug!("an HTTP client closed its connection"),
         reason = admitted.0.until_closed() => admitted.log_close(reason),
+        () = distrusted => tracing::info!(%from, "closed a connection whose certificate is no longer trusted"),
     }
-}
-
-/// Answers 503 because there is no room, then drains what the client sends: closing a socket with unread bytes resets the
-/// connection, and the client would lose the answer.
-async fn refuse(mut stream: TcpStream) -> std::io::Result<()> {
-    let failed = Failed::new(
-        ProblemKind::Unavailable,
-        "this node has the maximum number of connections, and all are in use: use another node, or retry later",
-    );
-    let problem = serde_json::to_vec(&failed.into_problem()).expect("a problem is valid JSON");
-    let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\
-         connection: close\r\ncontent-length: {}\r\n\r\n",
-        problem.len()
-    );
-    stream.write_all(&[head.as_bytes(), &problem].concat()).await?;
-    stream.shutdown().await?;
-    let mut buffer = [0; 1024];
-    while stream.read(&mut buffer).await? > 0 {}
-    Ok(())
 }
 
 async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
@@ -226,7 +225,7 @@ mod tests {
         tokio::spawn(async move {
             let (_serving, ending) = watch::channel(false);
             let (threads, connections) = (Arc::new(Threads::here()), Connections::new(MAX_CONNECTIONS));
-            serve(listener, threads, connections, answer, ending, IDLE_TIMEOUT).await;
+            serve(listener, None, threads, connections, answer, ending, IDLE_TIMEOUT).await;
         });
         address
     }
@@ -265,7 +264,8 @@ mod tests {
             let _ = gate.recv();
         });
         let answer = async |_, _from| Ok(().into_response());
-        let serving = serve(listener, threads, Arc::clone(&connections), answer, stopping, IDLE_TIMEOUT);
+        let serving =
+            serve(listener, None, threads, Arc::clone(&connections), answer, stopping, IDLE_TIMEOUT);
         let serving = tokio::spawn(serving);
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();

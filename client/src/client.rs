@@ -1,5 +1,6 @@
 //! The client, and its calls.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,17 @@ pub enum LeaseView {
     Waiting(Waiting),
 }
 
+/// Files for TLS with the nodes, in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// The authorities that sign the nodes' certificates; `None`: those that this system trusts.
+    pub authority: Option<PathBuf>,
+    /// The client's certificate, if the nodes require one.
+    pub certificate: Option<PathBuf>,
+    /// The private key of the certificate.
+    pub key: Option<PathBuf>,
+}
+
 /// A client of one cluster. Clones are cheap and share everything: connections, and the task that renews leases.
 ///
 /// It works on any tokio runtime with I/O and time enabled. A dropped lease is released on the runtime where it was acquired.
@@ -47,10 +59,16 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the cluster whose nodes are at `urls` (`http://host:port`; some of the nodes are enough). Sends nothing:
-    /// the first call shows whether the cluster is reachable.
+    /// A client of the cluster whose nodes are at `urls` (`https://host:port` or `http://host:port`; some of the nodes are
+    /// enough). Sends nothing: the first call shows whether the cluster is reachable. With https, the nodes' certificates must
+    /// be signed by an authority that this system trusts.
     pub fn connect<S: AsRef<str>>(urls: impl IntoIterator<Item = S>) -> Result<Self, Error> {
-        let cluster = Arc::new(Cluster::new(Nodes::parse(urls)?));
+        Self::connect_with(urls, &Tls::default())
+    }
+
+    /// The same, with other authorities, or a certificate. Reads the files, and again when they have changed.
+    pub fn connect_with<S: AsRef<str>>(urls: impl IntoIterator<Item = S>, tls: &Tls) -> Result<Self, Error> {
+        let cluster = Arc::new(Cluster::new(Nodes::parse(urls, tls)?));
         let renewals = Arc::new(Renewals::new(Arc::clone(&cluster)));
         Ok(Self { cluster, renewals })
     }

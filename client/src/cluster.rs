@@ -247,7 +247,8 @@ mod tests {
 
     #[test]
     fn a_release_on_a_runtime_that_has_ended_is_not_waited_for() {
-        let cluster = Arc::new(Cluster::new(Nodes::parse(["http://127.0.0.1:1"]).unwrap()));
+        let cluster =
+            Arc::new(Cluster::new(Nodes::parse(["http://127.0.0.1:1"], &crate::Tls::default()).unwrap()));
         let ended = runtime();
         let handle = ended.handle().clone();
         drop(ended);
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn ambiguity_outlasts_an_attempt_that_was_not_done() {
-        let nodes = Nodes::parse(["http://127.0.0.1:1"]).unwrap();
+        let nodes = Nodes::parse(["http://127.0.0.1:1"], &crate::Tls::default()).unwrap();
         let lease_id = LeaseId::from_u128(7);
         let why = || "no leader".to_owned();
         let mut attempts = Attempts::new(&nodes);

@@ -219,7 +219,9 @@ mod tests {
 
     /// One lease that was confirmed at `sent`, and no task.
     fn renewals(sent: Moment) -> (Arc<Renewals>, Arc<Held>) {
-        let renewals = Renewals::new(Arc::new(Cluster::new(Nodes::parse(["http://127.0.0.1:1"]).unwrap())));
+        let renewals = Renewals::new(Arc::new(Cluster::new(
+            Nodes::parse(["http://127.0.0.1:1"], &crate::Tls::default()).unwrap(),
+        )));
         let held = held(sent);
         let renewed = Renewed { held: Arc::clone(&held), in_flight: false, not_before: None };
         renewals.leases().by_id.insert(held.lease_id, renewed);

@@ -4,6 +4,7 @@
 mod http;
 mod node;
 mod nodes;
+mod tls;
 
 pub(crate) use http::{Failure, Request, Response, Streaming, encode};
 pub(crate) use node::Node;

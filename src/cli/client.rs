@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use ringfence_client::Client;
+use ringfence_client::{Client, Tls};
 use serde::Serialize;
 
 use crate::cli::output::Output;
@@ -25,21 +25,40 @@ const DEFAULT: [&str; 4] =
 /// How to reach the cluster.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Connection {
-    /// URLs of one or more nodes: http://HOST:PORT,… [default: 127.0.0.1, ports 7400 to 7403]
+    /// URLs of one or more nodes: https://HOST:PORT,… or http://HOST:PORT,… [default: http, 127.0.0.1, ports 7400 to 7403]
     #[arg(short, long = "urls", env = "RINGFENCE_URLS", value_name = "LIST", value_delimiter = ',')]
     urls: Vec<String>,
     /// TOML file to read `urls` from [default: ./ringfence.toml, if it exists]
     #[arg(long, env = "RINGFENCE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
+    /// PEM file of the authorities that sign the nodes' certificates [default: those that this system trusts]
+    #[arg(long, env = "RINGFENCE_AUTHORITY", value_name = "FILE")]
+    authority: Option<PathBuf>,
+    /// PEM file of a certificate, if the nodes require one of clients
+    #[arg(long, env = "RINGFENCE_CERTIFICATE", value_name = "FILE", requires = "certificate_key")]
+    certificate: Option<PathBuf>,
+    /// PEM file of the private key of --certificate
+    #[arg(long, env = "RINGFENCE_CERTIFICATE_KEY", value_name = "FILE", requires = "certificate")]
+    certificate_key: Option<PathBuf>,
 }
 
 impl Connection {
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        if !self.urls.is_empty() {
-            return Ok(Client::connect(&self.urls)?);
+        let Self { urls, config, authority, certificate, certificate_key } = self;
+        let tls = Tls {
+            authority: authority.clone(),
+            certificate: certificate.clone(),
+            key: certificate_key.clone(),
+        };
+        if !urls.is_empty() {
+            return Ok(Client::connect_with(urls, &tls)?);
         }
-        let urls = options::file(self.config.as_deref())?.urls;
-        Ok(if urls.is_empty() { Client::connect(DEFAULT)? } else { Client::connect(urls)? })
+        let urls = options::file(config.as_deref())?.urls;
+        Ok(if urls.is_empty() {
+            Client::connect_with(DEFAULT, &tls)?
+        } else {
+            Client::connect_with(urls, &tls)?
+        })
     }
 }
 

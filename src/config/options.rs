@@ -63,6 +63,8 @@ pub(crate) struct Options {
     #[arg(long, env = "RINGFENCE_DOOR_THREADS", value_name = "N")]
     pub(crate) door_threads: Option<usize>,
     #[command(flatten)]
+    pub(crate) tls: TlsOptions,
+    #[command(flatten)]
     pub(crate) peer_tls: PeerTlsOptions,
     /// Redis to publish fences to: redis://HOST:PORT, redis+cluster://HOST:PORT,… or redis+sentinel://HOST:PORT,…/NAME. For
     /// TLS, use rediss instead of redis. USER:PASSWORD@ goes before the hosts
@@ -81,22 +83,42 @@ pub(crate) struct Options {
     pub(crate) urls: Vec<String>,
 }
 
+/// The table `tls` of the file.
+#[derive(Debug, Default, PartialEq, Eq, Args, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct TlsOptions {
+    /// PEM file of this node's certificate for clients. Encrypts the connections of clients
+    #[arg(id = "tls-certificate", long, env = "RINGFENCE_TLS_CERTIFICATE", value_name = "FILE")]
+    pub(crate) certificate: Option<PathBuf>,
+    /// PEM file of the private key of --tls-certificate
+    #[arg(id = "tls-key", long, env = "RINGFENCE_TLS_KEY", value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// PEM file of the authorities that sign the certificates of clients. Refuses clients without one [default: clients need
+    /// no certificate]
+    #[arg(id = "tls-client-authority", long, env = "RINGFENCE_TLS_CLIENT_AUTHORITY", value_name = "FILE")]
+    pub(crate) client_authority: Option<PathBuf>,
+    /// Whether connections of clients may be plain, while they change to encryption [default: refuse]
+    #[arg(id = "plain", long, env = "RINGFENCE_PLAIN", value_name = "ANSWER")]
+    pub(crate) plain: Option<Plain>,
+}
+
 /// The table `peer-tls` of the file.
 #[derive(Debug, Default, PartialEq, Eq, Args, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct PeerTlsOptions {
     /// PEM file of this node's certificate for other nodes: for the URI ringfence:node:ID, or for the host of its peer
     /// address. Encrypts the connections between nodes
-    #[arg(long = "peer-certificate", env = "RINGFENCE_PEER_CERTIFICATE", value_name = "FILE")]
+    #[arg(id = "peer-certificate", long, env = "RINGFENCE_PEER_CERTIFICATE", value_name = "FILE")]
     pub(crate) certificate: Option<PathBuf>,
     /// PEM file of the private key of --peer-certificate
-    #[arg(long = "peer-key", env = "RINGFENCE_PEER_KEY", value_name = "FILE")]
+    #[arg(id = "peer-key", long, env = "RINGFENCE_PEER_KEY", value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
     /// PEM file of the authorities that sign the certificates of nodes, and nothing else
-    #[arg(long = "peer-authority", env = "RINGFENCE_PEER_AUTHORITY", value_name = "FILE")]
+    #[arg(id = "peer-authority", long, env = "RINGFENCE_PEER_AUTHORITY", value_name = "FILE")]
     pub(crate) authority: Option<PathBuf>,
-    /// Whether connections between nodes may be plain, while a cluster changes to encryption [default: refuse]
-    #[arg(long = "peer-plain", env = "RINGFENCE_PEER_PLAIN", value_name = "ANSWER")]
+    /// Whether connections between nodes may be plain, while a cluster changes to encryption. If so, they are also opened to
+    /// nodes that refuse TLS [default: refuse]
+    #[arg(id = "peer-plain", long, env = "RINGFENCE_PEER_PLAIN", value_name = "ANSWER")]
     pub(crate) plain: Option<Plain>,
 }
 
@@ -106,7 +128,7 @@ pub(crate) struct PeerTlsOptions {
 pub(crate) enum Plain {
     /// Refuse them
     Refuse,
-    /// Accept them, and open them to nodes that refuse TLS
+    /// Accept them
     Accept,
 }
 

@@ -13,7 +13,7 @@ use crate::files::Content;
 use crate::watched::{Look, Reload, Watched};
 use crate::{Apart, Error, Files, provider};
 
-/// The configuration of a server of HTTP/1.1. With an authority, clients may have a certificate, which it must have signed.
+/// The configuration of a server of HTTP/1.1. With an authority, clients must have a certificate that it signed.
 pub struct Server(Watched<Loaded>);
 
 struct Loaded {
@@ -43,14 +43,14 @@ impl Server {
         self.0.version()
     }
 
-    /// Whether a client with this chain, its own certificate first, would be let in now. Also if it has none.
+    /// Whether a client with this chain, its own certificate first, would be let in now.
     pub fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
-        let Some((certificate, others)) = chain.split_first() else { return true };
         let current = self.0.current();
         let verify = |clients: &Arc<dyn ClientCertVerifier>| {
+            let Some((certificate, others)) = chain.split_first() else { return false };
             clients.verify_client_cert(certificate, others, UnixTime::now()).is_ok()
         };
-        current.clients.as_ref().is_some_and(verify)
+        current.clients.as_ref().is_none_or(verify)
     }
 }
 
@@ -76,7 +76,6 @@ fn load(contents: &[Content], apart: &Apart) -> Result<Loaded, Error> {
         let trusted = authorities(authority)?;
         let roots = Arc::new(roots(authority, &trusted)?);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
-            .allow_unauthenticated()
             .build()
             .map_err(|error| Error::file(&authority.file, error.to_string()))?;
         apart.take("clients", &trusted).map_err(|other| {

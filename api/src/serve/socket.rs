@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio_rustls::server::TlsStream;
 
 use super::connections::Connection;
 
@@ -23,33 +23,44 @@ use super::connections::Connection;
 const MAX_AHEAD: usize = 16 << 10;
 
 /// What hyper reads from and writes to.
-pub(super) struct Socket {
-    reader: Arc<Reader>,
-    writer: OwnedWriteHalf,
+pub(super) struct Socket(Arc<Reader>);
+
+/// A connection's stream.
+pub(super) enum Stream {
+    Plain(TcpStream),
+    Encrypted(Box<TlsStream<TcpStream>>),
 }
 
-/// The reading half, shared by hyper and hang-up detection.
+/// The stream, shared by hyper and hang-up detection.
 pub(super) struct Reader {
     connection: Arc<Connection>,
     input: Mutex<Input>,
 }
 
 struct Input {
-    stream: OwnedReadHalf,
+    stream: Stream,
     /// Bytes read that hyper has not asked for yet.
     ahead: BytesMut,
     is_closed: bool,
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, connection: Arc<Connection>) -> Self {
-        let (stream, writer) = stream.into_split();
+    pub(super) fn new(stream: Stream, connection: Arc<Connection>) -> Self {
         let input = Mutex::new(Input { stream, ahead: BytesMut::new(), is_closed: false });
-        Self { reader: Arc::new(Reader { connection, input }), writer }
+        Self(Arc::new(Reader { connection, input }))
     }
 
     pub(super) fn reader(&self) -> Arc<Reader> {
-        Arc::clone(&self.reader)
+        Arc::clone(&self.0)
+    }
+}
+
+impl Stream {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Encrypted(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
     }
 }
 
@@ -71,7 +82,7 @@ impl Reader {
         while !input.is_closed && input.ahead.len() < MAX_AHEAD {
             let mut piece = [0; 1024];
             let mut piece = ReadBuf::new(&mut piece);
-            let read = ready!(Pin::new(&mut input.stream).poll_read(cx, &mut piece));
+            let read = ready!(input.stream.poll_read(cx, &mut piece));
             input.is_closed = read.is_err() || piece.filled().is_empty();
             input.ahead.extend_from_slice(piece.filled());
             // hyper, which is polled before this, may be waiting for these bytes.
@@ -91,10 +102,10 @@ impl Reader {
 
 impl AsyncRead for Socket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context, buffer: &mut ReadBuf) -> Poll<io::Result<()>> {
-        let mut input = self.reader.input();
+        let mut input = self.0.input();
         if input.ahead.is_empty() && !input.is_closed {
             let before = buffer.filled().len();
-            ready!(Pin::new(&mut input.stream).poll_read(cx, buffer))?;
+            ready!(input.stream.poll_read(cx, buffer))?;
             input.is_closed = buffer.filled().len() == before;
         } else {
             let bytes = input.ahead.len().min(buffer.remaining());
@@ -102,7 +113,7 @@ impl AsyncRead for Socket {
             input.ahead.advance(bytes);
         }
         if !input.is_closed {
-            self.reader.connection.received();
+            self.0.connection.received();
         }
         Poll::Ready(Ok(()))
     }
@@ -110,11 +121,13 @@ impl AsyncRead for Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let written = Pin::new(&mut this.writer).poll_write(cx, bytes);
+        let written = match &mut self.0.input().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Stream::Encrypted(stream) => Pin::new(stream).poll_write(cx, bytes),
+        };
         match written {
-            Poll::Ready(Ok(1..)) => this.reader.connection.sent(),
-            Poll::Pending => this.reader.connection.blocked(),
+            Poll::Ready(Ok(1..)) => self.0.connection.sent(),
+            Poll::Pending => self.0.connection.blocked(),
             Poll::Ready(_) => {}
         }
         written
@@ -122,15 +135,23 @@ impl AsyncWrite for Socket {
 
     /// hyper flushes when it has written all that it buffered.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let flushed = Pin::new(&mut this.writer).poll_flush(cx);
-        if matches!(flushed, Poll::Ready(Ok(()))) {
-            this.reader.connection.flushed();
+        let flushed = match &mut self.0.input().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Encrypted(stream) => Pin::new(stream).poll_flush(cx),
+        };
+        match flushed {
+            Poll::Ready(Ok(())) => self.0.connection.flushed(),
+            // All of the response is encrypted, and the client does not read it.
+            Poll::Pending => self.0.connection.blocked(),
+            Poll::Ready(_) => {}
         }
         flushed
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().writer).poll_shutdown(cx)
+        match &mut self.0.input().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Encrypted(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
     }
 }

@@ -135,7 +135,7 @@ impl Service {
         let answer = move |request, from| routes.clone().answer(request, from);
         let (serving, ending) = watch::channel(false);
         let threads = Arc::new(Threads::here());
-        tokio::spawn(serve(listener, threads, Arc::clone(&connections), answer, ending, PATIENCE));
+        tokio::spawn(serve(listener, None, threads, Arc::clone(&connections), answer, ending, PATIENCE));
         let service = Self {
             address,
             handle,

@@ -4,8 +4,10 @@
 //! separates *not done* from *maybe done*. And an abandoned request closes its connection at once, so that the node notices
 //! that its client is gone.
 
+use std::error::Error as _;
 use std::fmt::{Display, Formatter};
-use std::sync::{Mutex, MutexGuard};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,10 +22,12 @@ use ringfence_wire::{Operation, Problem};
 use rustix::net::sockopt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::tls::{Encryption, is_refusal};
 use crate::clock::Moment;
 
 /// How long connecting may take.
@@ -91,6 +95,8 @@ pub(crate) struct Server {
     host: String,
     port: u16,
     authority: HeaderValue,
+    /// `None`: connections are plain.
+    encryption: Option<Arc<Encryption>>,
     idle: Mutex<Vec<Connection>>,
 }
 
@@ -98,6 +104,15 @@ pub(crate) struct Server {
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
+}
+
+impl Connection {
+    async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<Self> {
+        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        // A failure also shows in the request that the connection carries.
+        let driver = tokio::spawn(async move { drop(connection.await) });
+        Ok(Self { sender, driver })
+    }
 }
 
 impl Drop for Connection {
@@ -153,28 +168,29 @@ impl Response {
 }
 
 impl Server {
-    /// The server at `url`: `http://host:port`.
-    pub(super) fn parse(url: &str) -> Result<Self, String> {
+    /// The server at `url`: `https://host:port` with encryption, `http://host:port` without.
+    pub(super) fn parse(url: &str, encryption: Option<&Arc<Encryption>>) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|error| format!("{url:?} is no URL: {error}"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return Err(format!(
-                    "{url:?}: nodes speak plain HTTP; terminate TLS in a proxy beside the client"
-                ));
+        match (uri.scheme_str(), encryption) {
+            (Some("http"), None) | (Some("https"), Some(_)) => {}
+            (Some("http"), Some(_)) => {
+                return Err(format!("{url:?} is plain: with TLS, all URLs begin with https://"));
             }
-            _ => return Err(format!("{url:?} does not begin with http://")),
+            (Some("https"), None) => {
+                return Err(format!("{url:?}: other URLs are plain, and all must be, or none"));
+            }
+            _ => return Err(format!("{url:?} does not begin with https:// or http://")),
         }
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
             return Err(format!("{url:?}: a node's URL has no path"));
         }
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
-        let authority = authority.ok_or_else(|| format!("{url:?} is not of the form http://host:port"))?;
+        let authority = authority.ok_or_else(|| format!("{url:?} is not of the form https://host:port"))?;
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = authority.port_u16().unwrap_or(80);
+        let port = authority.port_u16().unwrap_or(if encryption.is_some() { 443 } else { 80 });
         let authority =
             HeaderValue::from_str(authority.as_str()).map_err(|error| format!("{url:?}: {error}"))?;
-        Ok(Self { host, port, authority, idle: Mutex::default() })
+        Ok(Self { host, port, authority, encryption: encryption.cloned(), idle: Mutex::default() })
     }
 
     /// Whether both have the same host and port.
@@ -202,7 +218,12 @@ impl Server {
                 Ok(Err(error)) if error.message().is_some() => {
                     return Err(Failure::NotSent(format!("{self}: {}", error.error())));
                 }
-                Ok(Err(error)) => return Err(Failure::Broken(format!("{self}: {}", error.error()))),
+                Ok(Err(error)) if !is_reused && is_refusal(error.error()) => {
+                    return Err(Failure::NotSent(format!("{self}: {}", with_causes(error.error()))));
+                }
+                Ok(Err(error)) => {
+                    return Err(Failure::Broken(format!("{self}: {}", with_causes(error.error()))));
+                }
                 Err(_) => {
                     return Err(Failure::Broken(format!(
                         "{self}: no response within {} ms",
@@ -242,14 +263,13 @@ impl Server {
             let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
             stream.set_nodelay(true)?;
             sockopt::set_tcp_user_timeout(&stream, TCP_USER_TIMEOUT_MS)?;
-            handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)
+            match &self.encryption {
+                None => Connection::over(stream).await,
+                Some(encryption) => Connection::over(encryption.connect(stream, &self.host).await?).await,
+            }
         };
         match timeout(time, connect).await {
-            Ok(Ok((sender, connection))) => {
-                // A failure also shows in the request that the connection carries.
-                let driver = tokio::spawn(async move { drop(connection.await) });
-                Ok((Connection { sender, driver }, false))
-            }
+            Ok(Ok(connection)) => Ok((connection, false)),
             Ok(Err(error)) => Err(Failure::NotSent(format!("{self}: {error}"))),
             Err(_) => Err(Failure::NotSent(format!("{self}: not connected within {} ms", time.as_millis()))),
         }
@@ -262,8 +282,20 @@ impl Server {
 
 impl Display for Server {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        write!(f, "http://{}", String::from_utf8_lossy(self.authority.as_bytes()))
+        let scheme = if self.encryption.is_some() { "https" } else { "http" };
+        write!(f, "{scheme}://{}", String::from_utf8_lossy(self.authority.as_bytes()))
     }
+}
+
+/// An error of hyper, which does not tell the cause by itself.
+fn with_causes(error: &hyper::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }
 
 /// `text` as part of a query.
@@ -288,7 +320,7 @@ mod tests {
     }
 
     fn server(listener: &TcpListener) -> Server {
-        Server::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap()
+        Server::parse(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap()
     }
 
     /// Accepts `count` connections, one after the other. Reads a request on each, writes `response` and closes it.
@@ -338,7 +370,7 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_closes_each_connection_is_connected_to_once_for_each_request() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = Server::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let server = Server::parse(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
         let accepted = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&accepted);
         // A thread closes some connections before the client has sent anything. It ends with the process.

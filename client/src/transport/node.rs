@@ -27,6 +27,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::http::{Batched, CONNECT_TIMEOUT, Failure, Request, Response, Server};
+use super::tls::Encryption;
 
 /// How many calls have a request of their own before others share one.
 const LANES: usize = 8;
@@ -68,10 +69,10 @@ type BatchedResult = Result<Option<Response>, Failure>;
 type Lane<'a> = (SemaphorePermit<'a>, Option<SemaphorePermit<'a>>);
 
 impl Node {
-    /// The node at `url`: `http://host:port`.
-    pub(crate) fn parse(url: &str) -> Result<Self, String> {
+    /// The node at `url`: `https://host:port` with encryption, `http://host:port` without.
+    pub(crate) fn parse(url: &str, encryption: Option<&Arc<Encryption>>) -> Result<Self, String> {
         Ok(Self {
-            server: Server::parse(url)?,
+            server: Server::parse(url, encryption)?,
             lanes: Semaphore::new(LANES),
             waiting_lanes: Semaphore::new(WAITING_LANES),
             queue: Mutex::new(Queue { calls: VecDeque::new(), sent_by: Instant::now() }),
@@ -267,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_call_for_whose_result_a_batch_had_no_room_is_sent_alone() {
-        let node = Node::parse("http://127.0.0.1:1").unwrap();
+        let node = Node::parse("http://127.0.0.1:1", None).unwrap();
         let body = r#"{"results":[{"status":204},{"status":413,"body":{"status":413}}]}"#;
         let (sent, status) = (crate::clock::Moment::now(), StatusCode::OK);
         let results = node.split(Response { sent, status, leader: None, body: body.into() }, 2).unwrap();
@@ -277,7 +278,7 @@ mod tests {
 
     #[test]
     fn acquires_that_wait_get_half_of_the_lanes_and_give_them_back() {
-        let node = Node::parse("http://127.0.0.1:1").unwrap();
+        let node = Node::parse("http://127.0.0.1:1", None).unwrap();
         for _ in 0..2 {
             let mut lanes: Vec<_> = (0..LANES).map_while(|_| node.lane(true)).collect();
             assert_eq!(lanes.len(), WAITING_LANES);
@@ -288,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_runtime_that_ends_or_is_not_driven_does_not_stop_the_queue() {
-        let node = Arc::new(Node::parse("http://127.0.0.1:1").unwrap());
+        let node = Arc::new(Node::parse("http://127.0.0.1:1", None).unwrap());
         let (alive, idle, ended) = (runtime(), runtime(), runtime());
         let enqueue_on = |runtime: &Runtime| {
             let (call, result) = queued(2);

@@ -2,7 +2,8 @@
 //!
 //! Every node takes every request, but followers forward it: the leader responds sooner. So the client asks the node that
 //! the last response named as the leader (`ringfence-leader`), whether or not its URL was configured, and otherwise the
-//! node that responded last. It avoids a node that failed for a while, even if others still name it.
+//! node that responded last. A client with TLS uses no URL without, and the other way round, unless host and port are those
+//! of a node that it knows. It avoids a node that failed for a while, even if others still name it.
 //!
 //! A watch stays with its node, and every node serves it equally well. Watches go to a random node, and to the leader, which
 //! is the busiest, only if no other is healthy.
@@ -15,6 +16,8 @@ use ringfence_wire::FieldError;
 use tokio::time::Instant;
 
 use super::node::Node;
+use super::tls::Encryption;
+use crate::Tls;
 use crate::backoff::pick;
 
 /// How long a node that failed is avoided. Others may name it as the leader for about a second after its death.
@@ -35,6 +38,7 @@ struct Known {
     /// The leader, as the last response named it.
     leader: Option<usize>,
     grants_wait_for_mirror: bool,
+    encryption: Option<Arc<Encryption>>,
 }
 
 #[derive(Debug)]
@@ -44,11 +48,19 @@ struct Entry {
 }
 
 impl Nodes {
-    /// The nodes at `urls`, none twice.
-    pub(crate) fn parse<S: AsRef<str>>(urls: impl IntoIterator<Item = S>) -> Result<Self, FieldError> {
+    /// The nodes at `urls`, none twice. TLS is for https URLs.
+    pub(crate) fn parse<S: AsRef<str>>(
+        urls: impl IntoIterator<Item = S>,
+        tls: &Tls,
+    ) -> Result<Self, FieldError> {
         let mut nodes: Vec<Entry> = Vec::new();
+        let mut encryption = None;
         for (index, url) in urls.into_iter().enumerate() {
-            let node = Node::parse(url.as_ref().trim());
+            let url = url.as_ref().trim();
+            if index == 0 && (*tls != Tls::default() || url.starts_with("https://")) {
+                encryption = Some(Arc::new(Encryption::load(tls)?));
+            }
+            let node = Node::parse(url, encryption.as_ref());
             let node = node.map_err(|detail| FieldError::new(format!("urls[{index}]"), detail))?;
             if !nodes.iter().any(|other| other.node.server.is_same(&node.server)) {
                 nodes.push(Entry { node: Arc::new(node), failed_at: None });
@@ -64,6 +76,7 @@ impl Nodes {
             preferred: 0,
             leader: None,
             grants_wait_for_mirror: false,
+            encryption,
         })))
     }
 
@@ -149,9 +162,11 @@ impl Known {
 
     /// The index of the node at `url`, which may be new.
     fn learn(&mut self, url: &str) -> Option<usize> {
-        let node = Node::parse(url).ok()?;
+        let (named, address) = url.split_once("://")?;
+        let own = if self.encryption.is_some() { "https" } else { "http" };
+        let node = Node::parse(&format!("{own}://{address}"), self.encryption.as_ref()).ok()?;
         let known = self.index_of(&node);
-        if known.is_none() && self.nodes.len() < self.configured + MAX_LEARNED {
+        if known.is_none() && named == own && self.nodes.len() < self.configured + MAX_LEARNED {
             self.nodes.push(Entry { node: Arc::new(node), failed_at: None });
             return Some(self.nodes.len() - 1);
         }
@@ -168,7 +183,7 @@ mod tests {
     const URLS: [&str; 3] = ["http://a:1", "http://b:2", "http://c:3"];
 
     fn configured() -> Nodes {
-        Nodes::parse(URLS).unwrap()
+        Nodes::parse(URLS, &Tls::default()).unwrap()
     }
 
     /// The best node responds, and names this leader.
@@ -192,6 +207,36 @@ mod tests {
         assert_eq!(best(&nodes), "http://elsewhere:9", "a learned node");
         names(&nodes, "ftp://nonsense");
         assert_eq!(best(&nodes), "http://elsewhere:9");
+        names(&nodes, "https://b:2");
+        assert_eq!(best(&nodes), URLS[1], "known by host and port");
+        names(&nodes, "https://new:9");
+        assert_eq!(best(&nodes), URLS[1], "a client without TLS learns no URL with it");
+    }
+
+    /// What is sent to it would not be encrypted, and nobody would have verified who reads it.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_with_tls_follows_no_url_without() {
+        let authority = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), authority.cert.pem()).unwrap();
+        let tls = Tls { authority: Some(file.path().to_owned()), ..Tls::default() };
+        let nodes = Nodes::parse(["https://a:1", "https://b:2"], &tls).unwrap();
+        names(&nodes, "http://elsewhere:9");
+        assert_eq!(best(&nodes), "https://a:1");
+        names(&nodes, "http://b:2");
+        assert_eq!(best(&nodes), "https://b:2");
+        names(&nodes, "https://elsewhere:9");
+        assert_eq!(best(&nodes), "https://elsewhere:9");
+        for urls in [["https://a:1", "http://b:2"], ["http://a:1", "https://b:2"]] {
+            assert!(Nodes::parse(urls, &tls).unwrap_err().detail.contains("with TLS"), "{urls:?}");
+        }
+        let missing = Tls { authority: Some("/nowhere/ca.pem".into()), ..Tls::default() };
+        assert!(Nodes::parse(["https://a:1"], &missing).unwrap_err().detail.contains("/nowhere/ca.pem"));
+        let half = Tls { key: Some(file.path().to_owned()), ..Tls::default() };
+        assert_eq!(
+            Nodes::parse(["https://a:1"], &half).unwrap_err().field.as_deref(),
+            Some("tls.certificate")
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -223,7 +268,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_unreachable_learned_leader_takes_no_turn() {
-        let nodes = Nodes::parse(&URLS[..1]).unwrap();
+        let nodes = Nodes::parse(&URLS[..1], &Tls::default()).unwrap();
         assert!(!nodes.has_another());
         names(&nodes, "http://inside:9");
         assert_eq!(best(&nodes), "http://inside:9");
@@ -244,7 +289,7 @@ mod tests {
         assert_eq!(watched(), URLS.map(str::to_owned).into(), "no leader is known");
         names(&nodes, URLS[0]);
         assert_eq!(watched(), [URLS[1].to_owned(), URLS[2].to_owned()].into());
-        let failed = |url: &str| nodes.failed(&Node::parse(url).unwrap());
+        let failed = |url: &str| nodes.failed(&Node::parse(url, None).unwrap());
         failed(URLS[2]);
         assert_eq!(watched(), [URLS[1].to_owned()].into());
         failed(URLS[1]);
@@ -260,7 +305,7 @@ mod tests {
     #[test]
     fn only_urls_of_nodes_are_accepted() {
         for (url, word) in [
-            ("https://a:1", "plain HTTP"),
+            ("https://a:1", "or none"),
             ("a:1", "http://"),
             ("http://", "no URL"),
             ("http://a:1/path", "no path"),
@@ -268,12 +313,13 @@ mod tests {
             ("http://user@a:1", "form"),
             ("ftp://a", "http://"),
         ] {
-            let error = Nodes::parse(["http://b:2", url]).unwrap_err();
+            let error = Nodes::parse(["http://b:2", url], &Tls::default()).unwrap_err();
             assert_eq!(error.field.as_deref(), Some("urls[1]"));
             assert!(error.detail.contains(word), "{url}: {}", error.detail);
         }
-        assert_eq!(Nodes::parse([""; 0]).unwrap_err().field.as_deref(), Some("urls"));
-        let nodes = Nodes::parse(["http://a:1", "http://a:1/", "http://[::1]:7400"]).unwrap();
+        assert_eq!(Nodes::parse([""; 0], &Tls::default()).unwrap_err().field.as_deref(), Some("urls"));
+        let nodes =
+            Nodes::parse(["http://a:1", "http://a:1/", "http://[::1]:7400"], &Tls::default()).unwrap();
         assert_eq!(nodes.count(), 2, "none twice");
     }
 }

@@ -1,0 +1,102 @@
+//! TLS to the nodes.
+
+use std::fmt::{Debug, Formatter};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ringfence_tls::{Files, Reload};
+use ringfence_wire::FieldError;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{AlertDescription, Error as TlsError};
+
+use crate::Tls;
+
+/// How often the files are looked at, if connections are opened all the time.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The configuration of connections with TLS.
+pub(crate) struct Encryption {
+    files: Arc<ringfence_tls::Client>,
+    looked_at: Mutex<Instant>,
+}
+
+impl Encryption {
+    /// Loads the files. Blocks while it reads them.
+    pub(super) fn load(tls: &Tls) -> Result<Self, FieldError> {
+        let files = match (&tls.certificate, &tls.key) {
+            (Some(certificate), Some(key)) => ringfence_tls::Client::load(Files {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                authority: tls.authority.clone(),
+            }),
+            (None, None) => ringfence_tls::Client::with_authority(tls.authority.clone()),
+            (Some(_), None) => {
+                return Err(FieldError::new("tls.key", "is missing: the certificate has a key"));
+            }
+            (None, Some(_)) => return Err(FieldError::new("tls.certificate", "is missing: there is a key")),
+        };
+        let files = files.map_err(|error| FieldError::new("tls", error.to_string()))?;
+        Ok(Self { files: Arc::new(files), looked_at: Mutex::new(Instant::now()) })
+    }
+
+    /// Shakes hands with the server `host`, and verifies that it is that host.
+    pub(super) async fn connect(&self, stream: TcpStream, host: &str) -> io::Result<TlsStream<TcpStream>> {
+        self.look().await;
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        TlsConnector::from(self.files.current()).connect(name, stream).await
+    }
+
+    /// Loads files that have changed. If they cannot be used, the old ones stay in use.
+    async fn look(&self) {
+        let is_due = {
+            let mut looked_at = self.looked_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_due = looked_at.elapsed() >= LOOK_INTERVAL;
+            if is_due {
+                *looked_at = Instant::now();
+            }
+            is_due
+        };
+        if is_due {
+            let files = Arc::clone(&self.files);
+            // A panic there shows in the handshake, if at all.
+            let _ = tokio::task::spawn_blocking(move || files.look(true)).await;
+        }
+    }
+}
+
+impl Debug for Encryption {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Encryption").finish_non_exhaustive()
+    }
+}
+
+/// Whether the server refused this client's certificate, or wanted one. It says so after the handshake, when a request may
+/// have been sent, but has not read that.
+pub(super) fn is_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let io = error.downcast_ref::<io::Error>();
+        if let Some(TlsError::AlertReceived(alert)) = io.and_then(|io| io.get_ref()?.downcast_ref()) {
+            return matches!(
+                alert,
+                AlertDescription::NoCertificate
+                    | AlertDescription::BadCertificate
+                    | AlertDescription::UnsupportedCertificate
+                    | AlertDescription::CertificateRevoked
+                    | AlertDescription::CertificateExpired
+                    | AlertDescription::CertificateUnknown
+                    | AlertDescription::UnknownCA
+                    | AlertDescription::AccessDenied
+                    | AlertDescription::DecryptError
+                    | AlertDescription::CertificateRequired
+            );
+        }
+        next = error.source();
+    }
+    false
+}
