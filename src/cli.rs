@@ -2,6 +2,7 @@
 
 pub(crate) mod acquire_options;
 pub(crate) mod backup;
+pub(crate) mod cert;
 pub(crate) mod client;
 pub(crate) mod cluster;
 pub(crate) mod dev;
@@ -64,6 +65,9 @@ enum Command {
     /// Save the cluster's revision, for a new cluster that replaces this one
     #[command(subcommand)]
     Backup(backup::Command),
+    /// Make certificates for TLS
+    #[command(subcommand)]
+    Cert(cert::Command),
     /// Print a completion script for a shell
     Completions(manual::Completions),
     /// Print a manual page
@@ -105,6 +109,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Command::Revoke(arguments) => keys::revoke(&arguments),
         Command::Cluster(command) => cluster::run(&command),
         Command::Backup(command) => backup::run(&command),
+        Command::Cert(command) => cert::run(&command).map(done),
         Command::Completions(arguments) => manual::completions(&Arguments::command(), &arguments).map(done),
         Command::Man(arguments) => manual::man(&Arguments::command(), &arguments).map(done),
         Command::Exec(arguments) => job::exec::run(&arguments),

@@ -9,12 +9,14 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
 use crate::child::{self, Child};
 use crate::poll;
@@ -46,6 +48,10 @@ pub(crate) struct Nodes {
     data: PathBuf,
     variables: Variables,
     log: Log,
+    /// The directory of `ringfence cert`'s files for these nodes, if they use TLS.
+    certificates: Option<PathBuf>,
+    /// Trusts them.
+    tls: Option<Arc<ringfence_tls::Client>>,
 }
 
 /// One node.
@@ -53,6 +59,7 @@ pub(crate) struct Node {
     pub(crate) id: u16,
     pub(crate) http: SocketAddr,
     peer: SocketAddr,
+    is_encrypted: bool,
     /// `None` while it is down.
     process: Option<Child>,
 }
@@ -72,9 +79,19 @@ impl Nodes {
             id,
             http: address(base_port + id),
             peer: address(base_port + PEER_OFFSET + id),
+            is_encrypted: false,
             process: None,
         });
-        Ok(Self { nodes: nodes.collect(), data: data.to_owned(), variables, log })
+        let data = data.to_owned();
+        Ok(Self { nodes: nodes.collect(), data, variables, log, certificates: None, tls: None })
+    }
+
+    /// Lets the nodes use the certificates that `ringfence cert` made in `dir`.
+    pub(crate) fn encrypt(&mut self, dir: PathBuf) -> anyhow::Result<()> {
+        let client = ringfence_tls::Client::with_authority(Some(dir.join("authority.pem")))?;
+        (self.certificates, self.tls) = (Some(dir), Some(Arc::new(client)));
+        self.nodes.iter_mut().for_each(|node| node.is_encrypted = true);
+        Ok(())
     }
 
     /// All nodes, ordered by id.
@@ -95,6 +112,17 @@ impl Nodes {
                 .args(["--http", &node.http.to_string(), "--peer", &node.peer.to_string()])
                 .arg("--data")
                 .arg(self.data.join(format!("node-{}", node.id)));
+            if let Some(dir) = &self.certificates {
+                for (option, name) in [
+                    ("--tls-certificate", format!("node-{}.pem", node.id)),
+                    ("--tls-key", format!("node-{}.key", node.id)),
+                    ("--peer-certificate", format!("node-{}-peer.pem", node.id)),
+                    ("--peer-key", format!("node-{}-peer.key", node.id)),
+                    ("--peer-authority", "node-authority.pem".to_owned()),
+                ] {
+                    command.arg(option).arg(dir.join(name));
+                }
+            }
             if let Log::Files = self.log {
                 let path = self.data.join(format!("node-{}.log", node.id));
                 let log = File::options().create(true).append(true).open(&path);
@@ -111,7 +139,7 @@ impl Nodes {
         poll::until(READY_TIMEOUT, "the nodes did not become ready", async || {
             self.fail_if_ended()?;
             for node in self.nodes.iter().filter(|node| node.process.is_some()) {
-                if !is_ready(node.http).await {
+                if !is_ready(node.http, self.tls.as_deref()).await {
                     return Ok(None);
                 }
             }
@@ -164,7 +192,8 @@ impl Node {
 
     /// Where clients reach it.
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.http)
+        let scheme = if self.is_encrypted { "https" } else { "http" };
+        format!("{scheme}://{}", self.http)
     }
 }
 
@@ -194,16 +223,26 @@ impl Ports {
 }
 
 /// `GET /readyz`. Only the status line is read.
-async fn is_ready(http: SocketAddr) -> bool {
+async fn is_ready(http: SocketAddr, tls: Option<&ringfence_tls::Client>) -> bool {
     let probe = async {
-        let mut stream = TcpStream::connect(http).await?;
-        let request = format!("GET /readyz HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut status = [0; 12];
-        stream.read_exact(&mut status).await?;
-        io::Result::Ok(&status == b"HTTP/1.1 200")
+        let stream = TcpStream::connect(http).await?;
+        match tls {
+            None => answers_200(stream, http).await,
+            Some(tls) => {
+                let connector = TlsConnector::from(tls.current());
+                answers_200(connector.connect(http.ip().into(), stream).await?, http).await
+            }
+        }
     };
     matches!(timeout(PROBE_TIMEOUT, probe).await, Ok(Ok(true)))
+}
+
+async fn answers_200(mut stream: impl AsyncRead + AsyncWrite + Unpin, http: SocketAddr) -> io::Result<bool> {
+    let request = format!("GET /readyz HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await?;
+    Ok(&status == b"HTTP/1.1 200")
 }
 
 fn address(port: u16) -> SocketAddr {

@@ -40,7 +40,7 @@ impl Dev {
         for line in stdout {
             let words: Vec<&str> = line.split_whitespace().collect();
             if let [_, url, pid] = words.as_slice()
-                && let Some(address) = url.strip_prefix("http://")
+                && let Some(address) = url.split_once("://").map(|(_, address)| address)
             {
                 dev.nodes.push((address.parse().unwrap(), pid.parse().unwrap()));
             }
@@ -184,4 +184,23 @@ fn free_base_port() -> u16 {
     };
     let mut bases = (0..60).map(|step| 20_000 + 200 * ((first + step) % 60) as u16);
     bases.find(|&base| is_free(base)).expect("some ports are free")
+}
+
+/// As its output says.
+#[tokio::test]
+async fn dev_makes_certificates_that_commands_and_curl_can_use() {
+    let data = tempfile::tempdir().unwrap();
+    let dev = Dev::start(&["--tls", "--data", data.path().to_str().unwrap()]);
+    let authority = data.path().join("certificates/authority.pem").display().to_string();
+    let url = format!("https://{}", dev.nodes[2].0);
+    let arguments =
+        ["lock", "-u", &url, "--authority", &authority, "a", "--", "sh", "-c", "echo $RINGFENCE_TOKEN"];
+    let ended = run(PROGRAM, arguments, SOON).await.unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    let address = format!("{url}/v1/keys/a");
+    let ended = run("curl", ["-sS", "--cacert", &authority, &address], SOON).await.unwrap();
+    assert!(ended.status.success() && ended.output.contains("\"key\":\"a\""), "{ended:?}");
+    let untrusting = run("curl", ["-sS", &address], SOON).await.unwrap();
+    assert!(!untrusting.status.success(), "{untrusting:?}");
+    dev.ends_with("-TERM");
 }

@@ -114,8 +114,8 @@ const ALL: &[Walk] = &[
         before: "acquire a",
         after: "again() { on $1 systemctl restart ringfence; ready $1; keeps; }
                 for n in 1 2 3; do
-                  printf 'RINGFENCE_PEER_%s\n' CERTIFICATE=$R/node-$n.pem KEY=$R/node-$n.key \
-                    AUTHORITY=$R/node-authority.pem PLAIN=accept >> $R/$n/etc/default/ringfence
+                  printf 'RINGFENCE_PEER_%s\n' CERTIFICATE=$R/certificates/node-$n-peer.pem \
+                    KEY=$R/certificates/node-$n-peer.key AUTHORITY=$R/certificates/node-authority.pem PLAIN=accept >> $R/$n/etc/default/ringfence
                   again $n
                 done
                 for n in 1 2 3; do sed -i /PEER_PLAIN/d $R/$n/etc/default/ringfence; again $n; done

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::cli::cert;
 use crate::config::options::MirrorMode;
 use crate::nodes::{Log, MAX_NODES, Node, Nodes, Variables};
 use crate::runtime;
@@ -24,6 +25,9 @@ pub(crate) struct Arguments {
     /// Node N serves clients on PORT + N and peers on PORT + 100 + N
     #[arg(long, default_value_t = 7400, value_name = "PORT")]
     base_port: u16,
+    /// Make certificates, and encrypt all connections
+    #[arg(long)]
+    tls: bool,
     /// Redis to publish fences to, as in `ringfence serve`. If another cluster published there, publish when it has not
     /// written for 16 s
     #[arg(long, value_name = "URL")]
@@ -73,6 +77,11 @@ async fn run_cluster(arguments: &Arguments) -> anyhow::Result<()> {
     let variables =
         arguments.redis.as_ref().map(|redis| arguments.mirror.variables(redis)).unwrap_or_default();
     let mut nodes = Nodes::new(arguments.nodes, arguments.base_port, data, variables, Log::Stderr)?;
+    if arguments.tls {
+        let dir = data.join("certificates");
+        cert::for_trial(&dir, arguments.nodes, "127.0.0.1")?;
+        nodes.encrypt(dir)?;
+    }
     nodes.start()?;
     // The nodes are killed at the end: their data is either removed or survives a kill by design.
     tokio::select! {
@@ -99,13 +108,23 @@ fn announce(nodes: &Nodes, data: &Path, arguments: &Arguments) -> std::io::Resul
     }
     let url = nodes.all().last().map(Node::url).unwrap_or_default();
     writeln!(out, "\n  data  {}", data.display())?;
+    let authority = data.join("certificates/authority.pem");
+    let (of_command, of_curl) = match arguments.tls {
+        true => {
+            (format!("--authority {} ", authority.display()), format!("--cacert {} ", authority.display()))
+        }
+        false => (String::new(), String::new()),
+    };
     writeln!(out, "\nTry, at any node:\n\n  {url}/ in a browser")?;
-    writeln!(out, "  ringfence lock -u {url} orders/42 -- sh -c 'echo my token is $RINGFENCE_TOKEN'\n")?;
     writeln!(
         out,
-        "  curl -X PUT {url}/v1/leases/$(cat /proc/sys/kernel/random/uuid) \\\n       -d '{{\"keys\":[\"orders/42\"],\"holder\":\"me\",\"ttl_ms\":30000}}'"
+        "  ringfence lock -u {url} {of_command}orders/42 -- sh -c 'echo my token is $RINGFENCE_TOKEN'\n"
     )?;
-    writeln!(out, "  curl {url}/v1/keys/orders/42")?;
+    writeln!(
+        out,
+        "  curl {of_curl}-X PUT {url}/v1/leases/$(cat /proc/sys/kernel/random/uuid) \\\n       -d '{{\"keys\":[\"orders/42\"],\"holder\":\"me\",\"ttl_ms\":30000}}'"
+    )?;
+    writeln!(out, "  curl {of_curl}{url}/v1/keys/orders/42")?;
     if arguments.redis.is_some() {
         let prefix = &arguments.mirror.prefix;
         writeln!(out, "  redis-cli HMGET '{prefix}:{{orders/42}}' fence state   # status: {url}/#/mirror")?;
