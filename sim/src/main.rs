@@ -14,6 +14,9 @@ use ringfence_sim::run::{Outcome, collect_panics, grants, judge_history, run};
 use ringfence_sim::shrink::shrink;
 use ringfence_sim::swarm::{Limit, Swarm};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Something contradicts the laws.
 const FOUND: u8 = 1;
 /// Nothing does, but something was not exercised.
