@@ -140,6 +140,11 @@ async fn clients_reach_a_cluster_that_speaks_only_tls() {
     stream.write_all(b"GET /v1/keys HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("https"), "{answer}");
+
+    // A stop waits for no handshake that may never come.
+    let _silent = TcpStream::connect(cluster.node(1).http()).unwrap();
+    assert!(cluster.node(1).terminate().await.unwrap().success());
+    assert!(!cluster.node(1).log().contains("some requests had no response"), "{}", cluster.node(1).log());
     drop(dir);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Clients are not trusted, so all connections together are bounded: descriptors by the number of connections
 //! (`connections`), memory by the size of buffered bodies (`budget`, `bodies`). At a bound, the connections that have been
-//! idle or slow for longest are closed. A request that a handler is working on is never closed. Handshakes of TLS are
+//! idle or slow for longest are closed, but none that a handler is working for. Handshakes of TLS are
 //! computed one at a time on each thread, with other work in between (`encryption`).
 
 use std::convert::Infallible;
@@ -89,9 +89,10 @@ pub async fn serve<A, F>(
         // Moves the socket to the reactor of the thread that will serve it.
         let Ok(stream) = stream.into_std() else { continue };
         let (answer, watcher, tls) = (answer.clone(), open.watcher(), tls.clone());
+        let ending = draining.clone();
         threads.serve(async move {
             if let Ok(stream) = TcpStream::from_std(stream) {
-                serve_connection(stream, tls, admitted, answer, watcher).await;
+                serve_connection(stream, tls, admitted, answer, watcher, ending).await;
             }
         });
     }
@@ -108,6 +109,7 @@ async fn serve_connection<A, F>(
     admitted: Admitted,
     answer: A,
     watcher: Watcher,
+    mut draining: watch::Receiver<bool>,
 ) where
     A: Fn(Request<RequestBody>, SocketAddr) -> F,
     F: Future<Output = Result<Response, Infallible>>,
@@ -116,6 +118,8 @@ async fn serve_connection<A, F>(
     let opened = tokio::select! {
         opened = encryption::open(stream, tls) => opened,
         reason = admitted.0.until_closed() => return admitted.log_close(reason),
+        // It has sent no request, and a stop does not wait for it.
+        _ = draining.wait_for(|draining| *draining) => return,
     };
     let (stream, distrusted) = match opened {
         Ok(opened) => opened,
