@@ -200,7 +200,9 @@ async fn every_change_in_the_log_is_shown_and_equal_on_all_nodes() {
 async fn changes_are_shown_from_the_oldest_usable_snapshot_on() {
     let cluster = cluster().nodes(1).argument("--snapshot-after-bytes=1048576").start().await.unwrap();
     let node = cluster.node(1);
-    churn_until(&cluster, "told", || node.snapshots().len() == 2).await;
+    let first = node.segments();
+    // While the log begins with its first entry, no snapshot is needed to tell what it changed.
+    churn_until(&cluster, "told", || node.snapshots().len() == 2 && node.segments()[0] != first[0]).await;
     node.kill().unwrap();
     let log = inspect_json(&node.data(), &["log"]);
     let snapshots = inspect_json(&node.data(), &["snapshot"]);
