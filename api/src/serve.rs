@@ -116,6 +116,8 @@ async fn serve_connection<A, F>(
 {
     let from = admitted.0.from;
     let opened = tokio::select! {
+        // Whatever has arrived before a stop is answered.
+        biased;
         opened = encryption::open(stream, tls) => opened,
         reason = admitted.0.until_closed() => return admitted.log_close(reason),
         // It has sent no request, and a stop does not wait for it.
