@@ -53,14 +53,14 @@ impl Nodes {
         urls: impl IntoIterator<Item = S>,
         tls: &Tls,
     ) -> Result<Self, FieldError> {
+        let mut urls = urls.into_iter().peekable();
+        let is_https = |url: &S| url.as_ref().trim_start().starts_with("https://");
+        let encryption = (*tls != Tls::default() || urls.peek().is_some_and(is_https))
+            .then(|| Encryption::load(tls).map(Arc::new))
+            .transpose()?;
         let mut nodes: Vec<Entry> = Vec::new();
-        let mut encryption = None;
-        for (index, url) in urls.into_iter().enumerate() {
-            let url = url.as_ref().trim();
-            if index == 0 && (*tls != Tls::default() || url.starts_with("https://")) {
-                encryption = Some(Arc::new(Encryption::load(tls)?));
-            }
-            let node = Node::parse(url, encryption.as_ref());
+        for (index, url) in urls.enumerate() {
+            let node = Node::parse(url.as_ref().trim(), encryption.as_ref());
             let node = node.map_err(|detail| FieldError::new(format!("urls[{index}]"), detail))?;
             if !nodes.iter().any(|other| other.node.server.is_same(&node.server)) {
                 nodes.push(Entry { node: Arc::new(node), failed_at: None });
