@@ -207,27 +207,26 @@ async fn a_cluster_changes_to_tls_and_replaces_certificates_under_load() {
     cluster.ready().await.unwrap();
     let plain = Load::start(Client::connect(urls(&cluster, "http")).unwrap(), "plain");
     plain.goes_on().await;
-    let restart = async |arguments: &[String], encrypted: Option<&Client>| {
+    let restart = async |arguments: &[String], is_plain: bool| {
         for node in cluster.nodes() {
             node.terminate().await.unwrap();
             node.start_with(|command| {
                 command.args(arguments);
             })
             .unwrap();
-            match encrypted {
-                None => node.ready().await.unwrap(),
-                Some(_) => {
-                    let tls = trusting(files.authority());
-                    let alone = Client::connect_with([format!("https://{}", node.http())], &tls).unwrap();
-                    works(&alone, "restarted").await;
-                }
+            if is_plain {
+                node.ready().await.unwrap();
+            } else {
+                let tls = trusting(files.authority());
+                let alone = Client::connect_with([format!("https://{}", node.http())], &tls).unwrap();
+                works(&alone, "restarted").await;
             }
         }
     };
-    restart(&[of_server(&files), vec!["--plain=accept".to_owned()]].concat(), None).await;
+    restart(&[of_server(&files), vec!["--plain=accept".to_owned()]].concat(), true).await;
     plain.goes_on().await;
     let client = Client::connect_with(urls(&cluster, "https"), &trusting(files.authority())).unwrap();
-    let encrypted = Load::start(client.clone(), "encrypted");
+    let encrypted = Load::start(client, "encrypted");
     encrypted.goes_on().await;
 
     // While plain connections are allowed, metrics can be read without TLS.
@@ -263,7 +262,7 @@ async fn a_cluster_changes_to_tls_and_replaces_certificates_under_load() {
     encrypted.goes_on().await;
 
     plain.end().await;
-    restart(&of_server(&files), Some(&client)).await;
+    restart(&of_server(&files), false).await;
     encrypted.goes_on().await;
     encrypted.end().await;
     let old = cluster.node(1).client();
