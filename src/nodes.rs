@@ -48,10 +48,6 @@ pub(crate) struct Nodes {
     data: PathBuf,
     variables: Variables,
     log: Log,
-    /// The directory of `ringfence cert`'s files for these nodes, if they use TLS.
-    certificates: Option<PathBuf>,
-    /// Trusts them.
-    tls: Option<Arc<ringfence_tls::Client>>,
 }
 
 /// One node.
@@ -59,7 +55,8 @@ pub(crate) struct Node {
     pub(crate) id: u16,
     pub(crate) http: SocketAddr,
     peer: SocketAddr,
-    is_encrypted: bool,
+    /// What trusts it, and its arguments, if it uses TLS.
+    tls: Option<(Arc<ringfence_tls::Client>, Vec<OsString>)>,
     /// `None` while it is down.
     process: Option<Child>,
 }
@@ -79,18 +76,20 @@ impl Nodes {
             id,
             http: address(base_port + id),
             peer: address(base_port + PEER_OFFSET + id),
-            is_encrypted: false,
+            tls: None,
             process: None,
         });
-        let data = data.to_owned();
-        Ok(Self { nodes: nodes.collect(), data, variables, log, certificates: None, tls: None })
+        Ok(Self { nodes: nodes.collect(), data: data.to_owned(), variables, log })
     }
 
-    /// Lets the nodes use the certificates that `ringfence cert` made in `dir`.
-    pub(crate) fn encrypt(&mut self, dir: PathBuf) -> anyhow::Result<()> {
-        let client = ringfence_tls::Client::with_authority(Some(dir.join("authority.pem")))?;
-        (self.certificates, self.tls) = (Some(dir), Some(Arc::new(client)));
-        self.nodes.iter_mut().for_each(|node| node.is_encrypted = true);
+    /// Lets the nodes use TLS, each with these `arguments`, and certificates of `authority`.
+    pub(crate) fn encrypt(
+        &mut self,
+        authority: PathBuf,
+        arguments: impl Fn(u16) -> Vec<OsString>,
+    ) -> anyhow::Result<()> {
+        let client = Arc::new(ringfence_tls::Client::with_authority(Some(authority))?);
+        self.nodes.iter_mut().for_each(|node| node.tls = Some((Arc::clone(&client), arguments(node.id))));
         Ok(())
     }
 
@@ -112,16 +111,8 @@ impl Nodes {
                 .args(["--http", &node.http.to_string(), "--peer", &node.peer.to_string()])
                 .arg("--data")
                 .arg(self.data.join(format!("node-{}", node.id)));
-            if let Some(dir) = &self.certificates {
-                for (option, name) in [
-                    ("--tls-certificate", format!("node-{}.pem", node.id)),
-                    ("--tls-key", format!("node-{}.key", node.id)),
-                    ("--peer-certificate", format!("node-{}-peer.pem", node.id)),
-                    ("--peer-key", format!("node-{}-peer.key", node.id)),
-                    ("--peer-authority", "node-authority.pem".to_owned()),
-                ] {
-                    command.arg(option).arg(dir.join(name));
-                }
+            if let Some((_, arguments)) = &node.tls {
+                command.args(arguments);
             }
             if let Log::Files = self.log {
                 let path = self.data.join(format!("node-{}.log", node.id));
@@ -139,7 +130,7 @@ impl Nodes {
         poll::until(READY_TIMEOUT, "the nodes did not become ready", async || {
             self.fail_if_ended()?;
             for node in self.nodes.iter().filter(|node| node.process.is_some()) {
-                if !is_ready(node.http, self.tls.as_deref()).await {
+                if !node.is_ready().await {
                     return Ok(None);
                 }
             }
@@ -192,8 +183,23 @@ impl Node {
 
     /// Where clients reach it.
     pub(crate) fn url(&self) -> String {
-        let scheme = if self.is_encrypted { "https" } else { "http" };
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.http)
+    }
+
+    /// `GET /readyz`. Only the status line is read.
+    async fn is_ready(&self) -> bool {
+        let probe = async {
+            let stream = TcpStream::connect(self.http).await?;
+            match &self.tls {
+                None => answers_200(stream, self.http).await,
+                Some((client, _)) => {
+                    let connector = TlsConnector::from(client.current());
+                    answers_200(connector.connect(self.http.ip().into(), stream).await?, self.http).await
+                }
+            }
+        };
+        matches!(timeout(PROBE_TIMEOUT, probe).await, Ok(Ok(true)))
     }
 }
 
@@ -220,21 +226,6 @@ impl Ports {
             })
             .context("no free ports between 20000 and 32000")
     }
-}
-
-/// `GET /readyz`. Only the status line is read.
-async fn is_ready(http: SocketAddr, tls: Option<&ringfence_tls::Client>) -> bool {
-    let probe = async {
-        let stream = TcpStream::connect(http).await?;
-        match tls {
-            None => answers_200(stream, http).await,
-            Some(tls) => {
-                let connector = TlsConnector::from(tls.current());
-                answers_200(connector.connect(http.ip().into(), stream).await?, http).await
-            }
-        }
-    };
-    matches!(timeout(PROBE_TIMEOUT, probe).await, Ok(Ok(true)))
 }
 
 async fn answers_200(mut stream: impl AsyncRead + AsyncWrite + Unpin, http: SocketAddr) -> io::Result<bool> {

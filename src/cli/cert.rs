@@ -1,10 +1,11 @@
 //! `ringfence cert`: makes the certificates of a cluster.
 
+use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::slice;
 use std::time::{Duration, SystemTime};
 
@@ -21,6 +22,7 @@ use crate::cli::output;
 /// Clocks of other machines may be behind.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
+const DAYS: u32 = 365;
 /// The certificates of authorities.
 const AUTHORITY_DAYS: u32 = 3_650;
 
@@ -83,7 +85,7 @@ pub(crate) struct Client {
 #[derive(Debug, Args)]
 struct Validity {
     /// Days until the certificate ends
-    #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    #[arg(long, value_name = "N", default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     days: u32,
 }
 
@@ -96,14 +98,37 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
     output::print(&made.iter().map(|path| format!("{}\n", path.display())).collect::<String>()).map(drop)
 }
 
-/// Makes all that a cluster of nodes with the ids from 1 needs in `dir`, to try things out.
-pub(crate) fn for_trial(dir: &Path, nodes: u16, host: &str) -> anyhow::Result<()> {
-    let place = Place { dir: dir.to_owned(), force: true };
-    authorities(&place)?;
-    for id in 1..=nodes {
-        node(id.into(), &[host.to_owned()], &place, 365)?;
+/// The certificates of a cluster that somebody tries out.
+pub(crate) struct Trial(Place);
+
+impl Trial {
+    /// Makes those of nodes with the ids from 1, which clients reach at `host`.
+    pub(crate) fn new(dir: PathBuf, nodes: u16, host: &str) -> anyhow::Result<Self> {
+        let place = Place { dir, force: true };
+        authorities(&place)?;
+        for id in 1..=nodes {
+            node(id.into(), &[host.to_owned()], &place, DAYS)?;
+        }
+        Ok(Self(place))
     }
-    client("me", &place, 365).map(drop)
+
+    /// The authority that clients trust.
+    pub(crate) fn authority(&self) -> PathBuf {
+        self.0.path(AUTHORITY, "pem")
+    }
+
+    /// The arguments of a node's `ringfence serve`.
+    pub(crate) fn arguments(&self, id: u16) -> Vec<OsString> {
+        let (for_clients, for_nodes) = node_files(id.into());
+        let files = [
+            ("--tls-certificate", self.0.path(&for_clients, "pem")),
+            ("--tls-key", self.0.path(&for_clients, "key")),
+            ("--peer-certificate", self.0.path(&for_nodes, "pem")),
+            ("--peer-key", self.0.path(&for_nodes, "key")),
+            ("--peer-authority", self.0.path(NODE_AUTHORITY, "pem")),
+        ];
+        files.into_iter().flat_map(|(option, file)| [option.into(), file.into()]).collect()
+    }
 }
 
 fn authorities(place: &Place) -> anyhow::Result<Vec<PathBuf>> {
@@ -124,7 +149,7 @@ fn authorities(place: &Place) -> anyhow::Result<Vec<PathBuf>> {
 
 fn node(id: u64, hosts: &[String], place: &Place, days: u32) -> anyhow::Result<Vec<PathBuf>> {
     let names = hosts.iter().map(|host| host_name(host)).collect::<anyhow::Result<_>>()?;
-    let (for_clients, for_nodes) = (format!("node-{id}"), format!("node-{id}-peer"));
+    let (for_clients, for_nodes) = node_files(id);
     place.check(&[&for_clients, &for_nodes])?;
     let name = format!("ringfence node {id}");
     let uri = SanType::URI(format!("ringfence:node:{id}").try_into()?);
@@ -133,6 +158,11 @@ fn node(id: u64, hosts: &[String], place: &Place, days: u32) -> anyhow::Result<V
         place.issue(AUTHORITY, &for_clients, leaf(&name, days, names, slice::from_ref(&server)))?;
     made.extend(place.issue(NODE_AUTHORITY, &for_nodes, leaf(&name, days, vec![uri], &[server, client]))?);
     Ok(made)
+}
+
+/// The names of a node's files: for clients, and for other nodes.
+fn node_files(id: u64) -> (String, String) {
+    (format!("node-{id}"), format!("node-{id}-peer"))
 }
 
 fn client(name: &str, place: &Place, days: u32) -> anyhow::Result<Vec<PathBuf>> {

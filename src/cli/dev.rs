@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::cli::cert;
+use crate::cli::cert::Trial;
 use crate::config::options::MirrorMode;
 use crate::nodes::{Log, MAX_NODES, Node, Nodes, Variables};
 use crate::runtime;
@@ -77,30 +77,41 @@ async fn run_cluster(arguments: &Arguments) -> anyhow::Result<()> {
     let variables =
         arguments.redis.as_ref().map(|redis| arguments.mirror.variables(redis)).unwrap_or_default();
     let mut nodes = Nodes::new(arguments.nodes, arguments.base_port, data, variables, Log::Stderr)?;
+    let mut authority = None;
     if arguments.tls {
-        let dir = data.join("certificates");
-        cert::for_trial(&dir, arguments.nodes, "127.0.0.1")?;
-        nodes.encrypt(dir)?;
+        let trial = Trial::new(data.join("certificates"), arguments.nodes, "127.0.0.1")?;
+        nodes.encrypt(trial.authority(), |id| trial.arguments(id))?;
+        authority = Some(trial.authority());
     }
     nodes.start()?;
     // The nodes are killed at the end: their data is either removed or survives a kill by design.
     tokio::select! {
-        result = watch(&mut nodes, data, arguments) => result,
+        result = watch(&mut nodes, data, authority.as_deref(), arguments) => result,
         _ = stop.next() => Ok(()),
     }
 }
 
 /// Announces the nodes when they are ready. Returns when one exits.
-async fn watch(nodes: &mut Nodes, data: &Path, arguments: &Arguments) -> anyhow::Result<()> {
+async fn watch(
+    nodes: &mut Nodes,
+    data: &Path,
+    authority: Option<&Path>,
+    arguments: &Arguments,
+) -> anyhow::Result<()> {
     nodes.ready().await?;
-    announce(nodes, data, arguments)?;
+    announce(nodes, data, authority, arguments)?;
     loop {
         nodes.fail_if_ended()?;
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-fn announce(nodes: &Nodes, data: &Path, arguments: &Arguments) -> std::io::Result<()> {
+fn announce(
+    nodes: &Nodes,
+    data: &Path,
+    authority: Option<&Path>,
+    arguments: &Arguments,
+) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n  node  url                        pid")?;
     for node in nodes.all() {
@@ -108,13 +119,8 @@ fn announce(nodes: &Nodes, data: &Path, arguments: &Arguments) -> std::io::Resul
     }
     let url = nodes.all().last().map(Node::url).unwrap_or_default();
     writeln!(out, "\n  data  {}", data.display())?;
-    let authority = data.join("certificates/authority.pem");
-    let (of_command, of_curl) = match arguments.tls {
-        true => {
-            (format!("--authority {} ", authority.display()), format!("--cacert {} ", authority.display()))
-        }
-        false => (String::new(), String::new()),
-    };
+    let option = |name| authority.map(|file| format!("{name} {} ", file.display())).unwrap_or_default();
+    let (of_command, of_curl) = (option("--authority"), option("--cacert"));
     writeln!(out, "\nTry, at any node:\n\n  {url}/ in a browser")?;
     writeln!(
         out,
