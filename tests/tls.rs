@@ -8,8 +8,9 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use ringfence_client::{Client, Consistency, Error, Tls, Token};
 use ringfence_harness::{Certificates, Cluster, run, until};
 use tempfile::TempDir;
@@ -198,6 +199,38 @@ async fn certificates_of_clients_are_required_and_their_authority_is_replaced() 
     assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
     load.goes_on().await;
     load.end().await;
+}
+
+/// A connection may stay open for months.
+#[tokio::test]
+async fn a_connection_ends_with_the_certificate_of_its_client() {
+    let (cluster, _dir, files) = laid_out().await;
+    let own = TempDir::new().unwrap();
+    let [authority, certificate, key] =
+        ["ca.pem", "client.pem", "client.key"].map(|name| own.path().join(name));
+    let mut parameters = CertificateParams::default();
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let issuer = CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap();
+    fs::write(&authority, issuer.pem()).unwrap();
+    let arguments = [of_server(&files), vec![format!("--tls-client-authority={}", authority.display())]];
+    start(&cluster, &arguments.concat());
+    let logged = async |text: &str| {
+        let found = async || cluster.nodes().iter().any(|node| node.log().contains(text)).then_some(());
+        until(SOON, text, found).await.unwrap();
+    };
+    logged("this node leads").await;
+    let mut parameters = CertificateParams::default();
+    parameters.not_after = (SystemTime::now() + Duration::from_secs(5)).into();
+    parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let client_key = KeyPair::generate().unwrap();
+    fs::write(&certificate, parameters.signed_by(&client_key, &issuer).unwrap().pem()).unwrap();
+    fs::write(&key, client_key.serialize_pem()).unwrap();
+    let tls = Tls { certificate: Some(certificate), key: Some(key), ..trusting(files.authority()) };
+    let client = Client::connect_with(urls(&cluster, "https"), &tls).unwrap();
+    works(&client, "before").await;
+    logged("whose certificate is no longer trusted").await;
+    let refused = client.key("a", Consistency::Local).await.unwrap_err();
+    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
 }
 
 #[tokio::test]

@@ -19,12 +19,7 @@ pub(crate) struct Identity {
 impl Identity {
     pub(crate) fn parse(certificate: &Content, key: &Content) -> Result<Self, Error> {
         let chain = certificates(certificate)?;
-        let expires = |certificate: &CertificateDer<'_>| {
-            parse_x509_certificate(certificate)
-                .ok()
-                .map(|(_, parsed)| parsed.validity().not_after.timestamp())
-        };
-        let expires = chain.iter().filter_map(expires).min().expect("each certificate was parsed");
+        let expires = expires(&chain).expect("each certificate was parsed");
         let private = PrivateKeyDer::from_pem_slice(key.bytes()?).map_err(|error| match error {
             PemError::NoItemsFound => {
                 Error::file(&key.file, "has no private key in PEM without a passphrase")
@@ -43,6 +38,14 @@ impl Identity {
             _ => Ok(Self { certified, expires }),
         }
     }
+}
+
+/// When the first certificate of `chain` ends, in seconds since the Unix epoch. `None` if none is valid X.509.
+pub fn expires(chain: &[CertificateDer<'_>]) -> Option<i64> {
+    let ends = |certificate: &CertificateDer<'_>| {
+        Some(parse_x509_certificate(certificate).ok()?.1.validity().not_after.timestamp())
+    };
+    chain.iter().filter_map(ends).min()
 }
 
 /// The certificates of authorities in a file. At least one; all of them may sign.

@@ -23,6 +23,7 @@ mod server;
 mod watched;
 
 pub use apart::Apart;
+pub use certificates::expires;
 pub use client::Client;
 pub use error::Error;
 pub use files::Files;

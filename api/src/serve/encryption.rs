@@ -1,18 +1,18 @@
-//! TLS at the door: handshakes, and certificates that lose their authority.
+//! TLS at the door: handshakes, and certificates that end or lose their authority while their clients are connected.
 
 use std::io;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use ringfence_tls::Server;
+use ringfence_tls::{Server, expires};
 use ringfence_wire::ProblemKind;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::LazyConfigAcceptor;
-use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
 use tokio_rustls::rustls::server::Acceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -23,7 +23,7 @@ use crate::problems::Failed;
 
 /// Encrypted bytes that wait for the client to read. The bodies of responses have a budget of their own.
 const MAX_UNSENT: usize = 16 << 10;
-/// How often connections with a certificate ask whether the files changed.
+/// How often connections with a certificate ask whether it ended, or the files changed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The first byte of a connection with TLS, which no method of HTTP begins with.
 const HANDSHAKE: u8 = 0x16;
@@ -106,12 +106,11 @@ async fn shake_hands(stream: TcpStream, server: Arc<Server>) -> io::Result<(TlsS
 
 impl Chain {
     async fn until_distrusted(mut self) {
-        if self.certificates.is_empty() {
-            std::future::pending::<()>().await;
-        }
+        let Some(expires) = expires(&self.certificates) else { return std::future::pending().await };
         loop {
             let newest = self.server.version();
-            if newest != self.version {
+            // Verifying costs far more than asking whether there is a reason to.
+            if newest != self.version || UnixTime::now().as_secs() as i64 > expires {
                 self.version = newest;
                 if !self.server.trusts(&self.certificates) {
                     return;
