@@ -1,5 +1,6 @@
 //! The command line: one file per group of commands.
 
+pub(crate) mod access;
 pub(crate) mod acquire_options;
 pub(crate) mod backup;
 pub(crate) mod cert;
@@ -68,6 +69,9 @@ enum Command {
     /// Make certificates for TLS
     #[command(subcommand)]
     Cert(cert::Command),
+    /// Make credentials, and check access rules
+    #[command(subcommand)]
+    Access(access::Command),
     /// Print a completion script for a shell
     Completions(manual::Completions),
     /// Print a manual page
@@ -110,6 +114,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Command::Cluster(command) => cluster::run(&command),
         Command::Backup(command) => backup::run(&command),
         Command::Cert(command) => cert::run(&command).map(done),
+        Command::Access(command) => access::run(&command),
         Command::Completions(arguments) => manual::completions(&Arguments::command(), &arguments).map(done),
         Command::Man(arguments) => manual::man(&Arguments::command(), &arguments).map(done),
         Command::Exec(arguments) => job::exec::run(&arguments),

@@ -49,6 +49,8 @@ pub(crate) struct Config {
     pub(crate) mirror: Option<Settings>,
     /// `None`: connections of clients are plain.
     pub(crate) tls: Option<Tls>,
+    /// The file of the access rules. `None`: everybody may do everything.
+    pub(crate) access: Option<PathBuf>,
     /// `None`: connections between nodes are plain.
     pub(crate) peer_tls: Option<PeerTls>,
 }
@@ -105,7 +107,7 @@ impl Config {
             "--peers mixes loopback addresses, which are reached from one machine only, and others. If tunnels connect the \
              nodes, list loopback addresses only, also for this node"
         );
-        let tls = tls(options.tls)?;
+        let tls = tls(options.tls, options.access.is_some())?;
         if let Some(url) = &options.advertise_http {
             ensure!(
                 url.starts_with("https://") || tls.as_ref().is_none_or(|tls| tls.plain),
@@ -141,6 +143,7 @@ impl Config {
             door_threads: door_threads(options.door_threads)?,
             mirror: mirror(options.redis, options.mirror)?,
             tls,
+            access: options.access,
             peer_tls: peer_tls(options.peer_tls)?,
         })
     }
@@ -160,14 +163,14 @@ impl Config {
     }
 }
 
-fn tls(options: TlsOptions) -> anyhow::Result<Option<Tls>> {
+fn tls(options: TlsOptions, has_rules: bool) -> anyhow::Result<Option<Tls>> {
     let TlsOptions { certificate, key, client_authority, plain } = options;
     match (certificate, key) {
         (Some(certificate), Some(key)) => {
             let plain = plain == Some(Plain::Accept);
             ensure!(
-                !plain || client_authority.is_none(),
-                "--plain accept lets in clients without certificates, which --tls-client-authority refuses"
+                !plain || has_rules || client_authority.is_none(),
+                "--plain accept lets in clients without certificates, which --tls-client-authority refuses without --access"
             );
             Ok(Some(Tls { certificate, key, client_authority, plain }))
         }

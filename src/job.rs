@@ -44,6 +44,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
+use crate::cli::client::CREDENTIAL;
 use process_tree::RepeatedKill;
 use terminal::Terminal;
 
@@ -87,6 +88,8 @@ impl Job {
         let mut reports = BufReader::new(tokio::net::UnixStream::from_std(own)?).lines();
         let mut supervise = exec::this_program("supervise");
         supervise.arg(format!("--terminal={uses_terminal}")).arg("--").args(command);
+        // COMMAND gets its lease, not the right to others.
+        supervise.env_remove(CREDENTIAL);
         supervise.envs(variables.iter().map(|(name, value)| (name, value)));
         // In a group of its own, so that signals to other groups miss it.
         supervise.stdin(OwnedFd::from(supervisors)).process_group(0);

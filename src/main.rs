@@ -22,6 +22,7 @@ mod server;
 mod service_manager;
 mod signals;
 mod tls;
+mod watched_files;
 
 use std::process::ExitCode;
 

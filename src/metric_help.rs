@@ -96,8 +96,8 @@ const GAUGES: &[(&str, &str)] = &[
         "When the certificate in use ends, in seconds since the Unix epoch, by use: clients, peers (between nodes).",
     ),
     (
-        "ringfence_tls_files_refused",
-        "1 if the files of certificates, keys and authorities cannot be used as they are now, so that older ones are in use. By use: clients, peers.",
+        "ringfence_files_refused",
+        "1 if files cannot be used as they are now, so that what they contained before is in use. By use: clients and peers (certificates), access (rules).",
     ),
     ("ringfence_disk_size_bytes", "Size of the file system of this node's data."),
     ("ringfence_disk_available_bytes", "Free space on that file system. A node whose disk is full stops."),

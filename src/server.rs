@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use axum::extract::Request;
 use axum::response::Response;
-use ringfence_api::{Connections, RequestBody, Threads};
+use ringfence_api::{Connections, Remote, RequestBody, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
 use ringfence_raft::{Handle, Node, Random, Settings, System, Tcp, Tls, Transport};
 use ringfence_tls::{Apart, Reload};
@@ -25,7 +25,9 @@ use tokio::task::JoinHandle;
 use crate::config::Config;
 use crate::predecessors::Predecessors;
 use crate::signals::Signals;
-use crate::{descriptors, disk_space, loop_lag, metric_help, mirror, private, service_manager, tls};
+use crate::{
+    descriptors, disk_space, loop_lag, metric_help, mirror, private, service_manager, tls, watched_files,
+};
 
 /// Bounds the transfer of the leadership at a stop.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,6 +51,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let apart = Apart::default();
     let door_tls = tls::door(&config, &apart)?;
     let peer_tls = tls::peer(&config, &apart)?;
+    let access = config.access.clone().map(ringfence_access::Watched::load).transpose()?.map(Arc::new);
     let before_answer = config
         .mirror
         .as_ref()
@@ -65,11 +68,13 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
             Arc::new(Tls::new(peer_listener, Arc::clone(peer), plain, handshakes))
         }
     };
-    let door_files = door_tls.as_ref().map(|tls| (tls::CLIENTS, Arc::clone(&tls.server) as Arc<dyn Reload>));
-    let peer_files = peer_tls.map(|peer| (tls::PEERS, peer as Arc<dyn Reload>));
-    let files: Vec<_> = door_files.into_iter().chain(peer_files).collect();
+    let of_door =
+        door_tls.as_ref().map(|tls| (watched_files::CLIENTS, Arc::clone(&tls.server) as Arc<dyn Reload>));
+    let of_peers = peer_tls.map(|peer| (watched_files::PEERS, peer as Arc<dyn Reload>));
+    let of_access = access.clone().map(|rules| (watched_files::ACCESS, rules as Arc<dyn Reload>));
+    let files: Vec<_> = [of_door, of_peers, of_access].into_iter().flatten().collect();
     if !files.is_empty() {
-        tokio::spawn(tls::watch(files, signal(SignalKind::hangup())?));
+        tokio::spawn(watched_files::watch(files, signal(SignalKind::hangup())?));
     }
     let settings = Settings {
         id: config.id,
@@ -119,9 +124,10 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         hangs_for: loop_lag::hangs_for,
         slow_request: config.slow_request,
         mirror: mirror.map(|mirror| start_mirror(node.handle(), mirror, before_answer)),
+        access,
     };
     let routes = ringfence_api::routes(node.handle().on(&threads.runtimes()), options);
-    let answer = move |request, from| routes.clone().answer(request, from);
+    let answer = move |request, remote| routes.clone().answer(request, remote);
     let mut serving = serve(listener, door_tls, &threads, &connections, answer, drain);
 
     let failure = tokio::select! {
@@ -169,7 +175,7 @@ fn serve<A, F>(
     draining: watch::Receiver<bool>,
 ) -> JoinHandle<()>
 where
-    A: Fn(Request<RequestBody>, SocketAddr) -> F + Clone + Send + Sync + 'static,
+    A: Fn(Request<RequestBody>, Arc<Remote>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Response, Infallible>> + Send + 'static,
 {
     let (door_threads, connections) = (Arc::clone(threads), Arc::clone(connections));

@@ -15,7 +15,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
 const SOON: Duration = Duration::from_secs(60);
 /// Of the nodes 1 to 3, which share a certificate here, so that they share their arguments.
 const NAMES: &str = "URI:ringfence:node:1,URI:ringfence:node:2,URI:ringfence:node:3";
-const REFUSED: &str = "ringfence_tls_files_refused{use=\"peers\"}";
+const REFUSED: &str = "ringfence_files_refused{use=\"peers\"}";
 const EXPIRES: &str = "ringfence_tls_certificate_expires_seconds{use=\"peers\"}";
 
 async fn value(node: &Node, name: &str) -> Option<f64> {
@@ -82,7 +82,7 @@ async fn certificates_are_replaced_while_nodes_run_and_broken_files_change_nothi
     let loaded = |count| {
         let cluster = &cluster;
         move || async move {
-            let log = |node: &Node| node.log().matches("the certificates were loaded again").count();
+            let log = |node: &Node| node.log().matches("files that changed are in use").count();
             cluster.nodes().iter().all(|node| log(node) >= count).then_some(())
         }
     };

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
 const SOON: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(10);
-const REFUSED: &str = "ringfence_tls_files_refused{use=\"clients\"}";
+const REFUSED: &str = "ringfence_files_refused{use=\"clients\"}";
 
 /// A cluster that does not run yet, and the nodes' certificate.
 async fn laid_out() -> (Cluster, TempDir, Certificates) {
@@ -181,12 +181,12 @@ async fn certificates_of_clients_are_required_and_their_authority_is_replaced() 
         let cluster = &cluster;
         move || async move { cluster.nodes().iter().all(|node| node.log().contains(text)).then_some(()) }
     };
-    until(SOON, "half a file is refused", logged("cannot be loaded again")).await.unwrap();
+    until(SOON, "half a file is refused", logged("files that changed cannot be used")).await.unwrap();
     works(&old, "half").await;
     // The client's connection is open.
     let _lease = old.lock("kept").ttl(SOON).acquire().await.unwrap();
     fs::copy(second.path().join("ca.pem"), &authority).unwrap();
-    until(SOON, "the new authority is in use", logged("were loaded again")).await.unwrap();
+    until(SOON, "the new authority is in use", logged("files that changed are in use")).await.unwrap();
     let ended = async || {
         cluster
             .nodes()
@@ -287,8 +287,9 @@ async fn a_cluster_changes_to_tls_and_replaces_certificates_under_load() {
     fs::write(files.authority(), both).unwrap();
     fs::copy(new.certificate(), files.certificate()).unwrap();
     fs::copy(new.key(), files.key()).unwrap();
-    let loaded =
-        async || cluster.nodes().iter().all(|node| node.log().contains("were loaded again")).then_some(());
+    let loaded = async || {
+        cluster.nodes().iter().all(|node| node.log().contains("files that changed are in use")).then_some(())
+    };
     until(SOON, "the new certificate is in use", loaded).await.unwrap();
     fs::copy(new.authority(), files.authority()).unwrap();
     works(&Client::connect_with(urls(&cluster, "https"), &trusting(files.authority())).unwrap(), "new").await;

@@ -1,21 +1,25 @@
-use std::net::SocketAddr;
+pub(crate) mod access;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
-use ringfence_lease::{Attachment, Command, Outcome};
-use ringfence_raft::{Handle, Unanswered};
-use ringfence_wire::{Grant, Revision, Token};
+use ringfence_access::KeyRight;
+use ringfence_lease::{Attachment, Command, LeaseTable, Outcome};
+use ringfence_raft::{Handle, LeaseWait, Unanswered};
+use ringfence_wire::{Grant, LeaseId, Revision, Token};
 use uuid::Uuid;
+
+use self::access::{Access, Allowed, Caller};
 
 use crate::problems::Failed;
 use crate::request::query::Consistency;
 use crate::request::requester::{REQUEST_ID, Requester};
 use crate::request::{head, origin};
 use crate::request_log::RequestLog;
-use crate::serve::RequestBody;
+use crate::serve::{Remote, RequestBody};
 use crate::watch::Watchers;
 use crate::{Options, measure};
 
@@ -30,7 +34,8 @@ pub(crate) type Answer = Result<Response, Failed>;
 
 /// What all handlers share.
 pub(crate) struct Door {
-    pub(crate) handle: Handle,
+    handle: Handle,
+    access: Access,
     pub(crate) options: Options,
     pub(crate) log: RequestLog,
     pub(crate) watchers: Arc<Watchers>,
@@ -46,7 +51,8 @@ impl Door {
         let (attachments, requests) = (AtomicU64::new(attachments), AtomicU64::new(requests));
         let log = RequestLog::new(options.slow_request);
         let watchers = Watchers::new(handle.clone(), options.draining.clone());
-        Self { handle, options, log, watchers, attachments, requests }
+        let access = Access::new(options.access.clone());
+        Self { handle, access, options, log, watchers, attachments, requests }
     }
 
     /// A new number for one request to acquire.
@@ -54,9 +60,14 @@ impl Door {
         Attachment(self.attachments.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The sender of `request`, whose connection comes `from` there.
-    pub(crate) fn requester(&self, request: &Request, from: SocketAddr) -> Requester {
-        Requester::new(request.headers(), from, self.requests.fetch_add(1, Ordering::Relaxed))
+    /// What log lines say about the sender of `request`.
+    pub(crate) fn requester(&self, request: &Request, remote: &Remote) -> Requester {
+        Requester::new(request.headers(), remote.address, self.requests.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Who sent `request`.
+    pub(crate) fn caller(&self, request: &Request, remote: &Remote) -> Result<Caller, Failed> {
+        self.access.caller(request.headers(), remote)
     }
 
     /// Checks what holds for every route.
@@ -75,10 +86,52 @@ impl Door {
         }
     }
 
-    /// The outcome of a single command.
-    pub(crate) async fn propose(&self, command: Command) -> Result<Outcome, Unanswered> {
-        let mut outcomes = self.handle.propose(vec![command]).await?;
+    /// The table, for routes that require a right on the cluster, or none.
+    pub(crate) fn cluster(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The outcomes of commands, in their order.
+    pub(crate) async fn propose_all(
+        &self,
+        commands: Vec<Allowed<Command>>,
+    ) -> Result<Vec<Outcome>, Unanswered> {
+        self.handle.propose(commands.into_iter().map(Allowed::into_inner).collect()).await
+    }
+
+    /// The outcome of one command of `caller`.
+    pub(crate) async fn propose(&self, caller: &Caller, command: Command) -> Result<Outcome, Failed> {
+        let allowed = caller.allow_commands(self, vec![command]).await?;
+        let mut outcomes = self.propose_all(allowed.into_iter().collect::<Result<_, _>>()?).await?;
         Ok(outcomes.pop().expect("one outcome per command"))
+    }
+
+    /// Looks at this node's table, for a caller who is allowed to see something of it.
+    pub(crate) fn view<R>(&self, _: &Allowed<KeyRight>, look: impl FnOnce(&LeaseTable) -> R) -> R {
+        self.handle.view(look)
+    }
+
+    /// How many keys each of `commands` touches; 0 if it is not allowed.
+    pub(crate) fn keys_of(&self, commands: &[Result<Allowed<Command>, Failed>]) -> Vec<usize> {
+        let keys = |table: &LeaseTable, command: &Result<Allowed<Command>, Failed>| {
+            command.as_ref().map_or(0, |command| table.keys_of(command.get()))
+        };
+        self.handle.view(|table| commands.iter().map(|command| keys(table, command)).collect())
+    }
+
+    /// Waits for a lease whose acquire was proposed.
+    pub(crate) fn wait_for(&self, lease_id: LeaseId) -> LeaseWait {
+        self.handle.wait_for(lease_id)
+    }
+
+    /// Takes back an acquire that was proposed, unless the lease is asked for again.
+    pub(crate) fn detach_later(&self, lease_id: LeaseId, attachment: Attachment) {
+        self.handle.detach_later(lease_id, attachment);
+    }
+
+    /// Waits until this node's table is as new as the cluster's.
+    pub(crate) async fn catch_up(&self) -> Result<(), Unanswered> {
+        self.handle.linearize().await.map(drop)
     }
 
     /// How long the grants of a request wait for the mirror at most; `None` if grants do not wait for it.

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  request ─▶ serve ──────▶ routes ───────▶ a handler ────▶ Handle (raft) ─▶ outcome ─▶ response or problem
-//!             bounds,       checks head     parses path,
-//!             draining      and Host;       query and body
-//!                           measures, logs  into wire types
+//!             bounds,       checks head,    parses path,
+//!             draining,     Host, right;    query and body
+//!             TLS           measures, logs  into wire types
 //! ```
 //! A handler turns a request into `Result<Response, Failed>`. It parses the request into wire types, calls the [`Handle`] of
 //! the replicated table, and encodes the outcome as JSON. It keeps no state: whatever must outlive the connection is in the
@@ -38,13 +38,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
+use ringfence_access::Watched;
 use ringfence_raft::Handle;
 use tokio::sync::watch::Receiver;
 
 pub use measure::metrics_builder;
 pub use routes::Routes;
 pub use routes::starting::starting;
-pub use serve::{Connections, RequestBody, Threads, Tls, serve};
+pub use serve::{Connections, Remote, RequestBody, Threads, Tls, serve};
 
 /// What the API needs besides the table.
 #[derive(Clone)]
@@ -66,6 +67,8 @@ pub struct Options {
     pub slow_request: Duration,
     /// The mirror, if there is one.
     pub mirror: Option<Mirror>,
+    /// The access rules. `None`: everybody may do everything.
+    pub access: Option<Arc<Watched>>,
 }
 
 /// What the API needs to know about the mirror in Redis.

@@ -1,6 +1,6 @@
 //! The only place that maps failures to statuses and [`Problem`]s.
 
-use axum::http::header::RETRY_AFTER;
+use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use ringfence_lease::Refusal;
@@ -21,6 +21,12 @@ impl Failed {
     /// Adds the lease of an acquire: if the server chose the id, the client learns it here.
     pub(crate) fn of_lease(mut self, lease_id: LeaseId) -> Self {
         self.0.lease_id = Some(lease_id);
+        self
+    }
+
+    /// Does not name holders.
+    pub(crate) fn without_holders(mut self) -> Self {
+        self.0.holders = None;
         self
     }
 
@@ -123,6 +129,9 @@ impl IntoResponse for Failed {
         let mut response = with_type(status, "application/problem+json", body);
         if matches!(self.0.kind, ProblemKind::Overloaded | ProblemKind::Unavailable) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.0.kind == ProblemKind::Unauthenticated {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }

@@ -1,4 +1,4 @@
-//! Log lines, of target `ringfence::requests`, for requests that were slow, failed in the cluster or were abandoned.
+//! Log lines, of target `ringfence::requests`, for requests that were slow, denied, abandoned, or failed in the cluster.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -63,8 +63,9 @@ impl Drop for OpenRequest<'_> {
         let took = begun.elapsed();
         measure::request_ended(method, route, status, took);
         let failed = status.is_some_and(|status| status.is_server_error());
+        let denied = matches!(status, Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN));
         // Probes of `/readyz` are meant to wait for a leader and to fail without one.
-        if route == "/readyz" || !failed && took.saturating_sub(waited) < log.slow {
+        if route == "/readyz" || !failed && !denied && took.saturating_sub(waited) < log.slow {
             return;
         }
         // An acquire that was abandoned may have asked to wait.
@@ -76,6 +77,7 @@ impl Drop for OpenRequest<'_> {
         let what = match status {
             None => "was abandoned",
             Some(_) if failed => "failed",
+            Some(_) if denied => "was denied",
             Some(_) => "took long",
         };
         let (took_ms, waited_ms) = (took.as_millis() as u64, waited.as_millis() as u64);
@@ -83,7 +85,7 @@ impl Drop for OpenRequest<'_> {
         tracing::warn!(
             target: "ringfence::requests",
             method, route, status = status.map(|status| status.as_u16()), took_ms, waited_ms,
-            from = %requester.from, %request_id, trace_id, span_id,
+            principal = requester.name(), from = %requester.from, %request_id, trace_id, span_id,
             untold = (suppressed > 0).then_some(suppressed),
             "a request {what}"
         );

@@ -1,6 +1,7 @@
 //! The route table of the API, and the `match` that calls the handlers.
 
 mod abandon;
+mod access;
 mod acquire;
 mod audit;
 mod cluster;
@@ -18,18 +19,20 @@ mod validate;
 mod watch;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::http::Method;
 use axum::http::header::{ALLOW, HeaderValue};
 use axum::response::{IntoResponse, Response};
+use ringfence_access::{ClusterRight, KeyRight};
 use ringfence_wire::ProblemKind;
 
+use crate::door::access::{Caller, Right};
 use crate::door::{Answer, Door, Request};
 use crate::measure;
 use crate::problems::Failed;
 use crate::request::requester::Requester;
+use crate::serve::Remote;
 
 /// The `route` label of requests that match no route.
 const NO_ROUTE: &str = "none";
@@ -45,14 +48,21 @@ impl Routes {
         Self { door }
     }
 
-    /// Answers one request, whose connection comes `from` there. Must be polled in a tokio runtime with timers.
-    pub async fn answer(self, request: Request, from: SocketAddr) -> Result<Response, Infallible> {
+    /// Answers one request from `remote`. Must be polled in a tokio runtime with timers.
+    pub async fn answer(self, request: Request, remote: Arc<Remote>) -> Result<Response, Infallible> {
         let door = &*self.door;
-        let requester = door.requester(&request, from);
-        let (route, call) = find(request.method(), request.uri().path());
+        let mut requester = door.requester(&request, &remote);
+        let (route, right, call) = find(request.method(), request.uri().path());
+        let caller = door.check(&request).and_then(|()| match right {
+            Right::Public => Ok(Caller::anybody()),
+            _ => door.caller(&request, &remote),
+        });
+        if let Ok(caller) = &caller {
+            requester.principal = Some(Arc::clone(caller.principal()));
+        }
         let open = door.log.open(&requester, measure::method(request.method()), route);
-        let answer = match door.check(&request) {
-            Ok(()) => call.answer(door, &requester, request).await,
+        let answer = match caller.and_then(|caller| caller.check(right).map(|()| caller)) {
+            Ok(caller) => call.answer(door, &requester, &caller, request).await,
             Err(failed) => Err(failed),
         };
         let mut response = answer.unwrap_or_else(IntoResponse::into_response);
@@ -62,31 +72,47 @@ impl Routes {
     }
 }
 
+const ACQUIRE: Right = Right::OnKeys(KeyRight::Acquire);
+const READ: Right = Right::OnKeys(KeyRight::Read);
+const VALIDATE: Right = Right::OnKeys(KeyRight::Validate);
+const REVOKE: Right = Right::OnKeys(KeyRight::Revoke);
+const OBSERVE: Right = Right::OnCluster(ClusterRight::Observe);
+const OPERATE: Right = Right::OnCluster(ClusterRight::Operate);
+const METRICS: Right = Right::OnCluster(ClusterRight::Metrics);
+
+/// A method of a route, and the right that it requires.
+type Handler = (Method, Right, Call);
+
 /// The routes of the API, as in the OpenAPI document, with their methods. GET answers HEAD, too.
-const ROUTES: &[(&str, &[(Method, Call)])] = &[
+const ROUTES: &[(&str, &[Handler])] = &[
     (
         "/v1/leases/{lease_id}",
-        &[(Method::PUT, Call::Acquire), (Method::DELETE, Call::Release), (Method::GET, Call::Lease)],
+        &[
+            (Method::PUT, ACQUIRE, Call::Acquire),
+            (Method::DELETE, ACQUIRE, Call::Release),
+            (Method::GET, ACQUIRE, Call::Lease),
+        ],
     ),
-    ("/v1/leases/{lease_id}/renew", &[(Method::POST, Call::Renew)]),
-    ("/v1/validate", &[(Method::POST, Call::Validate)]),
-    ("/v1/batch", &[(Method::POST, Call::Batch)]),
-    ("/v1/renew", &[(Method::POST, Call::RenewMany)]),
-    ("/v1/leases", &[(Method::POST, Call::AcquireNew)]),
-    ("/v1/keys", &[(Method::GET, Call::Keys)]),
-    ("/v1/keys/{key}", &[(Method::GET, Call::Key)]),
-    ("/v1/revoke", &[(Method::POST, Call::Revoke)]),
-    ("/v1/watch", &[(Method::GET, Call::Watch)]),
-    ("/v1/cluster", &[(Method::GET, Call::Cluster)]),
-    ("/v1/cluster/backup", &[(Method::GET, Call::Backup)]),
-    ("/v1/cluster/members", &[(Method::POST, Call::AddMember)]),
-    ("/v1/cluster/members/{id}", &[(Method::DELETE, Call::RemoveMember)]),
-    ("/v1/cluster/transfer", &[(Method::POST, Call::Transfer)]),
-    ("/v1/cluster/upgrade", &[(Method::POST, Call::Upgrade)]),
-    ("/livez", &[(Method::GET, Call::Live)]),
-    ("/readyz", &[(Method::GET, Call::Ready)]),
-    ("/metrics", &[(Method::GET, Call::Metrics)]),
-    ("/openapi.json", &[(Method::GET, Call::OpenApi)]),
+    ("/v1/leases/{lease_id}/renew", &[(Method::POST, ACQUIRE, Call::Renew)]),
+    ("/v1/validate", &[(Method::POST, VALIDATE, Call::Validate)]),
+    ("/v1/batch", &[(Method::POST, ACQUIRE, Call::Batch)]),
+    ("/v1/renew", &[(Method::POST, ACQUIRE, Call::RenewMany)]),
+    ("/v1/leases", &[(Method::POST, ACQUIRE, Call::AcquireNew)]),
+    ("/v1/keys", &[(Method::GET, READ, Call::Keys)]),
+    ("/v1/keys/{key}", &[(Method::GET, READ, Call::Key)]),
+    ("/v1/revoke", &[(Method::POST, REVOKE, Call::Revoke)]),
+    ("/v1/watch", &[(Method::GET, READ, Call::Watch)]),
+    ("/v1/access", &[(Method::GET, Right::Identity, Call::Access)]),
+    ("/v1/cluster", &[(Method::GET, OBSERVE, Call::Cluster)]),
+    ("/v1/cluster/backup", &[(Method::GET, OPERATE, Call::Backup)]),
+    ("/v1/cluster/members", &[(Method::POST, OPERATE, Call::AddMember)]),
+    ("/v1/cluster/members/{id}", &[(Method::DELETE, OPERATE, Call::RemoveMember)]),
+    ("/v1/cluster/transfer", &[(Method::POST, OPERATE, Call::Transfer)]),
+    ("/v1/cluster/upgrade", &[(Method::POST, OPERATE, Call::Upgrade)]),
+    ("/livez", &[(Method::GET, Right::Public, Call::Live)]),
+    ("/readyz", &[(Method::GET, Right::Public, Call::Ready)]),
+    ("/metrics", &[(Method::GET, METRICS, Call::Metrics)]),
+    ("/openapi.json", &[(Method::GET, Right::Public, Call::OpenApi)]),
 ];
 
 /// A handler.
@@ -104,6 +130,7 @@ enum Call {
     Keys,
     Revoke,
     Watch,
+    Access,
     Cluster,
     Backup,
     AddMember,
@@ -117,26 +144,28 @@ enum Call {
     /// A file of the dashboard, which is not part of the API.
     File(dashboard::File),
     /// The route has only these methods: 405.
-    OtherMethod(&'static [(Method, Call)]),
+    OtherMethod(&'static [Handler]),
     /// No such route: 404.
     Nothing,
 }
 
-/// The handler of a request, and its `route` label.
-fn find(method: &Method, path: &str) -> (&'static str, Call) {
+/// The `route` label of a request, the right that it requires, and its handler.
+fn find(method: &Method, path: &str) -> (&'static str, Right, Call) {
     let (route, methods) = match ROUTES.iter().find(|(route, _)| is_at(route, path)) {
         Some(&(route, methods)) => (route, methods),
         None => match dashboard::FILES.iter().find(|file| file.path == path) {
             Some(&file) if matches!(*method, Method::GET | Method::HEAD) => {
-                return (dashboard::ROUTE, Call::File(file));
+                return (dashboard::ROUTE, Right::Public, Call::File(file));
             }
-            Some(_) => return (dashboard::ROUTE, Call::OtherMethod(&[(Method::GET, Call::Nothing)])),
-            None => return (NO_ROUTE, Call::Nothing),
+            Some(_) => (dashboard::ROUTE, &[(Method::GET, Right::Public, Call::Nothing)][..]),
+            None => return (NO_ROUTE, Right::Public, Call::Nothing),
         },
     };
     let method = if method == Method::HEAD { &Method::GET } else { method };
-    let call = methods.iter().find(|(other, _)| other == method).map(|(_, call)| *call);
-    (route, call.unwrap_or(Call::OtherMethod(methods)))
+    match methods.iter().find(|(other, ..)| other == method) {
+        Some(&(_, right, call)) => (route, right, call),
+        None => (route, Right::Public, Call::OtherMethod(methods)),
+    }
 }
 
 /// Whether `path` matches `route`. A `{key}` is the rest of the path, possibly empty; other parameters are one segment.
@@ -149,20 +178,21 @@ fn is_at(route: &str, path: &str) -> bool {
 }
 
 impl Call {
-    async fn answer(self, door: &Door, requester: &Requester, request: Request) -> Answer {
+    async fn answer(self, door: &Door, requester: &Requester, caller: &Caller, request: Request) -> Answer {
         match self {
-            Self::Acquire => acquire::put(door, request).await,
-            Self::AcquireNew => acquire::post(door, request).await,
-            Self::Renew => leases::renew(door, request).await,
-            Self::RenewMany => many::renew(door, request).await,
-            Self::Release => leases::delete(door, request).await,
-            Self::Lease => leases::get(door, request).await,
-            Self::Batch => many::batch(door, request).await,
-            Self::Validate => validate::post(door, request).await,
-            Self::Key => keys::get(door, request).await,
-            Self::Keys => keys::list(door, request).await,
-            Self::Revoke => keys::revoke(door, requester, request).await,
-            Self::Watch => watch::get(door, request).await,
+            Self::Acquire => acquire::put(door, caller, request).await,
+            Self::AcquireNew => acquire::post(door, caller, request).await,
+            Self::Renew => leases::renew(door, caller, request).await,
+            Self::RenewMany => many::renew(door, caller, request).await,
+            Self::Release => leases::delete(door, caller, request).await,
+            Self::Lease => leases::get(door, caller, request).await,
+            Self::Batch => many::batch(door, caller, request).await,
+            Self::Validate => validate::post(door, caller, request).await,
+            Self::Key => keys::get(door, caller, request).await,
+            Self::Keys => keys::list(door, caller, request).await,
+            Self::Revoke => keys::revoke(door, requester, caller, request).await,
+            Self::Watch => watch::get(door, caller, request).await,
+            Self::Access => access::get(caller, &request),
             Self::Cluster => cluster::get(door, request).await,
             Self::Backup => cluster::backup(door, request).await,
             Self::AddMember => cluster::add(door, requester, request).await,
@@ -183,8 +213,8 @@ impl Call {
     }
 }
 
-fn method_not_allowed(method: &Method, methods: &[(Method, Call)]) -> Response {
-    let names = methods.iter().map(|(method, _)| match *method {
+fn method_not_allowed(method: &Method, methods: &[Handler]) -> Response {
+    let names = methods.iter().map(|(method, ..)| match *method {
         Method::GET => "GET,HEAD",
         ref other => other.as_str(),
     });
@@ -231,22 +261,31 @@ mod tests {
     #[test]
     fn get_answers_head_too() {
         for path in ["/livez", "/v1/keys/a", "/"] {
-            assert!(!matches!(find(&Method::HEAD, path).1, Call::OtherMethod(_) | Call::Nothing), "{path}");
+            assert!(!matches!(find(&Method::HEAD, path).2, Call::OtherMethod(_) | Call::Nothing), "{path}");
         }
-        assert!(matches!(find(&Method::HEAD, "/v1/batch").1, Call::OtherMethod(_)));
+        assert!(matches!(find(&Method::HEAD, "/v1/batch").2, Call::OtherMethod(_)));
     }
 
     #[test]
-    fn the_document_has_exactly_these_routes() {
+    fn the_document_has_exactly_these_routes_and_rights() {
         let document: serde_json::Value = serde_json::from_str(include_str!("../openapi.json")).unwrap();
         let mut documented = BTreeSet::new();
         for (path, item) in document["paths"].as_object().unwrap() {
-            let methods = item.as_object().unwrap().keys().filter(|name| *name != "parameters");
-            documented.extend(methods.map(|method| format!("{} {path}", method.to_ascii_uppercase())));
+            for (method, operation) in
+                item.as_object().unwrap().iter().filter(|(name, _)| *name != "parameters")
+            {
+                let right = operation["x-right"].as_str().unwrap_or("is missing");
+                documented.insert(format!("{} {path}: {right}", method.to_ascii_uppercase()));
+            }
         }
-        let routes =
-            ROUTES.iter().flat_map(|(route, methods)| methods.iter().map(move |(method, _)| (route, method)));
-        let routed: BTreeSet<_> = routes.map(|(route, method)| format!("{method} {route}")).collect();
-        assert_eq!(documented, routed);
+        let name = |right: &Right| match right {
+            Right::Public | Right::Identity => "none".to_owned(),
+            Right::OnKeys(right) => right.to_string(),
+            Right::OnCluster(right) => right.to_string(),
+        };
+        let of_route = |&(route, methods): &(&'static str, &'static [Handler])| {
+            methods.iter().map(move |(method, right, _)| format!("{method} {route}: {}", name(right)))
+        };
+        assert_eq!(documented, ROUTES.iter().flat_map(of_route).collect());
     }
 }

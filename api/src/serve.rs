@@ -20,6 +20,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use ringfence_tls::Name;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::yield_now;
@@ -43,6 +44,7 @@ pub use threads::Threads;
 
 use bodies::ResponseBody;
 use connections::Admitted;
+use encryption::Opened;
 use refusal::{no_room, refuse};
 use socket::Socket;
 
@@ -50,6 +52,17 @@ use socket::Socket;
 const MAX_BUFFER: usize = 32 << 10;
 /// Connections that are being refused at one time.
 const MAX_REFUSALS: usize = 32;
+
+/// The other side of a connection.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Whether the connection is encrypted.
+    pub is_encrypted: bool,
+    /// The names in its certificate, which is verified; empty if it has none.
+    pub names: Arc<[Name]>,
+}
 
 /// Serves the connections of `listener` with the handler `answer` until `draining` turns true, then waits up to `within` for
 /// open requests to end. With `tls` they are encrypted. Runs on the first of `threads`, which accepts.
@@ -62,7 +75,7 @@ pub async fn serve<A, F>(
     mut draining: watch::Receiver<bool>,
     within: Duration,
 ) where
-    A: Fn(Request<RequestBody>, SocketAddr) -> F + Clone + Send + Sync + 'static,
+    A: Fn(Request<RequestBody>, Arc<Remote>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Response, Infallible>> + Send + 'static,
 {
     let open = GracefulShutdown::new();
@@ -111,7 +124,7 @@ async fn serve_connection<A, F>(
     watcher: Watcher,
     mut draining: watch::Receiver<bool>,
 ) where
-    A: Fn(Request<RequestBody>, SocketAddr) -> F,
+    A: Fn(Request<RequestBody>, Arc<Remote>) -> F,
     F: Future<Output = Result<Response, Infallible>>,
 {
     let from = admitted.0.from;
@@ -123,19 +136,21 @@ async fn serve_connection<A, F>(
         // It has sent no request, and a stop does not wait for it.
         _ = draining.wait_for(|draining| *draining) => return,
     };
-    let (stream, distrusted) = match opened {
+    let Opened { stream, distrusted, is_encrypted, names } = match opened {
         Ok(opened) => opened,
         Err(error) => {
             handshakes_failed_total().increment(1);
             return tracing::debug!(%from, %error, "a TLS handshake failed");
         }
     };
+    let remote = Arc::new(Remote { address: from, is_encrypted, names });
     let socket = Socket::new(stream, Arc::clone(&admitted.0));
     let reader = socket.reader();
     let is_new = AtomicBool::new(true);
     let service = service_fn(|request: Request<Incoming>| {
         let (in_flight, is_new) = (reader.connection().begin(), is_new.swap(false, Ordering::Relaxed));
         let (reader, connections, answer) = (&reader, &admitted.0.connections, &answer);
+        let remote = Arc::clone(&remote);
         async move {
             let only_reads = request.method().is_safe();
             if !only_reads && is_new {
@@ -147,7 +162,7 @@ async fn serve_connection<A, F>(
             }
             let request = request
                 .map(|body| RequestBody::new(body, Arc::clone(reader), only_reads, Arc::clone(connections)));
-            let response = answer(request, from).await?;
+            let response = answer(request, remote).await?;
             Ok::<_, Infallible>(response.map(|body| ResponseBody::new(body, in_flight, connections)))
         }
     });
@@ -221,7 +236,7 @@ mod tests {
 
     /// Serves `answer` on a new address.
     async fn served<F>(
-        answer: impl Fn(Request<RequestBody>, SocketAddr) -> F + Clone + Send + Sync + 'static,
+        answer: impl Fn(Request<RequestBody>, Arc<Remote>) -> F + Clone + Send + Sync + 'static,
     ) -> SocketAddr
     where
         F: Future<Output = Result<Response, Infallible>> + Send + 'static,

@@ -1,15 +1,17 @@
 //! The client, and its calls.
 
+use std::fmt::{self, Debug, Formatter};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Method;
+use hyper::header::HeaderValue;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_wire::{
-    AddMemberRequest, Backup, BatchAnswer, BatchRequest, BatchResult, Check, ClusterStatus, Grant, KeyView,
-    LeaseId, MAX_BATCH, Operation, ProblemKind, RevokeRequest, Token, TransferRequest, UpgradeRequest,
-    Upgraded, ValidateRequest, Verdict, VerdictsAnswer, Waiting,
+    Access, AddMemberRequest, Backup, BatchAnswer, BatchRequest, BatchResult, Check, ClusterStatus, Grant,
+    KeyView, LeaseId, MAX_BATCH, Operation, ProblemKind, RevokeRequest, Token, TransferRequest,
+    UpgradeRequest, Upgraded, ValidateRequest, Verdict, VerdictsAnswer, Waiting,
 };
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -35,7 +37,7 @@ pub enum LeaseView {
     Waiting(Waiting),
 }
 
-/// Files for TLS with the nodes, in PEM.
+/// How to call the nodes over TLS. Files are in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
     /// The authorities that sign the nodes' certificates; `None`: those that this system trusts.
@@ -44,6 +46,39 @@ pub struct Tls {
     pub certificate: Option<PathBuf>,
     /// The private key of the certificate.
     pub key: Option<PathBuf>,
+    /// The client's credential, if the nodes have access rules.
+    pub credential: Option<Credential>,
+}
+
+/// A secret that shows the nodes which principal a client is. It is sent to nodes whose certificates are verified, and never
+/// over a plain connection.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credential(HeaderValue);
+
+impl Credential {
+    /// The credential `secret`, as `ringfence access credential` prints it.
+    ///
+    /// # Errors
+    /// It is empty, or has characters that no credential has.
+    pub fn new(secret: &str) -> Result<Self, Error> {
+        let is_valid = !secret.is_empty() && secret.bytes().all(|byte| byte.is_ascii_graphic());
+        let header = is_valid.then(|| HeaderValue::try_from(format!("Bearer {secret}")).ok()).flatten();
+        let why = "must be visible ASCII characters without spaces";
+        let mut header = header.ok_or_else(|| Error::invalid("credential", why))?;
+        header.set_sensitive(true);
+        Ok(Self(header))
+    }
+
+    /// The header `Authorization`.
+    pub(crate) fn header(&self) -> &HeaderValue {
+        &self.0
+    }
+}
+
+impl Debug for Credential {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("Credential(…)")
+    }
 }
 
 /// A client of one cluster. Clones are cheap and share everything: connections, and the task that renews leases.
@@ -66,7 +101,7 @@ impl Client {
         Self::connect_with(urls, &Tls::default())
     }
 
-    /// The same, with other authorities, or a certificate. Reads the files, and again when they have changed.
+    /// The same, with other authorities, a certificate or a credential. Reads the files, and again when they have changed.
     pub fn connect_with<S: AsRef<str>>(urls: impl IntoIterator<Item = S>, tls: &Tls) -> Result<Self, Error> {
         let cluster = Arc::new(Cluster::new(Nodes::parse(urls, tls)?));
         let renewals = Arc::new(Renewals::new(Arc::clone(&cluster)));
@@ -153,6 +188,11 @@ impl Client {
             verdicts.extend(results);
         }
         Ok(verdicts)
+    }
+
+    /// Who the cluster takes this client for, and what it may do.
+    pub async fn access(&self) -> Result<Access, Error> {
+        self.cluster.read(&Request::get("/v1/access")).await
     }
 
     /// Ends the live lease that holds `key` with `token`. This ends the lease, not the writer: raise the guard's number, too.

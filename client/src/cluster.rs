@@ -90,7 +90,13 @@ impl<'a> Attempts<'a> {
             false => node.server.send(request, time).await,
         };
         let leader = result.as_ref().ok().and_then(|response| response.leader.clone());
-        let outcome = Outcome::of(result, read);
+        let outcome = match Outcome::of(result, read) {
+            // That says nothing of the attempts before.
+            Outcome::Refused(problem) if self.maybe_done && problem.kind.is_denial() => {
+                Outcome::Ambiguous(problem.detail)
+            }
+            outcome => outcome,
+        };
         match &outcome {
             Outcome::Done(_) | Outcome::Refused(_) => self.nodes.responded(&node, leader.as_ref()),
             Outcome::NotDone(_) | Outcome::Ambiguous(_) => self.nodes.failed(&node),

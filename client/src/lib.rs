@@ -50,8 +50,8 @@
 //!   [`Error::Unknown`] if the call may have been done, or [`Error::Unavailable`] if it certainly was not. If an
 //!   acquire fails in this way, or is dropped, the lease is released in the background. An acquire that was in the
 //!   queue retries until its wait is over.
-//! - With https URLs ([`Client::connect_with`]) it verifies each node's certificate, and sends nothing before. It never goes
-//!   from https to http, whatever a response names as the leader's URL.
+//! - With https URLs ([`Client::connect_with`]) it verifies each node's certificate, and sends nothing before, least of all its
+//!   [credential](Credential). It never goes from https to http, whatever a response names as the leader's URL.
 //! - If more than eight acquires and releases are in flight, further ones share requests (`POST /v1/batch`): a program
 //!   with many short leases gets about twice as many that way. No call waits for others to arrive. If grants wait for
 //!   the mirror, nothing is batched.
@@ -81,7 +81,7 @@ mod renewal;
 mod transport;
 mod watch;
 
-pub use client::{Client, LeaseView, Tls};
+pub use client::{Client, Credential, LeaseView, Tls};
 pub use consistency::Consistency;
 pub use error::{Error, Loss};
 pub use lease::Lease;

@@ -177,6 +177,7 @@ pub(crate) fn refused(problem: Problem) -> Came {
     let Problem { kind, status, detail, reason, .. } = problem;
     match kind {
         ProblemKind::InvalidRequest
+        | ProblemKind::Unauthenticated
         | ProblemKind::Forbidden
         | ProblemKind::NotFound
         | ProblemKind::MethodNotAllowed

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
-use ringfence_client::{Client, Tls};
+use ringfence_client::{Client, Credential, Tls};
 use serde::Serialize;
 
 use crate::cli::output::Output;
@@ -18,6 +19,8 @@ pub(crate) const NOT_ACQUIRED: u8 = 75;
 pub(crate) const LOST: u8 = 76;
 /// How long a command waits for its last release before it exits.
 pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The variable with the client's credential. There is no option for it: everybody sees the arguments of a process.
+pub(crate) const CREDENTIAL: &str = "RINGFENCE_CREDENTIAL";
 /// A node with default options, and the nodes of `dev`.
 const DEFAULT: [&str; 4] =
     ["http://127.0.0.1:7400", "http://127.0.0.1:7401", "http://127.0.0.1:7402", "http://127.0.0.1:7403"];
@@ -45,10 +48,13 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         let Self { urls, config, authority, certificate, certificate_key } = self;
+        let credential = std::env::var(CREDENTIAL).ok().filter(|secret| !secret.is_empty());
+        let credential = credential.map(|secret| Credential::new(&secret)).transpose().context(CREDENTIAL)?;
         let tls = Tls {
             authority: authority.clone(),
             certificate: certificate.clone(),
             key: certificate_key.clone(),
+            credential,
         };
         if !urls.is_empty() {
             return Ok(Client::connect_with(urls, &tls)?);

@@ -56,6 +56,9 @@ pub(crate) struct Options {
     /// for browsers, all for other programs]
     #[arg(long, env = "RINGFENCE_HOSTS", value_name = "LIST")]
     pub(crate) hosts: Option<String>,
+    /// TOML file of the access rules: who may do what [default: everybody may do everything]
+    #[arg(long, env = "RINGFENCE_ACCESS", value_name = "FILE")]
+    pub(crate) access: Option<PathBuf>,
     /// Maximum number of client connections [default: what the limit of file descriptors allows, at most 16384]
     #[arg(long, env = "RINGFENCE_MAX_CONNECTIONS", value_name = "N")]
     pub(crate) max_connections: Option<usize>,
@@ -93,8 +96,8 @@ pub(crate) struct TlsOptions {
     /// PEM file of the private key of --tls-certificate
     #[arg(id = "tls-key", long, env = "RINGFENCE_TLS_KEY", value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
-    /// PEM file of the authorities that sign the certificates of clients. Refuses clients without one [default: clients need
-    /// no certificate]
+    /// PEM file of the authorities that sign the certificates of clients. Without --access, refuses clients without one
+    /// [default: clients need no certificate]
     #[arg(id = "tls-client-authority", long, env = "RINGFENCE_TLS_CLIENT_AUTHORITY", value_name = "FILE")]
     pub(crate) client_authority: Option<PathBuf>,
     /// Whether connections of clients may be plain, while they change to encryption [default: refuse]

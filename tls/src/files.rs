@@ -22,7 +22,7 @@ pub struct Files {
 
 /// A file and its content, or why it cannot be read.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Content {
+pub struct Content {
     pub(crate) file: PathBuf,
     read: Result<Vec<u8>, String>,
 }
@@ -41,7 +41,16 @@ impl Content {
         Self { file: file.to_owned(), read: read() }
     }
 
-    pub(crate) fn bytes(&self) -> Result<&[u8], Error> {
-        self.read.as_deref().map_err(|why| Error::file(&self.file, format!("cannot be read: {why}")))
+    /// The content.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn bytes(&self) -> Result<&[u8], Error> {
+        self.read.as_deref().map_err(|why| self.error(format!("cannot be read: {why}")))
+    }
+
+    /// The error that says `why` this file cannot be used.
+    pub fn error(&self, why: impl Into<String>) -> Error {
+        Error::file(&self.file, why)
     }
 }

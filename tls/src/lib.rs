@@ -26,11 +26,11 @@ pub use apart::Apart;
 pub use certificates::expires;
 pub use client::Client;
 pub use error::Error;
-pub use files::Files;
+pub use files::{Content, Files};
 pub use names::{Name, covers, names};
 pub use peer::Peer;
-pub use server::Server;
-pub use watched::{Look, Reload};
+pub use server::{Certificates, Server};
+pub use watched::{Look, Reload, Watched};
 
 use std::sync::Arc;
 

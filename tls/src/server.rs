@@ -13,7 +13,16 @@ use crate::files::Content;
 use crate::watched::{Look, Reload, Watched};
 use crate::{Apart, Error, Files, provider};
 
-/// The configuration of a server of HTTP/1.1. With an authority, clients must have a certificate that it signed.
+/// Whether clients without a certificate are let in where an authority signs those of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certificates {
+    /// No.
+    Required,
+    /// Yes: they show in another way who they are.
+    Optional,
+}
+
+/// The configuration of a server of HTTP/1.1. With an authority, certificates of clients must be signed by it.
 pub struct Server(Watched<Loaded>);
 
 struct Loaded {
@@ -27,10 +36,10 @@ impl Server {
     ///
     /// # Errors
     /// A file cannot be used.
-    pub fn load(files: Files, apart: &Apart) -> Result<Self, Error> {
+    pub fn load(files: Files, of_clients: Certificates, apart: &Apart) -> Result<Self, Error> {
         let apart = apart.clone();
         let files = [files.certificate, files.key].into_iter().chain(files.authority).collect();
-        Watched::load(files, move |contents| load(contents, &apart)).map(Self)
+        Watched::load(files, move |contents| load(contents, of_clients, &apart)).map(Self)
     }
 
     /// The configuration for the next connection.
@@ -68,16 +77,19 @@ impl Reload for Server {
     }
 }
 
-fn load(contents: &[Content], apart: &Apart) -> Result<Loaded, Error> {
+fn load(contents: &[Content], of_clients: Certificates, apart: &Apart) -> Result<Loaded, Error> {
     let [certificate, key, authority @ ..] = contents else { unreachable!("`Server::load` names two files") };
     let identity = Identity::parse(certificate, key)?;
     let mut clients = None;
     if let [authority] = authority {
         let trusted = authorities(authority)?;
         let roots = Arc::new(roots(authority, &trusted)?);
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
-            .build()
-            .map_err(|error| Error::file(&authority.file, error.to_string()))?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
+        let verifier = match of_clients {
+            Certificates::Required => verifier,
+            Certificates::Optional => verifier.allow_unauthenticated(),
+        };
+        let verifier = verifier.build().map_err(|error| Error::file(&authority.file, error.to_string()))?;
         apart.take("clients", &trusted).map_err(|other| {
             Error::file(&authority.file, format!("has something in common with the authority of {other}"))
         })?;

@@ -37,7 +37,7 @@ pub trait Reload: Send + Sync {
 type Load<T> = Box<dyn Fn(&[Content]) -> Result<T, Error> + Send + Sync>;
 
 /// A `T`, made of the content of files.
-pub(crate) struct Watched<T> {
+pub struct Watched<T> {
     files: Vec<PathBuf>,
     load: Load<T>,
     seen: Mutex<Seen>,
@@ -53,7 +53,11 @@ struct Seen {
 }
 
 impl<T> Watched<T> {
-    pub(crate) fn load(
+    /// Loads the files. `load` gets their contents in the same order.
+    ///
+    /// # Errors
+    /// `load` cannot use them.
+    pub fn load(
         files: Vec<PathBuf>,
         load: impl Fn(&[Content]) -> Result<T, Error> + Send + Sync + 'static,
     ) -> Result<Self, Error> {
@@ -64,16 +68,17 @@ impl<T> Watched<T> {
     }
 
     /// What is in use now.
-    pub(crate) fn current(&self) -> Arc<T> {
+    pub fn current(&self) -> Arc<T> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Rises whenever new files are in use.
-    pub(crate) fn version(&self) -> u64 {
+    pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    pub(crate) fn look(&self, at_once: bool) -> Look {
+    /// See [`Reload::look`].
+    pub fn look(&self, at_once: bool) -> Look {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let found = read(&self.files);
         if found == seen.loaded {
@@ -102,7 +107,8 @@ impl<T> Watched<T> {
         }
     }
 
-    pub(crate) fn refusal(&self) -> Option<Error> {
+    /// See [`Reload::refusal`].
+    pub fn refusal(&self) -> Option<Error> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).refusal.clone()
     }
 }

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ringfence_tls::{Apart, Client, Files, Look, Name, Peer, Reload, Server, covers, names};
+use ringfence_tls::{Apart, Certificates, Client, Files, Look, Name, Peer, Reload, Server, covers, names};
 use rustls::pki_types::CertificateDer;
 use tempfile::TempDir;
 
@@ -53,7 +53,7 @@ impl Side {
     }
 
     fn server(&self) -> Server {
-        Server::load(self.files(), &Apart::default()).unwrap()
+        Server::load(self.files(), Certificates::Required, &Apart::default()).unwrap()
     }
 
     fn client(&self) -> Client {
@@ -90,7 +90,7 @@ fn both_sides_verify_each_other() {
     let without = Client::with_authority(Some(nameless.path("ca.pem"))).unwrap();
     assert!(handshake(&server.current(), &without.current(), "node.example").is_err());
     let files = Files { authority: None, ..nameless.files() };
-    let open = Server::load(files, &Apart::default()).unwrap();
+    let open = Server::load(files, Certificates::Required, &Apart::default()).unwrap();
     assert!(open.trusts(&[]));
 }
 
@@ -122,7 +122,7 @@ fn a_link_that_is_swapped_is_a_change_of_all_files() {
     std::os::unix::fs::symlink(side.dir.path(), &link).unwrap();
     let at = |name: &str| link.join(name);
     let files = Files { certificate: at("cert.pem"), key: at("key.pem"), authority: None };
-    let server = Server::load(files, &Apart::default()).unwrap();
+    let server = Server::load(files, Certificates::Required, &Apart::default()).unwrap();
     let next = Side::new(&authority.issue(&["dns:b"]), &authority.pem());
     let swapped = published.path().join("..next");
     std::os::unix::fs::symlink(next.dir.path(), &swapped).unwrap();
@@ -258,7 +258,7 @@ fn authorities_of_clients_and_nodes_have_nothing_in_common() {
         (&below_clients, &below_nodes, true),
     ] {
         let apart = Apart::default();
-        let _server = Server::load(files(of_clients).files(), &apart).unwrap();
+        let _server = Server::load(files(of_clients).files(), Certificates::Required, &apart).unwrap();
         let peer = files(of_nodes).peer(&apart);
         assert_eq!(peer.is_ok(), is_apart);
         if let Err(error) = peer {
@@ -268,7 +268,7 @@ fn authorities_of_clients_and_nodes_have_nothing_in_common() {
     // The same at a reload, on both sides, until the other side has changed.
     let apart = Apart::default();
     let (door, peers) = (files(&clients), files(&nodes));
-    let server = Server::load(door.files(), &apart).unwrap();
+    let server = Server::load(door.files(), Certificates::Required, &apart).unwrap();
     let peer = peers.peer(&apart).unwrap();
     peers.write("ca.pem", &format!("{}{}", nodes.pem(), below_clients.pem()));
     assert!(refused(&peer).contains("in common"));
@@ -284,7 +284,7 @@ fn a_client_trusts_a_server_that_signed_its_own_certificate() {
     let alone = authority::self_signed("a");
     let side = Side::new(&alone, &alone.certificate);
     let files = Files { authority: None, ..side.files() };
-    let server = Server::load(files, &Apart::default()).unwrap();
+    let server = Server::load(files, Certificates::Required, &Apart::default()).unwrap();
     let client = Client::with_authority(Some(side.path("ca.pem"))).unwrap();
     assert!(handshake(&Arc::clone(&server.current()), &client.current(), "a").is_ok());
 }

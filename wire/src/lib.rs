@@ -7,6 +7,7 @@
 //! Requests and responses have the shape that the HTTP API documents. The basic types ([`Key`], [`LeaseId`], [`Token`],
 //! [`Mode`], [`Grant`] …) also have a compact binary encoding, for the log and for peers.
 
+mod access;
 mod address;
 mod answers;
 mod backup;
@@ -23,6 +24,7 @@ mod time;
 mod token;
 mod watch;
 
+pub use access::{Access, AllowedKeys};
 pub use address::{check_peer_address, is_loopback, is_unspecified};
 pub use answers::{
     BatchAnswer, BatchBody, BatchResult, Blocker, Grant, GrantState, GrantedKey, HolderView, KeyList,

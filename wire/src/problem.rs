@@ -67,7 +67,9 @@ macro_rules! problems {
 problems! {
     /// Malformed or out of range; see `field`.
     InvalidRequest = "urn:ringfence:problem:invalid-request", 400, "The request is not valid";
-    /// A foreign `Origin`, or not allowed for this key.
+    /// The credential is not valid, or nobody may do this without one.
+    Unauthenticated = "urn:ringfence:problem:unauthenticated", 401, "The request has no valid credential";
+    /// A foreign `Origin`, or a right is missing.
     Forbidden = "urn:ringfence:problem:forbidden", 403, "The request is not allowed";
     /// No such route.
     NotFound = "urn:ringfence:problem:not-found", 404, "There is no such route";
@@ -108,6 +110,11 @@ problems! {
 }
 
 impl ProblemKind {
+    /// Whether it was not allowed, whatever it was.
+    pub fn is_denial(self) -> bool {
+        matches!(self, Self::Unauthenticated | Self::Forbidden)
+    }
+
     /// Whether it comes from a guarded resource, and never from the cluster.
     pub fn is_of_a_guard(self) -> bool {
         matches!(self, Self::StaleToken | Self::TokenRequired)

@@ -1,6 +1,7 @@
 use ringfence_lease::Attachment;
-use ringfence_raft::Handle;
 use ringfence_wire::LeaseId;
+
+use crate::door::Door;
 
 /// Abandons acquires whose connection closes before they are answered.
 ///
@@ -12,14 +13,14 @@ use ringfence_wire::LeaseId;
 /// The order is always right: a proposal whose caller is gone either is still at this node and never sent, or was sent before
 /// the detach. It is not retried, so it cannot follow the detach.
 pub(crate) struct AbandonGuard<'a> {
-    handle: &'a Handle,
+    door: &'a Door,
     acquires: Vec<(LeaseId, Attachment)>,
 }
 
 impl<'a> AbandonGuard<'a> {
     /// Must be created before the acquires are proposed.
-    pub(crate) fn new(handle: &'a Handle, acquires: Vec<(LeaseId, Attachment)>) -> Self {
-        Self { handle, acquires }
+    pub(crate) fn new(door: &'a Door, acquires: Vec<(LeaseId, Attachment)>) -> Self {
+        Self { door, acquires }
     }
 
     /// Disarms the guard: there is a response.
@@ -31,7 +32,7 @@ impl<'a> AbandonGuard<'a> {
 impl Drop for AbandonGuard<'_> {
     fn drop(&mut self) {
         for &(lease_id, attachment) in &self.acquires {
-            self.handle.detach_later(lease_id, attachment);
+            self.door.detach_later(lease_id, attachment);
         }
     }
 }

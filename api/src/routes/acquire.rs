@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
+use ringfence_access::KeyRight;
 use ringfence_lease::{Acquire, Command, LeaseState, Outcome, Refusal};
 use ringfence_raft::Settled;
-use ringfence_wire::{AcquireRequest, BatchBody, LeaseId, ProblemKind, Waiting};
+use ringfence_wire::{AcquireRequest, BatchBody, Key, LeaseId, ProblemKind, Waiting};
 use tokio::time::{Instant, sleep_until};
 
 use super::abandon::AbandonGuard;
 use super::outcome;
+use crate::door::access::Caller;
 use crate::door::{Answer, Door, Request};
 use crate::measure;
 use crate::problems::Failed;
@@ -29,19 +31,19 @@ use crate::response::json;
 const GRACE: Duration = Duration::from_secs(10);
 
 /// `PUT /v1/leases/{lease_id}`
-pub(crate) async fn put(door: &Door, request: Request) -> Answer {
+pub(crate) async fn put(door: &Door, caller: &Caller, request: Request) -> Answer {
     let lease_id = path::lease_id(request.uri())?;
-    answer_acquire(door, lease_id, request).await
+    answer_acquire(door, caller, lease_id, request).await
 }
 
 /// `POST /v1/leases`
-pub(crate) async fn post(door: &Door, request: Request) -> Answer {
-    answer_acquire(door, LeaseId::random(), request).await
+pub(crate) async fn post(door: &Door, caller: &Caller, request: Request) -> Answer {
+    answer_acquire(door, caller, LeaseId::random(), request).await
 }
 
-async fn answer_acquire(door: &Door, lease_id: LeaseId, request: Request) -> Answer {
+async fn answer_acquire(door: &Door, caller: &Caller, lease_id: LeaseId, request: Request) -> Answer {
     let mut waited = Duration::ZERO;
-    let answer = try_acquire(door, lease_id, request, &mut waited).await;
+    let answer = try_acquire(door, caller, lease_id, request, &mut waited).await;
     let mut response = answer.unwrap_or_else(|failed| failed.of_lease(lease_id).into_response());
     if !waited.is_zero() {
         response.extensions_mut().insert(Waited(waited));
@@ -49,11 +51,17 @@ async fn answer_acquire(door: &Door, lease_id: LeaseId, request: Request) -> Ans
     Ok(response)
 }
 
-async fn try_acquire(door: &Door, lease_id: LeaseId, request: Request, waited: &mut Duration) -> Answer {
+async fn try_acquire(
+    door: &Door,
+    caller: &Caller,
+    lease_id: LeaseId,
+    request: Request,
+    waited: &mut Duration,
+) -> Answer {
     let began = Instant::now();
     Query::none(request.uri())?;
     let request = body::read(request, AcquireRequest::check).await?;
-    let acquired = acquire(door, lease_id, request, began, waited).await;
+    let acquired = acquire(door, caller, lease_id, request, began, waited).await;
     measure::acquired(acquired.as_ref().map(|(status, _)| *status));
     let (status, body) = acquired?;
     Ok(json(status, &body))
@@ -62,6 +70,7 @@ async fn try_acquire(door: &Door, lease_id: LeaseId, request: Request, waited: &
 /// Acquires `lease_id` as `request` says, which arrived at `began`. Sets `waited` to the time in the queue.
 async fn acquire(
     door: &Door,
+    caller: &Caller,
     lease_id: LeaseId,
     request: AcquireRequest,
     began: Instant,
@@ -70,6 +79,7 @@ async fn acquire(
     let attachment = door.attachment();
     let wait = Duration::from_millis(request.wait_ms.ms().into());
     let keep_place = request.keep_place;
+    let keys: Vec<Key> = request.keys.iter().map(|claim| claim.key.clone()).collect();
     let command = Command::Acquire(Box::new(Acquire {
         lease_id,
         claims: request.keys.into_iter().map(|claim| (claim.key, claim.mode)).collect(),
@@ -80,19 +90,25 @@ async fn acquire(
         metadata: request.metadata,
         attachment,
     }));
-    let guard = AbandonGuard::new(&door.handle, vec![(lease_id, attachment)]);
-    let outcome = door.propose(command).await;
+    let guard = AbandonGuard::new(door, vec![(lease_id, attachment)]);
+    let outcome = door.propose(caller, command).await;
     let keep_place = keep_place || matches!(outcome, Ok(Outcome::Kept(_)));
     let outcome = match outcome {
         Ok(Outcome::Waiting(place) | Outcome::Kept(place)) if !wait.is_zero() => {
             let queued = Instant::now();
-            let outcome = Waiter { door, place, wait, keep_place, began }.wait().await;
+            let waiter = Waiter { door, place, wait, keep_place, began };
+            let allow = |caller: &Caller| caller.allow(KeyRight::Acquire, keys.iter());
+            let outcome = tokio::select! {
+                outcome = waiter.wait() => outcome,
+                // The guard takes the acquire back.
+                denied = caller.clone().until_denied(allow) => return Err(denied),
+            };
             // The wait began a moment before this node learned of it.
             let timed_out = matches!(outcome, Ok(Outcome::Refused(Refusal::WaitTimeout)));
             *waited = if timed_out { wait } else { queued.elapsed().min(wait) };
             outcome
         }
-        outcome => outcome.map_err(Failed::from),
+        outcome => outcome,
     };
     // The client may hang up during this wait, too.
     let mirrored = match (&outcome, door.mirror_timeout()) {
@@ -102,7 +118,8 @@ async fn acquire(
         _ => None,
     };
     guard.answered();
-    outcome::acquired(outcome?, mirrored)
+    let sees_holders = caller.sees_holders(keys.iter());
+    outcome::acquired(outcome?, mirrored, sees_holders)
 }
 
 /// A request whose lease is in the queue.
@@ -116,7 +133,7 @@ struct Waiter<'a> {
 
 impl Waiter<'_> {
     async fn wait(self) -> Result<Outcome, Failed> {
-        let mut lease_wait = self.door.handle.wait_for(self.place.lease_id);
+        let mut lease_wait = self.door.wait_for(self.place.lease_id);
         let give_up_at =
             if self.keep_place { self.began + self.wait } else { Instant::now() + self.wait + GRACE };
         let mut draining = self.door.options.draining.clone();
@@ -141,7 +158,7 @@ impl Waiter<'_> {
     fn give_up(self) -> Result<Outcome, Failed> {
         // The lease was not granted when the request arrived, so the time left at any later cluster time is not too long for
         // a client that counts from when it sent the request.
-        match self.door.handle.view(|table| table.lease(self.place.lease_id, Some(table.at_ms()))) {
+        match self.door.cluster().view(|table| table.lease(self.place.lease_id, Some(table.at_ms()))) {
             Ok(LeaseState::Granted(grant)) => Ok(Outcome::Granted(Box::new(grant))),
             Ok(LeaseState::Waiting(place)) if self.keep_place => Ok(Outcome::Waiting(place)),
             Err(Refusal::Unknown) if self.keep_place => Ok(Outcome::Waiting(self.place)),

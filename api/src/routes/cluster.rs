@@ -17,21 +17,21 @@ use crate::response::json;
 pub(crate) async fn get(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
     let mirror = door.options.mirror.as_ref().map(|mirror| (mirror.status)());
-    Ok(json(StatusCode::OK, &ClusterStatus { mirror, ..door.handle.status() }))
+    Ok(json(StatusCode::OK, &ClusterStatus { mirror, ..door.cluster().status() }))
 }
 
 /// `GET /v1/cluster/backup`
 pub(crate) async fn backup(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
-    door.handle.linearize().await?;
-    let (first_revision, revision) = door.handle.view(|table| (table.first_revision(), table.revision()));
+    door.cluster().linearize().await?;
+    let (first_revision, revision) = door.cluster().view(|table| (table.first_revision(), table.revision()));
     if revision == Revision(0) {
         return Err(Failed::new(
             ProblemKind::Unavailable,
             "this new cluster has no revision yet: if it does not start, the log of the leader says why",
         ));
     }
-    let cluster_id = door.handle.cluster_id();
+    let cluster_id = door.cluster().cluster_id();
     Ok(json(StatusCode::OK, &Backup { format: Backup::FORMAT, cluster_id, first_revision, revision }))
 }
 
@@ -42,7 +42,7 @@ pub(crate) async fn add(door: &Door, requester: &Requester, request: Request) ->
     let subject =
         Subject { act: "add-member", member: Some(id), peer: Some(peer.clone()), ..Subject::default() };
     let act = Act::begin(requester, subject);
-    act.ended(done(door.handle.add_member(id, peer).await))
+    act.ended(done(door.cluster().add_member(id, peer).await))
 }
 
 /// `DELETE /v1/cluster/members/{id}`
@@ -52,8 +52,8 @@ pub(crate) async fn remove(door: &Door, requester: &Requester, request: Request)
     let act = if force { "force-remove-member" } else { "remove-member" };
     let act = Act::begin(requester, Subject { act, member: Some(id), ..Subject::default() });
     act.ended(done(match force {
-        false => door.handle.remove_member(id).await,
-        true => door.handle.force_remove_member(id).await,
+        false => door.cluster().remove_member(id).await,
+        true => door.cluster().force_remove_member(id).await,
     }))
 }
 
@@ -62,7 +62,7 @@ pub(crate) async fn transfer(door: &Door, requester: &Requester, request: Reques
     Query::none(request.uri())?;
     let TransferRequest { to } = body::read(request, |_| Ok(())).await?;
     let act = Act::begin(requester, Subject { act: "transfer", member: to, ..Subject::default() });
-    act.ended(done(door.handle.transfer_leadership(to).await))
+    act.ended(done(door.cluster().transfer_leadership(to).await))
 }
 
 /// `POST /v1/cluster/upgrade`
@@ -71,7 +71,7 @@ pub(crate) async fn upgrade(door: &Door, requester: &Requester, request: Request
     let UpgradeRequest { to, check } = body::read(request, |_| Ok(())).await?;
     let act = if check { "check-upgrade" } else { "upgrade" };
     let act = Act::begin(requester, Subject { act, rules: to, ..Subject::default() });
-    let upgraded = door.handle.upgrade(to, check).await;
+    let upgraded = door.cluster().upgrade(to, check).await;
     act.ended(upgraded.map(|upgraded| json(StatusCode::OK, &upgraded)).map_err(failed))
 }
 

@@ -43,7 +43,7 @@ pub(crate) async fn ready(door: &Door, request: Request) -> Answer {
     if *door.options.draining.borrow() {
         return Err(Failed::new(ProblemKind::Unavailable, "this node is stopping"));
     }
-    if !door.handle.is_ready().await {
+    if !door.cluster().is_ready().await {
         return Err(Failed::new(
             ProblemKind::Unavailable,
             "this node has no contact with a leader that has a quorum",

@@ -1,13 +1,14 @@
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
+use ringfence_access::KeyRight;
 use ringfence_lease::Command;
 use ringfence_wire::{FieldError, Key, KeyList, RevokeRequest};
 
 use super::audit::{Act, Subject};
 use super::cursor::Cursor;
 use super::outcome;
+use crate::door::access::Caller;
 use crate::door::{Answer, Door, Request};
-use crate::problems::Failed;
 use crate::request::query::Query;
 use crate::request::requester::Requester;
 use crate::request::{body, path};
@@ -18,20 +19,22 @@ const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1_000;
 
 /// `GET /v1/keys/{key}`
-pub(crate) async fn get(door: &Door, request: Request) -> Answer {
+pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answer {
     let key = path::key(request.uri())?;
+    let allowed = caller.allow(KeyRight::Read, std::iter::once(&key))?;
     let now_ms = door.now_ms(Query::consistency_only(request.uri())?).await?;
-    let view = door.handle.view(|table| table.key(&key, now_ms));
+    let view = door.view(&allowed, |table| table.key(&key, now_ms));
     Ok(json(StatusCode::OK, &view))
 }
 
 /// `GET /v1/keys`
-pub(crate) async fn list(door: &Door, request: Request) -> Answer {
+pub(crate) async fn list(door: &Door, caller: &Caller, request: Request) -> Answer {
     let mut query = Query::of(request.uri(), &["prefix", "after", "limit", "consistency"])?;
     let prefix = query.take("prefix").unwrap_or_default();
     if prefix.len() > Key::MAX_BYTES {
         return Err(FieldError::new("prefix", "must have at most 512 bytes of UTF-8").into());
     }
+    let allowed = caller.allow_under(&prefix)?;
     let after = query.take("after").map(|text| text.parse::<Cursor>()).transpose()?;
     let limit = match query.take("limit").map(|text| text.parse()) {
         None => DEFAULT_LIMIT,
@@ -39,7 +42,7 @@ pub(crate) async fn list(door: &Door, request: Request) -> Answer {
         Some(_) => return Err(FieldError::new("limit", "must be a number from 1 to 1,000").into()),
     };
     let now_ms = door.now_ms(query.consistency()?).await?;
-    let (keys, last, revision) = door.handle.view(|table| {
+    let (keys, last, revision) = door.view(&allowed, |table| {
         let after = after.as_ref().map(|cursor| cursor.last.as_str());
         let (keys, last) = table.keys(&prefix, after, limit, now_ms);
         (keys, last, table.revision())
@@ -50,13 +53,13 @@ pub(crate) async fn list(door: &Door, request: Request) -> Answer {
 }
 
 /// `POST /v1/revoke`
-pub(crate) async fn revoke(door: &Door, requester: &Requester, request: Request) -> Answer {
+pub(crate) async fn revoke(door: &Door, requester: &Requester, caller: &Caller, request: Request) -> Answer {
     Query::none(request.uri())?;
     let RevokeRequest { key, token } = body::read(request, |_| Ok(())).await?;
     let subject =
         Subject { act: "revoke", key: Some(key.clone()), token: Some(token.0), ..Subject::default() };
     let act = Act::begin(requester, subject);
-    let outcome = door.propose(Command::Revoke { key, token }).await;
-    let ended = outcome.map_err(Failed::from).and_then(outcome::ended);
+    let outcome = door.propose(caller, Command::Revoke { key, token }).await;
+    let ended = outcome.and_then(outcome::ended);
     act.ended(ended.map(IntoResponse::into_response))
 }

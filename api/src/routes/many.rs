@@ -11,6 +11,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use futures_util::future::{join, join_all};
 use ringfence_lease::{Acquire, Command, Outcome};
+use ringfence_raft::Unanswered;
 use ringfence_wire::{
     BatchBody, BatchRenew, BatchRequest, BatchResult, LeaseId, MAX_KEYS, Operation, ProblemKind,
     RenewManyRequest, Wait,
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 
 use super::abandon::AbandonGuard;
 use super::outcome;
+use crate::door::access::{Allowed, Caller};
 use crate::door::{Answer, Door, Request};
 use crate::measure;
 use crate::problems::Failed;
@@ -27,32 +29,38 @@ use crate::request::query::Query;
 use crate::response::with_type;
 
 /// `POST /v1/renew`
-pub(crate) async fn renew(door: &Door, request: Request) -> Answer {
+pub(crate) async fn renew(door: &Door, caller: &Caller, request: Request) -> Answer {
     Query::none(request.uri())?;
     let request = body::read(request, RenewManyRequest::check).await?;
     let renew = |lease_id| Operation::Renew(BatchRenew { lease_id, ttl_ms: None });
-    run(door, request.lease_ids.into_iter().map(renew).collect()).await
+    run(door, caller, request.lease_ids.into_iter().map(renew).collect()).await
 }
 
 /// `POST /v1/batch`
-pub(crate) async fn batch(door: &Door, request: Request) -> Answer {
+pub(crate) async fn batch(door: &Door, caller: &Caller, request: Request) -> Answer {
     Query::none(request.uri())?;
     let request = body::read(request, BatchRequest::check).await?;
-    run(door, request.operations).await
+    run(door, caller, request.operations).await
 }
 
 /// The kind of an operation, which its outcome does not tell.
 enum Kind {
-    Acquire(LeaseId),
+    Acquire {
+        lease_id: LeaseId,
+        /// Whether a refusal may name those who hold the keys.
+        sees_holders: bool,
+    },
     Renew,
     Release,
 }
 
-fn command(door: &Door, operation: Operation) -> (Command, Kind) {
+fn command(door: &Door, caller: &Caller, operation: Operation) -> (Command, Kind) {
     match operation {
         Operation::Acquire(acquire) => {
+            let lease_id = acquire.lease_id;
+            let sees_holders = caller.sees_holders(acquire.keys.iter().map(|claim| &claim.key));
             let command = Acquire {
-                lease_id: acquire.lease_id,
+                lease_id,
                 claims: acquire.keys.into_iter().map(|claim| (claim.key, claim.mode)).collect(),
                 ttl: acquire.ttl_ms,
                 wait: Wait::default(),
@@ -61,7 +69,7 @@ fn command(door: &Door, operation: Operation) -> (Command, Kind) {
                 metadata: acquire.metadata,
                 attachment: door.attachment(),
             };
-            (Command::Acquire(Box::new(command)), Kind::Acquire(acquire.lease_id))
+            (Command::Acquire(Box::new(command)), Kind::Acquire { lease_id, sees_holders })
         }
         Operation::Renew(BatchRenew { lease_id, ttl_ms }) => {
             (Command::Renew { lease_id, ttl: ttl_ms }, Kind::Renew)
@@ -75,13 +83,13 @@ const MAX_KEYS_AT_ONCE: usize = 4_096;
 /// No further part is proposed when the response is longer than this.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
-async fn run(door: &Door, operations: Vec<Operation>) -> Answer {
+async fn run(door: &Door, caller: &Caller, operations: Vec<Operation>) -> Answer {
     let are_few = operations.len() * MAX_KEYS <= MAX_KEYS_AT_ONCE;
-    let operations = operations.into_iter().map(|operation| command(door, operation));
-    let parts = match are_few {
-        true => parts(operations, |_| 0),
-        false => door.handle.view(|table| parts(operations, |(command, _)| table.keys_of(command))),
-    };
+    let operations = operations.into_iter().map(|operation| command(door, caller, operation));
+    let (commands, kinds): (Vec<_>, Vec<_>) = operations.unzip();
+    let allowed = caller.allow_commands(door, commands).await?;
+    let keys = if are_few { vec![0; allowed.len()] } else { door.keys_of(&allowed) };
+    let parts = parts(allowed.into_iter().zip(kinds).zip(keys));
     let mut results = Results::default();
     // `failed`: why all further operations are not done.
     let (mut guards, mut failed) = (Vec::new(), None::<Failed>);
@@ -97,19 +105,19 @@ async fn run(door: &Door, operations: Vec<Operation>) -> Answer {
             kinds.into_iter().for_each(|kind| results.put(&kind.failed(failed)));
             continue;
         }
-        let acquires = commands.iter().filter_map(|command| match command {
-            Command::Acquire(acquire) => Some((acquire.lease_id, acquire.attachment)),
-            _ => None,
-        });
-        guards.push(AbandonGuard::new(&door.handle, acquires.collect()));
-        match door.handle.propose(commands).await {
+        let acquires = commands.iter().flatten().filter_map(Allowed::attachment);
+        guards.push(AbandonGuard::new(door, acquires.collect()));
+        match propose(door, commands).await {
             Ok(outcomes) => {
                 let mirrored = match &mut mirror_timeout {
                     Some(left) => Some(mirrored(door, &kinds, &outcomes, left).await),
                     None => None,
                 };
                 for (kind, outcome) in kinds.into_iter().zip(outcomes) {
-                    results.put(&kind.result(outcome, mirrored));
+                    results.put(&match outcome {
+                        Ok(outcome) => kind.result(outcome, mirrored),
+                        Err(denied) => kind.failed(&denied),
+                    });
                 }
             }
             Err(unanswered) => {
@@ -129,12 +137,31 @@ async fn run(door: &Door, operations: Vec<Operation>) -> Answer {
     Ok(results.answer())
 }
 
-/// Splits operations into parts of at most [`MAX_KEYS_AT_ONCE`] keys, in order.
-fn parts<T>(operations: impl Iterator<Item = T>, keys_of: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+/// The outcomes of the commands that are allowed, and why the others are not.
+async fn propose(
+    door: &Door,
+    commands: Vec<Result<Allowed<Command>, Failed>>,
+) -> Result<Vec<Result<Outcome, Failed>>, Unanswered> {
+    let mut allowed = Vec::with_capacity(commands.len());
+    let denied: Vec<_> =
+        commands.into_iter().map(|command| command.map(|command| allowed.push(command)).err()).collect();
+    let mut outcomes = match allowed.is_empty() {
+        true => Vec::new(),
+        false => door.propose_all(allowed).await?,
+    }
+    .into_iter();
+    let outcome = |denied: Option<Failed>| match denied {
+        None => Ok(outcomes.next().expect("one outcome per command")),
+        Some(failed) => Err(failed),
+    };
+    Ok(denied.into_iter().map(outcome).collect())
+}
+
+/// Splits operations, each with its number of keys, into parts of at most [`MAX_KEYS_AT_ONCE`] keys, in order.
+fn parts<T>(operations: impl Iterator<Item = (T, usize)>) -> Vec<Vec<T>> {
     let mut parts: Vec<Vec<T>> = Vec::new();
     let mut keys = 0;
-    for operation in operations {
-        let more = keys_of(&operation);
+    for (operation, more) in operations {
         match parts.last_mut() {
             Some(part) if keys + more <= MAX_KEYS_AT_ONCE => {
                 keys += more;
@@ -173,10 +200,15 @@ impl Results {
 
 /// Whether the mirror has all grants of a part. Takes the time that it waits from `left`. New grants are waited for together:
 /// one log entry made them, and no view shows only some of them. Older ones are probably mirrored, each at its own revision.
-async fn mirrored(door: &Door, kinds: &[Kind], outcomes: &[Outcome], left: &mut Duration) -> bool {
+async fn mirrored(
+    door: &Door,
+    kinds: &[Kind],
+    outcomes: &[Result<Outcome, Failed>],
+    left: &mut Duration,
+) -> bool {
     let grants = kinds.iter().zip(outcomes).filter_map(|(kind, outcome)| match (kind, outcome) {
-        (Kind::Acquire(_), Outcome::Granted(grant)) => Some((true, &**grant)),
-        (Kind::Acquire(_), Outcome::Standing(grant)) => Some((false, &**grant)),
+        (Kind::Acquire { .. }, Ok(Outcome::Granted(grant))) => Some((true, &**grant)),
+        (Kind::Acquire { .. }, Ok(Outcome::Standing(grant))) => Some((false, &**grant)),
         _ => None,
     });
     let (new, older): (Vec<_>, Vec<_>) = grants.partition(|(is_new, _)| *is_new);
@@ -192,7 +224,7 @@ impl Kind {
     /// Counts an operation that failed with its whole part.
     fn count_failed(&self, failed: &Failed) {
         match self {
-            Self::Acquire(_) => measure::acquired(Err(failed)),
+            Self::Acquire { .. } => measure::acquired(Err(failed)),
             Self::Renew => measure::renewed(Some(failed)),
             Self::Release => {}
         }
@@ -202,7 +234,7 @@ impl Kind {
     fn failed(self, failed: &Failed) -> BatchResult {
         let failed = failed.clone();
         problem(match self {
-            Self::Acquire(lease_id) => failed.of_lease(lease_id),
+            Self::Acquire { lease_id, .. } => failed.of_lease(lease_id),
             Self::Renew | Self::Release => failed,
         })
     }
@@ -210,8 +242,8 @@ impl Kind {
     /// The response that the operation would have had on its own.
     fn result(self, outcome: Outcome, mirrored: Option<bool>) -> BatchResult {
         match self {
-            Self::Acquire(lease_id) => {
-                let acquired = outcome::acquired(outcome, mirrored);
+            Self::Acquire { lease_id, sees_holders } => {
+                let acquired = outcome::acquired(outcome, mirrored, sees_holders);
                 measure::acquired(acquired.as_ref().map(|(status, _)| *status));
                 acquired.map_or_else(
                     |failed| problem(failed.of_lease(lease_id)),

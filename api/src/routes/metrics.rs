@@ -9,12 +9,12 @@ use crate::response::with_type;
 /// `GET /metrics`
 pub(crate) async fn get(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
-    set_gauges(&door.handle.status());
+    set_gauges(&door.cluster().status());
     gauge!("ringfence_watchers").set(door.watchers.count() as f64);
     let (connections, max) = door.options.connections.count();
     gauge!("ringfence_http_connections").set(connections as f64);
     gauge!("ringfence_http_connections_most").set(max as f64);
-    let unfinished = door.handle.unfinished();
+    let unfinished = door.cluster().unfinished();
     gauge!("ringfence_raft_proposal_pending_seconds").set(unfinished.proposal);
     gauge!("ringfence_raft_log_flush_pending_seconds").set(unfinished.flush);
     let text = door.options.metrics.render();

@@ -8,7 +8,12 @@ use ringfence_wire::{BatchBody, Grant, MirroredGrant};
 use crate::problems::Failed;
 
 /// The response to an acquire. `mirrored`: whether the mirror has the grant; `None` if grants do not wait for it.
-pub(crate) fn acquired(outcome: Outcome, mirrored: Option<bool>) -> Result<(StatusCode, BatchBody), Failed> {
+/// `sees_holders`: whether a refusal may name those who hold the keys.
+pub(crate) fn acquired(
+    outcome: Outcome,
+    mirrored: Option<bool>,
+    sees_holders: bool,
+) -> Result<(StatusCode, BatchBody), Failed> {
     let body = |grant: Box<Grant>| match mirrored {
         Some(mirrored) => BatchBody::Mirrored(Box::new(MirroredGrant { grant: *grant, mirrored })),
         None => BatchBody::Grant(grant),
@@ -19,7 +24,10 @@ pub(crate) fn acquired(outcome: Outcome, mirrored: Option<bool>) -> Result<(Stat
         Outcome::Waiting(place) | Outcome::Kept(place) => {
             Ok((StatusCode::ACCEPTED, BatchBody::Waiting(place)))
         }
-        Outcome::Refused(refusal) => Err(refusal.into()),
+        Outcome::Refused(refusal) => {
+            let failed = Failed::from(refusal);
+            Err(if sees_holders { failed } else { failed.without_holders() })
+        }
         // Not an outcome of an acquire.
         Outcome::Done => Err(Unanswered::Indeterminate.into()),
     }

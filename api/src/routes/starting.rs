@@ -1,7 +1,7 @@
 //! The responses of a node that does not belong to a cluster yet.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::header::CONNECTION;
@@ -11,10 +11,11 @@ use ringfence_wire::ProblemKind;
 
 use crate::problems::Failed;
 use crate::routes::health::is_live;
+use crate::serve::Remote;
 
 /// Answers for a node that waits for the other members of a new cluster: it is alive, and everything else is certainly not
 /// done. Each response closes its connection, so that the client's next one gets the routes of the API.
-pub async fn starting<B>(request: Request<B>, _from: SocketAddr) -> Result<Response, Infallible> {
+pub async fn starting<B>(request: Request<B>, _remote: Arc<Remote>) -> Result<Response, Infallible> {
     let mut response = match (request.method(), request.uri().path()) {
         (&(Method::GET | Method::HEAD), "/livez") => is_live(),
         _ => {

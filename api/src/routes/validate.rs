@@ -1,20 +1,23 @@
 use axum::http::StatusCode;
+use ringfence_access::KeyRight;
 use ringfence_lease::LeaseTable;
 use ringfence_wire::{Check, ValidateRequest, Verdict, VerdictName, VerdictsAnswer};
 
+use crate::door::access::Caller;
 use crate::door::{Answer, Door, Request};
 use crate::request::body;
 use crate::request::query::{Consistency, Query};
 use crate::response::json;
 
 /// `POST /v1/validate`
-pub(crate) async fn post(door: &Door, request: Request) -> Answer {
+pub(crate) async fn post(door: &Door, caller: &Caller, request: Request) -> Answer {
     let consistency = Query::consistency_only(request.uri())?;
     let request: ValidateRequest = body::read(request, |_| Ok(())).await?;
     let (checks, single) = request.checks()?;
+    let allowed = caller.allow(KeyRight::Validate, checks.iter().map(|check| &check.key))?;
     door.now_ms(consistency).await?;
     let results: Vec<Verdict> =
-        door.handle.view(|table| checks.iter().map(|check| verdict(table, check, consistency)).collect());
+        door.view(&allowed, |table| checks.iter().map(|check| verdict(table, check, consistency)).collect());
     Ok(match results.as_slice() {
         [verdict] if single => json(StatusCode::OK, verdict),
         _ => json(StatusCode::OK, &VerdictsAnswer { results }),

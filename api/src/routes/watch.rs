@@ -4,6 +4,7 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::IntoResponse;
 use ringfence_wire::{FieldError, Key, ProblemKind, Revision};
 
+use crate::door::access::Caller;
 use crate::door::{Answer, Door, Request};
 use crate::problems::Failed;
 use crate::request::query::Query;
@@ -15,10 +16,11 @@ const UNBUFFERED: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 
 /// `GET /v1/watch`
-pub(crate) async fn get(door: &Door, request: Request) -> Answer {
+pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answer {
     let mut query = Query::of(request.uri(), &["prefix", "after"])?;
     let prefix = query.take("prefix").unwrap_or_default();
     Key::check_prefix(&prefix).map_err(|error| FieldError::new("prefix", error.to_string()))?;
+    let allowed = caller.allow_under(&prefix)?;
     let after = query.take("after").map(|text| revision(&text, "after")).transpose()?;
     // A browser that reconnects sends the same URL, so the header is newer.
     let after = match request.headers().get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or("?")) {
@@ -29,8 +31,8 @@ pub(crate) async fn get(door: &Door, request: Request) -> Answer {
         return Err(Failed::new(ProblemKind::Unavailable, "this node is stopping"));
     }
     // Without it this node could not tell a revision beyond the cluster's from one that it has not applied yet.
-    door.handle.linearize().await?;
-    let stream = door.watchers.open(&prefix, after)?;
+    door.catch_up().await?;
+    let stream = door.watchers.open(allowed, caller, &prefix, after)?;
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (CACHE_CONTROL, HeaderValue::from_static("no-store")),

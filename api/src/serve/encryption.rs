@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use ringfence_tls::{Server, expires};
+use ringfence_tls::{Name, Server, expires, names};
 use ringfence_wire::ProblemKind;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -50,11 +50,21 @@ struct Chain {
     version: u64,
 }
 
-/// The stream of a new connection, and a future that ends when its client would no longer be let in.
+/// A connection that is open.
+pub(super) struct Opened<D> {
+    pub(super) stream: Stream,
+    /// Ends when its client would no longer be let in.
+    pub(super) distrusted: D,
+    pub(super) is_encrypted: bool,
+    /// The names in the client's certificate.
+    pub(super) names: Arc<[Name]>,
+}
+
+/// Opens a new connection.
 pub(super) async fn open(
     stream: TcpStream,
     tls: Option<Tls>,
-) -> io::Result<(Stream, impl Future<Output = ()>)> {
+) -> io::Result<Opened<impl Future<Output = ()>>> {
     let (stream, chain) = match tls {
         None => (Stream::Plain(stream), None),
         Some(tls) => {
@@ -62,13 +72,15 @@ pub(super) async fn open(
             opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?
         }
     };
+    let own = chain.as_ref().and_then(|chain| chain.certificates.first());
+    let (is_encrypted, names) = (chain.is_some(), own.map(names).unwrap_or_default().into());
     let distrusted = async {
         match chain {
             Some(chain) => chain.until_distrusted().await,
             None => std::future::pending().await,
         }
     };
-    Ok((stream, distrusted))
+    Ok(Opened { stream, distrusted, is_encrypted, names })
 }
 
 async fn opened(stream: TcpStream, tls: Tls) -> io::Result<(Stream, Option<Chain>)> {

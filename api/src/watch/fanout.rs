@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::frame;
 use super::group::{Available, Group};
+use crate::door::access::Caller;
 use crate::measure;
 
 /// Limits of one step: changes read, and bytes of text encoded.
@@ -71,6 +72,7 @@ impl Cursor {
 
 /// One watch.
 struct Watch {
+    caller: Caller,
     prefix: Box<str>,
     /// The last change that was matched against the prefix.
     at: Revision,
@@ -100,8 +102,8 @@ impl Fanout {
         self.watches.len()
     }
 
-    /// Adds a watch of the changes after `after` of keys that start with `prefix`.
-    pub(super) fn enter(&mut self, prefix: &str, after: Revision, history: &History) -> u64 {
+    /// Adds a watch of `caller`, of the changes after `after` of keys that start with `prefix`.
+    pub(super) fn enter(&mut self, caller: Caller, prefix: &str, after: Revision, history: &History) -> u64 {
         if self.watches.is_empty() {
             // The cursor of the last watch may be in the middle of a change that nobody watches any more.
             (self.position, self.cursor) = (history.last(), Cursor::default());
@@ -124,7 +126,7 @@ impl Fanout {
             }
             group.add(event, prefix, position);
         }
-        self.watches.insert(number, Watch::new(prefix.into(), after));
+        self.watches.insert(number, Watch::new(caller, prefix.into(), after));
         number
     }
 
@@ -342,6 +344,20 @@ impl Fanout {
         }
     }
 
+    /// Ends the watches of those who may not have them any more, under new rules.
+    pub(super) fn end_denied(&mut self) {
+        for watch in self.watches.values_mut() {
+            match watch.caller.renewed() {
+                None => continue,
+                Some(Ok(caller)) if caller.allow_under(&watch.prefix).is_ok() => watch.caller = caller,
+                Some(_) => {
+                    (watch.own, watch.is_ended) = (None, true);
+                    watch.wake();
+                }
+            }
+        }
+    }
+
     /// Ends all watches: their clients resume at another node.
     pub(super) fn end(&mut self) {
         for watch in self.watches.values_mut() {
@@ -365,9 +381,10 @@ impl Work {
 }
 
 impl Watch {
-    fn new(prefix: Box<str>, after: Revision) -> Self {
+    fn new(caller: Caller, prefix: Box<str>, after: Revision) -> Self {
         let head = Some(frame::head(after));
         Self {
+            caller,
             prefix,
             at: after,
             sent: after,

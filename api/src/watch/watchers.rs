@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::body::HttpBody;
 use bytes::Bytes;
 use hyper::body::Frame;
+use ringfence_access::KeyRight;
 use ringfence_raft::{Handle, History, Progress};
 use ringfence_wire::{ProblemKind, Revision};
 use tokio::sync::{Notify, watch};
@@ -16,6 +17,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::fanout::{Fanout, Next};
+use crate::door::access::{Allowed, Caller};
 use crate::problems::Failed;
 
 /// The pause after a round, so that changes gather, and the addition for each watch that the round woke: waking one costs a
@@ -26,7 +28,7 @@ const GATHER_FOR_EACH: Duration = Duration::from_millis(1);
 const GATHER_AT_MOST: Duration = Duration::from_secs(2);
 /// The most watches of a node. Each costs memory and regular checks.
 const MOST: usize = 4_096;
-/// How often bookmarks and watches to cut off are looked for.
+/// How often bookmarks are sent, and watches to end are looked for.
 const BOOKMARKS: Duration = Duration::from_secs(1);
 
 /// The watches of this node.
@@ -97,7 +99,13 @@ impl Watchers {
     }
 
     /// Opens a watch of the changes after `after`, or from now on, of keys that start with `prefix`.
-    pub(crate) fn open(self: &Arc<Self>, prefix: &str, after: Option<Revision>) -> Result<Stream, Failed> {
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        _: Allowed<KeyRight>,
+        caller: &Caller,
+        prefix: &str,
+        after: Option<Revision>,
+    ) -> Result<Stream, Failed> {
         // Taken before the history is read, so that no later change is missed.
         let progress = self.handle.progress();
         let mut state = self.state();
@@ -108,7 +116,7 @@ impl Watchers {
         let number = self.handle.history(|history| {
             let after = after.unwrap_or(history.last());
             match history.after(after).is_some() {
-                true => Ok(state.fanout.enter(prefix, after, history)),
+                true => Ok(state.fanout.enter(caller.clone(), prefix, after, history)),
                 false => Err(gone(after, history)),
             }
         })?;
@@ -142,6 +150,7 @@ impl Watchers {
                 biased;
                 _ = draining.wait_for(|draining| *draining) => break,
                 _ = bookmarks.tick() => {
+                    self.state().fanout.end_denied();
                     self.fanout(|fanout, history| fanout.send_bookmarks(Instant::now(), history));
                     false
                 }

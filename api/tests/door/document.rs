@@ -5,10 +5,11 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use jsonschema::Validator;
 use ringfence_wire::{
-    AcquireRequest, AddMemberRequest, Backup, BatchAnswer, BatchRequest, CutOff, FieldError, Grant, Holder,
-    Key, KeyList, KeyView, MAX_BATCH, MAX_KEYS, MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, MirroredGrant, Problem,
-    ProblemKind, RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest, Ttl, UpgradeRequest,
-    Upgraded, ValidateRequest, Verdict, VerdictsAnswer, Waiting, WatchEvent, WatchEventName, from_json,
+    Access, AcquireRequest, AddMemberRequest, Backup, BatchAnswer, BatchRequest, CutOff, FieldError, Grant,
+    Holder, Key, KeyList, KeyView, MAX_BATCH, MAX_KEYS, MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, MirroredGrant,
+    Problem, ProblemKind, RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest, Ttl,
+    UpgradeRequest, Upgraded, ValidateRequest, Verdict, VerdictsAnswer, Waiting, WatchEvent, WatchEventName,
+    from_json,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -169,6 +170,7 @@ fn wire_types() -> BTreeMap<&'static str, Reads> {
         ("Verdict", answer::<Verdict>),
         ("VerdictsAnswer", answer::<VerdictsAnswer>),
         ("BatchAnswer", answer::<BatchAnswer>),
+        ("Access", answer::<Access>),
         ("Backup", answer::<Backup>),
         ("Upgraded", answer::<Upgraded>),
     ])

@@ -130,9 +130,10 @@ impl Service {
                 hangs_for: || Duration::ZERO,
                 slow_request: PATIENCE,
                 mirror: None,
+                access: None,
             },
         );
-        let answer = move |request, from| routes.clone().answer(request, from);
+        let answer = move |request, remote| routes.clone().answer(request, remote);
         let (serving, ending) = watch::channel(false);
         let threads = Arc::new(Threads::here());
         tokio::spawn(serve(listener, None, threads, Arc::clone(&connections), answer, ending, PATIENCE));

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -144,9 +144,16 @@ impl Request {
         Self { batched: Some(Batched { operation, wait }), ..self }
     }
 
-    fn to_http(&self, authority: &HeaderValue) -> Result<hyper::Request<Full<Bytes>>, Failure> {
+    fn to_http(
+        &self,
+        authority: &HeaderValue,
+        encryption: Option<&Encryption>,
+    ) -> Result<hyper::Request<Full<Bytes>>, Failure> {
         let mut request =
             hyper::Request::builder().method(&self.method).uri(&self.path).header(HOST, authority);
+        if let Some(credential) = encryption.and_then(|encryption| encryption.credential.as_ref()) {
+            request = request.header(AUTHORIZATION, credential.header());
+        }
         if !self.body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
@@ -207,7 +214,7 @@ impl Server {
 
     /// Sends a request and reads the head of the response.
     pub(crate) async fn open(&self, request: &Request, time: Duration) -> Result<Streaming, Failure> {
-        let request = request.to_http(&self.authority)?;
+        let request = request.to_http(&self.authority, self.encryption.as_deref())?;
         loop {
             let (mut connection, is_reused) = self.connection(time.min(CONNECT_TIMEOUT)).await?;
             let (sent, deadline) = (Moment::now(), Instant::now() + time);

@@ -14,7 +14,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{AlertDescription, Error as TlsError};
 
-use crate::Tls;
+use crate::{Credential, Tls};
 
 /// How often the files are looked at, if connections are opened all the time.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,6 +22,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The configuration of connections with TLS.
 pub(crate) struct Encryption {
     files: Arc<ringfence_tls::Client>,
+    pub(super) credential: Option<Credential>,
     looked_at: Mutex<Instant>,
 }
 
@@ -41,7 +42,11 @@ impl Encryption {
             (None, Some(_)) => return Err(FieldError::new("tls.certificate", "is missing: there is a key")),
         };
         let files = files.map_err(|error| FieldError::new("tls", error.to_string()))?;
-        Ok(Self { files: Arc::new(files), looked_at: Mutex::new(Instant::now()) })
+        Ok(Self {
+            files: Arc::new(files),
+            credential: tls.credential.clone(),
+            looked_at: Mutex::new(Instant::now()),
+        })
     }
 
     /// Shakes hands with the server `host`, and verifies that it is that host.

@@ -37,6 +37,17 @@ impl LeaseTable {
         self.store.find(id).is_some_and(|(_, lease)| lease.waits())
     }
 
+    /// The keys of a lease that is live or waits.
+    pub fn keys_of_lease(&self, id: LeaseId) -> Option<impl Iterator<Item = &Key>> {
+        self.store.find(id).map(|(_, lease)| lease.keys.iter().map(|(key, _)| key))
+    }
+
+    /// The keys of the live lease that holds `key` with this token.
+    pub fn keys_of_holder(&self, key: &Key, token: Token) -> Option<impl Iterator<Item = &Key>> {
+        let slot = self.store.lock(key)?.holder(token)?;
+        Some(self.store.get(slot).keys.iter().map(|(key, _)| key))
+    }
+
     /// How many keys `command` would touch now, which is what it costs. 0 for a lease that is neither live nor waiting.
     pub fn keys_of(&self, command: &Command) -> usize {
         let keys = |slot: Option<Slot>| slot.map_or(0, |slot| self.store.get(slot).keys.len());

@@ -43,7 +43,7 @@ fn round(fanout: &mut Fanout, history: &History) -> u32 {
 fn a_change_matches_once_for_each_prefix_of_any_of_its_keys() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     let prefixes = ["", "a", "a/", "a/\u{e4}", "a/\u{e4}b", "b", "a", "a/x"];
-    let numbers = prefixes.map(|prefix| fanout.enter(prefix, Revision(0), &history));
+    let numbers = prefixes.map(|prefix| fanout.enter(Caller::anybody(), prefix, Revision(0), &history));
     for number in numbers {
         sent(&mut fanout, number, &history);
     }
@@ -60,7 +60,7 @@ fn a_change_matches_once_for_each_prefix_of_any_of_its_keys() {
 fn watches_are_woken_some_at_a_time() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     for _ in 0..AT_ONCE + 1 {
-        let number = fanout.enter("a", Revision(0), &history);
+        let number = fanout.enter(Caller::anybody(), "a", Revision(0), &history);
         sent(&mut fanout, number, &history);
     }
     keep(&mut history, 1..=1, &["a"]);
@@ -73,7 +73,7 @@ fn watches_are_woken_some_at_a_time() {
 #[test]
 fn a_round_is_made_of_short_steps_and_ends_at_its_target() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
-    fanout.enter("", Revision(0), &history);
+    fanout.enter(Caller::anybody(), "", Revision(0), &history);
     let steps = STEP as u64 + 1;
     keep(&mut history, 1..=steps + 5, &["a"]);
     assert_eq!((fanout.step(&history, Revision(steps)), fanout.position), (true, Revision(steps - 1)));
@@ -95,8 +95,9 @@ fn a_step_is_short_with_any_number_of_prefixes_and_may_end_within_a_change() {
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     // None of these matches, so no text is encoded.
     let others = "z".repeat(Key::MAX_BYTES);
-    let others: Vec<u64> =
-        (1..=others.len()).map(|length| fanout.enter(&others[..length], Revision(0), &history)).collect();
+    let others: Vec<u64> = (1..=others.len())
+        .map(|length| fanout.enter(Caller::anybody(), &others[..length], Revision(0), &history))
+        .collect();
     keep(&mut history, 1..=3, &keys);
     let (mut steps, mut numbers) = (1, Vec::new());
     while fanout.step(&history, Revision(3)) {
@@ -105,7 +106,9 @@ fn a_step_is_short_with_any_number_of_prefixes_and_may_end_within_a_change() {
             assert_eq!(fanout.position, Revision(0), "the first change is not done");
             // The cursor has passed the keys of some of these, not of others.
             let prefixes = [keys[0], "1", "", &keys[63][..9]];
-            numbers.extend(prefixes.map(|prefix| fanout.enter(prefix, Revision(0), &history)));
+            numbers.extend(
+                prefixes.map(|prefix| fanout.enter(Caller::anybody(), prefix, Revision(0), &history)),
+            );
         }
     }
     // 3 changes of 64 keys with 512 prefixes each.
@@ -124,14 +127,14 @@ fn a_step_is_short_with_any_number_of_prefixes_and_may_end_within_a_change() {
 fn a_first_watch_starts_at_the_beginning_of_a_change() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     let prefix = "k".repeat(500);
-    let last = fanout.enter(&prefix, Revision(0), &history);
+    let last = fanout.enter(Caller::anybody(), &prefix, Revision(0), &history);
     let long: Vec<String> = (0..64).map(|key| format!("{prefix}{key:012}")).collect();
     keep(&mut history, 1..=2, &long.iter().map(String::as_str).collect::<Vec<_>>());
     while !fanout.cursor.is_begun() {
         assert!(fanout.step(&history, history.last()), "no step has ended within a change");
     }
     fanout.leave(last);
-    let first = fanout.enter("", Revision(2), &history);
+    let first = fanout.enter(Caller::anybody(), "", Revision(2), &history);
     keep(&mut history, 3..=3, &["a", "b"]);
     keep(&mut history, 4..=4, &["c"]);
     round(&mut fanout, &history);
@@ -142,8 +145,10 @@ fn a_first_watch_starts_at_the_beginning_of_a_change() {
 fn text_kept_for_slow_readers_is_bounded_over_all_prefixes() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     let prefixes: Vec<String> = (0..400).map(|number| format!("{number:03}/")).collect();
-    let numbers: Vec<u64> =
-        prefixes.iter().map(|prefix| fanout.enter(prefix, Revision(0), &history)).collect();
+    let numbers: Vec<u64> = prefixes
+        .iter()
+        .map(|prefix| fanout.enter(Caller::anybody(), prefix, Revision(0), &history))
+        .collect();
     let mut most = 0;
     for revision in 1..=60_000_u64 {
         let prefix = &prefixes[revision as usize % prefixes.len()];
@@ -162,13 +167,15 @@ fn text_kept_for_slow_readers_is_bounded_over_all_prefixes() {
 #[test]
 fn a_watch_that_starts_behind_or_ahead_of_the_position_gets_each_change_once() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
-    let first = fanout.enter("a", Revision(0), &history);
+    let first = fanout.enter(Caller::anybody(), "a", Revision(0), &history);
     keep(&mut history, 1..=4, &["a"]);
     round(&mut fanout, &history);
     keep(&mut history, 5..=9, &["a"]);
     // The position is 4.
-    let (behind, ahead) =
-        (fanout.enter("a", Revision(2), &history), fanout.enter("a", Revision(7), &history));
+    let (behind, ahead) = (
+        fanout.enter(Caller::anybody(), "a", Revision(2), &history),
+        fanout.enter(Caller::anybody(), "a", Revision(7), &history),
+    );
     assert_eq!(revisions(&mut fanout, behind, &history), [3, 4]);
     assert_eq!(revisions(&mut fanout, ahead, &history), [0; 0]);
     assert_eq!(round(&mut fanout, &history), 2, "both waiting watches are woken");
@@ -186,7 +193,7 @@ fn a_watch_that_starts_behind_or_ahead_of_the_position_gets_each_change_once() {
 #[test]
 fn a_slow_reader_gets_the_rest_from_the_history() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
-    let number = fanout.enter("", Revision(0), &history);
+    let number = fanout.enter(Caller::anybody(), "", Revision(0), &history);
     sent(&mut fanout, number, &history);
     let long = "k".repeat(Key::MAX_BYTES);
     let changes = 3 * (MOST_BYTES / Key::MAX_BYTES) as u64;
@@ -200,7 +207,8 @@ fn a_slow_reader_gets_the_rest_from_the_history() {
 fn lagging_watches_share_a_budget_of_reads_per_turn() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     keep(&mut history, 1..=20_000, &["a"]);
-    let numbers = ["a", "x", "a"].map(|prefix| fanout.enter(prefix, Revision(0), &history));
+    let numbers =
+        ["a", "x", "a"].map(|prefix| fanout.enter(Caller::anybody(), prefix, Revision(0), &history));
     let next =
         |fanout: &mut Fanout, number| fanout.next(number, &Context::from_waker(Waker::noop()), &history);
     for number in numbers {
@@ -222,7 +230,7 @@ fn lagging_watches_share_a_budget_of_reads_per_turn() {
 fn a_watch_whose_place_the_history_dropped_is_cut_off_when_it_reads_or_is_checked() {
     for (reads, is_replaced) in [(true, true), (false, true), (true, false), (false, false)] {
         let (mut fanout, mut history) = (Fanout::default(), History::default());
-        let numbers = ["a", "a"].map(|prefix| fanout.enter(prefix, Revision(0), &history));
+        let numbers = ["a", "a"].map(|prefix| fanout.enter(Caller::anybody(), prefix, Revision(0), &history));
         keep(&mut history, 1..=1, &["a"]);
         round(&mut fanout, &history);
         let [slow, ended] = numbers.map(|number| revisions(&mut fanout, number, &history));
@@ -233,7 +241,7 @@ fn a_watch_whose_place_the_history_dropped_is_cut_off_when_it_reads_or_is_checke
             keep(&mut history, 2..=90_000, &["a"]);
         }
         // This one starts at the end of the history.
-        let new = fanout.enter("a", Revision(90_000), &history);
+        let new = fanout.enter(Caller::anybody(), "a", Revision(90_000), &history);
         round(&mut fanout, &history);
         if !reads {
             fanout.send_bookmarks(Instant::now(), &history);
@@ -254,7 +262,7 @@ fn a_watch_whose_place_the_history_dropped_is_cut_off_when_it_reads_or_is_checke
 async fn a_watch_without_events_gets_bookmarks_by_time_and_by_number_of_changes() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
     keep(&mut history, 1..=1, &["a"]);
-    let number = fanout.enter("x", Revision(1), &history);
+    let number = fanout.enter(Caller::anybody(), "x", Revision(1), &history);
     sent(&mut fanout, number, &history);
     let mut bookmark = |seconds, position, history: &mut History| {
         keep(history, history.last().0 + 1..=position, &["a"]);
@@ -281,7 +289,7 @@ async fn a_watch_without_events_gets_bookmarks_by_time_and_by_number_of_changes(
 #[test]
 fn a_watch_with_events_to_send_gets_no_bookmark() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
-    let number = fanout.enter("a", Revision(0), &history);
+    let number = fanout.enter(Caller::anybody(), "a", Revision(0), &history);
     sent(&mut fanout, number, &history);
     keep(&mut history, 1..=1, &["a"]);
     round(&mut fanout, &history);
@@ -293,7 +301,7 @@ fn a_watch_with_events_to_send_gets_no_bookmark() {
 #[test]
 fn fan_out_is_late_when_half_of_the_history_is_newer() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
-    fanout.enter("a", Revision(0), &history);
+    fanout.enter(Caller::anybody(), "a", Revision(0), &history);
     keep(&mut history, 1..=100, &["a"]);
     round(&mut fanout, &history);
     keep(&mut history, 101..=200, &["a"]);
@@ -305,7 +313,8 @@ fn fan_out_is_late_when_half_of_the_history_is_newer() {
 #[test]
 fn watches_that_leave_free_everything() {
     let (mut fanout, history) = (Fanout::default(), History::default());
-    let numbers = ["a", "b", "a", "abc"].map(|prefix| fanout.enter(prefix, Revision(0), &history));
+    let numbers =
+        ["a", "b", "a", "abc"].map(|prefix| fanout.enter(Caller::anybody(), prefix, Revision(0), &history));
     assert_eq!(fanout.lengths, BTreeMap::from([(1, 2), (3, 1)]));
     fanout.leave(numbers[0]);
     assert_eq!((fanout.lengths[&1], fanout.groups.len()), (2, 3));

@@ -1,0 +1,45 @@
+//! Files that may change while a node runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence_tls::{Look, Reload};
+use tokio::signal::unix::Signal;
+use tokio::time::interval;
+
+/// How often the files are looked at. A change counts at the second look that finds it, or at a SIGHUP.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// What files are for, in logs and metrics.
+pub(crate) const ACCESS: &str = "access";
+pub(crate) const CLIENTS: &str = "clients";
+pub(crate) const PEERS: &str = "peers";
+
+/// Looks at files again and again, each for the use that is named.
+pub(crate) async fn watch(files: Vec<(&'static str, Arc<dyn Reload>)>, mut hangup: Signal) {
+    let mut looks = interval(LOOK_EVERY);
+    loop {
+        let at_once = tokio::select! {
+            _ = hangup.recv() => true,
+            _ = looks.tick() => false,
+        };
+        for (r#use, files) in &files {
+            let of_use = Arc::clone(files);
+            // A file may be on a disk that hangs.
+            let looked = tokio::task::spawn_blocking(move || of_use.look(at_once)).await;
+            match looked {
+                Ok(Look::Same | Look::Changing) | Err(_) => {}
+                Ok(Look::Loaded) => tracing::info!(r#use, "files that changed are in use"),
+                Ok(Look::Refused(error)) => {
+                    tracing::error!(r#use, %error, "files that changed cannot be used: what they contained before stays in use");
+                }
+            }
+            let refused = files.refusal().is_some();
+            metrics::gauge!("ringfence_files_refused", "use" => *r#use).set(u8::from(refused));
+            if let Some(expires) = files.expires() {
+                metrics::gauge!("ringfence_tls_certificate_expires_seconds", "use" => *r#use)
+                    .set(expires as f64);
+            }
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! Access rules, with real processes: who may do what, and what happens when the rules change.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::fs;
+use std::time::Duration;
+
+use ringfence_access::Credential;
+use ringfence_client::{Client, Consistency, Error, Lease, Tls};
+use ringfence_harness::{Certificates, Cluster, Node, run, until};
+use ringfence_wire::{LeaseId, ProblemKind};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
+const SOON: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(20);
+/// Longer than a waiting request may take to be answered.
+const LONG_MS: u32 = 60_000;
+
+/// A node with TLS and access rules.
+struct Guarded {
+    cluster: Cluster,
+    dir: TempDir,
+    files: Certificates,
+    tls: ringfence_tls::Client,
+}
+
+impl Guarded {
+    async fn start(rules: &str, arguments: &[&str]) -> Self {
+        let cluster = Cluster::builder(PROGRAM).nodes(1).lay_out().await.unwrap();
+        let dir = TempDir::new().unwrap();
+        let address = cluster.node(1).http();
+        let files = Certificates::new(dir.path(), &format!("IP:{}", address.ip())).unwrap();
+        let access = dir.path().join("access.toml");
+        fs::write(&access, rules).unwrap();
+        cluster
+            .node(1)
+            .start_with(|command| {
+                command.args([
+                    format!("--tls-certificate={}", files.certificate().display()),
+                    format!("--tls-key={}", files.key().display()),
+                    format!("--access={}", access.display()),
+                ]);
+                command.args(arguments);
+            })
+            .unwrap();
+        let tls = ringfence_tls::Client::with_authority(Some(files.authority().to_owned())).unwrap();
+        let guarded = Self { cluster, dir, files, tls };
+        let ready = async || (guarded.send("GET", "/readyz", None, None).await.0 == 200).then_some(());
+        until(SOON, "the node is ready", ready).await.unwrap();
+        guarded
+    }
+
+    fn node(&self) -> &Node {
+        self.cluster.node(1)
+    }
+
+    async fn connect(&self) -> std::io::Result<TlsStream<TcpStream>> {
+        let address = self.node().http();
+        let stream = TcpStream::connect(address).await?;
+        TlsConnector::from(self.tls.current()).connect(ServerName::from(address.ip()), stream).await
+    }
+
+    /// Sends a request on a connection of its own, and reads the response: its status and its body.
+    async fn send(
+        &self,
+        method: &str,
+        target: &str,
+        credential: Option<&str>,
+        body: Option<&Value>,
+    ) -> (u16, String) {
+        let exchange = async {
+            let mut stream = self.connect().await?;
+            stream.write_all(request(method, target, credential, body).as_bytes()).await?;
+            let mut response = Vec::new();
+            // What is left of the response counts, and a watch never ends.
+            let _ = tokio::time::timeout(Duration::from_millis(500), async {
+                while !is_whole(&response) && stream.read_buf(&mut response).await? > 0 {}
+                std::io::Result::Ok(())
+            })
+            .await;
+            std::io::Result::Ok(String::from_utf8_lossy(&response).into_owned())
+        };
+        let response = exchange.await.unwrap_or_default();
+        let status = response.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        let body = response.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default();
+        (status, body)
+    }
+
+    fn client(&self, credential: &Credential) -> Client {
+        let credential = Some(ringfence_client::Credential::new(credential.reveal()).unwrap());
+        let tls = Tls { authority: Some(self.files.authority().to_owned()), credential, ..Tls::default() };
+        Client::connect_with([format!("https://{}", self.node().http())], &tls).unwrap()
+    }
+
+    /// Replaces the rules, and waits until they are in use.
+    async fn replace_rules(&self, rules: &str) {
+        let log = || self.node().log().matches("files that changed are in use").count();
+        let before = log();
+        fs::write(self.dir.path().join("access.toml"), rules).unwrap();
+        let pid = self.node().pid().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
+        kill_process(pid.unwrap(), Signal::HUP).unwrap();
+        until(SOON, "new rules", async || (log() > before).then_some(())).await.unwrap();
+    }
+}
+
+fn request(method: &str, target: &str, credential: Option<&str>, body: Option<&Value>) -> String {
+    let authorization = credential.map(|credential| format!("authorization: Bearer {credential}\r\n"));
+    let body = body.map(Value::to_string).unwrap_or_default();
+    format!(
+        "{method} {target} HTTP/1.1\r\nhost: localhost\r\n{}content-length: {}\r\n\r\n{body}",
+        authorization.unwrap_or_default(),
+        body.len(),
+    )
+}
+
+/// Whether a response has arrived as far as its length says. A stream of events has none.
+fn is_whole(response: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(response);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head
+        .lines()
+        .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    let has_none = head.contains(" 204 ") || head.contains("text/event-stream");
+    has_none || length.is_some_and(|length: usize| body.len() >= length)
+}
+
+fn principal(name: &str, credential: &Credential, allow: &str) -> String {
+    format!("[principals.{name}]\ncredentials = [\"{}\"]\n{allow}\n", credential.digest())
+}
+
+fn all_rights() -> &'static str {
+    "allow = [{ keys = \"*\", may = [\"acquire\", \"read\", \"revoke\"] }]\ncluster = [\"metrics\", \"operate\"]"
+}
+
+fn new() -> Credential {
+    Credential::generate().unwrap()
+}
+
+/// The target and the body of a request of `method` on `path`, about `keys`, the keys under `prefix`, or a lease.
+fn sample(method: &str, path: &str, keys: &[String], prefix: &str, held: &Lease) -> (String, Option<Value>) {
+    let claims: Vec<_> = keys.iter().map(|key| json!({ "key": key })).collect();
+    let lease = held.lease_id();
+    // Whatever is allowed must change nothing that others rest on.
+    let invalid = Some(json!({ "invalid": true }));
+    match (method, path) {
+        ("PUT", "/v1/leases/{lease_id}") => {
+            (format!("/v1/leases/{}", LeaseId::random()), Some(json!({ "keys": claims })))
+        }
+        ("POST", "/v1/leases") => (path.into(), Some(json!({ "keys": claims }))),
+        ("GET" | "DELETE", "/v1/leases/{lease_id}") => (format!("/v1/leases/{lease}"), None),
+        ("POST", "/v1/leases/{lease_id}/renew") => (format!("/v1/leases/{lease}/renew"), Some(json!({}))),
+        ("POST", "/v1/renew") => (path.into(), Some(json!({ "lease_ids": [lease] }))),
+        ("POST", "/v1/batch") => {
+            let acquire = json!({ "acquire": { "lease_id": LeaseId::random(), "keys": claims } });
+            (path.into(), Some(json!({ "operations": [acquire] })))
+        }
+        ("POST", "/v1/validate") => {
+            let checks: Vec<_> = keys.iter().map(|key| json!({ "key": key, "token": 7 })).collect();
+            (path.into(), Some(json!({ "checks": checks })))
+        }
+        ("POST", "/v1/revoke") => {
+            (path.into(), Some(json!({ "key": held.keys()[0], "token": held.token() })))
+        }
+        ("GET", "/v1/keys") => (format!("/v1/keys?prefix={prefix}"), None),
+        ("GET", "/v1/watch") => (format!("/v1/watch?prefix={prefix}"), None),
+        // It is about one key, of which nothing overlaps.
+        ("GET", "/v1/keys/{key}") => (format!("/v1/keys/{}", keys[keys.len() - 1]), None),
+        ("DELETE", "/v1/cluster/members/{id}") => ("/v1/cluster/members/none".into(), None),
+        ("POST", "/v1/cluster/members" | "/v1/cluster/transfer" | "/v1/cluster/upgrade") => {
+            (path.into(), invalid)
+        }
+        (
+            "GET",
+            "/v1/access" | "/v1/cluster" | "/v1/cluster/backup" | "/livez" | "/readyz" | "/metrics"
+            | "/openapi.json",
+        ) => (path.into(), None),
+        _ => panic!("{method} {path} has no sample"),
+    }
+}
+
+/// Every route, with every right, on keys of its own, of others, and of both.
+#[tokio::test]
+async fn a_right_allows_what_the_document_says_and_nothing_else() {
+    const RIGHTS: [&str; 7] = ["validate", "read", "acquire", "revoke", "metrics", "observe", "operate"];
+    let (all, of_right) = (new(), RIGHTS.map(|right| (right, new())));
+    let mut rules = principal("all", &all, all_rights());
+    for (right, credential) in &of_right {
+        let allow = match *right {
+            "metrics" | "observe" | "operate" => format!("cluster = [\"{right}\"]"),
+            _ => format!("allow = [{{ keys = \"own/\", may = [\"{right}\"] }}]"),
+        };
+        rules += &principal(right, credential, &allow);
+    }
+    let guarded = Guarded::start(&rules, &[]).await;
+    let everything = guarded.client(&all);
+    let document: Value =
+        serde_json::from_str(&guarded.send("GET", "/openapi.json", None, None).await.1).unwrap();
+    let places: [(&[&str], &str, bool); 3] =
+        [(&["own/a"], "own/", true), (&["other/a"], "other/", false), (&["own/a", "other/a"], "o", false)];
+    let mut number = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap().iter().filter(|(name, _)| *name != "parameters")
+        {
+            let (method, needed) = (method.to_ascii_uppercase(), operation["x-right"].as_str().unwrap());
+            let callers = of_right.iter().map(|(right, credential)| (*right, Some(credential.reveal())));
+            for ((right, credential), (keys, prefix, is_own)) in
+                callers.chain([("none", None)]).flat_map(|caller| places.map(|place| (caller, place)))
+            {
+                number += 1;
+                let keys = |of: &str| keys.iter().map(|key| format!("{key}{number}{of}")).collect::<Vec<_>>();
+                let lease = everything.lock_all(keys("-held")).ttl(TTL).acquire().await.unwrap();
+                let (target, body) = sample(&method, path, &keys(""), prefix, &lease);
+                let (status, text) = guarded.send(&method, &target, credential, body.as_ref()).await;
+                let _ = lease.release().await;
+                // Of a batch, the status of its operation.
+                let answer: Value = serde_json::from_str(&text).unwrap_or_default();
+                let status = answer["results"][0]["status"].as_u64().map_or(status.into(), |status| status);
+                let has = right == needed
+                    || matches!((right, needed), ("read", "validate") | ("operate", "observe"));
+                let is_of_cluster = matches!(needed, "metrics" | "observe" | "operate");
+                let expected = match needed {
+                    "none" => None,
+                    _ if has && (is_own || is_of_cluster) => None,
+                    _ if right == "none" => Some(401),
+                    _ => Some(403),
+                };
+                let denied = matches!(status, 401 | 403).then_some(status);
+                assert_eq!(denied, expected, "{right}: {method} {target} {body:?}: {status} {text}");
+                assert_ne!(status, 0, "{right}: {method} {target}: no response");
+                if !matches!(needed, "none") || path == "/v1/access" {
+                    let (status, text) =
+                        guarded.send(&method, &target, Some("rfc_guess"), body.as_ref()).await;
+                    assert_eq!(status, 401, "{method} {target}: {text}");
+                }
+            }
+        }
+    }
+    assert!(number > 400, "{number}");
+}
+
+#[tokio::test]
+async fn who_loses_a_right_keeps_nothing_that_rests_on_it() {
+    let (all, worker) = (new(), new());
+    let rules = |allow: &str| principal("all", &all, all_rights()) + &principal("worker", &worker, allow);
+    let may = rules("allow = [{ keys = \"a/\", may = [\"acquire\", \"read\"] }]");
+    let guarded = Guarded::start(&may, &[]).await;
+    let (everything, client) = (guarded.client(&all), guarded.client(&worker));
+    let held = client.lock("a/held").ttl(TTL).acquire().await.unwrap();
+    let in_the_way = everything.lock("a/waiting").ttl(TTL).acquire().await.unwrap();
+    let mut watch = guarded.connect().await.unwrap();
+    watch
+        .write_all(request("GET", "/v1/watch?prefix=a/", Some(worker.reveal()), None).as_bytes())
+        .await
+        .unwrap();
+    let waiting = LeaseId::random();
+    let body = json!({ "keys": [{ "key": "a/waiting" }], "wait_ms": LONG_MS });
+    let mut acquire = guarded.connect().await.unwrap();
+    let target = format!("/v1/leases/{waiting}");
+    acquire.write_all(request("PUT", &target, Some(worker.reveal()), Some(&body)).as_bytes()).await.unwrap();
+    let queued = async || {
+        (everything.key("a/waiting", Consistency::Linearizable).await.ok()?.waiters.len() == 1).then_some(())
+    };
+    until(SOON, "it waits", queued).await.unwrap();
+
+    // What is not valid changes nothing.
+    fs::write(guarded.dir.path().join("access.toml"), may.replace("acquire", "aquire")).unwrap();
+    let refused = async || guarded.node().log().contains("files that changed cannot be used").then_some(());
+    until(SOON, "refused", refused).await.unwrap();
+    assert!(client.renew(held.lease_id(), None).await.is_ok());
+    let metrics = guarded.send("GET", "/metrics", Some(all.reveal()), None).await.1;
+    assert!(metrics.contains("ringfence_files_refused{use=\"access\"} 1"), "{metrics}");
+
+    guarded.replace_rules(&rules("allow = [{ keys = \"b/\", may = [\"acquire\", \"read\"] }]")).await;
+    let denied = |result: Result<_, Error>| match result.err().unwrap() {
+        Error::Rejected(problem) => assert_eq!(problem.kind, ProblemKind::Forbidden),
+        other => panic!("{other:?}"),
+    };
+    denied(client.renew(held.lease_id(), None).await.map(drop));
+    denied(client.lease(held.lease_id(), Consistency::Local).await.map(drop));
+    denied(client.release(held.lease_id()).await);
+    denied(client.lock("a/other").try_acquire().await.map(drop));
+    assert!(client.lock("b/other").try_acquire().await.is_ok());
+    // The watch ends, and the acquire that waited is answered and leaves the queue.
+    let mut events = Vec::new();
+    while !events.ends_with(b"\r\n0\r\n\r\n") {
+        let read = tokio::time::timeout(SOON, watch.read_buf(&mut events)).await.unwrap().unwrap();
+        assert!(read > 0, "{}", String::from_utf8_lossy(&events));
+    }
+    let mut response = Vec::new();
+    while !is_whole(&response) {
+        assert!(acquire.read_buf(&mut response).await.unwrap() > 0);
+    }
+    assert!(response.starts_with(b"HTTP/1.1 403"), "{}", String::from_utf8_lossy(&response));
+    let left = async || {
+        everything.key("a/waiting", Consistency::Linearizable).await.ok()?.waiters.is_empty().then_some(())
+    };
+    until(SOON, "it left the queue", left).await.unwrap();
+    in_the_way.release().await.unwrap();
+
+    // A credential that is removed ends everything.
+    guarded.replace_rules(&principal("all", &all, all_rights())).await;
+    match client.access().await {
+        Err(Error::Rejected(problem)) => assert_eq!(problem.kind, ProblemKind::Unauthenticated),
+        other => panic!("{other:?}"),
+    }
+    let log = guarded.node().log();
+    for secret in [worker.reveal(), all.reveal(), &held.lease_id().to_string(), &waiting.to_string()] {
+        assert!(!log.contains(secret), "a secret is in the log");
+    }
+    assert!(log.contains("a request was denied") && log.contains("principal=\"worker\""), "{log}");
+}
+
+#[tokio::test]
+async fn operations_of_a_batch_are_denied_one_by_one() {
+    let (all, worker) = (new(), new());
+    let rules = principal("all", &all, all_rights())
+        + &principal("worker", &worker, "allow = [{ keys = \"team1/\", may = [\"acquire\"] }]");
+    let guarded = Guarded::start(&rules, &[]).await;
+    let everything = guarded.client(&all);
+    let foreign = everything.lock("team10/a").holder("other").ttl(TTL).acquire().await.unwrap();
+    let shared = everything.lock("team1/held").holder("other").ttl(TTL).acquire().await.unwrap();
+    let acquire =
+        |key: &str| json!({ "acquire": { "lease_id": LeaseId::random(), "keys": [{ "key": key }] } });
+    let operations = json!({ "operations": [
+        acquire("team10/b"),
+        acquire("team1/a"),
+        { "renew": { "lease_id": foreign.lease_id() } },
+        acquire("team1/held"),
+        { "release": { "lease_id": foreign.lease_id() } },
+        acquire("team1/b"),
+        { "renew": { "lease_id": LeaseId::random() } },
+        acquire("team1"),
+    ]});
+    let (status, body) = guarded.send("POST", "/v1/batch", Some(worker.reveal()), Some(&operations)).await;
+    assert_eq!(status, 200, "{body}");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    let statuses: Vec<_> =
+        body["results"].as_array().unwrap().iter().map(|result| result["status"].as_u64().unwrap()).collect();
+    assert_eq!(statuses, [403, 201, 403, 409, 403, 201, 404, 403], "{body}");
+    assert_eq!(
+        body["results"][3]["body"]["holders"],
+        Value::Null,
+        "who may not read learns no names: {body}"
+    );
+    assert!(everything.renew(foreign.lease_id(), None).await.is_ok());
+    drop(shared);
+    // Encoded or not, a path is one key.
+    for key in
+        ["team10/a", "team1%2F..%2Fteam10%2Fa", "%2e%2e/team10/a", "team1/%2e%2e/team10/a", "team1%30/a"]
+    {
+        let (status, body) =
+            guarded.send("GET", &format!("/v1/keys/{key}"), Some(worker.reveal()), None).await;
+        assert!(matches!(status, 400 | 403), "{key}: {status} {body}");
+    }
+}
+
+#[tokio::test]
+async fn a_principal_is_shown_by_a_certificate_or_a_credential_but_never_over_a_plain_connection() {
+    let of_client = TempDir::new().unwrap();
+    let own = Certificates::new(of_client.path(), "DNS:worker.example").unwrap();
+    let other = new();
+    let rules = format!(
+        "[principals.worker]\ncertificates = [\"dns:worker.example\"]\ncluster = [\"observe\"]\n{}",
+        principal("other", &other, "cluster = [\"metrics\"]")
+    );
+    let authority = format!("--tls-client-authority={}", own.authority().display());
+    let guarded = Guarded::start(&rules, &[&authority, "--plain=accept"]).await;
+    let url = format!("https://{}", guarded.node().http());
+    let connect = |certificate: bool, credential: Option<&Credential>| {
+        let tls = Tls {
+            authority: Some(guarded.files.authority().to_owned()),
+            certificate: certificate.then(|| own.certificate().to_owned()),
+            key: certificate.then(|| own.key().to_owned()),
+            credential: credential.map(|secret| ringfence_client::Credential::new(secret.reveal()).unwrap()),
+        };
+        Client::connect_with([&url], &tls).unwrap()
+    };
+    let name = async |client: Client| client.access().await.map(|access| access.principal);
+    assert_eq!(name(connect(true, None)).await.unwrap().as_deref(), Some("worker"));
+    assert_eq!(name(connect(false, Some(&other))).await.unwrap().as_deref(), Some("other"));
+    assert_eq!(name(connect(false, None)).await.unwrap(), None);
+    assert!(
+        matches!(name(connect(true, Some(&other))).await, Err(Error::Rejected(problem)) if problem.kind == ProblemKind::Unauthenticated)
+    );
+    let mut plain = TcpStream::connect(guarded.node().http()).await.unwrap();
+    plain.write_all(request("GET", "/metrics", Some(other.reveal()), None).as_bytes()).await.unwrap();
+    let mut response = Vec::new();
+    while !is_whole(&response) {
+        assert!(plain.read_buf(&mut response).await.unwrap() > 0);
+    }
+    let response = String::from_utf8_lossy(&response);
+    assert!(response.starts_with("HTTP/1.1 401") && response.contains("plain connection"), "{response}");
+    let refused = Client::connect_with(
+        [format!("http://{}", guarded.node().http())],
+        &Tls {
+            credential: Some(ringfence_client::Credential::new(other.reveal()).unwrap()),
+            ..Tls::default()
+        },
+    );
+    assert!(matches!(refused, Err(Error::Invalid(_))));
+}
+
+#[tokio::test]
+async fn the_command_line_makes_and_uses_a_credential_and_its_commands_do_not_inherit_it() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("worker.credential");
+    let digest =
+        run(PROGRAM, ["access", "credential", "--file", file.to_str().unwrap()], SOON).await.unwrap().output;
+    let secret = fs::read_to_string(&file).unwrap().trim().to_owned();
+    let rules = format!(
+        "[principals.worker]\ncredentials = [\"{}\"]\nallow = [{{ keys = \"a/\", may = [\"acquire\"] }}]\n",
+        digest.trim()
+    );
+    let guarded = Guarded::start(&rules, &[]).await;
+    let rules = guarded.dir.path().join("access.toml");
+    let checked = run(PROGRAM, ["access", "check", rules.to_str().unwrap()], SOON).await.unwrap().output;
+    assert!(checked.ends_with("is valid\n"), "{checked}");
+    let called = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(PROGRAM);
+        command.args(arguments).env("RINGFENCE_CREDENTIAL", &secret);
+        command.env("RINGFENCE_URLS", format!("https://{}", guarded.node().http()));
+        let output = command.env("RINGFENCE_AUTHORITY", guarded.files.authority()).output().unwrap();
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
+        )
+    };
+    assert_eq!(called(&["access", "show"]).1, "principal  worker\nkeys       a/: acquire\n");
+    let (succeeded, environment) = called(&["lock", "a/1", "--", "env"]);
+    assert!(
+        succeeded && environment.contains("RINGFENCE_TOKEN=") && !environment.contains(&secret),
+        "{environment}"
+    );
+    let (succeeded, text) = called(&["lock", "b/1", "--", "true"]);
+    assert!(!succeeded && text.contains("the right `acquire` on the key b/1"), "{text}");
+}
