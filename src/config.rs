@@ -53,6 +53,8 @@ pub(crate) struct Config {
     pub(crate) access: Option<PathBuf>,
     /// `None`: connections between nodes are plain.
     pub(crate) peer_tls: Option<PeerTls>,
+    /// With `--insecure`: whether `http` and `peer` are safe without it.
+    pub(crate) insecure: Option<[bool; 2]>,
 }
 
 /// The files for TLS with clients.
@@ -124,6 +126,23 @@ impl Config {
                 "--first-revision must be from 1 to {MAX_FIRST_REVISION}, 2^53 - 2^46"
             );
         }
+        let peer_tls = peer_tls(options.peer_tls)?;
+        let is_safe = [
+            is_of_this_machine(http) || tls.is_some() && options.access.is_some(),
+            is_of_this_machine(peer) || peer_tls.as_ref().is_some_and(|tls| !tls.plain),
+        ];
+        if options.insecure != Some(true) {
+            ensure!(
+                is_safe[0],
+                "anybody who can reach --http {http} could do everything: use --tls-certificate and --access, or --insecure if \
+                 the network keeps others out"
+            );
+            ensure!(
+                is_safe[1],
+                "anybody who can reach --peer {peer} could act as a node: use --peer-certificate without --peer-plain, or \
+                 --insecure if the network keeps others out"
+            );
+        }
         let restored = options.restore.map(|path| Ok::<_, anyhow::Error>((backup::read(&path)?, path)));
         let advertise_http = options.advertise_http.map(|url| url.trim_end_matches('/').to_owned());
         Ok(Self {
@@ -144,7 +163,8 @@ impl Config {
             mirror: mirror(options.redis, options.mirror)?,
             tls,
             access: options.access,
-            peer_tls: peer_tls(options.peer_tls)?,
+            peer_tls,
+            insecure: (options.insecure == Some(true)).then_some(is_safe),
         })
     }
 
@@ -161,6 +181,11 @@ impl Config {
         let host = self.peers[&self.id].rsplit_once(':').map_or("localhost", |(host, _)| host);
         format!("{scheme}://{host}:{}", bound.port())
     }
+}
+
+/// Whether no other machine can reach `address`.
+fn is_of_this_machine(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
 }
 
 fn tls(options: TlsOptions, has_rules: bool) -> anyhow::Result<Option<Tls>> {
@@ -277,7 +302,8 @@ mod tests {
         assert_eq!(Config::from_options(peers("1=a:1, 2=b:2")).unwrap().peers.len(), 2);
         assert!(error(peers("1=a:1")).contains("does not list this node"));
         let peer = "10.0.0.2:7500".parse().ok();
-        assert!(Config::from_options(Options { join: Some(true), peer, ..peers("1=a:1") }).is_ok());
+        let joining = Options { join: Some(true), peer, insecure: Some(true), ..peers("1=a:1") };
+        assert!(Config::from_options(joining).is_ok());
         assert!(error(peers("2=b:2,2=c:3")).contains("twice"));
         for wrong in ["2", "b:2", "2=b", "2=:1", "2=b:99999", "2=0.0.0.0:1", "x=b:1", "0=b:1"] {
             assert!(error(peers(wrong)).contains(wrong), "{wrong}");
@@ -338,6 +364,37 @@ mod tests {
         assert!(format!("{:#}", merged("idd = 7\n").unwrap_err()).contains("idd"));
         let refused = format!("{:#}", merged("id = 7\nredis = redis://:secret@db\n").unwrap_err());
         assert!(refused.contains("line 2") && !refused.contains("secret"), "{refused}");
+    }
+
+    #[test]
+    fn other_machines_reach_no_port_that_anybody_may_use() {
+        let listening = |http: &str, peer: &str| Options {
+            http: Some(http.parse().unwrap()),
+            peer: Some(peer.parse().unwrap()),
+            ..options()
+        };
+        let access = Some("access.toml".into());
+        let file = |name: &str| Some(PathBuf::from(name));
+        let tls = || TlsOptions { certificate: file("c"), key: file("k"), ..TlsOptions::default() };
+        let peer_tls =
+            |plain| PeerTlsOptions { certificate: file("c"), key: file("k"), authority: file("a"), plain };
+        for local in ["127.0.0.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert!(Config::from_options(listening(local, local)).is_ok(), "{local}");
+        }
+        for remote in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[fe80::1]:1"] {
+            let (http, peer) = (|| listening(remote, "127.0.0.1:2"), || listening("127.0.0.1:1", remote));
+            assert!(error(http()).contains("--http"), "{remote}");
+            assert!(error(Options { tls: tls(), ..http() }).contains("--http"), "{remote}");
+            assert!(error(Options { access: access.clone(), ..http() }).contains("--http"), "{remote}");
+            assert!(Config::from_options(Options { tls: tls(), access: access.clone(), ..http() }).is_ok());
+            assert!(error(peer()).contains("--peer"), "{remote}");
+            let changing = Options { peer_tls: peer_tls(Some(Plain::Accept)), ..peer() };
+            assert!(error(changing).contains("--peer-plain"), "{remote}");
+            assert!(Config::from_options(Options { peer_tls: peer_tls(None), ..peer() }).is_ok());
+            let insecure =
+                Config::from_options(Options { insecure: Some(true), ..listening(remote, remote) });
+            assert_eq!(insecure.unwrap().insecure, Some([false, false]));
+        }
     }
 
     #[test]

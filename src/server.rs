@@ -44,6 +44,15 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     metric_help::describe();
     metrics::gauge!("ringfence_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     tokio::spawn(loop_lag::measure());
+    match config.insecure {
+        Some([true, true]) => tracing::warn!("--insecure is not needed"),
+        Some([http, peer]) => tracing::warn!(
+            http = !http,
+            peer = !peer,
+            "--insecure: anybody who can reach these ports has full control"
+        ),
+        None => {}
+    }
     let listener = bind(config.http, "--http")?;
     let peer_listener = TcpListener::from_std(bind(config.peer, "--peer")?)?;
     let mut stop = Signals::stop()?;

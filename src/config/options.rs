@@ -59,6 +59,10 @@ pub(crate) struct Options {
     /// TOML file of the access rules: who may do what [default: everybody may do everything]
     #[arg(long, env = "RINGFENCE_ACCESS", value_name = "FILE")]
     pub(crate) access: Option<PathBuf>,
+    /// Listen on addresses that other machines can reach although anybody there could do everything: without TLS and --access
+    /// for --http, or without TLS for --peer
+    #[arg(long, env = "RINGFENCE_INSECURE", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) insecure: Option<bool>,
     /// Maximum number of client connections [default: what the limit of file descriptors allows, at most 16384]
     #[arg(long, env = "RINGFENCE_MAX_CONNECTIONS", value_name = "N")]
     pub(crate) max_connections: Option<usize>,

@@ -33,8 +33,9 @@ pub(crate) fn image() -> Start {
 
 #[test]
 fn the_program_accepts_the_image() {
-    let id = BTreeMap::from([("RINGFENCE_ID".to_owned(), "1".to_owned())]);
-    image().with(&Value::Null, id).is_accepted();
+    let settings = [("RINGFENCE_ID", "1"), ("RINGFENCE_INSECURE", "true")];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    image().with(&Value::Null, BTreeMap::from(settings)).is_accepted();
 }
 
 /// The services of compose.yaml that are nodes.

@@ -316,6 +316,8 @@ impl Node {
         command.arg("serve").arg(format!("--id={}", self.id));
         command.args([format!("--http={}", seat.http), format!("--peer={}", seat.peer)]);
         command.arg(format!("--peers={}", listed.join(",")));
+        // Nothing else is in that network.
+        command.args(self.namespace.is_some().then_some("--insecure"));
         command.args(&self.arguments).arg("--data").arg(self.data());
         command.args(self.joins.then_some("--join"));
         // A file in the working directory could configure it.
