@@ -1,5 +1,7 @@
 // Calls to this node. Every path is relative to the page, so that a proxy may serve it all under a path of its own.
 
+import { access } from "./access.js";
+
 /** How long a call may take: a node gives up after 5 s by itself. */
 const WITHIN_MS = 8000;
 
@@ -12,11 +14,14 @@ export async function call(method, path, { body, signal, within_ms = WITHIN_MS }
   try {
     const response = await fetch(path, {
       method,
+      headers: access.headers(),
       body: body === undefined ? undefined : JSON.stringify(body),
       signal: signal ? AbortSignal.any([signal, limit]) : limit,
       cache: "no-store",
     });
     const text = await response.text();
+    // The rules may have changed.
+    if (response.status === 401 || response.status === 403) access.ask();
     return { status: response.status, body: parsed(response, text) };
   } catch (error) {
     signal?.throwIfAborted();

@@ -1,5 +1,6 @@
 // The view of the nodes: the members as this node sees them, and what it measured itself.
 
+import { access } from "./access.js";
 import { call, pause, until } from "./api.js";
 import { el, facts, table } from "./dom.js";
 import { quantile, samples, value } from "./figures.js";
@@ -37,6 +38,7 @@ export class ClusterView {
   tick() {}
 
   async #read() {
+    if (!access.mayWithCluster("metrics")) return;
     const { status, body } = await call("GET", "metrics", { signal: this.page.signal });
     if (status === 200 && typeof body === "string") {
       this.readings = [...this.readings, { at_ms: performance.now(), found: samples(body) }].slice(-WINDOW);
@@ -47,7 +49,8 @@ export class ClusterView {
   #draw() {
     const { view } = this.page.node;
     if (!view) {
-      this.members.replaceChildren(el("p", { text: this.page.node.refusal ?? "Asking this node …" }));
+      this.members.replaceChildren(unseen(this.page.node));
+      this.own.replaceChildren();
       return;
     }
     const focused = this.members.contains(document.activeElement) ? document.activeElement.href : null;
@@ -72,6 +75,7 @@ export class ClusterView {
     ];
     this.members.replaceChildren(...parts.filter(Boolean));
     if (focused) [...this.members.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
+    if (!access.mayWithCluster("metrics")) return this.own.replaceChildren();
     this.own.replaceChildren(el("h2", { text: `Node ${view.node_id}, this one` }), this.#figures(view),
       el("p", { class: "note", text: `Times are of the last ${Math.round(this.#window() / 1000)} s where something was measured ` +
         `since, else since the start. Cluster ${view.cluster_id}, version ${view.version}.` }));
@@ -111,6 +115,12 @@ export class ClusterView {
     figures.classList.add("figures");
     return figures;
   }
+}
+
+/** Why the state of the cluster is not shown. */
+export function unseen(node) {
+  const denied = "You may not see the state of the cluster: that needs the right observe.";
+  return el("p", { text: access.mayWithCluster("observe") ? node.refusal ?? "Asking this node …" : denied });
 }
 
 function row(view, id, member) {

@@ -1,5 +1,6 @@
 // The view of one key: who holds it, who waits, what happened to it lately.
 
+import { access } from "./access.js";
 import { keyPath, pause, reason, until } from "./api.js";
 import { bar, dated, draw } from "./bar.js";
 import { el, facts, put, table } from "./dom.js";
@@ -69,6 +70,10 @@ export class KeyView {
   }
 
   async #read(isFirst = false) {
+    if (!access.may("read", this.key)) {
+      this.state.replaceChildren(el("p", { class: "failure", text: "You may not read this key." }));
+      return false;
+    }
     const answer = await this.page.node.read(keyPath(this.key), isFirst, this.page.signal);
     if (answer.status !== 200) {
       if (!this.view) this.state.replaceChildren(el("p", { class: "failure", text: reason(answer) }));
@@ -141,6 +146,7 @@ export class KeyView {
       metadata(holder.metadata),
       el("button", {
         type: "button", class: "danger", text: "Revoke …", "data-token": String(holder.token),
+        disabled: !access.may("revoke", this.key), title: access.may("revoke", this.key) ? null : "This needs the right revoke on all keys of the lease",
         "aria-label": `Revoke the lease with token ${holder.token}`,
         onclick: () => revoke(this.key, holder, {
           left: (left) => draw(left, this.view.holders.find(({ token }) => token === holder.token) ?? null, this.page.node.now()),

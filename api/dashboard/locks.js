@@ -3,6 +3,7 @@
 // The listing is read once; after that, changes come by the watch, and only the pages of what is on the screen are read
 // again: renewals are no changes, and without a watch nothing else tells.
 
+import { access } from "./access.js";
 import { pause, reason, until } from "./api.js";
 import { announce, el, put } from "./dom.js";
 import { KeyList } from "./key_list.js";
@@ -133,6 +134,11 @@ export class Locks {
   }
 
   async #page(mark, isFirst, signal) {
+    if (!access.mayUnder("read", this.prefix)) {
+      this.failure = "denied";
+      this.#draw();
+      return null;
+    }
     const query = new URLSearchParams({ prefix: this.prefix, limit: PAGE });
     if (mark.cursor) query.set("after", mark.cursor);
     const answer = await this.page.node.read(`v1/keys?${query}`, isFirst, signal);
@@ -173,6 +179,7 @@ export class Locks {
   }
 
   #told() {
+    if (!access.mayUnder("read", this.prefix)) return "";
     const { keys, complete } = this.table;
     const { live_leases, waiters } = this.page.node.view ?? {};
     const shown = complete ? several(keys.length, "key") :
@@ -197,6 +204,7 @@ export class Locks {
   }
 
   #failed() {
+    if (!access.mayUnder("read", this.prefix)) return denied(this.prefix);
     return el("div", { class: "empty", "data-kind": this.failure },
       el("h2", { text: "The keys could not be read" }), el("p", { text: this.failure }),
       el("p", { text: "They are asked for again by themselves." }));
@@ -219,6 +227,17 @@ export class Locks {
       if (event.key === "ArrowDown" && this.list.selected === null && this.table.keys.length) this.list.select(this.table.keys[0]);
     }
   }
+}
+
+/** What may be read instead. */
+function denied(prefix) {
+  const links = access.readable.filter((keys) => keys !== "*").map((keys) => {
+    const hash = keys.startsWith("=") ? `#/key/${encodeURIComponent(keys.slice(1))}` : `#/locks?prefix=${encodeURIComponent(keys)}`;
+    return el("li", {}, el("a", { href: hash, text: visible(keys.replace(/^=/, "")) }));
+  });
+  const what = prefix ? ["You may not read all keys that begin with ", el("code", { text: visible(prefix) }), "."] : ["You may not read all keys."];
+  return el("div", { class: "empty", "data-kind": `denied ${links.length} ${prefix}` },
+    el("p", {}, ...what, links.length ? " These you may read:" : ""), el("ul", {}, ...links));
 }
 
 function loading() {

@@ -4,12 +4,14 @@
 //   node.js, every 2 s          ─▶ header and banner
 //   each frame, at most every 100 ms ─▶ tick: the time that is left, counted down locally
 
+import { access } from "./access.js";
 import { ClusterView } from "./cluster.js";
 import { announce, el, put } from "./dom.js";
 import { KeyView } from "./key.js";
 import { Locks } from "./locks.js";
 import { MirrorView } from "./mirror.js";
 import { Node } from "./node.js";
+import { start } from "./sign_in.js";
 import { count } from "./text.js";
 
 const TICK_MS = 100;
@@ -72,7 +74,7 @@ function tell() {
   const leader = known?.leader ?? null;
   put(at("node"), known ? `node ${known.node_id} · ${known.role} · term ${count(known.term)}` : "");
   const [word, kind] = !answers ? ["no connection", "bad"] : !node.goesOn ? ["no leader", "bad"] :
-    known === null ? ["connecting", ""] : isLive ? ["live", "good"] : ["polling", ""];
+    known === null && access.mayWithCluster("observe") ? ["connecting", ""] : isLive ? ["live", "good"] : ["polling", ""];
   put(at("mode"), word);
   at("mode").className = `chip ${kind}`;
   const parts = !answers ? gone() : known && leader === null ? [
@@ -153,6 +155,10 @@ addEventListener("keydown", pressed);
 at("help-button").addEventListener("click", () => at("help").showModal());
 at("skip").addEventListener("click", (event) => { event.preventDefault(); view.focus(); });
 node.addEventListener("change", tell);
+start();
+await access.ask();
 route();
 tick(0);
 node.run();
+// Another principal sees other things.
+access.addEventListener("change", ({ detail }) => detail.isOther && route());

@@ -1,5 +1,6 @@
 // The view of the mirror in Redis.
 
+import { unseen } from "./cluster.js";
 import { el, facts, table } from "./dom.js";
 import { web } from "./node.js";
 import { count, time, visible } from "./text.js";
@@ -34,7 +35,7 @@ export class MirrorView {
   #draw() {
     const { view } = this.page.node;
     const focused = this.body.contains(document.activeElement);
-    this.body.replaceChildren(...(view ? told(view) : [el("p", { text: this.page.node.refusal ?? "Asking this node …" })]));
+    this.body.replaceChildren(...(view ? told(view) : [unseen(this.page.node)]));
     if (focused) this.body.querySelector("a")?.focus();
   }
 }

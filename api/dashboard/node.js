@@ -1,5 +1,6 @@
 // How the node that serves this page is, and through it the cluster: asked every two seconds, whatever is looked at.
 
+import { access } from "./access.js";
 import { call, pause, reason } from "./api.js";
 
 const EVERY_MS = 2000;
@@ -25,8 +26,16 @@ export class Node extends EventTarget {
   }
 
   async ask() {
-    const answer = await call("GET", "v1/cluster", { within_ms: WITHIN_MS });
+    const observes = access.mayWithCluster("observe");
+    const answer = await call("GET", observes ? "v1/cluster" : "readyz", { within_ms: WITHIN_MS });
     this.now();
+    if (!observes) {
+      this.view = null;
+      this.answers = answer.status !== 0;
+      this.refusal = this.answers && answer.status !== 200 ? reason(answer) : null;
+      this.dispatchEvent(new Event("change"));
+      return;
+    }
     if (answer.status === 200) {
       // Another cluster has taken the place of the one that was: nothing that this page knows is of it.
       if (this.view && this.view.cluster_id !== answer.body.cluster_id) location.reload();

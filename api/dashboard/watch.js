@@ -4,6 +4,7 @@
 //                 ▲                                                   │
 //                 └──────────── what was missed is not kept (410) ◀───┘
 
+import { access } from "./access.js";
 import { pause } from "./api.js";
 
 /** Nodes send something every 15 s or so; after this the connection is dead. */
@@ -54,7 +55,7 @@ async function listen(prefix, at, { changed, live, signal }) {
   try {
     const query = new URLSearchParams({ prefix, after: at.revision });
     const response = await fetch(`v1/watch?${query}`, {
-      headers: { accept: "text/event-stream" },
+      headers: { accept: "text/event-stream", ...access.headers() },
       signal: AbortSignal.any([signal, cut.signal]),
       cache: "no-store",
     });

@@ -49,6 +49,7 @@ files! {
     "/", "index.html", "text/html; charset=utf-8";
     "/dashboard/icon.svg", "icon.svg", "image/svg+xml";
     "/dashboard/dashboard.css", "dashboard.css", "text/css; charset=utf-8";
+    "/dashboard/access.js", "access.js", JAVASCRIPT;
     "/dashboard/api.js", "api.js", JAVASCRIPT;
     "/dashboard/bar.js", "bar.js", JAVASCRIPT;
     "/dashboard/cluster.js", "cluster.js", JAVASCRIPT;
@@ -62,6 +63,7 @@ files! {
     "/dashboard/mirror.js", "mirror.js", JAVASCRIPT;
     "/dashboard/node.js", "node.js", JAVASCRIPT;
     "/dashboard/revoke.js", "revoke.js", JAVASCRIPT;
+    "/dashboard/sign_in.js", "sign_in.js", JAVASCRIPT;
     "/dashboard/text.js", "text.js", JAVASCRIPT;
     "/dashboard/watch.js", "watch.js", JAVASCRIPT;
 }

@@ -31,6 +31,8 @@ const ARGUMENTS: &[&str] = &[
     "--disable-component-update",
     "--disable-sync",
     "--remote-debugging-pipe",
+    // Those of tests are signed by authorities of their own.
+    "--ignore-certificate-errors",
 ];
 
 /// A browser with one page. It ends when it is dropped.
