@@ -27,12 +27,13 @@ const ACQUIRE_OUTCOMES: &[&str] = &[
     "wait-timeout",
     "lease-mismatch",
     "lease-gone",
+    "forbidden",
     "overloaded",
     "unavailable",
     "indeterminate",
 ];
 const RENEW_OUTCOMES: &[&str] =
-    &["renewed", "not-granted", "lease-gone", "unknown-lease", "unavailable", "indeterminate"];
+    &["renewed", "not-granted", "lease-gone", "unknown-lease", "forbidden", "unavailable", "indeterminate"];
 
 /// A recorder with the buckets of this program's metrics. The process installs it once, before it measures anything.
 pub fn metrics_builder() -> PrometheusBuilder {

@@ -20,6 +20,8 @@ pub(crate) struct Waited(pub(crate) Duration);
 pub(crate) struct RequestLog {
     slow: Duration,
     lines: Mutex<Lines>,
+    /// Apart, so that whoever is denied again and again does not hide what fails.
+    denials: Mutex<Lines>,
 }
 
 /// A request that is being answered. Dropping it measures and logs its end: without a response, its connection closed.
@@ -36,7 +38,8 @@ pub(crate) struct OpenRequest<'a> {
 impl RequestLog {
     /// Logs requests that take `slow` or longer.
     pub(crate) fn new(slow: Duration) -> Self {
-        Self { slow, lines: Mutex::new(Lines { since: Instant::now(), written: 0, suppressed: 0 }) }
+        let lines = || Mutex::new(Lines { since: Instant::now(), written: 0, suppressed: 0 });
+        Self { slow, lines: lines(), denials: lines() }
     }
 
     pub(crate) fn open<'a>(
@@ -72,7 +75,8 @@ impl Drop for OpenRequest<'_> {
         if status.is_none() && (method == "PUT" || route == "/v1/leases") {
             return;
         }
-        let lines = log.lines.lock().map(|mut lines| lines.take(Instant::now()));
+        let lines = if denied { &log.denials } else { &log.lines };
+        let lines = lines.lock().map(|mut lines| lines.take(Instant::now()));
         let Some(suppressed) = lines.expect("nothing panics while this is locked") else { return };
         let what = match status {
             None => "was abandoned",
