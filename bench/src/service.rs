@@ -20,7 +20,7 @@ use crate::job::{Assignment, Job};
 use crate::load::Worker;
 
 pub(crate) use echo::serve_echo;
-pub(crate) use ringfence::Ringfence;
+pub(crate) use ringfence::{Ringfence, Security};
 
 /// A running service.
 pub(crate) trait Service {
@@ -40,7 +40,7 @@ pub(crate) trait Service {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Contender {
     /// Three nodes.
-    Ringfence(PathBuf),
+    Ringfence(PathBuf, Security),
     /// Three servers; by the calls of its lock service, or by the one transaction that these consist of.
     Etcd { program: PathBuf, version: String, calls: etcd::Calls },
     /// Three servers, by Curator's recipe.
@@ -62,6 +62,9 @@ pub(crate) struct Services {
     /// Path of etcd; repeatable, to compare versions [default: `etcd`]
     #[arg(long)]
     etcd: Vec<PathBuf>,
+    /// Also Ringfence with TLS between nodes, with TLS with clients, and with access rules as well
+    #[arg(long)]
+    tls: bool,
     /// Only services whose names contain one of these
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -71,7 +74,12 @@ impl Services {
     /// The services that are installed and wanted. Prints which are not installed.
     pub(crate) fn found(&self) -> Result<Vec<Contender>> {
         let etcds = if self.etcd.is_empty() { vec!["etcd".into()] } else { self.etcd.clone() };
-        let mut found = installed(&self.ringfence.path()?, &etcds);
+        let program = self.ringfence.path()?;
+        let mut found = installed(&program, &etcds);
+        if self.tls {
+            let secured = [Security::Peers, Security::Clients, Security::Rules];
+            found.splice(1..1, secured.map(|security| Contender::Ringfence(program.clone(), security)));
+        }
         found.retain(|contender| is_wanted(&self.only, &contender.name()));
         ensure!(!found.is_empty(), "--only: no service has this in its name");
         Ok(found)
@@ -84,7 +92,7 @@ pub(crate) fn is_wanted(only: &[String], name: &str) -> bool {
 }
 
 fn installed(ringfence: &Path, etcds: &[PathBuf]) -> Vec<Contender> {
-    let mut found = vec![Contender::Ringfence(ringfence.to_owned())];
+    let mut found = vec![Contender::Ringfence(ringfence.to_owned(), Security::None)];
     let left_out = |service: &str, error: anyhow::Error| eprintln!("left out: {service}: {error:#}");
     for program in etcds {
         match etcd::version(program) {
@@ -119,7 +127,7 @@ impl Contender {
     /// Its name in tables.
     pub(crate) fn name(&self) -> String {
         match self {
-            Self::Ringfence(_) => "ringfence".to_owned(),
+            Self::Ringfence(_, security) => security.name().to_owned(),
             Self::Etcd { version, calls, .. } => format!("etcd {version} {calls}"),
             Self::ZooKeeper { .. } => "zookeeper".to_owned(),
             Self::Redis { always: false } => "redis".to_owned(),
@@ -137,7 +145,7 @@ impl Contender {
             (_, Job::OwnKey) => true,
             (Self::Etcd { calls: etcd::Calls::Transaction, .. } | Self::Echo, _) => false,
             (_, Job::OneKey) => true,
-            (Self::Ringfence(_), Job::Read | Job::ReadLocally | Job::Batch(_)) => true,
+            (Self::Ringfence(..), Job::Read | Job::ReadLocally | Job::Batch(_)) => true,
             (Self::Etcd { .. }, job) => matches!(job, Job::Read | Job::ReadLocally),
             (Self::Redis { .. }, job) => matches!(job, Job::ReadLocally | Job::Write | Job::GuardedWrite),
             _ => false,
@@ -152,7 +160,7 @@ impl Contender {
     /// Starts it without any data.
     pub(crate) async fn start(&self) -> Result<Box<dyn Service>> {
         Ok(match self {
-            Self::Ringfence(program) => Box::new(ringfence::start(program).await?),
+            Self::Ringfence(program, security) => Box::new(ringfence::start(program, *security).await?),
             Self::Etcd { program, calls, .. } => Box::new(etcd::start(program, *calls).await?),
             Self::ZooKeeper { class_path } => Box::new(zookeeper::start(class_path).await?),
             Self::Redis { always } => Box::new(redis::start(1, *always).await?),

@@ -1,5 +1,6 @@
 //! Three nodes of Ringfence. Clients talk to the leader, as those of the peers do.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -7,9 +8,15 @@ use std::time::Duration;
 use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use ringfence_harness::{Cluster, HttpConnection, Node};
+use ringfence_access::Credential;
+use ringfence_client::Tls;
+use ringfence_harness::{Certificates, Cluster, HttpConnection, Node};
 use ringfence_wire::LeaseId;
+use tempfile::TempDir;
+use tokio::net::TcpStream;
 use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::calls::{self, Times};
 use crate::job::{Assignment, Cycle, Job, Locker};
@@ -18,22 +25,103 @@ use crate::service::Service;
 
 pub(super) const TIMES: Times = Times { ttl_ms: 60_000, wait_ms: 60_000 };
 
+/// What nodes encrypt and check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Security {
+    None,
+    /// Connections between nodes.
+    Peers,
+    /// Connections of clients.
+    Clients,
+    /// Connections of clients, who have credentials.
+    Rules,
+}
+
+/// How clients connect to a node that encrypts.
+struct Access {
+    tls: ringfence_tls::Client,
+    credential: Option<String>,
+    _files: TempDir,
+}
+
 pub(crate) struct Ringfence {
     cluster: Cluster,
     leader: SocketAddr,
+    /// `None`: connections are plain.
+    access: Option<Access>,
     /// The Rust client, for tasks.
     client: ringfence_client::Client,
 }
 
-pub(super) async fn start(program: &Path) -> Result<Ringfence> {
-    Ringfence::of(Cluster::builder(program).start().await?).await
+impl Security {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::None => "ringfence",
+            Self::Peers => "ringfence, peer TLS",
+            Self::Clients => "ringfence, TLS",
+            Self::Rules => "ringfence, TLS and rules",
+        }
+    }
+}
+
+pub(super) async fn start(program: &Path, security: Security) -> Result<Ringfence> {
+    if security == Security::None {
+        return Ringfence::of(Cluster::builder(program).start().await?).await;
+    }
+    let cluster = Cluster::builder(program).lay_out().await?;
+    let dir = tempfile::tempdir()?;
+    let names = [1, 2, 3].map(|id| format!("URI:ringfence:node:{id}")).join(",");
+    let files = Certificates::new(dir.path(), &format!("IP:{},{names}", cluster.node(1).http().ip()))?;
+    let credential = Credential::generate()?;
+    let rules = dir.path().join("access.toml");
+    let all = "allow = [{ keys = \"*\", may = [\"acquire\", \"read\"] }]\ncluster = [\"observe\"]";
+    let named = format!("[principals.bench]\ncredentials = [\"{}\"]\n", credential.digest());
+    fs::write(&rules, format!("{named}{all}\n[anonymous]\ncluster = [\"metrics\"]\n"))?;
+    let mut arguments = Vec::new();
+    match security {
+        Security::None | Security::Peers => arguments.extend(files.peer_arguments()),
+        Security::Clients | Security::Rules => {
+            arguments.push(format!("--tls-certificate={}", files.certificate().display()));
+            arguments.push(format!("--tls-key={}", files.key().display()));
+        }
+    }
+    if security == Security::Rules {
+        arguments.push(format!("--access={}", rules.display()));
+    }
+    for node in cluster.nodes() {
+        node.start_with(|command| {
+            command.args(&arguments);
+        })?;
+    }
+    if security == Security::Peers {
+        cluster.ready().await?;
+        return Ringfence::of(cluster).await;
+    }
+    let secret = (security == Security::Rules).then(|| credential.reveal().to_owned());
+    let as_principal = secret.as_deref().map(ringfence_client::Credential::new).transpose()?;
+    let authority = files.authority().to_owned();
+    let tls = Tls { authority: Some(authority.clone()), credential: as_principal, ..Tls::default() };
+    let urls = cluster.nodes().iter().map(|node| format!("https://{}", node.http()));
+    let client = ringfence_client::Client::connect_with(urls, &tls)?;
+    // The first grant shows that there is a leader.
+    let leader = loop {
+        let Ok(lease) = client.lock("ready").acquire().await else { continue };
+        lease.release().await?;
+        let status = client.cluster().await?;
+        if let Some(leader) = status.leader {
+            break cluster.node(leader).http();
+        }
+    };
+    let tls = ringfence_tls::Client::with_authority(Some(authority))?;
+    let access = Some(Access { tls, credential: secret, _files: dir });
+    Ok(Ringfence { cluster, leader, access, client })
 }
 
 impl Ringfence {
     pub(crate) async fn of(cluster: Cluster) -> Result<Self> {
         let leader = cluster.leader().await?.http();
         let client = ringfence_client::Client::connect(cluster.nodes().iter().map(Node::url))?;
-        Ok(Self { cluster, leader, client })
+        Ok(Self { cluster, leader, access: None, client })
     }
 
     pub(crate) fn cluster(&self) -> &Cluster {
@@ -45,11 +133,23 @@ impl Ringfence {
         self.leader
     }
 
+    /// A new connection to the leader.
+    async fn connect(&self) -> Result<HttpConnection> {
+        let Some(Access { tls, credential, .. }) = &self.access else {
+            return Ok(HttpConnection::open(self.leader).await?);
+        };
+        let stream = TcpStream::connect(self.leader).await?;
+        stream.set_nodelay(true)?;
+        let name = ServerName::from(self.leader.ip());
+        let stream = TlsConnector::from(tls.current()).connect(name, stream).await?;
+        Ok(HttpConnection::over(stream, self.leader, credential.as_deref()))
+    }
+
     /// Clients that each acquire and release a key of their own.
     pub(crate) async fn cycles(&self, count: usize, key: impl Fn(usize) -> String) -> Result<Vec<Worker>> {
         let mut workers = Vec::new();
         for client in 0..count {
-            let locker = Leases(HttpConnection::open(self.leader).await?);
+            let locker = Leases(self.connect().await?);
             workers.push(Worker::new(Cycle { locker, key: key(client), place: None }));
         }
         Ok(workers)
@@ -77,7 +177,7 @@ impl Service for Ringfence {
             if client.is_task {
                 return Ok(client.lock(Task(self.client.clone())));
             }
-            let mut connection = HttpConnection::open(self.leader).await?;
+            let mut connection = self.connect().await?;
             let Assignment { job, number, .. } = client;
             let path = match job {
                 Job::OwnKey | Job::OneKey => return Ok(client.lock(Leases(connection))),

@@ -4,17 +4,22 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use ringfence_wire::{AcquireRequest, LeaseId};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+/// What a connection reads from and writes to.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// A keep-alive connection for one request at a time, with reused buffers.
 ///
 /// It reads bodies with a `content-length` only. For streams, and to learn whether a request was sent, use
 /// [`Client`](crate::Client).
-#[derive(Debug)]
 pub struct HttpConnection {
-    stream: TcpStream,
-    host: String,
+    stream: Box<dyn Stream>,
+    /// The headers of every request.
+    headers: String,
     sent: Vec<u8>,
     received: Vec<u8>,
 }
@@ -33,19 +38,31 @@ impl HttpConnection {
     pub async fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, host: address.to_string(), sent: Vec::new(), received: Vec::new() })
+        Ok(Self::over(stream, address, None))
+    }
+
+    /// Uses `stream`, which is connected to `address`, for requests with this credential.
+    pub fn over(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        address: SocketAddr,
+        credential: Option<&str>,
+    ) -> Self {
+        let credential = credential.map(|secret| format!("authorization: Bearer {secret}\r\n"));
+        let headers = format!("host: {address}\r\n{}", credential.unwrap_or_default());
+        Self { stream: Box::new(stream), headers, sent: Vec::new(), received: Vec::new() }
     }
 
     /// Sends a request and reads the whole answer.
     pub async fn call(&mut self, method: &str, path: &str, body: &str) -> io::Result<HttpAnswer<'_>> {
         self.sent.clear();
-        let host = &self.host;
-        write!(self.sent, "{method} {path} HTTP/1.1\r\nhost: {host}\r\n")?;
+        let headers = &self.headers;
+        write!(self.sent, "{method} {path} HTTP/1.1\r\n{headers}")?;
         if !body.is_empty() {
             write!(self.sent, "content-type: application/json\r\ncontent-length: {}\r\n", body.len())?;
         }
         write!(self.sent, "\r\n{body}")?;
         self.stream.write_all(&self.sent).await?;
+        self.stream.flush().await?;
         self.received.clear();
         loop {
             if self.stream.read_buf(&mut self.received).await? == 0 {
