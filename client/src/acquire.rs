@@ -128,6 +128,10 @@ impl<'a> Acquire<'a> {
                 Outcome::Refused(problem) => {
                     // An abandoned PUT may still arrive, and find the key free.
                     release.is_armed = attempts.maybe_done;
+                    if problem.kind.is_denial() && (attempts.maybe_done || has_place) {
+                        release.is_armed = true;
+                        return Err(End::Failed(Error::denied(problem, Some(lease_id))));
+                    }
                     return Err(self.refused(*problem));
                 }
                 Outcome::NotDone(_) => {

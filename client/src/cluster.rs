@@ -90,13 +90,7 @@ impl<'a> Attempts<'a> {
             false => node.server.send(request, time).await,
         };
         let leader = result.as_ref().ok().and_then(|response| response.leader.clone());
-        let outcome = match Outcome::of(result, read) {
-            // That says nothing of the attempts before.
-            Outcome::Refused(problem) if self.maybe_done && problem.kind.is_denial() => {
-                Outcome::Ambiguous(problem.detail)
-            }
-            outcome => outcome,
-        };
+        let outcome = Outcome::of(result, read);
         match &outcome {
             Outcome::Done(_) | Outcome::Refused(_) => self.nodes.responded(&node, leader.as_ref()),
             Outcome::NotDone(_) | Outcome::Ambiguous(_) => self.nodes.failed(&node),
@@ -136,7 +130,13 @@ impl<'a> Attempts<'a> {
             };
             match self.attempt(request, time, &read).await {
                 Outcome::Done(value) => return Ok(value),
-                Outcome::Refused(problem) => return Err(Error::refused(problem)),
+                Outcome::Refused(problem) => {
+                    return Err(match repeat {
+                        Repeat::Harmless(lease_id) if self.maybe_done => Error::denied(problem, lease_id),
+                        Repeat::Harmful if self.maybe_done => Error::denied(problem, None),
+                        _ => Error::refused(problem),
+                    });
+                }
                 Outcome::NotDone(_) | Outcome::Ambiguous(_) => {}
             }
             if self.begun.elapsed() >= retry_for || (self.maybe_done && repeat == Repeat::Harmful) {
@@ -242,10 +242,14 @@ pub(crate) fn no_content(response: &Response) -> serde_json::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use ringfence_wire::{Problem, ProblemKind};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
     use tokio::runtime::{Builder, Runtime};
     use tokio::time::timeout;
 
     use super::*;
+    use crate::Client;
 
     fn runtime() -> Runtime {
         Builder::new_current_thread().enable_all().build().unwrap()
@@ -261,6 +265,35 @@ mod tests {
         cluster.release_in_background(LeaseId::random(), &handle);
         let settled = runtime().block_on(async { timeout(Duration::from_secs(60), cluster.settled()).await });
         assert!(settled.is_ok());
+    }
+
+    /// Breaks the first connection, and denies what the others ask.
+    async fn denies_after_a_break() -> Client {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let problem = Problem::new(ProblemKind::Forbidden, "the right is lost");
+            let body = serde_json::to_string(&problem).unwrap();
+            let denial = format!("HTTP/1.1 403 Forbidden\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            for answer in std::iter::once(String::new()).chain(std::iter::repeat(denial)) {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                assert!(stream.read(&mut [0; 4_096]).await.unwrap() > 0);
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        Client::connect([url]).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_denial_says_nothing_of_attempts_that_may_have_been_done() {
+        let lease_id = LeaseId::random();
+        let released = denies_after_a_break().await.release(lease_id).await;
+        let why = "the right is lost".to_owned();
+        assert_eq!(released, Err(Error::Unknown { lease_id: Some(lease_id), why }));
+        let acquired = denies_after_a_break().await.lock("a").acquire().await;
+        assert!(matches!(acquired, Err(Error::Unknown { .. })), "{acquired:?}");
+        let read = denies_after_a_break().await.cluster().await;
+        assert!(matches!(read, Err(Error::Rejected(_))), "{read:?}");
     }
 
     #[test]

@@ -121,6 +121,14 @@ impl Error {
         }
     }
 
+    /// The error of a refusal after attempts that may have been done, of which a denial says nothing.
+    pub(crate) fn denied(problem: Box<Problem>, lease_id: Option<LeaseId>) -> Self {
+        if problem.kind.is_denial() {
+            return Self::Unknown { lease_id, why: problem.detail };
+        }
+        Self::refused(problem)
+    }
+
     pub(crate) fn invalid(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Invalid(FieldError::new(field, detail))
     }
