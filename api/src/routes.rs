@@ -31,6 +31,7 @@ use crate::door::access::{Caller, Right};
 use crate::door::{Answer, Door, Request};
 use crate::measure;
 use crate::problems::Failed;
+use crate::request::body;
 use crate::request::requester::Requester;
 use crate::serve::Remote;
 
@@ -63,7 +64,10 @@ impl Routes {
         let open = door.log.open(&requester, measure::method(request.method()), route);
         let answer = match caller.and_then(|caller| caller.check(right).map(|()| caller)) {
             Ok(caller) => call.answer(door, &requester, &caller, request).await,
-            Err(failed) => Err(failed),
+            Err(failed) => {
+                body::discard(request).await;
+                Err(failed)
+            }
         };
         let mut response = answer.unwrap_or_else(IntoResponse::into_response);
         door.add_headers(&mut response, &requester);

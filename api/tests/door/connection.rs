@@ -1,7 +1,9 @@
 use std::io::Write;
+use std::time::Duration;
 
 use ringfence_wire::{Grant, LeaseId};
 use serde_json::json;
+use tokio::time::sleep;
 
 use crate::client::{Connection, request};
 use crate::service::{MOST_CONNECTIONS, Service, eventually};
@@ -26,6 +28,24 @@ async fn requests_on_one_connection_are_answered_in_their_order() {
         statuses.push(connection.receive(number == 4).await.status);
     }
     assert_eq!(statuses, [201, 204, 404, 400, 200, 200]);
+}
+
+/// Many clients send the body after the head. The connection was once closed in between, and some never saw the response.
+#[tokio::test]
+async fn a_denial_waits_for_the_body_and_keeps_the_connection() {
+    let service = Service::start().await;
+    let mut connection = Connection::open(service.address).await;
+    let body = br#"{"keys":["a"]}"#;
+    let foreign =
+        request("PUT", &format!("/v1/leases/{}", LeaseId::random()), &[("Origin", "http://evil.test")], body);
+    let (head, body) = foreign.split_at(foreign.len() - body.len());
+    connection.send(head).await;
+    // If the server does not wait, it has answered by then.
+    sleep(Duration::from_millis(200)).await;
+    connection.send(body).await;
+    assert_eq!(connection.receive(false).await.status, 421);
+    connection.send(&request("GET", "/livez", &[], b"")).await;
+    assert_eq!(connection.receive(false).await.status, 200);
 }
 
 #[tokio::test]
