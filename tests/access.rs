@@ -81,7 +81,7 @@ impl Guarded {
             stream.write_all(request(method, target, credential, body).as_bytes()).await?;
             let mut response = Vec::new();
             // What is left of the response counts, and a watch never ends.
-            let _ = tokio::time::timeout(Duration::from_millis(500), async {
+            let _ = tokio::time::timeout(SOON, async {
                 while !is_whole(&response) && stream.read_buf(&mut response).await? > 0 {}
                 std::io::Result::Ok(())
             })
@@ -360,6 +360,45 @@ async fn operations_of_a_batch_are_denied_one_by_one() {
             guarded.send("GET", &format!("/v1/keys/{key}"), Some(worker.reveal()), None).await;
         assert!(matches!(status, 400 | 403), "{key}: {status} {body}");
     }
+}
+
+#[tokio::test]
+async fn limits_hold_for_one_principal_and_count_the_operations_of_a_batch() {
+    let (greedy, other) = (new(), new());
+    let with = |limits: &str| {
+        principal("greedy", &greedy, &format!("{}\n{limits}", all_rights()))
+            + &principal("other", &other, all_rights())
+    };
+    let guarded = Guarded::start(&with("limits = { requests-per-s = 1, watches = 1 }"), &[]).await;
+    let access = async |of: &Credential| guarded.send("GET", "/v1/access", Some(of.reveal()), None).await;
+    let releases = vec![json!({ "release": { "lease_id": LeaseId::random() } }); 1_000];
+    let batch = json!({ "operations": releases });
+    let accepted = async || {
+        let (status, _) = guarded.send("POST", "/v1/batch", Some(greedy.reveal()), Some(&batch)).await;
+        (status == 200).then_some(())
+    };
+    until(SOON, "a batch within the limit", accepted).await.unwrap();
+    // The batch used up the requests of 1,000 s.
+    let (status, body) = access(&greedy).await;
+    assert!(status == 429 && body.contains("rate-limited") && body.contains("greedy"), "{status}: {body}");
+    assert_eq!(access(&other).await.0, 200);
+    guarded.replace_rules(&with("limits = { watches = 1 }")).await;
+    let (status, body) = access(&greedy).await;
+    assert!(status == 200 && body.contains("\"limits\":{\"watches\":1}"), "{status}: {body}");
+
+    let mut first = guarded.connect().await.unwrap();
+    let watch = request("GET", "/v1/watch", Some(greedy.reveal()), None);
+    first.write_all(watch.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\n\n") {
+        assert!(first.read_buf(&mut head).await.unwrap() > 0);
+    }
+    assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
+    let second = async |of: &Credential| guarded.send("GET", "/v1/watch", Some(of.reveal()), None).await.0;
+    assert_eq!((second(&greedy).await, second(&other).await), (429, 200));
+    drop(first);
+    let has_place = async || (second(&greedy).await == 200).then_some(());
+    until(SOON, "the place of the first watch is free", has_place).await.unwrap();
 }
 
 #[tokio::test]

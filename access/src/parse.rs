@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::hash_map::{Entry, HashMap};
 use std::hash::Hash;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -42,6 +43,8 @@ struct Entries {
     allow: Vec<Spanned<Allow>>,
     #[serde(default)]
     cluster: Vec<ClusterRight>,
+    #[serde(default)]
+    limits: Limits,
 }
 
 #[derive(Default, Deserialize)]
@@ -49,6 +52,14 @@ struct Entries {
 struct Anonymous {
     allow: Vec<Spanned<Allow>>,
     cluster: Vec<ClusterRight>,
+    limits: Limits,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Limits {
+    requests_per_s: Option<NonZeroU32>,
+    watches: Option<NonZeroU32>,
 }
 
 #[derive(Deserialize)]
@@ -91,7 +102,7 @@ fn checked(file: File) -> Result<Rules, Wrong> {
         if entries.credentials.is_empty() && entries.certificates.is_empty() {
             return Err((span, format!("{name} has neither credentials nor certificates")));
         }
-        let principal = Arc::new(principal(Some(name), entries.allow, entries.cluster)?);
+        let principal = Arc::new(principal(Some(name), entries.allow, entries.cluster, &entries.limits)?);
         for credential in entries.credentials {
             let digest = Digest::parse(credential.get_ref()).ok_or_else(|| {
                 let why = "a credential must be `sha256:` and 64 hexadecimal digits, as `ringfence access credential` prints them";
@@ -110,7 +121,8 @@ fn checked(file: File) -> Result<Rules, Wrong> {
                 .map_err(|()| (certificate.span(), "this name stands in the file twice".to_owned()))?;
         }
     }
-    let anonymous = Arc::new(principal(None, file.anonymous.allow, file.anonymous.cluster)?);
+    let anonymous =
+        Arc::new(principal(None, file.anonymous.allow, file.anonymous.cluster, &file.anonymous.limits)?);
     Ok(Rules { by_credential, by_certificate, anonymous })
 }
 
@@ -135,6 +147,7 @@ fn principal(
     name: Option<String>,
     allow: Vec<Spanned<Allow>>,
     cluster: Vec<ClusterRight>,
+    limits: &Limits,
 ) -> Result<Principal, Wrong> {
     if let Some(extra) = allow.get(MAX_PATTERNS) {
         return Err((
@@ -151,7 +164,8 @@ fn principal(
             Err(why) => Err((span, format!("`keys` {why}"))),
         }
     });
-    Ok(Principal { name, allowed: allowed.collect::<Result<_, _>>()?, cluster })
+    let limits = ringfence_wire::Limits { requests_per_s: limits.requests_per_s, watches: limits.watches };
+    Ok(Principal { name, allowed: allowed.collect::<Result<_, _>>()?, cluster, limits })
 }
 
 fn certificate_name(text: &str) -> Option<Name> {
@@ -248,6 +262,27 @@ mod tests {
     }
 
     #[test]
+    fn limits_are_those_of_the_file_and_by_default_there_are_none() {
+        let credentials = [Credential::of([1; 32]), Credential::of([2; 32])];
+        let [limited, free] = credentials.map(|credential| Some(credential.digest()));
+        let text = format!(
+            "[anonymous]\nlimits = {{ watches = 3 }}\n\
+             [principals.a]\ncredentials = [\"{}\"]\nlimits = {{ requests-per-s = 2_000, watches = 20 }}\n\
+             [principals.b]\ncredentials = [\"{}\"]",
+            limited.unwrap(),
+            free.unwrap()
+        );
+        let rules = rules(&text).unwrap();
+        let limits = |credential| {
+            let limits = rules.identify(&Proof { credential, ..Proof::default() }).unwrap().limits();
+            (limits.requests_per_s.map(NonZeroU32::get), limits.watches.map(NonZeroU32::get))
+        };
+        assert_eq!(limits(limited), (Some(2_000), Some(20)));
+        assert_eq!(limits(free), (None, None));
+        assert_eq!(limits(None), (None, Some(3)));
+    }
+
+    #[test]
     fn nothing_is_allowed_by_default() {
         let rules = rules("").unwrap();
         let anonymous = rules.identify(&Proof::default()).unwrap();
@@ -261,7 +296,9 @@ mod tests {
         let secret = "s3cret-pa55word";
         for (text, line, why) in [
             (with("credentails = []"), 3, "credentails"),
-            (with("limits = {}"), 3, "limits"),
+            (with("limits = { requests-per-s = 0 }"), 3, "zero"),
+            (with("limits = { watches = -1 }"), 3, "-1"),
+            (with("limits = { leases = 1 }"), 3, "leases"),
             (with(&format!("certificates = \"{secret}\"")), 3, "expected"),
             (with(&format!("certificates = [\"{secret}\"]")), 3, "dns:"),
             (with("certificates = [\"dns:*.example\"]"), 3, "dns:"),

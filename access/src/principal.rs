@@ -1,4 +1,4 @@
-use ringfence_wire::{Access, AllowedKeys, Key};
+use ringfence_wire::{Access, AllowedKeys, Key, Limits};
 
 use crate::pattern::Pattern;
 use crate::rights::{ClusterRight, KeyRight};
@@ -10,6 +10,7 @@ pub struct Principal {
     pub(crate) name: Option<String>,
     pub(crate) allowed: Vec<Allowed>,
     pub(crate) cluster: Vec<ClusterRight>,
+    pub(crate) limits: Limits,
 }
 
 /// Rights on keys.
@@ -23,12 +24,17 @@ impl Principal {
     /// Anybody, where there are no rules.
     pub fn unrestricted() -> Self {
         let allowed = vec![Allowed { keys: Pattern::All, may: KeyRight::ALL.to_vec() }];
-        Self { name: None, allowed, cluster: ClusterRight::ALL.to_vec() }
+        Self { name: None, allowed, cluster: ClusterRight::ALL.to_vec(), limits: Limits::default() }
     }
 
     /// The name in the file. `None`: anonymous.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
+    }
+
+    /// How much of each node it may use.
+    pub fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// Whether it has a right on `key`.
@@ -61,6 +67,7 @@ impl Principal {
             principal: self.name.clone(),
             allow: allow.collect(),
             cluster: self.cluster.iter().map(ToString::to_string).collect(),
+            limits: self.limits,
         }
     }
 

@@ -1,4 +1,5 @@
 pub(crate) mod access;
+pub(crate) mod usage;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,7 @@ use ringfence_wire::{Grant, LeaseId, Revision, Token};
 use uuid::Uuid;
 
 use self::access::{Access, Allowed, Caller};
+use self::usage::{Usages, WatchPlace};
 
 use crate::problems::Failed;
 use crate::request::query::Consistency;
@@ -36,6 +38,7 @@ pub(crate) type Answer = Result<Response, Failed>;
 pub(crate) struct Door {
     handle: Handle,
     access: Access,
+    usages: Arc<Usages>,
     pub(crate) options: Options,
     pub(crate) log: RequestLog,
     pub(crate) watchers: Arc<Watchers>,
@@ -52,7 +55,8 @@ impl Door {
         let log = RequestLog::new(options.slow_request);
         let watchers = Watchers::new(handle.clone(), options.draining.clone());
         let access = Access::new(options.access.clone());
-        Self { handle, access, options, log, watchers, attachments, requests }
+        let usages = Arc::default();
+        Self { handle, access, usages, options, log, watchers, attachments, requests }
     }
 
     /// A new number for one request to acquire.
@@ -68,6 +72,21 @@ impl Door {
     /// Who sent `request`.
     pub(crate) fn caller(&self, request: &Request, remote: &Remote) -> Result<Caller, Failed> {
         self.access.caller(request.headers(), remote)
+    }
+
+    /// Counts a request, which may be one too many.
+    pub(crate) fn count_request(&self, caller: &Caller) -> Result<(), Failed> {
+        self.usages.count_request(caller.principal())
+    }
+
+    /// Counts the operations of a batch after the first as requests, too.
+    pub(crate) fn count_operations(&self, caller: &Caller, more: usize) {
+        self.usages.count_more(caller.principal(), more);
+    }
+
+    /// A place for a watch of `caller`.
+    pub(crate) fn watch_place(&self, caller: &Caller) -> Result<Option<WatchPlace>, Failed> {
+        self.usages.watch_place(caller.principal())
     }
 
     /// Checks what holds for every route.

@@ -127,7 +127,10 @@ impl IntoResponse for Failed {
         let status = StatusCode::from_u16(self.0.status).expect("every problem has an HTTP status");
         let body = serde_json::to_vec(&self.0).expect("a problem is valid JSON");
         let mut response = with_type(status, "application/problem+json", body);
-        if matches!(self.0.kind, ProblemKind::Overloaded | ProblemKind::Unavailable) {
+        if matches!(
+            self.0.kind,
+            ProblemKind::Overloaded | ProblemKind::RateLimited | ProblemKind::Unavailable
+        ) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         if self.0.kind == ProblemKind::Unauthenticated {

@@ -62,7 +62,12 @@ impl Routes {
             requester.principal = Some(Arc::clone(caller.principal()));
         }
         let open = door.log.open(&requester, measure::method(request.method()), route);
-        let answer = match caller.and_then(|caller| caller.check(right).map(|()| caller)) {
+        let admitted = caller.and_then(|caller| {
+            door.count_request(&caller)?;
+            caller.check(right)?;
+            Ok(caller)
+        });
+        let answer = match admitted {
             Ok(caller) => call.answer(door, &requester, &caller, request).await,
             Err(failed) => {
                 body::discard(request).await;

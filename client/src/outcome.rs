@@ -41,8 +41,10 @@ impl<T> Outcome<T> {
             return read(&response).map_or_else(unreadable, Self::Done);
         }
         match response.problem() {
+            Some(problem) if matches!(problem.kind, ProblemKind::RateLimited | ProblemKind::Unavailable) => {
+                Self::NotDone(problem.detail)
+            }
             Some(problem) if status < 500 => Self::Refused(problem),
-            Some(problem) if problem.kind == ProblemKind::Unavailable => Self::NotDone(problem.detail),
             Some(problem) => Self::Ambiguous(problem.detail),
             None => Self::Ambiguous(format!("a {status} that no node wrote")),
         }
@@ -75,7 +77,9 @@ mod tests {
         for &kind in ProblemKind::ALL {
             let outcome = of_problem(kind);
             let expected = match kind {
-                ProblemKind::Unavailable => matches!(outcome, Outcome::NotDone(_)),
+                ProblemKind::RateLimited | ProblemKind::Unavailable => {
+                    matches!(outcome, Outcome::NotDone(_))
+                }
                 ProblemKind::Indeterminate => matches!(outcome, Outcome::Ambiguous(_)),
                 _ => matches!(&outcome, Outcome::Refused(problem) if problem.kind == kind),
             };

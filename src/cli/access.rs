@@ -77,13 +77,19 @@ fn write(path: &Path, credential: &str) -> anyhow::Result<()> {
 }
 
 fn text(access: &Access) -> String {
-    let Access { principal, allow, cluster } = access;
+    let Access { principal, allow, cluster, limits } = access;
     let mut text = format!("principal  {}\n", principal.as_deref().unwrap_or("anonymous"));
     for allowed in allow {
         let _ = writeln!(text, "keys       {}: {}", allowed.keys, allowed.may.join(", "));
     }
     if !cluster.is_empty() {
         let _ = writeln!(text, "cluster    {}", cluster.join(", "));
+    }
+    if let Some(limit) = limits.requests_per_s {
+        let _ = writeln!(text, "limit      {limit} requests per second to each node");
+    }
+    if let Some(limit) = limits.watches {
+        let _ = writeln!(text, "limit      {limit} watches on each node");
     }
     text
 }

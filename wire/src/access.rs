@@ -1,3 +1,5 @@
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Serialize};
 
 /// Who a caller is, and what it may do.
@@ -9,6 +11,20 @@ pub struct Access {
     pub allow: Vec<AllowedKeys>,
     /// Its rights on the cluster: `metrics`, `observe`, `operate`.
     pub cluster: Vec<String>,
+    /// How much of each node it may use.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// How much of each node a principal may use. `None`: as much as there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Requests in a second. Each operation of a batch is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_s: Option<NonZeroU32>,
+    /// Watches at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watches: Option<NonZeroU32>,
 }
 
 /// Rights on some keys.

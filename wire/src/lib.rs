@@ -24,7 +24,7 @@ mod time;
 mod token;
 mod watch;
 
-pub use access::{Access, AllowedKeys};
+pub use access::{Access, AllowedKeys, Limits};
 pub use address::{check_peer_address, is_loopback, is_unspecified};
 pub use answers::{
     BatchAnswer, BatchBody, BatchResult, Blocker, Grant, GrantState, GrantedKey, HolderView, KeyList,

@@ -103,6 +103,8 @@ problems! {
     TokenRequired = "urn:ringfence:problem:token-required", 428, "A token is required";
     /// A full queue, or too many watches; see the header `Retry-After`.
     Overloaded = "urn:ringfence:problem:overloaded", 429, "There are too many waiters or watches";
+    /// More requests than the limits of the principal allow: not done; see the header `Retry-After`.
+    RateLimited = "urn:ringfence:problem:rate-limited", 429, "The principal sends too many requests";
     /// No leader: certainly not done.
     Unavailable = "urn:ringfence:problem:unavailable", 503, "The cluster is not available";
     /// May or may not have been done: repeat the same request.

@@ -30,9 +30,10 @@ pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answe
     if *door.options.draining.borrow() {
         return Err(Failed::new(ProblemKind::Unavailable, "this node is stopping"));
     }
+    let place = door.watch_place(caller)?;
     // Without it this node could not tell a revision beyond the cluster's from one that it has not applied yet.
     door.catch_up().await?;
-    let stream = door.watchers.open(allowed, caller, &prefix, after)?;
+    let stream = door.watchers.open(allowed, caller, place, &prefix, after)?;
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (CACHE_CONTROL, HeaderValue::from_static("no-store")),

@@ -18,6 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::fanout::{Fanout, Next};
 use crate::door::access::{Allowed, Caller};
+use crate::door::usage::WatchPlace;
 use crate::problems::Failed;
 
 /// The pause after a round, so that changes gather, and the addition for each watch that the round woke: waking one costs a
@@ -64,6 +65,8 @@ impl State {
 pub(crate) struct Stream {
     watchers: Arc<Watchers>,
     number: u64,
+    /// Counts the watch.
+    _place: Option<WatchPlace>,
 }
 
 impl HttpBody for Stream {
@@ -103,6 +106,7 @@ impl Watchers {
         self: &Arc<Self>,
         _: Allowed<KeyRight>,
         caller: &Caller,
+        place: Option<WatchPlace>,
         prefix: &str,
         after: Option<Revision>,
     ) -> Result<Stream, Failed> {
@@ -123,7 +127,7 @@ impl Watchers {
         if !std::mem::replace(&mut state.runs, true) {
             tokio::spawn(Arc::clone(self).run(progress));
         }
-        Ok(Stream { watchers: Arc::clone(self), number })
+        Ok(Stream { watchers: Arc::clone(self), number, _place: place })
     }
 
     fn next(&self, number: u64, cx: &Context<'_>) -> Next {
