@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use ringfence_mirror::Settings;
-use ringfence_raft::SNAPSHOT_AFTER_BYTES;
+use ringfence_raft::{MAX_LEASE_BYTES, SNAPSHOT_AFTER_BYTES};
 use ringfence_wire::{Backup, check_peer_address, is_loopback};
 
 use self::options::{MirrorMode, MirrorOptions, Options, PeerTlsOptions, Plain, TlsOptions};
@@ -40,6 +40,7 @@ pub(crate) struct Config {
     /// The backup of the cluster that a new one replaces, and its file.
     pub(crate) restored: Option<(Backup, PathBuf)>,
     pub(crate) snapshot_after_bytes: u64,
+    pub(crate) max_lease_bytes: u64,
     pub(crate) slow_request: Duration,
     /// Host names that requests may use, besides addresses and the members' own. Empty: any.
     pub(crate) hosts: Vec<String>,
@@ -156,6 +157,7 @@ impl Config {
             first_revision: options.first_revision,
             restored: restored.transpose().context("--restore")?,
             snapshot_after_bytes: options.snapshot_after_bytes.unwrap_or(SNAPSHOT_AFTER_BYTES),
+            max_lease_bytes: options.max_lease_bytes.unwrap_or(MAX_LEASE_BYTES),
             slow_request: options.slow_request.map_or(SLOW_REQUEST, Into::into),
             hosts: hosts(options.hosts.as_deref().unwrap_or_default())?,
             max_connections: options.max_connections,

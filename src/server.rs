@@ -95,6 +95,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         first_revision: config.first_revision.map(Revision),
         elders: Some(Box::new(Predecessors { restored: config.restored, mirror: mirror.clone() })),
         snapshot_after_bytes: config.snapshot_after_bytes,
+        max_lease_bytes: config.max_lease_bytes,
         random: Random::system(),
         rules: ringfence_lease::SUPPORTED,
         storage: Arc::new(System),

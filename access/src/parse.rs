@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ringfence_tls::Name;
+use ringfence_wire::{Limits, PrincipalName};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -20,8 +21,6 @@ use crate::rules::Rules;
 
 /// The most patterns of a principal. A request may be compared with all of them.
 const MAX_PATTERNS: usize = 64;
-/// The most bytes of the name of a principal.
-const MAX_NAME: usize = 64;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -44,7 +43,7 @@ struct Entries {
     #[serde(default)]
     cluster: Vec<ClusterRight>,
     #[serde(default)]
-    limits: Limits,
+    limits: OwnLimits,
 }
 
 #[derive(Default, Deserialize)]
@@ -52,12 +51,22 @@ struct Entries {
 struct Anonymous {
     allow: Vec<Spanned<Allow>>,
     cluster: Vec<ClusterRight>,
-    limits: Limits,
+    limits: AnonymousLimits,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Limits {
+struct OwnLimits {
+    leases: Option<NonZeroU32>,
+    waiting: Option<NonZeroU32>,
+    requests_per_s: Option<NonZeroU32>,
+    watches: Option<NonZeroU32>,
+}
+
+/// The leases of the anonymous belong to nobody, so there is no limit on them.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct AnonymousLimits {
     requests_per_s: Option<NonZeroU32>,
     watches: Option<NonZeroU32>,
 }
@@ -97,12 +106,13 @@ fn checked(file: File) -> Result<Rules, Wrong> {
     let (mut by_credential, mut by_certificate) = (HashMap::new(), HashMap::new());
     for (name, entries) in file.principals {
         let span = name.span();
-        let name = name.into_inner();
-        check_name(&name).map_err(|why| (span.clone(), why.to_owned()))?;
+        let name = checked_name(&name.into_inner()).map_err(|why| (span.clone(), why.to_owned()))?;
         if entries.credentials.is_empty() && entries.certificates.is_empty() {
             return Err((span, format!("{name} has neither credentials nor certificates")));
         }
-        let principal = Arc::new(principal(Some(name), entries.allow, entries.cluster, &entries.limits)?);
+        let OwnLimits { leases, waiting, requests_per_s, watches } = entries.limits;
+        let limits = Limits { leases, waiting, requests_per_s, watches };
+        let principal = Arc::new(principal(Some(name), entries.allow, entries.cluster, limits)?);
         for credential in entries.credentials {
             let digest = Digest::parse(credential.get_ref()).ok_or_else(|| {
                 let why = "a credential must be `sha256:` and 64 hexadecimal digits, as `ringfence access credential` prints them";
@@ -121,33 +131,26 @@ fn checked(file: File) -> Result<Rules, Wrong> {
                 .map_err(|()| (certificate.span(), "this name stands in the file twice".to_owned()))?;
         }
     }
-    let anonymous =
-        Arc::new(principal(None, file.anonymous.allow, file.anonymous.cluster, &file.anonymous.limits)?);
+    let AnonymousLimits { requests_per_s, watches } = file.anonymous.limits;
+    let limits = Limits { requests_per_s, watches, ..Limits::default() };
+    let anonymous = Arc::new(principal(None, file.anonymous.allow, file.anonymous.cluster, limits)?);
     Ok(Rules { by_credential, by_certificate, anonymous })
 }
 
-/// A name goes into logs and JSON as it is.
-fn check_name(name: &str) -> Result<(), &'static str> {
-    let is_first = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let is_valid = (1..=MAX_NAME).contains(&name.len())
-        && name.bytes().next().is_some_and(is_first)
-        && name.bytes().all(|byte| is_first(byte) || b"._-".contains(&byte));
-    if !is_valid {
-        return Err(
-            "the name of a principal must have 1 to 64 characters of a-z 0-9 . _ - and begin with a letter or digit",
-        );
-    }
+fn checked_name(name: &str) -> Result<PrincipalName, &'static str> {
     if name == "anonymous" {
         return Err("no principal can be called anonymous: use the table [anonymous]");
     }
-    Ok(())
+    PrincipalName::new(name).ok_or(
+        "the name of a principal must have 1 to 64 characters of a-z 0-9 . _ - and begin with a letter or digit",
+    )
 }
 
 fn principal(
-    name: Option<String>,
+    name: Option<PrincipalName>,
     allow: Vec<Spanned<Allow>>,
     cluster: Vec<ClusterRight>,
-    limits: &Limits,
+    limits: Limits,
 ) -> Result<Principal, Wrong> {
     if let Some(extra) = allow.get(MAX_PATTERNS) {
         return Err((
@@ -164,7 +167,6 @@ fn principal(
             Err(why) => Err((span, format!("`keys` {why}"))),
         }
     });
-    let limits = ringfence_wire::Limits { requests_per_s: limits.requests_per_s, watches: limits.watches };
     Ok(Principal { name, allowed: allowed.collect::<Result<_, _>>()?, cluster, limits })
 }
 
@@ -231,7 +233,7 @@ mod tests {
             rules.identify(&Proof { credential, certificate: names.into() })
         };
         let own = shown(Some(billing.reveal()), &[]).unwrap();
-        assert_eq!(own.name(), Some("billing"));
+        assert_eq!(own.name().map(PrincipalName::as_str), Some("billing"));
         assert!(own.may(KeyRight::Validate, &key("accounts/1")) && own.may(KeyRight::Revoke, &key("once")));
         assert!(
             !own.may(KeyRight::Revoke, &key("accounts/1")) && !own.may(KeyRight::Acquire, &key("accounts"))
@@ -243,9 +245,15 @@ mod tests {
             Name::Uri("spiffe://prod/billing".into()),
             Name::Ip([10, 0, 0, 1].into()),
         ] {
-            assert_eq!(shown(None, std::slice::from_ref(&name)).unwrap().name(), Some("billing"));
             assert_eq!(
-                shown(Some(billing.reveal()), std::slice::from_ref(&name)).unwrap().name(),
+                shown(None, std::slice::from_ref(&name)).unwrap().name().map(PrincipalName::as_str),
+                Some("billing")
+            );
+            assert_eq!(
+                shown(Some(billing.reveal()), std::slice::from_ref(&name))
+                    .unwrap()
+                    .name()
+                    .map(PrincipalName::as_str),
                 Some("billing")
             );
             assert_eq!(shown(Some(other.reveal()), &[name]).unwrap_err(), Unidentified::TwoPrincipals);
@@ -267,7 +275,8 @@ mod tests {
         let [limited, free] = credentials.map(|credential| Some(credential.digest()));
         let text = format!(
             "[anonymous]\nlimits = {{ watches = 3 }}\n\
-             [principals.a]\ncredentials = [\"{}\"]\nlimits = {{ requests-per-s = 2_000, watches = 20 }}\n\
+             [principals.a]\ncredentials = [\"{}\"]\n\
+             limits = {{ leases = 9, waiting = 3, requests-per-s = 2_000, watches = 20 }}\n\
              [principals.b]\ncredentials = [\"{}\"]",
             limited.unwrap(),
             free.unwrap()
@@ -275,11 +284,12 @@ mod tests {
         let rules = rules(&text).unwrap();
         let limits = |credential| {
             let limits = rules.identify(&Proof { credential, ..Proof::default() }).unwrap().limits();
-            (limits.requests_per_s.map(NonZeroU32::get), limits.watches.map(NonZeroU32::get))
+            [limits.leases, limits.waiting, limits.requests_per_s, limits.watches]
+                .map(|limit| limit.map(NonZeroU32::get))
         };
-        assert_eq!(limits(limited), (Some(2_000), Some(20)));
-        assert_eq!(limits(free), (None, None));
-        assert_eq!(limits(None), (None, Some(3)));
+        assert_eq!(limits(limited), [Some(9), Some(3), Some(2_000), Some(20)]);
+        assert_eq!(limits(free), [None; 4]);
+        assert_eq!(limits(None), [None, None, None, Some(3)]);
     }
 
     #[test]
@@ -298,7 +308,8 @@ mod tests {
             (with("credentails = []"), 3, "credentails"),
             (with("limits = { requests-per-s = 0 }"), 3, "zero"),
             (with("limits = { watches = -1 }"), 3, "-1"),
-            (with("limits = { leases = 1 }"), 3, "leases"),
+            (with("limits = { lease = 1 }"), 3, "lease"),
+            ("[anonymous]\nlimits = { leases = 1 }".to_owned(), 2, "leases"),
             (with(&format!("certificates = \"{secret}\"")), 3, "expected"),
             (with(&format!("certificates = [\"{secret}\"]")), 3, "dns:"),
             (with("certificates = [\"dns:*.example\"]"), 3, "dns:"),

@@ -1,4 +1,4 @@
-use ringfence_wire::{Access, AllowedKeys, Key, Limits};
+use ringfence_wire::{Access, AllowedKeys, Key, Limits, PrincipalName};
 
 use crate::pattern::Pattern;
 use crate::rights::{ClusterRight, KeyRight};
@@ -7,7 +7,7 @@ use crate::rights::{ClusterRight, KeyRight};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Principal {
     /// `None`: anonymous.
-    pub(crate) name: Option<String>,
+    pub(crate) name: Option<PrincipalName>,
     pub(crate) allowed: Vec<Allowed>,
     pub(crate) cluster: Vec<ClusterRight>,
     pub(crate) limits: Limits,
@@ -28,11 +28,11 @@ impl Principal {
     }
 
     /// The name in the file. `None`: anonymous.
-    pub fn name(&self) -> Option<&str> {
-        self.name.as_deref()
+    pub fn name(&self) -> Option<&PrincipalName> {
+        self.name.as_ref()
     }
 
-    /// How much of each node it may use.
+    /// How much it may use.
     pub fn limits(&self) -> Limits {
         self.limits
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use ringfence_access::KeyRight;
-use ringfence_lease::{Attachment, Command, LeaseTable, Outcome};
+use ringfence_lease::{self as lease, Attachment, Command, LeaseState, LeaseTable, Outcome, Refusal};
 use ringfence_raft::{Handle, LeaseWait, Unanswered};
 use ringfence_wire::{Grant, LeaseId, Revision, Token};
 use uuid::Uuid;
@@ -110,18 +110,21 @@ impl Door {
         &self.handle
     }
 
-    /// The outcomes of commands, in their order.
+    /// The outcomes of commands of `caller`, in their order.
     pub(crate) async fn propose_all(
         &self,
+        caller: &Caller,
         commands: Vec<Allowed<Command>>,
     ) -> Result<Vec<Outcome>, Unanswered> {
-        self.handle.propose(commands.into_iter().map(Allowed::into_inner).collect()).await
+        let commands = commands.into_iter().map(Allowed::into_inner).collect();
+        self.handle.propose(lease::Request { by: caller.owner(), commands }).await
     }
 
     /// The outcome of one command of `caller`.
     pub(crate) async fn propose(&self, caller: &Caller, command: Command) -> Result<Outcome, Failed> {
         let allowed = caller.allow_commands(self, vec![command]).await?;
-        let mut outcomes = self.propose_all(allowed.into_iter().collect::<Result<_, _>>()?).await?;
+        let allowed = allowed.into_iter().collect::<Result<_, _>>()?;
+        let mut outcomes = self.propose_all(caller, allowed).await?;
         Ok(outcomes.pop().expect("one outcome per command"))
     }
 
@@ -130,22 +133,31 @@ impl Door {
         self.handle.view(look)
     }
 
-    /// How many keys each of `commands` touches; 0 if it is not allowed.
-    pub(crate) fn keys_of(&self, commands: &[Result<Allowed<Command>, Failed>]) -> Vec<usize> {
+    /// How many keys each of `commands` of `caller` touches; 0 if it is not allowed.
+    pub(crate) fn keys_of(
+        &self,
+        caller: &Caller,
+        commands: &[Result<Allowed<Command>, Failed>],
+    ) -> Vec<usize> {
         let keys = |table: &LeaseTable, command: &Result<Allowed<Command>, Failed>| {
-            command.as_ref().map_or(0, |command| table.keys_of(command.get()))
+            command.as_ref().map_or(0, |command| table.keys_of(caller.name(), command.get()))
         };
         self.handle.view(|table| commands.iter().map(|command| keys(table, command)).collect())
     }
 
-    /// Waits for a lease whose acquire was proposed.
-    pub(crate) fn wait_for(&self, lease_id: LeaseId) -> LeaseWait {
-        self.handle.wait_for(lease_id)
+    /// Waits for a lease whose acquire by `caller` was proposed.
+    pub(crate) fn wait_for(&self, caller: &Caller, lease_id: LeaseId) -> LeaseWait {
+        self.handle.wait_for(caller.name().cloned(), lease_id)
     }
 
-    /// Takes back an acquire that was proposed, unless the lease is asked for again.
-    pub(crate) fn detach_later(&self, lease_id: LeaseId, attachment: Attachment) {
-        self.handle.detach_later(lease_id, attachment);
+    /// A lease whose acquire by `caller` was proposed, as this node's table has it.
+    pub(crate) fn proposed(&self, caller: &Caller, lease_id: LeaseId) -> Result<LeaseState, Refusal> {
+        self.handle.view(|table| table.lease(caller.name(), lease_id, Some(table.at_ms())))
+    }
+
+    /// Takes back an acquire by `caller` that was proposed, unless the lease is asked for again.
+    pub(crate) fn detach_later(&self, caller: &Caller, lease_id: LeaseId, attachment: Attachment) {
+        self.handle.detach_later(caller.owner(), lease_id, attachment);
     }
 
     /// Waits until this node's table is as new as the cluster's.

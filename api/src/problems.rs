@@ -70,7 +70,14 @@ impl From<Unanswered> for Failed {
 
 impl From<Refusal> for Failed {
     fn from(refusal: Refusal) -> Self {
+        let of_quota = |most: u32, what| {
+            let detail =
+                format!("the principal has all the {most} {what} that its limits allow: release some first");
+            Self::new(ProblemKind::Overloaded, detail)
+        };
         let (kind, detail) = match &refusal {
+            Refusal::TooManyLeases { most } => return of_quota(*most, "leases"),
+            Refusal::TooManyWaiting { most } => return of_quota(*most, "waiting leases"),
             Refusal::Held { holders, .. } if holders.is_empty() => {
                 (ProblemKind::Held, "an earlier waiter is first in the queue of a key: set wait_ms to wait")
             }
@@ -98,6 +105,10 @@ impl From<Refusal> for Failed {
             Refusal::Overloaded => {
                 (ProblemKind::Overloaded, "the queue of a key is full: the lease was not queued")
             }
+            Refusal::Full => (
+                ProblemKind::Overloaded,
+                "the leases of the cluster take all the memory that they may: the lease was not granted",
+            ),
         };
         let mut failed = Self::new(kind, detail);
         match refusal {

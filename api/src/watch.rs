@@ -34,6 +34,7 @@ mod tests {
         Event {
             revision: Revision(revision),
             lease_id: LeaseId::from_u128(1).unwrap(),
+            by: None,
             change: Change::Granted,
             token: Some(Token(revision)),
             keys: keys.iter().map(|key| (Key::new(key).unwrap(), Mode::Exclusive, Token(1))).collect(),

@@ -1,4 +1,4 @@
-use ringfence_wire::{EndReason, Holder, Key, LeaseId, Mode, Revision, Token};
+use ringfence_wire::{EndReason, Holder, Key, LeaseId, Mode, PrincipalName, Revision, Token};
 
 /// One change of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,6 +7,8 @@ pub struct Event {
     pub revision: Revision,
     /// The lease that changed.
     pub lease_id: LeaseId,
+    /// Whose it is; `None` if nobody owns it.
+    pub by: Option<PrincipalName>,
     /// What happened to it.
     pub change: Change,
     /// Its token; `None` if it was never granted.

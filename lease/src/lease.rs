@@ -5,11 +5,14 @@ use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl}
 use crate::Attachment;
 use crate::keys::Keys;
 use crate::requests::{Request, Requests};
+use crate::store::SpaceNo;
 
 /// A lease that is live or waits. A clone shares its texts and is cheap.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     pub(crate) id: LeaseId,
+    /// Whose it is.
+    pub(crate) space: SpaceNo,
     pub(crate) keys: Keys,
     pub(crate) ttl: Ttl,
     pub(crate) holder: Option<Holder>,
@@ -41,12 +44,20 @@ pub(crate) struct WaitState {
     pub(crate) requests: Requests,
 }
 
+/// What a lease takes in memory at most, in bytes, with each of its keys, entries of its metadata, and its wait. Slots, indexes
+/// and allocations are included.
+const BYTES_OF_LEASE: usize = 320;
+const BYTES_OF_KEY: usize = 256;
+const BYTES_OF_ENTRY: usize = 128;
+const BYTES_OF_WAIT: usize = 1_024;
+
 impl Lease {
     /// A lease that is neither live nor waiting yet.
     pub(crate) fn new(id: LeaseId, keys: Keys, ttl: Ttl, holder: Option<Holder>, metadata: Metadata) -> Self {
         let metadata = (!metadata.is_empty()).then(|| Arc::new(metadata));
         Self {
             id,
+            space: SpaceNo::default(),
             keys,
             ttl,
             holder,
@@ -130,6 +141,17 @@ impl Lease {
     pub(crate) fn attach(&mut self, attachment: Option<Attachment>) {
         self.attached = attachment.is_some();
         self.attachment = attachment.unwrap_or(Attachment(0));
+    }
+
+    /// About how many bytes it takes, with its share of the indexes, if it waits or if it does not.
+    pub(crate) fn bytes(&self, waits: bool) -> u64 {
+        let key = |key: &Key| BYTES_OF_KEY + key.as_str().len();
+        let keys: usize = self.keys.iter().map(|(text, _)| key(text)).sum();
+        let entries = self.metadata().into_iter().flat_map(|metadata| metadata.entries());
+        let metadata: usize = entries.map(|(name, value)| BYTES_OF_ENTRY + name.len() + value.len()).sum();
+        let holder = self.holder.as_ref().map_or(0, |holder| 32 + holder.as_str().len());
+        let waits = if waits { BYTES_OF_WAIT } else { 0 };
+        (BYTES_OF_LEASE + keys + metadata + holder + waits) as u64
     }
 
     /// The token of a live lease.

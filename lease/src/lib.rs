@@ -33,6 +33,10 @@
 //! ([`LeaseTable::next_due_ms`]). Until then a lease past its deadline is live, and nobody overtakes a waiter that is
 //! still to be granted.
 //!
+//! **Lease ids belong to their owner.** Since rules 2, a request may name the principal that it is from ([`Owner`]). Its lease
+//! ids are a space of their own: two principals may use the same id for two leases, and neither can see or end the other's.
+//! The table knows no access rules: it compares names, and counts leases against the quotas that a request carries.
+//!
 //! **Safety does not rest on time.** Deadlines only decide when an entry of the log ends a lease. Until one does, the
 //! lease is live, for reads too. The token keeps a late writer out.
 //!
@@ -55,6 +59,7 @@ mod laws;
 mod lease;
 mod limits;
 mod outcome;
+mod owner;
 mod requests;
 mod rules;
 mod steps;
@@ -64,5 +69,6 @@ mod table;
 pub use command::{Acquire, Attachment, Command};
 pub use event::{Change, Event};
 pub use outcome::{Outcome, Refusal};
+pub use owner::{Owner, Quota, Request};
 pub use rules::{SUPPORTED, UnsupportedRules};
 pub use table::{Fence, FrozenTable, LeaseState, LeaseTable, RestoreError};

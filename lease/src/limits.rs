@@ -9,7 +9,7 @@ pub(crate) struct Limits {
     pub(crate) grants: usize,
     /// The most waiters on one key.
     pub(crate) queue: usize,
-    /// The most ended ids to remember.
+    /// The most ended ids to remember, of each owner.
     pub(crate) remembered: usize,
 }
 

@@ -43,4 +43,16 @@ pub enum Refusal {
     Unknown,
     /// A queue is full.
     Overloaded,
+    /// The owner has as many leases as its quota allows. Since rules 2.
+    TooManyLeases {
+        /// The quota.
+        most: u32,
+    },
+    /// The owner has as many waiting leases as its quota allows. Since rules 2.
+    TooManyWaiting {
+        /// The quota.
+        most: u32,
+    },
+    /// All leases together take as much memory as they may. Since rules 2.
+    Full,
 }

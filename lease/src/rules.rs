@@ -2,7 +2,12 @@ use ringfence_wire::RulesRange;
 
 /// The rules that this program knows. Every change of what [`apply`](crate::LeaseTable::apply) decides, or of the bytes of
 /// commands and snapshots, makes a new version of the rules.
-pub const SUPPORTED: RulesRange = RulesRange { oldest: 1, newest: 1 };
+///
+/// - 2: requests name who gave them, with quotas; leases and ended ids have owners; all leases together have a bound.
+pub const SUPPORTED: RulesRange = RulesRange { oldest: 1, newest: 2 };
+
+/// The first rules under which leases have owners.
+pub(crate) const OWNERS: u8 = 2;
 
 /// The rules of every new table.
 pub(crate) const FIRST: u8 = 1;

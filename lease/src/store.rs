@@ -2,11 +2,11 @@
 //! without touching a rule.
 //!
 //! ```text
-//!   by_id            id -----------------------.
+//!   spaces           owner, id ----------------.
 //!   locks            key: holders and queue ---+--> slot --> Lease
 //!   live, waiting    (deadline, number) -------'
 //!
-//!   ended            id: how the lease ended, for 60 s
+//!   spaces           owner, id: how the lease ended, for 60 s
 //! ```
 //!
 //! Everything about a lease is stored once, in its slot. An index has the number of the slot, and four bytes that make
@@ -17,7 +17,7 @@
 
 use std::collections::BTreeSet;
 
-use ringfence_wire::{Key, LeaseId, Revision};
+use ringfence_wire::{Key, LeaseId, PrincipalName, Revision};
 
 use crate::keys::Keys;
 use crate::lease::Lease;
@@ -31,12 +31,14 @@ mod modes;
 mod queue;
 mod slots;
 mod sorted;
+mod spaces;
 
-pub(crate) use ended::{End, Ended, EndedLease};
+pub(crate) use ended::{End, EndedLease};
 pub(crate) use fifo::Fifo;
 pub(crate) use load::Loader;
 pub(crate) use queue::Lock;
 pub(crate) use slots::{Chunks, Slot};
+pub(crate) use spaces::{Found, SpaceNo, Spaces};
 
 use index::Index;
 use locks::Locks;
@@ -47,12 +49,14 @@ use slots::Slots;
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     leases: Slots<Lease>,
-    by_id: Index<Slot>,
+    spaces: Spaces,
     /// The live leases by deadline.
     live: Index<Slot>,
     /// The waiters by deadline.
     waiting: Index<Slot>,
     locks: Locks,
+    /// About how many bytes all leases take.
+    bytes: u64,
 }
 
 impl Store {
@@ -75,10 +79,44 @@ impl Store {
         self.leases.get(slot)
     }
 
-    /// The lease with this id, live or waiting.
-    pub(crate) fn find(&self, id: LeaseId) -> Option<(Slot, &Lease)> {
-        let slot = self.by_id.get(&id, |slot| self.leases.get(slot).id)?;
-        Some((slot, self.leases.get(slot)))
+    /// About how many bytes all leases take.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn spaces(&self) -> &Spaces {
+        &self.spaces
+    }
+
+    pub(crate) fn spaces_mut(&mut self) -> &mut Spaces {
+        &mut self.spaces
+    }
+
+    /// What `by` means by this id: a lease of its own or, if it never had one, a lease that nobody owns. A client that gets a
+    /// name keeps the leases that it had before.
+    pub(crate) fn find(&self, by: Option<&PrincipalName>, id: LeaseId) -> Found {
+        let own = by.and_then(|_| self.spaces.number_of(by));
+        let spaces = own.into_iter().chain([SpaceNo::default()]);
+        let found = spaces.map(|number| self.spaces.get(number).find(id, |slot| self.leases.get(slot).id));
+        found.into_iter().find(|found| *found != Found::Nothing).unwrap_or(Found::Nothing)
+    }
+
+    /// As [`Self::find`], if the lease is live or waits.
+    pub(crate) fn active(&self, by: Option<&PrincipalName>, id: LeaseId) -> Option<(Slot, &Lease)> {
+        match self.find(by, id) {
+            Found::Active(slot) => Some((slot, self.leases.get(slot))),
+            Found::Ended(_) | Found::Nothing => None,
+        }
+    }
+
+    /// Whose the lease is.
+    pub(crate) fn owner(&self, lease: &Lease) -> Option<&PrincipalName> {
+        self.spaces.name(lease.space)
+    }
+
+    /// Remembers how a lease of this space ended. Of each space, `most` are remembered.
+    pub(crate) fn remember(&mut self, space: SpaceNo, id: LeaseId, end: End, now_ms: u64, most: usize) {
+        self.spaces.remember(space, id, end, now_ms, most);
     }
 
     /// Who holds `key` and who waits for it; `None` if nobody does.
@@ -122,20 +160,34 @@ impl Store {
         self.leases.freeze()
     }
 
+    /// For each owner, nobody first and then by name: how many leases it has, and its ended ones, oldest first.
+    pub(crate) fn frozen_spaces(
+        &self,
+    ) -> impl Iterator<Item = (SpaceNo, Option<&PrincipalName>, usize, Fifo<EndedLease>)> {
+        let spaces = self.spaces.iter();
+        spaces.map(|(number, name, space)| (number, name, space.leases(), space.ended.freeze()))
+    }
+
     /// Adds a live lease, which must fit its keys, or puts a waiter at the tail of its queues.
     pub(crate) fn insert(&mut self, lease: Lease) -> Slot {
-        let id = lease.id;
+        let (id, number) = (lease.id, lease.space);
+        let waits = lease.waits();
+        self.bytes += lease.bytes(waits);
         let slot = self.leases.insert(lease);
-        self.by_id.insert(&id, slot, |slot| self.leases.get(slot).id);
+        let space = self.spaces.get_mut(number);
+        space.waiting += usize::from(waits);
+        space.by_id.insert(&id, slot, |slot| self.leases.get(slot).id);
         self.schedule(slot);
         self.enter(slot);
         slot
     }
 
+    /// Takes a lease out, which is to be remembered as ended.
     pub(crate) fn remove(&mut self, slot: Slot) -> Lease {
         self.unschedule(slot);
-        self.by_id.remove(&self.leases.get(slot).id, |slot| self.leases.get(slot).id);
+        self.spaces.remove(self.leases.get(slot), |slot| self.leases.get(slot).id);
         let lease = self.leases.take(slot);
+        self.bytes -= lease.bytes(lease.waits());
         for (key, _) in lease.keys.iter() {
             self.locks.remove(key, slot, lease.number);
         }
@@ -164,7 +216,9 @@ impl Store {
         for (key, _) in lease.keys.iter() {
             self.locks.grant(key, lease.number, token);
         }
+        self.bytes -= lease.bytes(true) - lease.bytes(false);
         lease.grant(token, now_ms);
+        self.spaces.get_mut(lease.space).waiting -= 1;
         self.schedule(slot);
     }
 

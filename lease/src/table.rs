@@ -1,9 +1,9 @@
-use ringfence_wire::{LeaseId, Revision, Token};
+use ringfence_wire::{LeaseId, PrincipalName, Revision, Token};
 
 use crate::limits::{Limits, REVISION_END};
-use crate::rules::FIRST;
-use crate::store::{Ended, Store};
-use crate::{Command, Event, Outcome, Refusal};
+use crate::rules::{FIRST, OWNERS};
+use crate::store::{Found, Store};
+use crate::{Command, Event, Outcome, Owner, Refusal, Request};
 
 mod acquire;
 mod change;
@@ -32,7 +32,8 @@ pub struct LeaseTable {
     first_revision: Revision,
     revision: Revision,
     store: Store,
-    ended: Ended,
+    /// The most bytes that all leases may take.
+    max_bytes: u64,
     /// How much more this entry may do to let waiters in.
     grants_left: usize,
     pub(crate) limits: Limits,
@@ -47,7 +48,7 @@ impl Default for LeaseTable {
             first_revision: Revision(0),
             revision: Revision(0),
             store: Store::default(),
-            ended: Ended::default(),
+            max_bytes: u64::MAX,
             grants_left: 0,
             limits: Limits::of(FIRST),
         }
@@ -65,16 +66,38 @@ impl LeaseTable {
         Self { limits, ..Self::default() }
     }
 
-    /// Applies one entry of the log: advances the time to `at_ms` (it never goes back), ends what is due, grants waiters
-    /// that earlier entries left over, and runs the commands in order. Returns one outcome per command, and appends the
-    /// changes to `events` in the order of their revisions.
+    /// As [`Self::apply_requests`], for commands of nobody in particular.
     pub fn apply(&mut self, at_ms: u64, commands: Vec<Command>, events: &mut Vec<Event>) -> Vec<Outcome> {
+        self.apply_requests(at_ms, vec![commands.into()], events)
+    }
+
+    /// Applies one entry of the log: advances the time to `at_ms` (it never goes back), ends what is due, grants waiters
+    /// that earlier entries left over, and runs the commands of the requests in order. Returns one outcome per command, and
+    /// appends the changes to `events` in the order of their revisions.
+    pub fn apply_requests(
+        &mut self,
+        at_ms: u64,
+        requests: Vec<Request>,
+        events: &mut Vec<Event>,
+    ) -> Vec<Outcome> {
+        let count = requests.iter().map(|request| request.commands.len()).sum();
         self.at_ms = self.at_ms.max(at_ms);
-        self.ended.forget(self.at_ms, self.limits.ends + commands.len());
+        self.store.spaces_mut().forget(self.at_ms, self.limits.ends + count);
         self.grants_left = self.limits.grants;
         self.end_what_is_due(events);
         self.let_in(events);
-        commands.into_iter().map(|command| self.run(command, events)).collect()
+        let mut outcomes = Vec::with_capacity(count);
+        for Request { by, commands } in requests {
+            let owner = by.as_ref().filter(|_| self.rules >= OWNERS);
+            let commands = commands.into_iter();
+            outcomes.extend(commands.map(|command| self.run(owner, command, events)));
+        }
+        outcomes
+    }
+
+    /// From now on, all leases together may take so many bytes, about. Every replica calls this before the same entry.
+    pub fn limit_bytes(&mut self, max_bytes: u64) {
+        self.max_bytes = max_bytes;
     }
 
     /// Decides by `rules` from now on, if they are newer than those so far. Every replica calls this before the same entry of
@@ -123,7 +146,12 @@ impl LeaseTable {
 
     /// The number of ended ids that are remembered.
     pub fn remembered(&self) -> usize {
-        self.ended.len()
+        self.store.spaces().remembered()
+    }
+
+    /// About how many bytes all leases take.
+    pub fn bytes(&self) -> u64 {
+        self.store.bytes()
     }
 
     /// The number of keys that are held or waited for.
@@ -131,14 +159,15 @@ impl LeaseTable {
         self.store.keys()
     }
 
-    fn run(&mut self, command: Command, events: &mut Vec<Event>) -> Outcome {
+    fn run(&mut self, owner: Option<&Owner>, command: Command, events: &mut Vec<Event>) -> Outcome {
+        let by = owner.map(|owner| &owner.name);
         match command {
             Command::Start { revision } => self.start(revision),
-            Command::Acquire(acquire) => self.acquire(*acquire, events),
-            Command::Renew { lease_id, ttl } => self.renew(lease_id, ttl),
-            Command::Release { lease_id } => self.release(lease_id, events),
+            Command::Acquire(acquire) => self.acquire(owner, *acquire, events),
+            Command::Renew { lease_id, ttl } => self.renew(by, lease_id, ttl),
+            Command::Release { lease_id } => self.release(by, lease_id, events),
             Command::Revoke { key, token } => self.revoke(&key, token, events),
-            Command::Detach { lease_id, attachment } => self.detach(lease_id, attachment, events),
+            Command::Detach { lease_id, attachment } => self.detach(by, lease_id, attachment, events),
         }
     }
 
@@ -157,7 +186,10 @@ impl LeaseTable {
     }
 
     /// The refusal for an id that is neither live nor waiting.
-    fn refusal(&self, id: LeaseId) -> Refusal {
-        self.ended.get(id).map_or(Refusal::Unknown, Refusal::from)
+    fn refusal(&self, by: Option<&PrincipalName>, id: LeaseId) -> Refusal {
+        match self.store.find(by, id) {
+            Found::Ended(end) => end.into(),
+            Found::Active(_) | Found::Nothing => Refusal::Unknown,
+        }
     }
 }

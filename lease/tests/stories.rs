@@ -6,7 +6,7 @@
 
 use std::{env, fs};
 
-use ringfence_lease::{Command, Event, LeaseTable, Outcome, SUPPORTED};
+use ringfence_lease::{Event, LeaseTable, Outcome, Request, SUPPORTED};
 use ringfence_wire::Token;
 
 #[path = "stories/answers.rs"]
@@ -14,7 +14,7 @@ mod answers;
 #[path = "stories/script.rs"]
 mod script;
 
-use script::{commands, id, key, name, number};
+use script::{id, key, name, number, principal, request};
 
 #[test]
 fn every_story_replays_as_written() {
@@ -45,7 +45,7 @@ fn replay(text: &str) -> String {
         let script = line.split("->").next().unwrap_or_default().trim_end();
         match script.split_whitespace().collect::<Vec<_>>().as_slice() {
             ["#", ..] if line.starts_with(' ') => match &mut story.entry {
-                Some(entry) => entry.push((line.to_owned(), Vec::new())),
+                Some(entry) => entry.push((line.to_owned(), Vec::new().into())),
                 None => story.lines.push(line.to_owned()),
             },
             [] | ["#", ..] => {
@@ -57,7 +57,18 @@ fn replay(text: &str) -> String {
             ["at", at_ms, words @ ..] => {
                 story.end_entry();
                 story.at_ms = number(at_ms);
-                story.entry = Some(vec![(script.to_owned(), commands(words))]);
+                story.entry = Some(vec![(script.to_owned(), request(words))]);
+            }
+            ["rules", rules] => {
+                story.end_entry();
+                story.table.raise_rules(number(rules));
+                story.restored.raise_rules(number(rules));
+                story.lines.push(line.to_owned());
+            }
+            ["room", bytes] => {
+                story.end_entry();
+                story.max_bytes = Some(number(bytes));
+                story.lines.push(line.to_owned());
             }
             words @ ["get" | "key" | "keys" | "fence" | "live" | "due" | "count", ..] => {
                 story.end_entry();
@@ -65,7 +76,7 @@ fn replay(text: &str) -> String {
                 assert_eq!(answer, story.read(&story.restored, words), "restored");
                 story.answer(script, &answer);
             }
-            words => story.entry.as_mut().expect(line).push((script.to_owned(), commands(words))),
+            words => story.entry.as_mut().expect(line).push((script.to_owned(), request(words))),
         }
     }
     story.end_entry();
@@ -77,27 +88,32 @@ struct Story {
     table: LeaseTable,
     restored: LeaseTable,
     at_ms: u64,
+    /// The room for all leases, if the story limits it.
+    max_bytes: Option<u64>,
     /// The lines of the entry that is being read, and their commands.
-    entry: Option<Vec<(String, Vec<Command>)>>,
+    entry: Option<Vec<(String, Request)>>,
     lines: Vec<String>,
 }
 
 impl Story {
     fn end_entry(&mut self) {
         let Some(lines) = self.entry.take() else { return };
-        let commands: Vec<Command> = lines.iter().flat_map(|(_, commands)| commands.clone()).collect();
+        let requests: Vec<Request> = lines.iter().map(|(_, request)| request.clone()).collect();
         self.restored = LeaseTable::restore(&self.restored.snapshot()[..], SUPPORTED).unwrap();
+        for table in [&mut self.table, &mut self.restored] {
+            table.limit_bytes(self.max_bytes.unwrap_or(u64::MAX));
+        }
         let (mut events, mut again) = (Vec::new(), Vec::new());
-        let outcomes = self.table.apply(self.at_ms, commands.clone(), &mut events);
+        let outcomes = self.table.apply_requests(self.at_ms, requests.clone(), &mut events);
         assert!(
-            outcomes == self.restored.apply(self.at_ms, commands, &mut again),
+            outcomes == self.restored.apply_requests(self.at_ms, requests, &mut again),
             "restored: other outcomes"
         );
         assert!(events == again, "restored: other events");
         assert!(self.table.snapshot() == self.restored.snapshot(), "restored: another table");
         let mut outcomes = outcomes.into_iter();
-        for (script, commands) in lines {
-            let outcomes: Vec<Outcome> = outcomes.by_ref().take(commands.len()).collect();
+        for (script, request) in lines {
+            let outcomes: Vec<Outcome> = outcomes.by_ref().take(request.commands.len()).collect();
             match outcomes.as_slice() {
                 [] => self.lines.push(script),
                 [one] => self.answer(&script, &answers::outcome(one)),
@@ -117,7 +133,10 @@ impl Story {
             _ => Some(self.at_ms),
         };
         match *words {
-            ["get", name, ..] => answers::state(&table.lease(id(name), now_ms)),
+            ["get", name, ..] => {
+                let by = words.iter().position(|&word| word == "of").map(|at| principal(words[at + 1]));
+                answers::state(&table.lease(by.as_ref(), id(name), now_ms))
+            }
             ["key", name, ..] => answers::key_view(&table.key(&key(name), now_ms)),
             ["keys", limit, ref more @ ..] => {
                 let prefix = more.first().and_then(|word| word.strip_suffix('*')).unwrap_or_default();

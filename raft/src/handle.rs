@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_lease::{Attachment, Command, LeaseTable, Outcome};
-use ringfence_wire::{ClusterStatus, Key, LeaseId, Revision};
+use ringfence_lease::{Attachment, Command, LeaseTable, Outcome, Owner, Request};
+use ringfence_wire::{ClusterStatus, Key, LeaseId, PrincipalName, Revision};
 use tokio::runtime;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -59,19 +59,20 @@ impl Handle {
         Self { lanes, ..self }
     }
 
-    /// The outcomes of `commands`, in their order, once they are committed and applied on the leader. Commands of one
-    /// call stand in one log entry, each on its own.
-    pub async fn propose(&self, mut commands: Vec<Command>) -> Result<Vec<Outcome>, Unanswered> {
+    /// The outcomes of a request's commands, in their order, once they are committed and applied on the leader. They stand in
+    /// one log entry, each on its own.
+    pub async fn propose(&self, request: impl Into<Request>) -> Result<Vec<Outcome>, Unanswered> {
+        let mut request = request.into();
         let shared = &self.shared;
         let deadline = Instant::now() + TIMEOUT;
         loop {
             match shared.leader() {
-                Some(leader) if leader == shared.id => match self.propose_here(commands, deadline).await {
+                Some(leader) if leader == shared.id => match self.propose_here(request, deadline).await {
                     Ok(outcomes) => return Ok(outcomes),
                     Err(Failure::Unknown) => return Err(Unanswered::Indeterminate),
-                    Err(Failure::Rejected(back)) => commands = back,
+                    Err(Failure::Rejected(back)) => request = back,
                 },
-                Some(leader) => match shared.pass_on(leader, &commands, deadline).await {
+                Some(leader) => match shared.pass_on(leader, &request, deadline).await {
                     Err(Unanswered::Unavailable) => {}
                     answered => return answered,
                 },
@@ -84,29 +85,30 @@ impl Handle {
     /// Proposes on this node, which must lead, or be about to.
     pub(crate) async fn propose_here(
         &self,
-        commands: Vec<Command>,
+        request: Request,
         deadline: Instant,
     ) -> Result<Vec<Outcome>, Failure> {
         if !self.shared.is_leading(deadline).await {
-            return Err(Failure::Rejected(commands));
+            return Err(Failure::Rejected(request));
         }
-        let outcomes = self.lanes.propose(commands);
+        let outcomes = self.lanes.propose(request);
         timeout_at(deadline, outcomes).await.unwrap_or(Err(Failure::Unknown))
     }
 
-    /// Resolves when `lease_id`, whose acquire waits, is granted or ends.
-    pub fn wait_for(&self, lease_id: LeaseId) -> LeaseWait {
-        LeaseWait::start(&self.shared.applied, lease_id, self.lanes.reply())
+    /// Resolves when the lease that `by` calls `lease_id`, whose acquire waits, is granted or ends.
+    pub fn wait_for(&self, by: Option<PrincipalName>, lease_id: LeaseId) -> LeaseWait {
+        LeaseWait::start(&self.shared.applied, (lease_id, by), self.lanes.reply())
     }
 
     /// Takes back the acquire with this attachment in 2 s, granted or not, unless another acquire stands for the lease or a renewal comes.
-    pub fn detach_later(&self, lease_id: LeaseId, attachment: Attachment) {
+    pub fn detach_later(&self, by: Option<Owner>, lease_id: LeaseId, attachment: Attachment) {
         let handle = self.clone();
         let at = Instant::now() + DETACH_AFTER;
         tokio::spawn(async move {
             sleep_until(at).await;
             // The wait deadline or the time-to-live ends it where this does not arrive.
-            if let Err(error) = handle.propose(vec![Command::Detach { lease_id, attachment }]).await {
+            let commands = vec![Command::Detach { lease_id, attachment }];
+            if let Err(error) = handle.propose(Request { by, commands }).await {
                 tracing::debug!(%error, "could not cancel an abandoned acquire");
             }
         });
@@ -206,7 +208,7 @@ impl Replica {
     async fn pass_on(
         &self,
         leader: NodeId,
-        commands: &[Command],
+        request: &Request,
         deadline: Instant,
     ) -> Result<Vec<Outcome>, Unanswered> {
         let is_other = |now: NodeId| now != leader && !(now == self.id && self.handed_to().is_some());
@@ -216,7 +218,7 @@ impl Replica {
         };
         tokio::select! {
             biased;
-            outcomes = self.peers.propose(leader, commands, deadline) => outcomes,
+            outcomes = self.peers.propose(leader, request, deadline) => outcomes,
             () = replaced => Err(Unanswered::Indeterminate),
         }
     }

@@ -105,7 +105,7 @@ mod tests {
     }
 
     fn has(handle: &Handle, lease: u128) -> bool {
-        handle.view(|table| table.lease(LeaseId::from_u128(lease).unwrap(), None).is_ok())
+        handle.view(|table| table.lease(None, LeaseId::from_u128(lease).unwrap(), None).is_ok())
     }
 
     /// A hung disk once let a leader's memory grow without bound, because the others committed without it.
@@ -152,7 +152,7 @@ mod tests {
         grant(&handle, 1).await;
         let go_on = handle.shared.log.hang();
         handle.shared.log.fill();
-        let refused = handle.shared.proposer.propose(vec![acquire(2)]).await;
+        let refused = handle.shared.proposer.propose(vec![acquire(2)].into()).await;
         assert!(matches!(refused, Err(Failure::Rejected(_))), "{refused:?}");
         assert!(!has(&handle, 2));
         drop(go_on);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use openraft::EntryPayload;
-use ringfence_lease::{Command, Event, LeaseTable, SUPPORTED};
+use ringfence_lease::{Event, LeaseTable, Request, SUPPORTED};
 use ringfence_wal::disk::System;
 use ringfence_wire::{Revision, RulesRange};
 use serde::Serialize;
@@ -143,14 +143,14 @@ pub enum Says {
         /// All members.
         members: BTreeMap<NodeId, Member>,
     },
-    /// The time, and commands.
+    /// The time, and requests.
     Commands {
         /// The rules that they are decided by.
         rules: u8,
         /// Milliseconds of the cluster's clock.
         at_ms: u64,
         /// In their order.
-        commands: Vec<Command>,
+        requests: Vec<Request>,
     },
 }
 
@@ -366,10 +366,11 @@ impl Replay {
             }
             if let EntryPayload::Normal(batch) = entry.payload {
                 let batch = Batch::decode(&batch, self.rules).map_err(at_entry(at.index))?;
-                let Batch { rules, at_ms, commands } = batch;
+                let Batch { rules, at_ms, max_bytes, requests } = batch;
                 let mut events = Vec::new();
                 table.raise_rules(rules);
-                table.apply(at_ms, commands, &mut events);
+                table.limit_bytes(max_bytes);
+                table.apply_requests(at_ms, requests, &mut events);
                 each(at, &table, events);
             }
             position = Some(at);
@@ -412,8 +413,8 @@ fn view(entry: Entry, supported: RulesRange) -> Result<EntryView, InspectError> 
         },
         EntryPayload::Normal(batch) => {
             let batch = Batch::decode(&batch, supported).map_err(at_entry(position.index))?;
-            let Batch { rules, at_ms, commands } = batch;
-            Says::Commands { rules, at_ms, commands }
+            let Batch { rules, at_ms, requests, .. } = batch;
+            Says::Commands { rules, at_ms, requests }
         }
     };
     Ok(EntryView { position, says })

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use ringfence_lease::Command;
+use ringfence_lease::Request;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{mpsc, oneshot};
 
@@ -50,10 +50,10 @@ impl Lanes {
     }
 
     /// As [`Proposer::propose`].
-    pub(crate) async fn propose(&self, commands: Vec<Command>) -> Proposed {
-        let Some(lane) = self.here() else { return self.proposer.propose(commands).await };
+    pub(crate) async fn propose(&self, request: Request) -> Proposed {
+        let Some(lane) = self.here() else { return self.proposer.propose(request).await };
         let (reply, outcomes) = self.reply();
-        let proposal = self.proposer.admit(commands, reply).map_err(Failure::Rejected)?;
+        let proposal = self.proposer.admit(request, reply).map_err(Failure::Rejected)?;
         lane.ask(Asked::Propose(proposal));
         outcomes.await.unwrap_or(Err(Failure::Unknown))
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
+use ringfence_lease::Request;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -67,11 +68,11 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
 /// Proposes the first command of a new cluster, under the rules that it starts with, or else no command, and again for as long
 /// as something is due.
 async fn propose_due(replica: Arc<Replica>, first: Option<Arc<Start>>) {
-    let (mut raise, mut commands) = (None, Vec::new());
+    let (mut raise, mut request) = (None, Request::default());
     if let Some(start) = first {
         let Some(term) = replica.leads_in() else { return };
         match start.command().await {
-            Some(command) => commands.push(command),
+            Some(command) => request.commands.push(command),
             None => return,
         }
         raise = Some(Raise { rules: replica.first_rules().await, term });
@@ -81,7 +82,7 @@ async fn propose_due(replica: Arc<Replica>, first: Option<Arc<Start>>) {
         table.next_due_ms().is_some_and(|due_ms| due_ms <= table.at_ms())
     };
     // What an entry leaves over, because it has enough to do, does not wait for the next tick.
-    while replica.proposer.propose_with(raise, mem::take(&mut commands)).await.is_ok() && is_left_over() {}
+    while replica.proposer.propose_with(raise, mem::take(&mut request)).await.is_ok() && is_left_over() {}
 }
 
 impl Replica {

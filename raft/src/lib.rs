@@ -81,7 +81,7 @@ pub use inspect::{
 };
 pub use members::MembersError;
 pub use members::founding::JoinError;
-pub use node::{Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
+pub use node::{MAX_LEASE_BYTES, Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
 pub use peer::{ByteReader, ByteWriter, Certificate, Connection, Tcp, Tls, Transport, is_of_node};
 pub use random::Random;
 pub use replica::Mirrored;

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
 use openraft::{ChangeMembers, Instant as _};
+use ringfence_lease::Request;
 use ringfence_wire::{is_loopback, is_unspecified};
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
@@ -184,7 +185,7 @@ impl Replica {
     /// The rules of the table after every raise that this node has queued: the order that a raise belongs to may have ended
     /// without its outcome.
     async fn settled_rules(&self) -> Result<u8, MembersError> {
-        match self.proposer.propose(Vec::new()).await {
+        match self.proposer.propose(Request::default()).await {
             Ok(_) => Ok(self.applied.lock().table.rules()),
             Err(_) => Err(Unanswered::Unavailable.into()),
         }

@@ -54,6 +54,8 @@ pub struct Settings {
     pub elders: Option<Box<dyn Elders>>,
     /// How many bytes of log make a snapshot due: [`SNAPSHOT_AFTER_BYTES`] unless there is a reason.
     pub snapshot_after_bytes: u64,
+    /// About how many bytes all leases of the cluster may take together while this node leads.
+    pub max_lease_bytes: u64,
     /// The rules that the program supports: [`ringfence_lease::SUPPORTED`], except in a test of several programs.
     pub rules: RulesRange,
     /// Where all its random numbers come from: [`Random::system`], except in a simulation.
@@ -62,6 +64,9 @@ pub struct Settings {
 
 /// 32 MiB: a few seconds of a busy cluster, and hours of a quiet one.
 pub const SNAPSHOT_AFTER_BYTES: u64 = 32 << 20;
+
+/// 1 GiB: about two million leases with a key each.
+pub const MAX_LEASE_BYTES: u64 = 1 << 30;
 
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
@@ -128,7 +133,8 @@ impl Node {
     /// Starts a node; returns once it belongs to a cluster, which for a new one takes all its members.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
         let Settings { id, data, storage, transport, peers: addresses, join, url, .. } = settings;
-        let Settings { first_revision, elders, snapshot_after_bytes, rules, random, .. } = settings;
+        let Settings { first_revision, elders, snapshot_after_bytes, max_lease_bytes, rules, random, .. } =
+            settings;
         if id == 0 {
             return Err(StartError::Settings("a node's id is at least 1".to_owned()));
         }
@@ -185,7 +191,7 @@ impl Node {
 
         let leading = Arc::new(Leading::new());
         let (proposer, packing) =
-            Proposer::new(raft.clone(), Arc::clone(&leading), log.clone(), applied.clone());
+            Proposer::new(raft.clone(), Arc::clone(&leading), log.clone(), applied.clone(), max_lease_bytes);
         tasks.start("proposals", packing);
         let (reads, confirming) = Reads::new(ReadIndex {
             id,
@@ -368,6 +374,7 @@ mod tests {
             first_revision: None,
             elders: None,
             snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
+            max_lease_bytes: MAX_LEASE_BYTES,
             random: Random::system(),
             rules: ringfence_lease::SUPPORTED,
             storage: Arc::new(crate::System),

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use ringfence_lease::Request;
 use tokio::time::Instant;
 
 use crate::handle::Handle;
@@ -26,13 +27,8 @@ impl Service for NodeService {
                 Ok(()) => Answer::Adopted,
                 Err(error) => Answer::Refused { reason: error.to_string() },
             },
-            (Call::Propose(commands), Some(handle)) => {
-                match handle.propose_here(commands, Instant::now() + TIMEOUT).await {
-                    Ok(outcomes) => Answer::Outcomes(outcomes),
-                    Err(Failure::Rejected(_)) => Answer::NotDone,
-                    Err(Failure::Unknown) => Answer::Unknown,
-                }
-            }
+            (Call::Propose(commands), Some(handle)) => propose(handle, commands.into()).await,
+            (Call::ProposeBy(request), Some(handle)) => propose(handle, request).await,
             (Call::ReadIndex, Some(handle)) => match handle.shared.reads.confirm_here().await {
                 Some(ReadPoint { log_id, now_ms }) => Answer::ReadPoint { last: log_id.into(), now_ms },
                 None => Answer::NotDone,
@@ -57,6 +53,14 @@ impl Service for NodeService {
             }
             _ => Answer::NotDone,
         }
+    }
+}
+
+async fn propose(handle: &Handle, request: Request) -> Answer {
+    match handle.propose_here(request, Instant::now() + TIMEOUT).await {
+        Ok(outcomes) => Answer::Outcomes(outcomes),
+        Err(Failure::Rejected(_)) => Answer::NotDone,
+        Err(Failure::Unknown) => Answer::Unknown,
     }
 }
 

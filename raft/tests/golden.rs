@@ -40,7 +40,9 @@ fn kinds(node: &StoppedNode) -> BTreeSet<&'static str> {
     use ringfence_lease::Command::{Acquire, Detach, Release, Renew, Revoke, Start};
     let says = node.log().unwrap().entries.into_iter().map(|entry| entry.says);
     let commands = says.flat_map(|says| match says {
-        Says::Commands { commands, .. } => commands,
+        Says::Commands { requests, .. } => {
+            requests.into_iter().flat_map(|request| request.commands).collect()
+        }
         _ => Vec::new(),
     });
     commands

@@ -60,7 +60,7 @@ async fn a_deposed_leader_answers_no_linearizable_read() {
     turns().await;
     network.release("node-1", "node-2", APPENDS, Way::Back);
     let answered = read.await.unwrap();
-    let sees = old.view(|table| table.lease(id(3), None).is_ok());
+    let sees = old.view(|table| table.lease(None, id(3), None).is_ok());
     assert!(answered.is_err() || sees, "a read that began after the grant does not see it");
     drop(unanswered);
 }

@@ -60,11 +60,12 @@ async fn a_cluster_replaces_a_leader_that_is_cut_off_and_takes_it_back() {
         until("another leads", || matches!(new.status().leader, Some(2 | 3))).await;
         assert!(grant(&new, 2, "b").await > first);
         assert_eq!(old.linearize().await, Err(Unanswered::Unavailable));
-        assert!(old.view(|table| table.lease(id(2), None).is_err()));
+        assert!(old.view(|table| table.lease(None, id(2), None).is_err()));
         assert!(cut.elapsed() >= Duration::from_secs(5), "it gave up after {:?}", cut.elapsed());
 
         cluster.network.heal();
-        until("the old leader has caught up", || old.view(|table| table.lease(id(2), None).is_ok())).await;
+        until("the old leader has caught up", || old.view(|table| table.lease(None, id(2), None).is_ok()))
+            .await;
         assert!(grant(&old, 3, "c").await > first);
         old.linearize().await.unwrap();
     })

@@ -121,7 +121,7 @@ async fn the_rules_are_raised_once_all_members_support_them_and_no_older_program
     );
     let node = start(&cluster, 3, NEW).await.unwrap();
     let back = node.handle();
-    until("it catches up", || back.view(|table| table.lease(id(9), None).is_ok())).await;
+    until("it catches up", || back.view(|table| table.lease(None, id(9), None).is_ok())).await;
 }
 
 /// A caller with a member's name once could say that the member is another program, and so keep the rules from being raised, or

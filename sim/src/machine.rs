@@ -248,6 +248,7 @@ impl Machine {
             first_revision: Some(Revision(FIRST_REVISION)),
             elders: None,
             snapshot_after_bytes,
+            max_lease_bytes: ringfence_raft::MAX_LEASE_BYTES,
             rules: RulesRange { oldest: 1, newest: self.newest_rules },
             random: Random::seeded(self.rng.u64(..)),
         };

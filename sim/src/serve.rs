@@ -57,7 +57,7 @@ async fn answer(handle: &Handle, asked: Asked, attachment: Attachment) -> Result
         Asked::Revoke { key, token } => Ok(came(propose(handle, Command::Revoke { key, token }).await?)),
         Asked::Lease { lease, local } => {
             let now_ms = now_ms(handle, local).await?;
-            Ok(match handle.view(|table| table.lease(lease, now_ms)) {
+            Ok(match handle.view(|table| table.lease(None, lease, now_ms)) {
                 Ok(LeaseState::Granted(grant)) => Came::Granted { grant, standing: true, mirrored: None },
                 Ok(LeaseState::Waiting(place)) => Came::Waiting { ahead: place.ahead },
                 Err(refusal) => refused(refusal),
@@ -97,7 +97,7 @@ async fn propose(handle: &Handle, command: Command) -> Result<Outcome, Unanswere
 
 /// As a request in the queue is answered over HTTP.
 async fn waited(handle: &Handle, lease: LeaseId, place: Waiting, until: Instant, keep_place: bool) -> Came {
-    let mut wait = handle.wait_for(lease);
+    let mut wait = handle.wait_for(None, lease);
     let settled = tokio::select! {
         biased;
         settled = wait.settled() => settled,
@@ -109,7 +109,7 @@ async fn waited(handle: &Handle, lease: LeaseId, place: Waiting, until: Instant,
         }
         Some(Settled::TimedOut) => refused(Refusal::WaitTimeout),
         Some(Settled::Ended(reason)) => refused(Refusal::Gone(reason)),
-        None => match handle.view(|table| table.lease(lease, Some(table.at_ms()))) {
+        None => match handle.view(|table| table.lease(None, lease, Some(table.at_ms()))) {
             Ok(LeaseState::Granted(grant)) => Came::Granted { grant, standing: false, mirrored: None },
             Ok(LeaseState::Waiting(place)) if keep_place => Came::Waiting { ahead: place.ahead },
             Err(Refusal::Unknown) if keep_place => Came::Waiting { ahead: place.ahead },
@@ -141,7 +141,10 @@ fn refused(refusal: Refusal) -> Came {
         Refusal::NotLive => (ProblemKind::NotLive, None),
         Refusal::Gone(reason) => gone(reason),
         Refusal::Unknown => (ProblemKind::UnknownLease, None),
-        Refusal::Overloaded => (ProblemKind::Overloaded, None),
+        Refusal::Overloaded
+        | Refusal::TooManyLeases { .. }
+        | Refusal::TooManyWaiting { .. }
+        | Refusal::Full => (ProblemKind::Overloaded, None),
     };
     Came::Refused { problem, reason }
 }

@@ -347,7 +347,7 @@ impl World {
                     came = serve(&handle, asked, attachment) => came,
                     () = asking.given_up() => {
                         if let Some(lease) = lease {
-                            handle.detach_later(lease, attachment);
+                            handle.detach_later(None, lease, attachment);
                         }
                         return;
                     }

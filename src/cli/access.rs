@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use ringfence_access::{Credential, Watched};
-use ringfence_wire::Access;
+use ringfence_wire::{Access, PrincipalName};
 use tempfile::NamedTempFile;
 
 use crate::cli::client::{CREDENTIAL, Call};
@@ -78,12 +78,18 @@ fn write(path: &Path, credential: &str) -> anyhow::Result<()> {
 
 fn text(access: &Access) -> String {
     let Access { principal, allow, cluster, limits } = access;
-    let mut text = format!("principal  {}\n", principal.as_deref().unwrap_or("anonymous"));
+    let mut text = format!("principal  {}\n", principal.as_ref().map_or("anonymous", PrincipalName::as_str));
     for allowed in allow {
         let _ = writeln!(text, "keys       {}: {}", allowed.keys, allowed.may.join(", "));
     }
     if !cluster.is_empty() {
         let _ = writeln!(text, "cluster    {}", cluster.join(", "));
+    }
+    if let Some(limit) = limits.leases {
+        let _ = writeln!(text, "limit      {limit} leases");
+    }
+    if let Some(limit) = limits.waiting {
+        let _ = writeln!(text, "limit      {limit} waiting leases");
     }
     if let Some(limit) = limits.requests_per_s {
         let _ = writeln!(text, "limit      {limit} requests per second to each node");

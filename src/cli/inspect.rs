@@ -96,11 +96,14 @@ fn log(view: &LogView) -> String {
         let says = match says {
             Says::Blank => "new leader".to_owned(),
             Says::Membership { voters, .. } => format!("voters {voters:?}"),
-            Says::Commands { rules, at_ms, commands } => {
+            Says::Commands { rules, at_ms, requests } => {
                 let mut says = format!("at {at_ms} ms, rules {rules}");
-                for command in commands {
-                    let command = serde_json::to_string(command).expect("commands are plain data");
-                    says += &format!("\n{:18}{command}", "");
+                for request in requests {
+                    let by = request.name().map_or(String::new(), |name| format!("{name}: "));
+                    for command in &request.commands {
+                        let command = serde_json::to_string(command).expect("commands are plain data");
+                        says += &format!("\n{:18}{by}{command}", "");
+                    }
                 }
                 says
             }

@@ -48,6 +48,10 @@ pub(crate) struct Options {
     /// Take a snapshot, and truncate the log, after this many bytes of log [default: 33554432, 32 MiB]
     #[arg(long, env = "RINGFENCE_SNAPSHOT_AFTER_BYTES", value_name = "N")]
     pub(crate) snapshot_after_bytes: Option<u64>,
+    /// Refuse new leases when all of the cluster's take about this many bytes of memory on each node. The limit of the node
+    /// that leads counts [default: 1073741824, 1 GiB]
+    #[arg(long, env = "RINGFENCE_MAX_LEASE_BYTES", value_name = "N")]
+    pub(crate) max_lease_bytes: Option<u64>,
     /// Log requests that take at least this long, not counting the wait that they ask for [default: 1s]
     #[arg(long, env = "RINGFENCE_SLOW_REQUEST", value_name = "TIME")]
     #[serde(deserialize_with = "time")]

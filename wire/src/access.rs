@@ -2,27 +2,35 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
+use crate::PrincipalName;
+
 /// Who a caller is, and what it may do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Access {
     /// The name of the principal. `None`: anonymous.
-    pub principal: Option<String>,
+    pub principal: Option<PrincipalName>,
     /// Its rights on keys.
     pub allow: Vec<AllowedKeys>,
     /// Its rights on the cluster: `metrics`, `observe`, `operate`.
     pub cluster: Vec<String>,
-    /// How much of each node it may use.
+    /// How much it may use.
     #[serde(default)]
     pub limits: Limits,
 }
 
-/// How much of each node a principal may use. `None`: as much as there is.
+/// How much a principal may use. `None`: as much as there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Requests in a second. Each operation of a batch is one.
+    /// Leases in the cluster, live or waiting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases: Option<NonZeroU32>,
+    /// Waiting leases in the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<NonZeroU32>,
+    /// Requests to each node in a second. Each operation of a batch is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_s: Option<NonZeroU32>,
-    /// Watches at once.
+    /// Watches on each node at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watches: Option<NonZeroU32>,
 }

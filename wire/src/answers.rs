@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Holder, Key, LeaseId, Metadata, ModeName, Problem, Revision, Token};
+use crate::{Holder, Key, LeaseId, Metadata, ModeName, PrincipalName, Problem, Revision, Token};
 
 /// A granted lease, as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,6 +130,9 @@ pub struct HolderView {
     pub expires_in_ms: Option<u64>,
     /// Public data of its holder.
     pub metadata: Metadata,
+    /// The principal that acquired it; `None` if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<PrincipalName>,
 }
 
 /// The public view of a waiter on a key.
@@ -141,6 +144,9 @@ pub struct WaiterView {
     pub mode: ModeName,
     /// How long it has waited, in milliseconds of cluster time.
     pub waited_ms: u64,
+    /// The principal that acquires it; `None` if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<PrincipalName>,
 }
 
 /// A page of keys that are held or waited for.

@@ -43,7 +43,7 @@ pub use requests::{
     MAX_BATCH, MAX_KEYS, Operation, RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest,
     UpgradeRequest, ValidateRequest,
 };
-pub use text::{Holder, Metadata};
+pub use text::{Holder, Metadata, PrincipalName};
 pub use time::{MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, Ttl, Wait};
 pub use token::{Revision, Token};
 pub use watch::{CutOff, CutOffReason, WatchEvent, WatchEventName, WatchedKey};

@@ -101,8 +101,8 @@ problems! {
     Misdirected = "urn:ringfence:problem:misdirected", 421, "The request is for another host";
     /// From a guard: the request has no token.
     TokenRequired = "urn:ringfence:problem:token-required", 428, "A token is required";
-    /// A full queue, or too many watches; see the header `Retry-After`.
-    Overloaded = "urn:ringfence:problem:overloaded", 429, "There are too many waiters or watches";
+    /// A full queue, too many watches, or more leases than there may be; see the header `Retry-After`.
+    Overloaded = "urn:ringfence:problem:overloaded", 429, "There are too many leases, waiters or watches";
     /// More requests than the limits of the principal allow: not done; see the header `Retry-After`.
     RateLimited = "urn:ringfence:problem:rate-limited", 429, "The principal sends too many requests";
     /// No leader: certainly not done.

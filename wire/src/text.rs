@@ -36,6 +36,53 @@ impl<'de> Deserialize<'de> for Holder {
     }
 }
 
+/// The name of a principal: 1 to 64 characters of `a-z 0-9 . _ -`, of which the first is a letter or digit. A clone shares the
+/// text and is cheap.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PrincipalName(ArcStr);
+
+impl PrincipalName {
+    /// The longest name, in characters.
+    pub const MAX_LEN: usize = 64;
+
+    /// Checks `text` and makes a name of it; `None` if it is none.
+    pub fn new(text: &str) -> Option<Self> {
+        let is_first = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let is_valid = (1..=Self::MAX_LEN).contains(&text.len())
+            && text.bytes().next().is_some_and(is_first)
+            && text.bytes().all(|byte| is_first(byte) || b"._-".contains(&byte));
+        is_valid.then(|| Self(text.into()))
+    }
+
+    /// The text of the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PrincipalName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for PrincipalName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for PrincipalName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::new(&text).ok_or_else(|| {
+            de::Error::custom(
+                "the name of a principal must have 1 to 64 characters of a-z 0-9 . _ - and begin with a letter or digit",
+            )
+        })
+    }
+}
+
 /// Public data of a holder: string to string, 4 KiB in all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]

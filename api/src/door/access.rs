@@ -4,8 +4,9 @@
 //! these keys: the door proposes only [`Allowed`] commands and shows the table only to who is allowed to see something, and
 //! only [`Caller`] makes these.
 //!
-//! A lease id is a secret, and still no permission: calls about a lease need the right on its keys. This node's table has
-//! these. If it does not know the lease, it may lag, so it catches up first.
+//! Leases belong to the principal that acquired them: to others, their ids are unknown. A lease id is a secret, and still no
+//! permission: calls about a lease need the right on its keys. This node's table has these. If it does not know the lease, it
+//! may lag, so it catches up first.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -13,9 +14,9 @@ use std::time::Duration;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, HeaderValue};
 use ringfence_access::{ClusterRight, Digest, KeyRight, Principal, Proof, Watched};
-use ringfence_lease::{Attachment, Command, LeaseState, LeaseTable, Refusal};
+use ringfence_lease::{Attachment, Command, LeaseState, LeaseTable, Owner, Quota, Refusal};
 use ringfence_raft::Unanswered;
-use ringfence_wire::{Key, LeaseId, ProblemKind};
+use ringfence_wire::{Key, LeaseId, PrincipalName, ProblemKind};
 use tokio::time::sleep;
 
 use super::Door;
@@ -143,8 +144,15 @@ impl Caller {
     }
 
     /// The name of the principal. `None`: anonymous.
-    pub(crate) fn name(&self) -> Option<&str> {
+    pub(crate) fn name(&self) -> Option<&PrincipalName> {
         self.principal.name()
+    }
+
+    /// Whose its leases are. `None`: nobody's.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        let limits = self.principal.limits();
+        let quota = Quota { leases: limits.leases.map(Into::into), waiting: limits.waiting.map(Into::into) };
+        self.name().map(|name| Owner { name: name.clone(), quota })
     }
 
     pub(crate) fn principal(&self) -> &Arc<Principal> {
@@ -211,7 +219,7 @@ impl Caller {
         if is_all(KeyRight::Acquire) && is_all(KeyRight::Revoke) {
             return Ok(commands.into_iter().map(|command| Ok(Allowed(command))).collect());
         }
-        let knows_all = |table: &LeaseTable| commands.iter().all(|command| knows(table, command));
+        let knows_all = |table: &LeaseTable| commands.iter().all(|command| self.knows(table, command));
         if !door.handle.view(knows_all) {
             door.handle.linearize().await?;
         }
@@ -228,7 +236,7 @@ impl Caller {
             }
             Command::Renew { lease_id, .. } => self.allow_lease(table, *lease_id)?,
             // The release of a lease that is not there yet keeps a late acquire out.
-            Command::Release { lease_id } if table.keys_of_lease(*lease_id).is_none() => {}
+            Command::Release { lease_id } if table.keys_of_lease(self.name(), *lease_id).is_none() => {}
             Command::Release { lease_id } => self.allow_lease(table, *lease_id)?,
             Command::Revoke { key, token } => {
                 self.allow(KeyRight::Revoke, std::iter::once(key))?;
@@ -247,9 +255,9 @@ impl Caller {
 
     /// Whether the caller may see and change the lease. Who lost a right must not keep its leases by renewing them.
     fn allow_lease(&self, table: &LeaseTable, id: LeaseId) -> Result<(), Failed> {
-        let Some(mut keys) = table.keys_of_lease(id) else {
+        let Some(mut keys) = table.keys_of_lease(self.name(), id) else {
             // It has ended, or was never acquired.
-            return Err(table.lease(id, None).err().unwrap_or(Refusal::Unknown).into());
+            return Err(table.lease(self.name(), id, None).err().unwrap_or(Refusal::Unknown).into());
         };
         match keys.all(|key| self.principal.may(KeyRight::Acquire, key)) {
             true => Ok(()),
@@ -267,8 +275,19 @@ impl Caller {
         let now_ms = door.now_ms(consistency).await?;
         door.handle.view(|table| {
             self.allow_lease(table, id)?;
-            Ok(table.lease(id, now_ms)?)
+            Ok(table.lease(self.name(), id, now_ms)?)
         })
+    }
+
+    /// Whether the table has what `command` is about.
+    fn knows(&self, table: &LeaseTable, command: &Command) -> bool {
+        match command {
+            Command::Renew { lease_id, .. } | Command::Release { lease_id } => {
+                table.keys_of_lease(self.name(), *lease_id).is_some()
+            }
+            Command::Revoke { key, token } => table.keys_of_holder(key, *token).is_some(),
+            Command::Start { .. } | Command::Acquire(_) | Command::Detach { .. } => true,
+        }
     }
 
     /// The same caller under the rules in use now, if they are new.
@@ -295,16 +314,5 @@ impl Caller {
                 }
             }
         }
-    }
-}
-
-/// Whether the table has what `command` is about.
-fn knows(table: &LeaseTable, command: &Command) -> bool {
-    match command {
-        Command::Renew { lease_id, .. } | Command::Release { lease_id } => {
-            table.keys_of_lease(*lease_id).is_some()
-        }
-        Command::Revoke { key, token } => table.keys_of_holder(key, *token).is_some(),
-        Command::Start { .. } | Command::Acquire(_) | Command::Detach { .. } => true,
     }
 }

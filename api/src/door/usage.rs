@@ -5,14 +5,14 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ringfence_access::Principal;
-use ringfence_wire::ProblemKind;
+use ringfence_wire::{PrincipalName, ProblemKind};
 use tokio::time::Instant;
 
 use crate::problems::Failed;
 
 /// What the principals with limits use, by their names. It outlives new rules.
 #[derive(Default)]
-pub(crate) struct Usages(Mutex<HashMap<Option<String>, Usage>>);
+pub(crate) struct Usages(Mutex<HashMap<Option<PrincipalName>, Usage>>);
 
 #[derive(Default)]
 struct Usage {
@@ -30,7 +30,7 @@ struct Allowance {
 /// A watch that is counted. Dropping it ends that.
 pub(crate) struct WatchPlace {
     usages: Arc<Usages>,
-    name: Option<String>,
+    name: Option<PrincipalName>,
 }
 
 impl Usages {
@@ -64,7 +64,7 @@ impl Usages {
         });
         match has_place {
             true => {
-                let (usages, name) = (Arc::clone(self), principal.name().map(str::to_owned));
+                let (usages, name) = (Arc::clone(self), principal.name().cloned());
                 Ok(Some(WatchPlace { usages, name }))
             }
             false => Err(Failed::new(
@@ -75,10 +75,10 @@ impl Usages {
     }
 
     fn with<T>(&self, principal: &Principal, work: impl FnOnce(&mut Usage) -> T) -> T {
-        work(self.lock().entry(principal.name().map(str::to_owned)).or_default())
+        work(self.lock().entry(principal.name().cloned()).or_default())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Option<String>, Usage>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Option<PrincipalName>, Usage>> {
         self.0.lock().expect("nothing panics while the usages are locked")
     }
 }
@@ -108,7 +108,7 @@ impl Usage {
 }
 
 fn display(principal: &Principal) -> &str {
-    principal.name().unwrap_or("anonymous")
+    principal.name().map_or("anonymous", PrincipalName::as_str)
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ impl Requester {
 
     /// The name of its principal.
     pub(crate) fn name(&self) -> Option<&str> {
-        self.principal.as_ref()?.name()
+        Some(self.principal.as_ref()?.name()?.as_str())
     }
 
     /// The id that the request was sent with.

@@ -2,6 +2,7 @@ use ringfence_lease::Attachment;
 use ringfence_wire::LeaseId;
 
 use crate::door::Door;
+use crate::door::access::Caller;
 
 /// Abandons acquires whose connection closes before they are answered.
 ///
@@ -14,13 +15,14 @@ use crate::door::Door;
 /// the detach. It is not retried, so it cannot follow the detach.
 pub(crate) struct AbandonGuard<'a> {
     door: &'a Door,
+    caller: &'a Caller,
     acquires: Vec<(LeaseId, Attachment)>,
 }
 
 impl<'a> AbandonGuard<'a> {
     /// Must be created before the acquires are proposed.
-    pub(crate) fn new(door: &'a Door, acquires: Vec<(LeaseId, Attachment)>) -> Self {
-        Self { door, acquires }
+    pub(crate) fn new(door: &'a Door, caller: &'a Caller, acquires: Vec<(LeaseId, Attachment)>) -> Self {
+        Self { door, caller, acquires }
     }
 
     /// Disarms the guard: there is a response.
@@ -32,7 +34,7 @@ impl<'a> AbandonGuard<'a> {
 impl Drop for AbandonGuard<'_> {
     fn drop(&mut self) {
         for &(lease_id, attachment) in &self.acquires {
-            self.door.detach_later(lease_id, attachment);
+            self.door.detach_later(self.caller, lease_id, attachment);
         }
     }
 }

@@ -90,13 +90,13 @@ async fn acquire(
         metadata: request.metadata,
         attachment,
     }));
-    let guard = AbandonGuard::new(door, vec![(lease_id, attachment)]);
+    let guard = AbandonGuard::new(door, caller, vec![(lease_id, attachment)]);
     let outcome = door.propose(caller, command).await;
     let keep_place = keep_place || matches!(outcome, Ok(Outcome::Kept(_)));
     let outcome = match outcome {
         Ok(Outcome::Waiting(place) | Outcome::Kept(place)) if !wait.is_zero() => {
             let queued = Instant::now();
-            let waiter = Waiter { door, place, wait, keep_place, began };
+            let waiter = Waiter { door, caller, place, wait, keep_place, began };
             let allow = |caller: &Caller| caller.allow(KeyRight::Acquire, keys.iter());
             let outcome = tokio::select! {
                 outcome = waiter.wait() => outcome,
@@ -125,6 +125,7 @@ async fn acquire(
 /// A request whose lease is in the queue.
 struct Waiter<'a> {
     door: &'a Door,
+    caller: &'a Caller,
     place: Waiting,
     wait: Duration,
     keep_place: bool,
@@ -133,7 +134,7 @@ struct Waiter<'a> {
 
 impl Waiter<'_> {
     async fn wait(self) -> Result<Outcome, Failed> {
-        let mut lease_wait = self.door.wait_for(self.place.lease_id);
+        let mut lease_wait = self.door.wait_for(self.caller, self.place.lease_id);
         let give_up_at =
             if self.keep_place { self.began + self.wait } else { Instant::now() + self.wait + GRACE };
         let mut draining = self.door.options.draining.clone();
@@ -158,7 +159,7 @@ impl Waiter<'_> {
     fn give_up(self) -> Result<Outcome, Failed> {
         // The lease was not granted when the request arrived, so the time left at any later cluster time is not too long for
         // a client that counts from when it sent the request.
-        match self.door.cluster().view(|table| table.lease(self.place.lease_id, Some(table.at_ms()))) {
+        match self.door.proposed(self.caller, self.place.lease_id) {
             Ok(LeaseState::Granted(grant)) => Ok(Outcome::Granted(Box::new(grant))),
             Ok(LeaseState::Waiting(place)) if self.keep_place => Ok(Outcome::Waiting(place)),
             Err(Refusal::Unknown) if self.keep_place => Ok(Outcome::Waiting(self.place)),

@@ -89,7 +89,7 @@ async fn run(door: &Door, caller: &Caller, operations: Vec<Operation>) -> Answer
     let operations = operations.into_iter().map(|operation| command(door, caller, operation));
     let (commands, kinds): (Vec<_>, Vec<_>) = operations.unzip();
     let allowed = caller.allow_commands(door, commands).await?;
-    let keys = if are_few { vec![0; allowed.len()] } else { door.keys_of(&allowed) };
+    let keys = if are_few { vec![0; allowed.len()] } else { door.keys_of(caller, &allowed) };
     let parts = parts(allowed.into_iter().zip(kinds).zip(keys));
     let mut results = Results::default();
     // `failed`: why all further operations are not done.
@@ -107,8 +107,8 @@ async fn run(door: &Door, caller: &Caller, operations: Vec<Operation>) -> Answer
             continue;
         }
         let acquires = commands.iter().flatten().filter_map(Allowed::attachment);
-        guards.push(AbandonGuard::new(door, acquires.collect()));
-        match propose(door, commands).await {
+        guards.push(AbandonGuard::new(door, caller, acquires.collect()));
+        match propose(door, caller, commands).await {
             Ok(outcomes) => {
                 let mirrored = match &mut mirror_timeout {
                     Some(left) => Some(mirrored(door, &kinds, &outcomes, left).await),
@@ -141,6 +141,7 @@ async fn run(door: &Door, caller: &Caller, operations: Vec<Operation>) -> Answer
 /// The outcomes of the commands that are allowed, and why the others are not.
 async fn propose(
     door: &Door,
+    caller: &Caller,
     commands: Vec<Result<Allowed<Command>, Failed>>,
 ) -> Result<Vec<Result<Outcome, Failed>>, Unanswered> {
     let mut allowed = Vec::with_capacity(commands.len());
@@ -148,7 +149,7 @@ async fn propose(
         commands.into_iter().map(|command| command.map(|command| allowed.push(command)).err()).collect();
     let mut outcomes = match allowed.is_empty() {
         true => Vec::new(),
-        false => door.propose_all(allowed).await?,
+        false => door.propose_all(caller, allowed).await?,
     }
     .into_iter();
     let outcome = |denied: Option<Failed>| match denied {

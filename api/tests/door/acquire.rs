@@ -101,7 +101,7 @@ async fn a_queue_has_at_most_ten_thousand_waiters() {
     service.hold("a").await;
     for _ in 0..10 {
         let waiters = (0..1_000).map(|number| waiter_for("a", number));
-        service.handle.propose(waiters.collect()).await.unwrap();
+        service.handle.propose(waiters.collect::<Vec<_>>()).await.unwrap();
     }
     service.until_waiters(10_000).await;
     let id = LeaseId::random();

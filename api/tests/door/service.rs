@@ -110,6 +110,7 @@ impl Service {
             join: false,
             url: url.map_or_else(|| format!("http://{address}"), str::to_owned),
             snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
+            max_lease_bytes: ringfence_raft::MAX_LEASE_BYTES,
             first_revision: Some(ringfence_wire::Revision(1_000)),
             elders: None,
             random: ringfence_raft::Random::system(),

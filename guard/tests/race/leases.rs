@@ -42,7 +42,7 @@ impl Leases {
         self.apply(acquire);
         while wanted() {
             // It has waited too long where this is an error.
-            if let LeaseState::Granted(grant) = self.table().lease(id, None).ok()? {
+            if let LeaseState::Granted(grant) = self.table().lease(None, id, None).ok()? {
                 return Some(Lease { id, mode, claim: claim(&grant) });
             }
             std::thread::yield_now();

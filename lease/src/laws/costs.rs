@@ -96,7 +96,8 @@ fn a_repeat_costs_the_same_however_many_wait_ahead() {
         let mut table = queues_of(waiters, Mode::Exclusive);
         let last = (waiters - 9..=waiters).map(|n| acquire(n, 0..64, Mode::Exclusive)).collect();
         let (_, repeats) = steps_of(|| apply(&mut table, last));
-        let (_, views) = steps_of(|| (table.lease(lease_id(waiters), None), table.key(&nth_key(7), None)));
+        let (_, views) =
+            steps_of(|| (table.lease(None, lease_id(waiters), None), table.key(&nth_key(7), None)));
         (repeats, views)
     };
     let (few, many) = (steps_with(300), steps_with(3_000));

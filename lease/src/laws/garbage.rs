@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use ringfence_wire::{Mode, Revision};
+use ringfence_wire::{Mode, PrincipalName, Revision};
 
 use super::make::{self, id, key};
 use super::script::{Script, scripts};
@@ -23,15 +23,15 @@ fn live_on(bytes: &[u8], script: &Script) -> Result<(), RestoreError> {
     LeaseTable::restore(&table.snapshot()[..], SUPPORTED)
         .expect("a restored table can be saved and restored");
     for entry in &script.entries {
-        let commands = entry.actions.iter().map(|action| action.at_revision(table.revision())).collect();
-        table.apply(table.at_ms().saturating_add_signed(entry.step_ms), commands, &mut Vec::new());
+        let requests = script.requests(entry, table.revision());
+        table.apply_requests(table.at_ms().saturating_add_signed(entry.step_ms), requests, &mut Vec::new());
     }
     // To the end of all leases, and of all time.
     while let Some(due_ms) = table.next_due_ms() {
         table.apply(due_ms, Vec::new(), &mut Vec::new());
     }
     table.apply(u64::MAX, Vec::new(), &mut Vec::new());
-    assert_eq!(table.lease(id(u128::MAX), None), Err(crate::Refusal::Unknown));
+    assert_eq!(table.lease(None, id(u128::MAX), None), Err(crate::Refusal::Unknown));
     Ok(())
 }
 
@@ -42,9 +42,15 @@ fn samples(count: usize) -> Vec<(Vec<u8>, Script)> {
     let mut samples = Vec::new();
     while samples.len() < count {
         let mut table = LeaseTable::default();
-        for entry in sample().entries {
-            let commands = entry.actions.iter().map(|action| action.at_revision(table.revision())).collect();
-            table.apply(table.at_ms().saturating_add_signed(entry.step_ms), commands, &mut Vec::new());
+        let script = sample();
+        table.raise_rules(if script.has_owners { 2 } else { 1 });
+        for entry in &script.entries {
+            let requests = script.requests(entry, table.revision());
+            table.apply_requests(
+                table.at_ms().saturating_add_signed(entry.step_ms),
+                requests,
+                &mut Vec::new(),
+            );
         }
         if table.live() > 1 && table.waiters() > 1 && table.remembered() > 1 {
             samples.push((table.snapshot(), sample()));
@@ -112,13 +118,16 @@ fn small_table() -> Vec<Record<'static>> {
 
 #[test]
 fn records_that_contradict_each_other_are_refused() {
-    let refusal_of = |tamper: &dyn Fn(&mut Vec<Record<'_>>)| {
+    let refusal_under = |rules, tamper: &dyn Fn(&mut Vec<Record<'_>>)| {
         let mut records = small_table();
         tamper(&mut records);
         let mut bytes = Vec::new();
-        write_records(1, records, &mut bytes).unwrap();
+        write_records(rules, records, &mut bytes).unwrap();
         LeaseTable::restore(&bytes[..], SUPPORTED).err().map(|error| error.to_string())
     };
+    let refusal_of = |tamper: &dyn Fn(&mut Vec<Record<'_>>)| refusal_under(1, tamper);
+    // Its leases are the waiter and what ended.
+    let owner = |name: &str| Record::Owner(Cow::Owned(PrincipalName::new(name).unwrap()));
     let lease = |index: usize, change: &dyn Fn(&mut LeaseRecord<'_>)| {
         refusal_of(&|records| match &mut records[index] {
             Record::Lease(lease) => change(lease),
@@ -146,6 +155,8 @@ fn records_that_contradict_each_other_are_refused() {
         Record::Requests(Cow::Owned(Requests::of(until.iter().map(request).collect())))
     };
     assert_eq!(refusal_of(&|_| {}), None);
+    assert_eq!(refusal_under(2, &|records| records.insert(2, owner("ann"))), None);
+    assert_eq!(refusal_under(2, &|records| drop(records.splice(4..4, [owner("ann")]))), None);
     assert_eq!(refusal_of(&|records| records.insert(3, requests(&[1_005, 17]))), None);
     assert_eq!(held_as(&[shared(None), shared(NonZeroU32::new(2))]), None);
     for (refusal, words) in [
@@ -175,6 +186,19 @@ fn records_that_contradict_each_other_are_refused() {
                 records.insert(5, Record::Ended { ended_ms: 6, lease_id: id(3), end });
             }),
             "ended twice",
+        ),
+        (refusal_of(&|records| records.insert(2, owner("ann"))), "before there were any"),
+        (refusal_under(2, &|records| records.insert(5, owner("ann"))), "has nothing"),
+        (
+            refusal_under(2, &|records| drop(records.splice(2..2, [owner("ann"), owner("bob")]))),
+            "has nothing",
+        ),
+        (
+            refusal_under(2, &|records| {
+                records.insert(2, owner("bob"));
+                records.insert(4, owner("ann"));
+            }),
+            "order of their names",
         ),
         (refusal_of(&|records| records.insert(2, requests(&[1_005, 2_000]))), "requests belong"),
         (refusal_of(&|records| records.insert(3, requests(&[1_005, 2_000]))), "requests belong"),

@@ -12,16 +12,17 @@ use ringfence_wire::{Revision, Token};
 
 use super::make::key;
 use super::model::Model;
-use super::script::{self, KEYS, Script, ids};
+use super::script::{self, KEYS, OWNERS, Script, ids, principal};
 use super::snapshots::{bytes_of, records_of};
 use super::witness::{Cause, Witness};
 use crate::table::{FrozenTable, LeaseTable, Record};
-use crate::{Command, Event, Outcome, SUPPORTED};
+use crate::{Command, Event, Outcome, Refusal, SUPPORTED};
 
 /// What must happen during the test, and how often at least.
-const EXERCISED: [(&str, usize); 41] = [
+const EXERCISED: [(&str, usize); 45] = [
     ("abandoned", 50),
     ("came back too late", 90),
+    ("changed for an owner", 1_000),
     ("expired", 1520),
     ("fitted, but its wait was over", 200),
     ("forgotten", 170),
@@ -42,10 +43,13 @@ const EXERCISED: [(&str, usize); 41] = [
     ("let in later", 30),
     ("memory is full", 200),
     ("mismatch", 260),
+    ("more leases than the quota", 200),
+    ("more waiting than the quota", 100),
     ("not granted", 140),
     ("not live", 1240),
     ("one end granted several", 140),
     ("one end granted to two keys", 70),
+    ("one id of three", 10),
     ("one of several stands no more", 5),
     ("overloaded", 60),
     ("queued", 1770),
@@ -67,7 +71,7 @@ const EXERCISED: [(&str, usize); 41] = [
 fn the_table_agrees_with_the_model_and_keeps_its_promises() {
     let counts = RefCell::new(BTreeMap::<&str, usize>::new());
     // PROPTEST_CASES can ask for more.
-    let cases = Config::default().cases.max(1_200);
+    let cases = Config::default().cases.max(1_600);
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(cases) });
     let played = runner.run(&script::scripts(), |script| {
         for (what, count) in play(&script) {
@@ -91,10 +95,15 @@ fn play(script: &Script) -> BTreeMap<&'static str, usize> {
     let mut stepped = LeaseTable::with_limits(script.limits);
     let mut witness = Witness::new(script.limits);
     let mut views: Vec<(FrozenTable, Vec<u8>)> = Vec::new();
+    if script.has_owners {
+        for table in [&mut table, &mut restored] {
+            table.raise_rules(2);
+            table.limits = script.limits;
+        }
+    }
     for entry in &script.entries {
         let at_ms = table.at_ms().saturating_add_signed(entry.step_ms);
-        let commands: Vec<Command> =
-            entry.actions.iter().map(|action| action.at_revision(table.revision())).collect();
+        let requests = script.requests(entry, table.revision());
         if entry.restore {
             restored =
                 LeaseTable::restore(&restored.snapshot()[..], SUPPORTED).expect("a snapshot can be restored");
@@ -107,10 +116,11 @@ fn play(script: &Script) -> BTreeMap<&'static str, usize> {
             views.push((table.freeze(), table.snapshot()));
         }
         let remembered = model.ended.len();
-        let modelled = applied(|events| model.apply(at_ms, commands.clone(), events));
-        let result = applied(|events| table.apply(at_ms, commands.clone(), events));
+        let modelled = applied(|events| model.apply(at_ms, requests.clone(), events));
+        let result = applied(|events| table.apply_requests(at_ms, requests.clone(), events));
         assert_eq!(result, modelled, "the table, and the model");
-        assert_eq!(applied(|events| restored.apply(at_ms, commands.clone(), events)), result, "restored");
+        let again = applied(|events| restored.apply_requests(at_ms, requests.clone(), events));
+        assert_eq!(again, result, "restored");
         assert_same_views(&table, &model);
         assert_same_views(&restored, &model);
         assert_eq!(table.snapshot(), restored.snapshot());
@@ -121,6 +131,11 @@ fn play(script: &Script) -> BTreeMap<&'static str, usize> {
         );
         count_what_the_model_shows(&model, remembered, &result.1, &mut witness);
 
+        if script.has_owners {
+            count_owners(&result, &table, &mut witness);
+            continue;
+        }
+        let commands: Vec<Command> = requests.into_iter().flat_map(|request| request.commands).collect();
         let step = step(&mut stepped, at_ms, &commands, &mut witness);
         // How many ids are forgotten at once depends on the number of commands, but only with small limits.
         if script.limits.ends > script::MANY && script.limits.grants > script::MANY {
@@ -135,6 +150,25 @@ fn play(script: &Script) -> BTreeMap<&'static str, usize> {
         }
     }
     witness.counts
+}
+
+/// The witness knows no owners: it looks at the other histories.
+fn count_owners((outcomes, events): &(Vec<Outcome>, Vec<Event>), table: &LeaseTable, witness: &mut Witness) {
+    for outcome in outcomes {
+        match outcome {
+            Outcome::Refused(Refusal::TooManyLeases { .. }) => witness.count("more leases than the quota"),
+            Outcome::Refused(Refusal::TooManyWaiting { .. }) => witness.count("more waiting than the quota"),
+            _ => {}
+        }
+    }
+    for event in events.iter().filter(|event| event.by.is_some()) {
+        let others = [None, Some(principal(OWNERS[0])), Some(principal(OWNERS[1]))];
+        let exist = others.iter().filter(|by| table.keys_of_lease(by.as_ref(), event.lease_id).is_some());
+        witness.count("changed for an owner");
+        if exist.count() == 3 {
+            witness.count("one id of three");
+        }
+    }
 }
 
 fn applied(apply: impl FnOnce(&mut Vec<Event>) -> Vec<Outcome>) -> (Vec<Outcome>, Vec<Event>) {
@@ -210,9 +244,9 @@ fn assert_same_views(table: &LeaseTable, model: &Model) {
     assert_eq!((table.at_ms(), table.revision()), (model.at, Revision(model.revision)));
     assert_eq!(table.started(), model.revision > 0);
     assert_eq!(table.next_due_ms(), model.next_due());
-    for id in ids() {
-        for now_ms in [None, Some(later_ms)] {
-            assert_eq!(table.lease(id, now_ms), model.lease(id, now_ms));
+    for by in [None, Some(principal(OWNERS[0])), Some(principal(OWNERS[1]))] {
+        for (id, now_ms) in ids().flat_map(|id| [(id, None), (id, Some(later_ms))]) {
+            assert_eq!(table.lease(by.as_ref(), id, now_ms), model.lease(&by, id, now_ms));
         }
     }
     let mut listed = Vec::new();

@@ -2,27 +2,33 @@
 //! shares no code with the table except the types of commands and outcomes.
 
 use ringfence_wire::{
-    Blocker, EndReason, Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Mode, Revision,
-    Token, Ttl, WaiterView, Waiting, WaitingState,
+    Blocker, EndReason, Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Mode,
+    PrincipalName, Revision, Token, Ttl, WaiterView, Waiting, WaitingState,
 };
 
 use crate::limits::Limits;
-use crate::{Acquire, Attachment, Change, Command, Event, LeaseState, Outcome, Refusal};
+use crate::{
+    Acquire, Attachment, Change, Command, Event, LeaseState, Outcome, Owner, Quota, Refusal, Request,
+};
 
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) at: u64,
     pub(super) revision: u64,
     pub(super) leases: Vec<Lease>,
-    /// In the order of their ends: when, which, and the refusal for a later acquire.
-    pub(super) ended: Vec<(u64, LeaseId, Refusal)>,
+    /// In the order of their ends: when, whose, which, and the refusal for a later acquire.
+    pub(super) ended: Vec<(u64, By, LeaseId, Refusal)>,
     pub(super) limits: Limits,
     /// How much more this entry may do to let waiters in.
     pub(super) grants_left: usize,
 }
 
+/// Whose a lease is.
+type By = Option<PrincipalName>;
+
 #[derive(Clone, Debug)]
 pub(super) struct Lease {
+    pub(super) by: By,
     pub(super) first: Acquire,
     pub(super) live: bool,
     /// Its token or its place.
@@ -54,11 +60,13 @@ impl Model {
         Self { at: 0, revision: 0, leases: Vec::new(), ended: Vec::new(), limits, grants_left: 0 }
     }
 
-    pub(super) fn apply(&mut self, at: u64, commands: Vec<Command>, events: &mut Vec<Event>) -> Vec<Outcome> {
+    pub(super) fn apply(&mut self, at: u64, requests: Vec<Request>, events: &mut Vec<Event>) -> Vec<Outcome> {
         self.at = self.at.max(at);
-        for _ in 0..self.limits.ends + commands.len() {
-            if self.ended.first().is_some_and(|first| self.at > first.0 + 60_000) {
-                self.ended.remove(0);
+        for _ in 0..self.limits.ends + requests.iter().map(|request| request.commands.len()).sum::<usize>() {
+            let due = (0..self.ended.len()).filter(|index| self.at > self.ended[*index].0 + 60_000);
+            if let Some(first) = due.min_by_key(|index| (self.ended[*index].0, self.ended[*index].1.clone()))
+            {
+                self.ended.remove(first);
             }
         }
         self.grants_left = self.limits.grants;
@@ -71,10 +79,15 @@ impl Model {
             self.end(&lease, lease.live.then_some(EndReason::Expired), events);
         }
         self.let_in(events);
-        commands.into_iter().map(|command| self.run(command, events)).collect()
+        let mut outcomes = Vec::new();
+        for Request { by, commands } in requests {
+            outcomes.extend(commands.into_iter().map(|command| self.run(by.as_ref(), command, events)));
+        }
+        outcomes
     }
 
-    fn run(&mut self, command: Command, events: &mut Vec<Event>) -> Outcome {
+    fn run(&mut self, owner: Option<&Owner>, command: Command, events: &mut Vec<Event>) -> Outcome {
+        let by = owner.map(|owner| owner.name.clone());
         match command {
             Command::Start { revision } => {
                 if self.revision == 0 && revision.0 < 1 << 53 {
@@ -82,13 +95,13 @@ impl Model {
                 }
                 Outcome::Done
             }
-            Command::Acquire(acquire) => self.acquire(*acquire, events),
+            Command::Acquire(acquire) => self.acquire(owner, *acquire, events),
             Command::Renew { lease_id, ttl } => {
                 let now = self.at;
-                let Some(lease) = self.leases.iter_mut().find(|lease| lease.first.lease_id == lease_id)
-                else {
-                    return Outcome::Refused(self.how_it_ended(lease_id).unwrap_or(Refusal::Unknown));
+                let Some(known) = self.find(&by, lease_id) else {
+                    return Outcome::Refused(self.how_it_ended(&by, lease_id).unwrap_or(Refusal::Unknown));
                 };
+                let lease = self.stored(&known);
                 if !lease.live {
                     return Outcome::Refused(Refusal::NotGranted);
                 }
@@ -103,17 +116,17 @@ impl Model {
                 Outcome::Standing(Box::new(self.grant(&lease, Some(now))))
             }
             Command::Release { lease_id } => {
-                if let Some(lease) = self.find(lease_id) {
+                if let Some(lease) = self.find(&by, lease_id) {
                     self.end(&lease, Some(EndReason::Released), events);
                     return Outcome::Done;
                 }
-                match self.how_it_ended(lease_id) {
+                match self.how_it_ended(&by, lease_id) {
                     Some(Refusal::Gone(reason)) if reason != EndReason::Released => {
                         Outcome::Refused(Refusal::Gone(reason))
                     }
                     Some(_) => Outcome::Done,
                     None => {
-                        self.remember(lease_id, Refusal::Gone(EndReason::Released));
+                        self.remember(by, lease_id, Refusal::Gone(EndReason::Released));
                         Outcome::Done
                     }
                 }
@@ -129,10 +142,11 @@ impl Model {
             }
             Command::Detach { lease_id, attachment } => {
                 let now = self.at;
-                let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == lease_id);
+                let known = self.find(&by, lease_id);
                 let stood =
-                    lease.filter(|lease| lease.requests.iter().any(|request| request.0 == attachment));
-                if let Some(lease) = stood {
+                    known.filter(|lease| lease.requests.iter().any(|request| request.0 == attachment));
+                if let Some(known) = stood {
+                    let lease = self.stored(&known);
                     lease.requests.retain(|request| request.0 != attachment);
                     match lease.requests.iter().map(|request| request.1).filter(|until| *until >= now).max() {
                         Some(until) => lease.deadline = until,
@@ -147,11 +161,13 @@ impl Model {
         }
     }
 
-    fn acquire(&mut self, acquire: Acquire, events: &mut Vec<Event>) -> Outcome {
+    fn acquire(&mut self, owner: Option<&Owner>, acquire: Acquire, events: &mut Vec<Event>) -> Outcome {
+        let by = owner.map(|owner| owner.name.clone());
+        let quota = owner.map_or(Quota::default(), |owner| owner.quota);
         let try_once = acquire.wait.ms() == 0 && !acquire.keep_place;
         let deadline = self.at + u64::from(acquire.wait.ms()) + if acquire.keep_place { 5_000 } else { 0 };
         let id = acquire.lease_id;
-        if let Some(known) = self.find(id) {
+        if let Some(known) = self.find(&by, id) {
             let mut keys: Vec<_> = acquire.claims.iter().map(|claim| &claim.0).collect();
             let mut known_keys: Vec<_> = known.first.claims.iter().map(|claim| &claim.0).collect();
             keys.sort();
@@ -164,7 +180,7 @@ impl Model {
                 return Outcome::Refused(Refusal::WaitTimeout);
             }
             let now = self.at;
-            let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == id).expect("known");
+            let lease = self.stored(&known);
             if known.live {
                 // Any of its requests may be answered.
                 lease.requests.clear();
@@ -182,10 +198,16 @@ impl Model {
             let waiting = self.waiting(&known);
             return if is_kept { Outcome::Kept(waiting) } else { Outcome::Waiting(waiting) };
         }
-        if let Some(refusal) = self.how_it_ended(id) {
+        if let Some(refusal) = self.how_it_ended(&by, id) {
             return Outcome::Refused(refusal);
         }
+        let own = |waits: bool| {
+            self.leases.iter().filter(|lease| lease.by == by && (!waits || !lease.live)).count()
+        };
+        let is_full = |quota: Option<u32>, count: usize| quota.is_some_and(|most| count >= most as usize);
+        let (has_most, most_wait) = (is_full(quota.leases, own(false)), is_full(quota.waiting, own(true)));
         let mut lease = Lease {
+            by: by.clone(),
             live: false,
             number: self.revision + 1,
             deadline,
@@ -197,10 +219,14 @@ impl Model {
         };
         let claimed = lease.first.claims.iter().map(|claim| claim.0.clone());
         lease.admitted = claimed.filter(|key| self.fits(&lease, key) && self.all_admitted(key)).collect();
+        let too_many = Outcome::Refused(Refusal::TooManyLeases { most: quota.leases.unwrap_or(0) });
         if lease.admitted.len() == lease.first.claims.len() {
-            self.leases.push(lease);
-            self.make_live(id, events);
-            let lease = self.find(id).expect("just granted");
+            if has_most {
+                return too_many;
+            }
+            self.leases.push(lease.clone());
+            self.make_live(&lease, events);
+            let lease = self.find(&by, id).expect("just granted");
             return Outcome::Granted(Box::new(self.grant(&lease, Some(self.at))));
         }
         let longest = lease.first.claims.iter().map(|claim| self.queue(&claim.0).len()).max().expect("a key");
@@ -225,16 +251,23 @@ impl Model {
         if longest >= self.limits.queue {
             return Outcome::Refused(Refusal::Overloaded);
         }
+        if has_most {
+            return too_many;
+        }
+        if most_wait {
+            return Outcome::Refused(Refusal::TooManyWaiting { most: quota.waiting.unwrap_or(0) });
+        }
         self.revision += 1;
         events.push(self.event(&lease, Change::Queued));
         self.leases.push(lease);
-        Outcome::Waiting(self.waiting(&self.find(id).expect("just queued")))
+        Outcome::Waiting(self.waiting(&self.find(&by, id).expect("just queued")))
     }
 
     /// Ends a lease, or takes a waiter out, and lets waiters in.
     fn end(&mut self, lease: &Lease, reason: Option<EndReason>, events: &mut Vec<Event>) {
         self.leases.retain(|other| other.number != lease.number);
-        self.remember(lease.first.lease_id, reason.map_or(Refusal::WaitTimeout, Refusal::Gone));
+        let refusal = reason.map_or(Refusal::WaitTimeout, Refusal::Gone);
+        self.remember(lease.by.clone(), lease.first.lease_id, refusal);
         self.revision += 1;
         let change = match reason {
             Some(reason) if lease.live => Change::Ended(reason),
@@ -248,29 +281,30 @@ impl Model {
     /// granted unless its wait is over.
     fn let_in(&mut self, events: &mut Vec<Event>) {
         while self.grants_left > 0
-            && let Some((id, key)) = self.first_to_admit()
+            && let Some((known, key)) = self.first_to_admit()
         {
             let at = self.at;
-            let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == id).expect("it waits");
+            let lease = self.stored(&known);
             lease.admitted.push(key);
             let keys = lease.first.claims.len();
+            let is_granted = lease.admitted.len() == keys && lease.deadline >= at;
             self.grants_left -= 1;
-            if lease.admitted.len() == keys && lease.deadline >= at {
+            if is_granted {
                 self.grants_left = self.grants_left.saturating_sub(keys);
-                self.make_live(id, events);
+                self.make_live(&known, events);
             }
         }
     }
 
     /// The earliest waiter that fits a key and is not admitted to it.
-    pub(super) fn first_to_admit(&self) -> Option<(LeaseId, Key)> {
+    pub(super) fn first_to_admit(&self) -> Option<(Lease, Key)> {
         let wanted =
             |lease: &Lease| lease.first.claims.iter().map(|claim| claim.0.clone()).collect::<Vec<_>>();
         let waiting = self.leases.iter().filter(|lease| !lease.live);
         let each = waiting.flat_map(|lease| wanted(lease).into_iter().map(move |key| (lease, key)));
         let to_admit = each.filter(|(lease, key)| !lease.admitted.contains(key) && self.fits(lease, key));
         let first = to_admit.min_by_key(|(lease, key)| (lease.number, key.clone()));
-        first.map(|(lease, key)| (lease.first.lease_id, key))
+        first.map(|(lease, key)| (lease.clone(), key))
     }
 
     /// A waiter that is admitted to all its keys, and whose wait is not over.
@@ -284,10 +318,10 @@ impl Model {
         self.queue(key).iter().all(|waiter| waiter.admitted.contains(key))
     }
 
-    fn make_live(&mut self, id: LeaseId, events: &mut Vec<Event>) {
+    fn make_live(&mut self, known: &Lease, events: &mut Vec<Event>) {
         self.revision += 1;
         let (revision, at) = (self.revision, self.at);
-        let lease = self.leases.iter_mut().find(|lease| lease.first.lease_id == id).expect("it waits");
+        let lease = self.stored(known);
         // If there are several requests, any of them may be answered. The one that it is granted to at once stays for good.
         lease.requests.retain(|request| request.1 + 20_000 >= at);
         if lease.requests.len() > 1 {
@@ -301,10 +335,11 @@ impl Model {
         events.push(self.event(&lease, Change::Granted));
     }
 
-    fn remember(&mut self, id: LeaseId, refusal: Refusal) {
-        self.ended.push((self.at, id, refusal));
-        if self.ended.len() > self.limits.remembered {
-            self.ended.remove(0);
+    fn remember(&mut self, by: By, id: LeaseId, refusal: Refusal) {
+        self.ended.push((self.at, by.clone(), id, refusal));
+        if self.ended.iter().filter(|ended| ended.1 == by).count() > self.limits.remembered {
+            let first = self.ended.iter().position(|ended| ended.1 == by).expect("one was added");
+            self.ended.remove(first);
         }
     }
 
@@ -331,12 +366,27 @@ impl Model {
         self.on(key, false)
     }
 
-    fn find(&self, id: LeaseId) -> Option<Lease> {
-        self.leases.iter().find(|lease| lease.first.lease_id == id).cloned()
+    /// Of whom `id` is that `by` names: of itself or, if it never had it, of nobody.
+    fn whose(&self, by: &By, id: LeaseId) -> By {
+        let had = self.leases.iter().any(|lease| lease.by == *by && lease.first.lease_id == id)
+            || self.ended.iter().any(|ended| ended.1 == *by && ended.2 == id);
+        if had { by.clone() } else { None }
     }
 
-    fn how_it_ended(&self, id: LeaseId) -> Option<Refusal> {
-        self.ended.iter().find(|ended| ended.1 == id).map(|ended| ended.2.clone())
+    fn find(&self, by: &By, id: LeaseId) -> Option<Lease> {
+        let whose = self.whose(by, id);
+        self.leases.iter().find(|lease| lease.by == whose && lease.first.lease_id == id).cloned()
+    }
+
+    fn stored(&mut self, known: &Lease) -> &mut Lease {
+        let mut leases = self.leases.iter_mut();
+        let is_it = |lease: &&mut Lease| lease.by == known.by && lease.first.lease_id == known.first.lease_id;
+        leases.find(is_it).expect("it is known")
+    }
+
+    fn how_it_ended(&self, by: &By, id: LeaseId) -> Option<Refusal> {
+        let whose = self.whose(by, id);
+        self.ended.iter().find(|ended| ended.1 == whose && ended.2 == id).map(|ended| ended.3.clone())
     }
 
     fn fence(&self, key: &Key) -> Token {
@@ -348,11 +398,11 @@ impl Model {
         left_over.or_else(|| self.leases.iter().map(|lease| lease.deadline + 1).min())
     }
 
-    pub(super) fn lease(&self, id: LeaseId, now: Option<u64>) -> Result<LeaseState, Refusal> {
-        match self.find(id) {
+    pub(super) fn lease(&self, by: &By, id: LeaseId, now: Option<u64>) -> Result<LeaseState, Refusal> {
+        match self.find(by, id) {
             Some(lease) if lease.live => Ok(LeaseState::Granted(self.grant(&lease, now))),
             Some(lease) => Ok(LeaseState::Waiting(self.waiting(&lease))),
-            None => Err(self.how_it_ended(id).unwrap_or(Refusal::Unknown)),
+            None => Err(self.how_it_ended(by, id).unwrap_or(Refusal::Unknown)),
         }
     }
 
@@ -365,11 +415,13 @@ impl Model {
             ttl_ms: lease.ttl.ms(),
             expires_in_ms: now.map(|now| lease.deadline.saturating_sub(now)),
             metadata: lease.first.metadata.clone(),
+            by: lease.by.clone(),
         };
         let waiter = |lease: &&Lease| WaiterView {
             holder: lease.first.holder.clone(),
             mode: lease.mode_on(key).expect("it waits for the key").name(),
             waited_ms: now.unwrap_or(self.at) - lease.since,
+            by: lease.by.clone(),
         };
         KeyView {
             key: key.clone(),
@@ -410,6 +462,7 @@ impl Model {
         Event {
             revision: Revision(self.revision),
             lease_id: lease.first.lease_id,
+            by: lease.by.clone(),
             change,
             token: (lease.live).then_some(Token(lease.number)),
             keys: lease

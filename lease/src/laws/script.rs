@@ -8,11 +8,11 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
+use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, PrincipalName, Revision, Token, Ttl, Wait};
 
 use super::make::key;
 use crate::limits::Limits;
-use crate::{Acquire, Attachment, Command};
+use crate::{Acquire, Attachment, Command, Owner, Quota, Request};
 
 pub(super) const KEYS: [&str; 3] = ["a", "a/b", "c"];
 pub(super) const IDS: u128 = 9;
@@ -23,6 +23,8 @@ pub(super) const MANY: usize = IDS as usize * KEYS.len();
 #[derive(Clone)]
 pub(super) struct Script {
     pub(super) limits: Limits,
+    /// Whether commands have owners.
+    pub(super) has_owners: bool,
     pub(super) entries: Vec<Entry>,
 }
 
@@ -46,10 +48,29 @@ pub(super) struct Entry {
     /// How far the time advances. A negative step tries to turn it back.
     pub(super) step_ms: i64,
     pub(super) actions: Vec<Action>,
+    /// Who gives each of them, if the script has owners.
+    pub(super) owners: Vec<Option<Owner>>,
     /// Whether the second table is saved and restored before this entry.
     pub(super) restore: bool,
     /// Whether a view of the table is taken before this entry.
     pub(super) freeze: bool,
+}
+
+impl Script {
+    /// The requests of an entry, each of one command.
+    pub(super) fn requests(&self, entry: &Entry, revision: Revision) -> Vec<Request> {
+        let request = |(action, owner): (&Action, &Option<Owner>)| Request {
+            by: owner.clone().filter(|_| self.has_owners),
+            commands: vec![action.at_revision(revision)],
+        };
+        entry.actions.iter().zip(&entry.owners).map(request).collect()
+    }
+}
+
+pub(super) const OWNERS: [&str; 2] = ["ann", "bob"];
+
+pub(super) fn principal(name: &str) -> PrincipalName {
+    PrincipalName::new(name).expect("a legal name")
 }
 
 #[derive(Clone, Debug)]
@@ -86,7 +107,15 @@ pub(super) fn scripts() -> impl Strategy<Value = Script> {
         select(vec![1, 3, 2_000_000]),
     )
         .prop_map(|(ends, grants, queue, remembered)| Limits { ends, grants, queue, remembered });
-    (limits, vec(entry(), 1..40)).prop_map(|(limits, entries)| Script { limits, entries })
+    (limits, prop::bool::weighted(0.25), vec(entry(), 1..40))
+        .prop_map(|(limits, has_owners, entries)| Script { limits, has_owners, entries })
+}
+
+fn owner() -> impl Strategy<Value = Option<Owner>> {
+    let quota = || select(vec![None, None, Some(0), Some(1), Some(2)]);
+    (select(vec![None, Some(OWNERS[0]), Some(OWNERS[0]), Some(OWNERS[1])]), quota(), quota()).prop_map(
+        |(name, leases, waiting)| Some(Owner { name: principal(name?), quota: Quota { leases, waiting } }),
+    )
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
@@ -96,8 +125,12 @@ fn entry() -> impl Strategy<Value = Entry> {
         2 => select(vec![-50, 1_000, 5_001]),
         1 => select(vec![30_000, 60_001]),
     ];
-    (step_ms, vec(action(), 0..5), any::<bool>(), prop::bool::weighted(0.1))
-        .prop_map(|(step_ms, actions, restore, freeze)| Entry { step_ms, actions, restore, freeze })
+    (step_ms, vec((action(), owner()), 0..5), any::<bool>(), prop::bool::weighted(0.1)).prop_map(
+        |(step_ms, actions, restore, freeze)| {
+            let (actions, owners) = actions.into_iter().unzip();
+            Entry { step_ms, actions, owners, restore, freeze }
+        },
+    )
 }
 
 fn action() -> impl Strategy<Value = Action> {

@@ -4,11 +4,11 @@ use std::io::{self, Read, Write};
 use std::num::NonZeroU32;
 use std::thread;
 
-use ringfence_wire::{Holder, Metadata, Mode, RulesRange};
+use ringfence_wire::{Holder, Metadata, Mode, PrincipalName, RulesRange};
 
 use super::make::{acquire, id, key};
 use crate::table::{FrozenTable, LeaseTable, Record, RecordReader, RestoreError};
-use crate::{Acquire, Attachment, Command, Outcome, SUPPORTED};
+use crate::{Acquire, Attachment, Command, Outcome, Owner, Quota, Request, SUPPORTED};
 
 pub(super) fn bytes_of(view: &FrozenTable) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -112,6 +112,39 @@ fn a_snapshot_keeps_the_rules_and_only_a_program_that_supports_them_reads_it() {
         "this cluster uses rules 1, and this program supports rules 2 to 3: start an older version of ringfence, and raise \
          the rules there before the upgrade"
     );
+}
+
+#[test]
+fn owners_are_in_the_format() {
+    let mut table = LeaseTable::default();
+    table.raise_rules(2);
+    let of = |name: &str, commands: Vec<Command>| {
+        let owner = Owner { name: PrincipalName::new(name).unwrap(), quota: Quota::default() };
+        Request { by: Some(owner), commands }
+    };
+    let one = |n: u128, name: &str| acquire(n, [(key(name), Mode::Exclusive)], 0).into();
+    let requests = vec![
+        of("zoe", vec![one(1, "a")]),
+        of("ann", vec![one(2, "b"), one(1, "c"), Command::Release { lease_id: id(7) }]),
+        vec![one(1, "d")].into(),
+    ];
+    table.apply_requests(1, requests, &mut Vec::new());
+    let records = [
+        "04000000 00010004",
+        "0110 00000000000000000000000000000001 01016400 9875 00 00 0107 04 9975 00",
+        "06 03616e6e",
+        "0110 00000000000000000000000000000001 01016300 9875 00 00 0107 03 9975 00",
+        "0110 00000000000000000000000000000002 01016200 9875 00 00 0107 02 9975 00",
+        "0201 10 00000000000000000000000000000007 0100",
+        "06 037a6f65",
+        "0110 00000000000000000000000000000001 01016100 9875 00 00 0107 01 9975 00",
+        "030401",
+    ];
+    assert_eq!(in_hex(&table.snapshot()), records.concat().replace(' ', ""));
+    let restored = LeaseTable::restore(&table.snapshot()[..], SUPPORTED).unwrap();
+    assert_eq!(restored.snapshot(), table.snapshot());
+    let ann = PrincipalName::new("ann").unwrap();
+    assert!(restored.lease(Some(&ann), id(2), None).is_ok() && restored.lease(None, id(2), None).is_err());
 }
 
 #[test]

@@ -298,6 +298,9 @@ impl Witness {
                 Refusal::Gone(_) => "gone",
                 Refusal::Unknown => "unknown",
                 Refusal::Overloaded => "overloaded",
+                Refusal::TooManyLeases { .. } | Refusal::TooManyWaiting { .. } | Refusal::Full => {
+                    panic!("nobody in particular has no quota, and there is room")
+                }
             }),
             _ => {}
         }
@@ -305,7 +308,7 @@ impl Witness {
 
     fn saw_deadlines(&self, table: &LeaseTable) {
         for (&id, seen) in self.seen.iter().filter(|(_, seen)| seen.live) {
-            let Ok(LeaseState::Granted(grant)) = table.lease(id, Some(table.at_ms())) else {
+            let Ok(LeaseState::Granted(grant)) = table.lease(None, id, Some(table.at_ms())) else {
                 panic!("{id} was live, and there was no event of its end");
             };
             assert_eq!(grant.token, Token(seen.number));

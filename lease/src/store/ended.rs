@@ -67,14 +67,25 @@ impl Ended {
         }
     }
 
-    /// Forgets at most so many of those that were remembered for their full time, the oldest first.
-    pub(crate) fn forget(&mut self, now_ms: u64, at_most: usize) {
-        for _ in 0..at_most {
-            match self.order.front() {
-                Some(oldest) if now_ms > oldest.ended_ms.saturating_add(REMEMBER_MS) => self.forget_oldest(),
-                _ => break,
-            }
+    /// When the oldest ended.
+    pub(super) fn oldest_ms(&self) -> Option<u64> {
+        self.order.front().map(|oldest| oldest.ended_ms)
+    }
+
+    /// Whether a lease that ended then was remembered for its full time.
+    pub(super) fn is_over(ended_ms: u64, now_ms: u64) -> bool {
+        now_ms > ended_ms.saturating_add(REMEMBER_MS)
+    }
+
+    /// Forgets the oldest and those that ended at the same time, at most so many. Returns how many.
+    pub(super) fn forget_alike(&mut self, at_most: usize) -> usize {
+        let ended_ms = self.oldest_ms();
+        let mut forgotten = 0;
+        while forgotten < at_most && self.order.len() > 0 && self.oldest_ms() == ended_ms {
+            self.forget_oldest();
+            forgotten += 1;
         }
+        forgotten
     }
 
     /// The ended leases at this instant, oldest first.
@@ -117,7 +128,9 @@ mod tests {
         let mut views = Vec::new();
         for step in 1..=9 {
             let oldest = 500 + step * 1_000;
-            ended.forget(oldest + REMEMBER_MS, usize::MAX);
+            while ended.oldest_ms().is_some_and(|ended_ms| Ended::is_over(ended_ms, oldest + REMEMBER_MS)) {
+                assert_eq!(ended.forget_alike(usize::MAX), 1);
+            }
             ended.remember(id(9_999 + step), End::Gone(EndReason::Released), 9_999 + step, 9_500);
             views.push((oldest..10_000 + step, ended.freeze()));
         }

@@ -1,11 +1,12 @@
-use ringfence_wire::{Key, LeaseId, Mode, Revision};
+use ringfence_wire::{Key, LeaseId, Mode, PrincipalName, Revision};
 
-use super::Store;
 use super::ended::{Ended, EndedLease};
 use super::fifo::Fifo;
 use super::index::Index;
 use super::queue::Entry;
 use super::slots::Slot;
+use super::spaces::SpaceNo;
+use super::{Store, spaces};
 use crate::lease::Lease;
 use crate::requests::Requests;
 
@@ -14,11 +15,14 @@ use crate::requests::Requests;
 #[derive(Default)]
 pub(crate) struct Loader {
     store: Store,
+    /// Whose leases are being added.
+    space: SpaceNo,
+    /// Their ids, and those of its ended leases.
     ids: Vec<(LeaseId, Slot)>,
+    ended: Fifo<EndedLease>,
     /// The exclusive holders. Shared ones are in their queues already: leases on the same key share its text from the
     /// start.
     exclusive: Vec<(Key, Slot)>,
-    ended: Fifo<EndedLease>,
     ready: Vec<(Revision, Key)>,
 }
 
@@ -28,13 +32,42 @@ const ONE_CHANGE: &str = "two leases were made by one change";
 type Checked<T = ()> = Result<T, &'static str>;
 
 impl Loader {
+    /// What is added from now on is of the owner that is next by name.
+    pub(crate) fn owner(&mut self, name: PrincipalName) -> Checked {
+        self.finish_space()?;
+        if self.store.spaces.name(self.space).is_some_and(|last| *last >= name) {
+            return Err("the owners are not in the order of their names");
+        }
+        self.space = self.store.spaces.open(Some(&name)).ok_or("it has too many owners")?;
+        Ok(())
+    }
+
+    /// Builds the indexes of the space whose leases were added.
+    fn finish_space(&mut self) -> Checked {
+        if self.has_an_ended_lease() {
+            return Err("a lease is both active and ended");
+        }
+        let (ids, ended) = (std::mem::take(&mut self.ids), std::mem::take(&mut self.ended));
+        if self.space != SpaceNo::default() && ids.is_empty() && ended.len() == 0 {
+            return Err("an owner has nothing");
+        }
+        let waits = |(_, slot): &&(LeaseId, Slot)| self.store.leases.get(*slot).waits();
+        let waiting = ids.iter().filter(waits).count();
+        let by_id = Index::of(ids.into_iter()).ok_or("two leases have one id")?;
+        let ended = Ended::restore(ended).ok_or("a lease ended twice")?;
+        *self.store.spaces.get_mut(self.space) = spaces::Space { by_id, waiting, ended };
+        self.store.spaces.note_oldest(self.space, None);
+        Ok(())
+    }
+
     /// Adds the next lease by id.
     pub(crate) fn lease(&mut self, mut lease: Lease) -> Checked {
+        lease.space = self.space;
         let (id, number) = (lease.id, lease.number);
         if self.ids.last().is_some_and(|&(last, _)| last >= id) {
             return Err("the leases are not in the order of their ids");
         }
-        let Store { leases, locks, .. } = &mut self.store;
+        let Store { leases, locks, bytes, .. } = &mut self.store;
         let waits = lease.waits();
         let shared = lease.keys.iter_mut().filter(|(_, mode)| !waits && *mode != Mode::Exclusive);
         for (key, mode) in shared {
@@ -42,6 +75,7 @@ impl Loader {
                 return Err(CONFLICT);
             }
         }
+        *bytes += lease.bytes(waits);
         let slot = leases.insert(lease);
         self.ids.push((id, slot));
         for &(ref key, mode) in leases.get(slot).keys.iter().filter(|_| !waits) {
@@ -88,16 +122,12 @@ impl Loader {
     }
 
     /// The store of all that was added, at `now_ms`.
-    pub(crate) fn finish(self, now_ms: u64) -> Checked<(Store, Ended)> {
-        if self.has_an_ended_lease() {
-            return Err("a lease is both active and ended");
-        }
-        let Self { mut store, ids, exclusive, ended, ready } = self;
+    pub(crate) fn finish(mut self, now_ms: u64) -> Checked<Store> {
+        self.finish_space()?;
+        let Self { mut store, exclusive, ready, .. } = self;
         if !store.locks.hold_all(exclusive) {
             return Err(CONFLICT);
         }
-        store.by_id = Index::of(ids.into_iter()).ok_or("two leases have one id")?;
-        let ended = Ended::restore(ended).ok_or("a lease ended twice")?;
         let all = store.leases.iter();
         let mut by_number: Vec<_> = all.map(|(slot, lease)| (lease.number, slot, lease.waits())).collect();
         by_number.sort_unstable_by_key(|&(number, ..)| number);
@@ -117,7 +147,7 @@ impl Loader {
         if !store.locks.is_ready_as_restored(&store.leases) {
             return Err("a key is not ready as it must be");
         }
-        Ok((store, ended))
+        Ok(store)
     }
 
     /// Walks both lists in order: a search for each id takes longer than all the rest.

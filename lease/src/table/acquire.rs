@@ -5,48 +5,80 @@ use crate::keys::Keys;
 use crate::lease::Lease;
 use crate::limits::{KEEP_PLACE_MS, MAX_BLOCKERS};
 use crate::requests::Request;
-use crate::store::Slot;
-use crate::{Acquire, Event, Outcome, Refusal};
+use crate::store::{Found, Slot};
+use crate::{Acquire, Event, Outcome, Owner, Refusal};
 
 impl LeaseTable {
-    pub(super) fn acquire(&mut self, acquire: Acquire, events: &mut Vec<Event>) -> Outcome {
+    pub(super) fn acquire(
+        &mut self,
+        owner: Option<&Owner>,
+        acquire: Acquire,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
         let tries_once = acquire.wait.ms() == 0 && !acquire.keep_place;
         let kept_ms = if acquire.keep_place { KEEP_PLACE_MS } else { 0 };
         let keys = Keys::new(acquire.claims);
         let mut lease = Lease::new(acquire.lease_id, keys, acquire.ttl, acquire.holder, acquire.metadata);
         lease.attach(Some(acquire.attachment));
         lease.deadline_ms = self.at_ms.saturating_add(u64::from(acquire.wait.ms()) + kept_ms);
-        if let Some((slot, known)) = self.store.find(lease.id) {
-            if !known.keys.same_keys(&lease.keys) {
-                Outcome::Refused(Refusal::Mismatch)
-            } else if known.waits() {
-                let request = Request { attachment: lease.attachment(), until_ms: lease.deadline_ms };
-                self.repeat_waiting(slot, request, events)
-            } else {
-                self.repeat_granted(slot)
+        match self.store.find(owner.map(|owner| &owner.name), lease.id) {
+            Found::Active(slot) => {
+                let known = self.store.get(slot);
+                if !known.keys.same_keys(&lease.keys) {
+                    Outcome::Refused(Refusal::Mismatch)
+                } else if known.waits() {
+                    let request = Request { attachment: lease.attachment(), until_ms: lease.deadline_ms };
+                    self.repeat_waiting(slot, request, events)
+                } else {
+                    self.repeat_granted(slot)
+                }
             }
-        } else if let Some(end) = self.ended.get(lease.id) {
-            Outcome::Refused(end.into())
-        } else {
-            self.first_acquire(lease, tries_once, events)
+            Found::Ended(end) => Outcome::Refused(end.into()),
+            Found::Nothing => {
+                self.first_acquire(owner, lease, tries_once, events).unwrap_or_else(Outcome::Refused)
+            }
         }
     }
 
-    fn first_acquire(&mut self, mut lease: Lease, tries_once: bool, events: &mut Vec<Event>) -> Outcome {
+    fn first_acquire(
+        &mut self,
+        owner: Option<&Owner>,
+        mut lease: Lease,
+        tries_once: bool,
+        events: &mut Vec<Event>,
+    ) -> Result<Outcome, Refusal> {
         if self.store.fits(&mut lease.keys) {
-            let slot = self.grant(lease, events);
-            return Outcome::Granted(Box::new(self.grant_of(self.store.get(slot), Some(self.at_ms))));
+            self.check_room(owner, &lease, false)?;
+            let slot = self.grant(owner, lease, events)?;
+            return Ok(Outcome::Granted(Box::new(self.grant_of(self.store.get(slot), Some(self.at_ms)))));
         }
         let longest = self.longest_queue(&lease);
         if tries_once {
-            Outcome::Refused(self.held(&lease, longest))
-        } else if longest >= self.limits.queue {
-            Outcome::Refused(Refusal::Overloaded)
-        } else {
-            // At the tail, all who wait are ahead: no need to count them.
-            let slot = self.enqueue(lease, events);
-            Outcome::Waiting(Self::waiting_of(self.store.get(slot), longest))
+            return Err(self.held(&lease, longest));
         }
+        if longest >= self.limits.queue {
+            return Err(Refusal::Overloaded);
+        }
+        self.check_room(owner, &lease, true)?;
+        // At the tail, all who wait are ahead: no need to count them.
+        let slot = self.enqueue(owner, lease, events)?;
+        Ok(Outcome::Waiting(Self::waiting_of(self.store.get(slot), longest)))
+    }
+
+    /// Refuses a lease that is one more than its owner may have, or than there is room for.
+    fn check_room(&self, owner: Option<&Owner>, lease: &Lease, waits: bool) -> Result<(), Refusal> {
+        if let Some(Owner { name, quota }) = owner {
+            let space =
+                self.store.spaces().number_of(Some(name)).map(|number| self.store.spaces().get(number));
+            let (leases, waiting) = space.map_or((0, 0), |space| (space.leases(), space.waiting()));
+            if let Some(most) = quota.leases.filter(|most| leases >= *most as usize) {
+                return Err(Refusal::TooManyLeases { most });
+            }
+            if let Some(most) = quota.waiting.filter(|most| waits && waiting >= *most as usize) {
+                return Err(Refusal::TooManyWaiting { most });
+            }
+        }
+        if self.store.bytes() + lease.bytes(waits) > self.max_bytes { Err(Refusal::Full) } else { Ok(()) }
     }
 
     /// Nobody can tell which of the two requests was sent last, and either may be answered. So no closed connection ends

@@ -3,20 +3,38 @@ use ringfence_wire::{EndReason, Key, Mode, Revision};
 use super::LeaseTable;
 use crate::lease::Lease;
 use crate::store::{End, Slot};
-use crate::{Change, Event};
+use crate::{Change, Event, Owner, Refusal};
 
 /// Every change of the table. Each takes the next revision and makes one event.
 impl LeaseTable {
-    /// Grants a new lease, which must fit all its keys.
-    pub(super) fn grant(&mut self, mut lease: Lease, events: &mut Vec<Event>) -> Slot {
+    /// Grants a new lease, which must fit all its keys. An error if there are too many owners.
+    pub(super) fn grant(
+        &mut self,
+        owner: Option<&Owner>,
+        mut lease: Lease,
+        events: &mut Vec<Event>,
+    ) -> Result<Slot, Refusal> {
+        self.give(&mut lease, owner)?;
         lease.grant(self.next_revision(), self.at_ms);
-        self.insert(lease, Change::Granted, events)
+        Ok(self.insert(lease, Change::Granted, events))
     }
 
-    /// Puts a new lease at the tail of the queues of all its keys. Its deadline is the end of its wait.
-    pub(super) fn enqueue(&mut self, mut lease: Lease, events: &mut Vec<Event>) -> Slot {
+    /// Puts a new lease at the tail of the queues of all its keys. Its deadline is the end of its wait. An error if there are
+    /// too many owners.
+    pub(super) fn enqueue(
+        &mut self,
+        owner: Option<&Owner>,
+        mut lease: Lease,
+        events: &mut Vec<Event>,
+    ) -> Result<Slot, Refusal> {
+        self.give(&mut lease, owner)?;
         lease.begin_wait(self.next_revision(), self.at_ms);
-        self.insert(lease, Change::Queued, events)
+        Ok(self.insert(lease, Change::Queued, events))
+    }
+
+    fn give(&mut self, lease: &mut Lease, owner: Option<&Owner>) -> Result<(), Refusal> {
+        lease.space = self.store.spaces_mut().open(owner.map(|owner| &owner.name)).ok_or(Refusal::Full)?;
+        Ok(())
     }
 
     /// Ends a lease, live or waiting, and lets waiters in. [`EndReason::Expired`] means for a waiter that its wait is over.
@@ -28,8 +46,9 @@ impl LeaseTable {
             (true, EndReason::Expired) => (End::TimedOut, Change::Left(None)),
             (true, _) => (End::Gone(reason), Change::Left(Some(reason))),
         };
-        self.ended.remember(lease.id, end, self.at_ms, self.limits.remembered);
-        events.push(self.event(&lease, change));
+        let event = self.event(&lease, change);
+        self.store.remember(lease.space, lease.id, end, self.at_ms, self.limits.remembered);
+        events.push(event);
         self.let_in(events);
     }
 
@@ -73,6 +92,7 @@ impl LeaseTable {
         Event {
             revision: self.revision,
             lease_id: lease.id,
+            by: self.store.owner(lease).cloned(),
             change,
             token: lease.token(),
             keys: lease.keys.iter().map(|(key, mode)| (key.clone(), *mode, fence(key, *mode))).collect(),

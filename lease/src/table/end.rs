@@ -1,7 +1,7 @@
-use ringfence_wire::{EndReason, Key, LeaseId, Token};
+use ringfence_wire::{EndReason, Key, LeaseId, PrincipalName, Token};
 
 use super::LeaseTable;
-use crate::store::End;
+use crate::store::{End, Found};
 use crate::{Attachment, Event, Outcome, Refusal};
 
 const RELEASED: End = End::Gone(EndReason::Released);
@@ -10,13 +10,19 @@ const RELEASED: End = End::Gone(EndReason::Released);
 impl LeaseTable {
     /// Remembers an unknown id as released, so that an acquire still on its way grants nothing. Tells a holder that its
     /// lease ended otherwise, however often it asks.
-    pub(super) fn release(&mut self, id: LeaseId, events: &mut Vec<Event>) -> Outcome {
-        match self.store.find(id) {
-            Some((slot, _)) => self.end(slot, EndReason::Released, events),
-            None => match self.ended.get(id) {
-                None => self.ended.remember(id, RELEASED, self.at_ms, self.limits.remembered),
-                Some(RELEASED | End::TimedOut) => {}
-                Some(end) => return Outcome::Refused(end.into()),
+    pub(super) fn release(
+        &mut self,
+        by: Option<&PrincipalName>,
+        id: LeaseId,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        match self.store.find(by, id) {
+            Found::Active(slot) => self.end(slot, EndReason::Released, events),
+            Found::Ended(RELEASED | End::TimedOut) => {}
+            Found::Ended(end) => return Outcome::Refused(end.into()),
+            Found::Nothing => match self.store.spaces_mut().open(by) {
+                Some(space) => self.store.remember(space, id, RELEASED, self.at_ms, self.limits.remembered),
+                None => return Outcome::Refused(Refusal::Full),
             },
         }
         Outcome::Done
@@ -34,8 +40,14 @@ impl LeaseTable {
     }
 
     /// Ends the lease, unless another request may have learned of it: a later acquire, or a renewal.
-    pub(super) fn detach(&mut self, id: LeaseId, attachment: Attachment, events: &mut Vec<Event>) -> Outcome {
-        let Some((slot, lease)) = self.store.find(id) else { return Outcome::Done };
+    pub(super) fn detach(
+        &mut self,
+        by: Option<&PrincipalName>,
+        id: LeaseId,
+        attachment: Attachment,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let Some((slot, lease)) = self.store.active(by, id) else { return Outcome::Done };
         let is_its_own = match lease.wait() {
             Some(wait) => wait.requests.has(attachment),
             None => lease.attachment() == Some(attachment),

@@ -1,4 +1,4 @@
-use ringfence_wire::{LeaseId, Ttl};
+use ringfence_wire::{LeaseId, PrincipalName, Ttl};
 
 use super::LeaseTable;
 use crate::{Outcome, Refusal};
@@ -6,9 +6,9 @@ use crate::{Outcome, Refusal};
 impl LeaseTable {
     /// Never moves the deadline back: a delayed renewal must not cut short a newer, longer one. Who renews has the answer
     /// to its acquire, so no closed connection ends the lease any more, not even that of a later repeat.
-    pub(super) fn renew(&mut self, id: LeaseId, ttl: Option<Ttl>) -> Outcome {
-        let Some((slot, lease)) = self.store.find(id) else {
-            return Outcome::Refused(self.refusal(id));
+    pub(super) fn renew(&mut self, by: Option<&PrincipalName>, id: LeaseId, ttl: Option<Ttl>) -> Outcome {
+        let Some((slot, lease)) = self.store.active(by, id) else {
+            return Outcome::Refused(self.refusal(by, id));
         };
         if lease.waits() {
             return Outcome::Refused(Refusal::NotGranted);

@@ -10,6 +10,7 @@ use crate::UnsupportedRules;
 use crate::keys::Keys;
 use crate::lease::Lease;
 use crate::limits::REVISION_END;
+use crate::rules::OWNERS;
 use crate::store::{EndedLease, Loader};
 
 const HEAD: RestoreError = Malformed("its head is not its first record and its only one");
@@ -48,12 +49,14 @@ impl LeaseTable {
                 }
                 Record::Requests(requests) => loader.requests(requests.into_owned()),
                 Record::Ready { place, key } => loader.ready(place, key.into_owned()),
+                Record::Owner(_) if rules < OWNERS => Err("leases have owners before there were any"),
+                Record::Owner(name) => loader.owner(name.into_owned()),
                 Record::Tail { leases, ended } => break (leases, ended),
                 Record::Head { .. } => return Err(HEAD),
             };
             added.map_err(Inconsistent)?;
         };
-        (table.store, table.ended) = loader.finish(table.at_ms).map_err(Inconsistent)?;
+        table.store = loader.finish(table.at_ms).map_err(Inconsistent)?;
         if (table.live() + table.waiters()) as u64 != leases || table.remembered() as u64 != ended {
             return Err(Malformed("records are missing"));
         }

@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 use std::io;
 
-use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Ttl};
+use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, PrincipalName, Revision, Ttl};
 use serde::{Deserialize, Serialize};
 
 use crate::requests::Requests;
@@ -33,8 +33,9 @@ pub(super) fn rules_of(format: u32) -> Result<u8, RestoreError> {
     }
 }
 
-/// A snapshot is the format number in four bytes, little-endian, and then these records: the head, the leases by id (each
-/// followed by its requests), the ended ids from the oldest on, the ready keys by place, and the tail.
+/// A snapshot is the format number in four bytes, little-endian, and then these records: the head, what nobody owns, then the
+/// name of each owner and what it owns, by name; the ready keys by place, and the tail. What somebody owns, or nobody, are the
+/// leases by id (each followed by its requests), and the ended ids from the oldest on.
 ///
 /// A record has nothing that follows from others (queues, fences, deadlines in order) and nothing that depends on how the
 /// table came about: equal tables give equal bytes. Writing borrows from the table.
@@ -63,6 +64,8 @@ pub(crate) enum Record<'a> {
     },
     /// The requests of the waiter before, if there are several. Since format 3.
     Requests(Cow<'a, Requests>),
+    /// The leases and ended ids that follow are this one's. Since format 4.
+    Owner(Cow<'a, PrincipalName>),
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 use ringfence_wire::{
-    Grant, GrantState, GrantedKey, Holder, HolderView, Key, KeyView, LeaseId, Mode, Token, WaiterView,
-    Waiting, WaitingState,
+    Grant, GrantState, GrantedKey, Holder, HolderView, Key, KeyView, LeaseId, Mode, PrincipalName, Token,
+    WaiterView, Waiting, WaitingState,
 };
 
 use super::LeaseTable;
@@ -21,10 +21,17 @@ pub enum LeaseState {
 
 /// Reads. A linearizable read passes the leader's clock as `now_ms`, in milliseconds of cluster time. A local read passes
 /// `None`, and cannot tell the time left. A lease whose deadline is over stays live until an entry of the log ends it.
+///
+/// Ids of leases are read for `by`, the principal whose they are, or for nobody.
 impl LeaseTable {
     /// The lease as its owner sees it, or [`Refusal::WaitTimeout`], [`Refusal::Gone`] or [`Refusal::Unknown`].
-    pub fn lease(&self, id: LeaseId, now_ms: Option<u64>) -> Result<LeaseState, Refusal> {
-        let (_, lease) = self.store.find(id).ok_or_else(|| self.refusal(id))?;
+    pub fn lease(
+        &self,
+        by: Option<&PrincipalName>,
+        id: LeaseId,
+        now_ms: Option<u64>,
+    ) -> Result<LeaseState, Refusal> {
+        let (_, lease) = self.store.active(by, id).ok_or_else(|| self.refusal(by, id))?;
         Ok(if lease.waits() {
             LeaseState::Waiting(Self::waiting_of(lease, self.ahead_of(lease)))
         } else {
@@ -33,13 +40,17 @@ impl LeaseTable {
     }
 
     /// Whether the lease waits in the queues of its keys.
-    pub fn is_waiting(&self, id: LeaseId) -> bool {
-        self.store.find(id).is_some_and(|(_, lease)| lease.waits())
+    pub fn is_waiting(&self, by: Option<&PrincipalName>, id: LeaseId) -> bool {
+        self.store.active(by, id).is_some_and(|(_, lease)| lease.waits())
     }
 
     /// The keys of a lease that is live or waits.
-    pub fn keys_of_lease(&self, id: LeaseId) -> Option<impl Iterator<Item = &Key>> {
-        self.store.find(id).map(|(_, lease)| lease.keys.iter().map(|(key, _)| key))
+    pub fn keys_of_lease(
+        &self,
+        by: Option<&PrincipalName>,
+        id: LeaseId,
+    ) -> Option<impl Iterator<Item = &Key> + use<'_>> {
+        self.store.active(by, id).map(|(_, lease)| lease.keys.iter().map(|(key, _)| key))
     }
 
     /// The keys of the live lease that holds `key` with this token.
@@ -48,15 +59,17 @@ impl LeaseTable {
         Some(self.store.get(slot).keys.iter().map(|(key, _)| key))
     }
 
-    /// How many keys `command` would touch now, which is what it costs. 0 for a lease that is neither live nor waiting.
-    pub fn keys_of(&self, command: &Command) -> usize {
+    /// How many keys `command` of `by` would touch now, which is what it costs. 0 for a lease that is neither live nor waiting.
+    pub fn keys_of(&self, by: Option<&PrincipalName>, command: &Command) -> usize {
         let keys = |slot: Option<Slot>| slot.map_or(0, |slot| self.store.get(slot).keys.len());
         match command {
             Command::Start { .. } => 0,
             Command::Acquire(acquire) => acquire.claims.len(),
             Command::Renew { lease_id, .. }
             | Command::Release { lease_id }
-            | Command::Detach { lease_id, .. } => keys(self.store.find(*lease_id).map(|(slot, _)| slot)),
+            | Command::Detach { lease_id, .. } => {
+                keys(self.store.active(by, *lease_id).map(|(slot, _)| slot))
+            }
             Command::Revoke { key, token } => keys(self.store.lock(key).and_then(|lock| lock.holder(*token))),
         }
     }
@@ -155,6 +168,7 @@ impl LeaseTable {
             ttl_ms: lease.ttl.ms(),
             expires_in_ms: clock.map(|now_ms| lease.expires_in_ms(now_ms)),
             metadata: lease.metadata().cloned().unwrap_or_default(),
+            by: self.store.owner(lease).cloned(),
         };
         let waiters = lock.into_iter().flat_map(Lock::waiters).take(MAX_SHOWN).map(|entry| {
             step();
@@ -164,6 +178,7 @@ impl LeaseTable {
                 holder: lease.holder.clone(),
                 mode: entry.mode.name(),
                 waited_ms: clock.unwrap_or(self.at_ms).saturating_sub(since_ms),
+                by: self.store.owner(lease).cloned(),
             }
         });
         KeyView {
@@ -189,8 +204,10 @@ fn about_bytes_of(view: &KeyView) -> usize {
     let metadata = |holder: &HolderView| -> usize {
         holder.metadata.entries().iter().map(|(name, value)| name.len() + value.len() + 6).sum()
     };
-    let holders = view.holders.iter().map(|holder| 140 + label(&holder.holder) + metadata(holder));
-    let waiters = view.waiters.iter().map(|waiter| 60 + label(&waiter.holder));
+    let by = |by: &Option<PrincipalName>| by.as_ref().map_or(0, |by| 8 + by.as_str().len());
+    let holders = view.holders.iter();
+    let holders = holders.map(|holder| 140 + label(&holder.holder) + metadata(holder) + by(&holder.by));
+    let waiters = view.waiters.iter().map(|waiter| 60 + label(&waiter.holder) + by(&waiter.by));
     120 + view.key.as_str().len() + holders.chain(waiters).sum::<usize>()
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use ringfence_lease::{Change, Event, LeaseState, LeaseTable, Outcome, Refusal};
-use ringfence_wire::{EndReason, Grant, Holder, Key, KeyView, ModeName, Waiting};
+use ringfence_wire::{EndReason, Grant, Holder, Key, KeyView, ModeName, PrincipalName, Waiting};
 
 /// The column of the answers.
 pub(super) const COLUMN: usize = 48;
@@ -84,6 +84,9 @@ fn refusal(refusal: &Refusal) -> String {
         Refusal::Gone(reason) => format!("gone: {}", self::reason(*reason)),
         Refusal::Unknown => "unknown".to_owned(),
         Refusal::Overloaded => "overloaded".to_owned(),
+        Refusal::TooManyLeases { most } => format!("more than {most} leases"),
+        Refusal::TooManyWaiting { most } => format!("more than {most} waiting"),
+        Refusal::Full => "full".to_owned(),
     }
 }
 
@@ -96,7 +99,8 @@ pub(super) fn event(event: &Event, name: &str) -> String {
     let token = event.token.map_or(String::new(), |token| format!(" token {token}"));
     let left = if matches!(event.change, Change::Left(_)) { "left, " } else { "" };
     let (revision, change, by) = (event.revision, change(event.change), by(&event.holder));
-    format!("{revision} {left}{change} {name}{token}{by}: {}", keys.join(", "))
+    let owner = owner(&event.by);
+    format!("{revision} {left}{change} {owner}{name}{token}{by}: {}", keys.join(", "))
 }
 
 pub(super) fn change(change: Change) -> &'static str {
@@ -135,14 +139,16 @@ pub(super) fn key_view(view: &KeyView) -> String {
         let metadata = holder.metadata.entries().iter().map(|(name, value)| format!(" {name}={value}"));
         let (mode, by) = (mode(holder.mode, holder.limit), by(&holder.holder));
         format!(
-            "; held{mode} {}{by}{}, {left} of {}",
+            "; {}held{mode} {}{by}{}, {left} of {}",
+            owner(&holder.by),
             holder.token,
             metadata.collect::<String>(),
             holder.ttl_ms
         )
     });
     let waiters = view.waiters.iter().map(|waiter| {
-        format!("; waits{}{} for {}", mode(waiter.mode, None), by(&waiter.holder), waiter.waited_ms)
+        let (owner, mode) = (owner(&waiter.by), mode(waiter.mode, None));
+        format!("; {owner}waits{mode}{} for {}", by(&waiter.holder), waiter.waited_ms)
     });
     format!("fence {} at {}{}", view.fence, view.revision, holders.chain(waiters).collect::<String>())
 }
@@ -154,6 +160,10 @@ fn reason(reason: EndReason) -> &'static str {
         EndReason::Revoked => "revoked",
         EndReason::Abandoned => "abandoned",
     }
+}
+
+fn owner(by: &Option<PrincipalName>) -> String {
+    by.as_ref().map_or(String::new(), |name| format!("{name}: "))
 }
 
 fn by(holder: &Option<Holder>) -> String {

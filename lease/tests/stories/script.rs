@@ -3,14 +3,32 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use ringfence_lease::{Acquire, Attachment, Command};
-use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
+use ringfence_lease::{Acquire, Attachment, Command, Owner, Quota, Request};
+use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, PrincipalName, Revision, Token, Ttl, Wait};
 
 /// The words that end the list of keys of an acquire.
 const OPTIONS: [&str; 6] = ["ttl", "wait", "keep", "by", "with", "as"];
 
+/// `OWNER: COMMAND`, where the owner may be followed by its quotas, as in `ann/2/1`, is a command of that principal.
+pub(super) fn request(words: &[&str]) -> Request {
+    match words {
+        [owner, words @ ..] if owner.ends_with(':') => {
+            let mut parts = owner.trim_end_matches(':').split('/');
+            let name = principal(parts.next().expect("a split has a first part"));
+            let mut most = || parts.next().map(number);
+            let quota = Quota { leases: most(), waiting: most() };
+            Request { by: Some(Owner { name, quota }), commands: commands(words) }
+        }
+        words => commands(words).into(),
+    }
+}
+
+pub(super) fn principal(word: &str) -> PrincipalName {
+    PrincipalName::new(word).unwrap()
+}
+
 /// `each 1..3 COMMAND` is the command three times, with the number instead of `#`.
-pub(super) fn commands(words: &[&str]) -> Vec<Command> {
+fn commands(words: &[&str]) -> Vec<Command> {
     match words {
         [] => Vec::new(),
         ["each", range, template @ ..] => {

@@ -21,5 +21,6 @@ pub(crate) fn tell(event: &Event) {
     let keys: Vec<&str> = event.keys.iter().map(|(key, ..)| key.as_str()).collect();
     let token = event.token.map(|token| token.0);
     let holder = event.holder.as_ref().map(|holder| holder.as_str());
-    tracing::debug!(target: "ringfence::audit", act, ?keys, token, holder, revision = event.revision.0, "a lease changed");
+    let (by, revision) = (event.by.as_ref().map(|name| name.as_str()), event.revision.0);
+    tracing::debug!(target: "ringfence::audit", act, ?keys, token, by, holder, revision, "a lease changed");
 }

@@ -129,6 +129,7 @@ mod tests {
         Event {
             revision: Revision(1),
             lease_id: LeaseId::from_u128(1).unwrap(),
+            by: None,
             change,
             token: None,
             keys: keys.iter().map(|n| (key(*n), Mode::Exclusive, Token(1))).collect(),

@@ -94,7 +94,9 @@ impl History {
 
 fn bytes_of(event: &Event) -> usize {
     let keys = event.keys.iter().map(|(key, ..)| key.as_str().len() + BYTES_OF_KEY);
-    BYTES_OF_ONE + keys.sum::<usize>() + event.holder.as_ref().map_or(0, |holder| holder.as_str().len())
+    let holder = event.holder.as_ref().map_or(0, |holder| holder.as_str().len());
+    let by = event.by.as_ref().map_or(0, |name| name.as_str().len());
+    BYTES_OF_ONE + keys.sum::<usize>() + holder + by
 }
 
 #[cfg(test)]
@@ -108,6 +110,7 @@ mod tests {
         Event {
             revision: Revision(revision),
             lease_id: LeaseId::from_u128(1).unwrap(),
+            by: None,
             change: Change::Queued,
             token: None,
             keys: vec![(Key::new(key).unwrap(), Mode::Exclusive, Token(1))],

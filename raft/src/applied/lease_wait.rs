@@ -1,16 +1,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringfence_wire::LeaseId;
 use tokio::sync::oneshot;
 
 use crate::applied::table::Applied;
-use crate::applied::waits::{Settled, settled};
+use crate::applied::waits::{Awaited, Settled, settled};
 use crate::reply::Reply;
 
 /// The wait of one request for one lease. Dropping it ends the wait.
 pub struct LeaseWait {
     applied: Applied,
-    lease_id: LeaseId,
+    awaited: Awaited,
     number: u64,
     settled: oneshot::Receiver<Settled>,
 }
@@ -18,17 +17,18 @@ pub struct LeaseWait {
 impl LeaseWait {
     pub(crate) fn start(
         applied: &Applied,
-        lease_id: LeaseId,
+        awaited: Awaited,
         (reply, settled_here): (Reply<Settled>, oneshot::Receiver<Settled>),
     ) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let mut state = applied.lock();
-        match settled(&state.table, lease_id) {
+        match settled(&state.table, &awaited) {
             Some(settled) => reply.send_here(settled),
-            None => state.waits.add(lease_id, number, reply),
+            None => state.waits.add(awaited.clone(), number, reply),
         }
-        Self { applied: applied.clone(), lease_id, number, settled: settled_here }
+        drop(state);
+        Self { applied: applied.clone(), awaited, number, settled: settled_here }
     }
 
     /// Waits until this node has applied the grant or the end of the lease. `None` if the node has stopped.
@@ -41,7 +41,7 @@ impl Drop for LeaseWait {
     fn drop(&mut self) {
         // After a panic under the lock, another one here would end the process before the node can say why.
         if !self.applied.is_poisoned() {
-            self.applied.lock().waits.remove(self.lease_id, self.number);
+            self.applied.lock().waits.remove(&self.awaited, self.number);
         }
     }
 }

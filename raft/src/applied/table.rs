@@ -165,13 +165,14 @@ impl Inner {
     /// Applies one batch: settles waits, marks keys for the mirror, and keeps the changes for watches. `is_own` if this node
     /// proposed it, and is not replaying its log.
     pub(crate) fn apply(&mut self, batch: Batch, is_own: bool) -> Vec<Outcome> {
-        let Batch { rules, at_ms, commands } = batch;
+        let Batch { rules, at_ms, max_bytes, requests } = batch;
         if rules > self.table.rules() {
             tracing::info!(from = self.table.rules(), to = rules, "the rules are raised");
             self.table.raise_rules(rules);
         }
-        self.tally.applied(commands.len());
-        let outcomes = self.table.apply(at_ms, commands, &mut self.events);
+        self.table.limit_bytes(max_bytes);
+        let outcomes = self.table.apply_requests(at_ms, requests, &mut self.events);
+        self.tally.applied(outcomes.len());
         self.witness.note(&outcomes, &self.events, &self.table);
         for event in self.events.drain(..) {
             self.waits.apply(&event, &self.table);
@@ -246,7 +247,7 @@ mod tests {
             let locked = applied.lock();
             let waiting = scope.spawn(|| {
                 let lease = LeaseId::from_u128(1).unwrap();
-                drop(LeaseWait::start(&applied, lease, Reply::new(None)));
+                drop(LeaseWait::start(&applied, (lease, None), Reply::new(None)));
             });
             while applied.gate.turn.try_lock().is_ok() {
                 assert!(!waiting.is_finished() && !applied.gate.wanted.load(Ordering::Relaxed));
@@ -272,13 +273,13 @@ mod tests {
     fn the_history_goes_on_from_a_snapshot_and_from_the_start_of_a_numbering_at_once() {
         let started = |at_ms, revision| {
             let commands = vec![Command::Start { revision: Revision(revision) }];
-            Batch { rules: 1, at_ms, commands }
+            Batch { rules: 1, at_ms, max_bytes: u64::MAX, requests: vec![commands.into()] }
         };
         let applied = Applied::new();
         applied.lock().apply(started(1, 7), false);
         assert_eq!(applied.lock().history.last(), Revision(7));
         let mut table = LeaseTable::new();
-        table.apply(1, started(1, 9).commands, &mut Vec::new());
+        table.apply_requests(1, started(1, 9).requests, &mut Vec::new());
         let meta = SnapshotMeta { last_log_id: None, last_membership: StoredMembership::default() };
         applied.replace(table, &meta);
         assert_eq!(applied.lock().history.last(), Revision(9));

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use ringfence_lease::{Change, Event, LeaseState, LeaseTable, Refusal};
-use ringfence_wire::{EndReason, Grant, LeaseId};
+use ringfence_wire::{EndReason, Grant, LeaseId, PrincipalName};
 
 use crate::reply::Reply;
 
@@ -24,6 +25,9 @@ pub enum Settled {
     Ended(EndReason),
 }
 
+/// What a request waits for: the lease with this id, and who calls it so.
+pub(super) type Awaited = (LeaseId, Option<PrincipalName>);
+
 /// The waits for one lease, by number.
 type Replies = BTreeMap<u64, Reply<Settled>>;
 
@@ -31,7 +35,7 @@ type Replies = BTreeMap<u64, Reply<Settled>>;
 /// the state is locked.
 #[derive(Default)]
 pub(crate) struct Waits {
-    by_lease: BTreeMap<LeaseId, Replies>,
+    by_lease: BTreeMap<Awaited, Replies>,
     notifications: Vec<Notification>,
 }
 
@@ -52,11 +56,19 @@ impl Notification {
 impl Waits {
     /// Ends the waits for the lease of `event`, unless it still waits.
     pub(crate) fn apply(&mut self, event: &Event, table: &LeaseTable) {
-        if event.change == Change::Queued || !self.by_lease.contains_key(&event.lease_id) {
+        if event.change == Change::Queued {
             return;
         }
+        if event.by.is_none() {
+            self.apply_to_named(event.lease_id, table);
+        }
+        let awaited = (event.lease_id, event.by.clone());
+        if !self.by_lease.contains_key(&awaited) {
+            return;
+        }
+        let by = event.by.as_ref();
         let settled = match event.change {
-            Change::Granted => match table.lease(event.lease_id, Some(table.at_ms())) {
+            Change::Granted => match table.lease(by, event.lease_id, Some(table.at_ms())) {
                 Ok(LeaseState::Granted(grant)) => Settled::Granted(Arc::new(grant)),
                 // Granted and ended by one entry: the event of its end follows in the same batch.
                 _ => return,
@@ -65,14 +77,26 @@ impl Waits {
             Change::Left(None) => Settled::TimedOut,
             Change::Queued => return,
         };
-        let waiting = self.by_lease.remove(&event.lease_id);
+        let waiting = self.by_lease.remove(&awaited);
         self.notifications.extend(waiting.map(|to| Notification { to, settled }));
+    }
+
+    /// Ends the waits of principals for a lease that nobody owns, unless they have one with the same id.
+    fn apply_to_named(&mut self, lease_id: LeaseId, table: &LeaseTable) {
+        let named = (Bound::Excluded((lease_id, None)), Bound::Unbounded);
+        let waiting = self.by_lease.range(named).take_while(|((id, _), _)| *id == lease_id);
+        let is_settled = |awaited: &Awaited| Some((awaited.clone(), settled(table, awaited)?));
+        let over: Vec<_> = waiting.filter_map(|(awaited, _)| is_settled(awaited)).collect();
+        for (awaited, settled) in over {
+            let waiting = self.by_lease.remove(&awaited);
+            self.notifications.extend(waiting.map(|to| Notification { to, settled }));
+        }
     }
 
     /// Ends the waits that `table` has settled. For a table that replaced another: its changes come without events.
     pub(crate) fn apply_all(&mut self, table: &LeaseTable) {
-        self.by_lease.retain(|lease_id, replies| {
-            let Some(settled) = settled(table, *lease_id) else { return true };
+        self.by_lease.retain(|awaited, replies| {
+            let Some(settled) = settled(table, awaited) else { return true };
             self.notifications.push(Notification { to: mem::take(replies), settled });
             false
         });
@@ -83,27 +107,27 @@ impl Waits {
         mem::take(&mut self.notifications)
     }
 
-    pub(super) fn add(&mut self, lease_id: LeaseId, number: u64, reply: Reply<Settled>) {
-        self.by_lease.entry(lease_id).or_default().insert(number, reply);
+    pub(super) fn add(&mut self, awaited: Awaited, number: u64, reply: Reply<Settled>) {
+        self.by_lease.entry(awaited).or_default().insert(number, reply);
     }
 
-    pub(super) fn remove(&mut self, lease_id: LeaseId, number: u64) {
-        if let Some(replies) = self.by_lease.get_mut(&lease_id) {
+    pub(super) fn remove(&mut self, awaited: &Awaited, number: u64) {
+        if let Some(replies) = self.by_lease.get_mut(awaited) {
             replies.remove(&number);
             if replies.is_empty() {
-                self.by_lease.remove(&lease_id);
+                self.by_lease.remove(awaited);
             }
         }
     }
 }
 
 /// How `table` has settled a wait; `None` if the lease waits, or its acquire is not applied yet.
-pub(super) fn settled(table: &LeaseTable, lease_id: LeaseId) -> Option<Settled> {
+pub(super) fn settled(table: &LeaseTable, (lease_id, by): &Awaited) -> Option<Settled> {
     // Its state would tell how many waiters are ahead of it, which takes long to count.
-    if table.is_waiting(lease_id) {
+    if table.is_waiting(by.as_ref(), *lease_id) {
         return None;
     }
-    match table.lease(lease_id, Some(table.at_ms())) {
+    match table.lease(by.as_ref(), *lease_id, Some(table.at_ms())) {
         Ok(LeaseState::Granted(grant)) => Some(Settled::Granted(Arc::new(grant))),
         Err(Refusal::WaitTimeout) => Some(Settled::TimedOut),
         Err(Refusal::Gone(reason)) => Some(Settled::Ended(reason)),
@@ -125,15 +149,16 @@ mod tests {
             .into_iter()
             .map(|(lease_id, number)| {
                 let (reply, settled) = Reply::new(None);
-                waits.add(lease_id, number, reply);
+                waits.add((lease_id, None), number, reply);
                 settled
             })
             .collect();
-        waits.remove(one, 3);
+        waits.remove(&(one, None), 3);
         let ended = Change::Left(Some(EndReason::Revoked));
         let event = Event {
             revision: ringfence_wire::Revision(1),
             lease_id: one,
+            by: None,
             change: ended,
             token: None,
             keys: Vec::new(),
@@ -144,7 +169,7 @@ mod tests {
         let ended = Ok(Settled::Ended(EndReason::Revoked));
         let expected = [ended.clone(), Err(TryRecvError::Empty), Err(TryRecvError::Closed), ended];
         assert!(waiting.iter_mut().map(|settled| settled.try_recv()).eq(expected));
-        waits.remove(other, 2);
+        waits.remove(&(other, None), 2);
         assert!(waits.by_lease.is_empty());
     }
 }

@@ -145,6 +145,9 @@ impl Witness {
             Refusal::Gone(reason) => self.put([10, number_of(*reason)]),
             Refusal::Unknown => self.put([11]),
             Refusal::Overloaded => self.put([12]),
+            Refusal::TooManyLeases { most } => self.put([13, u64::from(*most)]),
+            Refusal::TooManyWaiting { most } => self.put([14, u64::from(*most)]),
+            Refusal::Full => self.put([15]),
         }
     }
 
@@ -158,6 +161,10 @@ impl Witness {
         };
         self.put([event.revision.0, change, event.token.map_or(0, |token| token.0)]);
         self.deeds.extend_from_slice(&event.lease_id.to_u128().to_le_bytes());
+        if let Some(by) = &event.by {
+            self.put([by.as_str().len() as u64]);
+            self.deeds.extend_from_slice(by.as_str().as_bytes());
+        }
         for (key, mode, fence) in &event.keys {
             let mode = match mode {
                 Mode::Exclusive => u64::MAX,

@@ -1,7 +1,7 @@
 //! All changes of the table in a log: replays it by the rules of every node.
 
 use ringfence_lease::{Change, Event};
-use ringfence_wire::{EndReason, Holder, Key, LeaseId, Mode, Revision, Token};
+use ringfence_wire::{EndReason, Holder, Key, LeaseId, Mode, PrincipalName, Revision, Token};
 use serde::Serialize;
 
 use super::{InspectError, Owner, Position, StoppedNode};
@@ -43,6 +43,9 @@ pub struct EventView {
     pub keys: Vec<ChangedKey>,
     /// The public label.
     pub holder: Option<Holder>,
+    /// The principal that acquired it; `None` if nobody owns it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<PrincipalName>,
 }
 
 /// What happened to a lease.
@@ -110,6 +113,7 @@ impl EventView {
             token: event.token,
             keys: keys.collect(),
             holder: event.holder,
+            by: event.by,
         }
     }
 }

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::node::{Node, SNAPSHOT_AFTER_BYTES, Settings};
+use crate::node::{MAX_LEASE_BYTES, Node, SNAPSHOT_AFTER_BYTES, Settings};
 use crate::peer::{Connection, Tcp, Transport};
 
 /// Far more than anything here takes that goes well.
@@ -71,6 +71,7 @@ impl Cluster {
             first_revision: Some(Revision(1_000)),
             elders: None,
             snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
+            max_lease_bytes: MAX_LEASE_BYTES,
             random: crate::Random::system(),
             rules: self.rules,
             storage: Arc::new(crate::System),
@@ -110,7 +111,7 @@ impl Cluster {
     }
 
     async fn grants(&self) {
-        timeout(SOON, self.handle(1).propose(Vec::new())).await.unwrap().unwrap();
+        timeout(SOON, self.handle(1).propose(Request::default())).await.unwrap().unwrap();
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
+use ringfence_lease::Request;
 use ringfence_wire::Upgraded;
 use tokio::time::{Instant, timeout_at};
 
@@ -64,7 +65,7 @@ impl Replica {
         }
         let to = target(from, to, &self.ask_programs().await).map_err(Refused)?;
         if to > from && !check {
-            match self.proposer.propose_with(Some(Raise { rules: to, term }), Vec::new()).await {
+            match self.proposer.propose_with(Some(Raise { rules: to, term }), Request::default()).await {
                 Ok(_) => {}
                 Err(Failure::Rejected(_)) => return Err(Unanswered::Unavailable.into()),
                 Err(Failure::Unknown) => return Err(Unanswered::Indeterminate.into()),
@@ -193,7 +194,7 @@ mod tests {
     /// Raises the rules without asking anybody.
     async fn raise(handle: &Handle, rules: u8) -> Proposed {
         let term = handle.leads().borrow().unwrap();
-        handle.shared.proposer.propose_with(Some(Raise { rules, term }), Vec::new()).await
+        handle.shared.proposer.propose_with(Some(Raise { rules, term }), Request::default()).await
     }
 
     /// The entries after it were once under the new rules all the same.
@@ -211,7 +212,7 @@ mod tests {
         let rejected = timeout(SOON, raise(&leader, before + 1)).await.unwrap();
         assert!(matches!(rejected, Err(Failure::Rejected(_))), "{rejected:?}");
         leader.shared.raft.runtime_config().heartbeat(true);
-        until("it is followed again", async || leader.propose(Vec::new()).await.is_ok()).await;
+        until("it is followed again", async || leader.propose(Request::default()).await.is_ok()).await;
         assert_eq!(leader.shared.leads_in(), term);
         assert_eq!(leader.view(|table| table.rules()), before);
     }
@@ -270,7 +271,8 @@ mod tests {
         let before = last();
         let go_on = leader.shared.log.hang();
         let proposed = async {
-            let (raised, next) = tokio::join!(raise(&leader, 2), leader.shared.proposer.propose(Vec::new()));
+            let (raised, next) =
+                tokio::join!(raise(&leader, 2), leader.shared.proposer.propose(Request::default()));
             raised.unwrap();
             next.unwrap();
         };
@@ -291,9 +293,9 @@ mod tests {
         let leader = cluster.handle(1);
         let before = leader.view(|table| table.rules());
         let raise = Raise { rules: before + 1, term: leader.leads().borrow().unwrap() - 1 };
-        let late = leader.shared.proposer.propose_with(Some(raise), Vec::new()).await;
+        let late = leader.shared.proposer.propose_with(Some(raise), Request::default()).await;
         assert!(matches!(late, Err(Failure::Rejected(_))), "{late:?}");
-        leader.propose(Vec::new()).await.unwrap();
+        leader.propose(Request::default()).await.unwrap();
         assert_eq!(leader.view(|table| table.rules()), before);
     }
 
@@ -307,7 +309,7 @@ mod tests {
         let reason = timeout(SOON, cluster.nodes[&3].failed()).await.unwrap();
         assert!(reason.contains("this cluster uses rules 2"), "{reason}");
         cluster.stop(3).await;
-        timeout(SOON, cluster.handle(2).propose(Vec::new())).await.unwrap().unwrap();
+        timeout(SOON, cluster.handle(2).propose(Request::default())).await.unwrap().unwrap();
         let rules = |id| cluster.handle(id).view(|table| table.rules());
         until("both use the new rules", async || rules(1) == 2 && rules(2) == 2).await;
 

@@ -97,15 +97,15 @@ impl Caller {
             if let Some((at, error)) = &failed
                 && at.elapsed() < AGAIN
             {
-                not_sent(first, error);
+                not_sent(first.1, error);
                 continue;
             }
             match self.directory.connect(self.target, MAX_ANSWER).await {
                 Ok(link) => next = self.talk(link, first).await,
                 Err(error) => {
-                    not_sent(first, &error);
-                    while let Some(call) = self.next_now() {
-                        not_sent(call, &error);
+                    not_sent(first.1, &error);
+                    while let Some((_, reply)) = self.next_now() {
+                        not_sent(reply, &error);
                     }
                     failed = Some((Instant::now(), error));
                 }
@@ -184,10 +184,10 @@ impl Sent {
         if reply.is_closed() {
             return;
         }
-        if call.frames() > self.link.frames {
+        let Some(call) = call.within(self.link.frames) else {
             let error = io::Error::new(io::ErrorKind::Unsupported, "its program is too old for this");
-            return not_sent((call, reply), &error);
-        }
+            return not_sent(reply, &error);
+        };
         self.number += 1;
         self.link.writer.put(CALL, |out| put_numbered(out, self.number, &call));
         self.unanswered.insert(self.number, reply);
@@ -201,7 +201,7 @@ impl Sent {
     }
 }
 
-fn not_sent((_, reply): (Call, Reply), error: &io::Error) {
+fn not_sent(reply: Reply, error: &io::Error) {
     let _ = reply.send(Err(CallError::NotSent(copy(error))));
 }
 

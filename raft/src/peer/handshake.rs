@@ -91,8 +91,8 @@ pub(crate) struct Program {
 }
 
 /// The newest frames that this program reads: 2 has [`Call::Upgrade`](super::message::Call::Upgrade) and
-/// [`Call::Difference`](super::message::Call::Difference).
-const FRAMES: u8 = 2;
+/// [`Call::Difference`](super::message::Call::Difference), 3 has [`Call::ProposeBy`](super::message::Call::ProposeBy).
+const FRAMES: u8 = 3;
 
 /// The most characters of a version that are kept.
 const MAX_VERSION: usize = 40;

@@ -9,7 +9,7 @@ use openraft::raft::{
     AppendEntriesRequest, StreamAppendError, StreamAppendResult, TransferLeaderRequest, VoteRequest,
     VoteResponse,
 };
-use ringfence_lease::{Command, Outcome};
+use ringfence_lease::{Command, Outcome, Request};
 use ringfence_wire::{Key, Revision, Upgraded};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,8 @@ pub(crate) enum Call {
         after: u64,
         upto: u64,
     },
+    /// As [`Call::Propose`], with who gave the commands. Since frames 3.
+    ProposeBy(Request),
 }
 
 impl Call {
@@ -72,7 +74,11 @@ impl Call {
             | Self::TransferLeader { .. }
             | Self::Confirm { .. }
             | Self::Difference { .. } => Channel::Votes,
-            Self::Propose(_) | Self::ReadIndex | Self::Order(_) | Self::Upgrade { .. } => Channel::Forwards,
+            Self::Propose(_)
+            | Self::ProposeBy(_)
+            | Self::ReadIndex
+            | Self::Order(_)
+            | Self::Upgrade { .. } => Channel::Forwards,
             Self::Stands { .. } => Channel::Mirror,
             Self::Probe | Self::Adopt { .. } => Channel::Founding,
         }
@@ -88,11 +94,13 @@ impl Call {
         Some(((*vote).into(), last.map(Into::into)))
     }
 
-    /// The first frames that have it: older programs would close the connection.
-    pub(super) fn frames(&self) -> u8 {
+    /// The call for a program that reads no newer `frames`, which would close the connection otherwise; `None` if it has none.
+    pub(super) fn within(self, frames: u8) -> Option<Self> {
         match self {
-            Self::Upgrade { .. } | Self::Difference { .. } => 2,
-            _ => 1,
+            // It supports no rules under which owners make a difference.
+            Self::ProposeBy(request) if frames < 3 => Some(Self::Propose(request.commands)),
+            Self::Upgrade { .. } | Self::Difference { .. } if frames < 2 => None,
+            call => Some(call),
         }
     }
 }
@@ -359,6 +367,8 @@ mod tests {
 
     use super::*;
     use openraft::EntryPayload as Payload;
+    use ringfence_lease::{Owner, Quota};
+    use ringfence_wire::PrincipalName;
 
     use crate::consensus::{EncodedBatch, Entry};
 
@@ -417,6 +427,20 @@ mod tests {
         }
     }
 
+    fn proposed_by(name: &str) -> Call {
+        let quota = Quota { leases: Some(9), waiting: None };
+        let by = Some(Owner { name: PrincipalName::new(name).unwrap(), quota });
+        Call::ProposeBy(Request { by, commands: Vec::new() })
+    }
+
+    #[test]
+    fn a_program_gets_no_call_that_it_does_not_read() {
+        assert_eq!(proposed_by("ann").within(2), Some(Call::Propose(Vec::new())));
+        assert_eq!(proposed_by("ann").within(3), Some(proposed_by("ann")));
+        let difference = Call::Difference { after: 1, upto: 2 };
+        assert_eq!((difference.clone().within(1), difference.clone().within(2)), (None, Some(difference)));
+    }
+
     /// Builds of different versions talk to each other: these bytes must not change under this preface version.
     #[test]
     fn the_bytes_of_a_call_are_fixed() {
@@ -441,6 +465,7 @@ mod tests {
         for (call, golden) in [
             (Call::Upgrade { to: Some(2), check: true }, vec![10, 1, 2, 1]),
             (Call::Difference { after: 1, upto: 300 }, vec![11, 1, 0xac, 2]),
+            (proposed_by("ann"), vec![12, 1, 3, b'a', b'n', b'n', 1, 9, 0, 0]),
         ] {
             out.clear();
             put(&mut out, &call);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
-use ringfence_lease::{Command, Outcome};
+use ringfence_lease::{Outcome, Request};
 use ringfence_wire::{Key, Revision, Upgraded};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -130,15 +130,19 @@ impl Peers {
         }
     }
 
-    /// The outcomes of `commands` from `leader`.
+    /// The outcomes of a request's commands from `leader`.
     pub(crate) async fn propose(
         &self,
         leader: NodeId,
-        commands: &[Command],
+        request: &Request,
         deadline: Instant,
     ) -> Result<Vec<Outcome>, Unanswered> {
-        match self.forward(leader, Call::Propose(commands.to_vec()), deadline).await? {
-            Answer::Outcomes(outcomes) if outcomes.len() == commands.len() => Ok(outcomes),
+        let call = match request.by {
+            None => Call::Propose(request.commands.clone()),
+            Some(_) => Call::ProposeBy(request.clone()),
+        };
+        match self.forward(leader, call, deadline).await? {
+            Answer::Outcomes(outcomes) if outcomes.len() == request.commands.len() => Ok(outcomes),
             _ => Err(Unanswered::Indeterminate),
         }
     }

@@ -1,22 +1,41 @@
-//! The contents of a log entry: the rules to decide by, a time, and commands.
+//! The contents of a log entry: the rules to decide by, a time, a bound on all leases, and requests.
 //!
 //! The first byte is the version of the rules. An entry raises the rules of the table to its own, so there is no moment at
 //! which an entry is in a format that the rules in use do not have, or the other way round. Builds from before the rules had
 //! versions wrote 1 here, as a format, and stop at any other number.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
-use ringfence_lease::{Command, UnsupportedRules};
+use ringfence_lease::{Command, Owner, Request, UnsupportedRules};
 use ringfence_wire::RulesRange;
+use serde::{Deserialize, Serialize};
 
 use crate::consensus::EncodedBatch;
 
-/// Commands, the cluster time at which they are applied, and the rules.
+/// Requests, the cluster time at which they are applied, and the rules.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
     pub(crate) rules: u8,
     pub(crate) at_ms: u64,
-    pub(crate) commands: Vec<Command>,
+    /// How many bytes all leases may take. Under rules 1, entries have no bound.
+    pub(crate) max_bytes: u64,
+    /// Under rules 1, entries have no owners, and all commands are in one request.
+    pub(crate) requests: Vec<Request>,
 }
+
+/// What follows the version of the rules since rules 2. An owner stands in the entry once, however many requests it has.
+#[derive(Serialize, Deserialize)]
+struct Contents<C, R> {
+    at_ms: u64,
+    max_bytes: u64,
+    owners: C,
+    /// Each with the number of its owner, from 1; 0 if it has none.
+    requests: R,
+}
+
+/// The rules whose entries have a time and commands only.
+const FIRST: u8 = 1;
 
 /// Why a log entry cannot be decoded.
 #[derive(Debug, thiserror::Error)]
@@ -25,37 +44,81 @@ pub(crate) enum DecodeError {
     Rules(#[from] UnsupportedRules),
     #[error("a log entry is malformed: {0}")]
     Malformed(#[from] postcard::Error),
+    #[error("a log entry names an owner that it does not have")]
+    NoOwner,
     #[error("a log entry is empty")]
     Empty,
 }
 
 impl Batch {
     pub(crate) fn encode(&self) -> EncodedBatch {
-        let bytes = postcard::to_extend(&(self.at_ms, &self.commands), vec![self.rules])
-            .expect("commands contain nothing that postcard cannot encode");
-        EncodedBatch(Bytes::from(bytes))
+        let start = vec![self.rules];
+        let bytes = if self.rules == FIRST {
+            let commands: Vec<&Command> =
+                self.requests.iter().flat_map(|request| &request.commands).collect();
+            postcard::to_extend(&(self.at_ms, commands), start)
+        } else {
+            let mut owners = Vec::<&Owner>::new();
+            let mut numbers = BTreeMap::new();
+            let mut requests = Vec::<(u32, Vec<&Command>)>::new();
+            for Request { by, commands } in &self.requests {
+                let number = by.as_ref().map_or(0, |owner| {
+                    *numbers.entry((&owner.name, owner.quota.leases, owner.quota.waiting)).or_insert_with(
+                        || {
+                            owners.push(owner);
+                            owners.len() as u32
+                        },
+                    )
+                });
+                match requests.last_mut().filter(|(last, _)| *last == number) {
+                    Some((_, last)) => last.extend(commands),
+                    None => requests.push((number, commands.iter().collect())),
+                }
+            }
+            let Self { at_ms, max_bytes, .. } = *self;
+            postcard::to_extend(&Contents { at_ms, max_bytes, owners, requests }, start)
+        };
+        EncodedBatch(Bytes::from(bytes.expect("commands contain nothing that postcard cannot encode")))
     }
 
-    /// Reads an entry whose rules are `supported`.
+    /// Reads an entry whose rules are `supported`. Requests with the same owner that follow each other are one by now.
     pub(crate) fn decode(encoded: &EncodedBatch, supported: RulesRange) -> Result<Self, DecodeError> {
         let (&rules, rest) = encoded.0.split_first().ok_or(DecodeError::Empty)?;
         UnsupportedRules::check(rules, supported)?;
-        let (at_ms, commands) = postcard::from_bytes(rest)?;
-        Ok(Self { rules, at_ms, commands })
+        if rules == FIRST {
+            let (at_ms, commands): (u64, Vec<Command>) = postcard::from_bytes(rest)?;
+            return Ok(Self { rules, at_ms, max_bytes: u64::MAX, requests: vec![commands.into()] });
+        }
+        let contents: Contents<Vec<Owner>, Vec<(u32, Vec<Command>)>> = postcard::from_bytes(rest)?;
+        let Contents { at_ms, max_bytes, owners, requests } = contents;
+        let request = |(number, commands): (u32, Vec<Command>)| {
+            let by = match number.checked_sub(1) {
+                None => None,
+                Some(index) => Some(owners.get(index as usize).cloned().ok_or(DecodeError::NoOwner)?),
+            };
+            Ok(Request { by, commands })
+        };
+        let requests = requests.into_iter().map(request).collect::<Result<_, DecodeError>>()?;
+        Ok(Self { rules, at_ms, max_bytes, requests })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ringfence_wire::LeaseId;
+    use ringfence_lease::Quota;
+    use ringfence_wire::{LeaseId, PrincipalName};
 
     use super::*;
+
+    fn release(id: u128) -> Command {
+        Command::Release { lease_id: LeaseId::from_u128(id).unwrap() }
+    }
 
     /// Builds of different versions read each other's logs: these bytes must not change.
     #[test]
     fn the_bytes_of_an_entry_under_the_first_rules_are_fixed() {
-        let commands = vec![Command::Release { lease_id: LeaseId::from_u128(7).unwrap() }];
-        let batch = Batch { rules: 1, at_ms: 300, commands };
+        let requests = vec![vec![release(7)].into()];
+        let batch = Batch { rules: 1, at_ms: 300, max_bytes: u64::MAX, requests };
         let mut golden = vec![1, 0xac, 2, 1, 3, 16];
         golden.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
         assert_eq!(batch.encode().0, golden);
@@ -65,5 +128,56 @@ mod tests {
         assert!(matches!(refused, DecodeError::Rules(UnsupportedRules { found: 2, .. })), "{refused}");
         let empty = Batch::decode(&EncodedBatch(Bytes::new()), supported).unwrap_err();
         assert!(matches!(empty, DecodeError::Empty), "{empty}");
+    }
+
+    const NEW: RulesRange = RulesRange { oldest: 1, newest: 2 };
+
+    fn of(name: &str, leases: Option<u32>, commands: Vec<Command>) -> Request {
+        let quota = Quota { leases, waiting: None };
+        Request { by: Some(Owner { name: PrincipalName::new(name).unwrap(), quota }), commands }
+    }
+
+    /// An owner costs an entry its name once, and each run of its requests two bytes.
+    #[test]
+    fn the_bytes_of_an_entry_with_owners_are_fixed() {
+        let requests = vec![
+            of("ann", Some(9), vec![release(1), release(2)]),
+            vec![release(3)].into(),
+            of("ann", Some(9), vec![release(4)]),
+            of("ann", None, vec![release(5)]),
+        ];
+        let batch = Batch { rules: 2, at_ms: 300, max_bytes: 1_000, requests };
+        let command = |id: u8| [&[3, 16][..], &[0; 15], &[id]].concat();
+        let golden = [
+            &[2, 0xac, 2, 0xe8, 7, 2][..],
+            &[3, b'a', b'n', b'n', 1, 9, 0],
+            &[3, b'a', b'n', b'n', 0, 0],
+            &[4, 1, 2],
+            &[command(1), command(2)].concat(),
+            &[0, 1],
+            &command(3),
+            &[1, 1],
+            &command(4),
+            &[2, 1],
+            &command(5),
+        ];
+        assert_eq!(batch.encode().0, golden.concat());
+        assert_eq!(Batch::decode(&batch.encode(), NEW).unwrap(), batch);
+    }
+
+    #[test]
+    fn requests_of_one_owner_in_a_row_become_one() {
+        let alone = |id| of("ann", None, vec![release(id)]);
+        let batch = |requests| Batch { rules: 2, at_ms: 1, max_bytes: 1, requests };
+        let written =
+            batch(vec![alone(1), alone(2), vec![release(3)].into(), vec![release(4)].into()]).encode();
+        let joined = vec![of("ann", None, vec![release(1), release(2)]), vec![release(3), release(4)].into()];
+        assert_eq!(Batch::decode(&written, NEW).unwrap(), batch(joined));
+    }
+
+    #[test]
+    fn an_entry_that_names_an_owner_that_it_does_not_have_is_refused() {
+        let encoded = EncodedBatch(Bytes::from_static(&[2, 1, 1, 0, 1, 1, 0]));
+        assert!(matches!(Batch::decode(&encoded, NEW), Err(DecodeError::NoOwner)));
     }
 }

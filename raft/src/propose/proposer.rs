@@ -15,7 +15,7 @@ use metrics::Histogram;
 use openraft::alias::CommittedLeaderIdOf;
 use openraft::errors::ClientWriteError;
 use openraft::raft::ClientWriteResult;
-use ringfence_lease::{Command, Outcome};
+use ringfence_lease::{Command, Outcome, Owner, Request};
 use ringfence_wire::RulesRange;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
@@ -45,7 +45,7 @@ const MAX_QUEUED_BYTES: usize = 64 << 20;
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Certainly not done: they are in no log and never will be.
-    Rejected(Vec<Command>),
+    Rejected(Request),
     /// They may have been committed, or may still be.
     Unknown,
 }
@@ -55,7 +55,7 @@ pub(crate) type Proposed = Result<Vec<Outcome>, Failure>;
 
 /// A request that was admitted to the queue.
 pub(crate) struct Proposal {
-    commands: Vec<Command>,
+    request: Request,
     reply: Reply<Proposed>,
     place: Place,
     raise: Option<Raise>,
@@ -120,38 +120,34 @@ impl Proposer {
         leading: Arc<Leading>,
         log: LogStore,
         applied: Applied,
+        max_lease_bytes: u64,
     ) -> (Self, impl Future<Output = ()>) {
         let (queue, messages) = mpsc::unbounded_channel();
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let seconds = metrics::histogram!("ringfence_raft_proposal_duration_seconds");
         let requests = Requests { messages, received: VecDeque::new() };
-        let packer = Packer { raft, leading, log, applied, permits, requests, seconds };
+        let packer = Packer { raft, leading, log, applied, max_lease_bytes, permits, requests, seconds };
         (Self { queue, queued: Arc::default() }, packer.run())
     }
 
-    /// Returns the outcomes of `commands` in order. Without commands, proposes an entry that only carries the time.
-    pub(crate) async fn propose(&self, commands: Vec<Command>) -> Proposed {
-        self.propose_with(None, commands).await
+    /// Returns the outcomes of a request's commands in order. Without commands, proposes an entry that only carries the time.
+    pub(crate) async fn propose(&self, request: Request) -> Proposed {
+        self.propose_with(None, request).await
     }
 
     /// As [`Proposer::propose`], in an entry that raises the rules as well.
-    pub(crate) async fn propose_with(&self, raise: Option<Raise>, commands: Vec<Command>) -> Proposed {
+    pub(crate) async fn propose_with(&self, raise: Option<Raise>, request: Request) -> Proposed {
         let (reply, outcomes) = Reply::new(None);
-        let proposal = self.admit(commands, reply).map_err(Failure::Rejected)?;
+        let proposal = self.admit(request, reply).map_err(Failure::Rejected)?;
         self.send(vec![Proposal { raise, ..proposal }]);
         outcomes.await.unwrap_or(Err(Failure::Unknown))
     }
 
-    /// A request for the queue; returns its commands if the queue is full.
-    pub(crate) fn admit(
-        &self,
-        commands: Vec<Command>,
-        reply: Reply<Proposed>,
-    ) -> Result<Proposal, Vec<Command>> {
-        let bytes = commands.iter().map(Command::size_hint).sum();
-        match Place::take(&self.queued, bytes) {
-            Some(place) => Ok(Proposal { commands, reply, place, raise: None }),
-            None => Err(commands),
+    /// A request for the queue; returns it if the queue is full.
+    pub(crate) fn admit(&self, request: Request, reply: Reply<Proposed>) -> Result<Proposal, Request> {
+        match Place::take(&self.queued, request.size_hint()) {
+            Some(place) => Ok(Proposal { request, reply, place, raise: None }),
+            None => Err(request),
         }
     }
 
@@ -161,8 +157,8 @@ impl Proposer {
             return;
         }
         if let Err(mpsc::error::SendError(proposals)) = self.queue.send(proposals) {
-            for Proposal { commands, reply, .. } in proposals {
-                reply.send(Err(Failure::Rejected(commands)));
+            for Proposal { request, reply, .. } in proposals {
+                reply.send(Err(Failure::Rejected(request)));
             }
         }
     }
@@ -207,6 +203,8 @@ struct Packer {
     log: LogStore,
     /// To count the keys that commands touch.
     applied: Applied,
+    /// How many bytes all leases may take while this node leads.
+    max_lease_bytes: u64,
     permits: Arc<Semaphore>,
     requests: Requests,
     /// Durations of entries.
@@ -217,7 +215,7 @@ impl Packer {
     async fn run(mut self) {
         while self.requests.wait().await {
             let mut permit = self.permits(1).await;
-            let (raise, commands, replies) = self.pack();
+            let (raise, packed, replies) = self.pack();
             if replies.is_empty() {
                 continue;
             }
@@ -227,17 +225,18 @@ impl Packer {
             // While this node's disk hangs, the others may go on to commit entries.
             let stamp = if self.log.is_full() { None } else { self.leading.stamp() };
             let Some(stamp) = stamp else {
-                reject(commands, replies);
+                reject(packed, replies);
                 continue;
             };
             if raise.is_some_and(|raise| raise.term != stamp.term) {
                 self.leading.settled(stamp);
-                reject(commands, replies);
+                reject(packed, replies);
                 continue;
             }
             // A leader has applied all raises by now: those of earlier terms, and its own.
             let rules = self.applied.lock().table.rules().max(raise.map_or(0, |raise| raise.rules));
-            let batch = Batch { rules, at_ms: stamp.at_ms, commands }.encode();
+            let (at_ms, max_bytes) = (stamp.at_ms, self.max_lease_bytes);
+            let batch = Batch { rules, at_ms, max_bytes, requests: packed }.encode();
             let begun = Instant::now();
             let settle = Settle {
                 leading: Arc::clone(&self.leading),
@@ -264,18 +263,20 @@ impl Packer {
         permits.expect("the semaphore is never closed")
     }
 
-    /// Takes as many queued requests as fit into one entry, at least one if any is left: what it raises, their commands, and
+    /// Takes as many queued requests as fit into one entry, at least one if any is left: what it raises, the requests, and
     /// who waits. A request that raises the rules has an entry of its own.
-    fn pack(&mut self) -> (Option<Raise>, Vec<Command>, Replies) {
+    fn pack(&mut self) -> (Option<Raise>, Vec<Request>, Replies) {
         let state = self.applied.lock();
         let mut raise = None;
         let (mut bytes, mut keys, mut count) = (0, 0, 0);
-        let (mut commands, mut replies) = (Vec::new(), Vec::new());
+        let (mut packed, mut replies) = (Vec::new(), Vec::new());
         let mut fits = |proposal: &Proposal| {
             let is_first = count == 0;
+            let Request { by, commands } = &proposal.request;
+            let by = by.as_ref().map(|owner| &owner.name);
             bytes += proposal.place.bytes;
-            keys += proposal.commands.iter().map(|command| state.table.keys_of(command)).sum::<usize>();
-            count += proposal.commands.len();
+            keys += commands.iter().map(|command| state.table.keys_of(by, command)).sum::<usize>();
+            count += commands.len();
             is_first || count <= MAX_COMMANDS && bytes <= MAX_BYTES && keys <= MAX_KEYS
         };
         while raise.is_none()
@@ -284,17 +285,17 @@ impl Packer {
                 may_join && fits(next)
             })
         {
-            let Proposal { commands: more, reply, place: _, raise: asked } = proposal;
+            let Proposal { request, reply, place: _, raise: asked } = proposal;
             raise = asked;
-            replies.push((more.len(), reply));
-            commands.extend(more);
+            replies.push((request.by.clone(), request.commands.len(), reply));
+            packed.push(request);
         }
-        (raise, commands, replies)
+        (raise, packed, replies)
     }
 }
 
-/// How many commands of an entry belong to each request.
-type Replies = Vec<(usize, Reply<Proposed>)>;
+/// Whose each request of an entry is, and how many commands it has.
+type Replies = Vec<(Option<Owner>, usize, Reply<Proposed>)>;
 
 /// Completes the requests of one entry.
 struct Settle {
@@ -313,14 +314,14 @@ impl Settle {
             Ok(response) => {
                 self.seconds.record(self.begun.elapsed());
                 let mut outcomes = response.data.into_iter();
-                for (count, reply) in replies {
+                for (_, count, reply) in replies {
                     reply.send(Ok(outcomes.by_ref().take(count).collect()));
                 }
             }
             // openraft: "rejected before its entry was appended".
             Err(ClientWriteError::ForwardToLeader(_)) => {
                 match Batch::decode(&self.batch, RulesRange { oldest: 0, newest: u8::MAX }) {
-                    Ok(batch) => reject(batch.commands, replies),
+                    Ok(batch) => reject(batch.requests, replies),
                     Err(error) => tracing::error!(%error, "an entry made by this node cannot be read back"),
                 }
             }
@@ -337,10 +338,11 @@ impl Drop for Settle {
     }
 }
 
-fn reject(commands: Vec<Command>, replies: Replies) {
-    let mut commands = commands.into_iter();
-    for (count, reply) in replies {
-        reply.send(Err(Failure::Rejected(commands.by_ref().take(count).collect())));
+fn reject(requests: Vec<Request>, replies: Replies) {
+    let mut commands = requests.into_iter().flat_map(|request| request.commands);
+    for (by, count, reply) in replies {
+        let commands: Vec<Command> = commands.by_ref().take(count).collect();
+        reply.send(Err(Failure::Rejected(Request { by, commands })));
     }
 }
 
@@ -349,7 +351,7 @@ mod tests {
     use super::*;
 
     fn proposal(queued: &Arc<Queued>, reply: Reply<Proposed>) -> Proposal {
-        Proposal { commands: Vec::new(), reply, place: Place::take(queued, 7).unwrap(), raise: None }
+        Proposal { request: Request::default(), reply, place: Place::take(queued, 7).unwrap(), raise: None }
     }
 
     /// After a stall, abandoned requests were once committed before all others.

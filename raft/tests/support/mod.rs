@@ -98,6 +98,7 @@ pub fn settings(id: NodeId, data: PathBuf, transport: Arc<dyn Transport>, size: 
         join: false,
         url: format!("http://node-{id}"),
         snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
+        max_lease_bytes: ringfence_raft::MAX_LEASE_BYTES,
         first_revision: Some(Revision(FIRST)),
         elders: None,
         random: Random::system(),

@@ -64,8 +64,9 @@ pub(crate) fn view(revision: u64, fence: u64, holders: &[u64], waiters: usize) -
         ttl_ms: 1_000,
         expires_in_ms: Some(1_000),
         metadata: Metadata::default(),
+        by: None,
     };
-    let waiter = WaiterView { holder: None, mode: ModeName::Exclusive, waited_ms: 0 };
+    let waiter = WaiterView { holder: None, mode: ModeName::Exclusive, waited_ms: 0, by: None };
     KeyView {
         key: key(),
         fence: Token(fence),

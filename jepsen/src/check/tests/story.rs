@@ -175,6 +175,7 @@ impl Story {
             ttl_ms: TTL_MS,
             expires_in_ms: Some(1),
             metadata: Metadata::default(),
+            by: None,
         });
         let holders = holders.collect();
         KeyView {
