@@ -59,6 +59,14 @@ const GAUGES: &[(&str, &str)] = &[
         "ringfence_waiters",
         "Queued leases in this node's table. Equal on nodes that applied the same entries.",
     ),
+    (
+        "ringfence_lease_bytes",
+        "About how much memory all leases in this node's table take. Equal on nodes that applied the same entries.",
+    ),
+    (
+        "ringfence_lease_bytes_most",
+        "Maximum of ringfence_lease_bytes, of the leader: new leases are refused at it. NaN before rules 2.",
+    ),
     ("ringfence_watchers", "Open watches at this node."),
     ("ringfence_http_connections", "Open client connections."),
     ("ringfence_http_connections_most", "Maximum number of client connections."),

@@ -17,6 +17,13 @@ let gone_revision = 0;
 /** Changes that are shown. */
 const MOST = 100;
 
+/** The label that a holder or waiter gave itself, and the principal that it is. */
+function named({ holder, by }) {
+  return el("div", {},
+    el("span", { class: holder ? "label" : "label unnamed", text: label(holder) }),
+    by ? el("div", { class: "note by", text: `by ${by}`, title: "The principal that the nodes have authenticated" }) : null);
+}
+
 export class KeyView {
   constructor(page, key) {
     this.page = page;
@@ -106,7 +113,7 @@ export class KeyView {
   #draw() {
     const { fence, holders, waiters, more_holders: moreHolders = 0, more_waiters: moreWaiters = 0 } = this.view;
     const shape = JSON.stringify([
-      fence, moreHolders, moreWaiters, holders.map(({ token, ttl_ms, metadata }) => [token, ttl_ms, metadata]), waiters.map(({ holder, mode }) => [holder, mode]),
+      fence, moreHolders, moreWaiters, holders.map(({ token, ttl_ms, metadata }) => [token, ttl_ms, metadata]), waiters.map(({ by, holder, mode }) => [by, holder, mode]),
     ]);
     if (shape === this.shape) {
       holders.forEach((holder, place) => { this.bars[place].holder = holder; });
@@ -138,7 +145,7 @@ export class KeyView {
       { name: "Holder" }, { name: "Token", class: "number" }, { name: "Mode" }, { name: "Time left" },
       { name: "Time-to-live", class: "number" }, { name: "Metadata" }, { name: "", class: "act" },
     ], holders.map((holder, place) => [
-      el("span", { class: holder.holder ? "label" : "label unnamed", text: label(holder.holder) }),
+      named(holder),
       String(holder.token),
       mode(holder),
       this.bars[place].bar.element,
@@ -161,7 +168,7 @@ export class KeyView {
     const shown = waiters.slice(0, MOST);
     const rows = shown.map((waiter, place) => [
       String(place + 1),
-      el("span", { class: waiter.holder ? "label" : "label unnamed", text: label(waiter.holder) }),
+      named(waiter),
       mode(waiter),
       this.waits[place].element,
     ]);

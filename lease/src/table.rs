@@ -154,6 +154,11 @@ impl LeaseTable {
         self.store.bytes()
     }
 
+    /// How many they may take; `None` if that is not limited.
+    pub fn max_bytes(&self) -> Option<u64> {
+        Some(self.max_bytes).filter(|max_bytes| *max_bytes < u64::MAX)
+    }
+
     /// The number of keys that are held or waited for.
     pub fn keys_len(&self) -> usize {
         self.store.keys()

@@ -159,21 +159,27 @@ fn key_text(view: &KeyView) -> String {
     if view.holders.is_empty() {
         text += "\nnot held\n";
     } else {
-        let mut table = Table::new(["TOKEN", "MODE", "EXPIRES IN", "HOLDER"]);
+        let mut table = Table::new(["TOKEN", "MODE", "EXPIRES IN", "BY", "HOLDER"]);
         for held in &view.holders {
             table.add([
                 held.token.to_string(),
                 mode(held.mode, held.limit),
                 seconds(held.expires_in_ms),
+                or_dash(held.by.as_ref()),
                 holder(&held.holder),
             ]);
         }
         text = text + "\n" + &table.text() + &more(view.more_holders);
     }
     if !view.waiters.is_empty() {
-        let mut table = Table::new(["WAITING", "MODE", "HOLDER"]);
+        let mut table = Table::new(["WAITING", "MODE", "BY", "HOLDER"]);
         for waiter in &view.waiters {
-            table.add([seconds(Some(waiter.waited_ms)), mode(waiter.mode, None), holder(&waiter.holder)]);
+            table.add([
+                seconds(Some(waiter.waited_ms)),
+                mode(waiter.mode, None),
+                or_dash(waiter.by.as_ref()),
+                holder(&waiter.holder),
+            ]);
         }
         text = text + "\n" + &table.text() + &more(view.more_waiters);
     }

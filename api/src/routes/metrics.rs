@@ -10,6 +10,9 @@ use crate::response::with_type;
 pub(crate) async fn get(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
     set_gauges(&door.cluster().status());
+    let (bytes, max_bytes) = door.cluster().view(|table| (table.bytes(), table.max_bytes()));
+    gauge!("ringfence_lease_bytes").set(bytes as f64);
+    gauge!("ringfence_lease_bytes_most").set(max_bytes.map_or(f64::NAN, |max| max as f64));
     gauge!("ringfence_watchers").set(door.watchers.count() as f64);
     let (connections, max) = door.options.connections.count();
     gauge!("ringfence_http_connections").set(connections as f64);
