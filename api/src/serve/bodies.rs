@@ -32,6 +32,8 @@ pub struct RequestBody {
     connections: Arc<Connections>,
     share: Option<Share<Connection>>,
     kept: usize,
+    /// The handler waits for more of it.
+    is_awaited: bool,
 }
 
 impl RequestBody {
@@ -41,7 +43,7 @@ impl RequestBody {
         only_reads: bool,
         connections: Arc<Connections>,
     ) -> Self {
-        Self { body, reader, only_reads, connections, share: None, kept: 0 }
+        Self { body, reader, only_reads, connections, share: None, kept: 0, is_awaited: false }
     }
 
     /// Reserves memory for `data`. Not called for a body that arrived in one piece, which nothing holds up.
@@ -66,7 +68,14 @@ impl HttpBody for RequestBody {
         if this.share.is_some() && this.reader.connection().is_body_shed() {
             return Poll::Ready(Some(Err(Shed.into())));
         }
-        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx)).transpose()?;
+        let polled = Pin::new(&mut this.body).poll_frame(cx);
+        match polled.is_pending() {
+            true => this.reader.connection().waits_for_body(),
+            false if this.is_awaited => this.reader.connection().received_body(),
+            false => {}
+        }
+        this.is_awaited = polled.is_pending();
+        let frame = ready!(polled).transpose()?;
         if !this.body.is_end_stream() {
             if let Some(data) = frame.as_ref().and_then(Frame::data_ref) {
                 this.reserve(data);

@@ -6,9 +6,9 @@
 //!  ───▶ idle ─────────────▶ head ───────────▶ handling ───────────▶ responding
 //!   accepted   first byte         whole head             response
 //! ```
-//! While a connection is idle, or its request head is incomplete, it has no request to lose. If there is no room for a new
-//! connection, the one that has been in such a phase for longest is evicted. If there is none, it is the one that has not read
-//! its response for longest.
+//! While a connection is idle, or its request has not arrived in full, it has no request to lose. If there is no room for a
+//! new connection, the one that has been in such a state for longest is evicted. If there is none, it is the one that has not
+//! read its response for longest.
 //!
 //! A host that has more than a quarter of all connections loses its own first, and its new ones evict no others.
 
@@ -70,7 +70,7 @@ struct Host {
 /// Connections that may be evicted, those that have been evictable for longest first.
 #[derive(Default)]
 struct Evictable {
-    /// They wait for no response.
+    /// They wait for no response, or are to send the rest of a request.
     idle: BTreeMap<u64, Arc<Connection>>,
     /// They do not read their response, since then.
     unread: BTreeMap<u64, (Instant, Arc<Connection>)>,
@@ -305,6 +305,27 @@ impl Connection {
         self.state().phase == Phase::Handling
     }
 
+    /// The handler waits for more of the request's body.
+    pub(super) fn waits_for_body(self: &Arc<Self>) {
+        let mut state = self.state();
+        if state.phase == Phase::Handling && state.number.is_none() {
+            self.may_be_evicted(&mut state);
+        }
+    }
+
+    /// More of the request's body has arrived.
+    pub(super) fn received_body(&self) {
+        self.keep(&mut self.state());
+    }
+
+    /// From now on, it may be evicted.
+    fn may_be_evicted(self: &Arc<Self>, state: &mut State) {
+        let mut table = self.connections.table();
+        let number = table.number();
+        table.add(self.host, |evictable| evictable.add_idle(number, self));
+        state.number = Some(number);
+    }
+
     /// Part of a response was sent.
     pub(super) fn sent(&self) {
         let mut state = self.state();
@@ -331,10 +352,7 @@ impl Connection {
         if state.phase == Phase::Flushing {
             self.keep(&mut state);
             (state.phase, state.since) = (Phase::Idle, Instant::now());
-            let mut table = self.connections.table();
-            let number = table.number();
-            table.add(self.host, |evictable| evictable.add_idle(number, self));
-            state.number = Some(number);
+            self.may_be_evicted(&mut state);
         }
     }
 
@@ -409,6 +427,8 @@ impl InFlight {
     /// The handler has returned a response.
     pub(super) fn respond(&self) {
         let mut state = self.0.state();
+        // The rest of the body may be missing.
+        self.0.keep(&mut state);
         (state.phase, state.since) = (Phase::Responding, Instant::now());
     }
 }
@@ -472,6 +492,24 @@ mod tests {
         assert!(is_closed(&first).await && is_closed(&third).await);
         assert_eq!(connections.count(), (3, 3));
         drop((of_fourth, of_fifth));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_whose_body_does_not_arrive_is_evicted() {
+        let connections = Connections::new(2);
+        let (first, second) = (admit(&connections).unwrap(), admit(&connections).unwrap());
+        let (_request, late) = (first.0.begin(), second.0.begin());
+        assert!(admit(&connections).is_none(), "handlers work on both requests");
+        first.0.waits_for_body();
+        second.0.waits_for_body();
+        first.0.received_body();
+        let third = admit(&connections).unwrap();
+        assert!(!is_closed(&first.0).await && is_closed(&second.0).await);
+        // It is not closed if it was answered just before.
+        late.respond();
+        assert!(!is_closed(&second.0).await);
+        assert_eq!(connections.count(), (3, 2));
+        drop(third);
     }
 
     /// Regression: the table lost count of evicted connections that stayed, until the node accepted nothing.
