@@ -3,17 +3,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
+mod support;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ringfence_harness::{Acquired, Answered, Cluster, Node, Reply, definite, try_once, until};
 use ringfence_wire::LeaseId;
+use support::peer::{HELLO, Hello, Identity, PREFACE, REFUSAL, WELCOME, frame, varint, words};
 
-const PREFACE: &[u8] = b"RINGPEER\x01\x00";
-const HELLO: u8 = 1;
-const WELCOME: u8 = 2;
-const REFUSAL: u8 = 3;
 /// Bounds the close of a connection. A node waits 5 s for a hello.
 const CLOSED_WITHIN: Duration = Duration::from_secs(60);
 const VOTES: u8 = 1;
@@ -160,19 +159,9 @@ async fn a_caller_speaks_for_itself_and_in_terms_that_can_be() {
     const SNAPSHOT_BEGIN: u8 = 48;
     const LAST_TERM_BUT_ONE: u64 = u64::MAX - 1;
     let cluster = Cluster::builder(env!("CARGO_BIN_EXE_ringfence")).start().await.unwrap();
-    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     // A vote that is committed.
     let vote = |term, node| [words(&[term, node]), vec![1]].concat();
     let append = |term, node| frame(APPEND, &[vote(term, node), vec![0, 0]].concat());
-    let varint = |mut value: u64| {
-        let mut out = Vec::new();
-        while value > 127 {
-            out.push(value as u8 | 128);
-            value >>= 7;
-        }
-        out.push(value as u8);
-        out
-    };
     // Calls 0 to 2 are a vote, a pre-vote and a transfer.
     let call = |which: u8, term, node: u8, committed: u8| {
         let rest = if which == 2 { vec![1, 0] } else { vec![0, 0] };
@@ -324,91 +313,4 @@ async fn unharmed(cluster: &Cluster) {
         until(CLOSED_WITHIN, "the cluster knows its members", one_leads).await.unwrap();
     }
     cluster.check_logs().unwrap();
-}
-
-fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
-    let body = [&[kind], body].concat();
-    let mut frame = (body.len() as u32).to_le_bytes().to_vec();
-    frame.extend(crc32c::crc32c(&body).to_le_bytes());
-    frame.extend(body);
-    frame
-}
-
-/// The contents of a node's `NODE` file.
-struct Identity {
-    node: u64,
-    incarnation: u128,
-    cluster: u128,
-    url: String,
-}
-
-impl Identity {
-    fn of(node: &Node) -> Self {
-        let text = std::fs::read_to_string(node.data().join("NODE")).unwrap();
-        let value = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-            u128::from_str_radix(&line.trim().replace('-', ""), 16).unwrap()
-        };
-        Self {
-            node: node.id(),
-            incarnation: value("incarnation"),
-            cluster: value("cluster"),
-            url: node.url(),
-        }
-    }
-}
-
-/// A hello, in wire order: varints, `Option`s after 0 or 1, texts and UUIDs after their length.
-#[derive(Clone)]
-struct Hello {
-    group: u8,
-    channel: u8,
-    cluster: Option<u128>,
-    from: u64,
-    incarnation: u128,
-    to: u64,
-    to_incarnation: Option<u128>,
-    member_as_of: Option<(u8, u8)>,
-    url: String,
-}
-
-impl Hello {
-    fn new(channel: u8, from: &Identity, to: &Identity) -> Self {
-        Self {
-            group: 0,
-            channel,
-            cluster: Some(from.cluster),
-            from: from.node,
-            incarnation: from.incarnation,
-            to: to.node,
-            to_incarnation: Some(to.incarnation),
-            member_as_of: None,
-            url: from.url.clone(),
-        }
-    }
-
-    fn encode(&self) -> Vec<u8> {
-        let uuid = |out: &mut Vec<u8>, id: u128| {
-            out.push(16);
-            out.extend(id.to_be_bytes());
-        };
-        let option = |out: &mut Vec<u8>, id: Option<u128>| {
-            out.push(id.is_some().into());
-            if let Some(id) = id {
-                uuid(out, id);
-            }
-        };
-        let mut out = vec![self.group, self.channel];
-        option(&mut out, self.cluster);
-        // All of these are below 128, so one byte each.
-        out.push(self.from as u8);
-        uuid(&mut out, self.incarnation);
-        out.push(self.to as u8);
-        option(&mut out, self.to_incarnation);
-        out.push(self.member_as_of.is_some().into());
-        out.extend(self.member_as_of.map(|(term, index)| [term, index]).into_iter().flatten());
-        out.push(self.url.len() as u8);
-        out.extend(self.url.as_bytes());
-        out
-    }
 }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod peer;
+
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 use ringfence_access::Credential;
 use ringfence_client::{Client, Tls};
-use ringfence_harness::{Builder, Cluster, HttpConnection, Node, run, until};
+use ringfence_harness::{Builder, Cluster, HttpConnection, Network, Node, run, until};
 use tempfile::TempDir;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
@@ -30,6 +32,8 @@ pub(crate) struct Secured {
     pub(crate) cluster: Cluster,
     dir: TempDir,
     tls: ringfence_tls::Client,
+    /// Where callers are: a node of this network that is not one of the cluster's. Otherwise, this machine.
+    outside: Option<(Network, u64)>,
 }
 
 impl Secured {
@@ -45,7 +49,12 @@ impl Secured {
         }
         let authority = Some(dir.path().join("authority.pem"));
         let tls = ringfence_tls::Client::with_authority(authority).unwrap();
-        Self { cluster, dir, tls }
+        Self { cluster, dir, tls, outside: None }
+    }
+
+    /// Calls come from node `id` of `network`.
+    pub(crate) fn called_from(self, network: &Network, id: u64) -> Self {
+        Self { outside: Some((network.clone(), id)), ..self }
     }
 
     /// Starts the nodes with these arguments.
@@ -95,13 +104,21 @@ impl Secured {
         }
     }
 
+    /// A plain connection.
+    pub(crate) async fn reach(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        match &self.outside {
+            None => TcpStream::connect(to).await,
+            Some((network, id)) => network.connect_from(*id, to).await,
+        }
+    }
+
     /// A connection for requests with this credential.
     pub(crate) async fn connection(
         &self,
         node: &Node,
         credential: Option<&str>,
     ) -> io::Result<HttpConnection> {
-        let stream = self.shake_hands(TcpStream::connect(node.http()).await?, node.http().ip()).await?;
+        let stream = self.shake_hands(self.reach(node.http()).await?, node.http().ip()).await?;
         Ok(HttpConnection::over(stream, node.http(), credential))
     }
 

@@ -10,11 +10,13 @@
 //! node. Namespaces have no names and nothing is added to the machine's, so any number of such networks exist at once, all
 //! with the same addresses, and they end with the test program, however that ends.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::sync::Arc;
 
 use rustix::process::geteuid;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::namespace::Namespace;
 use crate::{Client, Error};
@@ -112,6 +114,13 @@ impl Network {
         let rules = rules.map_err(Error::io("cannot count what was dropped"))?;
         let counts = rules.split("counter packets ").skip(1);
         Ok(counts.filter_map(|rest| rest.split(' ').next()?.parse::<u64>().ok()).sum())
+    }
+
+    /// A connection of node `id` to `to`.
+    pub async fn connect_from(&self, id: u64, to: SocketAddr) -> io::Result<TcpStream> {
+        let node = self.node(id).map_err(io::Error::other)?;
+        // A socket stays in the namespace that it was made in.
+        node.inside(TcpSocket::new_v4)?.connect(to).await
     }
 
     /// The open TCP connections of node `id` with node `with`.
