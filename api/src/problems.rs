@@ -9,6 +9,9 @@ use ringfence_wire::{EndReason, FieldError, LeaseId, Problem, ProblemKind};
 
 use crate::response::with_type;
 
+/// Hexadecimal digits in a row that may be of a secret: a few less than a lease id has, and more than any number.
+const SECRET_DIGITS: usize = 24;
+
 /// A failed request. Boxed because it is large and rare.
 #[derive(Clone, Debug)]
 pub(crate) struct Failed(Box<Problem>);
@@ -48,8 +51,8 @@ impl Failed {
 
 impl From<FieldError> for Failed {
     fn from(error: FieldError) -> Self {
-        let mut failed = Self::new(ProblemKind::InvalidRequest, error.detail);
-        failed.0.field = error.field;
+        let mut failed = Self::new(ProblemKind::InvalidRequest, without_secrets(&error.detail));
+        failed.0.field = error.field.as_deref().map(without_secrets);
         failed
     }
 }
@@ -122,6 +125,21 @@ impl From<Refusal> for Failed {
     }
 }
 
+/// `text`, which quotes a request, without what may be a lease id or a credential: clients log errors.
+pub(crate) fn without_secrets(text: &str) -> String {
+    let (mut without, mut rest) = (String::new(), text);
+    while let Some(begin) = rest.find(|c: char| c.is_ascii_hexdigit()) {
+        let (before, run) = rest.split_at(begin);
+        let end = run.find(|c: char| !c.is_ascii_hexdigit() && c != '-').unwrap_or(run.len());
+        let (run, after) = run.split_at(end);
+        let digits = run.bytes().filter(u8::is_ascii_hexdigit).count();
+        without += before;
+        without += if digits < SECRET_DIGITS { run } else { "…" };
+        rest = after;
+    }
+    without + rest
+}
+
 fn gone(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Released => "the lease was released: use a new lease_id",
@@ -148,5 +166,29 @@ impl IntoResponse for Failed {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_a_secret_is_not_quoted() {
+        for (text, expected) in [
+            (
+                "there is no route `/v1/lease/0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10`: see",
+                "there is no route `/v1/lease/…`: see",
+            ),
+            ("unknown field `0B6F3A525CC54B0E9C1E2A6F1D3C7E10`", "unknown field `…`"),
+            ("rfc_9f64a747e1b97f131fabb6b447296c9b6f0201e79fb3c5356e6c77e89b6a806a", "rfc_…"),
+            (
+                "invalid value: integer `18446744073709551615`, expected u32",
+                "invalid value: integer `18446744073709551615`, expected u32",
+            ),
+            ("a face–decade café", "a face–decade café"),
+        ] {
+            assert_eq!(without_secrets(text), expected);
+        }
     }
 }

@@ -30,7 +30,7 @@ use ringfence_wire::ProblemKind;
 use crate::door::access::{Caller, Right};
 use crate::door::{Answer, Door, Request};
 use crate::measure;
-use crate::problems::Failed;
+use crate::problems::{Failed, without_secrets};
 use crate::request::body;
 use crate::request::requester::Requester;
 use crate::serve::Remote;
@@ -215,7 +215,8 @@ impl Call {
             Self::File(file) => Ok(dashboard::get(file, &request)),
             Self::OtherMethod(methods) => Ok(method_not_allowed(request.method(), methods)),
             Self::Nothing => {
-                let detail = format!("there is no route `{}`: see /openapi.json", request.uri().path());
+                let path = without_secrets(request.uri().path());
+                let detail = format!("there is no route `{path}`: see /openapi.json");
                 Err(Failed::new(ProblemKind::NotFound, detail))
             }
         }

@@ -11,7 +11,7 @@ pub struct LeaseId(Uuid);
 
 /// The text is not a UUID, or is the nil UUID (which programs share that forget to draw one).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a lease_id is a UUID other than the nil UUID, such as 0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10")]
+#[error("a lease_id is a UUID other than the nil UUID: 32 hexadecimal digits, with or without dashes")]
 pub struct LeaseIdError;
 
 impl LeaseId {
