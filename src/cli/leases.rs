@@ -1,8 +1,10 @@
 //! `ringfence acquire`, `renew` and `release`: leases for scripts that cannot use `lock`.
 
+use std::io;
 use std::process::ExitCode;
+use std::str::FromStr;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 use ringfence_client::{Error, Grant, LeaseId};
 use tokio::time::timeout;
@@ -25,8 +27,8 @@ pub(crate) struct Acquire {
 
 #[derive(Debug, Args)]
 pub(crate) struct Renew {
-    /// The lease_id that `acquire` printed
-    lease_id: LeaseId,
+    /// The lease_id that `acquire` printed; `-` reads it from standard input, because others see arguments
+    lease_id: LeaseIdSource,
     /// A new time-to-live [default: unchanged]
     #[arg(long, value_name = "TIME")]
     ttl: Option<humantime::Duration>,
@@ -37,10 +39,38 @@ pub(crate) struct Renew {
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 76 if the lease had already ended in another way than by a release.")]
 pub(crate) struct Release {
-    /// The lease_id that `acquire` printed
-    lease_id: LeaseId,
+    /// The lease_id that `acquire` printed; `-` reads it from standard input, because others see arguments
+    lease_id: LeaseIdSource,
     #[command(flatten)]
     call: Call,
+}
+
+/// Where a lease_id comes from.
+#[derive(Clone, Copy, Debug)]
+enum LeaseIdSource {
+    Argument(LeaseId),
+    Input,
+}
+
+impl FromStr for LeaseIdSource {
+    type Err = <LeaseId as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "-" { Ok(Self::Input) } else { text.parse().map(Self::Argument) }
+    }
+}
+
+impl LeaseIdSource {
+    fn get(self) -> anyhow::Result<LeaseId> {
+        match self {
+            Self::Argument(lease_id) => Ok(lease_id),
+            Self::Input => {
+                let mut line = String::new();
+                io::stdin().read_line(&mut line).context("cannot read the lease_id")?;
+                Ok(line.trim().parse()?)
+            }
+        }
+    }
 }
 
 pub(crate) fn acquire(arguments: &Acquire) -> anyhow::Result<ExitCode> {
@@ -74,12 +104,14 @@ pub(crate) fn acquire(arguments: &Acquire) -> anyhow::Result<ExitCode> {
 
 pub(crate) fn renew(arguments: &Renew) -> anyhow::Result<ExitCode> {
     let Renew { lease_id, ttl, call } = arguments;
-    call.print(text, async |client| Ok(client.renew(*lease_id, ttl.map(Into::into)).await?))
+    let lease_id = lease_id.get()?;
+    call.print(text, async |client| Ok(client.renew(lease_id, ttl.map(Into::into)).await?))
 }
 
 /// Releases. Prints nothing, unless the lease was lost before.
 pub(crate) fn release(arguments: &Release) -> anyhow::Result<ExitCode> {
-    arguments.call.run(async |client| match client.release(arguments.lease_id).await {
+    let lease_id = arguments.lease_id.get()?;
+    arguments.call.run(async |client| match client.release(lease_id).await {
         Err(error @ Error::Lost(_)) => {
             eprintln!("ringfence: {error}; another holder may have been active since");
             Ok(ExitCode::from(LOST))
