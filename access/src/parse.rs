@@ -335,10 +335,49 @@ mod tests {
         }
     }
 
+    /// A valid file with pieces of it replaced by others.
+    fn changed() -> impl Strategy<Value = String> {
+        let digest = Credential::of([1; 32]).digest();
+        let whole = format!(
+            "[principals.a]\ncredentials = [\"{digest}\"]\ncertificates = [\"dns:a.example\"]\n\
+             allow = [{{ keys = \"a/\", may = [\"acquire\", \"read\"] }}, {{ keys = \"=b\", may = [\"revoke\"] }}]\n\
+             cluster = [\"metrics\"]\n[anonymous]\nallow = [{{ keys = \"*\", may = [\"validate\"] }}]\n"
+        );
+        let pieces: Vec<_> =
+            "[ ] { } = , \" \n keys \"*\" sha256: [principals.b]\n \\u0000".split(' ').collect();
+        let new = prop_oneof![prop::sample::select(pieces).prop_map(str::to_owned), "\\PC{0,4}"];
+        prop::collection::vec((any::<prop::sample::Index>(), 0..12_usize, new), 1..4).prop_map(move |edits| {
+            let mut text: Vec<char> = whole.chars().collect();
+            for (at, gone, new) in edits {
+                let at = at.index(text.len() + 1);
+                let end = text.len().min(at + gone);
+                text.splice(at..end, new.chars());
+            }
+            text.into_iter().collect()
+        })
+    }
+
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn no_text_makes_it_panic(text in "(\\PC|\n|\\[principals\\.a\\]|credentials = |allow = |keys|\"|\\{|\\})*") {
             let _ = rules(&text);
+        }
+
+        #[test]
+        fn a_changed_file_is_refused_without_its_secrets_or_works(text in changed()) {
+            match rules(&text) {
+                Err(error) => {
+                    prop_assert!(error.line <= text.lines().count() + 1, "{error}");
+                    let (error, digest) = (error.to_string(), Credential::of([1; 32]).digest().to_string());
+                    let mut digits = digest.as_bytes()[7..].windows(12);
+                    prop_assert!(digits.all(|some| !error.as_bytes().windows(12).any(|piece| piece == some)), "{error}");
+                }
+                Ok(rules) => {
+                    prop_assert!(rules.identify(&Proof::default()).is_ok_and(|anonymous| anonymous.name().is_none()));
+                }
+            }
         }
     }
 }

@@ -15,6 +15,8 @@ mod append;
 mod call;
 mod directory;
 mod frame;
+#[cfg(test)]
+mod garbage;
 mod handshake;
 mod link;
 mod message;

@@ -77,7 +77,12 @@ fn not_utf8(name: &str) -> FieldError {
 
 #[cfg(test)]
 mod tests {
+    use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+    use proptest::prelude::*;
+    use ringfence_wire::Key;
+
     use super::*;
+    use crate::request::path;
 
     #[test]
     fn parsing_stops_at_the_first_unknown_or_repeated_parameter() {
@@ -88,6 +93,23 @@ mod tests {
         for (text, field) in [("a=1&c=2&%FF", "c"), ("a=1&%61=2&b=%FF", "a"), ("a=%FF", "a"), ("%FF", "%FF")]
         {
             assert_eq!(parse(text).err().and_then(|error| error.field).as_deref(), Some(field), "{text}");
+        }
+    }
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn whatever_is_encoded_is_read_and_whatever_is_not_is_refused(text in "(\\PC|%[0-9A-F]{2}|[+ &=/])*", raw in "[!-~]{0,40}") {
+            let encoded = utf8_percent_encode(&text, NON_ALPHANUMERIC);
+            let uri = format!("/v1/keys/{encoded}?a={encoded}").parse::<Uri>().unwrap();
+            let Query(found) = Query::of(&uri, &["a"]).unwrap();
+            prop_assert_eq!(found, [("a", text.clone())]);
+            let key = Key::new(&text).ok();
+            prop_assert_eq!(path::key(&uri).ok(), key);
+            for place in ["/v1/keys/", "/v1/keys?", "/v1/leases/", "/v1/cluster/members/"] {
+                let Ok(uri) = format!("{place}{raw}").parse::<Uri>() else { continue };
+                let _ = (path::key(&uri), path::lease_id(&uri), path::member(&uri), Query::of(&uri, &["a"]).is_ok());
+            }
         }
     }
 }

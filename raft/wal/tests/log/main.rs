@@ -3,6 +3,7 @@
 
 mod crash_points;
 mod cuts;
+mod damage;
 mod disk;
 mod everyday;
 mod flips;
