@@ -16,8 +16,6 @@ use crate::serve::{RequestBody, Shed};
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum size of a body.
 const MAX_BYTES: usize = 1 << 20;
-/// Bytes of the body of a request that is denied that are read.
-const MAX_DENIED: usize = 64 << 10;
 /// Bytes of a too large body that are read before the refusal. A server that stops reading resets the connection, and a
 /// client that is still writing would see the reset instead of the response.
 const MAX_DISCARDED: u64 = 16 << 20;
@@ -36,13 +34,13 @@ pub(crate) async fn read<T: DeserializeOwned>(
     Ok(body)
 }
 
-/// Reads and drops the body of a request that is denied, if it is small. If the server stopped reading, the connection would be
-/// reset, and a client that sends the body after the head might not see the response.
+/// Reads and drops the body of a request that is denied, if it is not too large for any. If the server stopped reading, the
+/// connection would be reset, and a client that still sends the body might not see the response.
 pub(crate) async fn discard(request: Request) {
-    let mut body = request.into_body();
+    let mut body = request.into_body().dropped();
     let all = async {
         let mut size = 0;
-        while size <= MAX_DENIED
+        while size <= MAX_BYTES
             && let Ok(Some(data)) = frame(&mut body).await
         {
             size += data.len();

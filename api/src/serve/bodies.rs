@@ -32,6 +32,7 @@ pub struct RequestBody {
     connections: Arc<Connections>,
     share: Option<Share<Connection>>,
     kept: usize,
+    is_dropped: bool,
     /// The handler waits for more of it.
     is_awaited: bool,
 }
@@ -43,7 +44,21 @@ impl RequestBody {
         only_reads: bool,
         connections: Arc<Connections>,
     ) -> Self {
-        Self { body, reader, only_reads, connections, share: None, kept: 0, is_awaited: false }
+        Self {
+            body,
+            reader,
+            only_reads,
+            connections,
+            share: None,
+            kept: 0,
+            is_dropped: false,
+            is_awaited: false,
+        }
+    }
+
+    /// The same body, of which nothing is kept, so it needs no memory that is reserved.
+    pub(crate) fn dropped(self) -> Self {
+        Self { is_dropped: true, ..self }
     }
 
     /// Reserves memory for `data`. Not called for a body that arrived in one piece, which nothing holds up.
@@ -77,7 +92,7 @@ impl HttpBody for RequestBody {
         this.is_awaited = polled.is_pending();
         let frame = ready!(polled).transpose()?;
         if !this.body.is_end_stream() {
-            if let Some(data) = frame.as_ref().and_then(Frame::data_ref) {
+            if let Some(data) = frame.as_ref().and_then(Frame::data_ref).filter(|_| !this.is_dropped) {
                 this.reserve(data);
             }
         } else if !this.only_reads && this.reader.poll_hangup(cx).is_ready() {

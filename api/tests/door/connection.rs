@@ -34,10 +34,15 @@ async fn requests_on_one_connection_are_answered_in_their_order() {
 #[tokio::test]
 async fn a_denial_waits_for_the_body_and_keeps_the_connection() {
     let service = Service::start().await;
+    // As large as a batch may be.
+    for size in [20, 1 << 20] {
+        denied(&service, &vec![b' '; size]).await;
+    }
+}
+
+async fn denied(service: &Service, body: &[u8]) {
     let mut connection = Connection::open(service.address).await;
-    let body = br#"{"keys":["a"]}"#;
-    let foreign =
-        request("PUT", &format!("/v1/leases/{}", LeaseId::random()), &[("Origin", "http://evil.test")], body);
+    let foreign = request("POST", "/v1/batch", &[("Origin", "http://evil.test")], body);
     let (head, body) = foreign.split_at(foreign.len() - body.len());
     connection.send(head).await;
     // If the server does not wait, it has answered by then.
