@@ -239,6 +239,34 @@ fn every_body_has_an_example_and_refuses_an_unknown_field() {
     }
 }
 
+/// Clients that generate requests from the document send nothing that is always refused.
+#[test]
+fn what_the_wire_types_refuse_the_document_refuses() {
+    for (name, wrong) in [
+        ("AcquireRequest", json!({ "keys": [{ "key": "a", "limit": 2 }] })),
+        ("AcquireRequest", json!({ "keys": [{ "key": "a", "mode": "exclusive", "limit": 2 }] })),
+        ("AcquireRequest", json!({ "keys": ["a", "a"] })),
+        ("AddMemberRequest", json!({ "id": 4, "peer": "10.0.0.4" })),
+        ("AddMemberRequest", json!({ "id": 4, "peer": ":7500" })),
+        ("AddMemberRequest", json!({ "id": 4, "peer": "a:0" })),
+        ("ValidateRequest", json!({ "key": "a" })),
+        ("ValidateRequest", json!({ "key": "a", "token": 7, "checks": [] })),
+        ("ValidateRequest", json!({})),
+    ] {
+        assert!(wire_types()[name](&wrong).is_err(), "the wire type takes {wrong}");
+        let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
+        assert!(!validator(&schema).is_valid(&wrong), "the document takes {wrong}");
+    }
+    let shared = json!([{ "key": "a", "mode": "shared", "limit": 2 }, { "key": "b", "mode": "shared" }]);
+    let exclusive = json!(["a", { "key": "b" }, { "key": "c", "mode": "exclusive", "limit": null }]);
+    for keys in [shared, exclusive] {
+        check_schema("AcquireRequest", &json!({ "keys": keys }));
+    }
+    for peer in ["10.0.0.4:7500", "[::1]:1", "node-4.example:65535"] {
+        check_schema("AddMemberRequest", &json!({ "id": 4, "peer": peer }));
+    }
+}
+
 #[test]
 fn every_problem_is_documented_with_its_status_and_title() {
     let schemas = DOCUMENT["components"]["schemas"].as_object().unwrap();
