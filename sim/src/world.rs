@@ -21,7 +21,7 @@ use ringfence_lease::{Attachment, Event};
 use ringfence_raft::{Handle, NodeId};
 
 use self::asking::{Answers, Asking};
-use self::happen::Ending;
+use self::happen::{Ending, REPLACED};
 use crate::clients::Desk;
 use crate::coverage::Coverage;
 use crate::machine::{Machine, Process};
@@ -166,10 +166,11 @@ impl World {
         let receivers = self.network.advance(to);
         let is_fault = self.plan.faults.first().is_some_and(|fault| fault.at <= to);
         let is_concerned = |machine: &Machine| {
-            is_fault || machine.next_due().is_some_and(|at| at <= to) || receivers.contains(&machine.id)
+            is_fault || machine.next_due().is_some_and(|at| at <= to) || receivers.contains(&machine.place)
         };
+        // By key: two machines have one id once one was replaced.
         let mut order: Vec<NodeId> =
-            self.machines.values().filter(|it| is_concerned(it)).map(|it| it.id).collect();
+            self.machines.iter().filter(|(_, it)| is_concerned(it)).map(|(key, _)| *key).collect();
         self.rng.shuffle(&mut order);
         let clients_first = self.clients.wakes_at() <= to && self.rng.bool();
         if clients_first {
@@ -196,8 +197,9 @@ impl World {
             self.happen(fault.what);
         }
         self.pass_on();
-        for id in self.network.take_touched() {
-            self.wake(id);
+        for place in self.network.take_touched() {
+            let key = self.machines.iter().find(|(_, machine)| machine.place == place).map(|(key, _)| *key);
+            key.into_iter().for_each(|key| self.wake(key));
         }
         if self.now >= self.looks_at {
             self.look();
@@ -218,7 +220,7 @@ impl World {
         if machine.starts_at.is_some_and(|at| at <= now) {
             machine.start(now, &self.network);
             self.recorded.remove(&id);
-            self.story.tell(now, format!("node {id} starts"));
+            self.story.tell(now, format!("{} starts", name(id)));
             return;
         }
         if machine.process.is_none() || machine.frozen_until > now {
@@ -251,13 +253,13 @@ impl World {
         let Some(machine) = self.machines.get_mut(&id) else { return };
         if machine.disk.is_off() {
             let (power, down) = machine.fuse.unwrap_or((false, FAILED));
-            self.story.tell(now, format!("node {id} stops between two operations of its disk"));
+            self.story.tell(now, format!("{} stops between two operations of its disk", name(id)));
             self.count("stops between two disk operations");
             self.kill(id, power, down);
             return;
         }
         if let Some(why) = machine.ended() {
-            self.story.tell(now, format!("node {id} ended: {why}"));
+            self.story.tell(now, format!("{} ended: {why}", name(id)));
             // A program that does not know the rules in use says so, and ends.
             let is_old = machine.running_rules < NEWEST_RULES && why.contains("this program supports rules");
             let expected = machine.may_fail || is_old || why == "stopped" || self.removed.contains(&id);
@@ -370,5 +372,13 @@ impl World {
         for machine in self.machines.values().filter(|machine| machine.disk.is_off()) {
             machine.is_on.store(false, std::sync::atomic::Ordering::Relaxed);
         }
+    }
+}
+
+/// What the story calls the machine of this key.
+fn name(key: NodeId) -> String {
+    match key.checked_sub(REPLACED) {
+        None => format!("node {key}"),
+        Some(id) => format!("the machine that had the id of node {id}"),
     }
 }

@@ -9,7 +9,7 @@ use crate::network::{Hold, Latency};
 use crate::plan::{NEWEST_RULES, What};
 
 /// The keys of machines that were replaced begin here. Each has the place in the network that it had.
-const REPLACED: u64 = 1_000;
+pub(super) const REPLACED: u64 = 1_000;
 /// How many kinds of connections there are, and the one for appends.
 const CHANNELS: u8 = 7;
 const APPENDS: u8 = 3;
@@ -260,6 +260,9 @@ impl World {
             return;
         }
         let Some(old) = self.machines.remove(&node) else { return };
+        let place = node + REPLACED;
+        self.story
+            .tell(self.now, format!("messages of the new node {node} are told as those of node {place}"));
         self.machines.insert(node + REPLACED, old);
         self.removed.insert(node + REPLACED);
         let mut machine = Machine::at(node, node + REPLACED, &[], true, &self.plan, &self.story);
@@ -313,7 +316,11 @@ impl World {
     /// Ends all faults for good, and starts all nodes.
     pub fn heal(&mut self) {
         self.plan.faults.clear();
-        self.machines.retain(|id, _| *id < REPLACED);
+        let replaced: Vec<NodeId> = self.machines.keys().copied().filter(|id| *id >= REPLACED).collect();
+        for id in replaced {
+            self.kill(id, false, 0);
+            self.machines.remove(&id);
+        }
         self.network.heal();
         self.network.give_up_silent();
         self.plan.latency.spikes = 0;

@@ -4,7 +4,8 @@ use ringfence_jepsen::history::Sight;
 use ringfence_raft::{Handle, NodeId};
 use ringfence_wire::{Revision, Role};
 
-use super::World;
+use super::happen::REPLACED;
+use super::{World, name};
 use crate::machine::Machine;
 
 /// How often the nodes are looked at, in milliseconds.
@@ -13,7 +14,8 @@ const LOOK: u64 = 100;
 impl World {
     /// The leader of the newest term, and the members and voters as it knows them.
     pub fn leader(&self) -> Option<(NodeId, Vec<NodeId>, Vec<NodeId>)> {
-        let statuses = self.machines.values().filter_map(Machine::status);
+        // Those that were replaced have the ids of others.
+        let statuses = self.machines.range(..REPLACED).filter_map(|(_, machine)| machine.status());
         let leader =
             statuses.filter(|status| status.leader == Some(status.node_id)).max_by_key(|it| it.term)?;
         let voters = leader.members.iter().filter(|(_, member)| member.voter).map(|(id, _)| *id).collect();
@@ -116,7 +118,10 @@ impl World {
         if !self.machines.get(&id).is_some_and(thaws) {
             return;
         }
-        self.story.tell(self.now, format!("node {id} goes on"));
+        self.story.tell(self.now, format!("{} goes on", name(id)));
+        if id >= REPLACED {
+            self.count("machines that went on after they were replaced");
+        }
         if self.leader().is_some_and(|(_, members, _)| !members.contains(&id)) {
             self.count("nodes removed while frozen");
         }
