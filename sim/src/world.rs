@@ -74,6 +74,8 @@ pub struct World {
     recorded: BTreeMap<NodeId, (u64, u64)>,
     /// Nodes that somebody tried to remove: they may end.
     removed: BTreeSet<NodeId>,
+    /// Nodes whose removal was answered, and so is committed.
+    gone: Arc<Mutex<BTreeSet<NodeId>>>,
     /// The node that lost its disk. It is added again once all is healed.
     wiped: Option<NodeId>,
     /// The voters, as the last leader knew them.
@@ -120,6 +122,7 @@ impl World {
             attachments: 0,
             recorded: BTreeMap::new(),
             removed: BTreeSet::new(),
+            gone: Arc::default(),
             wiped: None,
             voters: Vec::new(),
             looks_at: 0,

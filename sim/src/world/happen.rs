@@ -1,5 +1,7 @@
 //! What goes wrong, and what operators do.
 
+use std::sync::Arc;
+
 use ringfence_jepsen::history::Fault;
 use ringfence_raft::NodeId;
 
@@ -176,11 +178,15 @@ impl World {
                 self.count("transfers asked for");
             }
             What::Remove { asks, node, force } => {
-                self.spawn_on(asks, |handle| async move {
-                    let _ = match force {
+                let gone = Arc::clone(&self.gone);
+                self.spawn_on(asks, move |handle| async move {
+                    let done = match force {
                         true => handle.force_remove_member(node).await,
                         false => handle.remove_member(node).await,
                     };
+                    if done.is_ok() {
+                        gone.lock().expect("nothing panics while the removals are locked").insert(node);
+                    }
                 });
                 self.removed.insert(node);
                 self.count("removals asked for");
@@ -244,19 +250,11 @@ impl World {
         self.current().filter(|other| *other != node).map(|other| self.place(other)).collect()
     }
 
-    /// Another machine gets the id of a node, which was removed and runs on.
+    /// Another machine gets the id of a node, which runs on. An operator does so only once the removal was answered: until it is
+    /// committed, another leader may undo it.
     fn replace(&mut self, asks: NodeId, node: NodeId) {
-        let status = |id: NodeId| self.machines.get(&id).and_then(Machine::status);
-        let led = self.leader().and_then(|(leader, _, _)| status(leader));
-        // A leader that was deposed may not know yet that the node was added again. Those of earlier terms may not know yet
-        // that it was removed.
-        let is_member = led.is_none_or(|led| {
-            let knows = |id: &NodeId| {
-                *id == led.node_id || (*id != node && status(*id).is_some_and(|it| it.term > led.term))
-            };
-            self.current().filter(knows).any(|id| status(id).is_some_and(|it| it.members.contains_key(&node)))
-        });
-        if is_member || !self.removed.contains(&node) || self.machines.contains_key(&(node + REPLACED)) {
+        let is_gone = self.gone.lock().expect("nothing panics while the removals are locked").remove(&node);
+        if !is_gone || self.machines.contains_key(&(node + REPLACED)) {
             return;
         }
         let Some(old) = self.machines.remove(&node) else { return };
