@@ -153,18 +153,23 @@ impl MemoryDisk {
         std::mem::take(&mut self.lock().work)
     }
 
-    /// Ends the process that uses the disk. What it wrote stays.
-    pub fn end_process(&self) {
+    /// Ends the process that uses the disk: `process` is all that there is of it. What it wrote stays.
+    ///
+    /// A runtime drops its tasks in an order that nobody fixes, and they may use the disk as they are dropped. A process that is
+    /// killed does nothing more: so none of that is done.
+    pub fn end_process<P>(&self, process: P) {
         let (flusher, work) = {
             let mut state = self.lock();
-            state.process += 1;
-            state.is_off = false;
-            (state.fuse, state.error) = (None, None);
-            state.locked.clear();
+            state.is_off = true;
             (state.flusher.take(), std::mem::take(&mut state.work))
         };
-        // They may use the disk, or run callbacks, as they are dropped.
-        drop((flusher, work));
+        drop((flusher, work, process));
+        while !self.take_work().is_empty() {}
+        let mut state = self.lock();
+        state.process += 1;
+        state.is_off = false;
+        (state.fuse, state.error) = (None, None);
+        state.locked.clear();
     }
 
     /// Cuts the power, once the process has ended. Of what was not synced, `rng` decides what is kept. Returns whether a write
@@ -474,5 +479,34 @@ impl File for Dir {
 impl Storage for MemoryDisk {
     fn snapshots(&self, dir: &Path) -> io::Result<Arc<dyn SnapshotStore>> {
         Ok(Arc::new(Snapshots { disk: self.clone(), process: self.lock().process, dir: dir.to_owned() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Uses the disk as it is dropped, as tasks do.
+    struct Untidy(MemoryDisk);
+
+    impl Drop for Untidy {
+        fn drop(&mut self) {
+            let _ = self.0.remove(Path::new("/file"));
+            let _ = self.0.spawn("more", 0, Box::new(|| {}));
+        }
+    }
+
+    #[test]
+    fn a_process_that_has_ended_does_nothing_as_it_is_dropped() {
+        let disk = MemoryDisk::new(1, Story::default());
+        drop(disk.open(Path::new("/file"), Mode::Create).unwrap());
+        let queued = Untidy(disk.clone());
+        disk.spawn("work", 0, Box::new(move || drop(queued))).unwrap();
+        let operations = disk.operations();
+        disk.end_process(Untidy(disk.clone()));
+        assert!(disk.exists(Path::new("/file")).unwrap());
+        assert_eq!((disk.operations(), disk.take_work().len()), (operations, 0));
+        // The next process uses it again.
+        disk.remove(Path::new("/file")).unwrap();
     }
 }

@@ -306,10 +306,8 @@ impl Machine {
         self.is_on.store(false, Relaxed);
         self.progress = Arc::default();
         // What the process spawned or queued ends with it.
-        self.disk.end_process();
+        self.disk.end_process((self.process.take(), std::mem::take(&mut self.work)));
         let is_torn = power && self.disk.cut_power(rng);
-        drop(self.process.take());
-        self.work.clear();
         (self.flush_ends, self.frozen_until, self.hangs_until, self.long_flush) = (None, 0, 0, None);
         self.fuse = None;
         is_torn
