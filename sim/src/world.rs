@@ -372,7 +372,9 @@ impl World {
             self.clients.wake(self.now);
             came.map(|came| reply.send(came));
         }
-        for machine in self.machines.values().filter(|machine| machine.disk.is_off()) {
+        for machine in
+            self.machines.values().filter(|machine| machine.fuse.is_some() && machine.disk.is_off())
+        {
             machine.is_on.store(false, std::sync::atomic::Ordering::Relaxed);
         }
     }

@@ -1,8 +1,10 @@
 //! How the nodes see the cluster, and what they applied.
 
+use std::borrow::Borrow;
+
 use ringfence_jepsen::history::Sight;
 use ringfence_raft::{Handle, NodeId};
-use ringfence_wire::{Revision, Role};
+use ringfence_wire::{ClusterStatus, Revision, Role};
 
 use super::happen::REPLACED;
 use super::{World, name};
@@ -16,9 +18,8 @@ impl World {
     pub fn leader(&self) -> Option<(NodeId, Vec<NodeId>, Vec<NodeId>)> {
         // Those that were replaced have the ids of others.
         let statuses = self.machines.range(..REPLACED).filter_map(|(_, machine)| machine.status());
-        let leader =
-            statuses.filter(|status| status.leader == Some(status.node_id)).max_by_key(|it| it.term)?;
-        let voters = leader.members.iter().filter(|(_, member)| member.voter).map(|(id, _)| *id).collect();
+        let leader = leader_of(statuses)?;
+        let voters = voters(&leader).collect();
         Some((leader.node_id, leader.members.into_keys().collect(), voters))
     }
 
@@ -55,13 +56,14 @@ impl World {
         if self.now % 1_000 < LOOK {
             self.story.detail(self.now, || self.statuses());
         }
-        if let Some((_, _, voters)) = self.leader() {
-            self.voters = voters;
+        let status = |(id, machine): (&NodeId, &Machine)| Some((*id, machine.handle()?, machine.status()?));
+        let statuses: Vec<(NodeId, Handle, ClusterStatus)> =
+            self.machines.iter().filter_map(status).collect();
+        let current = statuses.iter().filter(|(id, ..)| *id < REPLACED).map(|(.., status)| status);
+        if let Some(leader) = leader_of(current) {
+            self.voters = voters(leader).collect();
         }
-        let ids: Vec<NodeId> = self.machines.keys().copied().collect();
-        for id in ids {
-            let Some(machine) = self.machines.get(&id) else { continue };
-            let (Some(handle), Some(status)) = (machine.handle(), machine.status()) else { continue };
+        for (id, handle, status) in statuses {
             let sight = Sight {
                 sent_us: now_us,
                 ended_us: now_us,
@@ -126,4 +128,14 @@ impl World {
             self.count("nodes removed while frozen");
         }
     }
+}
+
+/// The status of the leader of the newest term.
+fn leader_of<S: Borrow<ClusterStatus>>(statuses: impl Iterator<Item = S>) -> Option<S> {
+    let leads = |status: &ClusterStatus| status.leader == Some(status.node_id);
+    statuses.filter(|status| leads(status.borrow())).max_by_key(|status| status.borrow().term)
+}
+
+fn voters(leader: &ClusterStatus) -> impl Iterator<Item = NodeId> {
+    leader.members.iter().filter(|(_, member)| member.voter).map(|(id, _)| *id)
 }
