@@ -378,8 +378,12 @@ impl State {
         self.story.detail(now, || format!("node {from} to node {to}: {}", describe(channel, &message)));
         direction.readable.extend(message);
         wakers.extend(direction.reader.take());
-        wakers.extend(direction.writer.take());
-        self.touched.extend([direction.from, direction.to]);
+        self.touched.insert(direction.to);
+        // The sender has nothing to do unless it waits for room.
+        if let Some(writer) = direction.writer.take() {
+            wakers.push(writer);
+            self.touched.insert(direction.from);
+        }
         let next = direction.queue.front().map(|(due, _)| *due);
         if let Some(due) = next {
             self.schedule(number, due);
