@@ -25,6 +25,8 @@ use crate::plan::Plan;
 use crate::story::Story;
 use crate::world::IDLE;
 
+/// Why a process has ended begins with this if it did not start.
+pub(crate) const DOES_NOT_START: &str = "it does not start";
 /// Where the revisions of a simulated cluster start.
 pub const FIRST_REVISION: u64 = 1_000;
 
@@ -262,7 +264,7 @@ impl Machine {
             let node = match in_steps(pause, Node::start(settings)).await {
                 Ok(node) => node,
                 Err(error) => {
-                    lock().ended = Some(format!("it does not start: {error}"));
+                    lock().ended = Some(format!("{DOES_NOT_START}: {error}"));
                     return;
                 }
             };

@@ -24,7 +24,7 @@ use self::asking::{Answers, Asking};
 use self::happen::{Ending, REPLACED};
 use crate::clients::Desk;
 use crate::coverage::Coverage;
-use crate::machine::{Machine, Process};
+use crate::machine::{DOES_NOT_START, Machine, Process};
 use crate::network::Network;
 use crate::plan::{NEWEST_RULES, Plan};
 use crate::serve::serve;
@@ -36,6 +36,8 @@ pub(crate) const IDLE: u64 = 25;
 const GIVE_UP: u64 = 3_000;
 /// For how long after the end of its process a node that failed is down, in milliseconds.
 const FAILED: u64 = 500;
+/// The same, of one that cannot start as it is: somebody has to look after it.
+const REFUSED: u64 = 5_000;
 
 /// A simulated cluster with its clients.
 pub struct World {
@@ -277,8 +279,9 @@ impl World {
                 self.count("programs that did not know the rules");
             }
             self.count("processes that ended by themselves");
+            let again = if why.starts_with(DOES_NOT_START) { REFUSED } else { FAILED };
             let down =
-                self.machines.get(&id).and_then(|machine| machine.fuse).map_or(FAILED, |(_, down)| down);
+                self.machines.get(&id).and_then(|machine| machine.fuse).map_or(again, |(_, down)| down);
             self.kill(id, false, down);
         }
     }
