@@ -9,9 +9,9 @@ use futures_util::FutureExt;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use ringfence_lease::{Acquire, Attachment, Command, LeaseTable, SUPPORTED};
+use ringfence_lease::{Acquire, Attachment, Command, LeaseTable, Owner, Quota, Request, SUPPORTED};
 use ringfence_wal::Record;
-use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
+use ringfence_wire::{Key, LeaseId, Metadata, Mode, PrincipalName, Revision, Token, Ttl, Wait};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::AsyncReadExt;
@@ -81,7 +81,7 @@ fn messages() -> Vec<Vec<u8>> {
 }
 
 /// A log entry with commands.
-fn entry() -> Vec<u8> {
+fn entry(rules: u8) -> Vec<u8> {
     let id = |id| LeaseId::from_u128(id).expect("it is not nil");
     let key = |key| Key::new(key).expect("a key");
     let acquire = Acquire {
@@ -100,7 +100,9 @@ fn entry() -> Vec<u8> {
         Command::Revoke { key: key("a"), token: Token(1) },
         Command::Release { lease_id: id(8) },
     ];
-    Batch { rules: SUPPORTED.newest, at_ms: 300, commands }.encode().0.to_vec()
+    let owner = Owner { name: PrincipalName::new("ann").expect("a name"), quota: Quota::default() };
+    let requests = vec![Request { by: Some(owner), commands: commands.clone() }, commands.into()];
+    Batch { rules, at_ms: 300, max_bytes: 1 << 20, requests }.encode().0.to_vec()
 }
 
 /// Random bytes, or changed ones of `whole`.
@@ -177,7 +179,7 @@ proptest! {
         reads_again::<Refusal>(&body);
         let _ = get_welcome(&body);
         if let Ok((number, call)) = get_numbered::<Call>(body.clone()) {
-            let _ = (call.channel(), call.speaker(), call.frames());
+            let _ = (call.channel(), call.speaker(), call.clone().within(1));
             let mut out = BytesMut::new();
             put_numbered(&mut out, number, &call);
             prop_assert_eq!(get_numbered::<Call>(out.freeze()).expect("it was written"), (number, call));
@@ -224,12 +226,20 @@ proptest! {
     }
 
     #[test]
-    fn an_entry_is_refused_or_can_be_applied(bytes in garbage(vec![entry()])) {
+    fn an_entry_is_refused_or_can_be_applied(
+        bytes in garbage((SUPPORTED.oldest..=SUPPORTED.newest).map(entry).collect())
+    ) {
         if let Ok(batch) = Batch::decode(&EncodedBatch(bytes), SUPPORTED) {
-            let again = Batch::decode(&batch.encode(), SUPPORTED).expect("it was written");
-            prop_assert_eq!(&again, &batch);
-            let mut table = LeaseTable::default();
-            table.apply(batch.at_ms, batch.commands, &mut Vec::new());
+            // Requests of one owner that follow each other become one.
+            let written = Batch::decode(&batch.encode(), SUPPORTED).expect("it was written");
+            let again = Batch::decode(&written.encode(), SUPPORTED).expect("it was written");
+            prop_assert_eq!(&again, &written);
+            let [mut table, mut other] = [LeaseTable::default(), LeaseTable::default()];
+            let [one, same] = [(&mut table, batch), (&mut other, written)].map(|(table, batch)| {
+                table.raise_rules(batch.rules);
+                table.apply_requests(batch.at_ms, batch.requests, &mut Vec::new())
+            });
+            prop_assert_eq!(one, same);
         }
     }
 }
