@@ -7,6 +7,7 @@ mod background;
 mod calls;
 mod figures;
 mod floor;
+mod greedy;
 mod hostile;
 mod job;
 mod load;
@@ -59,6 +60,8 @@ enum Command {
     Market(market::Plan),
     /// The cost of a growing number of live leases, each number on a new cluster
     Scale(scale::Plan),
+    /// What a principal that uses all its limits costs the others
+    Greedy(greedy::Plan),
     /// Attacks by a client with a few connections: the longest step, CPU, memory, late renewals
     Hostile(hostile::Plan),
     /// Replaces every node, from three to five to three, and restarts nodes: failed calls, lost leases, the longest gap
@@ -116,6 +119,7 @@ async fn run(command: Command) -> Result<()> {
             show(&figures, &plan.output)?;
             figures.check()
         }
+        Command::Greedy(plan) => show(&greedy::greed(&plan).await?, &plan.output),
         Command::Hostile(plan) => {
             let figures = hostile::hostile(&plan).await?;
             show(&figures, &plan.output)?;

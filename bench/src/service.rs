@@ -20,7 +20,7 @@ use crate::job::{Assignment, Job};
 use crate::load::Worker;
 
 pub(crate) use echo::serve_echo;
-pub(crate) use ringfence::{Ringfence, Security};
+pub(crate) use ringfence::{GREEDY_REQUESTS_PER_S, Ringfence, Security, start as start_ringfence};
 
 /// A running service.
 pub(crate) trait Service {

@@ -41,8 +41,21 @@ pub(crate) enum Security {
 struct Access {
     tls: ringfence_tls::Client,
     credential: Option<String>,
+    greedy: String,
     _files: TempDir,
 }
+
+/// Makes connections to the leader.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    leader: SocketAddr,
+    /// `None`: connections are plain.
+    tls: Option<TlsConnector>,
+    credential: Option<String>,
+}
+
+/// The limit of a principal that only [`Ringfence::greedy`] uses.
+pub(crate) const GREEDY_REQUESTS_PER_S: u32 = 500;
 
 pub(crate) struct Ringfence {
     cluster: Cluster,
@@ -64,7 +77,7 @@ impl Security {
     }
 }
 
-pub(super) async fn start(program: &Path, security: Security) -> Result<Ringfence> {
+pub(crate) async fn start(program: &Path, security: Security) -> Result<Ringfence> {
     if security == Security::None {
         return Ringfence::of(Cluster::builder(program).start().await?).await;
     }
@@ -75,8 +88,14 @@ pub(super) async fn start(program: &Path, security: Security) -> Result<Ringfenc
     let credential = Credential::generate()?;
     let rules = dir.path().join("access.toml");
     let all = "allow = [{ keys = \"*\", may = [\"acquire\", \"read\"] }]\ncluster = [\"observe\"]";
-    let named = format!("[principals.bench]\ncredentials = [\"{}\"]\n", credential.digest());
-    fs::write(&rules, format!("{named}{all}\n[anonymous]\ncluster = [\"metrics\"]\n"))?;
+    let greedy = Credential::generate()?;
+    let named = |name, credential: &Credential| {
+        format!("[principals.{name}]\ncredentials = [\"{}\"]\n{all}\n", credential.digest())
+    };
+    let limits = format!("limits = {{ leases = 1_000, requests-per-s = {GREEDY_REQUESTS_PER_S} }}");
+    let anonymous = "[anonymous]\ncluster = [\"metrics\"]\n";
+    let principals = [named("bench", &credential), named("greedy", &greedy) + &limits, anonymous.to_owned()];
+    fs::write(&rules, principals.join("\n"))?;
     let mut arguments = Vec::new();
     match security {
         Security::None | Security::Peers => arguments.extend(files.peer_arguments()),
@@ -113,7 +132,7 @@ pub(super) async fn start(program: &Path, security: Security) -> Result<Ringfenc
         }
     };
     let tls = ringfence_tls::Client::with_authority(Some(authority))?;
-    let access = Some(Access { tls, credential: secret, _files: dir });
+    let access = Some(Access { tls, credential: secret, greedy: greedy.reveal().to_owned(), _files: dir });
     Ok(Ringfence { cluster, leader, access, client })
 }
 
@@ -133,16 +152,24 @@ impl Ringfence {
         self.leader
     }
 
-    /// A new connection to the leader.
+    /// Connects as the principal of all clients.
+    fn connector(&self) -> Connector {
+        let access = self.access.as_ref();
+        Connector {
+            leader: self.leader,
+            tls: access.map(|access| TlsConnector::from(access.tls.current())),
+            credential: access.and_then(|access| access.credential.clone()),
+        }
+    }
+
+    /// Connects as a principal with limits, of 1,000 leases and [`GREEDY_REQUESTS_PER_S`].
+    pub(crate) fn greedy(&self) -> Connector {
+        let credential = self.access.as_ref().map(|access| access.greedy.clone());
+        Connector { credential, ..self.connector() }
+    }
+
     async fn connect(&self) -> Result<HttpConnection> {
-        let Some(Access { tls, credential, .. }) = &self.access else {
-            return Ok(HttpConnection::open(self.leader).await?);
-        };
-        let stream = TcpStream::connect(self.leader).await?;
-        stream.set_nodelay(true)?;
-        let name = ServerName::from(self.leader.ip());
-        let stream = TlsConnector::from(tls.current()).connect(name, stream).await?;
-        Ok(HttpConnection::over(stream, self.leader, credential.as_deref()))
+        self.connector().connect().await
     }
 
     /// Clients that each acquire and release a key of their own.
@@ -153,6 +180,16 @@ impl Ringfence {
             workers.push(Worker::new(Cycle { locker, key: key(client), place: None }));
         }
         Ok(workers)
+    }
+}
+
+impl Connector {
+    pub(crate) async fn connect(&self) -> Result<HttpConnection> {
+        let Some(tls) = &self.tls else { return Ok(HttpConnection::open(self.leader).await?) };
+        let stream = TcpStream::connect(self.leader).await?;
+        stream.set_nodelay(true)?;
+        let stream = tls.connect(ServerName::from(self.leader.ip()), stream).await?;
+        Ok(HttpConnection::over(stream, self.leader, self.credential.as_deref()))
     }
 }
 
