@@ -261,7 +261,9 @@ async fn no_log_metric_error_command_line_or_child_has_a_secret() {
     let urls = nodes.iter().map(|node| format!("https://{}", node.http())).collect::<Vec<_>>().join(",");
     let call = async |credential: &Credential, words: &[&str], input: &str| {
         let mut command = Command::new(PROGRAM);
-        command.args(words).env("RINGFENCE_CREDENTIAL", credential.reveal()).env("RINGFENCE_URLS", &urls);
+        // The environment of a test has ids of its own.
+        command.args(words).env_clear().env("PATH", std::env::var_os("PATH").unwrap());
+        command.env("RINGFENCE_CREDENTIAL", credential.reveal()).env("RINGFENCE_URLS", &urls);
         command.env("RINGFENCE_AUTHORITY", secured.path("authority.pem")).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -272,7 +274,7 @@ async fn no_log_metric_error_command_line_or_child_has_a_secret() {
         let texts = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
         (output.status.success(), texts.concat())
     };
-    let script = "env; cat /proc/$$/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '";
+    let script = "env; cat /proc/$$/environ /proc/$$/cmdline /proc/$PPID/cmdline | tr '\\0' ' '";
     let mut outputs = Vec::new();
     for (credential, words, succeeds) in [
         (&all, &["lock", "job", "--", "sh", "-c", script][..], true),
