@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ringfence_tls::Name;
-use ringfence_wire::{Limits, PrincipalName};
+use ringfence_wire::PrincipalName;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -43,7 +43,7 @@ struct Entries {
     #[serde(default)]
     cluster: Vec<ClusterRight>,
     #[serde(default)]
-    limits: OwnLimits,
+    limits: Limits,
 }
 
 #[derive(Default, Deserialize)]
@@ -51,22 +51,15 @@ struct Entries {
 struct Anonymous {
     allow: Vec<Spanned<Allow>>,
     cluster: Vec<ClusterRight>,
-    limits: AnonymousLimits,
+    limits: Limits,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct OwnLimits {
+struct Limits {
     leases: Option<NonZeroU32>,
     waiting: Option<NonZeroU32>,
-    requests_per_s: Option<NonZeroU32>,
-    watches: Option<NonZeroU32>,
-}
-
-/// The leases of the anonymous belong to nobody, so there is no limit on them.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct AnonymousLimits {
+    lease_bytes: Option<NonZeroU32>,
     requests_per_s: Option<NonZeroU32>,
     watches: Option<NonZeroU32>,
 }
@@ -110,9 +103,7 @@ fn checked(file: File) -> Result<Rules, Wrong> {
         if entries.credentials.is_empty() && entries.certificates.is_empty() {
             return Err((span, format!("{name} has neither credentials nor certificates")));
         }
-        let OwnLimits { leases, waiting, requests_per_s, watches } = entries.limits;
-        let limits = Limits { leases, waiting, requests_per_s, watches };
-        let principal = Arc::new(principal(Some(name), entries.allow, entries.cluster, limits)?);
+        let principal = Arc::new(principal(Some(name), entries.allow, entries.cluster, entries.limits)?);
         for credential in entries.credentials {
             let digest = Digest::parse(credential.get_ref()).ok_or_else(|| {
                 let why = "a credential must be `sha256:` and 64 hexadecimal digits, as `ringfence access credential` prints them";
@@ -131,9 +122,8 @@ fn checked(file: File) -> Result<Rules, Wrong> {
                 .map_err(|()| (certificate.span(), "this name stands in the file twice".to_owned()))?;
         }
     }
-    let AnonymousLimits { requests_per_s, watches } = file.anonymous.limits;
-    let limits = Limits { requests_per_s, watches, ..Limits::default() };
-    let anonymous = Arc::new(principal(None, file.anonymous.allow, file.anonymous.cluster, limits)?);
+    let File { anonymous, .. } = file;
+    let anonymous = Arc::new(principal(None, anonymous.allow, anonymous.cluster, anonymous.limits)?);
     Ok(Rules { by_credential, by_certificate, anonymous })
 }
 
@@ -167,6 +157,8 @@ fn principal(
             Err(why) => Err((span, format!("`keys` {why}"))),
         }
     });
+    let Limits { leases, waiting, lease_bytes, requests_per_s, watches } = limits;
+    let limits = ringfence_wire::Limits { leases, waiting, lease_bytes, requests_per_s, watches };
     Ok(Principal { name, allowed: allowed.collect::<Result<_, _>>()?, cluster, limits })
 }
 
@@ -276,7 +268,7 @@ mod tests {
         let text = format!(
             "[anonymous]\nlimits = {{ watches = 3 }}\n\
              [principals.a]\ncredentials = [\"{}\"]\n\
-             limits = {{ leases = 9, waiting = 3, requests-per-s = 2_000, watches = 20 }}\n\
+             limits = {{ leases = 9, waiting = 3, lease-bytes = 900, requests-per-s = 2_000, watches = 20 }}\n\
              [principals.b]\ncredentials = [\"{}\"]",
             limited.unwrap(),
             free.unwrap()
@@ -284,12 +276,12 @@ mod tests {
         let rules = rules(&text).unwrap();
         let limits = |credential| {
             let limits = rules.identify(&Proof { credential, ..Proof::default() }).unwrap().limits();
-            [limits.leases, limits.waiting, limits.requests_per_s, limits.watches]
+            [limits.leases, limits.waiting, limits.lease_bytes, limits.requests_per_s, limits.watches]
                 .map(|limit| limit.map(NonZeroU32::get))
         };
-        assert_eq!(limits(limited), [Some(9), Some(3), Some(2_000), Some(20)]);
-        assert_eq!(limits(free), [None; 4]);
-        assert_eq!(limits(None), [None, None, None, Some(3)]);
+        assert_eq!(limits(limited), [Some(9), Some(3), Some(900), Some(2_000), Some(20)]);
+        assert_eq!(limits(free), [None; 5]);
+        assert_eq!(limits(None), [None, None, None, None, Some(3)]);
     }
 
     #[test]
@@ -309,7 +301,7 @@ mod tests {
             (with("limits = { requests-per-s = 0 }"), 3, "zero"),
             (with("limits = { watches = -1 }"), 3, "-1"),
             (with("limits = { lease = 1 }"), 3, "lease"),
-            ("[anonymous]\nlimits = { leases = 1 }".to_owned(), 2, "leases"),
+            ("[anonymous]\nlimits = { lease = 1 }".to_owned(), 2, "lease"),
             (with(&format!("certificates = \"{secret}\"")), 3, "expected"),
             (with(&format!("certificates = [\"{secret}\"]")), 3, "dns:"),
             (with("certificates = [\"dns:*.example\"]"), 3, "dns:"),

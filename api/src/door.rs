@@ -79,13 +79,13 @@ impl Door {
         self.usages.count_request(caller.principal())
     }
 
-    /// Counts the operations of a batch after the first as requests, too.
-    pub(crate) fn count_operations(&self, caller: &Caller, more: usize) {
-        self.usages.count_more(caller.principal(), more);
+    /// Counts the operations of a batch after the first as requests, too. An error if others have used up what is allowed.
+    pub(crate) fn count_operations(&self, caller: &Caller, more: usize) -> Result<(), Failed> {
+        self.usages.count_more(caller.principal(), more)
     }
 
     /// A place for a watch of `caller`.
-    pub(crate) fn watch_place(&self, caller: &Caller) -> Result<Option<WatchPlace>, Failed> {
+    pub(crate) fn watch_place(&self, caller: &Caller) -> Result<WatchPlace, Failed> {
         self.usages.watch_place(caller.principal())
     }
 
@@ -140,19 +140,19 @@ impl Door {
         commands: &[Result<Allowed<Command>, Failed>],
     ) -> Vec<usize> {
         let keys = |table: &LeaseTable, command: &Result<Allowed<Command>, Failed>| {
-            command.as_ref().map_or(0, |command| table.keys_of(caller.name(), command.get()))
+            command.as_ref().map_or(0, |command| table.keys_of(caller.owner_name(), command.get()))
         };
         self.handle.view(|table| commands.iter().map(|command| keys(table, command)).collect())
     }
 
     /// Waits for a lease whose acquire by `caller` was proposed.
     pub(crate) fn wait_for(&self, caller: &Caller, lease_id: LeaseId) -> LeaseWait {
-        self.handle.wait_for(caller.name().cloned(), lease_id)
+        self.handle.wait_for(caller.owner_name().cloned(), lease_id)
     }
 
     /// A lease whose acquire by `caller` was proposed, as this node's table has it.
     pub(crate) fn proposed(&self, caller: &Caller, lease_id: LeaseId) -> Result<LeaseState, Refusal> {
-        self.handle.view(|table| table.lease(caller.name(), lease_id, Some(table.at_ms())))
+        self.handle.view(|table| table.lease(caller.owner_name(), lease_id, Some(table.at_ms())))
     }
 
     /// Takes back an acquire by `caller` that was proposed, unless the lease is asked for again.

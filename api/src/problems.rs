@@ -73,14 +73,15 @@ impl From<Unanswered> for Failed {
 
 impl From<Refusal> for Failed {
     fn from(refusal: Refusal) -> Self {
-        let of_quota = |most: u32, what| {
+        let of_quota = |most: u64, what| {
             let detail =
                 format!("the principal has all the {most} {what} that its limits allow: release some first");
             Self::new(ProblemKind::Overloaded, detail)
         };
         let (kind, detail) = match &refusal {
-            Refusal::TooManyLeases { most } => return of_quota(*most, "leases"),
-            Refusal::TooManyWaiting { most } => return of_quota(*most, "waiting leases"),
+            Refusal::TooManyLeases { most } => return of_quota((*most).into(), "leases"),
+            Refusal::TooManyWaiting { most } => return of_quota((*most).into(), "waiting leases"),
+            Refusal::TooManyBytes { most } => return of_quota(*most, "bytes of leases"),
             Refusal::Held { holders, .. } if holders.is_empty() => {
                 (ProblemKind::Held, "an earlier waiter is first in the queue of a key: set wait_ms to wait")
             }

@@ -44,11 +44,14 @@ pub(crate) struct WaitState {
     pub(crate) requests: Requests,
 }
 
-/// What a lease takes in memory at most, in bytes, with each of its keys, entries of its metadata, and its wait. Slots, indexes
-/// and allocations are included.
-const BYTES_OF_LEASE: usize = 320;
-const BYTES_OF_KEY: usize = 256;
-const BYTES_OF_ENTRY: usize = 128;
+/// What a lease takes in memory at most, in bytes: itself, each of its keys, its metadata and each entry of that, and its wait,
+/// with their shares of slots, indexes and allocations. `examples/table_memory.rs` measures it.
+const BYTES_OF_LEASE: usize = 160;
+const BYTES_OF_KEY: usize = 80;
+/// Of a key that has a queue, which one waiter or two holders may have alone.
+const BYTES_OF_QUEUE: usize = 640;
+const BYTES_OF_METADATA: usize = 768;
+const BYTES_OF_ENTRY: usize = 160;
 const BYTES_OF_WAIT: usize = 1_024;
 
 impl Lease {
@@ -145,10 +148,16 @@ impl Lease {
 
     /// About how many bytes it takes, with its share of the indexes, if it waits or if it does not.
     pub(crate) fn bytes(&self, waits: bool) -> u64 {
-        let key = |key: &Key| BYTES_OF_KEY + key.as_str().len();
-        let keys: usize = self.keys.iter().map(|(text, _)| key(text)).sum();
-        let entries = self.metadata().into_iter().flat_map(|metadata| metadata.entries());
-        let metadata: usize = entries.map(|(name, value)| BYTES_OF_ENTRY + name.len() + value.len()).sum();
+        let queue = |mode| match mode {
+            _ if waits => BYTES_OF_QUEUE,
+            Mode::Shared { .. } => BYTES_OF_QUEUE / 2,
+            Mode::Exclusive => 0,
+        };
+        let key = |(key, mode): &(Key, Mode)| BYTES_OF_KEY + key.as_str().len() + queue(*mode);
+        let keys: usize = self.keys.iter().map(key).sum();
+        let entry = |(name, value): (&String, &String)| BYTES_OF_ENTRY + name.len() + value.len();
+        let entries = |metadata: &Metadata| metadata.entries().iter().map(entry).sum::<usize>();
+        let metadata = self.metadata().map_or(0, |metadata| BYTES_OF_METADATA + entries(metadata));
         let holder = self.holder.as_ref().map_or(0, |holder| 32 + holder.as_str().len());
         let waits = if waits { BYTES_OF_WAIT } else { 0 };
         (BYTES_OF_LEASE + keys + metadata + holder + waits) as u64

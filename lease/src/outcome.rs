@@ -53,6 +53,11 @@ pub enum Refusal {
         /// The quota.
         most: u32,
     },
+    /// The owner's leases take as much memory as its quota allows. Since rules 2.
+    TooManyBytes {
+        /// The quota.
+        most: u64,
+    },
     /// All leases together take as much memory as they may. Since rules 2.
     Full,
 }

@@ -21,13 +21,15 @@ pub struct Owner {
     pub quota: Quota,
 }
 
-/// How many leases a principal may have. `None`: any number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Which leases a principal may have. `None`: any number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Quota {
     /// All its leases, live or waiting.
     pub leases: Option<u32>,
     /// Its waiting leases.
     pub waiting: Option<u32>,
+    /// About how many bytes all its leases take.
+    pub bytes: Option<u64>,
 }
 
 impl Request {

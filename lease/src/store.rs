@@ -172,10 +172,12 @@ impl Store {
     pub(crate) fn insert(&mut self, lease: Lease) -> Slot {
         let (id, number) = (lease.id, lease.space);
         let waits = lease.waits();
-        self.bytes += lease.bytes(waits);
+        let bytes = lease.bytes(waits);
+        self.bytes += bytes;
         let slot = self.leases.insert(lease);
         let space = self.spaces.get_mut(number);
         space.waiting += usize::from(waits);
+        space.bytes += bytes;
         space.by_id.insert(&id, slot, |slot| self.leases.get(slot).id);
         self.schedule(slot);
         self.enter(slot);
@@ -216,9 +218,12 @@ impl Store {
         for (key, _) in lease.keys.iter() {
             self.locks.grant(key, lease.number, token);
         }
-        self.bytes -= lease.bytes(true) - lease.bytes(false);
+        let space = self.spaces.get_mut(lease.space);
+        let of_wait = lease.bytes(true) - lease.bytes(false);
+        space.waiting -= 1;
+        space.bytes -= of_wait;
+        self.bytes -= of_wait;
         lease.grant(token, now_ms);
-        self.spaces.get_mut(lease.space).waiting -= 1;
         self.schedule(slot);
     }
 

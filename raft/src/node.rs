@@ -65,7 +65,7 @@ pub struct Settings {
 /// 32 MiB: a few seconds of a busy cluster, and hours of a quiet one.
 pub const SNAPSHOT_AFTER_BYTES: u64 = 32 << 20;
 
-/// 1 GiB: about two million leases with a key each.
+/// 1 GiB: about three million leases with a short key each.
 pub const MAX_LEASE_BYTES: u64 = 1 << 30;
 
 /// Why a node does not start.

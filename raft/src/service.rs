@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ringfence_lease::Request;
+use ringfence_lease::{LeaseTable, Request};
 use tokio::time::Instant;
 
 use crate::handle::Handle;
@@ -27,6 +27,8 @@ impl Service for NodeService {
                 Ok(()) => Answer::Adopted,
                 Err(error) => Answer::Refused { reason: error.to_string() },
             },
+            // From a program that does not know the rules in use, and will stop: it says nothing of who gave the commands.
+            (Call::Propose(_), Some(handle)) if handle.view(LeaseTable::rules) > 1 => Answer::NotDone,
             (Call::Propose(commands), Some(handle)) => propose(handle, commands.into()).await,
             (Call::ProposeBy(request), Some(handle)) => propose(handle, request).await,
             (Call::ReadIndex, Some(handle)) => match handle.shared.reads.confirm_here().await {

@@ -144,6 +144,7 @@ fn refused(refusal: Refusal) -> Came {
         Refusal::Overloaded
         | Refusal::TooManyLeases { .. }
         | Refusal::TooManyWaiting { .. }
+        | Refusal::TooManyBytes { .. }
         | Refusal::Full => (ProblemKind::Overloaded, None),
     };
     Came::Refused { problem, reason }

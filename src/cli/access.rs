@@ -91,6 +91,9 @@ fn text(access: &Access) -> String {
     if let Some(limit) = limits.waiting {
         let _ = writeln!(text, "limit      {limit} waiting leases");
     }
+    if let Some(limit) = limits.lease_bytes {
+        let _ = writeln!(text, "limit      {limit} bytes of leases");
+    }
     if let Some(limit) = limits.requests_per_s {
         let _ = writeln!(text, "limit      {limit} requests per second to each node");
     }

@@ -27,6 +27,9 @@ pub struct Limits {
     /// Waiting leases in the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<NonZeroU32>,
+    /// About how many bytes of memory its leases take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_bytes: Option<NonZeroU32>,
     /// Requests to each node in a second. Each operation of a batch is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_s: Option<NonZeroU32>,

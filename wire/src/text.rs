@@ -54,6 +54,11 @@ impl PrincipalName {
         is_valid.then(|| Self(text.into()))
     }
 
+    /// The name of whoever shows none, where access rules apply.
+    pub fn anonymous() -> Self {
+        Self(arcstr::literal!("anonymous"))
+    }
+
     /// The text of the name.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -105,6 +105,7 @@ impl Access {
 }
 
 static UNRESTRICTED: LazyLock<Arc<Principal>> = LazyLock::new(|| Arc::new(Principal::unrestricted()));
+static ANONYMOUS: LazyLock<PrincipalName> = LazyLock::new(PrincipalName::anonymous);
 static NOBODY: LazyLock<Arc<Principal>> = LazyLock::new(Arc::default);
 
 /// The digest of the credential in `headers`.
@@ -151,8 +152,17 @@ impl Caller {
     /// Whose its leases are. `None`: nobody's.
     pub(crate) fn owner(&self) -> Option<Owner> {
         let limits = self.principal.limits();
-        let quota = Quota { leases: limits.leases.map(Into::into), waiting: limits.waiting.map(Into::into) };
-        self.name().map(|name| Owner { name: name.clone(), quota })
+        let quota = Quota {
+            leases: limits.leases.map(Into::into),
+            waiting: limits.waiting.map(Into::into),
+            bytes: limits.lease_bytes.map(|limit| limit.get().into()),
+        };
+        self.owner_name().map(|name| Owner { name: name.clone(), quota })
+    }
+
+    /// Whose its leases are. The anonymous have theirs in common. Without rules, leases are nobody's.
+    pub(crate) fn owner_name(&self) -> Option<&PrincipalName> {
+        self.access.0.as_ref().map(|_| self.name().unwrap_or(&ANONYMOUS))
     }
 
     pub(crate) fn principal(&self) -> &Arc<Principal> {
@@ -236,7 +246,7 @@ impl Caller {
             }
             Command::Renew { lease_id, .. } => self.allow_lease(table, *lease_id)?,
             // The release of a lease that is not there yet keeps a late acquire out.
-            Command::Release { lease_id } if table.keys_of_lease(self.name(), *lease_id).is_none() => {}
+            Command::Release { lease_id } if table.keys_of_lease(self.owner_name(), *lease_id).is_none() => {}
             Command::Release { lease_id } => self.allow_lease(table, *lease_id)?,
             Command::Revoke { key, token } => {
                 self.allow(KeyRight::Revoke, std::iter::once(key))?;
@@ -255,9 +265,9 @@ impl Caller {
 
     /// Whether the caller may see and change the lease. Who lost a right must not keep its leases by renewing them.
     fn allow_lease(&self, table: &LeaseTable, id: LeaseId) -> Result<(), Failed> {
-        let Some(mut keys) = table.keys_of_lease(self.name(), id) else {
+        let Some(mut keys) = table.keys_of_lease(self.owner_name(), id) else {
             // It has ended, or was never acquired.
-            return Err(table.lease(self.name(), id, None).err().unwrap_or(Refusal::Unknown).into());
+            return Err(table.lease(self.owner_name(), id, None).err().unwrap_or(Refusal::Unknown).into());
         };
         match keys.all(|key| self.principal.may(KeyRight::Acquire, key)) {
             true => Ok(()),
@@ -275,7 +285,7 @@ impl Caller {
         let now_ms = door.now_ms(consistency).await?;
         door.handle.view(|table| {
             self.allow_lease(table, id)?;
-            Ok(table.lease(self.name(), id, now_ms)?)
+            Ok(table.lease(self.owner_name(), id, now_ms)?)
         })
     }
 
@@ -283,7 +293,7 @@ impl Caller {
     fn knows(&self, table: &LeaseTable, command: &Command) -> bool {
         match command {
             Command::Renew { lease_id, .. } | Command::Release { lease_id } => {
-                table.keys_of_lease(self.name(), *lease_id).is_some()
+                table.keys_of_lease(self.owner_name(), *lease_id).is_some()
             }
             Command::Revoke { key, token } => table.keys_of_holder(key, *token).is_some(),
             Command::Start { .. } | Command::Acquire(_) | Command::Detach { .. } => true,
@@ -307,6 +317,10 @@ impl Caller {
                 None => {}
                 Some(Err(failed)) => return failed,
                 Some(Ok(caller)) => {
+                    // What it waits for belongs to the principal that it was.
+                    if caller.name() != self.name() {
+                        return caller.denied("this was begun as another principal");
+                    }
                     self = caller;
                     if let Err(failed) = check(&self) {
                         return failed;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::problems::Failed;
 
-/// What the principals with limits use, by their names. It outlives new rules.
+/// What the principals use, by their names. It outlives new rules.
 #[derive(Default)]
 pub(crate) struct Usages(Mutex<HashMap<Option<PrincipalName>, Usage>>);
 
@@ -20,7 +20,7 @@ struct Usage {
     watches: u32,
 }
 
-/// How many requests may come at once. It grows to those of one second. A batch may leave it negative, for later requests to
+/// How many requests may come at once. It grows to those of one second. One batch may leave it negative, for later requests to
 /// make up for.
 struct Allowance {
     left: f64,
@@ -38,39 +38,37 @@ impl Usages {
         let Some(limit) = principal.limits().requests_per_s else { return Ok(()) };
         match self.with(principal, |usage| usage.take(limit, Instant::now())) {
             true => Ok(()),
-            false => Err(Failed::new(
-                ProblemKind::RateLimited,
-                format!("{} may send {limit} requests per second to each node", display(principal)),
-            )),
+            false => Err(too_many(principal, limit)),
         }
     }
 
-    pub(super) fn count_more(&self, principal: &Principal, more: usize) {
-        if principal.limits().requests_per_s.is_some() {
-            self.with(principal, |usage| {
-                if let Some(requests) = &mut usage.requests {
-                    requests.left -= more as f64;
-                }
-            });
-        }
+    /// Counts more requests, which came in a batch with one that was counted. Batches may arrive together, after their heads were
+    /// counted one by one: the next one after a debt is refused.
+    pub(super) fn count_more(&self, principal: &Principal, more: usize) -> Result<(), Failed> {
+        let Some(limit) = principal.limits().requests_per_s else { return Ok(()) };
+        let is_allowed = |usage: &mut Usage| {
+            let Some(requests) = usage.requests.as_mut().filter(|requests| requests.left >= 0.0) else {
+                return false;
+            };
+            requests.left -= more as f64;
+            true
+        };
+        if more == 0 || self.with(principal, is_allowed) { Ok(()) } else { Err(too_many(principal, limit)) }
     }
 
-    pub(super) fn watch_place(self: &Arc<Self>, principal: &Principal) -> Result<Option<WatchPlace>, Failed> {
-        let Some(limit) = principal.limits().watches else { return Ok(None) };
+    pub(super) fn watch_place(self: &Arc<Self>, principal: &Principal) -> Result<WatchPlace, Failed> {
+        let limit = principal.limits().watches;
         let has_place = self.with(principal, |usage| {
-            let has_place = usage.watches < limit.get();
+            let has_place = limit.is_none_or(|limit| usage.watches < limit.get());
             usage.watches += u32::from(has_place);
             has_place
         });
-        match has_place {
-            true => {
-                let (usages, name) = (Arc::clone(self), principal.name().cloned());
-                Ok(Some(WatchPlace { usages, name }))
-            }
-            false => Err(Failed::new(
+        match (has_place, limit) {
+            (false, Some(limit)) => Err(Failed::new(
                 ProblemKind::Overloaded,
                 format!("{} may have {limit} watches at once on each node", display(principal)),
             )),
+            _ => Ok(WatchPlace { usages: Arc::clone(self), name: principal.name().cloned() }),
         }
     }
 
@@ -105,6 +103,11 @@ impl Usage {
         }
         is_allowed
     }
+}
+
+fn too_many(principal: &Principal, limit: NonZeroU32) -> Failed {
+    let detail = format!("{} may send {limit} requests per second to each node", display(principal));
+    Failed::new(ProblemKind::RateLimited, detail)
 }
 
 fn display(principal: &Principal) -> &str {

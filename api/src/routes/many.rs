@@ -84,7 +84,7 @@ const MAX_KEYS_AT_ONCE: usize = 4_096;
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
 async fn run(door: &Door, caller: &Caller, operations: Vec<Operation>) -> Answer {
-    door.count_operations(caller, operations.len().saturating_sub(1));
+    door.count_operations(caller, operations.len().saturating_sub(1))?;
     let are_few = operations.len() * MAX_KEYS <= MAX_KEYS_AT_ONCE;
     let operations = operations.into_iter().map(|operation| command(door, caller, operation));
     let (commands, kinds): (Vec<_>, Vec<_>) = operations.unzip();

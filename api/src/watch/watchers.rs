@@ -66,7 +66,7 @@ pub(crate) struct Stream {
     watchers: Arc<Watchers>,
     number: u64,
     /// Counts the watch.
-    _place: Option<WatchPlace>,
+    _place: WatchPlace,
 }
 
 impl HttpBody for Stream {
@@ -106,7 +106,7 @@ impl Watchers {
         self: &Arc<Self>,
         _: Allowed<KeyRight>,
         caller: &Caller,
-        place: Option<WatchPlace>,
+        place: WatchPlace,
         prefix: &str,
         after: Option<Revision>,
     ) -> Result<Stream, Failed> {

@@ -19,7 +19,7 @@ use crate::table::{FrozenTable, LeaseTable, Record};
 use crate::{Command, Event, Outcome, Refusal, SUPPORTED};
 
 /// What must happen during the test, and how often at least.
-const EXERCISED: [(&str, usize); 45] = [
+const EXERCISED: [(&str, usize); 46] = [
     ("abandoned", 50),
     ("came back too late", 90),
     ("changed for an owner", 1_000),
@@ -43,6 +43,7 @@ const EXERCISED: [(&str, usize); 45] = [
     ("let in later", 30),
     ("memory is full", 200),
     ("mismatch", 260),
+    ("more bytes than the quota", 100),
     ("more leases than the quota", 200),
     ("more waiting than the quota", 100),
     ("not granted", 140),
@@ -158,6 +159,7 @@ fn count_owners((outcomes, events): &(Vec<Outcome>, Vec<Event>), table: &LeaseTa
         match outcome {
             Outcome::Refused(Refusal::TooManyLeases { .. }) => witness.count("more leases than the quota"),
             Outcome::Refused(Refusal::TooManyWaiting { .. }) => witness.count("more waiting than the quota"),
+            Outcome::Refused(Refusal::TooManyBytes { .. }) => witness.count("more bytes than the quota"),
             _ => {}
         }
     }

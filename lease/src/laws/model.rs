@@ -204,6 +204,29 @@ impl Model {
         let own = |waits: bool| {
             self.leases.iter().filter(|lease| lease.by == by && (!waits || !lease.live)).count()
         };
+        // Holders have three bytes here, and metadata one entry of four.
+        let bytes = |acquire: &Acquire, waits: bool| {
+            let queue = |mode| {
+                if waits {
+                    640
+                } else if mode == Mode::Exclusive {
+                    0
+                } else {
+                    320
+                }
+            };
+            let keys: u64 =
+                acquire.claims.iter().map(|(key, mode)| 80 + key.as_str().len() as u64 + queue(*mode)).sum();
+            let metadata = if acquire.metadata.is_empty() { 0 } else { 768 + 160 + 4 };
+            160 + keys
+                + metadata
+                + if acquire.holder.is_some() { 35 } else { 0 }
+                + if waits { 1_024 } else { 0 }
+        };
+        let mine = self.leases.iter().filter(|lease| lease.by == by);
+        let mine: u64 = mine.map(|lease| bytes(&lease.first, !lease.live)).sum();
+        let is_heavy = |waits| quota.bytes.filter(|most| mine + bytes(&acquire, waits) > *most);
+        let (heavy_live, heavy_waiting) = (is_heavy(false), is_heavy(true));
         let is_full = |quota: Option<u32>, count: usize| quota.is_some_and(|most| count >= most as usize);
         let (has_most, most_wait) = (is_full(quota.leases, own(false)), is_full(quota.waiting, own(true)));
         let mut lease = Lease {
@@ -223,6 +246,9 @@ impl Model {
         if lease.admitted.len() == lease.first.claims.len() {
             if has_most {
                 return too_many;
+            }
+            if let Some(most) = heavy_live {
+                return Outcome::Refused(Refusal::TooManyBytes { most });
             }
             self.leases.push(lease.clone());
             self.make_live(&lease, events);
@@ -256,6 +282,9 @@ impl Model {
         }
         if most_wait {
             return Outcome::Refused(Refusal::TooManyWaiting { most: quota.waiting.unwrap_or(0) });
+        }
+        if let Some(most) = heavy_waiting {
+            return Outcome::Refused(Refusal::TooManyBytes { most });
         }
         self.revision += 1;
         events.push(self.event(&lease, Change::Queued));

@@ -113,8 +113,11 @@ pub(super) fn scripts() -> impl Strategy<Value = Script> {
 
 fn owner() -> impl Strategy<Value = Option<Owner>> {
     let quota = || select(vec![None, None, Some(0), Some(1), Some(2)]);
-    (select(vec![None, Some(OWNERS[0]), Some(OWNERS[0]), Some(OWNERS[1])]), quota(), quota()).prop_map(
-        |(name, leases, waiting)| Some(Owner { name: principal(name?), quota: Quota { leases, waiting } }),
+    let bytes = select(vec![None, None, Some(900), Some(3_000)]);
+    (select(vec![None, Some(OWNERS[0]), Some(OWNERS[0]), Some(OWNERS[1])]), quota(), quota(), bytes).prop_map(
+        |(name, leases, waiting, bytes)| {
+            Some(Owner { name: principal(name?), quota: Quota { leases, waiting, bytes } })
+        },
     )
 }
 

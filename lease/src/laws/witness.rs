@@ -298,7 +298,10 @@ impl Witness {
                 Refusal::Gone(_) => "gone",
                 Refusal::Unknown => "unknown",
                 Refusal::Overloaded => "overloaded",
-                Refusal::TooManyLeases { .. } | Refusal::TooManyWaiting { .. } | Refusal::Full => {
+                Refusal::TooManyLeases { .. }
+                | Refusal::TooManyWaiting { .. }
+                | Refusal::TooManyBytes { .. }
+                | Refusal::Full => {
                     panic!("nobody in particular has no quota, and there is room")
                 }
             }),

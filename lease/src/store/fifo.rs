@@ -15,7 +15,8 @@ pub(crate) struct Fifo<T> {
     first: u32,
 }
 
-const CHUNK: usize = 4_096;
+/// So small because each owner has a queue.
+const CHUNK: usize = 128;
 
 impl<T> Default for Fifo<T> {
     fn default() -> Self {
@@ -116,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_value_is_found_by_its_number_until_it_is_popped() {
-        let mut fifo = Fifo { first: u32::MAX - 5_000, ..Fifo::default() };
+        let mut fifo = Fifo { first: u32::MAX - 4 * CHUNK as u32, ..Fifo::default() };
         let mut numbers = std::collections::VecDeque::new();
         for n in 0..3 * CHUNK + 500 {
             numbers.push_back((fifo.push_back(n), n));

@@ -51,11 +51,12 @@ impl Loader {
         if self.space != SpaceNo::default() && ids.is_empty() && ended.len() == 0 {
             return Err("an owner has nothing");
         }
-        let waits = |(_, slot): &&(LeaseId, Slot)| self.store.leases.get(*slot).waits();
-        let waiting = ids.iter().filter(waits).count();
+        let leases = || ids.iter().map(|(_, slot)| self.store.leases.get(*slot));
+        let waiting = leases().filter(|lease| lease.waits()).count();
+        let bytes = leases().map(|lease| lease.bytes(lease.waits())).sum();
         let by_id = Index::of(ids.into_iter()).ok_or("two leases have one id")?;
         let ended = Ended::restore(ended).ok_or("a lease ended twice")?;
-        *self.store.spaces.get_mut(self.space) = spaces::Space { by_id, waiting, ended };
+        *self.store.spaces.get_mut(self.space) = spaces::Space { by_id, waiting, bytes, ended };
         self.store.spaces.note_oldest(self.space, None);
         Ok(())
     }

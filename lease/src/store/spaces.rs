@@ -16,6 +16,8 @@ pub(crate) struct SpaceNo(u16);
 pub(crate) struct Space {
     pub(super) by_id: Index<Slot>,
     pub(super) waiting: usize,
+    /// About how many bytes its leases take.
+    pub(super) bytes: u64,
     pub(super) ended: Ended,
 }
 
@@ -60,6 +62,11 @@ impl Space {
     /// How many of its leases wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// About how many bytes its leases take.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     pub(super) fn find(&self, id: LeaseId, id_at: impl Fn(Slot) -> LeaseId) -> Found {
@@ -170,5 +177,6 @@ impl Spaces {
         let space = self.get_mut(lease.space);
         space.by_id.remove(&lease.id, id_at);
         space.waiting -= usize::from(lease.waits());
+        space.bytes -= lease.bytes(lease.waits());
     }
 }

@@ -48,8 +48,8 @@ impl LeaseTable {
         events: &mut Vec<Event>,
     ) -> Result<Outcome, Refusal> {
         if self.store.fits(&mut lease.keys) {
-            self.check_room(owner, &lease, false)?;
-            let slot = self.grant(owner, lease, events)?;
+            self.find_room(owner, &mut lease, false)?;
+            let slot = self.grant(lease, events);
             return Ok(Outcome::Granted(Box::new(self.grant_of(self.store.get(slot), Some(self.at_ms)))));
         }
         let longest = self.longest_queue(&lease);
@@ -59,26 +59,34 @@ impl LeaseTable {
         if longest >= self.limits.queue {
             return Err(Refusal::Overloaded);
         }
-        self.check_room(owner, &lease, true)?;
+        self.find_room(owner, &mut lease, true)?;
         // At the tail, all who wait are ahead: no need to count them.
-        let slot = self.enqueue(owner, lease, events)?;
+        let slot = self.enqueue(lease, events);
         Ok(Outcome::Waiting(Self::waiting_of(self.store.get(slot), longest)))
     }
 
-    /// Refuses a lease that is one more than its owner may have, or than there is room for.
-    fn check_room(&self, owner: Option<&Owner>, lease: &Lease, waits: bool) -> Result<(), Refusal> {
+    /// Gives a new lease to its owner, unless it is one more than that may have, or than there is room for.
+    fn find_room(&mut self, owner: Option<&Owner>, lease: &mut Lease, waits: bool) -> Result<(), Refusal> {
         if let Some(Owner { name, quota }) = owner {
-            let space =
-                self.store.spaces().number_of(Some(name)).map(|number| self.store.spaces().get(number));
-            let (leases, waiting) = space.map_or((0, 0), |space| (space.leases(), space.waiting()));
+            let spaces = self.store.spaces();
+            let space = spaces.number_of(Some(name)).map(|number| spaces.get(number));
+            let (leases, waiting, bytes) =
+                space.map_or((0, 0, 0), |space| (space.leases(), space.waiting(), space.bytes()));
             if let Some(most) = quota.leases.filter(|most| leases >= *most as usize) {
                 return Err(Refusal::TooManyLeases { most });
             }
             if let Some(most) = quota.waiting.filter(|most| waits && waiting >= *most as usize) {
                 return Err(Refusal::TooManyWaiting { most });
             }
+            if let Some(most) = quota.bytes.filter(|most| bytes + lease.bytes(waits) > *most) {
+                return Err(Refusal::TooManyBytes { most });
+            }
         }
-        if self.store.bytes() + lease.bytes(waits) > self.max_bytes { Err(Refusal::Full) } else { Ok(()) }
+        if self.store.bytes() + lease.bytes(waits) > self.max_bytes {
+            return Err(Refusal::Full);
+        }
+        lease.space = self.store.spaces_mut().open(owner.map(|owner| &owner.name)).ok_or(Refusal::Full)?;
+        Ok(())
     }
 
     /// Nobody can tell which of the two requests was sent last, and either may be answered. So no closed connection ends

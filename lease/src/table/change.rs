@@ -3,38 +3,20 @@ use ringfence_wire::{EndReason, Key, Mode, Revision};
 use super::LeaseTable;
 use crate::lease::Lease;
 use crate::store::{End, Slot};
-use crate::{Change, Event, Owner, Refusal};
+use crate::{Change, Event};
 
 /// Every change of the table. Each takes the next revision and makes one event.
 impl LeaseTable {
-    /// Grants a new lease, which must fit all its keys. An error if there are too many owners.
-    pub(super) fn grant(
-        &mut self,
-        owner: Option<&Owner>,
-        mut lease: Lease,
-        events: &mut Vec<Event>,
-    ) -> Result<Slot, Refusal> {
-        self.give(&mut lease, owner)?;
+    /// Grants a new lease, which must fit all its keys.
+    pub(super) fn grant(&mut self, mut lease: Lease, events: &mut Vec<Event>) -> Slot {
         lease.grant(self.next_revision(), self.at_ms);
-        Ok(self.insert(lease, Change::Granted, events))
+        self.insert(lease, Change::Granted, events)
     }
 
-    /// Puts a new lease at the tail of the queues of all its keys. Its deadline is the end of its wait. An error if there are
-    /// too many owners.
-    pub(super) fn enqueue(
-        &mut self,
-        owner: Option<&Owner>,
-        mut lease: Lease,
-        events: &mut Vec<Event>,
-    ) -> Result<Slot, Refusal> {
-        self.give(&mut lease, owner)?;
+    /// Puts a new lease at the tail of the queues of all its keys. Its deadline is the end of its wait.
+    pub(super) fn enqueue(&mut self, mut lease: Lease, events: &mut Vec<Event>) -> Slot {
         lease.begin_wait(self.next_revision(), self.at_ms);
-        Ok(self.insert(lease, Change::Queued, events))
-    }
-
-    fn give(&mut self, lease: &mut Lease, owner: Option<&Owner>) -> Result<(), Refusal> {
-        lease.space = self.store.spaces_mut().open(owner.map(|owner| &owner.name)).ok_or(Refusal::Full)?;
-        Ok(())
+        self.insert(lease, Change::Queued, events)
     }
 
     /// Ends a lease, live or waiting, and lets waiters in. [`EndReason::Expired`] means for a waiter that its wait is over.

@@ -86,6 +86,7 @@ fn refusal(refusal: &Refusal) -> String {
         Refusal::Overloaded => "overloaded".to_owned(),
         Refusal::TooManyLeases { most } => format!("more than {most} leases"),
         Refusal::TooManyWaiting { most } => format!("more than {most} waiting"),
+        Refusal::TooManyBytes { most } => format!("more than {most} bytes"),
         Refusal::Full => "full".to_owned(),
     }
 }

@@ -9,14 +9,14 @@ use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, PrincipalName, Revisi
 /// The words that end the list of keys of an acquire.
 const OPTIONS: [&str; 6] = ["ttl", "wait", "keep", "by", "with", "as"];
 
-/// `OWNER: COMMAND`, where the owner may be followed by its quotas, as in `ann/2/1`, is a command of that principal.
+/// `OWNER: COMMAND`, where the owner may be followed by its quotas, as in `ann/2/1/9000`, is a command of that principal.
 pub(super) fn request(words: &[&str]) -> Request {
     match words {
         [owner, words @ ..] if owner.ends_with(':') => {
             let mut parts = owner.trim_end_matches(':').split('/');
             let name = principal(parts.next().expect("a split has a first part"));
-            let mut most = || parts.next().map(number);
-            let quota = Quota { leases: most(), waiting: most() };
+            let (leases, waiting) = (parts.next().map(number), parts.next().map(number));
+            let quota = Quota { leases, waiting, bytes: parts.next().map(number) };
             Request { by: Some(Owner { name, quota }), commands: commands(words) }
         }
         words => commands(words).into(),

@@ -148,6 +148,7 @@ impl Witness {
             Refusal::TooManyLeases { most } => self.put([13, u64::from(*most)]),
             Refusal::TooManyWaiting { most } => self.put([14, u64::from(*most)]),
             Refusal::Full => self.put([15]),
+            Refusal::TooManyBytes { most } => self.put([16, *most]),
         }
     }
 

@@ -61,7 +61,7 @@ pub(crate) enum Call {
         after: u64,
         upto: u64,
     },
-    /// As [`Call::Propose`], with who gave the commands. Since frames 3.
+    /// As [`Call::Propose`], with who gave the commands. Since frames 3, which never send the other.
     ProposeBy(Request),
 }
 
@@ -428,7 +428,7 @@ mod tests {
     }
 
     fn proposed_by(name: &str) -> Call {
-        let quota = Quota { leases: Some(9), waiting: None };
+        let quota = Quota { leases: Some(9), ..Quota::default() };
         let by = Some(Owner { name: PrincipalName::new(name).unwrap(), quota });
         Call::ProposeBy(Request { by, commands: Vec::new() })
     }
@@ -465,7 +465,7 @@ mod tests {
         for (call, golden) in [
             (Call::Upgrade { to: Some(2), check: true }, vec![10, 1, 2, 1]),
             (Call::Difference { after: 1, upto: 300 }, vec![11, 1, 0xac, 2]),
-            (proposed_by("ann"), vec![12, 1, 3, b'a', b'n', b'n', 1, 9, 0, 0]),
+            (proposed_by("ann"), vec![12, 1, 3, b'a', b'n', b'n', 1, 9, 0, 0, 0]),
         ] {
             out.clear();
             put(&mut out, &call);

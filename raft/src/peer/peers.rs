@@ -137,11 +137,7 @@ impl Peers {
         request: &Request,
         deadline: Instant,
     ) -> Result<Vec<Outcome>, Unanswered> {
-        let call = match request.by {
-            None => Call::Propose(request.commands.clone()),
-            Some(_) => Call::ProposeBy(request.clone()),
-        };
-        match self.forward(leader, call, deadline).await? {
+        match self.forward(leader, Call::ProposeBy(request.clone()), deadline).await? {
             Answer::Outcomes(outcomes) if outcomes.len() == request.commands.len() => Ok(outcomes),
             _ => Err(Unanswered::Indeterminate),
         }

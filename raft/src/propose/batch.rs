@@ -63,12 +63,10 @@ impl Batch {
             let mut requests = Vec::<(u32, Vec<&Command>)>::new();
             for Request { by, commands } in &self.requests {
                 let number = by.as_ref().map_or(0, |owner| {
-                    *numbers.entry((&owner.name, owner.quota.leases, owner.quota.waiting)).or_insert_with(
-                        || {
-                            owners.push(owner);
-                            owners.len() as u32
-                        },
-                    )
+                    *numbers.entry((&owner.name, owner.quota)).or_insert_with(|| {
+                        owners.push(owner);
+                        owners.len() as u32
+                    })
                 });
                 match requests.last_mut().filter(|(last, _)| *last == number) {
                     Some((_, last)) => last.extend(commands),
@@ -133,7 +131,7 @@ mod tests {
     const NEW: RulesRange = RulesRange { oldest: 1, newest: 2 };
 
     fn of(name: &str, leases: Option<u32>, commands: Vec<Command>) -> Request {
-        let quota = Quota { leases, waiting: None };
+        let quota = Quota { leases, ..Quota::default() };
         Request { by: Some(Owner { name: PrincipalName::new(name).unwrap(), quota }), commands }
     }
 
@@ -150,8 +148,8 @@ mod tests {
         let command = |id: u8| [&[3, 16][..], &[0; 15], &[id]].concat();
         let golden = [
             &[2, 0xac, 2, 0xe8, 7, 2][..],
-            &[3, b'a', b'n', b'n', 1, 9, 0],
-            &[3, b'a', b'n', b'n', 0, 0],
+            &[3, b'a', b'n', b'n', 1, 9, 0, 0],
+            &[3, b'a', b'n', b'n', 0, 0, 0],
             &[4, 1, 2],
             &[command(1), command(2)].concat(),
             &[0, 1],
