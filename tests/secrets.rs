@@ -274,7 +274,7 @@ async fn no_log_metric_error_command_line_or_child_has_a_secret() {
         let texts = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
         (output.status.success(), texts.concat())
     };
-    let script = "env; cat /proc/$$/environ /proc/$$/cmdline /proc/$PPID/cmdline | tr '\\0' ' '";
+    let script = "env; cat /proc/$$/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '";
     let mut outputs = Vec::new();
     for (credential, words, succeeds) in [
         (&all, &["lock", "job", "--", "sh", "-c", script][..], true),
