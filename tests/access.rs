@@ -262,7 +262,8 @@ async fn leases_belong_to_the_principal_that_acquired_them_and_count_towards_its
     let [ann, bob] = [new(), new()];
     let limited = format!("{}\nlimits = {{ leases = 2, waiting = 1 }}", all_rights());
     let rules = principal("ann", &ann, &limited) + &principal("bob", &bob, all_rights());
-    let guarded = Guarded::start(&rules, &[]).await;
+    let anonymous = "[anonymous]\nallow = [{ keys = \"*\", may = [\"acquire\"] }]\n";
+    let guarded = Guarded::start(&(rules + anonymous), &[]).await;
     let id = LeaseId::random();
     let lease = format!("/v1/leases/{id}");
     let send = async |who: &Credential, method: &str, target: &str, body: Option<Value>| {
@@ -273,7 +274,10 @@ async fn leases_belong_to_the_principal_that_acquired_them_and_count_towards_its
         Some(json!({ "keys": [{ "key": key }], "wait_ms": wait_ms, "ttl_ms": LONG_MS }))
     };
     let renew = format!("{lease}/renew");
+    // Whoever shows no name is somebody else, too: it can neither forestall her nor act for her.
+    assert_eq!(guarded.send("DELETE", &lease, None, None).await.0, 204);
     assert_eq!(send(&ann, "PUT", &lease, acquire("a", 0)).await.0, 201);
+    assert_eq!(guarded.send("POST", &renew, None, Some(&json!({}))).await.0, 410);
     for (method, target, body) in
         [("GET", &lease, None), ("POST", &renew, Some(json!({}))), ("DELETE", &lease, None)]
     {
@@ -311,6 +315,29 @@ async fn leases_belong_to_the_principal_that_acquired_them_and_count_towards_its
         assert!(waits.read_buf(&mut response).await.unwrap() > 0);
     }
     assert!(response.starts_with(b"HTTP/1.1 201"), "{}", String::from_utf8_lossy(&response));
+}
+
+#[tokio::test]
+async fn who_gets_another_name_waits_no_more_for_a_lease_of_the_old_one() {
+    let (all, worker) = (new(), new());
+    let rules = |name| principal("all", &all, all_rights()) + &principal(name, &worker, all_rights());
+    let guarded = Guarded::start(&rules("worker"), &[]).await;
+    let everything = guarded.client(&all);
+    let _held = everything.lock("a").ttl(TTL).acquire().await.unwrap();
+    let mut waits = guarded.connect().await.unwrap();
+    let body = json!({ "keys": [{ "key": "a" }], "wait_ms": LONG_MS });
+    let target = format!("/v1/leases/{}", LeaseId::random());
+    waits.write_all(request("PUT", &target, Some(worker.reveal()), Some(&body)).as_bytes()).await.unwrap();
+    let waiters =
+        async || everything.key("a", Consistency::Linearizable).await.map(|view| view.waiters.len());
+    until(SOON, "it waits", async || (waiters().await.ok()? == 1).then_some(())).await.unwrap();
+    guarded.replace_rules(&rules("renamed")).await;
+    let mut response = Vec::new();
+    while !is_whole(&response) {
+        assert!(waits.read_buf(&mut response).await.unwrap() > 0);
+    }
+    assert!(response.starts_with(b"HTTP/1.1 403"), "{}", String::from_utf8_lossy(&response));
+    until(SOON, "its place is free", async || (waiters().await.ok()? == 0).then_some(())).await.unwrap();
 }
 
 /// A client that gets a name, because the rules name it from now on, would lose all its leases otherwise.

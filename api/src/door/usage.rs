@@ -118,7 +118,21 @@ fn display(principal: &Principal) -> &str {
 mod tests {
     use std::time::Duration;
 
+    use ringfence_access::{Proof, Rules};
+
     use super::*;
+
+    /// Their heads all arrived while there was an allowance, and a thousand times as many operations were done.
+    #[test]
+    fn batches_that_arrive_together_are_done_up_to_the_limit() {
+        let rules = Rules::parse("[anonymous]\nlimits = { requests-per-s = 3 }").unwrap();
+        let principal = rules.identify(&Proof::default()).unwrap();
+        let usages = Usages::default();
+        assert!((0..3).all(|_| usages.count_request(principal).is_ok()));
+        let done = (0..3).filter(|_| usages.count_more(principal, 999).is_ok());
+        assert_eq!(done.count(), 1);
+        assert!(usages.count_more(principal, 0).is_ok(), "one operation was counted as a request");
+    }
 
     #[test]
     fn an_allowance_is_that_of_a_second_and_grows_evenly() {
