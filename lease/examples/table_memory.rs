@@ -49,9 +49,10 @@ const KINDS: [Kind; 9] = [
 fn main() -> ExitCode {
     let Some(name) = env::args().nth(1) else {
         println!("{:<24} {:>8} {:>8}", "bytes of a lease with", "taken", "counted");
-        let each =
-            KINDS.iter().map(|(name, ..)| Process::new(env::current_exe().unwrap()).arg(name).status());
-        let is_well = each.fold(true, |is_well, status| status.unwrap().success() && is_well);
+        let mut is_well = true;
+        for (name, ..) in KINDS {
+            is_well &= Process::new(env::current_exe().unwrap()).arg(name).status().unwrap().success();
+        }
         return ExitCode::from(u8::from(!is_well));
     };
     let (_, count, commands) = KINDS.into_iter().find(|(other, ..)| *other == name).unwrap();
