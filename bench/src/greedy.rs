@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use ringfence_wire::LeaseId;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -90,7 +91,8 @@ async fn start(ringfence: &Ringfence) -> Result<Background<(u32, u32, Duration)>
         for number in 0..CONNECTIONS {
             asking.push((number, connector.connect().await?));
         }
-        let begun = Instant::now();
+        // Leases of an earlier round may be left.
+        let (run, begun) = (LeaseId::random(), Instant::now());
         ready.send();
         let each = asking.into_iter().map(|(number, mut connection)| {
             let stop = stop.clone();
@@ -102,7 +104,7 @@ async fn start(ringfence: &Ringfence) -> Result<Background<(u32, u32, Duration)>
                     }
                     let due = f64::from(turn) * CONNECTIONS as f64 / f64::from(2 * GREEDY_REQUESTS_PER_S);
                     tokio::time::sleep_until(begun + Duration::from_secs_f64(due)).await;
-                    let body = format!(r#"{{"keys":["greedy/{number}/{turn}"],"ttl_ms":10000}}"#);
+                    let body = format!(r#"{{"keys":["greedy/{run}/{number}/{turn}"],"ttl_ms":10000}}"#);
                     match connection.call("POST", "/v1/leases", &body).await?.status {
                         201 => granted += 1,
                         429 => refused += 1,
