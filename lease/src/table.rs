@@ -95,7 +95,7 @@ impl LeaseTable {
         outcomes
     }
 
-    /// From now on, all leases together may take so many bytes, about. Every replica calls this before the same entry.
+    /// Limits about how many bytes all leases take. Every replica calls this before the same entry.
     pub fn limit_bytes(&mut self, max_bytes: u64) {
         self.max_bytes = max_bytes;
     }

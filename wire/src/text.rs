@@ -54,7 +54,7 @@ impl PrincipalName {
         is_valid.then(|| Self(text.into()))
     }
 
-    /// The name of whoever shows none, where access rules apply.
+    /// The name of all callers that show none, where access rules apply.
     pub fn anonymous() -> Self {
         Self(arcstr::literal!("anonymous"))
     }
