@@ -274,7 +274,7 @@ async fn leases_belong_to_the_principal_that_acquired_them_and_count_towards_its
         Some(json!({ "keys": [{ "key": key }], "wait_ms": wait_ms, "ttl_ms": LONG_MS }))
     };
     let renew = format!("{lease}/renew");
-    // Whoever shows no name is somebody else, too: it can neither forestall her nor act for her.
+    // The anonymous are another principal: they cannot use the id of her lease, before or after she does.
     assert_eq!(guarded.send("DELETE", &lease, None, None).await.0, 204);
     assert_eq!(send(&ann, "PUT", &lease, acquire("a", 0)).await.0, 201);
     assert_eq!(guarded.send("POST", &renew, None, Some(&json!({}))).await.0, 410);
@@ -342,7 +342,7 @@ async fn who_gets_another_name_waits_no_more_for_a_lease_of_the_old_one() {
 
 /// A client that gets a name, because the rules name it from now on, would lose all its leases otherwise.
 #[tokio::test]
-async fn leases_from_before_there_were_rules_are_of_whoever_has_the_right_and_the_id() {
+async fn leases_from_before_there_were_rules_can_be_renewed_with_the_right_and_the_id() {
     let cluster = Cluster::builder(PROGRAM).nodes(1).start().await.unwrap();
     let ids = [LeaseId::random(), LeaseId::random()];
     for (id, key) in ids.iter().zip(["own/a", "other/a"]) {

@@ -395,7 +395,7 @@ impl Model {
         self.on(key, false)
     }
 
-    /// Of whom `id` is that `by` names: of itself or, if it never had it, of nobody.
+    /// The owner of the lease that `by` calls `id`: itself if it has or had such a lease, and nobody otherwise.
     fn whose(&self, by: &By, id: LeaseId) -> By {
         let had = self.leases.iter().any(|lease| lease.by == *by && lease.first.lease_id == id)
             || self.ended.iter().any(|ended| ended.1 == *by && ended.2 == id);

@@ -70,10 +70,9 @@ impl Space {
     }
 
     pub(super) fn find(&self, id: LeaseId, id_at: impl Fn(Slot) -> LeaseId) -> Found {
-        match (self.by_id.get(&id, id_at), self.ended.get(id)) {
-            (Some(slot), _) => Found::Active(slot),
-            (None, Some(end)) => Found::Ended(end),
-            (None, None) => Found::Nothing,
+        match self.by_id.get(&id, id_at) {
+            Some(slot) => Found::Active(slot),
+            None => self.ended.get(id).map_or(Found::Nothing, Found::Ended),
         }
     }
 }
@@ -127,7 +126,7 @@ impl Spaces {
         self.note_oldest(number, before);
     }
 
-    /// Forgets at most so many of those that were remembered for their full time, the oldest first.
+    /// Forgets ended leases that were remembered for their full time, the oldest first, and no more than `at_most`.
     pub(crate) fn forget(&mut self, now_ms: u64, at_most: usize) {
         let mut left = at_most;
         while left > 0

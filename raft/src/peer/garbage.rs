@@ -29,7 +29,7 @@ use crate::storage::record::{LogRecord, put_meta, read_membership, read_meta};
 /// The most bytes of a frame here.
 const MAX: usize = 100;
 
-/// A change of bytes: from a place on, so many are replaced by others.
+/// A change of bytes: where it begins, how many bytes go, and which take their place.
 type Edit = (Index, usize, Vec<u8>);
 
 fn edit() -> impl Strategy<Value = Edit> {

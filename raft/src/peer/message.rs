@@ -61,7 +61,7 @@ pub(crate) enum Call {
         after: u64,
         upto: u64,
     },
-    /// As [`Call::Propose`], with who gave the commands. Since frames 3, which never send the other.
+    /// As [`Call::Propose`], with who gave the commands. Since frames 3: programs that have it send nothing else to each other.
     ProposeBy(Request),
 }
 
