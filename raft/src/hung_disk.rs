@@ -1,6 +1,9 @@
-//! A hung disk: it returns no error, and writes nothing.
+//! A disk that hangs, or fails while nobody waits for it.
 //!
-//! The other nodes commit without one node's disk, even the leader's, and each entry they commit waits in the leader's
+//! An error closes the log. Raft learns of it with its next write; a node with nothing to write would go on, and fail the
+//! next request. So the node ends at once.
+//!
+//! A disk that hangs returns no error, and writes nothing. The other nodes commit without one node's disk, even the leader's, and each entry they commit waits in the leader's
 //! memory. So a leader whose flush takes longer than an election hands over the leadership, and retries until another node
 //! leads. It does so only if the cluster commits without its disk. If a majority of the disks hangs, no entry is committed,
 //! little piles up, and an election, which needs a majority of the disks as well, would not help.
@@ -15,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::consensus::ELECTION_MS;
@@ -28,13 +32,17 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long one hand-over may take before the next attempt.
 const HAND_OVER: Duration = Duration::from_millis(2 * ELECTION_MS.end);
 
-/// Watches the flushes of this node; returns when Raft has stopped.
-pub(crate) async fn watch(shared: Arc<Replica>) {
+/// Watches the flushes of this node; returns when Raft has stopped, or the log is closed, which is a `fault`.
+pub(crate) async fn watch(shared: Arc<Replica>, fault: watch::Sender<Option<String>>) {
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut hangs = false;
     loop {
         ticks.tick().await;
+        if let Some(error) = shared.log.failure() {
+            fault.send_replace(Some(error));
+            return;
+        }
         let flushing = shared.log.flushing();
         if hangs != (flushing > HANGS) {
             hangs = !hangs;
@@ -85,7 +93,7 @@ mod tests {
 
     use super::*;
     use crate::Handle;
-    use crate::members::tests::{Cluster, acquire, grant, until};
+    use crate::members::tests::{Cluster, SOON, acquire, grant, until};
     use crate::propose::proposer::Failure;
 
     /// How late the timers of this thread have been since this was made: nodes that share it lose their leader by that.
@@ -143,6 +151,15 @@ mod tests {
         cluster.lead(hung).await;
         grant(&other, 22).await;
         until("it has applied the last grant", async || has(&old, 22)).await;
+    }
+
+    /// A leader of an idle cluster once learned half a minute later that its log was closed, from a request that failed.
+    #[tokio::test]
+    async fn a_node_ends_when_its_log_is_closed_though_it_has_nothing_to_write() {
+        let cluster = Box::pin(Cluster::start(1)).await;
+        cluster.handle(1).shared.log.fail();
+        let reason = timeout(SOON, cluster.nodes[&1].failed()).await.unwrap();
+        assert!(reason.contains("the log is closed by an error"), "{reason}");
     }
 
     #[tokio::test]

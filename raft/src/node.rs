@@ -231,7 +231,8 @@ impl Node {
             head_start_bytes: snapshot_after_bytes * before / members.len() as u64,
         };
         tasks.start("snapshots", compaction.run());
-        tasks.start("a disk that hangs", hung_disk::watch(Arc::clone(&replica)));
+        let watching = hung_disk::watch(Arc::clone(&replica), tasks.fault.clone());
+        tasks.start("a disk that hangs or fails", watching);
         let comparing = divergence::watch(Arc::clone(&replica), Arc::clone(&dir), tasks.fault.clone());
         tasks.start("the comparison with the other nodes", comparing);
         tasks.start("new members", replica.promote_learners());

@@ -13,7 +13,7 @@ use crate::node::{MAX_LEASE_BYTES, Node, SNAPSHOT_AFTER_BYTES, Settings};
 use crate::peer::{Connection, Tcp, Transport};
 
 /// Far more than anything here takes that goes well.
-const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Nodes in this process, each at an address that stays its own.
 pub(crate) struct Cluster {

@@ -88,6 +88,11 @@ impl LogStore {
         self.wal.stats().flushing
     }
 
+    /// The error that closed the log, if one did.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.wal.failure()
+    }
+
     /// Whether so much waits for the disk that no more may be added. Callers ask before they hand entries to Raft, because
     /// `append` must not wait: all of Raft would stand still with it, and incoming messages would pile up before it.
     pub(crate) fn is_full(&self) -> bool {
@@ -303,6 +308,11 @@ mod tests {
             self.wal.append([self.some_record()], Some(Box::new(hang)));
             begins.recv().unwrap();
             go_on
+        }
+
+        /// Closes the log by an error of which nobody is told.
+        pub(crate) fn fail(&self) {
+            self.wal.append([], Some(Box::new(|_| panic!("on purpose"))));
         }
 
         /// Queues as much as there is room for.

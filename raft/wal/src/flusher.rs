@@ -185,6 +185,7 @@ impl Flusher {
             let text =
                 format!("the log is closed by an error at {}: {error}", self.segments.path().display());
             tracing::error!("{text}");
+            self.queue.fail(text.clone());
             self.failure = Some((error.kind(), text));
         }
     }

@@ -30,7 +30,7 @@
 //! step the flusher itself.
 //!
 //! An I/O error is final: the callbacks of that flush and of everything later get it, and nothing is
-//! retried. After a failed `fsync` the kernel may call pages clean that never reached the disk, so a second
+//! retried. [`Wal::failure`] tells it to an owner that waits for no flush. After a failed `fsync` the kernel may call pages clean that never reached the disk, so a second
 //! `fsync` that succeeds proves nothing.
 //!
 //! # What is on disk

@@ -56,6 +56,8 @@ struct State {
     bytes: u64,
     flushing_since: Option<Instant>,
     stats: Stats,
+    /// The error that closed the log.
+    failure: Option<String>,
 }
 
 impl Queue {
@@ -69,6 +71,7 @@ impl Queue {
             bytes: 0,
             flushing_since: None,
             stats: Stats { cut_bytes, ..Stats::default() },
+            failure: None,
         };
         Self { state: Mutex::new(state), filled: Condvar::new() }
     }
@@ -143,6 +146,15 @@ impl Queue {
         let flushing =
             state.flushing_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         Stats { flushing, ..state.stats }
+    }
+
+    /// Notes the error that closed the log.
+    pub(crate) fn fail(&self, error: String) {
+        self.lock().failure.get_or_insert(error);
+    }
+
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.lock().failure.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -91,6 +91,11 @@ impl Wal {
         self.queue.stats(self.disk.now())
     }
 
+    /// The error that made the log unusable, if one did. Callbacks get it, too, but nobody may be waiting for a flush.
+    pub fn failure(&self) -> Option<String> {
+        self.queue.failure()
+    }
+
     /// Writes what is queued, completes the callbacks and ends the flusher.
     ///
     /// # Errors

@@ -319,13 +319,6 @@ impl World {
             self.kill(id, false, 0);
             self.machines.remove(&id);
         }
-        // A log that was closed by an error in a write that nobody waited for ends its node at the next write only, which may be
-        // long after all is healed.
-        let failed = |(id, machine): (&NodeId, &Machine)| machine.may_fail.then_some(*id);
-        let failed: Vec<NodeId> = self.machines.iter().filter_map(failed).collect();
-        for id in failed {
-            self.kill(id, false, 0);
-        }
         self.network.heal();
         self.network.give_up_silent();
         self.plan.latency.spikes = 0;

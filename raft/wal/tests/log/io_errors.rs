@@ -41,8 +41,10 @@ fn meets_the_limit() {
     let former = getrlimit(Resource::Fsize);
     let limit = 512 + wal.stats().bytes + 700;
     setrlimit(Resource::Fsize, Rlimit { current: Some(limit), maximum: former.maximum }).unwrap();
+    assert_eq!(wal.failure(), None);
     let (_, outcome) = try_append(&wal, [sized(3_000)]);
     let error = outcome.unwrap_err();
+    assert_eq!(wal.failure(), Some(error.to_string()));
     assert_eq!(error.kind(), std::io::ErrorKind::FileTooLarge);
     // The disk is well again, and yet nothing is tried again.
     setrlimit(Resource::Fsize, former).unwrap();
