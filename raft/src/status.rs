@@ -23,7 +23,7 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
     let metrics = shared.raft.metrics();
     let metrics = metrics.borrow_watched();
     let membership = metrics.membership_config.membership();
-    let voters: Vec<NodeId> = membership.voter_ids().collect();
+    let votes = |id: &NodeId| membership.get_joint_config().iter().any(|voters| voters.contains(id));
     let lag = |id: &NodeId| {
         let last = metrics.last_log_index?;
         let matched = metrics.replication.as_ref()?.get(id)?;
@@ -32,7 +32,7 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
     let members = membership.nodes().map(|(id, member)| {
         let program = shared.peers.directory.program_of(*id, member.incarnation);
         let status = MemberStatus {
-            voter: voters.contains(id),
+            voter: votes(id),
             peer: member.peer.clone(),
             url: shared.peers.directory.url(*id),
             lag_entries: lag(id),

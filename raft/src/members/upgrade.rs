@@ -96,9 +96,11 @@ impl Replica {
 
     /// The newest rules that all members support, as far as their programs are known without asking.
     pub(crate) fn rules_supported(&self) -> Option<u8> {
-        let program_of = |(id, incarnation)| self.peers.directory.program_of(id, incarnation);
-        let members = self.members().into_iter().map(|(id, member)| (id, member.incarnation));
-        newest_of_all(members.map(program_of))
+        let directory = &self.peers.directory;
+        self.metrics(|metrics| {
+            let members = metrics.membership_config.membership().nodes();
+            newest_of_all(members.map(|(id, member)| directory.program_of(*id, member.incarnation)))
+        })
     }
 }
 
