@@ -288,8 +288,8 @@ impl Machine {
         if self.frozen_until != 0 {
             return Some(self.frozen_until);
         }
-        let work = self.work.iter().map(|(at, _)| *at).min();
-        [self.flush_ends, work, Some(process.wakes_at())].into_iter().flatten().min()
+        let others = self.flush_ends.iter().chain(self.work.iter().map(|(at, _)| at));
+        Some(others.fold(process.wakes_at(), |next, at| next.min(*at)))
     }
 
     /// Runs its process up to `now`, unless it is frozen.

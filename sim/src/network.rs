@@ -69,8 +69,8 @@ struct State {
     digest: blake3::Hasher,
     coverage: Coverage,
     story: Story,
-    /// The nodes that were given something.
-    touched: BTreeSet<NodeId>,
+    /// The nodes that were given something, some of them more than once.
+    touched: Vec<NodeId>,
 }
 
 #[derive(Clone)]
@@ -127,7 +127,7 @@ impl Network {
             digest: blake3::Hasher::new(),
             coverage: Coverage::default(),
             story,
-            touched: BTreeSet::new(),
+            touched: Vec::new(),
         })))
     }
 
@@ -149,16 +149,16 @@ impl Network {
         self.lock().due.peek().map(|Reverse((due, ..))| *due)
     }
 
-    /// Advances the time to `now`; returns the nodes for which a message is due.
-    pub fn advance(&self, now: u64) -> BTreeSet<NodeId> {
+    /// Advances the time to `now`; returns the nodes for which a message is due, one for each message.
+    pub fn advance(&self, now: u64) -> Vec<NodeId> {
         let mut state = self.lock();
         state.now = now;
         let due = state.due.iter().filter(|Reverse((due, ..))| *due <= now);
         due.map(|Reverse((.., direction))| state.directions[*direction].to).collect()
     }
 
-    /// Takes the nodes that were given something since the last call.
-    pub fn take_touched(&self) -> BTreeSet<NodeId> {
+    /// Takes the nodes that were given something since the last call, some of them more than once.
+    pub fn take_touched(&self) -> Vec<NodeId> {
         std::mem::take(&mut self.lock().touched)
     }
 
@@ -279,7 +279,7 @@ impl Network {
             return None;
         }
         let there = state.directions.len();
-        state.touched.insert(node);
+        state.touched.push(node);
         state.directions.push(Direction::new(from, node, false, there + 1));
         state.directions.push(Direction::new(node, from, true, there));
         let caller_is_on =
@@ -378,11 +378,11 @@ impl State {
         self.story.detail(now, || format!("node {from} to node {to}: {}", describe(channel, &message)));
         direction.readable.extend(message);
         wakers.extend(direction.reader.take());
-        self.touched.insert(direction.to);
+        self.touched.push(direction.to);
         // The sender has nothing to do unless it waits for room.
         if let Some(writer) = direction.writer.take() {
             wakers.push(writer);
-            self.touched.insert(direction.from);
+            self.touched.push(direction.from);
         }
         let next = direction.queue.front().map(|(due, _)| *due);
         if let Some(due) = next {
@@ -452,7 +452,7 @@ impl Network {
         direction.lose_all(coverage);
         direction.readable = VecDeque::new();
         let waker = direction.writer.take();
-        touched.insert(direction.from);
+        touched.push(direction.from);
         drop(state);
         waker.into_iter().for_each(Waker::wake);
     }
@@ -465,7 +465,7 @@ impl Network {
             direction.end = End::Closed;
         }
         let (waker, reader) = (direction.reader.take(), direction.to);
-        state.touched.insert(reader);
+        state.touched.push(reader);
         drop(state);
         waker.into_iter().for_each(Waker::wake);
     }

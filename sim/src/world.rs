@@ -83,6 +83,8 @@ pub struct World {
     /// The voters, as the last leader knew them.
     voters: Vec<NodeId>,
     looks_at: u64,
+    /// The key of each machine, its place, and when something is due for it.
+    due: Vec<(NodeId, u64, u64)>,
     /// The newest term that had a leader.
     led: u64,
     /// The newest rules of any node.
@@ -128,6 +130,7 @@ impl World {
             wiped: None,
             voters: Vec::new(),
             looks_at: 0,
+            due: Vec::new(),
             led: 0,
             rules: 0,
         }
@@ -154,28 +157,29 @@ impl World {
     }
 
     /// When the next thing is due.
-    fn next_step(&self) -> u64 {
+    fn next_step(&mut self) -> u64 {
+        self.due.clear();
+        let due = |(key, it): (&NodeId, &Machine)| (*key, it.place, it.next_due().unwrap_or(u64::MAX));
+        self.due.extend(self.machines.iter().map(due));
         let others = [
             self.network.next_due(),
             self.later.keys().next().copied(),
             self.plan.faults.first().map(|fault| fault.at),
-            Some(self.clients.wakes_at()),
-            Some(self.looks_at),
         ];
-        let next = self.machines.values().map(Machine::next_due).chain(others).flatten().min();
-        next.unwrap_or(u64::MAX).max(self.now + 1)
+        let next = self.clients.wakes_at().min(self.looks_at);
+        let next = others.iter().flatten().fold(next, |next, at| next.min(*at));
+        let next = self.due.iter().fold(next, |next, (.., at)| next.min(*at));
+        next.max(self.now + 1)
     }
 
     fn step(&mut self, to: u64) {
         self.now = to;
         let receivers = self.network.advance(to);
         let is_fault = self.plan.faults.first().is_some_and(|fault| fault.at <= to);
-        let is_concerned = |machine: &Machine| {
-            is_fault || machine.next_due().is_some_and(|at| at <= to) || receivers.contains(&machine.place)
-        };
+        let is_concerned =
+            |(_, place, at): &&(NodeId, u64, u64)| is_fault || *at <= to || receivers.contains(place);
         // By key: two machines have one id once one was replaced.
-        let mut order: Vec<NodeId> =
-            self.machines.iter().filter(|(_, it)| is_concerned(it)).map(|(key, _)| *key).collect();
+        let mut order: Vec<NodeId> = self.due.iter().filter(is_concerned).map(|(key, ..)| *key).collect();
         self.rng.shuffle(&mut order);
         let clients_first = self.clients.wakes_at() <= to && self.rng.bool();
         if clients_first {
