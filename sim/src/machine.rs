@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::path::PathBuf;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
@@ -17,7 +17,7 @@ use ringfence_wire::{ClusterStatus, Revision, RulesRange};
 use tokio::runtime::RngSeed;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, advance, sleep, sleep_until};
+use tokio::time::{Instant, Sleep, advance, sleep, sleep_until};
 
 use crate::disk::MemoryDisk;
 use crate::network::Network;
@@ -42,28 +42,38 @@ pub struct Process {
     /// When it runs next.
     wakes_at: Cell<u64>,
     idle: Arc<Idle>,
+    /// Ends when its clock is where it is to be.
+    clock_comes: Pin<Box<Sleep>>,
 }
 
 /// Knows when the runtime has nothing left to do at its time.
 #[derive(Default)]
-struct Idle(Mutex<Option<Waker>>);
+struct Idle {
+    is_awaited: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
 
 impl Idle {
     fn wake(&self) {
-        let waker = self.0.lock().expect("nothing panics while the waker is locked").take();
-        waker.into_iter().for_each(Waker::wake);
+        // A runtime parks at every timer: a lock each time is much.
+        if self.is_awaited.load(Relaxed) {
+            self.is_awaited.store(false, Relaxed);
+            let waker = self.waker.lock().expect("nothing panics while the waker is locked").take();
+            waker.into_iter().for_each(Waker::wake);
+        }
     }
 
     /// Waits until all other tasks wait.
     async fn wait(&self) {
         let mut has_waited = false;
         poll_fn(|cx| {
-            let mut waker = self.0.lock().expect("nothing panics while the waker is locked");
-            if has_waited && waker.is_none() {
+            if has_waited && !self.is_awaited.load(Relaxed) {
                 return Poll::Ready(());
             }
             has_waited = true;
+            let mut waker = self.waker.lock().expect("nothing panics while the waker is locked");
             *waker = Some(cx.waker().clone());
+            self.is_awaited.store(true, Relaxed);
             Poll::Pending
         })
         .await;
@@ -84,18 +94,26 @@ impl Process {
         let _ = seed;
         let runtime = builder.build();
         let runtime = runtime.expect("a runtime without I/O needs nothing of the system");
-        let base = runtime.block_on(async { Instant::now() });
-        Self { runtime, base, local: 0, began: now, speed, wakes_at: Cell::new(now + 1), idle }
+        let (base, clock_comes) =
+            runtime.block_on(async { (Instant::now(), Box::pin(sleep_until(Instant::now()))) });
+        let wakes_at = Cell::new(now + 1);
+        Self { runtime, base, local: 0, began: now, speed, wakes_at, idle, clock_comes }
     }
 
     /// Runs everything up to `now`, each timer at its own time.
     pub fn run_until(&mut self, now: u64) {
-        self.local = self.clock(now);
+        let local = self.clock(now);
+        let advances = local > self.local;
+        self.local = local;
         self.wakes_at.set(now + IDLE);
         let until = self.base + Duration::from_millis(self.local);
-        let idle = &self.idle;
+        let (idle, clock_comes) = (&self.idle, &mut self.clock_comes);
         self.runtime.block_on(async {
-            sleep_until(until).await;
+            // A timer that is set to a time that has come wakes at once whoever waited for it last.
+            if advances {
+                clock_comes.as_mut().reset(until);
+                clock_comes.await;
+            }
             idle.wait().await;
         });
     }
