@@ -10,10 +10,12 @@
 //! - **Files that are refused change nothing.** The configurations of the old ones stay, and [`Reload::refusal`] says why.
 //! - **Nothing outlives its files.** New files make new configurations, which resume no session of the old ones.
 //!   [`Server::trusts`] and [`Peer::trusts`] tell whether a chain that was accepted before still is.
+//! - **A chain of certificates is short**, so that nobody can have it verified for seconds.
 //! - **No error quotes what a file contains**: it may be a private key.
 
 mod apart;
 mod certificates;
+mod chain;
 mod client;
 mod error;
 mod files;

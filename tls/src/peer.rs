@@ -16,6 +16,7 @@ use rustls::{
 };
 
 use crate::certificates::{Identity, authorities, roots};
+use crate::chain::{self, Bounded};
 use crate::files::Content;
 use crate::watched::{Look, Reload, Watched};
 use crate::{Apart, Error, provider};
@@ -102,6 +103,7 @@ fn load(
     let nodes = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider())
         .build()
         .map_err(|error| Error::file(&authority.file, error.to_string()))?;
+    let nodes: Arc<dyn ClientCertVerifier> = Arc::new(Bounded(nodes));
     let resolver = Arc::new(SingleCertAndKey::from(identity.certified));
     let of_tls = "ring has what TLS 1.3 needs";
     let mut server = ServerConfig::builder_with_provider(provider())
@@ -145,6 +147,7 @@ impl ServerCertVerifier for AnyNode {
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
+        chain::check(certificate, intermediates)?;
         rustls::client::verify_server_cert_signed_by_trust_anchor(
             &ParsedCertificate::try_from(certificate)?,
             &self.roots,

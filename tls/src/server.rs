@@ -9,6 +9,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::SingleCertAndKey;
 
 use crate::certificates::{Identity, authorities, roots};
+use crate::chain::Bounded;
 use crate::files::Content;
 use crate::watched::{Look, Reload, Watched};
 use crate::{Apart, Error, Files, provider};
@@ -80,7 +81,7 @@ impl Reload for Server {
 fn load(contents: &[Content], of_clients: Certificates, apart: &Apart) -> Result<Loaded, Error> {
     let [certificate, key, authority @ ..] = contents else { unreachable!("`Server::load` names two files") };
     let identity = Identity::parse(certificate, key)?;
-    let mut clients = None;
+    let mut clients: Option<Arc<dyn ClientCertVerifier>> = None;
     if let [authority] = authority {
         let trusted = authorities(authority)?;
         let roots = Arc::new(roots(authority, &trusted)?);
@@ -93,7 +94,7 @@ fn load(contents: &[Content], of_clients: Certificates, apart: &Apart) -> Result
         apart.take("clients", &trusted).map_err(|other| {
             Error::file(&authority.file, format!("has something in common with the authority of {other}"))
         })?;
-        clients = Some(verifier);
+        clients = Some(Arc::new(Bounded(verifier)));
     }
     let config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use ringfence_tls::{Apart, Certificates, Client, Files, Look, Name, Peer, Reload, Server, covers, names};
 use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use tempfile::TempDir;
 
 use files::authority::{self, Authority, Issued};
@@ -207,6 +208,36 @@ fn a_certificate_that_has_ended_is_not_trusted() {
     assert!(handshake(&peer.server(), &expired_peer.client(), "a").is_err());
     assert!(handshake(&expired_peer.server(), &peer.client(), "a").is_err());
     assert_eq!(expired_side.server().expires(), Some(authority::EXPIRED));
+}
+
+/// It took a second to verify a chain of 50 KB that no authority had signed.
+#[test]
+fn a_chain_that_takes_long_to_verify_is_refused() {
+    let authority = Authority::new("one");
+    let server = Side::new(&authority.issue(&["dns:a"]), &authority.pem());
+    let with = |others: usize, of: &Authority| {
+        let mut issued = authority.issue(&["dns:a"]);
+        (0..others).for_each(|_| issued.certificate.push_str(&of.pem()));
+        Side::new(&issued, &authority.pem())
+    };
+    let short = with(3, &Authority::new("other"));
+    assert!(handshake(&server.server().current(), &short.client().current(), "a").is_ok());
+    let many = with(4, &Authority::new("other"));
+    let large = with(1, &Authority::new(&"o".repeat(16 << 10)));
+    for side in [many, large] {
+        let (peer, own) = (side.peer(&Apart::default()).unwrap(), server.peer(&Apart::default()).unwrap());
+        for (of_server, of_client) in [
+            (server.server().current(), side.client().current()),
+            (own.server(), peer.client()),
+            (peer.server(), own.client()),
+        ] {
+            let error = handshake(&of_server, &of_client, "a").err().expect("the chain is too long");
+            assert!(format!("{error:?}").contains("TooLong"), "{error:?}");
+        }
+        let chain: Vec<_> =
+            CertificateDer::pem_file_iter(side.path("cert.pem")).unwrap().map(Result::unwrap).collect();
+        assert!(!own.trusts(&chain) && own.trusts(&chain[..1]));
+    }
 }
 
 #[test]
