@@ -18,33 +18,14 @@ impl FieldError {
     }
 }
 
-/// The most values in a body. Each costs an allocation or two, and finding the field to blame costs several times as much,
-/// so this bounds how long a hostile body takes. A batch within the limits of its fields has fewer.
-pub(crate) const MAX_VALUES: usize = 150_000;
+/// Bytes of the beginning and of the end of an error that are kept: names in the body stand in it, and may be as long as that.
+const QUOTED: usize = 256;
 
 /// Reads `body` as a `T`. An empty body is `{}`.
 pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
-    if body.len() > MAX_VALUES && values(body) > MAX_VALUES {
-        let detail = "a body has at most 150,000 values".to_owned();
-        return Err(FieldError { field: None, detail });
-    }
     let body = if body.trim_ascii().is_empty() { b"{}".as_slice() } else { body };
     // Tracking the path costs about as much as reading, so only a wrong body is read that way.
     serde_json::from_slice(body).or_else(|_| with_path(body))
-}
-
-/// An upper bound for the number of values: each opens a list or an object, follows a comma, or is the first in one.
-fn values(body: &[u8]) -> usize {
-    let (mut values, mut is_text, mut bytes) = (0, false, body.iter());
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'"' => is_text = !is_text,
-            b'\\' if is_text => drop(bytes.next()),
-            b',' | b'[' | b'{' if !is_text => values += 1,
-            _ => {}
-        }
-    }
-    values
 }
 
 fn with_path<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
@@ -57,10 +38,20 @@ fn with_path<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
             Some(name) => Some(path.map_or(name.to_owned(), |path| format!("{path}.{name}"))),
             None => path,
         };
-        FieldError { field, detail }
+        FieldError { field: field.map(cut), detail: cut(detail) }
     })?;
     deserializer.end().map_err(|error| FieldError { field: None, detail: error.to_string() })?;
     Ok(value)
+}
+
+/// A text that may quote the body, without the middle if it is long.
+fn cut(text: String) -> String {
+    if text.len() <= 2 * QUOTED {
+        return text;
+    }
+    let boundary =
+        |from: usize| (from..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    format!("{}…{}", &text[..boundary(QUOTED)], &text[boundary(text.len() - QUOTED)..])
 }
 
 /// serde reports a missing or repeated field with the path of its object: only the text has the name.

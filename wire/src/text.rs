@@ -125,15 +125,19 @@ impl<'de> Deserialize<'de> for Metadata {
             }
 
             fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Metadata, A::Error> {
-                let mut entries = BTreeMap::new();
+                let (mut entries, mut bytes) = (BTreeMap::new(), 0);
                 while let Some((name, value)) = map.next_entry::<String, String>()? {
+                    bytes += name.len() + value.len();
+                    // Before the rest is read, which may be much.
+                    if bytes > Metadata::MAX_BYTES {
+                        return Err(de::Error::custom("metadata has at most 4,096 bytes in total"));
+                    }
                     if entries.contains_key(&name) {
                         return Err(de::Error::custom(format_args!("duplicate field `{name}`")));
                     }
                     entries.insert(name, value);
                 }
-                Metadata::new(entries)
-                    .ok_or_else(|| de::Error::custom("metadata has at most 4,096 bytes in total"))
+                Ok(Metadata(entries))
             }
         }
         deserializer.deserialize_map(Visitor)
