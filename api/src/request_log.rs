@@ -1,17 +1,13 @@
 //! Log lines, of target `ringfence::requests`, for requests that were slow, denied, abandoned, or failed in the cluster.
 
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use ringfence_raft::Lines;
 
 use crate::measure;
 use crate::request::requester::Requester;
-
-/// Lines in a window. When everything is slow every request is, so the rest is only counted; the next line has the count.
-const MAX_LINES: u32 = 10;
-const WINDOW: Duration = Duration::from_secs(1);
 
 /// A response extension: how long the request stood in a queue because it asked to. That does not make it slow.
 #[derive(Clone, Copy, Debug)]
@@ -19,9 +15,9 @@ pub(crate) struct Waited(pub(crate) Duration);
 
 pub(crate) struct RequestLog {
     slow: Duration,
-    lines: Mutex<Lines>,
+    lines: Lines,
     /// Apart, so that whoever is denied again and again does not hide what fails.
-    denials: Mutex<Lines>,
+    denials: Lines,
 }
 
 /// A request that is being answered. Dropping it measures and logs its end: without a response, its connection closed.
@@ -38,8 +34,7 @@ pub(crate) struct OpenRequest<'a> {
 impl RequestLog {
     /// Logs requests that take `slow` or longer.
     pub(crate) fn new(slow: Duration) -> Self {
-        let lines = || Mutex::new(Lines { since: Instant::now(), written: 0, suppressed: 0 });
-        Self { slow, lines: lines(), denials: lines() }
+        Self { slow, lines: Lines::default(), denials: Lines::default() }
     }
 
     pub(crate) fn open<'a>(
@@ -76,8 +71,7 @@ impl Drop for OpenRequest<'_> {
             return;
         }
         let lines = if denied { &log.denials } else { &log.lines };
-        let lines = lines.lock().map(|mut lines| lines.take(Instant::now()));
-        let Some(suppressed) = lines.expect("nothing panics while this is locked") else { return };
+        let Some(untold) = lines.take() else { return };
         let what = match status {
             None => "was abandoned",
             Some(_) if failed => "failed",
@@ -89,46 +83,9 @@ impl Drop for OpenRequest<'_> {
         tracing::warn!(
             target: "ringfence::requests",
             method, route, status = status.map(|status| status.as_u16()), took_ms, waited_ms,
-            principal = requester.name(), from = %requester.from, %request_id, trace_id, span_id,
-            untold = (suppressed > 0).then_some(suppressed),
+            principal = requester.name(), from = %requester.from, request_id = &*request_id, trace_id, span_id,
+            untold = (untold > 0).then_some(untold),
             "a request {what}"
         );
-    }
-}
-
-/// The lines of the current window.
-struct Lines {
-    since: Instant,
-    written: u32,
-    suppressed: u64,
-}
-
-impl Lines {
-    /// Takes a line. Returns how many were suppressed before it; `None` if this one is.
-    fn take(&mut self, now: Instant) -> Option<u64> {
-        if now.duration_since(self.since) >= WINDOW {
-            (self.since, self.written) = (now, 0);
-        }
-        if self.written == MAX_LINES {
-            self.suppressed += 1;
-            return None;
-        }
-        self.written += 1;
-        Some(std::mem::take(&mut self.suppressed))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_limited_per_second_and_the_next_one_counts_the_suppressed() {
-        let start = Instant::now();
-        let mut lines = Lines { since: start, written: 0, suppressed: 0 };
-        let taken: Vec<_> = (0..MAX_LINES + 5).map(|_| lines.take(start)).collect();
-        assert_eq!(taken.iter().flatten().count(), MAX_LINES as usize);
-        assert_eq!(lines.take(start + WINDOW), Some(5));
-        assert_eq!(lines.take(start + WINDOW), Some(0));
     }
 }

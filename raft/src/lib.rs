@@ -51,6 +51,7 @@ mod hung_disk;
 mod inspect;
 mod lanes;
 mod lead;
+mod lines;
 mod members;
 mod node;
 mod peer;
@@ -79,6 +80,7 @@ pub use inspect::{
     ChangeName, ChangedKey, EntryView, EventView, EventsView, InspectError, LogView, Owner, Position, Says,
     SnapshotView, SnapshotsView, StateView, StoppedNode, VoteView,
 };
+pub use lines::Lines;
 pub use members::MembersError;
 pub use members::founding::JoinError;
 pub use node::{MAX_LEASE_BYTES, Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};

@@ -16,6 +16,7 @@ use crate::divergence;
 use crate::handle::Handle;
 use crate::hung_disk;
 use crate::lead::lead;
+use crate::lines::Lines;
 use crate::members::founding::{Founding, JoinError};
 use crate::peer::{Directory, Network, Peers, Program, Server, Transport};
 use crate::propose::proposer::Proposer;
@@ -172,6 +173,7 @@ impl Node {
             raft: OnceLock::new(),
             service,
             named: Mutex::default(),
+            lines: Lines::default(),
         });
         let mut tasks = Tasks::default();
         tasks.start("connections of peers", Arc::clone(&server).run(transport));

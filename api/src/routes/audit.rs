@@ -44,7 +44,7 @@ impl<'a> Act<'a> {
         tracing::info!(
             target: "ringfence::audit",
             act, key = key.as_ref().map(Key::as_str), token, member, peer, rules, outcome, detail,
-            principal = self.requester.name(), from = %self.requester.from, %request_id, trace_id, span_id,
+            principal = self.requester.name(), from = %self.requester.from, request_id = &*request_id, trace_id, span_id,
             "operator action"
         );
     }

@@ -21,6 +21,7 @@ use super::transport::{Connection, Transport};
 use super::{append, snapshot};
 use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, NodeId, Vote};
+use crate::lines::Lines;
 use crate::storage::log_store::LogStore;
 use crate::storage::snapshots::Generations;
 
@@ -55,6 +56,8 @@ pub(crate) struct Server<S> {
     pub(crate) service: S,
     /// The connections of the members.
     pub(crate) named: Mutex<BTreeMap<(NodeId, Channel), Alike>>,
+    /// Lines about connections that were refused or broke.
+    pub(crate) lines: Lines,
 }
 
 /// Connections that are alike, the oldest first. Each takes a descriptor and memory, so there is a maximum, and one more ends
@@ -112,12 +115,12 @@ impl<S: Service> Server<S> {
             ErrorKind::NotConnected,
             ErrorKind::AlreadyExists,
         ];
-        match self.talk(connection, evicted).await {
+        match Arc::clone(&self).talk(connection, evicted).await {
             Ok(()) => {}
             Err(error) if expected.contains(&error.kind()) => {
                 tracing::debug!(%from, %error, "peer connection ended")
             }
-            Err(error) => tracing::warn!(%from, %error, "peer connection closed"),
+            Err(error) => warn_closed(&self.lines, &from, &error),
         }
     }
 
@@ -260,6 +263,12 @@ fn voted(result: Result<VoteResponse<Consensus>, RaftError<Consensus>>) -> Answe
         Ok(response) => Answer::Vote(response.into()),
         Err(error) => Answer::Refused { reason: error.to_string() },
     }
+}
+
+/// Says that a connection was closed by an error, unless too many were: anybody can cause that.
+pub(super) fn warn_closed(lines: &Lines, from: &str, error: &io::Error) {
+    let Some(untold) = lines.take() else { return };
+    tracing::warn!(%from, %error, untold = (untold > 0).then_some(untold), "peer connection closed");
 }
 
 #[cfg(test)]

@@ -29,8 +29,10 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+use super::server::warn_closed;
 use super::transport::{Connection, Transport, connected, tuned};
 use crate::consensus::NodeId;
+use crate::lines::Lines;
 
 /// The most handshakes of callers at one time, and how long each may take.
 const MAX_HANDSHAKES: usize = 64;
@@ -47,6 +49,8 @@ pub struct Tls {
     plain: bool,
     handshakes: Handle,
     accepting: Mutex<Accepting>,
+    /// Lines about handshakes that failed.
+    lines: Arc<Lines>,
 }
 
 /// Handshakes of callers.
@@ -61,7 +65,7 @@ impl Tls {
     /// Uses the certificates of `peer`. Handshakes run on `handshakes`. With `plain`, it takes connections without TLS, too, and
     /// falls back to them, so that a cluster can change to TLS node by node.
     pub fn new(listener: TcpListener, peer: Arc<Peer>, plain: bool, handshakes: Handle) -> Self {
-        Self { listener, peer, plain, handshakes, accepting: Mutex::default() }
+        Self { listener, peer, plain, handshakes, accepting: Mutex::default(), lines: Arc::default() }
     }
 }
 
@@ -101,14 +105,15 @@ impl Transport for Tls {
                     accepted = self.listener.accept() => {
                         let (stream, from) = accepted?;
                         let Ok(stream) = tuned(stream) else { continue };
+                        let from = from.to_string();
                         if running.len() >= MAX_HANDSHAKES && let Some(oldest) = running.pop_front() {
                             oldest.abort();
                         }
-                        let (peer, plain) = (Arc::clone(&self.peer), self.plain);
+                        let (peer, plain, lines) = (Arc::clone(&self.peer), self.plain, Arc::clone(&self.lines));
                         let answer = async move {
-                            let answered = timeout(HANDSHAKE_TIMEOUT, answer(stream, from.to_string(), peer, plain)).await;
+                            let answered = timeout(HANDSHAKE_TIMEOUT, answer(stream, from.clone(), peer, plain)).await;
                             let answered = answered.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
-                            answered.inspect_err(|error| tracing::warn!(%from, %error, "peer connection closed"))
+                            answered.inspect_err(|error| warn_closed(&lines, &from, error))
                         };
                         running.push_back(tasks.spawn_on(answer, &self.handshakes));
                     }

@@ -7,6 +7,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::consensus::Vote;
+use crate::lines::Lines;
 use crate::peer::{Directory, Program, Server, Tcp, Transport};
 use crate::service::NodeService;
 use crate::storage::snapshots::Generations;
@@ -44,6 +45,7 @@ async fn starting(
         raft: OnceLock::new(),
         service: NodeService { directory, founding, handle: OnceLock::new() },
         named: Mutex::default(),
+        lines: Lines::default(),
     });
     tokio::spawn(Arc::clone(&server).run(transport));
     (server, address)
