@@ -515,6 +515,22 @@ async fn limits_hold_for_one_principal_and_count_the_operations_of_a_batch() {
     until(SOON, "the place of the first watch is free", has_place).await.unwrap();
 }
 
+/// A principal once kept all nodes busy with bodies that are refused, each as expensive as hundreds of requests.
+#[tokio::test]
+async fn a_large_body_counts_as_many_requests_although_it_is_refused() {
+    let greedy = new();
+    let limits = "limits = { requests-per-s = 10 }";
+    let guarded =
+        Guarded::start(&principal("greedy", &greedy, &format!("{}\n{limits}", all_rights())), &[]).await;
+    let large = json!({ "keys": ["a"], "holder": "h".repeat(1_000_000) });
+    let path = format!("/v1/leases/{}", LeaseId::random());
+    let put = async || guarded.send("PUT", &path, Some(greedy.reveal()), Some(&large)).await;
+    assert_eq!(put().await.0, 400);
+    // It takes 20 s to make up for it.
+    let (status, body) = put().await;
+    assert!(status == 429 && body.contains("rate-limited"), "{status}: {body}");
+}
+
 #[tokio::test]
 async fn a_principal_is_shown_by_a_certificate_or_a_credential_but_never_over_a_plain_connection() {
     let of_client = TempDir::new().unwrap();

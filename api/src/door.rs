@@ -79,9 +79,10 @@ impl Door {
         self.usages.count_request(caller.principal())
     }
 
-    /// Counts the operations of a batch after the first as requests, too. An error if others have used up what is allowed.
-    pub(crate) fn count_operations(&self, caller: &Caller, more: usize) -> Result<(), Failed> {
-        self.usages.count_more(caller.principal(), more)
+    /// Counts a batch or a large body as `more` requests, too. Of these it was `counted` for some before. An error if others have used
+    /// up what is allowed.
+    pub(crate) fn count_more(&self, caller: &Caller, more: usize, counted: usize) -> Result<(), Failed> {
+        self.usages.count_more(caller.principal(), more, counted)
     }
 
     /// A place for a watch of `caller`.

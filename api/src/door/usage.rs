@@ -42,16 +42,22 @@ impl Usages {
         }
     }
 
-    /// Counts more requests, which came in a batch with one that was counted. Batches may arrive together, after their heads were
-    /// counted one by one: the next one after a debt is refused.
-    pub(super) fn count_more(&self, principal: &Principal, more: usize) -> Result<(), Failed> {
+    /// Counts more requests, for a batch or a large body that came with one that was counted. They may arrive together, after their
+    /// heads were counted one by one: the next one after a debt is refused, but not for what it was `counted` for itself.
+    pub(super) fn count_more(
+        &self,
+        principal: &Principal,
+        more: usize,
+        counted: usize,
+    ) -> Result<(), Failed> {
         let Some(limit) = principal.limits().requests_per_s else { return Ok(()) };
         let is_allowed = |usage: &mut Usage| {
-            let Some(requests) = usage.requests.as_mut().filter(|requests| requests.left >= 0.0) else {
-                return false;
-            };
-            requests.left -= more as f64;
-            true
+            let Some(requests) = usage.requests.as_mut() else { return false };
+            let is_allowed = requests.left + counted as f64 >= 0.0;
+            if is_allowed {
+                requests.left -= more.saturating_sub(counted) as f64;
+            }
+            is_allowed
         };
         if more == 0 || self.with(principal, is_allowed) { Ok(()) } else { Err(too_many(principal, limit)) }
     }
@@ -129,9 +135,9 @@ mod tests {
         let principal = rules.identify(&Proof::default()).unwrap();
         let usages = Usages::default();
         assert!((0..3).all(|_| usages.count_request(principal).is_ok()));
-        let done = (0..3).filter(|_| usages.count_more(principal, 999).is_ok());
+        let done = (0..3).filter(|_| usages.count_more(principal, 999, 0).is_ok());
         assert_eq!(done.count(), 1);
-        assert!(usages.count_more(principal, 0).is_ok(), "one operation was counted as a request");
+        assert!(usages.count_more(principal, 0, 0).is_ok(), "one operation was counted as a request");
     }
 
     #[test]

@@ -8,7 +8,8 @@ use ringfence_wire::{FieldError, ProblemKind, from_json};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use crate::door::Request;
+use crate::door::access::Caller;
+use crate::door::{Door, Request};
 use crate::problems::Failed;
 use crate::serve::{RequestBody, Shed};
 
@@ -20,18 +21,35 @@ const MAX_BYTES: usize = 1 << 20;
 /// client that is still writing would see the reset instead of the response.
 const MAX_DISCARDED: u64 = 16 << 20;
 
+/// So many bytes of a body count as one request more: reading JSON is work, even to refuse it.
+const BYTES_OF_A_REQUEST: usize = 4 << 10;
+
 /// Reads the body of `request` as JSON, whatever its content type, and checks it.
 pub(crate) async fn read<T: DeserializeOwned>(
+    door: &Door,
+    caller: &Caller,
     request: Request,
     check: impl FnOnce(&T) -> Result<(), FieldError>,
 ) -> Result<T, Failed> {
+    read_counted(door, caller, request, check).await.map(|(body, _)| body)
+}
+
+/// The same, and for how many requests the body was counted.
+pub(crate) async fn read_counted<T: DeserializeOwned>(
+    door: &Door,
+    caller: &Caller,
+    request: Request,
+    check: impl FnOnce(&T) -> Result<(), FieldError>,
+) -> Result<(T, usize), Failed> {
     let body = timeout(TIMEOUT, bytes(request.into_body())).await.map_err(|_| {
         let detail = format!("the body did not arrive within {} s", TIMEOUT.as_secs());
         Failed::from(FieldError { field: None, detail })
     })??;
+    let counted = body.len() / BYTES_OF_A_REQUEST;
+    door.count_more(caller, counted, 0)?;
     let body = from_json(&body)?;
     check(&body)?;
-    Ok(body)
+    Ok((body, counted))
 }
 
 /// Reads and drops the body of a request that is denied, if it is not too large for any. If the server stopped reading, the

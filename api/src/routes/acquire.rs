@@ -60,7 +60,7 @@ async fn try_acquire(
 ) -> Answer {
     let began = Instant::now();
     Query::none(request.uri())?;
-    let request = body::read(request, AcquireRequest::check).await?;
+    let request = body::read(door, caller, request, AcquireRequest::check).await?;
     let acquired = acquire(door, caller, lease_id, request, began, waited).await;
     measure::acquired(acquired.as_ref().map(|(status, _)| *status));
     let (status, body) = acquired?;

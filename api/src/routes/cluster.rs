@@ -6,6 +6,7 @@ use ringfence_wire::{
 };
 
 use super::audit::{Act, Subject};
+use crate::door::access::Caller;
 use crate::door::{Answer, Door, Request};
 use crate::problems::Failed;
 use crate::request::query::Query;
@@ -36,9 +37,9 @@ pub(crate) async fn backup(door: &Door, request: Request) -> Answer {
 }
 
 /// `POST /v1/cluster/members`
-pub(crate) async fn add(door: &Door, requester: &Requester, request: Request) -> Answer {
+pub(crate) async fn add(door: &Door, requester: &Requester, caller: &Caller, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let AddMemberRequest { id, peer } = body::read(request, AddMemberRequest::check).await?;
+    let AddMemberRequest { id, peer } = body::read(door, caller, request, AddMemberRequest::check).await?;
     let subject =
         Subject { act: "add-member", member: Some(id), peer: Some(peer.clone()), ..Subject::default() };
     let act = Act::begin(requester, subject);
@@ -58,17 +59,22 @@ pub(crate) async fn remove(door: &Door, requester: &Requester, request: Request)
 }
 
 /// `POST /v1/cluster/transfer`
-pub(crate) async fn transfer(door: &Door, requester: &Requester, request: Request) -> Answer {
+pub(crate) async fn transfer(
+    door: &Door,
+    requester: &Requester,
+    caller: &Caller,
+    request: Request,
+) -> Answer {
     Query::none(request.uri())?;
-    let TransferRequest { to } = body::read(request, |_| Ok(())).await?;
+    let TransferRequest { to } = body::read(door, caller, request, |_| Ok(())).await?;
     let act = Act::begin(requester, Subject { act: "transfer", member: to, ..Subject::default() });
     act.ended(done(door.cluster().transfer_leadership(to).await))
 }
 
 /// `POST /v1/cluster/upgrade`
-pub(crate) async fn upgrade(door: &Door, requester: &Requester, request: Request) -> Answer {
+pub(crate) async fn upgrade(door: &Door, requester: &Requester, caller: &Caller, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let UpgradeRequest { to, check } = body::read(request, |_| Ok(())).await?;
+    let UpgradeRequest { to, check } = body::read(door, caller, request, |_| Ok(())).await?;
     let act = if check { "check-upgrade" } else { "upgrade" };
     let act = Act::begin(requester, Subject { act, rules: to, ..Subject::default() });
     let upgraded = door.cluster().upgrade(to, check).await;

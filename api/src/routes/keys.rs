@@ -55,7 +55,7 @@ pub(crate) async fn list(door: &Door, caller: &Caller, request: Request) -> Answ
 /// `POST /v1/revoke`
 pub(crate) async fn revoke(door: &Door, requester: &Requester, caller: &Caller, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let RevokeRequest { key, token } = body::read(request, |_| Ok(())).await?;
+    let RevokeRequest { key, token } = body::read(door, caller, request, |_| Ok(())).await?;
     let subject =
         Subject { act: "revoke", key: Some(key.clone()), token: Some(token.0), ..Subject::default() };
     let act = Act::begin(requester, subject);

@@ -15,7 +15,7 @@ use crate::response::json;
 pub(crate) async fn renew(door: &Door, caller: &Caller, request: Request) -> Answer {
     let lease_id = path::lease_id(request.uri())?;
     Query::none(request.uri())?;
-    let RenewRequest { ttl_ms } = body::read(request, |_| Ok(())).await?;
+    let RenewRequest { ttl_ms } = body::read(door, caller, request, |_| Ok(())).await?;
     let outcome = door.propose(caller, Command::Renew { lease_id, ttl: ttl_ms }).await;
     let renewed = outcome.and_then(outcome::renewed);
     measure::renewed(renewed.as_ref().err());

@@ -31,16 +31,16 @@ use crate::response::with_type;
 /// `POST /v1/renew`
 pub(crate) async fn renew(door: &Door, caller: &Caller, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let request = body::read(request, RenewManyRequest::check).await?;
+    let (request, counted) = body::read_counted(door, caller, request, RenewManyRequest::check).await?;
     let renew = |lease_id| Operation::Renew(BatchRenew { lease_id, ttl_ms: None });
-    run(door, caller, request.lease_ids.into_iter().map(renew).collect()).await
+    run(door, caller, request.lease_ids.into_iter().map(renew).collect(), counted).await
 }
 
 /// `POST /v1/batch`
 pub(crate) async fn batch(door: &Door, caller: &Caller, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let request = body::read(request, BatchRequest::check).await?;
-    run(door, caller, request.operations).await
+    let (request, counted) = body::read_counted(door, caller, request, BatchRequest::check).await?;
+    run(door, caller, request.operations, counted).await
 }
 
 /// The kind of an operation, which its outcome does not tell.
@@ -83,8 +83,9 @@ const MAX_KEYS_AT_ONCE: usize = 4_096;
 /// No further part is proposed when the response is longer than this.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
-async fn run(door: &Door, caller: &Caller, operations: Vec<Operation>) -> Answer {
-    door.count_operations(caller, operations.len().saturating_sub(1))?;
+/// Runs operations, whose body was `counted` for so many requests.
+async fn run(door: &Door, caller: &Caller, operations: Vec<Operation>, counted: usize) -> Answer {
+    door.count_more(caller, operations.len().saturating_sub(1), counted)?;
     let are_few = operations.len() * MAX_KEYS <= MAX_KEYS_AT_ONCE;
     let operations = operations.into_iter().map(|operation| command(door, caller, operation));
     let (commands, kinds): (Vec<_>, Vec<_>) = operations.unzip();

@@ -12,7 +12,7 @@ use crate::response::json;
 /// `POST /v1/validate`
 pub(crate) async fn post(door: &Door, caller: &Caller, request: Request) -> Answer {
     let consistency = Query::consistency_only(request.uri())?;
-    let request: ValidateRequest = body::read(request, |_| Ok(())).await?;
+    let request: ValidateRequest = body::read(door, caller, request, |_| Ok(())).await?;
     let (checks, single) = request.checks()?;
     let allowed = caller.allow(KeyRight::Validate, checks.iter().map(|check| &check.key))?;
     door.now_ms(consistency).await?;
