@@ -18,18 +18,21 @@ const MAX_BYTES: usize = 16 << 10;
 /// Why a chain is refused unread.
 #[derive(Debug, thiserror::Error)]
 #[error("a chain has at most {MAX_INTERMEDIATES} intermediate certificates, and {} KiB in all", MAX_BYTES >> 10)]
-struct TooLong;
+pub(crate) struct TooLong;
+
+impl From<TooLong> for rustls::Error {
+    fn from(why: TooLong) -> Self {
+        CertificateError::Other(OtherError(Arc::new(why))).into()
+    }
+}
 
 /// Refuses chains that may take long to verify.
 pub(crate) fn check(
     certificate: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
-) -> Result<(), rustls::Error> {
+) -> Result<(), TooLong> {
     let bytes: usize = intermediates.iter().chain([certificate]).map(|certificate| certificate.len()).sum();
-    if intermediates.len() <= MAX_INTERMEDIATES && bytes <= MAX_BYTES {
-        return Ok(());
-    }
-    Err(CertificateError::Other(OtherError(Arc::new(TooLong))).into())
+    if intermediates.len() <= MAX_INTERMEDIATES && bytes <= MAX_BYTES { Ok(()) } else { Err(TooLong) }
 }
 
 /// Verifies clients whose chains are not too long.

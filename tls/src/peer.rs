@@ -95,9 +95,11 @@ fn load(
 ) -> Result<Loaded, Error> {
     let [certificate, key, authority] = contents else { unreachable!("`Peer::load` names three files") };
     let identity = Identity::parse(certificate, key)?;
-    if !identity.certified.cert.first().is_some_and(is_own) {
+    let Some((own, others)) = identity.certified.cert.split_first().filter(|(own, _)| is_own(own)) else {
         return Err(Error::file(&certificate.file, "is the certificate of another node"));
-    }
+    };
+    chain::check(own, others)
+        .map_err(|long| Error::file(&certificate.file, format!("other nodes refuse it: {long}")))?;
     let trusted = authorities(authority)?;
     let roots = Arc::new(roots(authority, &trusted)?);
     let nodes = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider())

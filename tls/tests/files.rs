@@ -225,11 +225,17 @@ fn a_chain_that_takes_long_to_verify_is_refused() {
     let many = with(4, &Authority::new("other"));
     let large = with(1, &Authority::new(&"o".repeat(16 << 10)));
     for side in [many, large] {
-        let (peer, own) = (side.peer(&Apart::default()).unwrap(), server.peer(&Apart::default()).unwrap());
+        let own = server.peer(&Apart::default()).unwrap();
+        let error = side.peer(&Apart::default()).err().unwrap().to_string();
+        assert!(error.contains("cert.pem") && error.contains("at most 3 intermediate"), "{error}");
+        let (mut client, mut called) =
+            ((*side.client().current()).clone(), (*side.server().current()).clone());
+        client.alpn_protocols.clone_from(&own.client().alpn_protocols);
+        called.alpn_protocols.clone_from(&own.client().alpn_protocols);
         for (of_server, of_client) in [
             (server.server().current(), side.client().current()),
-            (own.server(), peer.client()),
-            (peer.server(), own.client()),
+            (own.server(), Arc::new(client)),
+            (Arc::new(called), own.client()),
         ] {
             let error = handshake(&of_server, &of_client, "a").err().expect("the chain is too long");
             assert!(format!("{error:?}").contains("TooLong"), "{error:?}");
