@@ -53,6 +53,7 @@ pub(super) const SHAPES: &[Shape] = &[
     shape!("17,000 parameters in a GET", parameters),
     shape!("validations of 1,000 long keys", checks),
     shape!("wrong bodies of 1 MiB", wrong_bodies),
+    shape!("wrong bodies with 100,000 names of metadata", wrong_metadata),
     shape!("deeply nested bodies of 1 MiB", nested_bodies),
     shape!("300 unfinished bodies", unfinished_bodies),
     shape!("1,100 silent connections a node", silent),
@@ -227,6 +228,17 @@ async fn wrong_bodies(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     body.truncate(body.len() - 2);
     // The error is at the very end.
     let _ = write!(body, r#",{{"release":{{"lease_id":"{}"}}}}]}}"#, "x".repeat(filling));
+    stranger.repeat(20, "POST", "/v1/batch", &body, end).await
+}
+
+/// What takes longest to read, byte for byte.
+async fn wrong_metadata(stranger: &mut Stranger, end: Instant) -> Result<u64> {
+    let names: Vec<String> = (0..100).map(|name| format!(r#""{name}":"""#)).collect();
+    let names = names.join(",");
+    let ids = random_ids(MAX_BATCH);
+    let mut body = acquires(&ids, |place| format!(r#""keys":["{place}"],"metadata":{{{names}}}"#));
+    body.truncate(body.len() - 2);
+    body.push_str("]!");
     stranger.repeat(20, "POST", "/v1/batch", &body, end).await
 }
 
