@@ -520,15 +520,17 @@ async fn limits_hold_for_one_principal_and_count_the_operations_of_a_batch() {
 async fn a_large_body_counts_as_many_requests_although_it_is_refused() {
     let greedy = new();
     let limits = "limits = { requests-per-s = 10 }";
-    let guarded =
-        Guarded::start(&principal("greedy", &greedy, &format!("{}\n{limits}", all_rights())), &[]).await;
-    let large = json!({ "keys": ["a"], "holder": "h".repeat(1_000_000) });
-    let path = format!("/v1/leases/{}", LeaseId::random());
-    let put = async || guarded.send("PUT", &path, Some(greedy.reveal()), Some(&large)).await;
-    assert_eq!(put().await.0, 400);
-    // It takes 20 s to make up for it.
-    let (status, body) = put().await;
-    assert!(status == 429 && body.contains("rate-limited"), "{status}: {body}");
+    for (size, expected) in [(1_000_000, 400), (1_100_000, 413)] {
+        let rules = principal("greedy", &greedy, &format!("{}\n{limits}", all_rights()));
+        let guarded = Guarded::start(&rules, &[]).await;
+        let large = json!({ "keys": ["a"], "holder": "h".repeat(size) });
+        let path = format!("/v1/leases/{}", LeaseId::random());
+        let put = async || guarded.send("PUT", &path, Some(greedy.reveal()), Some(&large)).await;
+        assert_eq!(put().await.0, expected);
+        // It takes 20 s to make up for it.
+        let (status, body) = put().await;
+        assert!(status == 429 && body.contains("rate-limited"), "{status}: {body}");
+    }
 }
 
 #[tokio::test]

@@ -52,10 +52,10 @@ impl Usages {
     ) -> Result<(), Failed> {
         let Some(limit) = principal.limits().requests_per_s else { return Ok(()) };
         let is_allowed = |usage: &mut Usage| {
-            let Some(requests) = usage.requests.as_mut() else { return false };
-            let is_allowed = requests.left + counted as f64 >= 0.0;
+            let left = usage.refill(limit, Instant::now());
+            let is_allowed = *left + counted as f64 >= 0.0;
             if is_allowed {
-                requests.left -= more.saturating_sub(counted) as f64;
+                *left -= more.saturating_sub(counted) as f64;
             }
             is_allowed
         };
@@ -98,16 +98,22 @@ impl Drop for WatchPlace {
 impl Usage {
     /// Takes one request, if there is one to take.
     fn take(&mut self, limit: NonZeroU32, now: Instant) -> bool {
+        let left = self.refill(limit, now);
+        let is_allowed = *left >= 1.0;
+        if is_allowed {
+            *left -= 1.0;
+        }
+        is_allowed
+    }
+
+    /// How many requests are left, with those that were allowed since the last look.
+    fn refill(&mut self, limit: NonZeroU32, now: Instant) -> &mut f64 {
         let limit = f64::from(limit.get());
         let requests = self.requests.get_or_insert(Allowance { left: limit, at: now });
         let since = now.saturating_duration_since(requests.at).as_secs_f64();
         requests.left = (requests.left + since * limit).min(limit);
         requests.at = now;
-        let is_allowed = requests.left >= 1.0;
-        if is_allowed {
-            requests.left -= 1.0;
-        }
-        is_allowed
+        &mut requests.left
     }
 }
 
@@ -138,6 +144,17 @@ mod tests {
         let done = (0..3).filter(|_| usages.count_more(principal, 999, 0).is_ok());
         assert_eq!(done.count(), 1);
         assert!(usages.count_more(principal, 0, 0).is_ok(), "one operation was counted as a request");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_arrives_late_may_use_what_was_allowed_since_its_head() {
+        let rules = Rules::parse("[anonymous]\nlimits = { requests-per-s = 3 }").unwrap();
+        let principal = rules.identify(&Proof::default()).unwrap();
+        let usages = Usages::default();
+        assert!(usages.count_request(principal).is_ok() && usages.count_more(principal, 5, 0).is_ok());
+        assert!(usages.count_more(principal, 1, 0).is_err());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(usages.count_more(principal, 1, 0).is_ok());
     }
 
     #[test]

@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_BYTES: usize = 1 << 20;
 /// Bytes of a too large body that are read before the refusal. A server that stops reading resets the connection, and a
 /// client that is still writing would see the reset instead of the response.
-const MAX_DISCARDED: u64 = 16 << 20;
+const MAX_DISCARDED: usize = 16 << 20;
 
 /// So many bytes of a body count as one request more: reading JSON is work, even to refuse it.
 const BYTES_OF_A_REQUEST: usize = 4 << 10;
@@ -41,12 +41,15 @@ pub(crate) async fn read_counted<T: DeserializeOwned>(
     request: Request,
     check: impl FnOnce(&T) -> Result<(), FieldError>,
 ) -> Result<(T, usize), Failed> {
-    let body = timeout(TIMEOUT, bytes(request.into_body())).await.map_err(|_| {
+    let mut size = 0;
+    let body = timeout(TIMEOUT, bytes(request.into_body(), &mut size)).await;
+    // Whatever was read, also of a body that is refused.
+    let counted = size.min(MAX_BYTES) / BYTES_OF_A_REQUEST;
+    door.count_more(caller, counted, 0)?;
+    let body = body.map_err(|_| {
         let detail = format!("the body did not arrive within {} s", TIMEOUT.as_secs());
         Failed::from(FieldError { field: None, detail })
     })??;
-    let counted = body.len() / BYTES_OF_A_REQUEST;
-    door.count_more(caller, counted, 0)?;
     let body = from_json(&body)?;
     check(&body)?;
     Ok((body, counted))
@@ -68,27 +71,28 @@ pub(crate) async fn discard(request: Request) {
     let _ = timeout(TIMEOUT, all).await;
 }
 
-async fn bytes(mut body: RequestBody) -> Result<Bytes, Failed> {
-    if body.size_hint().lower() > MAX_DISCARDED {
+/// The whole body. Counts in `size` what was read of it.
+async fn bytes(mut body: RequestBody, size: &mut usize) -> Result<Bytes, Failed> {
+    if body.size_hint().lower() > MAX_DISCARDED as u64 {
         return Err(too_large());
     }
     // Most bodies are a single frame, which needs no copy.
     let first = frame(&mut body).await?.unwrap_or_default();
+    *size = first.len();
     if body.is_end_stream() && first.len() <= MAX_BYTES {
         return Ok(first);
     }
     let mut whole = BytesMut::from(first);
-    let mut size = whole.len() as u64;
     while let Some(data) = frame(&mut body).await? {
-        size += data.len() as u64;
-        if size > MAX_DISCARDED {
+        *size += data.len();
+        if *size > MAX_DISCARDED {
             break;
         }
-        if size <= MAX_BYTES as u64 {
+        if *size <= MAX_BYTES {
             whole.extend_from_slice(&data);
         }
     }
-    if size > MAX_BYTES as u64 { Err(too_large()) } else { Ok(whole.freeze()) }
+    if *size > MAX_BYTES { Err(too_large()) } else { Ok(whole.freeze()) }
 }
 
 /// The next piece of the body; empty for trailers.
