@@ -3,12 +3,16 @@
 //! Verifying a chain tries all orders in which its certificates may lead to an authority, and parses them each time. 50 KB
 //! that were made up for it take a second, and need no authority's signature.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
+
+use crate::Error;
+use crate::certificates::Identity;
 
 /// The most certificates between that of the other side and the authority.
 const MAX_INTERMEDIATES: usize = 3;
@@ -24,6 +28,12 @@ impl From<TooLong> for rustls::Error {
     fn from(why: TooLong) -> Self {
         CertificateError::Other(OtherError(Arc::new(why))).into()
     }
+}
+
+/// Refuses an `identity` of `file` that a node would refuse, which does not say why.
+pub(crate) fn check_own(file: &Path, identity: &Identity) -> Result<(), Error> {
+    let Some((own, others)) = identity.certified.cert.split_first() else { return Ok(()) };
+    check(own, others).map_err(|long| Error::file(file, format!("nodes refuse it: {long}")))
 }
 
 /// Refuses chains that may take long to verify.

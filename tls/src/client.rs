@@ -7,6 +7,7 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::certificates::{Identity, certificates, roots};
+use crate::chain;
 use crate::files::Content;
 use crate::watched::{Look, Reload, Watched};
 use crate::{Error, Files, provider};
@@ -77,6 +78,7 @@ fn load(contents: &[Content], has_authority: bool) -> Result<Loaded, Error> {
     let (mut config, expires) = match own {
         [certificate, key] => {
             let identity = Identity::parse(certificate, key)?;
+            chain::check_own(&certificate.file, &identity)?;
             let resolver = Arc::new(SingleCertAndKey::from(identity.certified));
             (config.with_client_cert_resolver(resolver), Some(identity.expires))
         }

@@ -95,11 +95,10 @@ fn load(
 ) -> Result<Loaded, Error> {
     let [certificate, key, authority] = contents else { unreachable!("`Peer::load` names three files") };
     let identity = Identity::parse(certificate, key)?;
-    let Some((own, others)) = identity.certified.cert.split_first().filter(|(own, _)| is_own(own)) else {
+    if !identity.certified.cert.first().is_some_and(is_own) {
         return Err(Error::file(&certificate.file, "is the certificate of another node"));
-    };
-    chain::check(own, others)
-        .map_err(|long| Error::file(&certificate.file, format!("other nodes refuse it: {long}")))?;
+    }
+    chain::check_own(&certificate.file, &identity)?;
     let trusted = authorities(authority)?;
     let roots = Arc::new(roots(authority, &trusted)?);
     let nodes = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider())

@@ -12,8 +12,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringfence_tls::{Apart, Certificates, Client, Files, Look, Name, Peer, Reload, Server, covers, names};
-use rustls::pki_types::CertificateDer;
+use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tempfile::TempDir;
 
 use files::authority::{self, Authority, Issued};
@@ -226,22 +228,29 @@ fn a_chain_that_takes_long_to_verify_is_refused() {
     let large = with(1, &Authority::new(&"o".repeat(16 << 10)));
     for side in [many, large] {
         let own = server.peer(&Apart::default()).unwrap();
-        let error = side.peer(&Apart::default()).err().unwrap().to_string();
-        assert!(error.contains("cert.pem") && error.contains("at most 3 intermediate"), "{error}");
-        let (mut client, mut called) =
-            ((*side.client().current()).clone(), (*side.server().current()).clone());
-        client.alpn_protocols.clone_from(&own.client().alpn_protocols);
+        // Whoever would use it learns why, which the other side does not tell.
+        let as_peer = side.peer(&Apart::default()).err().unwrap();
+        let as_client = Client::load(side.files()).err().unwrap();
+        for error in [as_peer.to_string(), as_client.to_string()] {
+            assert!(error.contains("cert.pem") && error.contains("at most 3 intermediate"), "{error}");
+        }
+        let chain: Vec<_> =
+            CertificateDer::pem_file_iter(side.path("cert.pem")).unwrap().map(Result::unwrap).collect();
+        let mut client = (*short.client().current()).clone();
+        let key = PrivateKeyDer::from_pem_file(side.path("key.pem")).unwrap();
+        let certified = CertifiedKey::new(chain.clone(), any_supported_type(&key).unwrap());
+        client.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
+        let (mut calling, mut called) = (client.clone(), (*side.server().current()).clone());
+        calling.alpn_protocols.clone_from(&own.client().alpn_protocols);
         called.alpn_protocols.clone_from(&own.client().alpn_protocols);
         for (of_server, of_client) in [
-            (server.server().current(), side.client().current()),
-            (own.server(), Arc::new(client)),
+            (server.server().current(), Arc::new(client)),
+            (own.server(), Arc::new(calling)),
             (Arc::new(called), own.client()),
         ] {
             let error = handshake(&of_server, &of_client, "a").err().expect("the chain is too long");
             assert!(format!("{error:?}").contains("TooLong"), "{error:?}");
         }
-        let chain: Vec<_> =
-            CertificateDer::pem_file_iter(side.path("cert.pem")).unwrap().map(Result::unwrap).collect();
         assert!(!own.trusts(&chain) && own.trusts(&chain[..1]));
     }
 }
