@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Lines in a window. More are only counted; the next line has the count.
+/// Lines that may be written at once. More are only counted; the next line has the count.
 const MAX_LINES: u32 = 100;
-const WINDOW: Duration = Duration::from_secs(10);
+/// The time after which one more may be written.
+const PER_LINE: Duration = Duration::from_millis(100);
 
-/// Log lines of one kind, of which a hundred may be written in ten seconds.
+/// Log lines of one kind, of which a hundred may be written at once, and ten a second from then on.
 #[derive(Default)]
 pub struct Lines(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// When the current window began.
-    since: Option<Instant>,
-    written: u32,
+    /// When as many may be written at once as ever.
+    full: Option<Instant>,
     suppressed: u64,
 }
 
@@ -30,14 +30,12 @@ impl Lines {
 
 impl State {
     fn take(&mut self, now: Instant) -> Option<u64> {
-        if self.since.is_none_or(|since| now.duration_since(since) >= WINDOW) {
-            (self.since, self.written) = (Some(now), 0);
-        }
-        if self.written == MAX_LINES {
+        let full = self.full.map_or(now, |full| full.max(now)) + PER_LINE;
+        if full > now + PER_LINE * MAX_LINES {
             self.suppressed += 1;
             return None;
         }
-        self.written += 1;
+        self.full = Some(full);
         Some(std::mem::take(&mut self.suppressed))
     }
 }
@@ -50,9 +48,13 @@ mod tests {
     fn lines_are_limited_and_the_next_one_counts_the_suppressed() {
         let start = Instant::now();
         let mut lines = State::default();
-        let taken: Vec<_> = (0..MAX_LINES + 5).map(|_| lines.take(start)).collect();
-        assert_eq!(taken.iter().flatten().count(), MAX_LINES as usize);
-        assert_eq!(lines.take(start + WINDOW), Some(5));
-        assert_eq!(lines.take(start + WINDOW), Some(0));
+        let mut taken = |after: Duration| {
+            let taken: Vec<_> = (0..MAX_LINES + 5).map(|_| lines.take(start + after)).collect();
+            (taken.iter().flatten().count(), taken[0])
+        };
+        assert_eq!(taken(Duration::ZERO), (100, Some(0)));
+        assert_eq!(taken(PER_LINE / 2), (0, None), "it does not stay silent for long");
+        assert_eq!(taken(PER_LINE * 2), (2, Some(5 + 105)));
+        assert_eq!(taken(PER_LINE * 1_000), (100, Some(103)));
     }
 }
