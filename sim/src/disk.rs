@@ -103,6 +103,11 @@ impl MemoryDisk {
         state.error = Some(state.operations + operations);
     }
 
+    /// Whether an operation is going to fail.
+    pub fn will_fail(&self) -> bool {
+        self.lock().error.is_some()
+    }
+
     /// Takes back the faults that have not happened yet.
     pub fn heal(&self) {
         let mut state = self.lock();

@@ -193,7 +193,7 @@ pub struct Machine {
     pub newest_rules: u8,
     /// The newest rules that the running program supports.
     pub running_rules: u8,
-    /// Whether its disk may fail: then its process may end.
+    /// Whether its disk fails during this process, which may end by that.
     pub may_fail: bool,
     progress: Arc<Mutex<Progress>>,
     settings: NodeSettings,
@@ -256,6 +256,7 @@ impl Machine {
         self.starts_at = None;
         self.starts += 1;
         self.running_rules = self.newest_rules;
+        self.may_fail = self.disk.will_fail();
         let NodeSettings { address, peers, join, snapshot_after_bytes } = self.settings.clone();
         let settings = Settings {
             id: self.id,
