@@ -3,10 +3,11 @@
 //! An error closes the log. Raft learns of it with its next write; a node with nothing to write would go on, and fail the
 //! next request. So the node ends at once.
 //!
-//! A disk that hangs returns no error, and writes nothing. The other nodes commit without one node's disk, even the leader's, and each entry they commit waits in the leader's
-//! memory. So a leader whose flush takes longer than an election hands over the leadership, and retries until another node
-//! leads. It does so only if the cluster commits without its disk. If a majority of the disks hangs, no entry is committed,
-//! little piles up, and an election, which needs a majority of the disks as well, would not help.
+//! A disk that hangs returns no error, and writes nothing. The other nodes commit without one node's disk, even the
+//! leader's, and each entry they commit waits in the leader's memory. So a leader whose flush takes longer than an election
+//! hands over the leadership, and retries until another node leads. It does so only if the cluster commits without its
+//! disk. If a majority of the disks hangs, no entry is committed, little piles up, and an election, which needs a majority
+//! of the disks as well, would not help.
 //!
 //! From the hand-over on this node does not lead in that term: it forwards requests to the new leader. It does not
 //! wait for its own Raft to learn of that leader: Raft must first write the new term, and blocks until that is on disk.

@@ -30,8 +30,9 @@
 //! step the flusher itself.
 //!
 //! An I/O error is final: the callbacks of that flush and of everything later get it, and nothing is
-//! retried. [`Wal::failure`] tells it to an owner that waits for no flush. After a failed `fsync` the kernel may call pages clean that never reached the disk, so a second
-//! `fsync` that succeeds proves nothing.
+//! retried. [`Wal::failure`] tells it to an owner that waits for no flush. After a failed `fsync` the
+//! kernel may call pages clean that never reached the disk, so a second `fsync` that succeeds proves
+//! nothing.
 //!
 //! # What is on disk
 //! A power cut during a flush, before it is acknowledged, leaves a *torn tail*, which has to be cut off. A
