@@ -376,9 +376,15 @@ impl Machine {
 
     /// How the node sees the cluster, at the time of its own clock.
     pub fn status(&self) -> Option<ClusterStatus> {
+        Some(self.look()?.1)
+    }
+
+    /// What is called of the node, and how it sees the cluster.
+    pub fn look(&self) -> Option<(Handle, ClusterStatus)> {
         let handle = self.handle()?;
         let _clock = self.process.as_ref()?.runtime.enter();
-        Some(handle.status())
+        let status = handle.status();
+        Some((handle, status))
     }
 
     /// Why the process has ended, if it has.

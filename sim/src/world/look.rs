@@ -56,14 +56,13 @@ impl World {
         if self.now % 1_000 < LOOK {
             self.story.detail(self.now, || self.statuses());
         }
-        let status = |(id, machine): (&NodeId, &Machine)| Some((*id, machine.handle()?, machine.status()?));
-        let statuses: Vec<(NodeId, Handle, ClusterStatus)> =
-            self.machines.iter().filter_map(status).collect();
-        let current = statuses.iter().filter(|(id, ..)| *id < REPLACED).map(|(.., status)| status);
+        let look = |(id, machine): (&NodeId, &Machine)| Some((*id, machine.look()?));
+        let looks: Vec<(NodeId, (Handle, ClusterStatus))> = self.machines.iter().filter_map(look).collect();
+        let current = looks.iter().filter(|(id, _)| *id < REPLACED).map(|(_, (_, status))| status);
         if let Some(leader) = leader_of(current) {
             self.voters = voters(leader).collect();
         }
-        for (id, handle, status) in statuses {
+        for (id, (handle, status)) in looks {
             let sight = Sight {
                 sent_us: now_us,
                 ended_us: now_us,
