@@ -78,6 +78,8 @@ pub struct World {
     removed: BTreeSet<NodeId>,
     /// Nodes whose removal was answered, and so is committed.
     gone: Arc<Mutex<BTreeSet<NodeId>>>,
+    /// Nodes whose addition was asked for. Each call has a clone while it runs.
+    additions: BTreeMap<NodeId, Arc<()>>,
     /// The node that lost its disk. It is added again once all is healed.
     wiped: Option<NodeId>,
     /// The voters, as the last leader knew them.
@@ -127,6 +129,7 @@ impl World {
             recorded: BTreeMap::new(),
             removed: BTreeSet::new(),
             gone: Arc::default(),
+            additions: BTreeMap::new(),
             wiped: None,
             voters: Vec::new(),
             looks_at: 0,

@@ -254,7 +254,12 @@ impl World {
     /// committed, another leader may undo it.
     fn replace(&mut self, asks: NodeId, node: NodeId) {
         let is_gone = self.gone.lock().expect("nothing panics while the removals are locked").remove(&node);
-        if !is_gone || self.machines.contains_key(&(node + REPLACED)) {
+        // An addition that was asked for before the removal may be done after it.
+        let is_added = self.additions.get(&node).is_some_and(|running| {
+            Arc::strong_count(running) > 1
+                || self.leader().is_none_or(|(_, members, _)| members.contains(&node))
+        });
+        if !is_gone || is_added || self.machines.contains_key(&(node + REPLACED)) {
             return;
         }
         let Some(old) = self.machines.remove(&node) else { return };
@@ -274,8 +279,10 @@ impl World {
     /// Asks a node to add another.
     pub fn add(&mut self, asks: NodeId, node: NodeId) {
         let Some(peer) = self.machines.get(&node).map(|machine| machine.address().to_owned()) else { return };
+        let running = Arc::clone(self.additions.entry(node).or_default());
         self.spawn_on(asks, |handle| async move {
             let _ = handle.add_member(node, peer).await;
+            drop(running);
         });
         self.count("additions asked for");
     }
