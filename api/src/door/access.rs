@@ -225,18 +225,38 @@ impl Caller {
         door: &Door,
         commands: Vec<Command>,
     ) -> Result<Vec<Result<Allowed<Command>, Failed>>, Unanswered> {
-        let is_all = |right| self.principal.may_under(right, "");
-        if is_all(KeyRight::Acquire) && is_all(KeyRight::Revoke) {
+        // Looking at the table holds up those who apply to it.
+        if commands.iter().all(|command| self.may_whatever_is_held(command)) {
             return Ok(commands.into_iter().map(|command| Ok(Allowed(command))).collect());
         }
-        let knows_all = |table: &LeaseTable| commands.iter().all(|command| self.knows(table, command));
-        if !door.handle.view(knows_all) {
-            door.handle.linearize().await?;
-        }
-        let allow = |table: &LeaseTable| {
+        let allow = |table: &LeaseTable, commands: Vec<Command>| {
             commands.into_iter().map(|command| self.allow_command(table, command)).collect()
         };
-        Ok(door.handle.view(allow))
+        let at_once = door.handle.view(|table| {
+            let knows_all = commands.iter().all(|command| self.knows(table, command));
+            if knows_all { Ok(allow(table, commands)) } else { Err(commands) }
+        });
+        match at_once {
+            Ok(allowed) => Ok(allowed),
+            Err(commands) => {
+                door.handle.linearize().await?;
+                Ok(door.handle.view(|table| allow(table, commands)))
+            }
+        }
+    }
+
+    /// Whether the caller may do this whichever keys the lease has that `command` names.
+    fn may_whatever_is_held(&self, command: &Command) -> bool {
+        match command {
+            Command::Acquire(acquire) => {
+                acquire.claims.iter().all(|(key, _)| self.principal.may(KeyRight::Acquire, key))
+            }
+            Command::Renew { .. } | Command::Release { .. } => {
+                self.principal.may_under(KeyRight::Acquire, "")
+            }
+            Command::Revoke { .. } => self.principal.may_under(KeyRight::Revoke, ""),
+            Command::Start { .. } | Command::Detach { .. } => false,
+        }
     }
 
     fn allow_command(&self, table: &LeaseTable, command: Command) -> Result<Allowed<Command>, Failed> {
