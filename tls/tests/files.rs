@@ -12,10 +12,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringfence_tls::{Apart, Certificates, Client, Files, Look, Name, Peer, Reload, Server, covers, names};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::default_provider;
+use rustls::crypto::ring::kx_group::SECP384R1;
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, RootCertStore};
 use tempfile::TempDir;
 
 use files::authority::{self, Authority, Issued};
@@ -253,6 +257,21 @@ fn a_chain_that_takes_long_to_verify_is_refused() {
         }
         assert!(!own.trusts(&chain) && own.trusts(&chain[..1]));
     }
+}
+
+/// A stranger can replay such a hello, and the server computes.
+#[test]
+fn a_key_exchange_that_takes_long_is_refused() {
+    let authority = Authority::new("one");
+    let server = Side::new(&authority.issue(&["dns:a"]), &authority.pem());
+    let provider = CryptoProvider { kx_groups: vec![SECP384R1], ..default_provider() };
+    let client = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    let error = handshake(&server.server().current(), &Arc::new(client), "a").err().unwrap();
+    assert!(format!("{error:?}").contains("NoKxGroupsInCommon"), "{error:?}");
 }
 
 #[test]
