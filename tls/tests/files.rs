@@ -232,7 +232,7 @@ fn a_chain_that_takes_long_to_verify_is_refused() {
     let large = with(1, &Authority::new(&"o".repeat(16 << 10)));
     for side in [many, large] {
         let own = server.peer(&Apart::default()).unwrap();
-        // Whoever would use it learns why, which the other side does not tell.
+        // Its owner learns why. The other side does not say.
         let as_peer = side.peer(&Apart::default()).err().unwrap();
         let as_client = Client::load(side.files()).err().unwrap();
         for error in [as_peer.to_string(), as_client.to_string()] {

@@ -44,8 +44,8 @@ fn with_path<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
     Ok(value)
 }
 
-/// A text that may quote the body, without the middle if it is long. It leaves no part of a lease id or a credential, which are
-/// hexadecimal and which nobody would recognize by a part.
+/// A text that may quote the body, without the middle if it is long. Hexadecimal digits beside the cut go, too: they may be part of
+/// a lease id or a credential, which the server could not recognize any more.
 fn cut(text: String) -> String {
     if text.len() <= 2 * QUOTED {
         return text;
