@@ -533,6 +533,26 @@ async fn a_large_body_counts_as_many_requests_although_it_is_refused() {
     }
 }
 
+/// One connection once kept a node busy with lists of a few leases that have much metadata.
+#[tokio::test]
+async fn a_large_response_counts_as_many_requests() {
+    let greedy = new();
+    let rules =
+        principal("greedy", &greedy, &format!("{}\nlimits = {{ requests-per-s = 10 }}", all_rights()));
+    let guarded = Guarded::start(&rules, &[]).await;
+    let send = async |method: &str, path: &str, body: Option<&Value>| {
+        guarded.send(method, path, Some(greedy.reveal()), body).await
+    };
+    let keys: Vec<_> = (0..64).map(|number| format!("a/{number}")).collect();
+    let large = json!({ "keys": keys, "metadata": { "m": "m".repeat(4_000) } });
+    assert_eq!(send("PUT", &format!("/v1/leases/{}", LeaseId::random()), Some(&large)).await.0, 201);
+    let (status, body) = send("GET", "/v1/keys", None).await;
+    assert!(status == 200 && body.len() > 256_000, "{status}: {} bytes", body.len());
+    // It takes 6 s to make up for it.
+    let (status, body) = send("GET", "/v1/keys/a/0", None).await;
+    assert!(status == 429 && body.contains("rate-limited"), "{status}: {body}");
+}
+
 #[tokio::test]
 async fn a_principal_is_shown_by_a_certificate_or_a_credential_but_never_over_a_plain_connection() {
     let of_client = TempDir::new().unwrap();

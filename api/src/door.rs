@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use axum::body::HttpBody;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
-use ringfence_access::KeyRight;
+use ringfence_access::{KeyRight, Principal};
 use ringfence_lease::{self as lease, Attachment, Command, LeaseState, LeaseTable, Outcome, Refusal};
 use ringfence_raft::{Handle, LeaseWait, Unanswered};
-use ringfence_wire::{Grant, LeaseId, Revision, Token};
+use ringfence_wire::{Grant, LeaseId, MAX_KEYS, Revision, Token};
 use uuid::Uuid;
 
 use self::access::{Access, Allowed, Caller};
@@ -25,6 +26,8 @@ use crate::serve::{Remote, RequestBody};
 use crate::watch::Watchers;
 use crate::{Options, measure};
 
+/// So many bytes of a request's body, or of a response, count as one request more: reading and writing JSON is work.
+pub(crate) const BYTES_OF_A_REQUEST: usize = 4 << 10;
 /// The header with the leader's URL.
 const LEADER: HeaderName = HeaderName::from_static("ringfence-leader");
 
@@ -85,6 +88,21 @@ impl Door {
         self.usages.count_more(caller.principal(), more, counted)
     }
 
+    /// An error if other requests of `caller` have used up what is allowed since this one was counted. For what takes long.
+    pub(crate) fn check_requests(&self, caller: &Caller) -> Result<(), Failed> {
+        self.usages.check(caller.principal())
+    }
+
+    /// Counts a large response as more requests. Returns whether it is large.
+    pub(crate) fn count_response(&self, principal: Option<&Principal>, response: &Response) -> bool {
+        let bytes = usize::try_from(response.body().size_hint().lower()).unwrap_or(usize::MAX);
+        let more = bytes / BYTES_OF_A_REQUEST;
+        if let (1.., Some(principal)) = (more, principal) {
+            self.usages.count_done(principal, more);
+        }
+        more > 0
+    }
+
     /// A place for a watch of `caller`.
     pub(crate) fn watch_place(&self, caller: &Caller) -> Result<WatchPlace, Failed> {
         self.usages.watch_place(caller.principal())
@@ -134,14 +152,19 @@ impl Door {
         self.handle.view(look)
     }
 
-    /// How many keys each of `commands` of `caller` touches; 0 if it is not allowed.
+    /// How many keys each of `commands` of `caller` touches at most; 0 if it is not allowed.
     pub(crate) fn keys_of(
         &self,
         caller: &Caller,
         commands: &[Result<Allowed<Command>, Failed>],
     ) -> Vec<usize> {
         let keys = |table: &LeaseTable, command: &Result<Allowed<Command>, Failed>| {
-            command.as_ref().map_or(0, |command| table.keys_of(caller.owner_name(), command.get()))
+            let Ok(command) = command else { return 0 };
+            match table.keys_of(caller.owner_name(), command.get()) {
+                // A lease that this node does not know yet.
+                0 => MAX_KEYS,
+                keys => keys,
+            }
         };
         self.handle.view(|table| commands.iter().map(|command| keys(table, command)).collect())
     }

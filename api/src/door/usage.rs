@@ -62,6 +62,22 @@ impl Usages {
         if more == 0 || self.with(principal, is_allowed) { Ok(()) } else { Err(too_many(principal, limit)) }
     }
 
+    /// An error if other requests have used up what is allowed since this one was counted.
+    pub(super) fn check(&self, principal: &Principal) -> Result<(), Failed> {
+        let Some(limit) = principal.limits().requests_per_s else { return Ok(()) };
+        match self.with(principal, |usage| *usage.refill(limit, Instant::now()) >= 0.0) {
+            true => Ok(()),
+            false => Err(too_many(principal, limit)),
+        }
+    }
+
+    /// Counts more requests for what was done already.
+    pub(super) fn count_done(&self, principal: &Principal, more: usize) {
+        if let Some(limit) = principal.limits().requests_per_s {
+            self.with(principal, |usage| *usage.refill(limit, Instant::now()) -= more as f64);
+        }
+    }
+
     pub(super) fn watch_place(self: &Arc<Self>, principal: &Principal) -> Result<WatchPlace, Failed> {
         let limit = principal.limits().watches;
         let has_place = self.with(principal, |usage| {
@@ -155,6 +171,17 @@ mod tests {
         assert!(usages.count_more(principal, 1, 0).is_err());
         tokio::time::advance(Duration::from_secs(2)).await;
         assert!(usages.count_more(principal, 1, 0).is_ok());
+    }
+
+    #[test]
+    fn what_was_done_is_made_up_for() {
+        let rules = Rules::parse("[anonymous]\nlimits = { requests-per-s = 3 }").unwrap();
+        let principal = rules.identify(&Proof::default()).unwrap();
+        let usages = Usages::default();
+        assert!((0..3).all(|_| usages.count_request(principal).is_ok()));
+        assert!(usages.check(principal).is_ok(), "it was counted itself");
+        usages.count_done(principal, 1_000);
+        assert!(usages.check(principal).is_err() && usages.count_request(principal).is_err());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::door::access::Caller;
-use crate::door::{Door, Request};
+use crate::door::{BYTES_OF_A_REQUEST, Door, Request};
 use crate::problems::Failed;
 use crate::serve::{RequestBody, Shed};
 
@@ -20,9 +20,6 @@ const MAX_BYTES: usize = 1 << 20;
 /// Bytes of a too large body that are read before the refusal. A server that stops reading resets the connection, and a
 /// client that is still writing would see the reset instead of the response.
 const MAX_DISCARDED: usize = 16 << 20;
-
-/// So many bytes of a body count as one request more: reading JSON is work, even to refuse it.
-const BYTES_OF_A_REQUEST: usize = 4 << 10;
 
 /// Reads the body of `request` as JSON, whatever its content type, and checks it.
 pub(crate) async fn read<T: DeserializeOwned>(
@@ -41,15 +38,14 @@ pub(crate) async fn read_counted<T: DeserializeOwned>(
     request: Request,
     check: impl FnOnce(&T) -> Result<(), FieldError>,
 ) -> Result<(T, usize), Failed> {
-    let mut size = 0;
-    let body = timeout(TIMEOUT, bytes(request.into_body(), &mut size)).await;
-    // Whatever was read, also of a body that is refused.
-    let counted = size.min(MAX_BYTES) / BYTES_OF_A_REQUEST;
-    door.count_more(caller, counted, 0)?;
-    let body = body.map_err(|_| {
+    let (body, size) = timeout(TIMEOUT, bytes(request.into_body())).await.map_err(|_| {
         let detail = format!("the body did not arrive within {} s", TIMEOUT.as_secs());
         Failed::from(FieldError { field: None, detail })
     })??;
+    let counted = size.min(MAX_BYTES) / BYTES_OF_A_REQUEST;
+    let is_allowed = door.count_more(caller, counted, 0);
+    let body = body.ok_or_else(too_large)?;
+    is_allowed?;
     let body = from_json(&body)?;
     check(&body)?;
     Ok((body, counted))
@@ -71,28 +67,28 @@ pub(crate) async fn discard(request: Request) {
     let _ = timeout(TIMEOUT, all).await;
 }
 
-/// The whole body. Counts in `size` what was read of it.
-async fn bytes(mut body: RequestBody, size: &mut usize) -> Result<Bytes, Failed> {
+/// The whole body, if it is not too large, and how many bytes were read.
+async fn bytes(mut body: RequestBody) -> Result<(Option<Bytes>, usize), Failed> {
     if body.size_hint().lower() > MAX_DISCARDED as u64 {
-        return Err(too_large());
+        return Ok((None, 0));
     }
     // Most bodies are a single frame, which needs no copy.
     let first = frame(&mut body).await?.unwrap_or_default();
-    *size = first.len();
-    if body.is_end_stream() && first.len() <= MAX_BYTES {
-        return Ok(first);
+    let mut size = first.len();
+    if body.is_end_stream() && size <= MAX_BYTES {
+        return Ok((Some(first), size));
     }
     let mut whole = BytesMut::from(first);
     while let Some(data) = frame(&mut body).await? {
-        *size += data.len();
-        if *size > MAX_DISCARDED {
+        size += data.len();
+        if size > MAX_DISCARDED {
             break;
         }
-        if *size <= MAX_BYTES {
+        if size <= MAX_BYTES {
             whole.extend_from_slice(&data);
         }
     }
-    if *size > MAX_BYTES { Err(too_large()) } else { Ok(whole.freeze()) }
+    Ok(((size <= MAX_BYTES).then(|| whole.freeze()), size))
 }
 
 /// The next piece of the body; empty for trailers.

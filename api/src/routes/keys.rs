@@ -23,6 +23,7 @@ pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answe
     let key = path::key(request.uri())?;
     let allowed = caller.allow(KeyRight::Read, std::iter::once(&key))?;
     let now_ms = door.now_ms(Query::consistency_only(request.uri())?).await?;
+    door.check_requests(caller)?;
     let view = door.view(&allowed, |table| table.key(&key, now_ms));
     Ok(json(StatusCode::OK, &view))
 }
@@ -42,6 +43,7 @@ pub(crate) async fn list(door: &Door, caller: &Caller, request: Request) -> Answ
         Some(_) => return Err(FieldError::new("limit", "must be a number from 1 to 1,000").into()),
     };
     let now_ms = door.now_ms(query.consistency()?).await?;
+    door.check_requests(caller)?;
     let (keys, last, revision) = door.view(&allowed, |table| {
         let after = after.as_ref().map(|cursor| cursor.last.as_str());
         let (keys, last) = table.keys(&prefix, after, limit, now_ms);

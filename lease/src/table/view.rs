@@ -200,15 +200,26 @@ impl LeaseTable {
 
 /// About how many bytes of JSON the view takes.
 fn about_bytes_of(view: &KeyView) -> usize {
-    let label = |holder: &Option<Holder>| holder.as_ref().map_or(0, |holder| holder.as_str().len());
+    let label = |holder: &Option<Holder>| holder.as_ref().map_or(0, |holder| json_bytes_of(holder.as_str()));
     let metadata = |holder: &HolderView| -> usize {
-        holder.metadata.entries().iter().map(|(name, value)| name.len() + value.len() + 6).sum()
+        let entries = holder.metadata.entries().iter();
+        entries.map(|(name, value)| json_bytes_of(name) + json_bytes_of(value) + 6).sum()
     };
     let by = |by: &Option<PrincipalName>| by.as_ref().map_or(0, |by| 8 + by.as_str().len());
     let holders = view.holders.iter();
     let holders = holders.map(|holder| 140 + label(&holder.holder) + metadata(holder) + by(&holder.by));
     let waiters = view.waiters.iter().map(|waiter| 60 + label(&waiter.holder) + by(&waiter.by));
-    120 + view.key.as_str().len() + holders.chain(waiters).sum::<usize>()
+    120 + json_bytes_of(view.key.as_str()) + holders.chain(waiters).sum::<usize>()
+}
+
+/// The bytes of a text in JSON, where each control character takes six.
+fn json_bytes_of(text: &str) -> usize {
+    let bytes_of = |byte| match byte {
+        0..0x20 => 6,
+        b'"' | b'\\' => 2,
+        _ => 1,
+    };
+    text.bytes().map(bytes_of).sum()
 }
 
 #[cfg(test)]
@@ -249,14 +260,20 @@ mod tests {
 
     #[test]
     fn a_page_ends_early_where_its_views_are_large() {
+        for text in ["x", "\u{1}", "\""] {
+            read_pages_of(&Metadata::new(BTreeMap::from([("m".to_owned(), text.repeat(4_000))])).unwrap());
+        }
+    }
+
+    fn read_pages_of(metadata: &Metadata) {
         let mut table = LeaseTable::new();
-        let metadata = largest_metadata();
         let key = |n: usize| format!("k{n:04}");
-        table.apply(0, (0..1_000).map(|n| acquire(n, &key(n), 0, &metadata)).collect(), &mut Vec::new());
+        table.apply(0, (0..1_000).map(|n| acquire(n, &key(n), 0, metadata)).collect(), &mut Vec::new());
         let (mut seen, mut after) = (0, None);
         loop {
             let (page, next) = table.keys("", after.as_ref().map(Key::as_str), 1_000, None);
-            assert!(page.len() * 4_000 < PAGE_BYTES + 10_000, "{}", page.len());
+            let bytes = serde_json::to_vec(&page).unwrap().len();
+            assert!(bytes < PAGE_BYTES + 30_000, "{bytes}");
             assert!(
                 page.iter().map(|view| view.key.as_str().to_owned()).eq((seen..seen + page.len()).map(key))
             );
