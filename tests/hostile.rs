@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use ringfence_access::Credential;
 use ringfence_client::{Client, Consistency, LeaseView};
 use ringfence_harness::{Cluster, Node, until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -229,6 +230,28 @@ async fn no_flood_takes_a_lease_from_its_holder_or_the_leadership_from_a_node() 
 /// A denied request waits for its body. Each such connection was kept until the body was late, and one host took all of them.
 #[tokio::test]
 async fn unfinished_bodies_keep_nobody_out() {
+    others_get_in(|_, number| unfinished_body(number)).await;
+}
+
+/// Whoever may acquire took all connections with requests that wait.
+#[tokio::test]
+async fn requests_that_wait_keep_nobody_out() {
+    others_get_in(|holder, number| {
+        let (request, body) = match number % 10 {
+            0 => ("GET /v1/watch", ""),
+            _ => ("POST /v1/leases", r#"{"keys":["held"],"wait_ms":60000}"#),
+        };
+        format!(
+            "{request} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-length: {}\r\n\r\n{body}",
+            holder.reveal(),
+            body.len()
+        )
+    })
+    .await;
+}
+
+/// While one host floods a node with these requests, another one acquires leases.
+async fn others_get_in(request: impl Fn(&Credential, usize) -> String) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (holder, rules) = principal("holder", ALL);
     let builder = Cluster::builder(limited(&dir, 256)).nodes(1);
@@ -236,13 +259,18 @@ async fn unfinished_bodies_keep_nobody_out() {
     secured.start(&["--door-threads=2".to_owned()]);
     secured.ready().await;
     let node = secured.cluster.node(1);
+    let mut connection = secured.connection(node, Some(holder.reveal())).await.unwrap();
+    let hold = r#"{"keys":["held"],"ttl_ms":600000}"#;
+    assert_eq!(connection.call("POST", "/v1/leases", hold).await.unwrap().status, 201);
+    // It would be closed for the first of the others.
+    drop(connection);
     let begun = Cell::new(0);
     let flood = async {
         let mut open = VecDeque::new();
         loop {
             if let Ok(stream) = connect_from(host(1), node.http()).await
                 && let Ok(mut stream) = secured.shake_hands(stream, node.http().ip()).await
-                && stream.write_all(unfinished_body(begun.get()).as_bytes()).await.is_ok()
+                && stream.write_all(request(&holder, begun.get()).as_bytes()).await.is_ok()
             {
                 open.push_back(stream);
             }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use ringfence_harness::{
@@ -94,6 +95,23 @@ async fn two_hundred_contenders_hold_a_key_one_after_the_other() {
     let view =
         cluster.node(1).client().patient().key(&key("contended"), Consistency::Linearizable).await.done();
     assert!(view.holders.is_empty() && view.waiters.is_empty(), "{view:?}");
+}
+
+/// Repeats of one request took all connections of a node.
+#[tokio::test]
+async fn few_requests_of_a_node_wait_for_one_lease() {
+    let cluster = cluster().nodes(1).start().await.unwrap();
+    let client = cluster.node(1).client().patient();
+    let (held, waits) = (LeaseId::random(), LeaseId::random());
+    granted(&client, held, &try_once("few")).await;
+    let mut first = send_acquire(cluster.node(1).http(), waits, &wait_for("few", 60_000));
+    queued(&client, "few", 1).await;
+    let _others = [0; 4].map(|_| send_acquire(cluster.node(1).http(), waits, &wait_for("few", 60_000)));
+    let mut status = [0; 12];
+    first.set_read_timeout(Some(SOON)).unwrap();
+    first.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 504");
+    queued(&client, "few", 1).await;
 }
 
 #[tokio::test]

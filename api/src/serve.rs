@@ -38,6 +38,7 @@ mod threads;
 
 pub use bodies::RequestBody;
 pub(crate) use bodies::Shed;
+pub(crate) use connections::Connection;
 pub use connections::Connections;
 pub use encryption::Tls;
 pub use threads::Threads;
@@ -91,7 +92,10 @@ pub async fn serve<A, F>(
         };
         let Some(admitted) = admitted else {
             connections_closed_total(CloseReason::Refused).increment(1);
-            if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
+            // Over TLS, saying why would take a handshake.
+            if tls.is_none()
+                && let Ok(permit) = Arc::clone(&refusals).try_acquire_owned()
+            {
                 tokio::spawn(async move {
                     refuse(stream, no_room()).await;
                     drop(permit);

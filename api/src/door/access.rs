@@ -254,8 +254,7 @@ impl Caller {
             Command::Renew { .. } | Command::Release { .. } => {
                 self.principal.may_under(KeyRight::Acquire, "")
             }
-            Command::Revoke { .. } => self.principal.may_under(KeyRight::Revoke, ""),
-            Command::Start { .. } | Command::Detach { .. } => false,
+            Command::Revoke { .. } | Command::Start { .. } | Command::Detach { .. } => false,
         }
     }
 

@@ -26,6 +26,7 @@ use crate::request::query::Query;
 use crate::request::{body, path};
 use crate::request_log::Waited;
 use crate::response::json;
+use crate::serve::Connection;
 
 /// Cluster time stands still without a leader. This long after the wait should have ended, the response is `indeterminate`.
 const GRACE: Duration = Duration::from_secs(10);
@@ -60,19 +61,21 @@ async fn try_acquire(
 ) -> Answer {
     let began = Instant::now();
     Query::none(request.uri())?;
+    let connection = request.body().connection();
     let request = body::read(door, caller, request, AcquireRequest::check).await?;
-    let acquired = acquire(door, caller, lease_id, request, began, waited).await;
+    let acquired = acquire(door, caller, lease_id, request, &connection, began, waited).await;
     measure::acquired(acquired.as_ref().map(|(status, _)| *status));
     let (status, body) = acquired?;
     Ok(json(status, &body))
 }
 
-/// Acquires `lease_id` as `request` says, which arrived at `began`. Sets `waited` to the time in the queue.
+/// Acquires `lease_id` as `request` says, which arrived on `connection` at `began`. Sets `waited` to the time in the queue.
 async fn acquire(
     door: &Door,
     caller: &Caller,
     lease_id: LeaseId,
     request: AcquireRequest,
+    connection: &Arc<Connection>,
     began: Instant,
     waited: &mut Duration,
 ) -> Result<(StatusCode, BatchBody), Failed> {
@@ -97,12 +100,14 @@ async fn acquire(
         Ok(Outcome::Waiting(place) | Outcome::Kept(place)) if !wait.is_zero() => {
             let queued = Instant::now();
             let waiter = Waiter { door, caller, place, wait, keep_place, began };
+            connection.set_lasting(true);
             let allow = |caller: &Caller| caller.allow(KeyRight::Acquire, keys.iter());
             let outcome = tokio::select! {
                 outcome = waiter.wait() => outcome,
                 // The guard takes the acquire back.
                 denied = caller.clone().until_denied(allow) => return Err(denied),
             };
+            connection.set_lasting(false);
             // The wait began a moment before this node learned of it.
             let timed_out = matches!(outcome, Ok(Outcome::Refused(Refusal::WaitTimeout)));
             *waited = if timed_out { wait } else { queued.elapsed().min(wait) };

@@ -56,6 +56,11 @@ impl RequestBody {
         }
     }
 
+    /// The connection that it arrives on.
+    pub(crate) fn connection(&self) -> Arc<Connection> {
+        Arc::clone(self.reader.connection())
+    }
+
     /// The same body, of which nothing is kept, so it needs no memory that is reserved.
     pub(crate) fn dropped(self) -> Self {
         Self { is_dropped: true, ..self }

@@ -7,10 +7,11 @@
 //!   accepted   first byte         whole head             response
 //! ```
 //! While a connection is idle, or its request has not arrived in full, it has no request to lose. If there is no room for a
-//! new connection, the one that has been in such a state for longest is evicted. If there is none, it is the one that has not
-//! read its response for longest.
+//! new connection, the one that has been in such a state for longest is evicted. If there is none, it is the one whose
+//! response has taken longest to read.
 //!
-//! A host that has more than a quarter of all connections loses its own first, and its new ones evict no others.
+//! A host that has more than a quarter of all connections loses its own first, and its new ones evict no others. To make room
+//! for other hosts it also loses requests that last: those that wait for a lease, and watches.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,7 +28,7 @@ use crate::measure::{CloseReason, connections_closed_total};
 /// How long a connection may make no progress: no next request begins, or nothing more of a response can be sent because the
 /// client does not read.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-/// A client that has read nothing of its response for this long may be evicted.
+/// A client that has not read all of its response after this time may be evicted.
 const UNREAD_FOR: Duration = Duration::from_secs(2);
 /// How many evicted connections may still be open when the next one is admitted.
 pub(crate) const MAX_EVICTING: usize = 16;
@@ -40,6 +41,7 @@ const MAX_RESPONSE_BODIES: usize = 64 << 20;
 /// The connections of a node.
 pub struct Connections {
     max: usize,
+    created: Instant,
     table: Mutex<Table>,
     /// Notified when a connection has closed, or an evicted one stays after all.
     room: Notify,
@@ -67,17 +69,33 @@ struct Host {
     evictable: Evictable,
 }
 
-/// Connections that may be evicted, those that have been evictable for longest first.
+/// Connections that may be evicted, in the order of their places.
 #[derive(Default)]
-struct Evictable {
-    /// They wait for no response, or are to send the rest of a request.
-    idle: BTreeMap<u64, Arc<Connection>>,
-    /// They do not read their response, since then.
-    unread: BTreeMap<u64, (Instant, Arc<Connection>)>,
+struct Evictable(BTreeMap<Place, Arc<Connection>>);
+
+/// The place of a connection among those that may be evicted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    class: Class,
+    /// When the response began, or the connection got its place, in milliseconds since the node started.
+    since_ms: u64,
+    /// Makes it unique.
+    number: u64,
+}
+
+/// Why a connection may be evicted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    /// It waits for no response, or is to send the rest of a request.
+    Idle,
+    /// It is to read more of its response.
+    Unread,
+    /// Its request lasts.
+    Lasting,
 }
 
 /// One connection.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     pub(super) connections: Arc<Connections>,
     pub(super) from: SocketAddr,
     host: IpAddr,
@@ -90,8 +108,12 @@ struct State {
     phase: Phase,
     /// When the phase began or, of a response, when something was last sent.
     since: Instant,
-    /// Its number among the evictable, if it was not evicted.
-    number: Option<u64>,
+    /// When the last response began.
+    responds_since: Instant,
+    /// Its place among the evictable, also after it was evicted.
+    place: Option<Place>,
+    /// The request waits for a lease, or is a watch.
+    lasts: bool,
     /// The response is not read, and others need its memory.
     is_response_shed: bool,
     /// The request body does not arrive, and others need its memory.
@@ -117,6 +139,7 @@ impl Connections {
     pub fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
             max,
+            created: Instant::now(),
             table: Mutex::default(),
             room: Notify::new(),
             request_bodies: Budget::new(MAX_REQUEST_BODIES, Connection::shed_body),
@@ -138,8 +161,8 @@ impl Connections {
             {
                 let mut table = self.table();
                 let too_many = (table.open - table.evicting + 1).saturating_sub(self.max);
-                for (number, evicted) in table.to_evict(host, too_many)? {
-                    table.remove(number, evicted.host);
+                for (place, evicted) in table.to_evict(host, too_many, self.ms(Instant::now()))? {
+                    table.remove(place, evicted.host);
                     table.evicting += 1;
                     evicted.close.notify_one();
                 }
@@ -159,17 +182,20 @@ impl Connections {
         if of_host.open > self.share() {
             table.crowded.insert(host);
         }
-        let number = table.number();
+        let now = Instant::now();
+        let place = table.place(Class::Idle, self.ms(now));
         let state = State {
             phase: Phase::Idle,
-            since: Instant::now(),
-            number: Some(number),
+            since: now,
+            responds_since: now,
+            place: Some(place),
+            lasts: false,
             is_response_shed: false,
             is_body_shed: false,
         };
         let (connections, state) = (Arc::clone(self), Mutex::new(state));
         let connection = Arc::new(Connection { connections, from, host, state, close: Notify::new() });
-        table.add(host, |evictable| evictable.add_idle(number, &connection));
+        table.add(place, &connection);
         Admitted(connection)
     }
 
@@ -192,6 +218,11 @@ impl Connections {
         self.max / 4
     }
 
+    /// A time of a place.
+    fn ms(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.created).as_millis() as u64
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().expect("nothing panics while the table is locked")
     }
@@ -206,65 +237,51 @@ fn host_of(from: SocketAddr) -> IpAddr {
 }
 
 impl Table {
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
     /// The `count` connections to evict for a new one of `host`; `None` if there are too few.
-    fn to_evict(&self, host: IpAddr, count: usize) -> Option<Vec<(u64, Arc<Connection>)>> {
+    fn to_evict(&self, host: IpAddr, count: usize, now_ms: u64) -> Option<Vec<(Place, Arc<Connection>)>> {
         if self.crowded.contains(&host) {
-            return self.hosts.get(&host)?.evictable.first(count);
+            return self.hosts.get(&host)?.evictable.first(count, now_ms, false);
         }
         let mut crowded: Vec<_> = self.crowded.iter().filter_map(|host| self.hosts.get(host)).collect();
         crowded.sort_by_key(|host| Reverse(host.open));
-        let of_crowded = crowded.into_iter().find_map(|host| host.evictable.first(count));
-        of_crowded.or_else(|| self.evictable.first(count))
+        let of_crowded =
+            |with_all| crowded.iter().find_map(|host| host.evictable.first(count, now_ms, with_all));
+        of_crowded(false).or_else(|| of_crowded(true)).or_else(|| self.evictable.first(count, now_ms, false))
     }
 
-    /// Adds a connection of `host` to the evictable ones.
-    fn add(&mut self, host: IpAddr, add: impl Fn(&mut Evictable)) {
-        add(&mut self.evictable);
-        if let Some(host) = self.hosts.get_mut(&host) {
-            add(&mut host.evictable);
+    fn place(&mut self, class: Class, since_ms: u64) -> Place {
+        self.next += 1;
+        Place { class, since_ms, number: self.next }
+    }
+
+    /// Adds a connection to the evictable ones.
+    fn add(&mut self, place: Place, connection: &Arc<Connection>) {
+        self.evictable.0.insert(place, Arc::clone(connection));
+        if let Some(host) = self.hosts.get_mut(&connection.host) {
+            host.evictable.0.insert(place, Arc::clone(connection));
         }
     }
 
     /// Removes a connection of `host` from the evictable ones. Returns whether it was there.
-    fn remove(&mut self, number: u64, host: IpAddr) -> bool {
+    fn remove(&mut self, place: Place, host: IpAddr) -> bool {
         if let Some(host) = self.hosts.get_mut(&host) {
-            host.evictable.remove(number);
+            host.evictable.0.remove(&place);
         }
-        self.evictable.remove(number)
+        self.evictable.0.remove(&place).is_some()
     }
 }
 
 impl Evictable {
-    /// The first `count`; `None` if there are fewer.
-    fn first(&self, count: usize) -> Option<Vec<(u64, Arc<Connection>)>> {
-        let now = Instant::now();
-        let idle = self.idle.iter().map(|(number, connection)| (*number, connection));
-        let unread = self.unread.iter().take_while(|(_, (since, _))| *since + UNREAD_FOR <= now);
-        let unread = unread.map(|(number, (_, connection))| (*number, connection));
-        let first =
-            idle.chain(unread).take(count).map(|(number, connection)| (number, Arc::clone(connection)));
-        Some(first.collect::<Vec<_>>()).filter(|first| first.len() == count)
-    }
-
-    fn add_idle(&mut self, number: u64, connection: &Arc<Connection>) {
-        self.idle.insert(number, Arc::clone(connection));
-    }
-
-    fn add_unread(&mut self, number: u64, connection: &Arc<Connection>) {
-        self.unread.insert(number, (Instant::now(), Arc::clone(connection)));
-    }
-
-    fn remove(&mut self, number: u64) -> bool {
-        self.idle.remove(&number).is_some() || self.unread.remove(&number).is_some()
-    }
-
-    fn has(&self, number: u64) -> bool {
-        self.idle.contains_key(&number) || self.unread.contains_key(&number)
+    /// The first `count`; `None` if there are fewer. Only `with_all` those whose requests last, or whose responses began a moment ago.
+    fn first(&self, count: usize, now_ms: u64, with_all: bool) -> Option<Vec<(Place, Arc<Connection>)>> {
+        let start = |class| Place { class, since_ms: 0, number: 0 };
+        let unread_for = UNREAD_FOR.as_millis() as u64;
+        let fresh = Place { since_ms: (now_ms + 1).saturating_sub(unread_for), ..start(Class::Unread) };
+        let late = self.0.range(..fresh);
+        let rest = self.0.range(fresh..).filter(|_| with_all);
+        let first = late.chain(rest).take(count);
+        let first: Vec<_> = first.map(|(place, connection)| (*place, Arc::clone(connection))).collect();
+        Some(first).filter(|first| first.len() == count)
     }
 }
 
@@ -274,14 +291,31 @@ impl Connection {
         self.state.lock().expect("nothing panics while the state is locked")
     }
 
+    /// From now on, it may be evicted, in `class`.
+    fn put(self: &Arc<Self>, state: &mut State, class: Class, since: Instant) {
+        self.keep(state);
+        let mut table = self.connections.table();
+        let place = table.place(class, self.connections.ms(since));
+        table.add(place, self);
+        state.place = Some(place);
+    }
+
     /// From now on, it may not be evicted.
     fn keep(&self, state: &mut State) {
-        let Some(number) = state.number.take() else { return };
+        let Some(place) = state.place.take() else { return };
         let mut table = self.connections.table();
-        if !table.remove(number, self.host) {
+        if !table.remove(place, self.host) {
             // It was evicted just before, and stays after all.
             table.evicting -= 1;
             self.connections.room.notify_one();
+        }
+    }
+
+    /// From now on, it may be evicted only if its request lasts.
+    fn keep_or_last(self: &Arc<Self>, state: &mut State) {
+        match state.lasts {
+            true => self.put(state, Class::Lasting, Instant::now()),
+            false => self.keep(state),
         }
     }
 
@@ -308,8 +342,8 @@ impl Connection {
     /// The handler waits for more of the request's body.
     pub(super) fn waits_for_body(self: &Arc<Self>) {
         let mut state = self.state();
-        if state.phase == Phase::Handling && state.number.is_none() {
-            self.may_be_evicted(&mut state);
+        if state.phase == Phase::Handling && state.place.is_none() {
+            self.put(&mut state, Class::Idle, Instant::now());
         }
     }
 
@@ -318,12 +352,11 @@ impl Connection {
         self.keep(&mut self.state());
     }
 
-    /// From now on, it may be evicted.
-    fn may_be_evicted(self: &Arc<Self>, state: &mut State) {
-        let mut table = self.connections.table();
-        let number = table.number();
-        table.add(self.host, |evictable| evictable.add_idle(number, self));
-        state.number = Some(number);
+    /// Says whether the request lasts from now on. When its response ends, it does not.
+    pub(crate) fn set_lasting(self: &Arc<Self>, lasts: bool) {
+        let mut state = self.state();
+        state.lasts = lasts;
+        self.keep_or_last(&mut state);
     }
 
     /// Part of a response was sent.
@@ -331,28 +364,29 @@ impl Connection {
         let mut state = self.state();
         if matches!(state.phase, Phase::Responding | Phase::Flushing) {
             state.since = Instant::now();
-            self.keep(&mut state);
         }
     }
 
     /// Nothing more of a response can be sent before the client reads.
     pub(super) fn blocked(self: &Arc<Self>) {
         let mut state = self.state();
-        if state.number.is_none() && matches!(state.phase, Phase::Responding | Phase::Flushing) {
-            let mut table = self.connections.table();
-            let number = table.number();
-            table.add(self.host, |evictable| evictable.add_unread(number, self));
-            state.number = Some(number);
+        let is_unread = state.place.is_some_and(|place| place.class == Class::Unread);
+        if !is_unread && matches!(state.phase, Phase::Responding | Phase::Flushing) {
+            let since = state.responds_since;
+            self.put(&mut state, Class::Unread, since);
         }
     }
 
     /// Everything buffered was sent.
     pub(super) fn flushed(self: &Arc<Self>) {
         let mut state = self.state();
-        if state.phase == Phase::Flushing {
-            self.keep(&mut state);
-            (state.phase, state.since) = (Phase::Idle, Instant::now());
-            self.may_be_evicted(&mut state);
+        match (state.phase, state.place) {
+            (Phase::Flushing, _) => {
+                (state.phase, state.since) = (Phase::Idle, Instant::now());
+                self.put(&mut state, Class::Idle, Instant::now());
+            }
+            (Phase::Responding, Some(Place { class: Class::Unread, .. })) => self.keep_or_last(&mut state),
+            _ => {}
         }
     }
 
@@ -378,7 +412,8 @@ impl Connection {
             let mut check_at = Instant::now() + HEAD_TIMEOUT;
             {
                 let state = self.state();
-                if state.number.is_some_and(|number| !self.connections.table().evictable.has(number)) {
+                if state.place.is_some_and(|place| !self.connections.table().evictable.0.contains_key(&place))
+                {
                     return CloseReason::Evicted;
                 }
                 let (timeout, reason) = match state.phase {
@@ -428,14 +463,16 @@ impl InFlight {
     pub(super) fn respond(&self) {
         let mut state = self.0.state();
         // The rest of the body may be missing.
-        self.0.keep(&mut state);
-        (state.phase, state.since) = (Phase::Responding, Instant::now());
+        self.0.keep_or_last(&mut state);
+        let now = Instant::now();
+        (state.phase, state.since, state.responds_since) = (Phase::Responding, now, now);
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.state().phase = Phase::Flushing;
+        let mut state = self.0.state();
+        (state.phase, state.lasts) = (Phase::Flushing, false);
     }
 }
 
@@ -533,7 +570,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_response_that_is_not_read_is_given_up_for_a_new_connection() {
+    async fn a_response_that_takes_long_to_read_is_given_up_for_a_new_connection() {
         let connections = Connections::new(2);
         let answer = |admitted: &Admitted| {
             let request = admitted.0.begin();
@@ -542,20 +579,71 @@ mod tests {
             admitted.0.blocked();
         };
         let (first, second) = (admit(&connections).unwrap(), admit(&connections).unwrap());
-        answer(&first);
         answer(&second);
-        assert!(admit(&connections).is_none(), "the client may be about to read");
-        tokio::time::advance(UNREAD_FOR).await;
-        first.0.sent();
+        tokio::time::advance(UNREAD_FOR / 2).await;
+        answer(&first);
+        assert!(admit(&connections).is_none(), "the clients may be about to read");
+        tokio::time::advance(UNREAD_FOR / 2).await;
+        // Clients that read a little now and then once held all connections.
+        second.0.sent();
+        second.0.blocked();
         let third = admit(&connections).unwrap();
         assert!(!is_closed(&first.0).await && is_closed(&second.0).await);
-        // The client reads after all, but the connection has been counted as closing.
-        second.0.sent();
+        // The client reads all of it after all, but the connection has been counted as closing.
+        second.0.flushed();
         assert!(!is_closed(&second.0).await);
         drop((first, second, third));
         let table = connections.table();
         assert_eq!((table.open, table.evicting, table.hosts.len(), table.crowded.len()), (0, 0, 0, 0));
-        assert!(table.evictable.idle.is_empty() && table.evictable.unread.is_empty());
+        assert!(table.evictable.0.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_was_read_is_not_given_up_when_it_is_old() {
+        let connections = Connections::new(1);
+        let stream = admit(&connections).unwrap();
+        let request = stream.0.begin();
+        request.respond();
+        stream.0.blocked();
+        tokio::time::advance(UNREAD_FOR).await;
+        stream.0.sent();
+        stream.0.flushed();
+        assert!(admit(&connections).is_none());
+        stream.0.blocked();
+        assert!(admit(&connections).is_some());
+        drop(request);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crowded_host_loses_requests_that_last_to_other_hosts_only() {
+        let connections = Connections::new(4);
+        let from = |address: &str| connections.admit(address.parse().unwrap()).now_or_never().unwrap();
+        let (one, other) = ("10.0.0.1:1", "10.0.0.2:1");
+        let [waits, watches, lasted, short] = [0; 4].map(|_| from(one).unwrap());
+        let requests = [&waits, &watches, &lasted, &short].map(|admitted| admitted.0.begin());
+        assert!(from(other).is_none());
+        watches.0.set_lasting(true);
+        requests[1].respond();
+        watches.0.sent();
+        waits.0.set_lasting(true);
+        lasted.0.set_lasting(true);
+        lasted.0.set_lasting(false);
+        assert!(from(one).is_none());
+        let first = from(other).unwrap();
+        assert!(is_closed(&watches.0).await && !is_closed(&waits.0).await);
+        drop(watches);
+        let second = from(other).unwrap();
+        assert!(is_closed(&waits.0).await);
+        drop(waits);
+        assert_eq!(connections.count(), (4, 4));
+        for busy in [&lasted, &short] {
+            assert!(!is_closed(&busy.0).await);
+        }
+        drop((requests, lasted, short, first, second));
+
+        let few = [1, 2, 3, 4].map(|host| from(&format!("10.0.0.{host}:1")).unwrap());
+        few.iter().for_each(|admitted| admitted.0.set_lasting(true));
+        assert!(from("10.0.0.5:1").is_none(), "no host has more than its share");
     }
 
     #[tokio::test(start_paused = true)]

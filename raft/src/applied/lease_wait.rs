@@ -23,15 +23,20 @@ impl LeaseWait {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let mut state = applied.lock();
-        match settled(&state.table, &awaited) {
-            Some(settled) => reply.send_here(settled),
+        let oldest = match settled(&state.table, &awaited) {
+            Some(settled) => {
+                reply.send_here(settled);
+                None
+            }
             None => state.waits.add(awaited.clone(), number, reply),
-        }
+        };
         drop(state);
+        drop(oldest);
         Self { applied: applied.clone(), awaited, number, settled: settled_here }
     }
 
-    /// Waits until this node has applied the grant or the end of the lease. `None` if the node has stopped.
+    /// Waits until this node has applied the grant or the end of the lease. `None` if the node has stopped, or too many requests that
+    /// came later wait for the same lease.
     pub async fn settled(&mut self) -> Option<Settled> {
         (&mut self.settled).await.ok()
     }

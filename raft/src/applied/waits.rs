@@ -31,8 +31,10 @@ pub(super) type Awaited = (LeaseId, Option<PrincipalName>);
 /// The waits for one lease, by number.
 type Replies = BTreeMap<u64, Reply<Settled>>;
 
-/// The waits of this node. A client may wait for one lease many times, so nothing here walks over the waits for a lease while
-/// the state is locked.
+/// How many requests wait for one lease. Each holds a connection, and only leases count against what a principal may have.
+const MAX_WAITS: usize = 4;
+
+/// The waits of this node.
 #[derive(Default)]
 pub(crate) struct Waits {
     by_lease: BTreeMap<Awaited, Replies>,
@@ -107,8 +109,17 @@ impl Waits {
         mem::take(&mut self.notifications)
     }
 
-    pub(super) fn add(&mut self, awaited: Awaited, number: u64, reply: Reply<Settled>) {
-        self.by_lease.entry(awaited).or_default().insert(number, reply);
+    /// Gives the oldest wait if there are too many for the lease. To be dropped when the state is unlocked: that wakes another thread.
+    #[must_use]
+    pub(super) fn add(
+        &mut self,
+        awaited: Awaited,
+        number: u64,
+        reply: Reply<Settled>,
+    ) -> Option<Reply<Settled>> {
+        let replies = self.by_lease.entry(awaited).or_default();
+        replies.insert(number, reply);
+        if replies.len() > MAX_WAITS { replies.pop_first().map(|(_, oldest)| oldest) } else { None }
     }
 
     pub(super) fn remove(&mut self, awaited: &Awaited, number: u64) {
@@ -149,7 +160,7 @@ mod tests {
             .into_iter()
             .map(|(lease_id, number)| {
                 let (reply, settled) = Reply::new(None);
-                waits.add((lease_id, None), number, reply);
+                assert!(waits.add((lease_id, None), number, reply).is_none());
                 settled
             })
             .collect();
@@ -171,5 +182,21 @@ mod tests {
         assert!(waiting.iter_mut().map(|settled| settled.try_recv()).eq(expected));
         waits.remove(&(other, None), 2);
         assert!(waits.by_lease.is_empty());
+    }
+
+    #[test]
+    fn a_wait_too_many_ends_the_oldest_for_its_lease() {
+        let mut waits = Waits::default();
+        let [one, other] = [1, 2].map(|id| (LeaseId::from_u128(id).unwrap(), None));
+        let mut add = |awaited: &Awaited, number| {
+            let (reply, settled) = Reply::new(None);
+            drop(waits.add(awaited.clone(), number, reply));
+            settled
+        };
+        let mut oldest = add(&other, 0);
+        let mut waiting: Vec<_> = (1..=MAX_WAITS as u64 + 2).map(|number| add(&one, number)).collect();
+        let ended = waiting.iter_mut().map(|settled| settled.try_recv() == Err(TryRecvError::Closed));
+        assert!(ended.eq((1..=MAX_WAITS + 2).map(|number| number <= 2)));
+        assert_eq!(oldest.try_recv(), Err(TryRecvError::Empty));
     }
 }
