@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ringfence_tls::{Files, Reload};
+use ringfence_tls::{Files, Look, Reload};
 use ringfence_wire::FieldError;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -69,7 +69,15 @@ impl Encryption {
         if is_due {
             let files = Arc::clone(&self.files);
             // A panic there shows in the handshake, if at all.
-            let _ = tokio::task::spawn_blocking(move || files.look(true)).await;
+            let _ = tokio::task::spawn_blocking(move || {
+                let before = files.refusal();
+                if let Look::Refused(error) = files.look(true)
+                    && before.as_ref() != Some(&error)
+                {
+                    tracing::warn!(%error, "TLS files that changed cannot be used: the old ones stay in use");
+                }
+            })
+            .await;
         }
     }
 }
