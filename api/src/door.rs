@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::body::HttpBody;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
-use ringfence_access::{KeyRight, Principal};
+use ringfence_access::KeyRight;
 use ringfence_lease::{self as lease, Attachment, Command, LeaseState, LeaseTable, Outcome, Refusal};
 use ringfence_raft::{Handle, LeaseWait, Unanswered};
-use ringfence_wire::{Grant, LeaseId, MAX_KEYS, Revision, Token};
+use ringfence_wire::{Grant, LeaseId, Revision, Token};
 use uuid::Uuid;
 
 use self::access::{Access, Allowed, Caller};
@@ -26,7 +25,8 @@ use crate::serve::{Remote, RequestBody};
 use crate::watch::Watchers;
 use crate::{Options, measure};
 
-/// So many bytes of a request's body, or of a response, count as one request more: reading and writing JSON is work.
+/// So many bytes of a body count as one request more, and as much may be read as so many bytes for each request that is allowed:
+/// reading and writing JSON is work.
 pub(crate) const BYTES_OF_A_REQUEST: usize = 4 << 10;
 /// The header with the leader's URL.
 const LEADER: HeaderName = HeaderName::from_static("ringfence-leader");
@@ -88,17 +88,16 @@ impl Door {
         self.usages.count_more(caller.principal(), more, counted)
     }
 
-    /// An error if other requests of `caller` have used up what is allowed since this one was counted. For what takes long.
-    pub(crate) fn check_requests(&self, caller: &Caller) -> Result<(), Failed> {
-        self.usages.check(caller.principal())
+    /// An error if other reads of `caller` have used up what is allowed.
+    pub(crate) fn check_reads(&self, caller: &Caller) -> Result<(), Failed> {
+        self.usages.check_reads(caller.principal())
     }
 
-    /// Counts a large response as more requests. Returns whether it is large.
-    pub(crate) fn count_response(&self, principal: Option<&Principal>, response: &Response) -> bool {
-        let bytes = usize::try_from(response.body().size_hint().lower()).unwrap_or(usize::MAX);
+    /// Counts `bytes` that `caller` reads. Returns whether they are many.
+    pub(crate) fn count_read(&self, caller: &Caller, bytes: usize) -> bool {
         let more = bytes / BYTES_OF_A_REQUEST;
-        if let (1.., Some(principal)) = (more, principal) {
-            self.usages.count_done(principal, more);
+        if more > 0 {
+            self.usages.count_read(caller.principal(), more);
         }
         more > 0
     }
@@ -152,19 +151,14 @@ impl Door {
         self.handle.view(look)
     }
 
-    /// How many keys each of `commands` of `caller` touches at most; 0 if it is not allowed.
+    /// How many keys each of `commands` of `caller` touches; 0 if it is not allowed.
     pub(crate) fn keys_of(
         &self,
         caller: &Caller,
         commands: &[Result<Allowed<Command>, Failed>],
     ) -> Vec<usize> {
         let keys = |table: &LeaseTable, command: &Result<Allowed<Command>, Failed>| {
-            let Ok(command) = command else { return 0 };
-            match table.keys_of(caller.owner_name(), command.get()) {
-                // A lease that this node does not know yet.
-                0 => MAX_KEYS,
-                keys => keys,
-            }
+            command.as_ref().map_or(0, |command| table.keys_of(caller.owner_name(), command.get()))
         };
         self.handle.view(|table| commands.iter().map(|command| keys(table, command)).collect())
     }

@@ -92,10 +92,7 @@ pub async fn serve<A, F>(
         };
         let Some(admitted) = admitted else {
             connections_closed_total(CloseReason::Refused).increment(1);
-            // Over TLS, saying why would take a handshake.
-            if tls.is_none()
-                && let Ok(permit) = Arc::clone(&refusals).try_acquire_owned()
-            {
+            if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
                 tokio::spawn(async move {
                     refuse(stream, no_room()).await;
                     drop(permit);

@@ -17,11 +17,13 @@ pub(crate) struct Usages(Mutex<HashMap<Option<PrincipalName>, Usage>>);
 #[derive(Default)]
 struct Usage {
     requests: Option<Allowance>,
+    /// In units of 4 KiB. Reads take nothing of what renewals need.
+    reads: Option<Allowance>,
     watches: u32,
 }
 
-/// How many requests may come at once. It grows to those of one second. One batch may leave it negative, for later requests to
-/// make up for.
+/// How many requests may come, or how much may be read, at once. It grows to that of one second. One batch or read may leave it
+/// negative, for later ones to make up for.
 struct Allowance {
     left: f64,
     at: Instant,
@@ -52,7 +54,7 @@ impl Usages {
     ) -> Result<(), Failed> {
         let Some(limit) = principal.limits().requests_per_s else { return Ok(()) };
         let is_allowed = |usage: &mut Usage| {
-            let left = usage.refill(limit, Instant::now());
+            let left = Allowance::refill(&mut usage.requests, limit, Instant::now());
             let is_allowed = *left + counted as f64 >= 0.0;
             if is_allowed {
                 *left -= more.saturating_sub(counted) as f64;
@@ -62,20 +64,23 @@ impl Usages {
         if more == 0 || self.with(principal, is_allowed) { Ok(()) } else { Err(too_many(principal, limit)) }
     }
 
-    /// An error if other requests have used up what is allowed since this one was counted.
-    pub(super) fn check(&self, principal: &Principal) -> Result<(), Failed> {
+    /// An error if other reads have used up what is allowed.
+    pub(super) fn check_reads(&self, principal: &Principal) -> Result<(), Failed> {
         let Some(limit) = principal.limits().requests_per_s else { return Ok(()) };
-        match self.with(principal, |usage| *usage.refill(limit, Instant::now()) >= 0.0) {
-            true => Ok(()),
-            false => Err(too_many(principal, limit)),
+        if self.with(principal, |usage| *Allowance::refill(&mut usage.reads, limit, Instant::now()) >= 0.0) {
+            return Ok(());
         }
+        let detail = format!("{} may read {limit} times 4 KiB per second from each node", display(principal));
+        Err(Failed::new(ProblemKind::RateLimited, detail))
     }
 
-    /// Counts more requests for what was done already.
-    pub(super) fn count_done(&self, principal: &Principal, more: usize) {
-        if let Some(limit) = principal.limits().requests_per_s {
-            self.with(principal, |usage| *usage.refill(limit, Instant::now()) -= more as f64);
-        }
+    /// Counts what was read. Others may have written it, so what cannot be made up for in a second is forgiven.
+    pub(super) fn count_read(&self, principal: &Principal, more: usize) {
+        let Some(limit) = principal.limits().requests_per_s else { return };
+        self.with(principal, |usage| {
+            let left = Allowance::refill(&mut usage.reads, limit, Instant::now());
+            *left = (*left - more as f64).max(-f64::from(limit.get()));
+        });
     }
 
     pub(super) fn watch_place(self: &Arc<Self>, principal: &Principal) -> Result<WatchPlace, Failed> {
@@ -114,22 +119,24 @@ impl Drop for WatchPlace {
 impl Usage {
     /// Takes one request, if there is one to take.
     fn take(&mut self, limit: NonZeroU32, now: Instant) -> bool {
-        let left = self.refill(limit, now);
+        let left = Allowance::refill(&mut self.requests, limit, now);
         let is_allowed = *left >= 1.0;
         if is_allowed {
             *left -= 1.0;
         }
         is_allowed
     }
+}
 
-    /// How many requests are left, with those that were allowed since the last look.
-    fn refill(&mut self, limit: NonZeroU32, now: Instant) -> &mut f64 {
+impl Allowance {
+    /// What is left, with what was allowed since the last look.
+    fn refill(allowance: &mut Option<Self>, limit: NonZeroU32, now: Instant) -> &mut f64 {
         let limit = f64::from(limit.get());
-        let requests = self.requests.get_or_insert(Allowance { left: limit, at: now });
-        let since = now.saturating_duration_since(requests.at).as_secs_f64();
-        requests.left = (requests.left + since * limit).min(limit);
-        requests.at = now;
-        &mut requests.left
+        let allowance = allowance.get_or_insert(Self { left: limit, at: now });
+        let since = now.saturating_duration_since(allowance.at).as_secs_f64();
+        allowance.left = (allowance.left + since * limit).min(limit);
+        allowance.at = now;
+        &mut allowance.left
     }
 }
 
@@ -173,15 +180,21 @@ mod tests {
         assert!(usages.count_more(principal, 1, 0).is_ok());
     }
 
-    #[test]
-    fn what_was_done_is_made_up_for() {
+    #[tokio::test(start_paused = true)]
+    async fn a_large_read_keeps_others_out_for_a_second_but_no_renewals() {
         let rules = Rules::parse("[anonymous]\nlimits = { requests-per-s = 3 }").unwrap();
         let principal = rules.identify(&Proof::default()).unwrap();
         let usages = Usages::default();
-        assert!((0..3).all(|_| usages.count_request(principal).is_ok()));
-        assert!(usages.check(principal).is_ok(), "it was counted itself");
-        usages.count_done(principal, 1_000);
-        assert!(usages.check(principal).is_err() && usages.count_request(principal).is_err());
+        usages.count_read(principal, 4);
+        assert!(usages.check_reads(principal).is_err());
+        tokio::time::advance(Duration::from_millis(400)).await;
+        assert!(usages.check_reads(principal).is_ok());
+        usages.count_read(principal, 1_000_000);
+        tokio::time::advance(Duration::from_millis(900)).await;
+        assert!(usages.check_reads(principal).is_err());
+        assert!(usages.count_request(principal).is_ok());
+        tokio::time::advance(Duration::from_millis(200)).await;
+        assert!(usages.check_reads(principal).is_ok());
     }
 
     #[test]

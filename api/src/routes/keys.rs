@@ -1,8 +1,11 @@
+use axum::body::HttpBody;
 use axum::http::StatusCode;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use ringfence_access::KeyRight;
 use ringfence_lease::Command;
 use ringfence_wire::{FieldError, Key, KeyList, RevokeRequest};
+use serde::Serialize;
+use tokio::task::yield_now;
 
 use super::audit::{Act, Subject};
 use super::cursor::Cursor;
@@ -23,9 +26,9 @@ pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answe
     let key = path::key(request.uri())?;
     let allowed = caller.allow(KeyRight::Read, std::iter::once(&key))?;
     let now_ms = door.now_ms(Query::consistency_only(request.uri())?).await?;
-    door.check_requests(caller)?;
+    door.check_reads(caller)?;
     let view = door.view(&allowed, |table| table.key(&key, now_ms));
-    Ok(json(StatusCode::OK, &view))
+    Ok(found(door, caller, &view).await)
 }
 
 /// `GET /v1/keys`
@@ -43,7 +46,7 @@ pub(crate) async fn list(door: &Door, caller: &Caller, request: Request) -> Answ
         Some(_) => return Err(FieldError::new("limit", "must be a number from 1 to 1,000").into()),
     };
     let now_ms = door.now_ms(query.consistency()?).await?;
-    door.check_requests(caller)?;
+    door.check_reads(caller)?;
     let (keys, last, revision) = door.view(&allowed, |table| {
         let after = after.as_ref().map(|cursor| cursor.last.as_str());
         let (keys, last) = table.keys(&prefix, after, limit, now_ms);
@@ -51,7 +54,18 @@ pub(crate) async fn list(door: &Door, caller: &Caller, request: Request) -> Answ
     });
     let revision = after.map_or(revision, |cursor| cursor.revision);
     let next = last.map(|last| Cursor { revision, last }.to_string());
-    Ok(json(StatusCode::OK, &KeyList { keys, next, revision }))
+    Ok(found(door, caller, &KeyList { keys, next, revision }).await)
+}
+
+/// The response to a read, which may be large.
+async fn found(door: &Door, caller: &Caller, found: &impl Serialize) -> Response {
+    let response = json(StatusCode::OK, found);
+    let bytes = response.body().size_hint().exact().unwrap_or_default();
+    if door.count_read(caller, bytes as usize) {
+        // Connections that send many such requests at once let others of this thread go first.
+        yield_now().await;
+    }
+    response
 }
 
 /// `POST /v1/revoke`

@@ -10,8 +10,8 @@
 //! new connection, the one that has been in such a state for longest is evicted. If there is none, it is the one whose
 //! response has taken longest to read.
 //!
-//! A host that has more than a quarter of all connections loses its own first, and its new ones evict no others. To make room
-//! for other hosts it also loses requests that last: those that wait for a lease, and watches.
+//! A host that has more than a quarter of all connections loses its own first, and its new ones evict no others. If there is
+//! nothing else to evict for other hosts, it also loses requests that last: those that wait for a lease, and watches.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -77,7 +77,8 @@ struct Evictable(BTreeMap<Place, Arc<Connection>>);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     class: Class,
-    /// When the response began, or the connection got its place, in milliseconds since the node started.
+    /// When the response began, the watch could send no more, or the connection got its place. In milliseconds since the node
+    /// started.
     since_ms: u64,
     /// Makes it unique.
     number: u64,
@@ -160,8 +161,8 @@ impl Connections {
         loop {
             {
                 let mut table = self.table();
-                let too_many = (table.open - table.evicting + 1).saturating_sub(self.max);
-                for (place, evicted) in table.to_evict(host, too_many, self.ms(Instant::now()))? {
+                if table.open - table.evicting >= self.max {
+                    let (place, evicted) = table.to_evict(host, self.ms(Instant::now()))?;
                     table.remove(place, evicted.host);
                     table.evicting += 1;
                     evicted.close.notify_one();
@@ -237,16 +238,16 @@ fn host_of(from: SocketAddr) -> IpAddr {
 }
 
 impl Table {
-    /// The `count` connections to evict for a new one of `host`; `None` if there are too few.
-    fn to_evict(&self, host: IpAddr, count: usize, now_ms: u64) -> Option<Vec<(Place, Arc<Connection>)>> {
+    /// The connection to evict for a new one of `host`.
+    fn to_evict(&self, host: IpAddr, now_ms: u64) -> Option<(Place, Arc<Connection>)> {
         if self.crowded.contains(&host) {
-            return self.hosts.get(&host)?.evictable.first(count, now_ms, false);
+            return self.hosts.get(&host)?.evictable.first(now_ms);
         }
         let mut crowded: Vec<_> = self.crowded.iter().filter_map(|host| self.hosts.get(host)).collect();
         crowded.sort_by_key(|host| Reverse(host.open));
-        let of_crowded =
-            |with_all| crowded.iter().find_map(|host| host.evictable.first(count, now_ms, with_all));
-        of_crowded(false).or_else(|| of_crowded(true)).or_else(|| self.evictable.first(count, now_ms, false))
+        let of_crowded = crowded.iter().find_map(|host| host.evictable.first(now_ms));
+        let lasting = || crowded.iter().find_map(|host| host.evictable.last_lasting());
+        of_crowded.or_else(|| self.evictable.first(now_ms)).or_else(lasting)
     }
 
     fn place(&mut self, class: Class, since_ms: u64) -> Place {
@@ -272,16 +273,17 @@ impl Table {
 }
 
 impl Evictable {
-    /// The first `count`; `None` if there are fewer. Only `with_all` those whose requests last, or whose responses began a moment ago.
-    fn first(&self, count: usize, now_ms: u64, with_all: bool) -> Option<Vec<(Place, Arc<Connection>)>> {
-        let start = |class| Place { class, since_ms: 0, number: 0 };
-        let unread_for = UNREAD_FOR.as_millis() as u64;
-        let fresh = Place { since_ms: (now_ms + 1).saturating_sub(unread_for), ..start(Class::Unread) };
-        let late = self.0.range(..fresh);
-        let rest = self.0.range(fresh..).filter(|_| with_all);
-        let first = late.chain(rest).take(count);
-        let first: Vec<_> = first.map(|(place, connection)| (*place, Arc::clone(connection))).collect();
-        Some(first).filter(|first| first.len() == count)
+    /// The one that is idle, or did not read its response, for longest.
+    fn first(&self, now_ms: u64) -> Option<(Place, Arc<Connection>)> {
+        let since_ms = (now_ms + 1).saturating_sub(UNREAD_FOR.as_millis() as u64);
+        let late = self.0.range(..Place { class: Class::Unread, since_ms, number: 0 }).next();
+        late.map(|(place, connection)| (*place, Arc::clone(connection)))
+    }
+
+    /// The one whose request began to last a moment ago: those that waited for long are let go on.
+    fn last_lasting(&self) -> Option<(Place, Arc<Connection>)> {
+        let (place, connection) = self.0.last_key_value()?;
+        (place.class == Class::Lasting).then(|| (*place, Arc::clone(connection)))
     }
 }
 
@@ -372,7 +374,8 @@ impl Connection {
         let mut state = self.state();
         let is_unread = state.place.is_some_and(|place| place.class == Class::Unread);
         if !is_unread && matches!(state.phase, Phase::Responding | Phase::Flushing) {
-            let since = state.responds_since;
+            // A watch may be old, and is not read only since now.
+            let since = if state.lasts { Instant::now() } else { state.responds_since };
             self.put(&mut state, Class::Unread, since);
         }
     }
@@ -521,13 +524,14 @@ mod tests {
         drop(request);
         assert!(enter().is_none());
         first.flushed();
-        assert!(enter().is_none(), "one too many is open, and only one is idle");
+        // One too many is open, and stays so.
+        let (_sixth, _sixth_admitted) = enter().unwrap();
+        assert!(is_closed(&first).await);
         late.respond();
         drop(late);
         third.flushed();
-        let (_sixth, _sixth_admitted) = enter().unwrap();
-        assert!(is_closed(&first).await && is_closed(&third).await);
-        assert_eq!(connections.count(), (3, 3));
+        assert!(!is_closed(&third).await);
+        assert_eq!(connections.count(), (4, 3));
         drop((of_fourth, of_fifth));
     }
 
@@ -599,51 +603,60 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_that_was_read_is_not_given_up_when_it_is_old() {
+    async fn a_watch_that_reads_is_not_given_up_because_it_is_old() {
         let connections = Connections::new(1);
-        let stream = admit(&connections).unwrap();
-        let request = stream.0.begin();
+        let watch = admit(&connections).unwrap();
+        let request = watch.0.begin();
+        watch.0.set_lasting(true);
         request.respond();
-        stream.0.blocked();
+        for _ in 0..2 {
+            tokio::time::advance(UNREAD_FOR).await;
+            watch.0.blocked();
+            assert!(admit(&connections).is_none());
+            watch.0.sent();
+            watch.0.flushed();
+        }
+        watch.0.blocked();
         tokio::time::advance(UNREAD_FOR).await;
-        stream.0.sent();
-        stream.0.flushed();
-        assert!(admit(&connections).is_none());
-        stream.0.blocked();
         assert!(admit(&connections).is_some());
         drop(request);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_crowded_host_loses_requests_that_last_to_other_hosts_only() {
-        let connections = Connections::new(4);
+    async fn a_crowded_host_loses_requests_that_last_if_there_is_nothing_else() {
+        let connections = Connections::new(5);
         let from = |address: &str| connections.admit(address.parse().unwrap()).now_or_never().unwrap();
         let (one, other) = ("10.0.0.1:1", "10.0.0.2:1");
+        let idle = from("10.0.0.3:1").unwrap();
         let [waits, watches, lasted, short] = [0; 4].map(|_| from(one).unwrap());
         let requests = [&waits, &watches, &lasted, &short].map(|admitted| admitted.0.begin());
-        assert!(from(other).is_none());
+        waits.0.set_lasting(true);
         watches.0.set_lasting(true);
         requests[1].respond();
         watches.0.sent();
-        waits.0.set_lasting(true);
         lasted.0.set_lasting(true);
         lasted.0.set_lasting(false);
         assert!(from(one).is_none());
         let first = from(other).unwrap();
-        assert!(is_closed(&watches.0).await && !is_closed(&waits.0).await);
+        assert!(is_closed(&idle.0).await && !is_closed(&watches.0).await);
+        drop(idle);
+        let request = first.0.begin();
+        let last = from("10.0.0.4:1").unwrap();
+        assert!(is_closed(&watches.0).await && !is_closed(&waits.0).await, "the older one goes on");
         drop(watches);
-        let second = from(other).unwrap();
+        let _request = last.0.begin();
+        let _another = from("10.0.0.5:1").unwrap();
         assert!(is_closed(&waits.0).await);
-        drop(waits);
-        assert_eq!(connections.count(), (4, 4));
         for busy in [&lasted, &short] {
             assert!(!is_closed(&busy.0).await);
         }
-        drop((requests, lasted, short, first, second));
+        drop((request, requests));
 
-        let few = [1, 2, 3, 4].map(|host| from(&format!("10.0.0.{host}:1")).unwrap());
-        few.iter().for_each(|admitted| admitted.0.set_lasting(true));
-        assert!(from("10.0.0.5:1").is_none(), "no host has more than its share");
+        let few = Connections::new(4);
+        let from = |host: u8| few.admit(format!("10.0.0.{host}:1").parse().unwrap()).now_or_never().unwrap();
+        let all = [1, 2, 3, 4].map(|host| from(host).unwrap());
+        all.iter().for_each(|admitted| admitted.0.set_lasting(true));
+        assert!(from(5).is_none(), "no host has more than its share");
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,6 +10,8 @@ use tokio::time::timeout;
 
 use crate::problems::Failed;
 
+/// The first byte of a connection with TLS: the type of its first record (RFC 8446, section 5.1).
+const HANDSHAKE: [u8; 1] = [22];
 /// How long the other side may take to read.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -24,9 +26,15 @@ pub(super) fn no_room() -> Failed {
     Failed::new(ProblemKind::Unavailable, detail)
 }
 
-/// Answers without reading the request, then drains what the client sends: closing a socket with unread
-/// bytes resets the connection, and the client would lose the answer.
+/// Answers a plain request without reading it, then drains what the client sends: closing a socket with unread bytes resets
+/// the connection, and the client would lose the answer.
 async fn answer(mut stream: TcpStream, failed: Failed) -> std::io::Result<()> {
+    let mut first = [0];
+    stream.peek(&mut first).await?;
+    // Over TLS, saying why would take a handshake.
+    if first == HANDSHAKE {
+        return Ok(());
+    }
     let problem = failed.into_problem();
     let status = StatusCode::from_u16(problem.status).expect("problems have valid statuses");
     let body = serde_json::to_vec(&problem).expect("a problem is valid JSON");
