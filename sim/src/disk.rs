@@ -48,6 +48,8 @@ struct State {
     fuse: Option<u64>,
     /// The operation of this number fails.
     error: Option<u64>,
+    /// An operation of this process has failed.
+    has_failed: bool,
     is_off: bool,
     /// Counts the processes that used the disk: handles of earlier ones do nothing.
     process: u64,
@@ -82,6 +84,7 @@ impl MemoryDisk {
             operations: 0,
             fuse: None,
             error: None,
+            has_failed: false,
             is_off: false,
             process: 0,
             node,
@@ -103,9 +106,9 @@ impl MemoryDisk {
         state.error = Some(state.operations + operations);
     }
 
-    /// Whether an operation is going to fail.
-    pub fn will_fail(&self) -> bool {
-        self.lock().error.is_some()
+    /// Whether an operation of this process has failed.
+    pub fn has_failed(&self) -> bool {
+        self.lock().has_failed
     }
 
     /// Takes back the faults that have not happened yet.
@@ -173,7 +176,7 @@ impl MemoryDisk {
         let mut state = self.lock();
         state.process += 1;
         state.is_off = false;
-        (state.fuse, state.error) = (None, None);
+        (state.fuse, state.error, state.has_failed) = (None, None, false);
         state.locked.clear();
     }
 
@@ -242,7 +245,7 @@ impl MemoryDisk {
         state.operations += 1;
         state.story.detail(state.now, || format!("node {} {}", state.node, what(&state)));
         if state.error == Some(state.operations) {
-            state.error = None;
+            (state.error, state.has_failed) = (None, true);
             state.story.tell(state.now, format!("an operation of the disk of node {} fails", state.node));
             return Err(io::Error::other("this operation fails"));
         }

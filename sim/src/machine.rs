@@ -193,8 +193,6 @@ pub struct Machine {
     pub newest_rules: u8,
     /// The newest rules that the running program supports.
     pub running_rules: u8,
-    /// Whether its disk fails during this process, which may end by that.
-    pub may_fail: bool,
     progress: Arc<Mutex<Progress>>,
     settings: NodeSettings,
     speed: u64,
@@ -239,7 +237,6 @@ impl Machine {
             fuse: None,
             newest_rules: plan.newest_rules(id),
             running_rules: 0,
-            may_fail: false,
             progress: Arc::default(),
             speed: plan.speed(id),
             story: story.clone(),
@@ -256,7 +253,6 @@ impl Machine {
         self.starts_at = None;
         self.starts += 1;
         self.running_rules = self.newest_rules;
-        self.may_fail = self.disk.will_fail();
         let NodeSettings { address, peers, join, snapshot_after_bytes } = self.settings.clone();
         let settings = Settings {
             id: self.id,

@@ -159,7 +159,6 @@ impl World {
             }
             What::Error { node, operations } => {
                 if let Some(machine) = self.machines.get_mut(&node) {
-                    machine.may_fail = true;
                     machine.disk.fail_operation(operations);
                 }
                 self.count("disk errors");
@@ -253,7 +252,7 @@ impl World {
     /// Another machine gets the id of a node, which runs on. An operator does so only once the removal was answered: until it is
     /// committed, another leader may undo it.
     fn replace(&mut self, asks: NodeId, node: NodeId) {
-        let is_gone = self.gone.lock().expect("nothing panics while the removals are locked").remove(&node);
+        let is_gone = self.gone.lock().expect("nothing panics while the removals are locked").contains(&node);
         // An addition that was asked for before the removal may be done after it.
         let is_added = self.additions.get(&node).is_some_and(|running| {
             Arc::strong_count(running) > 1
