@@ -274,8 +274,8 @@ impl World {
             self.story.tell(now, format!("{} ended: {why}", name(id)));
             // A program that does not know the rules in use says so, and ends.
             let is_old = machine.running_rules < NEWEST_RULES && why.contains("this program supports rules");
-            let expected =
-                machine.disk.has_failed() || is_old || why == "stopped" || self.removed.contains(&id);
+            let is_emptied = self.removed.contains(&id) && why.contains("with another data directory");
+            let expected = machine.disk.has_failed() || is_old || is_emptied || why == "stopped";
             if !expected {
                 self.findings.push(format!("node {id} ended though nothing was wrong with its disk: {why}"));
             }
