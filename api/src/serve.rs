@@ -2,8 +2,8 @@
 //!
 //! Clients are not trusted, so all connections together are bounded: descriptors by the number of connections
 //! (`connections`), memory by the size of buffered bodies (`budget`, `bodies`). At a bound, the connections that have been
-//! idle or slow for longest are closed, but none that a handler is working for. Each thread computes one TLS handshake at a
-//! time, and does other work in between (`encryption`).
+//! idle or slow for longest are closed, but none that a handler is working for, unless it waits. Each thread computes one TLS
+//! handshake at a time, and does other work in between (`encryption`).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -100,14 +100,13 @@ async fn acquire(
         Ok(Outcome::Waiting(place) | Outcome::Kept(place)) if !wait.is_zero() => {
             let queued = Instant::now();
             let waiter = Waiter { door, caller, place, wait, keep_place, began };
-            connection.set_lasting(true);
+            connection.lasts();
             let allow = |caller: &Caller| caller.allow(KeyRight::Acquire, keys.iter());
             let outcome = tokio::select! {
                 outcome = waiter.wait() => outcome,
                 // The guard takes the acquire back.
                 denied = caller.clone().until_denied(allow) => return Err(denied),
             };
-            connection.set_lasting(false);
             // The wait began a moment before this node learned of it.
             let timed_out = matches!(outcome, Ok(Outcome::Refused(Refusal::WaitTimeout)));
             *waited = if timed_out { wait } else { queued.elapsed().min(wait) };
@@ -118,6 +117,7 @@ async fn acquire(
     // The client may hang up during this wait, too.
     let mirrored = match (&outcome, door.mirror_timeout()) {
         (Ok(Outcome::Granted(grant) | Outcome::Standing(grant)), Some(within)) => {
+            connection.lasts();
             Some(door.mirrored(std::iter::once(&**grant), within).await)
         }
         _ => None,

@@ -31,7 +31,7 @@ pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answe
         return Err(Failed::new(ProblemKind::Unavailable, "this node is stopping"));
     }
     let place = door.watch_place(caller)?;
-    request.body().connection().set_lasting(true);
+    request.body().connection().lasts();
     // Without it this node could not tell a revision beyond the cluster's from one that it has not applied yet.
     door.catch_up().await?;
     let stream = door.watchers.open(allowed, caller, place, &prefix, after)?;

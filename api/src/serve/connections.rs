@@ -7,11 +7,12 @@
 //!   accepted   first byte         whole head             response
 //! ```
 //! While a connection is idle, or its request has not arrived in full, it has no request to lose. If there is no room for a
-//! new connection, the one that has been in such a state for longest is evicted. If there is none, it is the one whose
-//! response has taken longest to read.
+//! new connection, the one that has been in such a state for longest is evicted. If there is none, it is the one that has kept
+//! responses unread for longest.
 //!
 //! A host that has more than a quarter of all connections loses its own first, and its new ones evict no others. If there is
-//! nothing else to evict for other hosts, it also loses requests that last: those that wait for a lease, and watches.
+//! nothing else to evict for other hosts, it also loses responses that it is reading, and requests that last: those that wait
+//! for a lease, and watches.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -28,7 +29,7 @@ use crate::measure::{CloseReason, connections_closed_total};
 /// How long a connection may make no progress: no next request begins, or nothing more of a response can be sent because the
 /// client does not read.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-/// A client that has not read all of its response after this time may be evicted.
+/// A client that has kept responses unread for so long may be evicted. Those with shorter pauses between them count together.
 const UNREAD_FOR: Duration = Duration::from_secs(2);
 /// How many evicted connections may still be open when the next one is admitted.
 pub(crate) const MAX_EVICTING: usize = 16;
@@ -77,8 +78,8 @@ struct Evictable(BTreeMap<Place, Arc<Connection>>);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     class: Class,
-    /// When the response began, the watch could send no more, or the connection got its place. In milliseconds since the node
-    /// started.
+    /// When the connection became idle, its request began to last, or, less the time of earlier ones, its response could not
+    /// be sent on. In milliseconds since the node started.
     since_ms: u64,
     /// Makes it unique.
     number: u64,
@@ -109,12 +110,13 @@ struct State {
     phase: Phase,
     /// When the phase began or, of a response, when something was last sent.
     since: Instant,
-    /// When the last response began.
-    responds_since: Instant,
+    /// For how long earlier responses could not be sent on, and since when that is so.
+    unread_for: Duration,
+    unread_since: Instant,
     /// Its place among the evictable, also after it was evicted.
     place: Option<Place>,
-    /// The request waits for a lease, or is a watch.
-    lasts: bool,
+    /// Since when the request waits for a lease or is a watch, if it does or is.
+    lasts_since: Option<Instant>,
     /// The response is not read, and others need its memory.
     is_response_shed: bool,
     /// The request body does not arrive, and others need its memory.
@@ -188,9 +190,10 @@ impl Connections {
         let state = State {
             phase: Phase::Idle,
             since: now,
-            responds_since: now,
+            unread_for: Duration::ZERO,
+            unread_since: now,
             place: Some(place),
-            lasts: false,
+            lasts_since: None,
             is_response_shed: false,
             is_body_shed: false,
         };
@@ -246,8 +249,8 @@ impl Table {
         let mut crowded: Vec<_> = self.crowded.iter().filter_map(|host| self.hosts.get(host)).collect();
         crowded.sort_by_key(|host| Reverse(host.open));
         let of_crowded = crowded.iter().find_map(|host| host.evictable.first(now_ms));
-        let lasting = || crowded.iter().find_map(|host| host.evictable.last_lasting());
-        of_crowded.or_else(|| self.evictable.first(now_ms)).or_else(lasting)
+        let rest = || crowded.iter().find_map(|host| host.evictable.rest(now_ms));
+        of_crowded.or_else(|| self.evictable.first(now_ms)).or_else(rest)
     }
 
     fn place(&mut self, class: Class, since_ms: u64) -> Place {
@@ -273,17 +276,30 @@ impl Table {
 }
 
 impl Evictable {
-    /// The one that is idle, or did not read its response, for longest.
+    /// The one that is idle, or has kept its responses unread, for longest.
     fn first(&self, now_ms: u64) -> Option<(Place, Arc<Connection>)> {
-        let since_ms = (now_ms + 1).saturating_sub(UNREAD_FOR.as_millis() as u64);
-        let late = self.0.range(..Place { class: Class::Unread, since_ms, number: 0 }).next();
+        let late = self.0.range(..Self::unread_too_short(now_ms)).next();
         late.map(|(place, connection)| (*place, Arc::clone(connection)))
     }
 
-    /// The one whose request began to last a moment ago: those that waited for long are let go on.
-    fn last_lasting(&self) -> Option<(Place, Arc<Connection>)> {
-        let (place, connection) = self.0.last_key_value()?;
-        (place.class == Class::Lasting).then(|| (*place, Arc::clone(connection)))
+    /// Another one: of those whose requests last, that whose request began last.
+    fn rest(&self, now_ms: u64) -> Option<(Place, Arc<Connection>)> {
+        let lasting = Place { class: Class::Lasting, since_ms: 0, number: 0 };
+        let unread = self.0.range(Self::unread_too_short(now_ms)..lasting).next();
+        let found = unread.or_else(|| self.0.range(lasting..).next_back());
+        found.map(|(place, connection)| (*place, Arc::clone(connection)))
+    }
+
+    /// The first place of those that have not kept responses unread for long.
+    fn unread_too_short(now_ms: u64) -> Place {
+        let since_ms = (now_ms + 1).saturating_sub(UNREAD_FOR.as_millis() as u64);
+        Place { class: Class::Unread, since_ms, number: 0 }
+    }
+}
+
+impl State {
+    fn is_unread(&self) -> bool {
+        self.place.is_some_and(|place| place.class == Class::Unread)
     }
 }
 
@@ -315,9 +331,9 @@ impl Connection {
 
     /// From now on, it may be evicted only if its request lasts.
     fn keep_or_last(self: &Arc<Self>, state: &mut State) {
-        match state.lasts {
-            true => self.put(state, Class::Lasting, Instant::now()),
-            false => self.keep(state),
+        match state.lasts_since {
+            Some(since) => self.put(state, Class::Lasting, since),
+            None => self.keep(state),
         }
     }
 
@@ -325,6 +341,9 @@ impl Connection {
     pub(super) fn received(&self) {
         let mut state = self.state();
         if state.phase == Phase::Idle {
+            if state.since.elapsed() >= UNREAD_FOR {
+                state.unread_for = Duration::ZERO;
+            }
             (state.phase, state.since) = (Phase::Head, Instant::now());
         }
     }
@@ -354,10 +373,10 @@ impl Connection {
         self.keep(&mut self.state());
     }
 
-    /// Says whether the request lasts from now on. When its response ends, it does not.
-    pub(crate) fn set_lasting(self: &Arc<Self>, lasts: bool) {
+    /// The request lasts, until its response ends.
+    pub(crate) fn lasts(self: &Arc<Self>) {
         let mut state = self.state();
-        state.lasts = lasts;
+        state.lasts_since.get_or_insert_with(Instant::now);
         self.keep_or_last(&mut state);
     }
 
@@ -372,10 +391,10 @@ impl Connection {
     /// Nothing more of a response can be sent before the client reads.
     pub(super) fn blocked(self: &Arc<Self>) {
         let mut state = self.state();
-        let is_unread = state.place.is_some_and(|place| place.class == Class::Unread);
-        if !is_unread && matches!(state.phase, Phase::Responding | Phase::Flushing) {
-            // A watch may be old, and is not read only since now.
-            let since = if state.lasts { Instant::now() } else { state.responds_since };
+        if !state.is_unread() && matches!(state.phase, Phase::Responding | Phase::Flushing) {
+            let now = Instant::now();
+            state.unread_since = now.checked_sub(state.unread_for).unwrap_or(now);
+            let since = state.unread_since;
             self.put(&mut state, Class::Unread, since);
         }
     }
@@ -383,12 +402,19 @@ impl Connection {
     /// Everything buffered was sent.
     pub(super) fn flushed(self: &Arc<Self>) {
         let mut state = self.state();
-        match (state.phase, state.place) {
-            (Phase::Flushing, _) => {
-                (state.phase, state.since) = (Phase::Idle, Instant::now());
-                self.put(&mut state, Class::Idle, Instant::now());
+        let is_unread = state.is_unread();
+        if is_unread {
+            // A watch is behind again and again.
+            let adds_up = state.lasts_since.is_none();
+            state.unread_for = if adds_up { state.unread_since.elapsed() } else { Duration::ZERO };
+        }
+        match state.phase {
+            Phase::Flushing => {
+                let now = Instant::now();
+                (state.phase, state.since) = (Phase::Idle, now);
+                self.put(&mut state, Class::Idle, now);
             }
-            (Phase::Responding, Some(Place { class: Class::Unread, .. })) => self.keep_or_last(&mut state),
+            Phase::Responding if is_unread => self.keep_or_last(&mut state),
             _ => {}
         }
     }
@@ -467,15 +493,14 @@ impl InFlight {
         let mut state = self.0.state();
         // The rest of the body may be missing.
         self.0.keep_or_last(&mut state);
-        let now = Instant::now();
-        (state.phase, state.since, state.responds_since) = (Phase::Responding, now, now);
+        (state.phase, state.since) = (Phase::Responding, Instant::now());
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.0.state();
-        (state.phase, state.lasts) = (Phase::Flushing, false);
+        (state.phase, state.lasts_since) = (Phase::Flushing, None);
     }
 }
 
@@ -583,19 +608,27 @@ mod tests {
             admitted.0.blocked();
         };
         let (first, second) = (admit(&connections).unwrap(), admit(&connections).unwrap());
+        let handled = first.0.begin();
         answer(&second);
+        assert!(admit(&connections).is_none(), "the client may be about to read");
         tokio::time::advance(UNREAD_FOR / 2).await;
-        answer(&first);
-        assert!(admit(&connections).is_none(), "the clients may be about to read");
-        tokio::time::advance(UNREAD_FOR / 2).await;
-        // Clients that read a little now and then once held all connections.
+        // Clients that read a little now and then, or ask for more, once held all connections.
         second.0.sent();
         second.0.blocked();
+        second.0.flushed();
+        answer(&second);
+        drop(handled);
+        answer(&first);
+        tokio::time::advance(UNREAD_FOR / 2).await;
         let third = admit(&connections).unwrap();
         assert!(!is_closed(&first.0).await && is_closed(&second.0).await);
         // The client reads all of it after all, but the connection has been counted as closing.
         second.0.flushed();
         assert!(!is_closed(&second.0).await);
+        tokio::time::advance(UNREAD_FOR).await;
+        second.0.received();
+        answer(&second);
+        assert!(second.0.state().unread_since.elapsed().is_zero(), "what was long ago is forgiven");
         drop((first, second, third));
         let table = connections.table();
         assert_eq!((table.open, table.evicting, table.hosts.len(), table.crowded.len()), (0, 0, 0, 0));
@@ -607,7 +640,7 @@ mod tests {
         let connections = Connections::new(1);
         let watch = admit(&connections).unwrap();
         let request = watch.0.begin();
-        watch.0.set_lasting(true);
+        watch.0.lasts();
         request.respond();
         for _ in 0..2 {
             tokio::time::advance(UNREAD_FOR).await;
@@ -628,34 +661,38 @@ mod tests {
         let from = |address: &str| connections.admit(address.parse().unwrap()).now_or_never().unwrap();
         let (one, other) = ("10.0.0.1:1", "10.0.0.2:1");
         let idle = from("10.0.0.3:1").unwrap();
-        let [waits, watches, lasted, short] = [0; 4].map(|_| from(one).unwrap());
-        let requests = [&waits, &watches, &lasted, &short].map(|admitted| admitted.0.begin());
-        waits.0.set_lasting(true);
-        watches.0.set_lasting(true);
-        requests[1].respond();
-        watches.0.sent();
-        lasted.0.set_lasting(true);
-        lasted.0.set_lasting(false);
+        let [watches, waits, reads, short] = [0; 4].map(|_| from(one).unwrap());
+        let requests = [&watches, &waits, &reads, &short].map(|admitted| admitted.0.begin());
+        watches.0.lasts();
+        tokio::time::advance(UNREAD_FOR).await;
+        waits.0.lasts();
+        // It is not the newest because it was behind.
+        requests[0].respond();
+        watches.0.blocked();
+        watches.0.flushed();
+        requests[2].respond();
+        reads.0.blocked();
         assert!(from(one).is_none());
         let first = from(other).unwrap();
-        assert!(is_closed(&idle.0).await && !is_closed(&watches.0).await);
+        assert!(is_closed(&idle.0).await && !is_closed(&reads.0).await);
         drop(idle);
-        let request = first.0.begin();
-        let last = from("10.0.0.4:1").unwrap();
-        assert!(is_closed(&watches.0).await && !is_closed(&waits.0).await, "the older one goes on");
-        drop(watches);
-        let _request = last.0.begin();
-        let _another = from("10.0.0.5:1").unwrap();
-        assert!(is_closed(&waits.0).await);
-        for busy in [&lasted, &short] {
-            assert!(!is_closed(&busy.0).await);
-        }
-        drop((request, requests));
+        let _first = first.0.begin();
+        let second = from("10.0.0.4:1").unwrap();
+        assert!(is_closed(&reads.0).await && !is_closed(&waits.0).await);
+        drop(reads);
+        let _second = second.0.begin();
+        let third = from("10.0.0.5:1").unwrap();
+        assert!(is_closed(&waits.0).await && !is_closed(&watches.0).await, "the older one goes on");
+        drop(waits);
+        let _third = third.0.begin();
+        assert!(from("10.0.0.6:1").is_some() && is_closed(&watches.0).await);
+        assert!(!is_closed(&short.0).await);
+        drop(requests);
 
         let few = Connections::new(4);
         let from = |host: u8| few.admit(format!("10.0.0.{host}:1").parse().unwrap()).now_or_never().unwrap();
         let all = [1, 2, 3, 4].map(|host| from(host).unwrap());
-        all.iter().for_each(|admitted| admitted.0.set_lasting(true));
+        all.iter().for_each(|admitted| admitted.0.lasts());
         assert!(from(5).is_none(), "no host has more than its share");
     }
 
