@@ -21,6 +21,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use ringfence_tls::Name;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::yield_now;
@@ -51,6 +52,8 @@ use socket::Socket;
 
 /// Bytes buffered per connection and direction. The head of a request must fit.
 const MAX_BUFFER: usize = 32 << 10;
+/// Bytes that the kernel keeps for a connection whose client does not read, besides those in flight.
+const MAX_UNSENT: u32 = 64 << 10;
 /// Connections that are being refused at one time.
 const MAX_REFUSALS: usize = 32;
 
@@ -203,6 +206,10 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
                 // Without it, a small response waits for the ACK of the one before (Nagle's algorithm).
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "cannot set TCP_NODELAY");
+                }
+                // The kernel keeps up to 4 MiB by default, and that memory is the node's, too.
+                if let Err(error) = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT) {
+                    tracing::debug!(%error, "cannot set TCP_NOTSENT_LOWAT");
                 }
                 return (stream, from);
             }

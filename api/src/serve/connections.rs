@@ -10,7 +10,7 @@
 //! new connection, the one that has been in such a state for longest is evicted. If there is none, it is the one that has kept
 //! responses unread for longest.
 //!
-//! A host that has more than a quarter of all connections loses its own first, and its new ones evict no others. If there is
+//! A host that has more than a sixteenth of all connections loses its own first, and its new ones evict no others. If there is
 //! nothing else to evict for other hosts, it also loses responses that it is reading, and requests that last: those that wait
 //! for a lease, and watches.
 
@@ -219,7 +219,7 @@ impl Connections {
 
     /// How many connections a host may have before its own are evicted first.
     fn share(&self) -> usize {
-        self.max / 4
+        (self.max / 16).max(1)
     }
 
     /// A time of a place.
@@ -700,12 +700,12 @@ mod tests {
     async fn a_host_with_many_connections_loses_its_own_first_and_evicts_no_others() {
         let connections = Connections::new(8);
         let from = |address: &str| connections.admit(address.parse().unwrap()).now_or_never().unwrap();
-        let quiet = [0; 3].map(|_| from("10.0.0.1:1").unwrap());
+        let quiet = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"].map(|address| from(address).unwrap());
         // The same host, whatever the lower half of its address is.
         let crowd = [1, 2, 3, 4, 5].map(|low| from(&format!("[2001:db8::{low}]:1")).unwrap());
         let more = from("[2001:db8::6]:1").unwrap();
         assert!(is_closed(&crowd[0].0).await);
-        let other = from("10.0.0.3:1").unwrap();
+        let other = from("10.0.0.4:1").unwrap();
         assert!(is_closed(&crowd[1].0).await, "the crowd makes room for others, too");
         for quiet in &quiet {
             assert!(!is_closed(&quiet.0).await);
@@ -713,7 +713,7 @@ mod tests {
         let requests =
             crowd[2..].iter().chain([&more]).map(|admitted| admitted.0.begin()).collect::<Vec<_>>();
         assert!(from("[2001:db8::7]:1").is_none(), "all of its own have a request");
-        let _last = from("10.0.0.4:1").unwrap();
+        let _last = from("10.0.0.5:1").unwrap();
         assert!(is_closed(&quiet[0].0).await, "nobody else has one to spare");
         drop((requests, quiet, crowd, other));
     }
