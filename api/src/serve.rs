@@ -152,10 +152,11 @@ async fn serve_connection<A, F>(
     let reader = socket.reader();
     let is_new = AtomicBool::new(true);
     let service = service_fn(|request: Request<Incoming>| {
-        let (in_flight, is_new) = (reader.connection().begin(), is_new.swap(false, Ordering::Relaxed));
+        let is_new = is_new.swap(false, Ordering::Relaxed);
         let (reader, connections, answer) = (&reader, &admitted.0.connections, &answer);
         let remote = Arc::clone(&remote);
         async move {
+            let in_flight = reader.connection().begin().await;
             let only_reads = request.method().is_safe();
             if !only_reads && is_new {
                 // tokio reads from a new socket before it has polled the system for a close.
@@ -323,6 +324,31 @@ mod tests {
                 Ok::<_, Infallible>(piece)
             }
         }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_cannot_ask_for_ever_more_responses() {
+        const REQUESTS: usize = 2_000;
+        let handled = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&handled);
+        // If nobody reads a body that waits for `100 Continue`, hyper begins the next request before it has sent the response.
+        let address = served(move |_, _from| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            async { Ok(([("large", "v".repeat(8 << 10))], ()).into_response()) }
+        })
+        .await;
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4 << 10).unwrap();
+        let mut client = socket.connect(address).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\nx";
+        client.write_all(&request.repeat(REQUESTS)).await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+        let unread = handled.load(Ordering::Relaxed);
+        assert!((1..REQUESTS / 4).contains(&unread), "{unread}");
+        let mut answers = Vec::new();
+        while handled.load(Ordering::Relaxed) < REQUESTS {
+            assert!(client.read_buf(&mut answers).await.unwrap() > 0);
+        }
     }
 
     const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n";

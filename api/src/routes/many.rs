@@ -5,6 +5,7 @@
 //! first part has no outcome, the whole request fails with 503 or 504. If a later part has no outcome, its operations get
 //! that error, and the operations after it are certainly not done.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -27,20 +28,23 @@ use crate::problems::Failed;
 use crate::request::body;
 use crate::request::query::Query;
 use crate::response::with_type;
+use crate::serve::Connection;
 
 /// `POST /v1/renew`
 pub(crate) async fn renew(door: &Door, caller: &Caller, request: Request) -> Answer {
     Query::none(request.uri())?;
+    let connection = request.body().connection();
     let (request, counted) = body::read_counted(door, caller, request, RenewManyRequest::check).await?;
     let renew = |lease_id| Operation::Renew(BatchRenew { lease_id, ttl_ms: None });
-    run(door, caller, request.lease_ids.into_iter().map(renew).collect(), counted).await
+    run(door, caller, &connection, request.lease_ids.into_iter().map(renew).collect(), counted).await
 }
 
 /// `POST /v1/batch`
 pub(crate) async fn batch(door: &Door, caller: &Caller, request: Request) -> Answer {
     Query::none(request.uri())?;
+    let connection = request.body().connection();
     let (request, counted) = body::read_counted(door, caller, request, BatchRequest::check).await?;
-    run(door, caller, request.operations, counted).await
+    run(door, caller, &connection, request.operations, counted).await
 }
 
 /// The kind of an operation, which its outcome does not tell.
@@ -83,8 +87,14 @@ const MAX_KEYS_AT_ONCE: usize = 4_096;
 /// No further part is proposed when the response is longer than this.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
-/// Runs operations, whose body was `counted` for so many requests.
-async fn run(door: &Door, caller: &Caller, operations: Vec<Operation>, counted: usize) -> Answer {
+/// Runs operations, which arrived on `connection` in a body that was `counted` for so many requests.
+async fn run(
+    door: &Door,
+    caller: &Caller,
+    connection: &Arc<Connection>,
+    operations: Vec<Operation>,
+    counted: usize,
+) -> Answer {
     door.count_more(caller, operations.len().saturating_sub(1), counted)?;
     let are_few = operations.len() * MAX_KEYS <= MAX_KEYS_AT_ONCE;
     let operations = operations.into_iter().map(|operation| command(door, caller, operation));
@@ -112,7 +122,10 @@ async fn run(door: &Door, caller: &Caller, operations: Vec<Operation>, counted: 
         match propose(door, caller, commands).await {
             Ok(outcomes) => {
                 let mirrored = match &mut mirror_timeout {
-                    Some(left) => Some(mirrored(door, &kinds, &outcomes, left).await),
+                    Some(left) => {
+                        connection.lasts();
+                        Some(mirrored(door, &kinds, &outcomes, left).await)
+                    }
                     None => None,
                 };
                 for (kind, outcome) in kinds.into_iter().zip(outcomes) {
