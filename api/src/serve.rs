@@ -14,6 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::extract::Request;
+use axum::http::Method;
 use axum::response::Response;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
@@ -33,6 +34,7 @@ mod bodies;
 mod budget;
 mod connections;
 mod encryption;
+mod paced;
 mod refusal;
 mod socket;
 mod threads;
@@ -52,8 +54,8 @@ use socket::Socket;
 
 /// Bytes buffered per connection and direction. The head of a request must fit.
 const MAX_BUFFER: usize = 32 << 10;
-/// Bytes that the kernel keeps for a connection whose client does not read, besides those in flight.
-const MAX_UNSENT: u32 = 64 << 10;
+/// Bytes that the kernel keeps of a connection in each direction: those not sent yet, and those not read.
+const MAX_KERNEL: usize = 64 << 10;
 /// Connections that are being refused at one time.
 const MAX_REFUSALS: usize = 32;
 
@@ -162,7 +164,8 @@ async fn serve_connection<A, F>(
                 // tokio reads from a new socket before it has polled the system for a close.
                 yield_now().await;
             }
-            if !only_reads && request.body().is_end_stream() {
+            // Nobody reads the body of a DELETE.
+            if !only_reads && (request.body().is_end_stream() || request.method() == Method::DELETE) {
                 reader.check_connected().await;
             }
             let request = request
@@ -208,9 +211,13 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "cannot set TCP_NODELAY");
                 }
-                // The kernel keeps up to 4 MiB by default, and that memory is the node's, too.
-                if let Err(error) = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT) {
-                    tracing::debug!(%error, "cannot set TCP_NOTSENT_LOWAT");
+                // The kernel keeps megabytes by default, and that memory is the node's, too.
+                let socket = SockRef::from(&stream);
+                let bounded = socket
+                    .set_tcp_notsent_lowat(MAX_KERNEL as u32)
+                    .and(socket.set_recv_buffer_size(MAX_KERNEL));
+                if let Err(error) = bounded {
+                    tracing::debug!(%error, "cannot bound the buffers of a socket");
                 }
                 return (stream, from);
             }
@@ -231,6 +238,7 @@ mod tests {
     use axum::body::{Body, Bytes};
     use axum::response::IntoResponse;
     use futures_util::{StreamExt, stream};
+    use http_body_util::BodyExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use tokio::net::TcpSocket;
@@ -349,6 +357,46 @@ mod tests {
         while handled.load(Ordering::Relaxed) < REQUESTS {
             assert!(client.read_buf(&mut answers).await.unwrap() > 0);
         }
+    }
+
+    /// They were executed if the end of a chunked body, or of one that nobody reads, and that of the stream arrived together. The
+    /// line break hides the end of the stream from hyper.
+    #[tokio::test]
+    async fn a_request_whose_client_hung_up_is_not_executed() {
+        let (begun, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let counts = (Arc::clone(&begun), Arc::clone(&done));
+        let address = served(move |request: Request<RequestBody>, _from| {
+            let (begun, done) = (Arc::clone(&counts.0), Arc::clone(&counts.1));
+            async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                if request.method() == Method::POST {
+                    request.into_body().collect().await.unwrap();
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+                Ok(().into_response())
+            }
+        })
+        .await;
+        for (first, rest) in [
+            ("POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n", "0\r\n\r\n\r\n"),
+            (
+                "GET / HTTP/1.1\r\nhost: h\r\n\r\n",
+                "DELETE / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nx\r\n",
+            ),
+        ] {
+            let before = begun.load(Ordering::Relaxed);
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(first.as_bytes()).await.unwrap();
+            while begun.load(Ordering::Relaxed) == before {
+                yield_now().await;
+            }
+            client.write_all(rest.as_bytes()).await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut answers = Vec::new();
+            client.read_to_end(&mut answers).await.unwrap();
+        }
+        // The GET.
+        assert_eq!(done.load(Ordering::Relaxed), 1);
     }
 
     const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n";

@@ -33,7 +33,7 @@ pub struct RequestBody {
     share: Option<Share<Connection>>,
     kept: usize,
     is_dropped: bool,
-    /// The handler waits for more of it.
+    /// The handler waits, or has waited, for more of it.
     is_awaited: bool,
 }
 
@@ -89,18 +89,19 @@ impl HttpBody for RequestBody {
             return Poll::Ready(Some(Err(Shed.into())));
         }
         let polled = Pin::new(&mut this.body).poll_frame(cx);
-        match polled.is_pending() {
-            true => this.reader.connection().waits_for_body(),
-            false if this.is_awaited => this.reader.connection().received_body(),
-            false => {}
+        if polled.is_pending() && !std::mem::replace(&mut this.is_awaited, true) {
+            this.reader.connection().waits_for_body();
         }
-        this.is_awaited = polled.is_pending();
         let frame = ready!(polled).transpose()?;
-        if !this.body.is_end_stream() {
-            if let Some(data) = frame.as_ref().and_then(Frame::data_ref).filter(|_| !this.is_dropped) {
-                this.reserve(data);
-            }
-        } else if !this.only_reads && this.reader.poll_hangup(cx).is_ready() {
+        let data = frame.as_ref().and_then(Frame::data_ref);
+        let is_end = data.is_none() || this.body.is_end_stream();
+        // Looking for a place at each of many small pieces would hold up all others.
+        if is_end && std::mem::take(&mut this.is_awaited) {
+            this.reader.connection().received_body();
+        }
+        if let Some(data) = data.filter(|_| !is_end && !this.is_dropped) {
+            this.reserve(data);
+        } else if is_end && !this.only_reads && this.reader.poll_hangup(cx).is_ready() {
             // The client is gone: the same poll ends the connection, and the request is never executed.
             return Poll::Pending;
         }

@@ -241,7 +241,7 @@ impl Connection {
         }
     }
 
-    /// More of the request's body has arrived.
+    /// All of the request's body has arrived.
     pub(super) fn received_body(&self) {
         self.keep(&mut self.state());
     }
@@ -250,7 +250,6 @@ impl Connection {
     pub(crate) fn lasts(self: &Arc<Self>) {
         let mut state = self.state();
         state.lasts_since.get_or_insert_with(Instant::now);
-        state.unread_for = Duration::ZERO;
         self.keep_or_last(&mut state);
     }
 
@@ -267,8 +266,9 @@ impl Connection {
         let mut state = self.state();
         if !state.is_unread() && matches!(state.phase, Phase::Responding | Phase::Flushing) {
             let now = Instant::now();
-            // Since then it could send.
+            // Since then it could send. A watch is behind again and again.
             let left = state.unread_for.saturating_sub(now.saturating_duration_since(state.unread_since));
+            let left = if state.lasts_since.is_some() { Duration::ZERO } else { left };
             state.unread_since = now.checked_sub(left).unwrap_or(now);
             let since = state.unread_since;
             self.put(&mut state, Class::Unread, since);
@@ -281,10 +281,7 @@ impl Connection {
         let is_unread = state.is_unread();
         if is_unread {
             let now = Instant::now();
-            // A watch is behind again and again.
-            let adds_up = state.lasts_since.is_none();
-            let unread_for = now.saturating_duration_since(state.unread_since).min(UNREAD_FOR);
-            state.unread_for = if adds_up { unread_for } else { Duration::ZERO };
+            state.unread_for = now.saturating_duration_since(state.unread_since).min(UNREAD_FOR);
             state.unread_since = now;
         }
         match state.phase {

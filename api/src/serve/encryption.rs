@@ -17,6 +17,7 @@ use tokio_rustls::rustls::server::Acceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::connections::HEAD_TIMEOUT;
+use super::paced::Paced;
 use super::refusal::refuse;
 use super::socket::Stream;
 use crate::problems::Failed;
@@ -26,7 +27,7 @@ const MAX_UNSENT: usize = 16 << 10;
 /// How often connections with a certificate ask whether it ended, or the files changed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The first byte of a connection with TLS, which no method of HTTP begins with.
-const HANDSHAKE: u8 = 0x16;
+pub(super) const HANDSHAKE: u8 = 0x16;
 
 thread_local! {
     /// Whose handshake this thread computes.
@@ -98,8 +99,11 @@ async fn opened(stream: TcpStream, tls: Tls) -> io::Result<(Stream, Option<Chain
 }
 
 /// Shakes hands. Between the handshakes that a thread computes, it serves everything else that is ready.
-async fn shake_hands(stream: TcpStream, server: Arc<Server>) -> io::Result<(TlsStream<TcpStream>, Chain)> {
-    let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+async fn shake_hands(
+    stream: TcpStream,
+    server: Arc<Server>,
+) -> io::Result<(TlsStream<Paced<TcpStream>>, Chain)> {
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), Paced::new(stream)).await?;
     let turn = TURN.with(Arc::clone).acquire_owned().await.expect("the semaphore is never closed");
     yield_now().await;
     let version = server.version();

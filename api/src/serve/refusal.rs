@@ -8,10 +8,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::encryption::HANDSHAKE;
 use crate::problems::Failed;
 
-/// The first byte of a connection with TLS: the type of its first record (RFC 8446, section 5.1).
-const HANDSHAKE: [u8; 1] = [22];
 /// How long the other side may take to read.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -32,7 +31,7 @@ async fn answer(mut stream: TcpStream, failed: Failed) -> std::io::Result<()> {
     let mut first = [0];
     stream.peek(&mut first).await?;
     // Over TLS, saying why would take a handshake.
-    if first == HANDSHAKE {
+    if first == [HANDSHAKE] {
         return Ok(());
     }
     let problem = failed.into_problem();

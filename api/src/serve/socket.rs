@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 use super::connections::Connection;
+use super::paced::Paced;
 
 /// Bytes that are read before hyper asks for them.
 const MAX_AHEAD: usize = 16 << 10;
@@ -28,7 +29,7 @@ pub(super) struct Socket(Arc<Reader>);
 /// A connection's stream.
 pub(super) enum Stream {
     Plain(TcpStream),
-    Encrypted(Box<TlsStream<TcpStream>>),
+    Encrypted(Box<TlsStream<Paced<TcpStream>>>),
 }
 
 /// The stream, shared by hyper and hang-up detection.
