@@ -233,7 +233,7 @@ async fn unfinished_bodies_keep_nobody_out() {
     others_get_in(|_, number| unfinished_body(number)).await;
 }
 
-/// Whoever may acquire took all connections with requests that wait.
+/// One host took all connections with requests that wait.
 #[tokio::test]
 async fn requests_that_wait_keep_nobody_out() {
     others_get_in(|holder, number| {

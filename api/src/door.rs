@@ -25,8 +25,7 @@ use crate::serve::{Remote, RequestBody};
 use crate::watch::Watchers;
 use crate::{Options, measure};
 
-/// So many bytes of a body count as one request more, and as much may be read as so many bytes for each request that is allowed:
-/// reading and writing JSON is work.
+/// The unit in which bodies count as requests, and reads of keys against their own limit: JSON is work to parse and to write.
 pub(crate) const BYTES_OF_A_REQUEST: usize = 4 << 10;
 /// The header with the leader's URL.
 const LEADER: HeaderName = HeaderName::from_static("ringfence-leader");

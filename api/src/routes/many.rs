@@ -87,7 +87,7 @@ const MAX_KEYS_AT_ONCE: usize = 4_096;
 /// No further part is proposed when the response is longer than this.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
-/// Runs operations, which arrived on `connection` in a body that was `counted` for so many requests.
+/// Runs operations. Their body arrived on `connection`, and was `counted` for so many requests.
 async fn run(
     door: &Door,
     caller: &Caller,

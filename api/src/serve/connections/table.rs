@@ -10,7 +10,7 @@ use super::Connection;
 
 /// A client that has kept responses unread for so long may be evicted. The time in between is subtracted.
 pub(super) const UNREAD_FOR: Duration = Duration::from_secs(2);
-/// A host is crowded if it has one of so many connections.
+/// A host is crowded if it has this part of all connections.
 const CROWDED: usize = 16;
 /// Connections that were idle for so long are evicted for those of crowded hosts, too.
 pub(super) const UNUSED_FOR: Duration = Duration::from_secs(10);
