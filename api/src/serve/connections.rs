@@ -266,10 +266,12 @@ impl Connection {
         let mut state = self.state();
         if !state.is_unread() && matches!(state.phase, Phase::Responding | Phase::Flushing) {
             let now = Instant::now();
-            // Since then it could send. A watch is behind again and again.
-            let left = state.unread_for.saturating_sub(now.saturating_duration_since(state.unread_since));
-            let left = if state.lasts_since.is_some() { Duration::ZERO } else { left };
-            state.unread_since = now.checked_sub(left).unwrap_or(now);
+            let earlier = match state.lasts_since {
+                // A watch is behind again and again.
+                Some(_) => Duration::ZERO,
+                None => state.unread_for.saturating_sub(state.unread_since.elapsed()),
+            };
+            state.unread_since = now.checked_sub(earlier).unwrap_or(now);
             let since = state.unread_since;
             self.put(&mut state, Class::Unread, since);
         }
@@ -278,15 +280,13 @@ impl Connection {
     /// Everything buffered was sent.
     pub(super) fn flushed(self: &Arc<Self>) {
         let mut state = self.state();
-        let is_unread = state.is_unread();
+        let (is_unread, now) = (state.is_unread(), Instant::now());
         if is_unread {
-            let now = Instant::now();
             state.unread_for = now.saturating_duration_since(state.unread_since).min(UNREAD_FOR);
             state.unread_since = now;
         }
         match state.phase {
             Phase::Flushing => {
-                let now = Instant::now();
                 (state.phase, state.since) = (Phase::Idle, now);
                 self.put(&mut state, Class::Idle, now);
                 if std::mem::take(&mut state.begins) {
