@@ -103,7 +103,7 @@ async fn shake_hands(
     stream: TcpStream,
     server: Arc<Server>,
 ) -> io::Result<(TlsStream<Paced<TcpStream>>, Chain)> {
-    let hello = LazyConfigAcceptor::new(Acceptor::default(), Paced::new(stream)).await?;
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), Paced(stream)).await?;
     let turn = TURN.with(Arc::clone).acquire_owned().await.expect("the semaphore is never closed");
     yield_now().await;
     let version = server.version();
