@@ -89,13 +89,13 @@ impl HttpBody for RequestBody {
             return Poll::Ready(Some(Err(Shed.into())));
         }
         let polled = Pin::new(&mut this.body).poll_frame(cx);
-        if polled.is_pending() && !std::mem::replace(&mut this.is_awaited, true) {
+        if polled.is_pending() {
+            this.is_awaited = true;
             this.reader.connection().waits_for_body();
         }
         let frame = ready!(polled).transpose()?;
         let data = frame.as_ref().and_then(Frame::data_ref);
         let is_end = data.is_none() || this.body.is_end_stream();
-        // Looking for a place at each of many small pieces would hold up all others.
         if is_end && std::mem::take(&mut this.is_awaited) {
             this.reader.connection().received_body();
         }

@@ -36,6 +36,8 @@ pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 pub(crate) const MAX_EVICTING: usize = 16;
 /// The time for the head of a request, from its first byte.
 pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a connection whose request body arrives gets a new place among those that may be evicted.
+const BODY_TURN_MS: u64 = 1_000;
 /// Bytes of unfinished request bodies, and of large responses that are being sent.
 const MAX_REQUEST_BODIES: usize = 64 << 20;
 const MAX_RESPONSE_BODIES: usize = 64 << 20;
@@ -235,9 +237,11 @@ impl Connection {
 
     /// The handler waits for more of the request's body.
     pub(super) fn waits_for_body(self: &Arc<Self>) {
-        let mut state = self.state();
-        if state.phase == Phase::Handling && state.place.is_none() {
-            self.put(&mut state, Class::Idle, Instant::now());
+        let (mut state, now) = (self.state(), Instant::now());
+        // A new place for each of many small pieces would hold up all other connections.
+        let is_old = |place: Place| place.since_ms + BODY_TURN_MS <= self.connections.ms(now);
+        if state.phase == Phase::Handling && state.place.is_none_or(is_old) {
+            self.put(&mut state, Class::Idle, now);
         }
     }
 
@@ -281,7 +285,7 @@ impl Connection {
     pub(super) fn flushed(self: &Arc<Self>) {
         let mut state = self.state();
         let (is_unread, now) = (state.is_unread(), Instant::now());
-        if is_unread {
+        if is_unread && state.lasts_since.is_none() {
             state.unread_for = now.saturating_duration_since(state.unread_since).min(UNREAD_FOR);
             state.unread_since = now;
         }

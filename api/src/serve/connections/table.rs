@@ -48,7 +48,7 @@ pub(super) struct Place {
     pub(super) class: Class,
     /// When the connection became idle, its request began to last, or, less the time of earlier ones, its response could not
     /// be sent on. In milliseconds since the node started.
-    since_ms: u64,
+    pub(super) since_ms: u64,
     /// Makes it unique.
     number: u64,
 }
