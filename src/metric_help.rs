@@ -29,6 +29,10 @@ const COUNTERS: &[(&str, &str)] = &[
         "ringfence_tls_handshakes_failed_total",
         "TLS handshakes with clients that failed, and plain connections that were refused.",
     ),
+    (
+        "ringfence_peer_copies_refused_total",
+        "Refusals of a node, or by one, because a data directory was copied or turned back, or lost what was acknowledged.",
+    ),
     ("ringfence_raft_leader_changes_total", "Changes of the leader that this node saw, the first included."),
     (
         "ringfence_raft_commands_applied_total",

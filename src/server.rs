@@ -14,7 +14,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use ringfence_api::{Connections, Remote, RequestBody, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
-use ringfence_raft::{Handle, Node, Random, Settings, System, Tcp, Tls, Transport};
+use ringfence_raft::{Handle, Node, Random, Settings, System, Tcp, Tls, Transport, WallClock};
 use ringfence_tls::{Apart, Reload};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
@@ -93,6 +93,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         join: config.join,
         url: url.clone(),
         first_revision: config.first_revision.map(Revision),
+        wall_clock: WallClock::system(),
         elders: Some(Box::new(Predecessors { restored: config.restored, mirror: mirror.clone() })),
         snapshot_after_bytes: config.snapshot_after_bytes,
         max_lease_bytes: config.max_lease_bytes,

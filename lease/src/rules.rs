@@ -4,7 +4,8 @@ use ringfence_wire::RulesRange;
 /// commands and snapshots, makes a new version of the rules.
 ///
 /// - 2: requests name who gave them, with quotas; leases and ended ids have owners; all leases together have a bound.
-pub const SUPPORTED: RulesRange = RulesRange { oldest: 1, newest: 2 };
+/// - 3: an entry has a floor, which the revision is raised to.
+pub const SUPPORTED: RulesRange = RulesRange { oldest: 1, newest: 3 };
 
 /// The first rules under which leases have owners.
 pub(crate) const OWNERS: u8 = 2;

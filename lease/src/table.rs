@@ -109,6 +109,15 @@ impl LeaseTable {
         }
     }
 
+    /// Raises the revision to `floor`, if the numbering was started. Every replica calls this before the same entry. The
+    /// revisions between are no changes, and nobody gets them as tokens. Ignores a floor that leaves less than half of all
+    /// revisions below 2^53: no clock that is right gives one.
+    pub fn raise_revision(&mut self, floor: Revision) {
+        if self.started() && floor.0 < REVISION_END / 2 {
+            self.revision = self.revision.max(floor);
+        }
+    }
+
     /// The version of the rules in use.
     pub fn rules(&self) -> u8 {
         self.rules

@@ -7,7 +7,7 @@
 use std::{env, fs};
 
 use ringfence_lease::{Event, LeaseTable, Outcome, Request, SUPPORTED};
-use ringfence_wire::Token;
+use ringfence_wire::{Revision, Token};
 
 #[path = "stories/answers.rs"]
 mod answers;
@@ -63,6 +63,13 @@ fn replay(text: &str) -> String {
                 story.end_entry();
                 story.table.raise_rules(number(rules));
                 story.restored.raise_rules(number(rules));
+                story.lines.push(line.to_owned());
+            }
+            ["floor", revision] => {
+                story.end_entry();
+                let floor = Revision(number(revision));
+                story.table.raise_revision(floor);
+                story.restored.raise_revision(floor);
                 story.lines.push(line.to_owned());
             }
             ["room", bytes] => {

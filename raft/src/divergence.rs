@@ -18,21 +18,19 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use metrics::{Gauge, gauge};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::applied::witness::Difference;
+use crate::condemned;
 use crate::consensus::NodeId;
 use crate::replica::Replica;
-use crate::storage::aside::aside;
 use crate::storage::identity::DataDir;
 
 /// Pause between two comparisons.
 const EVERY: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(9) };
 /// How much later than this node the others may apply what is compared.
 const LATER: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(1) };
-/// How long it may take to record that this node must not start again.
-const CONDEMN: Duration = Duration::from_secs(3);
 
 /// This node is not like the others.
 #[derive(Debug, thiserror::Error)]
@@ -53,22 +51,10 @@ pub(crate) async fn watch(replica: Arc<Replica>, dir: Arc<DataDir>, fault: watch
     loop {
         // At once, and also if nothing was applied: by connecting, the nodes learn which program the others are.
         if let Err(diverged) = comparison.run().await {
-            return stop(&diverged, &dir, &fault).await;
+            return condemned::stop(diverged.to_string(), &dir, &fault).await;
         }
         sleep(EVERY).await;
     }
-}
-
-/// Records that this node must not start again, and stops it: also if the disk hangs.
-async fn stop(diverged: &Diverged, dir: &Arc<DataDir>, fault: &watch::Sender<Option<String>>) {
-    let why = diverged.to_string();
-    let (held, text) = (Arc::clone(dir), why.clone());
-    match timeout(CONDEMN, aside(dir, move || held.condemn(&text))).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::error!(%error, "cannot record that this node must not start again"),
-        Err(_) => tracing::error!("the disk hangs: it is not recorded that this node must not start again"),
-    }
-    fault.send_replace(Some(why));
 }
 
 struct Comparison {

@@ -366,11 +366,8 @@ impl Replay {
             }
             if let EntryPayload::Normal(batch) = entry.payload {
                 let batch = Batch::decode(&batch, self.rules).map_err(at_entry(at.index))?;
-                let Batch { rules, at_ms, max_bytes, requests } = batch;
                 let mut events = Vec::new();
-                table.raise_rules(rules);
-                table.limit_bytes(max_bytes);
-                table.apply_requests(at_ms, requests, &mut events);
+                batch.apply(&mut table, &mut events);
                 each(at, &table, events);
             }
             position = Some(at);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_lease::Request;
+use ringfence_wire::Revision;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -46,7 +47,7 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
         let term = replica.leads_in().filter(|term| !replica.given_up.is(*term));
         if leads != term {
             replica.leading.end();
-            leads = term.filter(|term| replica.begin(*term));
+            leads = term.filter(|term| replica.begin(*term, start.clock.revision()));
         }
         let Some(now_ms) = replica.leading.tick(replica.has_quorum(QUORUM_FRESH)) else { continue };
         let (started, due) = {
@@ -86,14 +87,14 @@ async fn propose_due(replica: Arc<Replica>, first: Option<Arc<Start>>) {
 }
 
 impl Replica {
-    /// Begins to lead in `term`, if this node has applied the first entry of it.
-    fn begin(&self, term: u64) -> bool {
+    /// Begins to lead in `term`, with that `floor`, if this node has applied the first entry of it.
+    fn begin(&self, term: u64, floor: Revision) -> bool {
         let state = self.applied.lock();
         if state.last_applied.map(|id| id.committed_leader_id().term) != Some(term) {
             return false;
         }
         tracing::info!(term, "this node leads");
-        self.leading.begin(term, state.table.at_ms());
+        self.leading.begin(term, state.table.at_ms(), floor);
         true
     }
 }

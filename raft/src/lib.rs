@@ -33,8 +33,8 @@
 //! reader or writer of a snapshot.
 //!
 //! A simulator can replace what a node gets from outside: the network ([`Settings::transport`]), the disk
-//! ([`Settings::storage`]), random numbers ([`Settings::random`]) and the wall clock, which only the first revision of a new
-//! cluster is taken from ([`Settings::first_revision`]). All other time is tokio's. Where several things are ready at once, the
+//! ([`Settings::storage`]), random numbers ([`Settings::random`]) and the wall clock, to which only revisions are raised
+//! ([`Settings::wall_clock`]). All other time is tokio's. Where several things are ready at once, the
 //! order is fixed. `clippy.toml` bans the ways around these seams.
 
 // Tests have real ids and time, unless they simulate them.
@@ -44,6 +44,7 @@
 extern crate self as ringfence_raft;
 
 mod applied;
+mod condemned;
 mod consensus;
 mod divergence;
 mod handle;
@@ -91,4 +92,5 @@ pub use ringfence_wal::disk::System;
 pub use storage::identity::DirError;
 pub use storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage};
 pub use time::start::Elders;
+pub use time::wall::WallClock;
 pub use unanswered::Unanswered;

@@ -11,6 +11,7 @@ use ringfence_wire::{Revision, RulesRange};
 
 use crate::applied::state_machine::{Raft, StateMachine};
 use crate::applied::table::Applied;
+use crate::condemned;
 use crate::consensus::{self, NodeId};
 use crate::divergence;
 use crate::handle::Handle;
@@ -32,6 +33,7 @@ use crate::storage::snapshots::{Generations, LoadError};
 use crate::tasks::Tasks;
 use crate::time::leading::Leading;
 use crate::time::start::{Elders, Start};
+use crate::time::wall::WallClock;
 
 /// What a node needs to start.
 pub struct Settings {
@@ -51,6 +53,8 @@ pub struct Settings {
     pub url: String,
     /// Where the revisions of a new cluster start; `None`: at unix milliseconds × 1,024.
     pub first_revision: Option<Revision>,
+    /// What revisions are raised to: [`WallClock::system`], except in a simulation.
+    pub wall_clock: WallClock,
     /// Asked before a new cluster takes its first command: whether an earlier cluster came further than that.
     pub elders: Option<Box<dyn Elders>>,
     /// How many bytes of log make a snapshot due: [`SNAPSHOT_AFTER_BYTES`] unless there is a reason.
@@ -86,8 +90,8 @@ pub enum StartError {
     LogDamaged(String),
     /// A node that belongs to a cluster has no log.
     #[error(
-        "{0} is gone or empty: without its log this node has forgotten what it voted and acknowledged. Restore it, or \
-         remove the node from the cluster, empty its data directory, and add it again"
+        "{0} is gone or empty: without its log this node has forgotten what it voted and acknowledged. Remove \
+         the node from the cluster, empty its data directory, and add it again"
     )]
     LogMissing(PathBuf),
     /// The snapshots cannot be read.
@@ -134,8 +138,8 @@ impl Node {
     /// Starts a node; returns once it belongs to a cluster, which for a new one takes all its members.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
         let Settings { id, data, storage, transport, peers: addresses, join, url, .. } = settings;
-        let Settings { first_revision, elders, snapshot_after_bytes, max_lease_bytes, rules, random, .. } =
-            settings;
+        let Settings { first_revision, wall_clock, elders, snapshot_after_bytes, .. } = settings;
+        let Settings { max_lease_bytes, rules, random, .. } = settings;
         if id == 0 {
             return Err(StartError::Settings("a node's id is at least 1".to_owned()));
         }
@@ -146,7 +150,6 @@ impl Node {
             if addresses.is_empty() { vec![id] } else { addresses.keys().copied().collect() };
 
         let (dir, identity) = DataDir::open_on(storage, &data, id, &random)?;
-        dir.check_condemned()?;
         let dir = Arc::new(dir);
         // The log was made before the node could be taken into a cluster.
         if identity.cluster.is_some() && !dir.has_log() {
@@ -222,7 +225,7 @@ impl Node {
         // From here on members are let in.
         peers.attach(&raft);
 
-        let start = Arc::new(Start { first_revision, elders });
+        let start = Arc::new(Start { first_revision, elders, clock: wall_clock });
         tasks.start("the leadership", lead(Arc::clone(&replica), start));
         let before = members.iter().filter(|member| **member < id).count() as u64;
         let compaction = Compaction {
@@ -237,6 +240,8 @@ impl Node {
         tasks.start("a disk that hangs or fails", watching);
         let comparing = divergence::watch(Arc::clone(&replica), Arc::clone(&dir), tasks.fault.clone());
         tasks.start("the comparison with the other nodes", comparing);
+        let condemned = condemned::watch(directory, Arc::clone(&dir), tasks.fault.clone());
+        tasks.start("refusals by the other nodes", condemned);
         tasks.start("new members", replica.promote_learners());
         if server.service.founding.is_founder() && !matches!(raft.is_initialized().await, Ok(true)) {
             tasks.start_once(
@@ -375,6 +380,7 @@ mod tests {
             join: false,
             url: "http://node-1".to_owned(),
             first_revision: None,
+            wall_clock: WallClock::system(),
             elders: None,
             snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
             max_lease_bytes: MAX_LEASE_BYTES,

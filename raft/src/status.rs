@@ -37,6 +37,7 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
             url: shared.peers.directory.url(*id),
             lag_entries: lag(id),
             rules: program.as_ref().map(|program| program.rules),
+            refused: shared.peers.directory.refused(*id),
             version: program.map(|program| program.version).filter(|version| !version.is_empty()),
         };
         (*id, status)

@@ -7,5 +7,6 @@ pub(crate) mod log_contents;
 pub(crate) mod log_store;
 pub(crate) mod record;
 pub(crate) mod snapshots;
+pub(crate) mod starts;
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use fastrand::Rng;
-use ringfence_raft::{Handle, Node, NodeId, Random, Settings};
+use ringfence_raft::{Handle, Node, NodeId, Random, Settings, WallClock};
 use ringfence_wire::{ClusterStatus, Revision, RulesRange};
 #[cfg(tokio_unstable)]
 use tokio::runtime::RngSeed;
@@ -263,6 +263,7 @@ impl Machine {
             join,
             url: format!("http://node-{}", self.id),
             first_revision: Some(Revision(FIRST_REVISION)),
+            wall_clock: WallClock::simulated(|| 0),
             elders: None,
             snapshot_after_bytes,
             max_lease_bytes: ringfence_raft::MAX_LEASE_BYTES,

@@ -101,6 +101,9 @@ pub struct MemberStatus {
     /// The rules that its program supports, as far as that is known.
     #[serde(default)]
     pub rules: Option<RulesRange>,
+    /// Why the answering node refuses it, for example because it runs with a copy of its data directory; `None` if it does not.
+    #[serde(default)]
+    pub refused: Option<String>,
 }
 
 /// The role of a node.

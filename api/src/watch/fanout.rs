@@ -167,6 +167,10 @@ impl Fanout {
                 break;
             }
         }
+        if history.next_after(self.position).is_none_or(|next| next > upto) {
+            // There may be revisions without a change.
+            self.position = self.position.max(upto);
+        }
         let goes_on = self.position < upto;
         self.end_step(!goes_on);
         goes_on
@@ -414,6 +418,9 @@ impl Watch {
             if text.len() >= STEP_BYTES {
                 break;
             }
+        }
+        if history.next_after(self.at).is_none_or(|next| next > upto) {
+            self.at = self.at.max(upto);
         }
         if text.is_empty() {
             return None;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use ringfence_api::{Connections, Options, Threads, metrics_builder, routes, serve};
-use ringfence_raft::{Handle, Node, Settings};
+use ringfence_raft::{Handle, Node, Settings, WallClock};
 use ringfence_wire::{Grant, LeaseId, Role, Waiting};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -112,6 +112,7 @@ impl Service {
             snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
             max_lease_bytes: ringfence_raft::MAX_LEASE_BYTES,
             first_revision: Some(ringfence_wire::Revision(1_000)),
+            wall_clock: WallClock::simulated(|| 0),
             elders: None,
             random: ringfence_raft::Random::system(),
             rules: ringfence_lease::SUPPORTED,

@@ -19,7 +19,7 @@ use crate::table::{FrozenTable, LeaseTable, Record};
 use crate::{Command, Event, Outcome, Refusal, SUPPORTED};
 
 /// What must happen during the test, and how often at least.
-const EXERCISED: [(&str, usize); 46] = [
+const EXERCISED: [(&str, usize); 47] = [
     ("abandoned", 50),
     ("came back too late", 90),
     ("changed for an owner", 1_000),
@@ -54,6 +54,7 @@ const EXERCISED: [(&str, usize); 46] = [
     ("one of several stands no more", 5),
     ("overloaded", 60),
     ("queued", 1770),
+    ("raised to a floor", 2_000),
     ("released", 370),
     ("released too late", 100),
     ("renewed", 220),
@@ -115,6 +116,13 @@ fn play(script: &Script) -> BTreeMap<&'static str, usize> {
         }
         if entry.freeze {
             views.push((table.freeze(), table.snapshot()));
+        }
+        if let Some(floor) = entry.floor(table.revision()) {
+            model.raise(floor.0);
+            for table in [&mut table, &mut restored, &mut stepped] {
+                table.raise_revision(floor);
+            }
+            witness.saw_floor(floor.0, &stepped);
         }
         let remembered = model.ended.len();
         let modelled = applied(|events| model.apply(at_ms, requests.clone(), events));

@@ -86,6 +86,12 @@ impl Model {
         outcomes
     }
 
+    pub(super) fn raise(&mut self, floor: u64) {
+        if self.revision > 0 && self.revision < floor && floor < 1 << 52 {
+            self.revision = floor;
+        }
+    }
+
     fn run(&mut self, owner: Option<&Owner>, command: Command, events: &mut Vec<Event>) -> Outcome {
         let by = owner.map(|owner| owner.name.clone());
         match command {

@@ -35,7 +35,7 @@ impl fmt::Debug for Script {
         for entry in &self.entries {
             let restore = if entry.restore { ", restore" } else { "" };
             let freeze = if entry.freeze { ", freeze" } else { "" };
-            writeln!(f, "{:+} ms{restore}{freeze}", entry.step_ms)?;
+            writeln!(f, "{:+} ms{restore}{freeze}, floor {:?}", entry.step_ms, entry.floor)?;
             entry.actions.iter().try_for_each(|action| writeln!(f, "    {action:?}"))?;
         }
         Ok(())
@@ -54,6 +54,14 @@ pub(super) struct Entry {
     pub(super) restore: bool,
     /// Whether a view of the table is taken before this entry.
     pub(super) freeze: bool,
+    /// How far the floor of this entry is above the revision, or below it.
+    floor: Option<i64>,
+}
+
+impl Entry {
+    pub(super) fn floor(&self, revision: Revision) -> Option<Revision> {
+        self.floor.map(|by| Revision(revision.0.saturating_add_signed(by)))
+    }
 }
 
 impl Script {
@@ -128,10 +136,11 @@ fn entry() -> impl Strategy<Value = Entry> {
         2 => select(vec![-50, 1_000, 5_001]),
         1 => select(vec![30_000, 60_001]),
     ];
-    (step_ms, vec((action(), owner()), 0..5), any::<bool>(), prop::bool::weighted(0.1)).prop_map(
-        |(step_ms, actions, restore, freeze)| {
+    let floor = select(vec![None, None, None, None, Some(-3), Some(0), Some(1), Some(40), Some(1 << 52)]);
+    (step_ms, vec((action(), owner()), 0..5), any::<bool>(), prop::bool::weighted(0.1), floor).prop_map(
+        |(step_ms, actions, restore, freeze, floor)| {
             let (actions, owners) = actions.into_iter().unzip();
-            Entry { step_ms, actions, owners, restore, freeze }
+            Entry { step_ms, actions, owners, restore, freeze, floor }
         },
     )
 }

@@ -92,6 +92,17 @@ impl Witness {
         self.saw_deadlines(table);
     }
 
+    /// The next entry has this floor. The revision never falls, and is raised no further.
+    pub(super) fn saw_floor(&mut self, floor: u64, table: &LeaseTable) {
+        let revision = table.revision().0;
+        assert!(revision >= self.revision, "the revision fell");
+        assert!(revision == self.revision || revision == floor, "the revision was raised beyond the floor");
+        if revision > self.revision {
+            self.count("raised to a floor");
+        }
+        self.revision = revision;
+    }
+
     pub(super) fn count(&mut self, what: &'static str) {
         *self.counts.entry(what).or_default() += 1;
     }

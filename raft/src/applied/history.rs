@@ -1,7 +1,8 @@
 //! The recent changes of the table, for watches.
 //!
-//! Apply keeps them, so they are the same on every node, and numbered without gaps. How far back they go differs by node:
-//! to the log or snapshot that it started from, within the bounds below.
+//! Apply keeps them, so they are the same on every node, and no change is missing between two of them: a revision that none
+//! has was skipped. How far back they go differs by node: to the log or snapshot that it started from, within the bounds
+//! below.
 
 use std::collections::VecDeque;
 
@@ -16,13 +17,15 @@ const MOST_BYTES: usize = 8 << 20;
 const BYTES_OF_ONE: usize = size_of::<Event>() + 16;
 const BYTES_OF_KEY: usize = size_of::<(Key, Mode, Token)>() + 16;
 
-/// The recent changes of the table, with consecutive revisions.
+/// The recent changes of the table.
 #[derive(Debug)]
 pub struct History {
     /// The revision before the first change.
     before: Revision,
     /// The revision of the last [`History::start_after`].
     began_after: Revision,
+    /// The table's revision.
+    last: Revision,
     events: VecDeque<Event>,
     bytes: usize,
     most: usize,
@@ -41,6 +44,7 @@ impl History {
         Self {
             before: Revision(0),
             began_after: Revision(0),
+            last: Revision(0),
             events: VecDeque::new(),
             bytes: 0,
             most,
@@ -58,29 +62,37 @@ impl History {
         self.began_after
     }
 
-    /// The revision of the latest change, which is also the table's.
+    /// The table's revision: that of the latest change, or later if a leader raised it.
     pub fn last(&self) -> Revision {
-        self.events.back().map_or(self.before, |event| event.revision)
+        self.last
     }
 
     /// The changes after `revision`; `None` if some of them were dropped, or `revision` is still in the future.
     pub fn after(&self, revision: Revision) -> Option<impl Iterator<Item = &Event>> {
-        let known = usize::try_from(revision.0.checked_sub(self.before.0)?).ok()?;
-        (known <= self.events.len()).then(|| self.events.range(known..))
+        let first = || self.events.partition_point(|event| event.revision <= revision);
+        (self.before <= revision && revision <= self.last).then(|| self.events.range(first()..))
+    }
+
+    /// The revision of the first change after `revision` that is kept; `None` if there is none.
+    pub fn next_after(&self, revision: Revision) -> Option<Revision> {
+        let next = self.events.partition_point(|event| event.revision <= revision);
+        self.events.get(next).map(|event| event.revision)
     }
 
     /// Drops all changes; the next one follows `revision`.
     pub fn start_after(&mut self, revision: Revision) {
         self.events.clear();
-        (self.before, self.began_after, self.bytes) = (revision, revision, 0);
+        (self.before, self.began_after, self.last, self.bytes) = (revision, revision, revision, 0);
+    }
+
+    /// The table's revision is `revision` now, and no change is missing up to there.
+    pub fn raise(&mut self, revision: Revision) {
+        self.last = self.last.max(revision);
     }
 
     /// Appends `event`, and drops the oldest changes beyond the bounds.
     pub fn keep(&mut self, event: Event) {
-        // A new cluster does not start at revision 0.
-        if event.revision != self.last().next() {
-            self.start_after(Revision(event.revision.0.saturating_sub(1)));
-        }
+        self.last = event.revision;
         self.bytes += bytes_of(&event);
         self.events.push_back(event);
         while (self.events.len() > self.most || self.bytes > self.most_bytes)
@@ -137,17 +149,20 @@ mod tests {
     }
 
     #[test]
-    fn after_a_snapshot_or_the_start_of_a_numbering_nothing_earlier_is_known() {
+    fn after_a_snapshot_nothing_earlier_is_known_and_revisions_that_were_skipped_hide_no_change() {
         let mut history = History::default();
         history.start_after(Revision(1_000));
         history.keep(event(1_001, "a"));
         assert_eq!(numbers_after(&history, 1_000), Some(vec![1_001]));
         assert_eq!(numbers_after(&history, 999), None);
         history.keep(event(2_001, "a"));
-        assert_eq!(
-            (numbers_after(&history, 1_001), numbers_after(&history, 2_000)),
-            (None, Some(vec![2_001]))
-        );
+        history.raise(Revision(3_000));
+        history.raise(Revision(2_500));
+        assert_eq!(history.last(), Revision(3_000));
+        assert_eq!(numbers_after(&history, 1_001), Some(vec![2_001]));
+        assert_eq!(numbers_after(&history, 1_500), Some(vec![2_001]));
+        assert_eq!(numbers_after(&history, 2_700), Some(vec![]));
+        assert_eq!(numbers_after(&history, 3_001), None);
         history.start_after(Revision(9_000));
         assert_eq!((numbers_after(&history, 2_001), numbers_after(&history, 9_000)), (None, Some(vec![])));
         assert_eq!((history.began_after(), history.bytes), (Revision(9_000), 0));

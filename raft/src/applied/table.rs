@@ -165,13 +165,11 @@ impl Inner {
     /// Applies one batch: settles waits, marks keys for the mirror, and keeps the changes for watches. `is_own` if this node
     /// proposed it, and is not replaying its log.
     pub(crate) fn apply(&mut self, batch: Batch, is_own: bool) -> Vec<Outcome> {
-        let Batch { rules, at_ms, max_bytes, requests } = batch;
-        if rules > self.table.rules() {
-            tracing::info!(from = self.table.rules(), to = rules, "the rules are raised");
-            self.table.raise_rules(rules);
+        let (from, to) = (self.table.rules(), batch.rules);
+        if to > from {
+            tracing::info!(from, to, "the rules are raised");
         }
-        self.table.limit_bytes(max_bytes);
-        let outcomes = self.table.apply_requests(at_ms, requests, &mut self.events);
+        let outcomes = batch.apply(&mut self.table, &mut self.events);
         self.tally.applied(outcomes.len());
         self.witness.note(&outcomes, &self.events, &self.table);
         for event in self.events.drain(..) {
@@ -183,10 +181,8 @@ impl Inner {
             }
             self.history.keep(event);
         }
-        // The start of a numbering makes no change.
-        if self.history.last() != self.table.revision() {
-            self.history.start_after(self.table.revision());
-        }
+        // The start of a numbering, and a floor, make no change.
+        self.history.raise(self.table.revision());
         outcomes
     }
 }
@@ -273,7 +269,8 @@ mod tests {
     fn the_history_goes_on_from_a_snapshot_and_from_the_start_of_a_numbering_at_once() {
         let started = |at_ms, revision| {
             let commands = vec![Command::Start { revision: Revision(revision) }];
-            Batch { rules: 1, at_ms, max_bytes: u64::MAX, requests: vec![commands.into()] }
+            let requests = vec![commands.into()];
+            Batch { rules: 1, at_ms, max_bytes: u64::MAX, floor: Revision(0), requests }
         };
         let applied = Applied::new();
         applied.lock().apply(started(1, 7), false);

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use futures_util::FutureExt;
 use ringfence_wal::disk::{Disk, File, Mode};
+use tokio::time::timeout;
 
 use super::*;
 use crate::consensus::log_id;
@@ -224,6 +225,6 @@ async fn a_node_that_differs_stops_though_its_disk_hangs() {
     let fault = watch::Sender::new(None);
     let mut stopped = fault.subscribe();
     let diverged = Diverged { majority: [2, 3].into(), first: 1, last: 7 };
-    timeout(SOON, stop(&diverged, &Arc::new(dir), &fault)).await.unwrap();
+    timeout(SOON, condemned::stop(diverged.to_string(), &Arc::new(dir), &fault)).await.unwrap();
     assert!(stopped.borrow_and_update().as_ref().unwrap().contains("did not do the same"));
 }

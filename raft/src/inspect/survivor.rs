@@ -11,7 +11,7 @@
 use ringfence_wire::{Backup, Revision};
 
 use super::{InspectError, StateView, StoppedNode};
-use crate::time::start::{PER_MS, now};
+use crate::time::wall::{PER_MS, WallClock};
 
 /// More than a year of [`PER_MS`] changes in each millisecond: this much may the survivor be behind.
 const AHEAD: u64 = PER_MS << 35;
@@ -22,7 +22,7 @@ impl StoppedNode {
         let StateView { owner, first_revision, revision, at_ms, .. } = self.state(None)?;
         let cluster_id =
             owner.cluster_id.filter(|_| revision > Revision(0)).ok_or(InspectError::NothingCommitted)?;
-        let revision = bound(first_revision, at_ms, revision, now());
+        let revision = bound(first_revision, at_ms, revision, WallClock::system().revision());
         Ok(Backup { format: Backup::FORMAT, cluster_id, first_revision, revision })
     }
 }

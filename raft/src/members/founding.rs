@@ -39,8 +39,8 @@ pub enum JoinError {
     /// Its data directory was made anew.
     #[error(
         "cluster {cluster} knows node {node} with another data directory: this one was emptied or exchanged. Letting it \
-         vote again could lose acknowledged grants. Give it its old data directory back; without that, remove it from \
-         the cluster, empty its data directory, and add it again"
+         vote again could lose acknowledged grants. If its own data directory, and not a copy of it, is elsewhere, start it \
+         with that; otherwise remove it from the cluster, empty its data directory, and add it again"
     )]
     Wiped {
         /// The cluster that it belonged to.

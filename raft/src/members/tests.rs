@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::node::{MAX_LEASE_BYTES, Node, SNAPSHOT_AFTER_BYTES, Settings};
 use crate::peer::{Connection, Tcp, Transport};
+use crate::time::wall::WallClock;
 
 /// Far more than anything here takes that goes well.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
@@ -69,6 +70,7 @@ impl Cluster {
             join,
             url: format!("http://node-{id}"),
             first_revision: Some(Revision(1_000)),
+            wall_clock: WallClock::simulated(|| 0),
             elders: None,
             snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
             max_lease_bytes: MAX_LEASE_BYTES,

@@ -4,6 +4,9 @@
 //! next one on the same connection skips them. A stream that ends with a conflict or a higher vote takes its connection with
 //! it, because the other side stops reading appends then.
 //!
+//! A follower that lacks what it acknowledged in this term has lost it. The entry may be committed, so it is not sent again: the
+//! follower is refused from then on ([`copies`](super::copies)). Raft never learns of the conflict, which it would retry for ever.
+//!
 //! An append that only announces what is committed is not answered: those answers would be half of all messages of a write.
 
 use std::io;
@@ -48,6 +51,8 @@ pub(super) struct AppendLink {
     directory: Arc<Directory>,
     target: Target,
     open: Option<Open>,
+    /// The term in which this node leads, as the last append said.
+    term: u64,
     /// No connection is attempted before.
     not_before: Option<Instant>,
 }
@@ -62,7 +67,7 @@ struct Open {
 
 impl AppendLink {
     pub(super) fn new(directory: Arc<Directory>, target: Target) -> Self {
-        Self { directory, target, open: None, not_before: None }
+        Self { directory, target, open: None, term: 0, not_before: None }
     }
 
     async fn ready(&mut self) -> Result<&mut Open, RPCError<Consensus>> {
@@ -80,6 +85,20 @@ impl AppendLink {
             }
         };
         Ok(self.open.insert(open))
+    }
+
+    /// An error if the node answers that it lacks what it has acknowledged.
+    fn check_kept(&self, answer: &StreamAppendResult<Consensus>) -> io::Result<()> {
+        let Some(incarnation) = self.target.incarnation else { return Ok(()) };
+        let follower = (self.target.to, incarnation);
+        match answer {
+            Ok(Some(last)) => self.directory.note_acknowledged(follower, self.term, *last),
+            Err(StreamAppendError::Conflict(lacked)) => {
+                return self.directory.check_kept(follower, self.term, *lacked);
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Sends the appends of `input`, and gives their answers in order.
@@ -134,7 +153,9 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
                     if let Err(StreamAppendError::HigherVote(vote)) = &answer {
                         self.link.directory.check_term(vote.leader_id.term)?;
                     }
-                    if !open.is_stale(&answer)? {
+                    let is_stale = open.is_stale(&answer)?;
+                    self.link.check_kept(&answer)?;
+                    if !is_stale {
                         return Ok(Some(answer));
                     }
                 }
@@ -177,6 +198,7 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
         let kind = if is_silent { COMMITTED } else { APPEND };
         open.link.writer.put(kind, |out| put_append(out, request));
         open.link.writer.flush().await?;
+        self.link.term = request.vote.leader_id.term;
         if !is_silent {
             open.owed += 1;
             self.reported =

@@ -5,14 +5,17 @@ use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
+use metrics::Counter;
 use openraft::Instant as _;
 use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::metrics::{RaftMetrics, RaftServerMetrics};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::handshake::{Channel, Hello, Program, Welcome};
+use super::copies::Known;
+use super::handshake::{Channel, Hello, Processes, Program, Welcome};
 use super::transport::Transport;
 use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, ELECTION_MS, Member, NodeId, StoredMembership};
@@ -50,6 +53,9 @@ pub(crate) struct Directory {
     /// The leader from which this node accepted something last, and when.
     followed: Mutex<Option<(Process, Instant)>>,
     baseline: Mutex<Option<Baseline>>,
+    /// Why this process must not go on.
+    pub(super) condemned: watch::Sender<Option<String>>,
+    pub(super) copies_refused: Counter,
 }
 
 /// A node, and its data directory.
@@ -72,6 +78,7 @@ struct Peer {
     is_failing: bool,
     /// Why it was refused last, until it is welcome.
     refused: Option<String>,
+    known: Known,
 }
 
 impl Directory {
@@ -94,6 +101,8 @@ impl Directory {
             peers: Mutex::default(),
             followed: Mutex::default(),
             baseline: Mutex::default(),
+            condemned: watch::Sender::new(None),
+            copies_refused: metrics::counter!("ringfence_peer_copies_refused_total"),
         }
     }
 
@@ -258,8 +267,21 @@ impl Directory {
         if term <= most { Ok(()) } else { Err(refusal(format!("the term {term} is above {most}"))) }
     }
 
-    /// Whether the caller means this node, and may open this channel.
-    pub(super) fn admit(&self, hello: &Hello) -> io::Result<()> {
+    /// Whether the caller means this node, may open this channel, and does not run with a copy of a data directory.
+    pub(super) async fn admit(&self, hello: &Hello, processes: &Processes) -> io::Result<()> {
+        self.check_hello(hello)?;
+        if hello.channel != Channel::Founding {
+            self.check_own(hello.from, processes.met)?;
+            self.check_alone((hello.from, hello.incarnation), &processes.starts).await?;
+        }
+        if let Some(caller) = self.peers().get_mut(&hello.from) {
+            caller.url = Some(hello.url.clone());
+            caller.refused = None;
+        }
+        Ok(())
+    }
+
+    fn check_hello(&self, hello: &Hello) -> io::Result<()> {
         let own = &self.identity;
         let id = own.node_id;
         if hello.group != 0 {
@@ -285,14 +307,8 @@ impl Directory {
         }
         self.check_caller(hello)?;
         // Anybody can send a hello: it adds no entry for a node that the membership does not name.
-        let is_named = self.is_named(hello.from);
-        let mut peers = self.peers();
-        if is_named {
-            peers.entry(hello.from).or_default();
-        }
-        if let Some(caller) = peers.get_mut(&hello.from) {
-            caller.url = Some(hello.url.clone());
-            caller.refused = None;
+        if self.is_named(hello.from) {
+            self.peers().entry(hello.from).or_default();
         }
         Ok(())
     }
@@ -353,6 +369,19 @@ impl Directory {
         let is_repeated = peer.refused == reason;
         peer.refused = reason;
         if is_repeated { io::Error::new(ErrorKind::AlreadyExists, error) } else { error }
+    }
+
+    /// Why this node refused `id` when it called last; `None` if it was welcome.
+    pub(crate) fn refused(&self, id: NodeId) -> Option<String> {
+        self.peers().get(&id)?.refused.clone()
+    }
+
+    /// Works on what is known of the processes of `id`, or on nothing if no member has that id.
+    pub(super) fn with_known<T>(&self, id: NodeId, work: impl FnOnce(&mut Known) -> T) -> T {
+        match self.peers().get_mut(&id) {
+            Some(peer) => work(&mut peer.known),
+            None => work(&mut Known::default()),
+        }
     }
 
     fn peers(&self) -> MutexGuard<'_, BTreeMap<NodeId, Peer>> {

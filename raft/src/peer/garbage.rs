@@ -102,7 +102,7 @@ fn entry(rules: u8) -> Vec<u8> {
     ];
     let owner = Owner { name: PrincipalName::new("ann").expect("a name"), quota: Quota::default() };
     let requests = vec![Request { by: Some(owner), commands: commands.clone() }, commands.into()];
-    Batch { rules, at_ms: 300, max_bytes: 1 << 20, requests }.encode().0.to_vec()
+    Batch { rules, at_ms: 300, max_bytes: 1 << 20, floor: Revision(9), requests }.encode().0.to_vec()
 }
 
 /// Random bytes, or changed ones of `whole`.
@@ -235,10 +235,8 @@ proptest! {
             let again = Batch::decode(&written.encode(), SUPPORTED).expect("it was written");
             prop_assert_eq!(&again, &written);
             let [mut table, mut other] = [LeaseTable::default(), LeaseTable::default()];
-            let [one, same] = [(&mut table, batch), (&mut other, written)].map(|(table, batch)| {
-                table.raise_rules(batch.rules);
-                table.apply_requests(batch.at_ms, batch.requests, &mut Vec::new())
-            });
+            let [one, same] = [(&mut table, batch), (&mut other, written)]
+                .map(|(table, batch)| batch.apply(table, &mut Vec::new()));
             prop_assert_eq!(one, same);
         }
     }

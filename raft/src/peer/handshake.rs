@@ -14,6 +14,8 @@
 //! newer than what the other side knows, the other side believes it, unless it has a leader, which would have told it. A wiped
 //! node has none until it is added.
 //!
+//! Behind the hello and the welcome each side sends its [`Starts`]: see [`copies`](super::copies).
+//!
 //! A message of Raft counts only from the node that it names, and in a term that an honest node can have reached.
 
 use std::{fmt, io};
@@ -25,6 +27,7 @@ use uuid::Uuid;
 
 use super::frame::{FrameReader, FrameWriter, closed, invalid};
 use crate::consensus::NodeId;
+use crate::storage::starts::{Start, Starts};
 
 /// The first bytes in each direction: a magic word, and the version of the protocol.
 pub(crate) const PREFACE: [u8; 10] = *b"RINGPEER\x01\x00";
@@ -125,7 +128,44 @@ pub(crate) struct Refusal {
     pub(crate) reason: String,
 }
 
-/// Queues the preface and the first frame. A welcome is a pair with the [`Program`].
+/// What stands between a hello and the starts. Some builds sent their program behind a hello, whose first byte is never this.
+const STARTS: u8 = 0;
+
+/// What a caller says of the processes on both sides, behind its hello. Older builds do not say it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Processes {
+    /// The caller's.
+    pub(super) starts: Starts,
+    /// The newest start of the other side that the caller has met.
+    pub(super) met: Option<Start>,
+}
+
+/// Queues the preface and a hello.
+pub(super) fn put_hello(writer: &mut FrameWriter, hello: &Hello, processes: &Processes) {
+    put_first(writer, HELLO, &(hello, STARTS, processes));
+}
+
+/// Reads a hello, and what follows it.
+pub(super) fn get_hello(body: &Bytes) -> io::Result<(Hello, Processes)> {
+    let (hello, rest) = take(body)?;
+    match rest.split_first() {
+        Some((&STARTS, rest)) => Ok((hello, take(rest)?.0)),
+        _ => Ok((hello, Processes::default())),
+    }
+}
+
+/// Queues the preface and a refusal. If the caller `is_copy`, it must not go on.
+pub(super) fn put_refusal(writer: &mut FrameWriter, reason: String, is_copy: bool) {
+    put_first(writer, REFUSAL, &(Refusal { reason }, is_copy));
+}
+
+/// Reads the reason of a refusal, and whether it is that this process runs with a copy of a data directory.
+pub(super) fn get_refusal(body: &Bytes) -> io::Result<(String, bool)> {
+    let (Refusal { reason }, rest) = take(body)?;
+    Ok((reason, rest.first().is_some_and(|is_copy| *is_copy != 0)))
+}
+
+/// Queues the preface and the first frame. A welcome is followed by the [`Program`] and the [`Starts`].
 pub(super) fn put_first(writer: &mut FrameWriter, kind: u8, message: &impl Serialize) {
     writer.put_raw(&PREFACE);
     writer.put(kind, |out| put(out, message));
@@ -157,17 +197,18 @@ pub(crate) fn get<T: DeserializeOwned>(body: &Bytes) -> io::Result<T> {
     postcard::from_bytes(body).map_err(|error| invalid(format!("a malformed message: {error}")))
 }
 
-/// Reads a welcome, and what the other side says of its program.
-pub(super) fn get_welcome(body: &Bytes) -> io::Result<(Welcome, Program)> {
-    let malformed = |error| invalid(format!("a malformed message: {error}"));
-    let (welcome, rest) = postcard::take_from_bytes(body).map_err(malformed)?;
-    let mut program = match rest.is_empty() {
-        true => Program::silent(),
-        false => postcard::take_from_bytes(rest).map_err(malformed)?.0,
-    };
+/// Reads a welcome, and what the other side says of its program and its starts.
+pub(super) fn get_welcome(body: &Bytes) -> io::Result<(Welcome, Program, Starts)> {
+    let (welcome, rest) = take(body)?;
+    let (mut program, rest) = if rest.is_empty() { (Program::silent(), rest) } else { take(rest)? };
+    let starts = if rest.is_empty() { Starts::default() } else { take(rest)?.0 };
     // It is printed on the terminals of operators.
     program.version = program.version.chars().filter(char::is_ascii_graphic).take(MAX_VERSION).collect();
-    Ok((welcome, program))
+    Ok((welcome, program, starts))
+}
+
+fn take<T: DeserializeOwned>(body: &[u8]) -> io::Result<(T, &[u8])> {
+    postcard::take_from_bytes(body).map_err(|error| invalid(format!("a malformed message: {error}")))
 }
 
 #[cfg(test)]
@@ -181,7 +222,7 @@ mod tests {
             Program { rules, frames: 1, version: "\u{1b}[2J 1.0\n".to_owned() + &"x".repeat(9_999) };
         let mut out = BytesMut::new();
         put(&mut out, &(&Welcome { incarnation: Uuid::nil(), url: String::new() }, &program));
-        let (_, read) = get_welcome(&out.freeze()).unwrap();
+        let (_, read, _) = get_welcome(&out.freeze()).unwrap();
         assert_eq!(read.version, "[2J1.0".to_owned() + &"x".repeat(MAX_VERSION - 6));
     }
 
@@ -206,10 +247,32 @@ mod tests {
         golden.extend(b"http://a");
         assert_eq!(out[..], golden);
         // What other builds add.
-        out.extend_from_slice(b"more");
+        let mut other = out.clone();
+        other.extend_from_slice(b"more");
+        assert_eq!(get_hello(&other.freeze()).unwrap(), (hello.clone(), Processes::default()));
+        let mut starts = Starts::default();
+        starts.add(5);
+        starts.add(300);
+        let processes = Processes { met: starts.newest(), starts };
+        out.clear();
+        put(&mut out, &(&hello, STARTS, &processes));
+        golden.extend([0, 2, 2, 5, 0xac, 2, 1, 2, 0xac, 2]);
+        assert_eq!(out[..], golden);
+        assert_eq!(get_hello(&out.clone().freeze()).unwrap(), (hello.clone(), processes));
+        // As builds from before the starts read it.
         assert_eq!(get::<Hello>(&out.freeze()).unwrap(), hello);
         assert_eq!((HELLO, WELCOME, REFUSAL), (1, 2, 3));
         assert_eq!(&PREFACE, b"RINGPEER\x01\x00");
+    }
+
+    #[test]
+    fn a_refusal_says_whether_the_caller_is_a_copy_and_older_builds_read_its_reason() {
+        let mut out = BytesMut::new();
+        put(&mut out, &(Refusal { reason: "no".to_owned() }, true));
+        assert_eq!(out[..], *b"\x02no\x01");
+        assert_eq!(get_refusal(&out.clone().freeze()).unwrap(), ("no".to_owned(), true));
+        assert_eq!(get_refusal(&out.clone().freeze().slice(..3)).unwrap(), ("no".to_owned(), false));
+        assert_eq!(get::<Refusal>(&out.freeze()).unwrap().reason, "no");
     }
 
     #[test]
@@ -220,7 +283,8 @@ mod tests {
         let mut golden = vec![16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 8];
         golden.extend(b"http://a");
         assert_eq!(out[..], golden);
-        assert_eq!(get_welcome(&out.clone().freeze()).unwrap(), (welcome.clone(), Program::silent()));
+        let silent = (welcome.clone(), Program::silent(), Starts::default());
+        assert_eq!(get_welcome(&out.clone().freeze()).unwrap(), silent);
 
         let program =
             Program { rules: RulesRange { oldest: 1, newest: 3 }, frames: 2, version: "1.2".to_owned() };
@@ -228,9 +292,19 @@ mod tests {
         put(&mut out, &(&welcome, &program));
         golden.extend(b"\x01\x03\x02\x031.2");
         assert_eq!(out[..], golden);
+        assert_eq!(
+            get_welcome(&out.clone().freeze()).unwrap(),
+            (welcome.clone(), program.clone(), Starts::default())
+        );
+        let mut starts = Starts::default();
+        starts.add(300);
+        out.clear();
+        put(&mut out, &(&welcome, &program, &starts));
+        golden.extend([1, 1, 0xac, 2]);
+        assert_eq!(out[..], golden);
         // What later builds may add.
         out.extend_from_slice(b"more");
-        assert_eq!(get_welcome(&out.clone().freeze()).unwrap(), (welcome.clone(), program));
+        assert_eq!(get_welcome(&out.clone().freeze()).unwrap(), (welcome.clone(), program, starts));
         // As builds from before the program read it.
         assert_eq!(get::<Welcome>(&out.freeze()).unwrap(), welcome);
     }

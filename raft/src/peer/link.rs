@@ -6,19 +6,24 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::timeout;
+use uuid::Uuid;
 
+use super::copies::is_copy;
 use super::directory::{Directory, Process, Target, refusal};
 use super::frame::{FrameReader, FrameWriter, invalid, unexpected};
 use super::handshake::{
-    Channel, HELLO, Hello, MAX_HELLO, Program, REFUSAL, Refusal, WELCOME, Welcome, get, get_welcome,
-    put_first, read_first,
+    Channel, HELLO, Hello, MAX_HELLO, Processes, Program, REFUSAL, WELCOME, Welcome, get_hello, get_refusal,
+    get_welcome, put_first, put_hello, put_refusal, read_first,
 };
 use super::tls::Certificate;
 use super::transport::Connection;
 use crate::consensus::{LogId, NodeId, Vote};
+use crate::storage::identity::Identity;
+use crate::storage::starts::Starts;
 
-/// How long connecting and the handshake may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long connecting and the handshake may take: five round trips of half a second, with TLS, and the time to ask whether
+/// another process runs with the caller's data directory.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(2_500);
 /// How long a caller's hello may take.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -40,7 +45,24 @@ impl Directory {
         result
     }
 
-    async fn try_connect(&self, Target { to, incarnation, channel }: Target, max: usize) -> io::Result<Link> {
+    async fn try_connect(&self, target: Target, max: usize) -> io::Result<Link> {
+        if let Some(incarnation) = target.incarnation {
+            // What is known already need not be said by the other side.
+            self.check_starts((target.to, incarnation), &Starts::default())?;
+        }
+        let (mut link, incarnation, starts) = self.greet(target).await?;
+        let process = (target.to, incarnation);
+        self.check_starts(process, &starts).map_err(|error| self.note_refused(target.to, error))?;
+        if let Some(newest) = starts.newest() {
+            self.meet(process, newest);
+        }
+        link.reader.set_max(max);
+        Ok(link)
+    }
+
+    /// Connects to `target`, and says hello. Which process answers is not checked.
+    pub(super) async fn greet(&self, target: Target) -> io::Result<(Link, Uuid, Starts)> {
+        let Target { to, incarnation, channel } = target;
         let no_address =
             || io::Error::new(io::ErrorKind::NotFound, format!("no address of node {to} is known"));
         let address = self.address(to).ok_or_else(no_address)?;
@@ -63,9 +85,19 @@ impl Directory {
             url: self.own_url.clone(),
         };
         let mut link = Link::new(connection);
-        put_first(&mut link.writer, HELLO, &hello);
+        let starts = self.identity.starts.clone();
+        put_hello(&mut link.writer, &hello, &Processes { starts, met: self.met(to, incarnation) });
         link.writer.flush().await?;
-        let (welcome, program) = link.welcome().await.map_err(at_address)?;
+        let (welcome, program, starts) = match link.welcome().await {
+            Ok(Answered::Welcome(welcome, program, starts)) => (welcome, program, starts),
+            Ok(Answered::Refusal(reason, is_copy)) => {
+                if is_copy {
+                    self.condemn(to, &reason);
+                }
+                return Err(at_address(refusal(reason)));
+            }
+            Err(error) => return Err(at_address(error)),
+        };
         let is_other = incarnation.is_some_and(|expected| expected != welcome.incarnation);
         if is_other {
             return Err(invalid(format!(
@@ -73,10 +105,17 @@ impl Directory {
             )));
         }
         link.frames = program.frames;
+        let incarnation = welcome.incarnation;
         self.note_welcome(to, welcome, program);
-        link.reader.set_max(max);
-        Ok(link)
+        Ok((link, incarnation, starts))
     }
+}
+
+/// The answer to a hello.
+enum Answered {
+    Welcome(Welcome, Program, Starts),
+    /// Why, and whether it is that this process runs with a copy of a data directory.
+    Refusal(String, bool),
 }
 
 impl Link {
@@ -90,20 +129,18 @@ impl Link {
         self.certificate.as_ref().is_some_and(Certificate::is_stale)
     }
 
-    async fn welcome(&mut self) -> io::Result<(Welcome, Program)> {
+    async fn welcome(&mut self) -> io::Result<Answered> {
         match read_first(&mut self.reader, "welcome").await? {
-            (WELCOME, body) => get_welcome(&body),
-            (REFUSAL, body) => {
-                let refusal: Refusal = get(&body)?;
-                Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal.reason))
-            }
+            (WELCOME, body) => get_welcome(&body)
+                .map(|(welcome, program, starts)| Answered::Welcome(welcome, program, starts)),
+            (REFUSAL, body) => get_refusal(&body).map(|(reason, is_copy)| Answered::Refusal(reason, is_copy)),
             (kind, _) => Err(unexpected(kind, "a welcome")),
         }
     }
 
-    async fn hello(&mut self) -> io::Result<Hello> {
+    async fn hello(&mut self) -> io::Result<(Hello, Processes)> {
         match read_first(&mut self.reader, "hello").await? {
-            (HELLO, body) => get(&body),
+            (HELLO, body) => get_hello(&body),
             (kind, _) => Err(unexpected(kind, "a hello")),
         }
     }
@@ -115,6 +152,7 @@ pub(super) struct Incoming {
     pub(super) from: NodeId,
     pub(super) channel: Channel,
     hello: Hello,
+    starts: Starts,
     reader: FrameReader,
 }
 
@@ -129,27 +167,33 @@ impl Incoming {
         let hello = hello.unwrap_or_else(|_| Err(timed_out("it said nothing in time")));
         let Link { reader, mut writer, certificate, .. } = link;
         let is_shown = |id| certificate.is_none_or(|it| it.is_of(id, directory.address(id).as_deref()));
-        let admitted = hello.and_then(|hello| match is_shown(hello.from) {
+        let admitted = match hello {
+            Err(error) => Err((error, false)),
             // Not as a reason that the node is refused for: it may be another that said so.
-            false => Err(refusal(format!("the certificate of the caller is not of node {}", hello.from))),
-            true => match directory.admit(&hello) {
-                Ok(()) => Ok(hello),
-                Err(error) => Err(directory.note_refused(hello.from, error)),
+            Ok((hello, _)) if !is_shown(hello.from) => {
+                Err((refusal(format!("the certificate of the caller is not of node {}", hello.from)), false))
+            }
+            Ok((hello, processes)) => match directory.admit(&hello, &processes).await {
+                Ok(()) => Ok((hello, processes.starts)),
+                Err(error) => {
+                    let is_copy = is_copy(&error);
+                    Err((directory.note_refused(hello.from, error), is_copy))
+                }
             },
-        });
+        };
         match &admitted {
             Ok(_) => {
-                let incarnation = directory.identity.incarnation;
-                let welcome = Welcome { incarnation, url: directory.own_url.clone() };
-                put_first(&mut writer, WELCOME, &(&welcome, &directory.program));
+                let Identity { incarnation, starts, .. } = &directory.identity;
+                let welcome = Welcome { incarnation: *incarnation, url: directory.own_url.clone() };
+                put_first(&mut writer, WELCOME, &(&welcome, &directory.program, starts));
             }
-            Err(error) => put_first(&mut writer, REFUSAL, &Refusal { reason: error.to_string() }),
+            Err((error, is_copy)) => put_refusal(&mut writer, error.to_string(), *is_copy),
         }
         // If the caller has gone, the refusal is the better error.
         let written = writer.flush().await;
-        let hello = admitted?;
+        let (hello, starts) = admitted.map_err(|(error, _)| error)?;
         written?;
-        Ok((Self { directory, from: hello.from, channel: hello.channel, hello, reader }, writer))
+        Ok((Self { directory, from: hello.from, channel: hello.channel, hello, starts, reader }, writer))
     }
 
     /// The process that calls.
@@ -175,11 +219,12 @@ impl Incoming {
         self.directory.check_term(term)
     }
 
-    /// The next frame; `None` if the caller closed between two. An error if the membership has changed and the caller is no
-    /// longer admitted. Dropping the future loses nothing.
+    /// The next frame; `None` if the caller closed between two. An error if the caller is no longer admitted: the membership
+    /// has changed, or it is known by now to run with a copy of a data directory. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> io::Result<Option<(u8, Bytes)>> {
         let frame = self.reader.next().await?;
-        match self.directory.check_caller(&self.hello) {
+        let admitted = self.directory.check_caller(&self.hello);
+        match admitted.and_then(|()| self.directory.check_starts(self.caller(), &self.starts)) {
             Ok(()) => Ok(frame),
             Err(error) => Err(self.directory.note_refused(self.from, error)),
         }

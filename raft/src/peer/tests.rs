@@ -14,11 +14,14 @@ use uuid::Uuid;
 
 use super::call::{CallError, MAX_CALLS, MAX_QUEUED};
 use super::frame::{FrameReader, FrameWriter};
-use super::handshake::{Channel, HELLO, Hello, Program, WELCOME, Welcome, get, put_first, read_first};
+use super::handshake::{
+    Channel, HELLO, Hello, Processes, Program, WELCOME, Welcome, get, put_first, read_first,
+};
 use super::message::{ANSWER, Answer, CALL, Call, Order, get_numbered, put_numbered};
 use super::{Directory, Peers, Tcp, Transport};
 use crate::members::tests::Cluster;
 use crate::storage::identity::Identity;
+use crate::storage::starts::Starts;
 
 const SOON: Duration = Duration::from_secs(60);
 const MAX: usize = 64 << 20;
@@ -28,7 +31,8 @@ async fn node() -> (Arc<Peers>, Arc<dyn Transport>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addresses = BTreeMap::from([(2, listener.local_addr().unwrap().to_string())]);
     let transport: Arc<dyn Transport> = Arc::new(Tcp(listener));
-    let identity = Identity { node_id: 1, incarnation: Uuid::from_u128(1), cluster: None, founder: false };
+    let (incarnation, starts) = (Uuid::from_u128(1), Starts::default());
+    let identity = Identity { node_id: 1, incarnation, cluster: None, founder: false, starts };
     let directory =
         Directory::new(identity, String::new(), addresses, &transport, Program::of_this(SUPPORTED));
     (Arc::new(Peers::new(Arc::new(directory))), transport)
@@ -174,7 +178,7 @@ async fn a_node_keeps_nothing_of_nodes_that_are_no_members() {
             member_as_of: Some((u64::MAX, u64::MAX)),
             url: "http://stranger".to_owned(),
         };
-        directory.admit(&hello).unwrap_err();
+        directory.admit(&hello, &Processes::default()).await.unwrap_err();
     }
     assert_eq!(directory.known(), before);
     directory.introduce(2, "127.0.0.1:1").unwrap();

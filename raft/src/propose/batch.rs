@@ -1,4 +1,4 @@
-//! The contents of a log entry: the rules to decide by, a time, a bound on all leases, and requests.
+//! The contents of a log entry: the rules to decide by, a time, a bound on all leases, a floor of the revision, and requests.
 //!
 //! The first byte is the version of the rules. An entry raises the rules of the table to its own, so there is no moment at
 //! which an entry is in a format that the rules in use do not have, or the other way round. Builds from before the rules had
@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use ringfence_lease::{Command, Owner, Request, UnsupportedRules};
-use ringfence_wire::RulesRange;
+use ringfence_lease::{Command, Event, LeaseTable, Outcome, Owner, Request, UnsupportedRules};
+use ringfence_wire::{Revision, RulesRange};
 use serde::{Deserialize, Serialize};
 
 use crate::consensus::EncodedBatch;
@@ -20,6 +20,8 @@ pub(crate) struct Batch {
     pub(crate) at_ms: u64,
     /// How many bytes all leases may take. Under rules 1, entries have no bound.
     pub(crate) max_bytes: u64,
+    /// What the revision is raised to. Under rules 1 and 2, entries have no floor.
+    pub(crate) floor: Revision,
     /// Under rules 1, entries have no owners, and all commands are in one request.
     pub(crate) requests: Vec<Request>,
 }
@@ -36,6 +38,8 @@ struct Contents<C, R> {
 
 /// The rules whose entries have a time and commands only.
 const FIRST: u8 = 1;
+/// The first rules whose entries have a floor, before the [`Contents`].
+const FLOOR: u8 = 3;
 
 /// Why a log entry cannot be decoded.
 #[derive(Debug, thiserror::Error)]
@@ -73,8 +77,12 @@ impl Batch {
                     None => requests.push((number, commands.iter().collect())),
                 }
             }
-            let Self { at_ms, max_bytes, .. } = *self;
-            postcard::to_extend(&Contents { at_ms, max_bytes, owners, requests }, start)
+            let Self { rules, at_ms, max_bytes, floor, .. } = *self;
+            let contents = Contents { at_ms, max_bytes, owners, requests };
+            match rules < FLOOR {
+                true => postcard::to_extend(&contents, start),
+                false => postcard::to_extend(&(floor, contents), start),
+            }
         };
         EncodedBatch(Bytes::from(bytes.expect("commands contain nothing that postcard cannot encode")))
     }
@@ -85,8 +93,13 @@ impl Batch {
         UnsupportedRules::check(rules, supported)?;
         if rules == FIRST {
             let (at_ms, commands): (u64, Vec<Command>) = postcard::from_bytes(rest)?;
-            return Ok(Self { rules, at_ms, max_bytes: u64::MAX, requests: vec![commands.into()] });
+            let (max_bytes, floor) = (u64::MAX, Revision(0));
+            return Ok(Self { rules, at_ms, max_bytes, floor, requests: vec![commands.into()] });
         }
+        let (floor, rest) = match rules < FLOOR {
+            true => (Revision(0), rest),
+            false => postcard::take_from_bytes(rest)?,
+        };
         let contents: Contents<Vec<Owner>, Vec<(u32, Vec<Command>)>> = postcard::from_bytes(rest)?;
         let Contents { at_ms, max_bytes, owners, requests } = contents;
         let request = |(number, commands): (u32, Vec<Command>)| {
@@ -97,7 +110,15 @@ impl Batch {
             Ok(Request { by, commands })
         };
         let requests = requests.into_iter().map(request).collect::<Result<_, DecodeError>>()?;
-        Ok(Self { rules, at_ms, max_bytes, requests })
+        Ok(Self { rules, at_ms, max_bytes, floor, requests })
+    }
+
+    /// Applies it to `table`, as every replica does. Returns one outcome per command, and appends the changes to `events`.
+    pub(crate) fn apply(self, table: &mut LeaseTable, events: &mut Vec<Event>) -> Vec<Outcome> {
+        table.raise_rules(self.rules);
+        table.limit_bytes(self.max_bytes);
+        table.raise_revision(self.floor);
+        table.apply_requests(self.at_ms, self.requests, events)
     }
 }
 
@@ -116,7 +137,7 @@ mod tests {
     #[test]
     fn the_bytes_of_an_entry_under_the_first_rules_are_fixed() {
         let requests = vec![vec![release(7)].into()];
-        let batch = Batch { rules: 1, at_ms: 300, max_bytes: u64::MAX, requests };
+        let batch = Batch { rules: 1, at_ms: 300, max_bytes: u64::MAX, floor: Revision(0), requests };
         let mut golden = vec![1, 0xac, 2, 1, 3, 16];
         golden.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
         assert_eq!(batch.encode().0, golden);
@@ -128,7 +149,7 @@ mod tests {
         assert!(matches!(empty, DecodeError::Empty), "{empty}");
     }
 
-    const NEW: RulesRange = RulesRange { oldest: 1, newest: 2 };
+    const NEW: RulesRange = RulesRange { oldest: 1, newest: 3 };
 
     fn of(name: &str, leases: Option<u32>, commands: Vec<Command>) -> Request {
         let quota = Quota { leases, ..Quota::default() };
@@ -144,7 +165,7 @@ mod tests {
             of("ann", Some(9), vec![release(4)]),
             of("ann", None, vec![release(5)]),
         ];
-        let batch = Batch { rules: 2, at_ms: 300, max_bytes: 1_000, requests };
+        let batch = Batch { rules: 2, at_ms: 300, max_bytes: 1_000, floor: Revision(0), requests };
         let command = |id: u8| [&[3, 16][..], &[0; 15], &[id]].concat();
         let golden = [
             &[2, 0xac, 2, 0xe8, 7, 2][..],
@@ -164,9 +185,18 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_of_an_entry_with_a_floor_are_fixed() {
+        let requests = vec![vec![release(7)].into()];
+        let batch = Batch { rules: 3, at_ms: 300, max_bytes: 1_000, floor: Revision(400), requests };
+        let golden = [&[3, 0x90, 3, 0xac, 2, 0xe8, 7, 0, 1, 0, 1, 3, 16][..], &[0; 15], &[7]].concat();
+        assert_eq!(batch.encode().0, golden);
+        assert_eq!(Batch::decode(&batch.encode(), NEW).unwrap(), batch);
+    }
+
+    #[test]
     fn requests_of_one_owner_in_a_row_become_one() {
         let alone = |id| of("ann", None, vec![release(id)]);
-        let batch = |requests| Batch { rules: 2, at_ms: 1, max_bytes: 1, requests };
+        let batch = |requests| Batch { rules: 2, at_ms: 1, max_bytes: 1, floor: Revision(0), requests };
         let written =
             batch(vec![alone(1), alone(2), vec![release(3)].into(), vec![release(4)].into()]).encode();
         let joined = vec![of("ann", None, vec![release(1), release(2)]), vec![release(3), release(4)].into()];

@@ -236,7 +236,7 @@ impl Packer {
             // A leader has applied all raises by now: those of earlier terms, and its own.
             let rules = self.applied.lock().table.rules().max(raise.map_or(0, |raise| raise.rules));
             let (at_ms, max_bytes) = (stamp.at_ms, self.max_lease_bytes);
-            let batch = Batch { rules, at_ms, max_bytes, requests: packed }.encode();
+            let batch = Batch { rules, at_ms, max_bytes, floor: stamp.floor, requests: packed }.encode();
             let begun = Instant::now();
             let settle = Settle {
                 leading: Arc::clone(&self.leading),

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! LOCK        locked while a process uses the directory
-//! NODE        format, node id, incarnation, cluster, and whether it founds that: synced before the node's first vote
+//! NODE        format, node id, incarnation, cluster, whether it founds that, and its starts: synced before anything else
 //! DIVERGED    why the state here is not that of the cluster, if it is not: no node starts with it
 //! log/        the write-ahead log
 //! snapshots/  the state after some entries of the log
 //! ```
 //! The incarnation is drawn when the directory is created. It distinguishes a directory that was created again under an
 //! old id: that node has forgotten what it voted and acknowledged, and must not count as the one that the cluster knows.
+//! The [`Starts`] distinguish a directory from copies of it, which share its incarnation.
 
 use std::fs::TryLockError;
 use std::io;
@@ -23,6 +24,7 @@ use uuid::Uuid;
 use crate::consensus::NodeId;
 use crate::random::Random;
 use crate::storage::snapshots::store::Storage;
+use crate::storage::starts::Starts;
 
 const FORMAT: &str = "ringfence data directory, format 1";
 const NODE: &str = "NODE";
@@ -39,6 +41,8 @@ pub(crate) struct Identity {
     pub(crate) cluster: Option<Uuid>,
     /// Whether this node creates the cluster's first membership.
     pub(crate) founder: bool,
+    /// The starts of this data directory.
+    pub(crate) starts: Starts,
 }
 
 /// A data directory in use by this process.
@@ -77,7 +81,7 @@ pub enum DirError {
     },
     /// `NODE` cannot be understood.
     #[error(
-        "{0} is damaged: it does not say which node the directory belongs to; restore it from a copy, or remove this node from the cluster, empty the directory, and add it again"
+        "{0} is damaged: it does not say which node the directory belongs to; remove this node from the cluster, empty the directory, and add it again"
     )]
     Damaged(PathBuf),
     /// There are files, but no `NODE`.
@@ -113,7 +117,7 @@ impl DataDir {
         Self::open_on(Arc::new(System), path, node_id, &Random::system())
     }
 
-    /// Does the same on any storage. The incarnation of a new directory is drawn from `random`.
+    /// Does the same on any storage. The incarnation of a new directory, and the number of this start, are drawn from `random`.
     pub(crate) fn open_on(
         storage: Arc<dyn Storage>,
         path: &Path,
@@ -126,21 +130,22 @@ impl DataDir {
             return Err(DirError::Foreign(path.to_owned()));
         }
         let dir = Self::lock(storage, path, Mode::Create)?;
-        let identity = match dir.read()? {
-            Some(identity) => identity,
-            None => {
-                let identity = Identity { node_id, incarnation: random.id(), cluster: None, founder: false };
-                dir.write(&identity).map_err(DirError::io(&path.join(NODE)))?;
-                if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-                    dir.storage.sync_dir(parent).map_err(DirError::io(parent))?;
-                }
-                identity
-            }
-        };
-        match identity.node_id {
-            found if found == node_id => Ok((dir, identity)),
-            found => Err(DirError::OtherNode { path: path.to_owned(), expected: node_id, found }),
+        let known = dir.read()?;
+        let is_new = known.is_none();
+        let starts = Starts::default();
+        let create = || Identity { node_id, incarnation: random.id(), cluster: None, founder: false, starts };
+        let mut identity = known.unwrap_or_else(create);
+        if identity.node_id != node_id {
+            let found = identity.node_id;
+            return Err(DirError::OtherNode { path: path.to_owned(), expected: node_id, found });
         }
+        dir.check_condemned()?;
+        identity.starts.add(random.id().as_u64_pair().1);
+        dir.write(&identity).map_err(DirError::io(&path.join(NODE)))?;
+        if let Some(parent) = path.parent().filter(|parent| is_new && !parent.as_os_str().is_empty()) {
+            dir.storage.sync_dir(parent).map_err(DirError::io(parent))?;
+        }
+        Ok((dir, identity))
     }
 
     /// Takes an existing data directory, of any node, to look at it.
@@ -184,8 +189,8 @@ impl DataDir {
     pub(crate) fn write(&self, identity: &Identity) -> io::Result<()> {
         let cluster = identity.cluster.map_or_else(|| "none".to_owned(), |id| id.to_string());
         let body = format!(
-            "{FORMAT}\nnode {}\nincarnation {}\ncluster {cluster}\nfounder {}\n",
-            identity.node_id, identity.incarnation, identity.founder
+            "{FORMAT}\nnode {}\nincarnation {}\ncluster {cluster}\nfounder {}\nstarts {}\n",
+            identity.node_id, identity.incarnation, identity.founder, identity.starts
         );
         let text = format!("{body}checksum {:08x}\n", crc32c::crc32c(body.as_bytes()));
         let beside = self.path.join("NODE.new");
@@ -205,7 +210,7 @@ impl DataDir {
     }
 
     /// An error if the state here is not that of the cluster.
-    pub(crate) fn check_condemned(&self) -> Result<(), DirError> {
+    fn check_condemned(&self) -> Result<(), DirError> {
         let path = self.path.join(DIVERGED);
         match self.storage.read(&path) {
             Ok(why) => Err(DirError::Diverged { why: String::from_utf8_lossy(&why).into_owned(), path }),
@@ -250,7 +255,9 @@ impl DataDir {
                 id => Some(id.parse().ok()?),
             };
             let founder = value("founder")?.parse().ok()?;
-            Some(Identity { node_id, incarnation, cluster, founder })
+            // Builds that did not count starts read no further, and wrote no such line.
+            let starts = value("starts").map_or(Some(Starts::default()), |line| line.parse().ok())?;
+            Some(Identity { node_id, incarnation, cluster, founder, starts })
         })();
         parsed.ok_or_else(damaged)
     }
@@ -286,7 +293,23 @@ mod tests {
         identity.founder = true;
         dir.write(&identity).unwrap();
         drop(dir);
-        assert_eq!(DataDir::open(&path, 3).unwrap().1, identity);
+        let (_, again) = DataDir::open(&path, 3).unwrap();
+        assert!(again.starts.include(identity.starts.newest().unwrap()));
+        assert_eq!(again.starts.newest().unwrap().count, 2);
+        assert_eq!(Identity { starts: identity.starts.clone(), ..again }, identity);
+    }
+
+    /// The directory of a build that did not count starts. Such a build ignores the line, too: it checks the checksum, and reads
+    /// four lines.
+    #[test]
+    fn a_directory_without_starts_counts_from_the_first() {
+        let temp = tempfile::tempdir().unwrap();
+        drop(DataDir::open(temp.path(), 1).unwrap());
+        let node = temp.path().join(NODE);
+        let text = fs::read_to_string(&node).unwrap();
+        let body = text.split("starts ").next().unwrap();
+        fs::write(&node, format!("{body}checksum {:08x}\n", crc32c::crc32c(body.as_bytes()))).unwrap();
+        assert_eq!(DataDir::open(temp.path(), 1).unwrap().1.starts.newest().unwrap().count, 1);
     }
 
     #[test]

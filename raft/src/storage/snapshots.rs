@@ -62,7 +62,7 @@ pub(crate) enum LoadError {
     Io(#[from] io::Error),
     #[error(
         "the log of this node begins after entry {purged}, and no snapshot of the state up to there can be used: \
-         {reasons}. Restore the node's data, or remove the node from the cluster, empty its data directory, and add it again"
+         {reasons}. Remove the node from the cluster, empty its data directory, and add it again"
     )]
     Unusable { purged: u64, reasons: String },
     #[error(

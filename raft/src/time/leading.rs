@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use ringfence_wire::Revision;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -20,6 +21,7 @@ pub(crate) struct Leading {
 
 struct Lead {
     term: u64,
+    floor: Revision,
     clock: ClusterClock,
     advanced: Instant,
     /// Whether a quorum had acknowledged this node recently, at the last tick.
@@ -40,6 +42,8 @@ struct InFlight {
 pub(crate) struct Stamp {
     pub(crate) term: u64,
     pub(crate) at_ms: u64,
+    /// What the entry raises the revision to: the same in all entries of a term.
+    pub(crate) floor: Revision,
     number: u64,
 }
 
@@ -63,10 +67,12 @@ impl Leading {
         Some(self.lock().as_mut().filter(|lead| lead.term == term)?.advance())
     }
 
-    /// Starts to lead in `term`, with the clock at the last applied time. Commands wait for [`Leading::open`].
-    pub(crate) fn begin(&self, term: u64, at_ms: u64) {
+    /// Starts to lead in `term`, with the clock at the last applied time, and raises the revision to `floor`. Commands wait
+    /// for [`Leading::open`].
+    pub(crate) fn begin(&self, term: u64, at_ms: u64, floor: Revision) {
         *self.lock() = Some(Lead {
             term,
+            floor,
             clock: ClusterClock::start(at_ms),
             advanced: Instant::now(),
             quorum_is_fresh: false,
@@ -103,7 +109,7 @@ impl Leading {
         lead.next_number += 1;
         let at_ms = lead.advance();
         lead.in_flight.push_back(InFlight { number, at_ms, since: lead.advanced });
-        Some(Stamp { term: lead.term, at_ms, number })
+        Some(Stamp { term: lead.term, at_ms, floor: lead.floor, number })
     }
 
     /// The entry with this stamp is applied, or never will be.
@@ -145,9 +151,10 @@ mod tests {
     async fn commands_wait_until_the_term_is_opened_but_the_first_entry_has_its_stamp() {
         let leading = Leading::new();
         assert!(leading.stamp().is_none());
-        leading.begin(3, 50);
+        leading.begin(3, 50, Revision(9));
         assert!(!leading.is_open());
-        assert_eq!(leading.stamp().map(|stamp| (stamp.term, stamp.at_ms)), Some((3, 50)));
+        let stamp = leading.stamp().unwrap();
+        assert_eq!((stamp.term, stamp.at_ms, stamp.floor), (3, 50, Revision(9)));
         leading.open();
         assert!(leading.is_open());
         assert_eq!(*leading.term().borrow(), Some(3));

@@ -5,19 +5,16 @@
 //! further all the same, the new one takes no command until that is resolved.
 
 use std::pin::Pin;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use ringfence_lease::Command;
 use ringfence_wire::Revision;
 use tokio::time::sleep;
 
+use crate::time::wall::WallClock;
+
 /// Pause before the elders are asked again.
 const AGAIN: Duration = Duration::from_secs(5);
-
-/// How far the wall clock advances, as a revision, in a millisecond: further than a cluster can make changes, so one that was
-/// founded at the clock's time stays behind it. Its first revision is a multiple of this; one that was founded ahead of the clock
-/// has an odd one.
-pub(crate) const PER_MS: u64 = 1_024;
 
 /// A source of knowledge about earlier clusters.
 pub trait Elders: Send + Sync {
@@ -33,12 +30,13 @@ pub trait Elders: Send + Sync {
 pub(crate) struct Start {
     pub(crate) first_revision: Option<Revision>,
     pub(crate) elders: Option<Box<dyn Elders>>,
+    pub(crate) clock: WallClock,
 }
 
 impl Start {
     /// The command; `None`, after a pause, if there is an objection.
     pub(crate) async fn command(&self) -> Option<Command> {
-        let revision = first_revision(self.first_revision, now());
+        let revision = first_revision(self.first_revision, self.clock.revision());
         if let Some(elders) = &self.elders
             && let Some(objection) = elders.objection(revision).await
         {
@@ -57,16 +55,10 @@ fn first_revision(given: Option<Revision>, clock: Revision) -> Revision {
     }
 }
 
-/// Unix milliseconds × [`PER_MS`].
-#[expect(clippy::disallowed_methods, reason = "a new cluster's first revision, unless the settings give one")]
-pub(crate) fn now() -> Revision {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Revision(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX >> 12) * PER_MS)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::wall::PER_MS;
 
     #[test]
     fn a_first_revision_shows_whether_it_was_ahead_of_the_clock() {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use ringfence_lease::{Acquire, Attachment, Command, Outcome};
-use ringfence_raft::{Handle, Node, NodeId, Random, Settings, Storage, System, Transport};
+use ringfence_raft::{Handle, Node, NodeId, Random, Settings, Storage, System, Transport, WallClock};
 use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
@@ -100,6 +100,7 @@ pub fn settings(id: NodeId, data: PathBuf, transport: Arc<dyn Transport>, size: 
         snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
         max_lease_bytes: ringfence_raft::MAX_LEASE_BYTES,
         first_revision: Some(Revision(FIRST)),
+        wall_clock: WallClock::simulated(|| 0),
         elders: None,
         random: Random::system(),
         rules: ringfence_lease::SUPPORTED,
