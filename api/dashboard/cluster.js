@@ -129,7 +129,9 @@ function row(view, id, member) {
   const role = id === view.leader ? "leader" : !member.voter ? "learner" : isThis ? view.role : "voter";
   return [
     `${id}${isThis ? " (this page)" : ""}`,
-    el("span", { class: role === "leader" ? "role leading" : "role", text: role }),
+    el("div", {},
+      el("span", { class: role === "leader" ? "role leading" : "role", text: role }),
+      member.refused ? el("p", { text: `refused: ${member.refused}` }) : null),
     url ? el("a", { href: `${url}/#/cluster`, rel: "noreferrer", text: url.replace(/^https?:\/\//, "") }) : "not told yet",
     member.peer,
     member.version ?? "–",

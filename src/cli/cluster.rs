@@ -149,5 +149,11 @@ fn text(status: &ClusterStatus) -> String {
         let (version, rules) = (or_dash(member.version.as_ref()), or_dash(member.rules));
         table.add([id.to_string(), role.to_owned(), lag, version, rules, url, member.peer.clone()]);
     }
-    text + &table.text()
+    text += &table.text();
+    for (id, member) in &status.members {
+        if let Some(refused) = &member.refused {
+            text += &format!("\nnode {} refuses node {id}: {refused}\n", status.node_id);
+        }
+    }
+    text
 }
