@@ -196,6 +196,11 @@ impl Handle {
         }
     }
 
+    /// How much memory the entries of this node's log take, in bytes.
+    pub fn log_bytes_in_memory(&self) -> u64 {
+        self.shared.log.bytes_in_memory()
+    }
+
     /// How this node sees itself and the cluster, without its mirror.
     pub fn status(&self) -> ClusterStatus {
         status(&self.shared)

@@ -187,7 +187,7 @@ impl Node {
         let raft_error = |error: &dyn ToString| StartError::Raft(error.to_string());
         let config = Arc::new(consensus::config(cluster).map_err(|error| raft_error(&error))?);
         let state_machine = StateMachine::new(applied.clone(), log.clone(), Arc::clone(&generations), rules);
-        let network = Network(Arc::clone(&peers));
+        let network = Network(Arc::clone(&peers), log.clone());
         let raft = random.provide(Raft::new(id, config, network, log.clone(), state_machine)).await;
         let raft = raft.map_err(|error| raft_error(&error))?;
 
