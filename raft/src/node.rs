@@ -13,8 +13,8 @@ use crate::applied::state_machine::{Raft, StateMachine};
 use crate::applied::table::Applied;
 use crate::consensus::{self, NodeId};
 use crate::divergence;
+use crate::fitness;
 use crate::handle::Handle;
-use crate::hung_disk;
 use crate::lead::lead;
 use crate::lines::Lines;
 use crate::members::founding::{Founding, JoinError};
@@ -233,8 +233,8 @@ impl Node {
             head_start_bytes: snapshot_after_bytes * before / members.len() as u64,
         };
         tasks.start("snapshots", compaction.run());
-        let watching = hung_disk::watch(Arc::clone(&replica), tasks.fault.clone());
-        tasks.start("a disk that hangs or fails", watching);
+        let watching = fitness::watch(Arc::clone(&replica), tasks.fault.clone());
+        tasks.start("the fitness to lead", watching);
         let comparing = divergence::watch(Arc::clone(&replica), Arc::clone(&dir), tasks.fault.clone());
         tasks.start("the comparison with the other nodes", comparing);
         tasks.start("new members", replica.promote_learners());

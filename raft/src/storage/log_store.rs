@@ -9,7 +9,7 @@
 //! before it finds a leader.
 //!
 //! Appending never waits for the disk, but what is queued for it is bounded: see [`LogStore::is_full`] and
-//! [`crate::hung_disk`].
+//! [`crate::fitness`].
 
 use std::fmt::Debug;
 use std::io;
@@ -31,8 +31,9 @@ use crate::storage::record::{
     body_len, committed_record, entry_record, purged_record, truncated_record, vote_record,
 };
 
-/// The most bytes of entries in one message to a peer, unless a single entry is larger.
-const MAX_APPEND_BYTES: usize = 4 << 20;
+/// The most bytes of entries in one message to a peer, unless a single entry is larger. Several are on their way at once; an
+/// answer must not take so long on a slow link that the leader seems to serve nobody.
+const MAX_APPEND_BYTES: usize = 1 << 20;
 /// The most bytes that wait for the disk. Beyond that the log is full, so that a hung disk does not fill the memory.
 const MAX_QUEUED_BYTES: u64 = 64 << 20;
 /// How often a waiting append checks for room.
