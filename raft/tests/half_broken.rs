@@ -15,7 +15,7 @@ use ringfence_lease::Command;
 use ringfence_raft::{Handle, Node, Random, Settings, Unanswered};
 use support::memory_disk::MemoryDisk;
 use support::network::Network;
-use support::{Cluster, acquire, address, grant, id, lead, settings, simulate, until};
+use support::{Cluster, SOON, acquire, address, grant, id, lead, settings, simulate, until};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -56,6 +56,14 @@ fn propose(handle: &Handle, commands: Vec<Command>) -> JoinHandle<Result<(), Una
     tokio::spawn(async move { handle.propose(commands).await.map(drop) })
 }
 
+async fn until_not_ready(handle: &Handle) {
+    let begun = Instant::now();
+    while handle.is_ready().await {
+        assert!(begun.elapsed() < SOON, "it is ready");
+        sleep(LATENCY).await;
+    }
+}
+
 /// It led for ever, nothing was committed, and all nodes said that they were ready.
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_large_entries_are_lost_gives_up_the_leadership_and_does_not_take_it_back() {
@@ -69,9 +77,7 @@ async fn a_leader_whose_large_entries_are_lost_gives_up_the_leadership_and_does_
         }
         let begun = Instant::now();
         let lost = propose(&old, large(1_000));
-        while old.is_ready().await {
-            sleep(LATENCY).await;
-        }
+        until_not_ready(&old).await;
         assert!(begun.elapsed() < Duration::from_secs(3), "it was ready for {:?}", begun.elapsed());
         until("another leads", || matches!(other.status().leader, Some(2 | 3))).await;
         assert!(begun.elapsed() < Duration::from_secs(6), "another leads after {:?}", begun.elapsed());
@@ -104,9 +110,7 @@ async fn a_leader_that_the_others_cannot_replace_stays() {
         cluster.nodes.remove(&3).unwrap().stop().await;
         cluster.network.lose_large("node-1", "node-2", SMALL);
         let stuck = propose(&leader, large(1_000));
-        while leader.is_ready().await {
-            sleep(LATENCY).await;
-        }
+        until_not_ready(&leader).await;
         sleep(Duration::from_secs(30)).await;
         assert!(!leader.is_ready().await);
         // It answers what needs no entry.
