@@ -85,6 +85,10 @@ const GAUGES: &[(&str, &str)] = &[
     ("ringfence_raft_applied_index", "Index of the last entry that this node applied."),
     ("ringfence_raft_apply_lag_entries", "Entries that this node knows to be committed but has not applied."),
     ("ringfence_raft_log_since_snapshot_bytes", "Bytes of log since this node's newest snapshot."),
+    (
+        "ringfence_raft_log_memory_bytes",
+        "Memory that the entries of this node's log take. At most about what it grows by during two snapshots.",
+    ),
     ("ringfence_raft_rules", "Version of the rules by which this node's table decides."),
     (
         "ringfence_raft_rules_supported",

@@ -26,6 +26,8 @@ use crate::unanswered::{RETRY, TIMEOUT, Unanswered};
 const DETACH_AFTER: Duration = Duration::from_secs(2);
 /// How long a node may take to prove that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(1);
+/// A leader with an entry that waits for longer is not ready.
+const READY_COMMITS_WITHIN: Duration = Duration::from_secs(2);
 /// How long answers are awaited from a node that was the leader when it was asked.
 const LAST_ANSWERS: Duration = Duration::from_millis(250);
 
@@ -183,9 +185,12 @@ impl Handle {
     }
 
     /// Whether this node can serve: a leader, confirmed by a quorum, answers it, it has applied what was committed, and the
-    /// cluster has its first revision.
+    /// cluster has its first revision. A leader also needs to get its entries applied, each within 2 s. A follower does not
+    /// know of that: it is not ready once the leader has given up, until another leads.
     pub async fn is_ready(&self) -> bool {
-        matches!(timeout(READY_WITHIN, self.linearize()).await, Ok(Ok(_))) && self.view(LeaseTable::started)
+        matches!(timeout(READY_WITHIN, self.linearize()).await, Ok(Ok(_)))
+            && self.view(LeaseTable::started)
+            && self.shared.leading.oldest() < READY_COMMITS_WITHIN
     }
 
     /// The age of this node's unfinished work.
@@ -194,6 +199,11 @@ impl Handle {
             proposal: self.shared.leading.oldest().as_secs_f64(),
             flush: self.shared.log.flushing().as_secs_f64(),
         }
+    }
+
+    /// How much memory the entries of this node's log take, in bytes.
+    pub fn log_bytes_in_memory(&self) -> u64 {
+        self.shared.log.bytes_in_memory()
     }
 
     /// How this node sees itself and the cluster, without its mirror.

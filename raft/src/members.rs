@@ -25,8 +25,8 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use openraft::ChangeMembers;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
-use openraft::{ChangeMembers, Instant as _};
 use ringfence_lease::Request;
 use ringfence_wire::{is_loopback, is_unspecified};
 use tokio::sync::MutexGuard;
@@ -35,7 +35,7 @@ use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 use crate::consensus::{Consensus, Member, NodeId};
 use crate::handle::Handle;
 use crate::peer::{Answer, CallError, Order};
-use crate::replica::Replica;
+use crate::replica::{HEARD, Replica, is_majority};
 use crate::unanswered::{RETRY, Unanswered};
 
 /// How long a change may take, the search for a leader included.
@@ -48,8 +48,6 @@ const HAND_OVER: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(250);
 /// How long the members may take to acknowledge what the leader sends after it was asked to change them.
 const HEAR_WITHIN: Duration = Duration::from_secs(2);
-/// A learner that acknowledged nothing for so long is not promoted.
-const HEARD: Duration = Duration::from_secs(1);
 /// A learner that lacks no more entries than this is promoted.
 const NEAR_ENTRIES: u64 = 1_000;
 
@@ -266,7 +264,7 @@ impl Replica {
                 return Err(Refused(format!("node {to} is no voter of this cluster")));
             }
             Some(to) => to,
-            None => self.successor().ok_or_else(|| Refused("there is no other voter".to_owned()))?,
+            None => self.successor().ok_or_else(|| Refused("no other voter is heard".to_owned()))?,
         };
         if to == self.id || self.hand_over(to, HAND_OVER).await {
             return Ok(());
@@ -275,12 +273,17 @@ impl Replica {
     }
 
     /// Makes one change at a time: two would finish each other's, and neither could know its own outcome. The guard is that
-    /// of `changing`, locked before the change was checked: what was checked must still hold.
+    /// of `changing`, locked before the change was checked: what was checked must still hold. A leader that is about to be no
+    /// voter hands over first: the others would soon refuse its connections, and what it was asked meanwhile had no answer.
     async fn change(
         &self,
         _guard: &MutexGuard<'_, ()>,
         change: ChangeMembers<NodeId, Member>,
     ) -> Result<(), MembersError> {
+        if self.raft.is_leader() && !self.coming_voters().contains(&self.id) {
+            self.transfer(None).await?;
+            return Err(Unanswered::Unavailable.into());
+        }
         // Where the newest known membership stands in the log.
         let position = || self.metrics(|metrics| *metrics.membership_config.log_id());
         let before = position();
@@ -332,15 +335,6 @@ impl Replica {
         })
     }
 
-    /// This node, and, if it leads, those that acknowledged what it sent within this time.
-    fn heard(&self, within: Duration) -> BTreeSet<NodeId> {
-        self.metrics(|metrics| {
-            let acknowledged = metrics.heartbeat.iter().flatten();
-            let heard = acknowledged.filter(|(_, sent)| sent.is_some_and(|sent| sent.elapsed() < within));
-            heard.map(|(id, _)| *id).chain([self.id]).collect()
-        })
-    }
-
     fn is_joint(&self) -> bool {
         self.metrics(|metrics| metrics.membership_config.membership().get_joint_config().len() > 1)
     }
@@ -349,13 +343,6 @@ impl Replica {
         self.metrics(|metrics| {
             let nodes = metrics.membership_config.membership().nodes();
             nodes.map(|(id, member)| (*id, member.clone())).collect()
-        })
-    }
-
-    /// Those that vote once a change in progress is finished.
-    fn coming_voters(&self) -> BTreeSet<NodeId> {
-        self.metrics(|metrics| {
-            metrics.membership_config.membership().get_joint_config().last().cloned().unwrap_or_default()
         })
     }
 }
@@ -389,10 +376,6 @@ fn check_reach(
 /// Whether a connection failed because a node answered from another data directory than was expected.
 fn is_of_another_directory(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidData)
-}
-
-fn is_majority(heard: &BTreeSet<NodeId>, voters: &BTreeSet<NodeId>) -> bool {
-    2 * voters.intersection(heard).count() > voters.len()
 }
 
 fn list(ids: &BTreeSet<NodeId>) -> String {

@@ -14,8 +14,8 @@ use crate::applied::table::Applied;
 use crate::condemned;
 use crate::consensus::{self, NodeId};
 use crate::divergence;
+use crate::fitness;
 use crate::handle::Handle;
-use crate::hung_disk;
 use crate::lead::lead;
 use crate::lines::Lines;
 use crate::members::founding::{Founding, JoinError};
@@ -190,7 +190,7 @@ impl Node {
         let raft_error = |error: &dyn ToString| StartError::Raft(error.to_string());
         let config = Arc::new(consensus::config(cluster).map_err(|error| raft_error(&error))?);
         let state_machine = StateMachine::new(applied.clone(), log.clone(), Arc::clone(&generations), rules);
-        let network = Network(Arc::clone(&peers));
+        let network = Network(Arc::clone(&peers), log.clone());
         let raft = random.provide(Raft::new(id, config, network, log.clone(), state_machine)).await;
         let raft = raft.map_err(|error| raft_error(&error))?;
 
@@ -236,8 +236,8 @@ impl Node {
             head_start_bytes: snapshot_after_bytes * before / members.len() as u64,
         };
         tasks.start("snapshots", compaction.run());
-        let watching = hung_disk::watch(Arc::clone(&replica), tasks.fault.clone());
-        tasks.start("a disk that hangs or fails", watching);
+        let watching = fitness::watch(Arc::clone(&replica), tasks.fault.clone());
+        tasks.start("the fitness to lead", watching);
         let comparing = divergence::watch(Arc::clone(&replica), Arc::clone(&dir), tasks.fault.clone());
         tasks.start("the comparison with the other nodes", comparing);
         let condemned = condemned::watch(directory, Arc::clone(&dir), tasks.fault.clone());

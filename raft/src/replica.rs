@@ -22,6 +22,8 @@ use crate::time::leading::Leading;
 /// A leader that no quorum has acknowledged for so long is no longer called one, by itself or by a follower that has heard
 /// nothing from it: another may have been elected.
 const LEADER_LOST: Duration = Duration::from_secs(1);
+/// A member that acknowledged nothing for so long takes over no leadership, and gets no vote.
+pub(crate) const HEARD: Duration = Duration::from_secs(1);
 
 /// What the tasks and handles of a node share.
 pub(crate) struct Replica {
@@ -49,7 +51,7 @@ pub trait Mirrored: Send + Sync {
     ) -> std::pin::Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
 }
 
-/// The last term in which this node gave up its leadership because its disk hung, and its successor.
+/// The last term in which this node gave up its leadership because it was not fit to lead, and its successor.
 #[derive(Debug, Default)]
 pub(crate) struct GivenUp {
     /// 0: none yet. Raft's first leader has term 1.
@@ -117,7 +119,7 @@ impl Replica {
         self.metrics(|metrics| (metrics.state == ServerState::Leader).then_some(metrics.current_term))
     }
 
-    /// The successor that this node handed over to because its disk hung, until Raft here knows a later term.
+    /// The successor that this node handed over to because it was not fit to lead, until Raft here knows a later term.
     pub(crate) fn handed_to(&self) -> Option<NodeId> {
         if self.given_up.is(0) {
             return None;
@@ -130,12 +132,29 @@ impl Replica {
         self.raft.voter_ids().collect()
     }
 
-    /// The other voter with the most of the log; `None` if there is none, or this node does not lead.
+    /// Those that vote once a change in progress is finished.
+    pub(crate) fn coming_voters(&self) -> BTreeSet<NodeId> {
+        self.metrics(|metrics| {
+            metrics.membership_config.membership().get_joint_config().last().cloned().unwrap_or_default()
+        })
+    }
+
+    /// This node, and, if it leads, those that acknowledged what it sent within this time.
+    pub(crate) fn heard(&self, within: Duration) -> BTreeSet<NodeId> {
+        self.metrics(|metrics| {
+            let acknowledged = metrics.heartbeat.iter().flatten();
+            let heard = acknowledged.filter(|(_, sent)| sent.is_some_and(|sent| sent.elapsed() < within));
+            heard.map(|(id, _)| *id).chain([self.id]).collect()
+        })
+    }
+
+    /// Of the other voters that stay and are heard, the one with the most of the log; `None` if there is none, or this node
+    /// does not lead.
     pub(crate) fn successor(&self) -> Option<NodeId> {
-        let voters = self.voters();
+        let may_lead = &self.coming_voters() & &self.heard(HEARD);
         self.metrics(|metrics| {
             let others = metrics.replication.as_ref()?.iter();
-            let others = others.filter(|(id, _)| **id != self.id && voters.contains(id));
+            let others = others.filter(|(id, _)| **id != self.id && may_lead.contains(id));
             others.max_by_key(|(_, matched)| **matched).map(|(id, _)| *id)
         })
     }
@@ -157,4 +176,8 @@ impl Replica {
         }
         in_time
     }
+}
+
+pub(crate) fn is_majority(of: &BTreeSet<NodeId>, voters: &BTreeSet<NodeId>) -> bool {
+    2 * voters.intersection(of).count() > voters.len()
 }

@@ -6,40 +6,17 @@
 mod support;
 
 use std::array;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_raft::{MembersError, Node, Random, Settings, Unanswered};
 use support::memory_disk::MemoryDisk;
 use support::network::{FOUNDING, Network, Way};
-use support::{Cluster, address, grant, id, lead, settings, until};
+use support::{Cluster, address, grant, id, lead, settings, simulate, until};
 use tempfile::TempDir;
-use tokio::task::yield_now;
-use tokio::time::{Instant, advance, sleep};
+use tokio::time::{Instant, sleep};
 
-/// How far the clock advances at once.
-const STEP: Duration = Duration::from_millis(5);
 const LATENCY: Duration = Duration::from_millis(20);
-
-/// Advances the paused clock until `test` is done. Each disk flushes once before each step.
-async fn simulate<T>(disks: &[MemoryDisk], test: impl Future<Output = T>) -> T {
-    let mut test = pin!(test);
-    loop {
-        // Enough turns for all tasks to do what they can without waiting.
-        for _ in 0..20 {
-            tokio::select! {
-                biased;
-                done = &mut test => return done,
-                () = yield_now() => {}
-            }
-        }
-        for disk in disks {
-            disk.flush();
-        }
-        advance(STEP).await;
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_cluster_replaces_a_leader_that_is_cut_off_and_takes_it_back() {

@@ -46,7 +46,7 @@ pub(crate) async fn ready(door: &Door, request: Request) -> Answer {
     if !door.cluster().is_ready().await {
         return Err(Failed::new(
             ProblemKind::Unavailable,
-            "this node has no contact with a leader that has a quorum",
+            "this node has no contact with a leader that has a quorum, or leads and cannot commit",
         ));
     }
     Ok(json(StatusCode::OK, &object!({ "status": "ready" })))

@@ -311,6 +311,54 @@ mod tests {
         }
     }
 
+    /// A leader of term 3 committed nothing; those of the terms 2 and 4 went on without it, and the last one sent a snapshot.
+    /// Entries of a later term than the snapshot, but before its end, once made a log that took no further entries; others in
+    /// its place were kept below what comes next, and a leader would have sent them.
+    #[tokio::test]
+    async fn a_node_killed_between_an_installed_snapshot_and_the_cut_of_its_log_goes_on_from_the_snapshot() {
+        for last in [20, 30, 40] {
+            let dir = tempfile::tempdir().unwrap();
+            let member =
+                crate::consensus::Member { peer: "a:1".to_owned(), incarnation: uuid::Uuid::from_u128(7) };
+            let membership =
+                Membership::new(vec![BTreeSet::from([1])], BTreeMap::from([(1, member)])).unwrap();
+            let first = Entry { log_id: log_id(0, 0), payload: EntryPayload::Membership(membership) };
+            let common: Vec<Entry> =
+                std::iter::once(first).chain((1..=5).map(|index| blank(1, index))).collect();
+            let (_, _held, mut leader) = open(&dir.path().join("leader"), Options::default()).await;
+            apply(&mut leader, common.iter().cloned().chain((6..=30).map(|index| blank(2, index))).collect())
+                .await;
+            let (meta, table) = view(&leader.applied);
+            assert_eq!(meta.last_log_id, Some(log_id(2, 30)));
+
+            let path = dir.path().join("follower");
+            let (mut log, generations, mut machine) = open(&path, Options::default()).await;
+            let void = (6..=last).map(|index| blank(3, index));
+            log.append(common.iter().cloned().chain(void), IOFlushed::noop()).await.unwrap();
+            apply(&mut machine, common).await;
+            let received = Arc::new(generations.write(meta.clone(), table).await.unwrap());
+            machine.install_snapshot(&meta, received).await.unwrap();
+            log.barrier().await.unwrap();
+            drop((log, generations, machine));
+
+            // Also a second time.
+            for next in [31, 32] {
+                let (mut log, _held, mut machine) = open(&path, Options::default()).await;
+                let mut storage = StorageHelper::new(&mut log, &mut machine).with_id(1);
+                let state = storage.get_initial_state().await.unwrap();
+                assert!(
+                    state.local_committed() >= Some(&log_id(2, 30)),
+                    "{last}: {:?}",
+                    state.local_committed()
+                );
+                let before = if next == 31 { log_id(2, 30) } else { log_id(4, 31) };
+                assert_eq!(state.log_ids.last(), Some(&before), "{last}");
+                log.append([blank(4, next)], IOFlushed::noop()).await.unwrap();
+                log.barrier().await.unwrap();
+            }
+        }
+    }
+
     const LACKING: &str = "SNAPSHOTS_LACK_DESCRIPTORS";
 
     /// In a process of its own, because the limit holds for a whole process.

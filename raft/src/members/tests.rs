@@ -244,6 +244,46 @@ async fn a_change_that_is_half_done_is_indeterminate_and_its_repeat_finishes_it(
     cluster.grants().await;
 }
 
+/// It had as much of the log as any, and the leadership went to nobody until an election.
+#[tokio::test]
+async fn a_voter_that_is_not_heard_takes_over_no_leadership() {
+    let mut cluster = Cluster::start(3).await;
+    cluster.grants().await;
+    let shared = cluster.handle(1).shared;
+    let has_all = |id| shared.metrics(|metrics| metrics.replication.as_ref()?.get(&id)?.map(|at| at.index()));
+    until("the others have the same", async || has_all(2).is_some() && has_all(2) == has_all(3)).await;
+    for (dead, other) in [(3, 2), (2, 3)] {
+        cluster.stop(dead).await;
+        until("it is not heard", async || !shared.heard(HEARD).contains(&dead)).await;
+        until("the other is heard", async || shared.successor() == Some(other)).await;
+        cluster.restart(dead).await;
+        until("it may take over again", async || shared.heard(HEARD).contains(&dead)).await;
+    }
+}
+
+/// It finished the change, and went on to change the members, though it was none.
+#[tokio::test]
+async fn a_leader_that_an_inherited_change_removes_leaves_it_to_others() {
+    let cluster = Cluster::start(3).await;
+    cluster.lead(2).await;
+    let (first, second) = (cluster.handle(1).shared, cluster.handle(2).shared);
+    let leader = Arc::clone(&second);
+    let deadline = Instant::now() + TIMEOUT;
+    let removed = tokio::spawn(async move { leader.order_here(Order::Remove { id: 1 }, deadline).await });
+    second.raft.wait(Some(SOON)).metrics(is_joint, "the change is begun").await.unwrap();
+    second.raft.trigger().transfer_leader(1).await.unwrap();
+    let leads =
+        first.raft.wait(Some(SOON)).metrics(|metrics| metrics.state.is_leader(), "it leads").await.unwrap();
+    assert!(is_joint(&leads), "the change was finished before");
+    let _ = removed.await.unwrap();
+    let membership = || second.metrics(|metrics| metrics.membership_config.clone());
+    until("the change is finished", async || membership().membership().get_joint_config().len() == 1).await;
+    assert_eq!(second.voters(), BTreeSet::from([2, 3]));
+    let finished = membership().log_id().unwrap().committed_leader_id().term;
+    assert!(finished > leads.current_term, "node 1 finished it in term {finished}");
+    until("the others go on", async || cluster.handle(2).propose(Request::default()).await.is_ok()).await;
+}
+
 /// It was answered as if all were well, and the node waited for ever.
 #[tokio::test]
 async fn a_member_that_lost_its_data_is_not_added_before_it_is_removed() {

@@ -8,6 +8,9 @@
 //! follower is refused from then on ([`copies`](super::copies)). Raft never learns of the conflict, which it would retry for ever.
 //!
 //! An append that only announces what is committed is not answered: those answers would be half of all messages of a write.
+//!
+//! What a stream has not delivered stays in the memory of the leader, as openraft purges nothing of it. So a stream that makes
+//! too little progress ends, also in the middle of an append: openraft then purges, and sends the node a snapshot.
 
 use std::io;
 use std::sync::Arc;
@@ -17,12 +20,13 @@ use futures_util::FutureExt;
 use futures_util::stream::{self, Stream, StreamExt};
 use openraft::errors::{NetworkError, RPCError, Unreachable};
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::directory::{Directory, Target};
 use super::frame::{FrameWriter, closed, invalid, unexpected};
+use super::handshake::Channel;
 use super::link::{Incoming, Link};
 use super::message::{APPEND, APPENDED, COMMITTED, put_append, put_appended, read_append, read_appended};
 use crate::applied::state_machine::Raft;
@@ -41,6 +45,8 @@ const STALLED: Duration = Duration::from_secs(5);
 const RAFT_ANSWERS: Duration = Duration::from_secs(5);
 /// How long a received append waits for room in the log.
 const ROOM: Duration = Duration::from_secs(1);
+/// Of the error of a stream that makes too little progress.
+const LEFT_BEHIND: io::ErrorKind = io::ErrorKind::ResourceBusy;
 /// Appends read ahead of Raft.
 const QUEUE: usize = 64;
 
@@ -55,6 +61,8 @@ pub(super) struct AppendLink {
     term: u64,
     /// No connection is attempted before.
     not_before: Option<Instant>,
+    /// See [`LogStore::needed_from`].
+    needed_from: watch::Receiver<u64>,
 }
 
 struct Open {
@@ -66,8 +74,8 @@ struct Open {
 }
 
 impl AppendLink {
-    pub(super) fn new(directory: Arc<Directory>, target: Target) -> Self {
-        Self { directory, target, open: None, term: 0, not_before: None }
+    pub(super) fn new(directory: Arc<Directory>, target: Target, needed_from: watch::Receiver<u64>) -> Self {
+        Self { directory, target, open: None, term: 0, not_before: None, needed_from }
     }
 
     async fn ready(&mut self) -> Result<&mut Open, RPCError<Consensus>> {
@@ -110,7 +118,7 @@ impl AppendLink {
         S: Stream<Item = AppendEntriesRequest<Consensus>> + Send + Unpin + 'static,
     {
         self.ready().await?;
-        let session = Session { link: self, input: Some(input), reported: None };
+        let session = Session { link: self, input: Some(input), reported: None, lacks: None };
         Ok(stream::unfold(Some(session), |session| async move {
             let mut session = session?;
             match session.next().await {
@@ -122,7 +130,10 @@ impl AppendLink {
                 }
                 Err(error) => {
                     session.link.open = None;
-                    session.link.directory.note_reachable(session.link.target.to, Err(&error));
+                    // One that is slow is reached.
+                    if error.kind() != LEFT_BEHIND {
+                        session.link.directory.note_reachable(session.link.target.to, Err(&error));
+                    }
                     Some((Err(RPCError::Network(NetworkError::new(&error))), None))
                 }
             }
@@ -135,6 +146,8 @@ struct Session<'s, S> {
     input: Option<S>,
     /// The last entry that an answer has come for, or is owed for.
     reported: Option<Option<LogId>>,
+    /// The index of the first entry that the other side may lack. A heartbeat delivers none.
+    lacks: Option<u64>,
 }
 
 impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
@@ -156,9 +169,13 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
                     let is_stale = open.is_stale(&answer)?;
                     self.link.check_kept(&answer)?;
                     if !is_stale {
+                        if let (Some(lacks), Ok(Some(matching))) = (&mut self.lacks, &answer) {
+                            *lacks = matching.index() + 1;
+                        }
                         return Ok(Some(answer));
                     }
                 }
+                () = is_left_behind(&mut self.link.needed_from, self.lacks) => return Err(self.left_behind()),
                 request = next_of(&mut self.input), if may_send => match request {
                     Some(request) => {
                         let request = self.latest(request).await;
@@ -187,6 +204,14 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
         request
     }
 
+    fn left_behind(&self) -> io::Error {
+        tracing::warn!(
+            peer = self.link.target.to,
+            "a node takes the log so slowly that it is sent a snapshot instead"
+        );
+        io::Error::new(LEFT_BEHIND, "the node takes the log too slowly")
+    }
+
     /// Whether the answer would say nothing that another has not said, or will.
     fn is_silent(&self, request: &AppendEntriesRequest<Consensus>) -> bool {
         request.entries.is_empty() && self.reported == Some(request.prev_log_id)
@@ -194,10 +219,17 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
 
     async fn send(&mut self, request: &AppendEntriesRequest<Consensus>) -> io::Result<()> {
         let is_silent = self.is_silent(request);
+        if self.link.target.channel == Channel::Appends {
+            self.lacks.get_or_insert(request.prev_log_id.map_or(0, |id| id.index() + 1));
+        }
         let open = self.link.open.as_mut().expect("a session holds an open connection until it fails");
         let kind = if is_silent { COMMITTED } else { APPEND };
         open.link.writer.put(kind, |out| put_append(out, request));
-        open.link.writer.flush().await?;
+        tokio::select! {
+            biased;
+            flushed = open.link.writer.flush() => flushed?,
+            () = is_left_behind(&mut self.link.needed_from, self.lacks) => return Err(self.left_behind()),
+        }
         self.link.term = request.vote.leader_id.term;
         if !is_silent {
             open.owed += 1;
@@ -205,6 +237,15 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
                 Some(request.entries.last().map_or(request.prev_log_id, |entry| Some(entry.log_id)));
         }
         Ok(())
+    }
+}
+
+/// Resolves when the log is no longer kept for a node that lacks it from this index on.
+async fn is_left_behind(needed_from: &mut watch::Receiver<u64>, lacks: Option<u64>) {
+    match lacks {
+        Some(lacks) if needed_from.wait_for(|from| lacks < *from).await.is_ok() => {}
+        // The log has ended.
+        _ => std::future::pending().await,
     }
 }
 

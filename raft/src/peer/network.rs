@@ -22,12 +22,13 @@ use super::message::{Answer, Call};
 use super::peers::Peers;
 use super::snapshot;
 use crate::consensus::{Consensus, Member, NodeId, Vote};
+use crate::storage::log_store::LogStore;
 use crate::storage::snapshots::generation::{Generation, Snapshot};
 
 type RpcResult<T> = Result<T, RPCError<Consensus>>;
 
-/// Makes the clients that openraft asks for.
-pub(crate) struct Network(pub(crate) Arc<Peers>);
+/// Makes the clients that openraft asks for, which send what is in this log.
+pub(crate) struct Network(pub(crate) Arc<Peers>, pub(crate) LogStore);
 
 /// What openraft sends to one member by: to the incarnation that openraft's own membership names. What another process with
 /// the same id answers is never taken for this member's vote or acknowledgement.
@@ -40,7 +41,7 @@ pub(crate) struct Client {
 impl Network {
     fn client(&self, to: NodeId, member: &Member, channel: Channel) -> Client {
         let target = Target { to, incarnation: Some(member.incarnation), channel };
-        let appends = AppendLink::new(Arc::clone(&self.0.directory), target);
+        let appends = AppendLink::new(Arc::clone(&self.0.directory), target, self.1.needed_from());
         Client { peers: Arc::clone(&self.0), target, appends }
     }
 }

@@ -133,9 +133,12 @@ mod tests {
         let (woken, wakes) = mpsc::channel();
         let temporary = TempDir::new().unwrap();
         let dir = dir(&temporary);
-        let mut opening = Box::pin(Aside::open(&dir, move || Ok(Value(sender))));
+        let (go_on, gate) = mpsc::channel();
+        let open = move || gate.recv().map(|()| Value(sender)).map_err(io::Error::other);
+        let mut opening = Box::pin(Aside::open(&dir, open));
         let waker = Waker::from(Arc::new(Woken(woken)));
         assert!(opening.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        go_on.send(()).unwrap();
         wakes.recv().unwrap();
         drop(opening);
         assert_eq!(dropped.recv().unwrap(), NAME);

@@ -54,6 +54,7 @@ impl Compaction {
             }
             let since = self.log.since_snapshot();
             metrics::gauge!("ringfence_raft_log_since_snapshot_bytes").set(since as f64);
+            metrics::gauge!("ringfence_raft_log_memory_bytes").set(self.log.bytes_in_memory() as f64);
             if since >= self.due() && self.raft.trigger().snapshot().await.is_err() {
                 return;
             }

@@ -15,6 +15,8 @@ use crate::storage::record::{LogRecord, RecordError, body_len};
 pub(crate) struct LogContents {
     /// Consecutive entries, each with the sequence of its record.
     pub(crate) entries: VecDeque<(u64, Entry)>,
+    /// How much memory the entries take, in bytes.
+    bytes: u64,
     /// The last entry that is only in a snapshot.
     pub(crate) purged: Option<LogId>,
     pub(crate) vote: Option<Vote>,
@@ -74,7 +76,7 @@ impl LogContents {
                 if !self.entries.is_empty() && found != expected {
                     return Err(LogError::Gap { sequence, expected, found });
                 }
-                self.entries.push_back((sequence, entry));
+                self.push(sequence, entry);
             }
         }
         Ok(())
@@ -117,6 +119,22 @@ impl LogContents {
         Ok(())
     }
 
+    pub(super) fn push(&mut self, sequence: u64, entry: Entry) {
+        self.bytes += memory(&entry);
+        self.entries.push_back((sequence, entry));
+    }
+
+    /// How much memory the entries take, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The entry that the log has at `index`, if it has one or knows which one it had.
+    pub(super) fn id_at(&self, index: u64) -> Option<LogId> {
+        let entry = self.range(index..=index).next().map(|(_, entry)| entry.log_id);
+        entry.or(self.purged.filter(|id| id.index() == index))
+    }
+
     pub(super) fn next_index(&self) -> u64 {
         self.last().map_or(0, |id| id.index() + 1)
     }
@@ -127,12 +145,13 @@ impl LogContents {
 
     pub(super) fn truncate_after(&mut self, last: Option<u64>) {
         let keeps = |(_, entry): &(u64, Entry)| last.is_some_and(|last| entry.log_id.index() <= last);
-        self.entries.truncate(self.entries.partition_point(keeps));
+        let gone = self.entries.drain(self.entries.partition_point(keeps)..);
+        self.bytes -= gone.map(|(_, entry)| memory(&entry)).sum::<u64>();
     }
 
     pub(super) fn purge(&mut self, id: LogId) {
         let gone = self.entries.partition_point(|(_, entry)| entry.log_id.index() <= id.index());
-        self.entries.drain(..gone);
+        self.bytes -= self.entries.drain(..gone).map(|(_, entry)| memory(&entry)).sum::<u64>();
         self.purged = self.purged.max(Some(id));
     }
 
@@ -155,6 +174,10 @@ impl LogContents {
         let end = self.entries.partition_point(|(_, entry)| entry.log_id.index() < end);
         self.entries.range(start.min(end)..end)
     }
+}
+
+fn memory(entry: &Entry) -> u64 {
+    (size_of::<(u64, Entry)>() + body_len(entry)) as u64
 }
 
 #[cfg(test)]

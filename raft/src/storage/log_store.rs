@@ -1,13 +1,15 @@
 //! openraft's log over the write-ahead log.
 //!
 //! Entries are served from memory; the write-ahead log is read only at start. What openraft purges goes from memory; on
-//! disk the log reaches back to the older of the two snapshots that are kept. All writes go in one order: an append
+//! disk the log reaches back to the older of the two snapshots that are kept. openraft does not purge what a stream of
+//! appends has yet to deliver, however slowly that goes: so a stream that is two snapshots behind ends, and its node is
+//! sent the snapshot ([`LogStore::needed_from`]). All writes go in one order: an append
 //! returns as soon as its record is queued, and the flusher completes the callback when it is on disk. Commit positions
 //! ride along with the next flush, because nobody waits for them: they only let a restarted node show what it had applied
 //! before it finds a leader.
 //!
 //! Appending never waits for the disk, but what is queued for it is bounded: see [`LogStore::is_full`] and
-//! [`crate::hung_disk`].
+//! [`crate::fitness`].
 
 use std::fmt::Debug;
 use std::io;
@@ -20,7 +22,7 @@ use openraft::{EntryPayload, LogState, OptionalSend, RaftLogReader};
 use ringfence_lease::UnsupportedRules;
 use ringfence_wal::{Options, Record, Wal};
 use ringfence_wire::RulesRange;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::consensus::{Consensus, Entry, LogId, Vote};
 use crate::storage::identity::DataDir;
@@ -29,8 +31,9 @@ use crate::storage::record::{
     body_len, committed_record, entry_record, purged_record, truncated_record, vote_record,
 };
 
-/// The most bytes of entries in one message to a peer, unless a single entry is larger.
-const MAX_APPEND_BYTES: usize = 4 << 20;
+/// The most bytes of entries in one message to a peer, unless a single entry is larger. Several are on their way at once; an
+/// answer must not take so long on a slow link that the leader seems to serve nobody.
+const MAX_APPEND_BYTES: usize = 1 << 20;
 /// The most bytes that wait for the disk. Beyond that the log is full, so that a hung disk does not fill the memory.
 const MAX_QUEUED_BYTES: u64 = 64 << 20;
 /// How often a waiting append checks for room.
@@ -41,10 +44,13 @@ const ROOM_CHECK: Duration = Duration::from_millis(10);
 pub(crate) struct LogStore {
     wal: Arc<Wal>,
     inner: Arc<Mutex<Inner>>,
+    needed_from: watch::Sender<u64>,
 }
 
 struct Inner {
     contents: LogContents,
+    /// The last entry that is of no use in memory since the newest snapshot.
+    useless: Option<LogId>,
     /// The newest snapshot, and the sequence of the first record of a later entry.
     snapshot: Option<(LogId, u64)>,
     /// About how many bytes of later entries the log held then, and how many it had written in all.
@@ -58,8 +64,12 @@ impl LogStore {
         let (wal, records) = Wal::open_on(dir.storage.clone(), &dir.log(), options)?;
         let contents = LogContents::of(records)?;
         let later = contents.entries.iter().map(|(_, entry)| body_len(entry) as u64).sum();
-        let inner = Inner { contents, snapshot: None, later, written: 0 };
-        Ok(Self { wal: Arc::new(wal), inner: Arc::new(Mutex::new(inner)) })
+        let inner = Inner { contents, useless: None, snapshot: None, later, written: 0 };
+        Ok(Self {
+            wal: Arc::new(wal),
+            inner: Arc::new(Mutex::new(inner)),
+            needed_from: watch::Sender::new(0),
+        })
     }
 
     /// Whether nothing was ever written: no vote, no entry.
@@ -81,6 +91,17 @@ impl LogStore {
     pub(crate) fn since_snapshot(&self) -> u64 {
         let inner = self.lock();
         inner.later + self.wal.stats().bytes - inner.written
+    }
+
+    /// How much memory the entries take, in bytes.
+    pub(crate) fn bytes_in_memory(&self) -> u64 {
+        self.lock().contents.bytes()
+    }
+
+    /// The first index that may stay in memory for a node that does not have it yet: what the last snapshot but one made
+    /// useless was kept for a whole snapshot more.
+    pub(crate) fn needed_from(&self) -> watch::Receiver<u64> {
+        self.needed_from.subscribe()
     }
 
     /// Age of the flush under way; zero if there is none.
@@ -122,11 +143,20 @@ impl LogStore {
     }
 
     /// Continues from a snapshot that was found at start: about the last `tail_bytes` of the entries it covers stay in
-    /// memory. The log on disk stays as it is.
+    /// memory. On disk the log stays as it is, if the snapshot continues it. A node that was killed when it had published a
+    /// snapshot from its leader, and had not yet cut its log, may have entries that no other node has: beside what the
+    /// snapshot covers, and after it.
     pub(crate) fn start_from(&self, snapshot: LogId, tail_bytes: u64) {
         let mut inner = self.lock();
+        let is_older = inner.contents.purged.is_some_and(|purged| purged.index() > snapshot.index());
+        if !is_older && inner.contents.id_at(snapshot.index()) != Some(snapshot) {
+            self.truncate(&mut inner.contents, Some(snapshot.index()));
+            inner.contents.purge(snapshot);
+            self.release(&inner.contents, &snapshot, self.next_sequence());
+        }
         self.take_snapshot(&mut inner, snapshot);
-        if let Some(id) = inner.contents.before_tail(snapshot, tail_bytes) {
+        inner.useless = inner.contents.before_tail(snapshot, tail_bytes);
+        if let Some(id) = inner.useless {
             inner.contents.purge(id);
         }
     }
@@ -139,7 +169,11 @@ impl LogStore {
         if let Some((older, sequence)) = self.take_snapshot(&mut inner, snapshot) {
             self.release(&inner.contents, &older, sequence);
         }
-        inner.contents.before_tail(snapshot, tail_bytes)
+        let useless = inner.contents.before_tail(snapshot, tail_bytes);
+        if let Some(before) = std::mem::replace(&mut inner.useless, useless) {
+            self.needed_from.send_replace(before.index() + 1);
+        }
+        useless
     }
 
     /// Notes that `snapshot` is the newest, and returns the one before.
@@ -150,6 +184,11 @@ impl LogStore {
         inner.written = self.wal.stats().bytes;
         let sequence = first_later.unwrap_or_else(|| self.next_sequence());
         inner.snapshot.replace((snapshot, sequence))
+    }
+
+    fn truncate(&self, contents: &mut LogContents, last: Option<u64>) {
+        contents.truncate_after(last);
+        self.wal.append([truncated_record(last)], None);
     }
 
     /// The sequence of the next record.
@@ -256,15 +295,14 @@ impl RaftLogStorage<Consensus> for LogStore {
         inner.contents.check_append(&entries)?;
         let last = self.wal.append(records, Some(Box::new(move |result| callback.io_completed(result))));
         let first = last + 1 - entries.len() as u64;
-        inner.contents.entries.extend((first..).zip(entries));
+        for (sequence, entry) in (first..).zip(entries) {
+            inner.contents.push(sequence, entry);
+        }
         Ok(())
     }
 
     async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
-        let last = last_log_id.map(|id| id.index());
-        let mut inner = self.lock();
-        inner.contents.truncate_after(last);
-        self.wal.append([truncated_record(last)], None);
+        self.truncate(&mut self.lock().contents, last_log_id.map(|id| id.index()));
         Ok(())
     }
 

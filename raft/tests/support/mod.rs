@@ -12,6 +12,7 @@ pub mod stranger;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +21,10 @@ use ringfence_lease::{Acquire, Attachment, Command, Outcome};
 use ringfence_raft::{Handle, Node, NodeId, Random, Settings, Storage, System, Transport, WallClock};
 use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
 use tempfile::TempDir;
-use tokio::time::{Instant, sleep};
+use tokio::task::yield_now;
+use tokio::time::{Instant, advance, sleep};
 
+use self::memory_disk::MemoryDisk;
 use self::network::Network;
 
 /// Where the revisions of a cluster here start.
@@ -30,6 +33,8 @@ pub const FIRST: u64 = 1_000;
 pub const SOON: Duration = Duration::from_secs(60);
 /// How often a condition is looked at.
 const LOOK: Duration = Duration::from_millis(5);
+/// How far the clock of a simulation advances at once.
+const STEP: Duration = Duration::from_millis(5);
 
 /// Nodes with their data directories.
 pub struct Cluster {
@@ -154,5 +159,24 @@ pub async fn lead(handle: &Handle, to: NodeId) {
         // It may be refused while an election is under way.
         let _ = handle.transfer_leadership(Some(to)).await;
         sleep(LOOK).await;
+    }
+}
+
+/// Advances the paused clock until `test` is done. Each disk flushes once before each step.
+pub async fn simulate<T>(disks: &[MemoryDisk], test: impl Future<Output = T>) -> T {
+    let mut test = pin!(test);
+    loop {
+        // Enough turns for all tasks to do what they can without waiting.
+        for _ in 0..20 {
+            tokio::select! {
+                biased;
+                done = &mut test => return done,
+                () = yield_now() => {}
+            }
+        }
+        for disk in disks {
+            disk.flush();
+        }
+        advance(STEP).await;
     }
 }

@@ -1,4 +1,5 @@
-//! A network in memory. It delays each message, and can hold what goes one way on one channel of a link.
+//! A network in memory. It delays each message, and can hold what goes one way on one channel of a link, what is large, and
+//! what exceeds a bandwidth.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
@@ -33,6 +34,14 @@ pub enum Way {
 type Link = (String, String, u8, Way);
 type Held = BTreeSet<Link>;
 
+/// What one node sends to another on [`APPENDS`].
+#[derive(Clone, Copy, Debug)]
+struct Narrow {
+    /// Larger messages wait, and all after them on the same connection.
+    most_bytes: usize,
+    bytes_per_second: f64,
+}
+
 /// Connects nodes by their addresses. Clones share it.
 #[derive(Clone)]
 pub struct Network(Arc<Inner>);
@@ -40,6 +49,8 @@ pub struct Network(Arc<Inner>);
 struct Inner {
     listeners: Mutex<BTreeMap<String, mpsc::UnboundedSender<Connection>>>,
     held: watch::Sender<Held>,
+    /// By the node that sends and the node that receives.
+    narrow: watch::Sender<BTreeMap<(String, String), Narrow>>,
     /// How many messages were delivered, without the hellos.
     delivered: Mutex<BTreeMap<Link, u64>>,
     /// The most that a message takes.
@@ -52,6 +63,7 @@ impl Network {
         Self(Arc::new(Inner {
             listeners: Mutex::default(),
             held: watch::Sender::new(Held::new()),
+            narrow: watch::Sender::default(),
             delivered: Mutex::default(),
             latency,
             random: AtomicU64::new(1),
@@ -98,9 +110,24 @@ impl Network {
         self.0.held.send_if_modified(|held| held.remove(&link));
     }
 
+    /// Messages of more than `most_bytes` with entries that `from` sends to `to` wait from now on.
+    pub fn lose_large(&self, from: &str, to: &str, most_bytes: usize) {
+        self.narrow(from, to, Narrow { most_bytes, bytes_per_second: f64::INFINITY });
+    }
+
+    /// Entries that `from` sends to `to` take as long as this bandwidth lets them.
+    pub fn throttle(&self, from: &str, to: &str, bytes_per_second: f64) {
+        self.narrow(from, to, Narrow { most_bytes: usize::MAX, bytes_per_second });
+    }
+
+    fn narrow(&self, from: &str, to: &str, narrow: Narrow) {
+        self.0.narrow.send_modify(|all| _ = all.insert((from.to_owned(), to.to_owned()), narrow));
+    }
+
     /// Delivers all that was held.
     pub fn heal(&self) {
         self.0.held.send_replace(Held::new());
+        self.0.narrow.send_replace(BTreeMap::new());
     }
 
     pub fn connect(&self, from: &str, to: &str) -> io::Result<Connection> {
@@ -157,6 +184,9 @@ impl Network {
             sleep(self.latency()).await;
             self.passes(&link).await;
             let Ok(message) = message else { break Ok(()) };
+            if link.2 == APPENDS && link.3 == Way::There {
+                self.fits(&link, message.len()).await;
+            }
             *self.0.delivered.lock().unwrap().entry(link.clone()).or_default() += 1;
             if let Err(error) = to.write_all(&message).await {
                 break Err(error);
@@ -169,6 +199,19 @@ impl Network {
     async fn passes(&self, link: &Link) {
         let mut held = self.0.held.subscribe();
         held.wait_for(|held| !held.contains(link)).await.expect("the network lives as long as this");
+    }
+
+    /// Waits until a message of so many bytes may go there, and for as long as it takes.
+    async fn fits(&self, (from, to, ..): &Link, bytes: usize) {
+        let link = (from.clone(), to.clone());
+        let mut narrow = self.0.narrow.subscribe();
+        let passes =
+            |all: &BTreeMap<_, Narrow>| all.get(&link).is_none_or(|narrow| bytes <= narrow.most_bytes);
+        let narrow =
+            narrow.wait_for(passes).await.expect("the network lives as long as this").get(&link).copied();
+        if let Some(Narrow { bytes_per_second, .. }) = narrow {
+            sleep(Duration::from_secs_f64(bytes as f64 / bytes_per_second)).await;
+        }
     }
 
     /// The same sequence in each run.

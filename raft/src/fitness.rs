@@ -1,0 +1,303 @@
+//! Whether this node is fit to lead.
+//!
+//! A leader leads only while it gets on: what it takes is soon on its disk, committed and applied. Others follow it for its
+//! heartbeats, which are small, have connections of their own, and need no disk of the leader. So a leader can keep its
+//! followers and commit nothing: what it sends them is lost beyond some size, or a connection is stuck. If its own disk hangs,
+//! the others commit without it, and each entry that they commit waits in its memory. In all these cases it hands over, and is
+//! silent from then on, so that the others elect a leader also if its successor lacks what is stuck, and was not acknowledged
+//! to anybody.
+//!
+//! It does so only if the others can do without it. They are a majority by themselves: its log may be longer than theirs, so
+//! it might not vote for any of them. And they work: they acknowledged heartbeats all the while. They do not while their disks
+//! hang, because a node acknowledges a heartbeat after what it received before it. So a cluster whose disks are all slow keeps
+//! its leader, also if an entry takes seconds.
+//!
+//! A node that gave up the leadership lets others campaign first. If the next leader commits nothing either, the fault is not
+//! in one node, and giving up does not help. So each time, a node waits twice as long before it gives up again, up to a bound:
+//! changes of the leader cost some requests, but take with them the entry that may be what is stuck.
+//!
+//! From the hand-over on this node does not lead in that term: it forwards requests to the new leader. It does not
+//! wait for its own Raft to learn of that leader: Raft must first write the new term, and may have to wait for its disk. While
+//! its disk hangs, a node does not campaign, leader or not. Meanwhile
+//! [`LogStore::is_full`](crate::storage::log_store::LogStore::is_full) bounds what it takes in.
+//!
+//! A disk may also fail while nobody waits for it. An error closes the log. Raft learns of it with its next write; a node with
+//! nothing to write would go on, and fail the next request. So the node ends at once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::ServerState;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::consensus::{ELECTION_MS, LogId, NodeId};
+use crate::replica::{Replica, is_majority};
+
+/// A flush that takes longer than any election does.
+const HANGS: Duration = Duration::from_millis(ELECTION_MS.end);
+/// How often all this is checked.
+const LOOK: Duration = Duration::from_millis(100);
+/// For how long a leader that serves nobody waits before it gives up the leadership for the first time.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// For how long at most.
+const MOST_PATIENCE: Duration = Duration::from_secs(16);
+/// A node that has not given up the leadership for so long does so as readily as at first.
+const FORGIVEN: Duration = Duration::from_secs(600);
+/// A node that acknowledged nothing for so long does not work.
+const WORKED: Duration = Duration::from_secs(1);
+/// For how long a node that gave up the leadership does not campaign: a few elections.
+const STAND_BACK: Duration = Duration::from_millis(5 * ELECTION_MS.end);
+/// How long one hand-over may take before the next attempt.
+const HAND_OVER: Duration = Duration::from_millis(2 * ELECTION_MS.end);
+
+/// Watches this node; returns when Raft has stopped, or the log is closed, which is a `fault`.
+pub(crate) async fn watch(shared: Arc<Replica>, fault: watch::Sender<Option<String>>) {
+    let mut ticks = interval(LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut hangs = false;
+    let mut leadership =
+        Leadership { idleness: Idleness::default(), patience: PATIENCE, given_up: None, asked: None };
+    loop {
+        ticks.tick().await;
+        if let Some(error) = shared.log.failure() {
+            fault.send_replace(Some(error));
+            return;
+        }
+        let flushing = shared.log.flushing();
+        if hangs != (flushing > HANGS) {
+            hangs = !hangs;
+            match hangs {
+                true => tracing::warn!("the disk hangs: a flush of the log has taken {flushing:?} so far"),
+                false => tracing::info!("the disk works again: the flush of the log has ended"),
+            }
+        }
+        if leadership.look(&shared).await.is_none() {
+            return;
+        }
+        shared.raft.runtime_config().elect(!hangs && !leadership.stands_back());
+    }
+}
+
+/// How this node leads, and when it gave that up.
+struct Leadership {
+    idleness: Idleness,
+    /// How long it may be idle.
+    patience: Duration,
+    given_up: Option<Instant>,
+    /// When it last asked another node to take over.
+    asked: Option<Instant>,
+}
+
+impl Leadership {
+    /// Gives the leadership up if that is due, and goes on to hand it over until another node leads. `None` when Raft has
+    /// stopped.
+    async fn look(&mut self, shared: &Replica) -> Option<()> {
+        let idle = self.idleness.look(shared.waits_for_itself(), Instant::now());
+        let Some(term) = shared.leads_in() else { return Some(()) };
+        let Some(to) = shared.successor().or(shared.handed_to()) else { return Some(()) };
+        if !shared.given_up.is(term) {
+            if !is_within(self.given_up, FORGIVEN) {
+                self.patience = PATIENCE;
+            }
+            if idle < self.patience {
+                return Some(());
+            }
+            tracing::warn!(
+                to,
+                "this leader gives up: it has written or applied nothing for {idle:?}, and the others work"
+            );
+            self.given_up = Some(Instant::now());
+            self.patience = MOST_PATIENCE.min(2 * self.patience);
+        } else if is_within(self.asked, HAND_OVER) {
+            return Some(());
+        } else {
+            tracing::warn!(to, "no other node took over the leadership in time, as far as this node knows");
+        }
+        self.asked = Some(Instant::now());
+        shared.given_up.set(term, to);
+        shared.leading.end();
+        shared.raft.trigger().transfer_leader(to).await.ok()
+    }
+
+    /// Whether it lets others campaign first.
+    fn stands_back(&self) -> bool {
+        is_within(self.given_up, STAND_BACK)
+    }
+}
+
+fn is_within(at: Option<Instant>, time: Duration) -> bool {
+    at.is_some_and(|at| at.elapsed() < time)
+}
+
+/// Since when this node has led, and got on with nothing, for no reason but itself.
+#[derive(Default)]
+struct Idleness {
+    reached: Option<LogId>,
+    since: Option<Instant>,
+}
+
+impl Idleness {
+    /// How long it has lasted, as far as it was looked at. `waits` is what [`Replica::waits_for_itself`] says at `now`.
+    fn look(&mut self, waits: Option<Option<LogId>>, now: Instant) -> Duration {
+        match waits {
+            Some(reached) if reached == self.reached => now - *self.since.get_or_insert(now),
+            waits => {
+                *self = Self { reached: waits.flatten(), since: waits.map(|_| now) };
+                Duration::ZERO
+            }
+        }
+    }
+}
+
+impl Replica {
+    /// If this node leads, has entries to write or to apply, and the other voters work and are a majority by themselves: the
+    /// last entry that is on its disk and applied.
+    fn waits_for_itself(&self) -> Option<Option<LogId>> {
+        let mut others = self.heard(WORKED);
+        others.remove(&self.id);
+        self.metrics(|metrics| {
+            // The others commit without this disk, and what they commit is applied here.
+            let written = metrics.replication.as_ref().and_then(|matched| matched.get(&self.id).copied());
+            let reached = written.map_or(metrics.last_applied, |written| written.min(metrics.last_applied));
+            let waits = metrics.last_log_index > reached.map(|id| id.index());
+            let can_replace = |voters: &BTreeSet<NodeId>| is_majority(&others, voters);
+            let membership = metrics.membership_config.membership();
+            let blames_itself = metrics.state == ServerState::Leader
+                && waits
+                && membership.get_joint_config().iter().all(can_replace);
+            blames_itself.then_some(reached)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use ringfence_wire::LeaseId;
+    use tokio::time::{Instant, sleep, timeout};
+
+    use super::*;
+    use crate::Handle;
+    use crate::members::tests::{Cluster, SOON, acquire, grant, until};
+    use crate::propose::proposer::Failure;
+
+    /// How late the timers of this thread have been since this was made: nodes that share it lose their leader by that.
+    fn lateness() -> impl Fn() -> Duration {
+        const NAP: Duration = Duration::from_millis(10);
+        let worst = Arc::new(AtomicU64::new(0));
+        let weak = Arc::downgrade(&worst);
+        tokio::spawn(async move {
+            while let Some(worst) = weak.upgrade() {
+                let slept = Instant::now();
+                sleep(NAP).await;
+                let late = slept.elapsed().saturating_sub(NAP);
+                worst.fetch_max(u64::try_from(late.as_millis()).unwrap(), Ordering::Relaxed);
+            }
+        });
+        move || Duration::from_millis(worst.load(Ordering::Relaxed))
+    }
+
+    fn has(handle: &Handle, lease: u128) -> bool {
+        handle.view(|table| table.lease(None, LeaseId::from_u128(lease).unwrap(), None).is_ok())
+    }
+
+    #[test]
+    fn a_leader_is_idle_for_as_long_as_it_gets_on_with_nothing_for_no_reason_but_itself() {
+        let begun = Instant::now();
+        let mut idleness = Idleness::default();
+        let mut look = |after, reached: Option<u64>| {
+            let waits = reached.map(|index| Some(crate::consensus::log_id(1, index)));
+            idleness.look(waits, begun + Duration::from_millis(after)).as_millis()
+        };
+        assert_eq!([look(0, Some(7)), look(100, Some(7)), look(900, Some(7))], [0, 100, 900]);
+        // Slow disks: it gets on now and then.
+        assert_eq!([look(1_000, Some(8)), look(1_900, Some(8)), look(2_000, Some(9))], [0, 900, 0]);
+        // The others do not work all the while, or nothing waits.
+        assert_eq!([look(3_900, Some(9)), look(4_000, None), look(4_100, Some(9))], [1_900, 0, 0]);
+        assert_eq!(look(6_100, Some(9)), 2_000);
+    }
+
+    /// A hung disk once let a leader's memory grow without bound, because the others committed without it.
+    #[tokio::test]
+    async fn a_leader_whose_disk_hangs_hands_over_and_comes_back_when_it_goes_on() {
+        let cluster = Box::pin(Cluster::start(3)).await;
+        grant(&cluster.handle(1), 1).await;
+        let hung = cluster.handle(1).status().leader.unwrap();
+        let (old, other) = (cluster.handle(hung), cluster.handle(hung % 3 + 1));
+        let before = old.status().term;
+        let go_on = old.shared.log.hang();
+        for lease in 2..10 {
+            grant(&other, lease).await;
+        }
+        until("another leads", async || other.status().leader.is_some_and(|leader| leader != hung)).await;
+        let (status, late) = (other.status(), lateness());
+        for lease in 10..20 {
+            grant(&other, lease).await;
+        }
+        // What the old one is asked it passes on, though Raft stands still there.
+        grant(&old, 20).await;
+        until("it says that it leads no more", async || old.leads().borrow().is_none()).await;
+        sleep(2 * HANGS).await;
+        grant(&other, 21).await;
+        // A machine that stands still deposes leaders, too.
+        if late() < Duration::from_millis(ELECTION_MS.start / 2) {
+            assert_eq!((other.status().term, other.status().leader), (status.term, status.leader));
+        }
+        assert!(status.term > before);
+
+        drop(go_on);
+        until("the old leader has caught up", async || (1..=21).all(|lease| has(&old, lease))).await;
+        until("it follows the new leader", async || old.status().leader == other.status().leader).await;
+        // It may be elected again.
+        cluster.lead(hung).await;
+        grant(&other, 22).await;
+        until("it has applied the last grant", async || has(&old, 22)).await;
+    }
+
+    /// A leader of an idle cluster once learned half a minute later that its log was closed, from a request that failed.
+    #[tokio::test]
+    async fn a_node_ends_when_its_log_is_closed_though_it_has_nothing_to_write() {
+        let cluster = Box::pin(Cluster::start(1)).await;
+        cluster.handle(1).shared.log.fail();
+        let reason = timeout(SOON, cluster.nodes[&1].failed()).await.unwrap();
+        assert!(reason.contains("the log is closed by an error"), "{reason}");
+    }
+
+    #[tokio::test]
+    async fn a_leader_without_another_waits_for_its_disk_and_takes_no_more_than_there_is_room_for() {
+        let cluster = Box::pin(Cluster::start(1)).await;
+        let handle = cluster.handle(1);
+        grant(&handle, 1).await;
+        let go_on = handle.shared.log.hang();
+        handle.shared.log.fill();
+        let refused = handle.shared.proposer.propose(vec![acquire(2)].into()).await;
+        assert!(matches!(refused, Err(Failure::Rejected(_))), "{refused:?}");
+        assert!(!has(&handle, 2));
+        drop(go_on);
+        grant(&handle, 2).await;
+        until("there is room again", async || !handle.shared.log.is_full()).await;
+        grant(&handle, 3).await;
+    }
+
+    #[tokio::test]
+    async fn a_follower_whose_disk_hangs_takes_no_more_than_there_is_room_for_and_comes_back() {
+        let cluster = Box::pin(Cluster::start(3)).await;
+        grant(&cluster.handle(1), 1).await;
+        let leader = cluster.handle(1).status().leader.unwrap();
+        let (leader, follower) = (cluster.handle(leader), cluster.handle(leader % 3 + 1));
+        until("the follower has the first grant", async || has(&follower, 1)).await;
+        let go_on = follower.shared.log.hang();
+        follower.shared.log.fill();
+        let last = follower.status().last_log_index;
+        for lease in 2..30 {
+            grant(&leader, lease).await;
+        }
+        sleep(2 * HANGS).await;
+        assert_eq!(follower.status().last_log_index, last);
+        drop(go_on);
+        until("it has caught up", async || (1..30).all(|lease| has(&follower, lease))).await;
+    }
+}

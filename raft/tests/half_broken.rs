@@ -1,0 +1,178 @@
+//! What is neither dead nor alive: links that lose what is large, links that are slow. In virtual time, as in `simulated.rs`.
+
+// Helpers of tests may unwrap as tests do, and have real ids and time unless they simulate them.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod support;
+
+use std::array;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use ringfence_lease::Command;
+use ringfence_raft::{Handle, Node, Random, Settings, Unanswered};
+use support::memory_disk::MemoryDisk;
+use support::network::Network;
+use support::{Cluster, SOON, acquire, address, grant, id, lead, settings, simulate, until};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+const LATENCY: Duration = Duration::from_millis(20);
+/// What a packet carries.
+const SMALL: usize = 1_400;
+
+fn disks() -> [MemoryDisk; 3] {
+    array::from_fn(|_| MemoryDisk::default())
+}
+
+/// Three nodes, of which the first leads. They take a snapshot after so many bytes of log.
+async fn start(disks: &[MemoryDisk; 3], snapshot_after_bytes: u64) -> Cluster {
+    let (dir, network) = (TempDir::new().unwrap(), Network::new(LATENCY));
+    let starts = (1..).zip(disks).map(|(id, disk)| {
+        let given = settings(id, dir.path().join(id.to_string()), network.port(&address(id)), 3);
+        let (storage, random) = (Arc::new(disk.clone()), Random::seeded(id));
+        let settings = Settings { storage, random, snapshot_after_bytes, ..given };
+        async move { (id, Node::start(settings).await.unwrap()) }
+    });
+    let nodes: BTreeMap<_, _> = join_all(starts).await.into_iter().collect();
+    let cluster = Cluster { dir, nodes, network };
+    let first = cluster.handle(1);
+    until("the cluster has started", || first.view(|table| table.started())).await;
+    lead(&first, 1).await;
+    until("it takes commands", || first.leads().borrow().is_some()).await;
+    cluster
+}
+
+/// About 5 KB in one entry.
+fn large(lease: u128) -> Vec<Command> {
+    (0..50).map(|n| acquire(lease + n, &format!("{:0100}", lease + n), 0)).collect()
+}
+
+fn propose(handle: &Handle, commands: Vec<Command>) -> JoinHandle<Result<(), Unanswered>> {
+    let handle = handle.clone();
+    tokio::spawn(async move { handle.propose(commands).await.map(drop) })
+}
+
+async fn until_not_ready(handle: &Handle) {
+    let begun = Instant::now();
+    while handle.is_ready().await {
+        assert!(begun.elapsed() < SOON, "it is ready");
+        sleep(LATENCY).await;
+    }
+}
+
+/// It led for ever, nothing was committed, and all nodes said that they were ready.
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_large_entries_are_lost_gives_up_the_leadership_and_does_not_take_it_back() {
+    let disks = disks();
+    simulate(&disks, async {
+        let cluster = start(&disks, ringfence_raft::SNAPSHOT_AFTER_BYTES).await;
+        let (old, other) = (cluster.handle(1), cluster.handle(2));
+        let term = old.status().term;
+        for to in ["node-2", "node-3"] {
+            cluster.network.lose_large("node-1", to, SMALL);
+        }
+        let begun = Instant::now();
+        let lost = propose(&old, large(1_000));
+        until_not_ready(&old).await;
+        assert!(begun.elapsed() < Duration::from_secs(3), "it was ready for {:?}", begun.elapsed());
+        until("another leads", || matches!(other.status().leader, Some(2 | 3))).await;
+        assert!(begun.elapsed() < Duration::from_secs(6), "another leads after {:?}", begun.elapsed());
+        assert_eq!(lost.await.unwrap(), Err(Unanswered::Indeterminate));
+        grant(&other, 1, "a").await;
+        grant(&old, 2, "b").await;
+        propose(&other, large(1_000)).await.unwrap().unwrap();
+        until("the old leader has what it could not send", || {
+            old.view(|table| table.lease(None, id(1_049), None).is_ok())
+        })
+        .await;
+        assert!(old.is_ready().await && other.is_ready().await);
+
+        let status = other.status();
+        assert!(status.term <= term + 3, "{} terms", status.term - term);
+        sleep(Duration::from_secs(30)).await;
+        assert_eq!((other.status().term, other.status().leader), (status.term, status.leader));
+    })
+    .await;
+}
+
+/// The other node alone is no majority, and lacks what is stuck.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_the_others_cannot_replace_stays() {
+    let disks = disks();
+    simulate(&disks, async {
+        let mut cluster = start(&disks, ringfence_raft::SNAPSHOT_AFTER_BYTES).await;
+        let leader = cluster.handle(1);
+        let term = leader.status().term;
+        cluster.nodes.remove(&3).unwrap().stop().await;
+        cluster.network.lose_large("node-1", "node-2", SMALL);
+        let stuck = propose(&leader, large(1_000));
+        until_not_ready(&leader).await;
+        sleep(Duration::from_secs(30)).await;
+        assert!(!leader.is_ready().await);
+        // It answers what needs no entry.
+        leader.linearize().await.unwrap();
+        assert_eq!((leader.status().term, leader.status().leader), (term, Some(1)));
+        cluster.network.heal();
+        until("what was stuck is applied", || {
+            leader.view(|table| table.lease(None, id(1_000), None).is_ok())
+        })
+        .await;
+        assert_eq!(stuck.await.unwrap(), Err(Unanswered::Indeterminate));
+        until("it is settled", || leader.unfinished().proposal == 0.0).await;
+        assert!(leader.is_ready().await);
+    })
+    .await;
+}
+
+/// Another leader is no better: it may only come without the entry that is stuck.
+#[tokio::test(start_paused = true)]
+async fn leaders_that_all_commit_nothing_give_up_ever_more_slowly() {
+    let disks = disks();
+    simulate(&disks, async {
+        let cluster = start(&disks, ringfence_raft::SNAPSHOT_AFTER_BYTES).await;
+        let leader = cluster.handle(1);
+        for (from, to) in [(1, 2), (1, 3), (2, 1), (2, 3), (3, 1), (3, 2)] {
+            cluster.network.lose_large(&address(from), &address(to), SMALL);
+        }
+        let mut terms = Vec::new();
+        for _ in 0..3 {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(40) {
+                assert_eq!(propose(&leader, large(1_000)).await.unwrap(), Err(Unanswered::Indeterminate));
+            }
+            terms.push(leader.status().term);
+        }
+        let changes = terms.windows(2).map(|terms| terms[1] - terms[0]).collect::<Vec<_>>();
+        assert!((1..=5).contains(&changes[1]), "terms {terms:?}");
+    })
+    .await;
+}
+
+/// The leader kept all that a slow node had not got yet in memory, and never sent it a snapshot.
+#[tokio::test(start_paused = true)]
+async fn a_leader_keeps_no_more_of_its_log_in_memory_for_a_node_behind_a_slow_link() {
+    const AFTER: u64 = 64 << 10;
+    let disks = disks();
+    simulate(&disks, async {
+        let cluster = start(&disks, AFTER).await;
+        let (leader, slow) = (cluster.handle(1), cluster.handle(3));
+        propose(&leader, large(1_000)).await.unwrap().unwrap();
+        cluster.network.throttle("node-1", "node-3", 10_000.0);
+        let (mut most, mut written) = (0, 0);
+        while written < 20 * AFTER {
+            // The table stays as it is: a snapshot of it is small.
+            propose(&leader, large(1_000)).await.unwrap().unwrap();
+            written += 5_000;
+            most = most.max(leader.log_bytes_in_memory());
+        }
+        assert!(most < 8 * AFTER, "{most} bytes of {written}");
+        grant(&leader, 1, "a").await;
+        until("the slow node has it", || slow.view(|table| table.lease(None, id(1), None).is_ok())).await;
+        assert_eq!(leader.status().leader, Some(1));
+    })
+    .await;
+}
