@@ -133,4 +133,9 @@ async fn no_token_is_granted_twice_although_all_who_knew_of_it_are_gone() {
     }
     let token = grant(&cluster.handle(3), 8, "accounts/7").await;
     assert!(token > lost, "{token} after {lost}");
+
+    // It once dropped what had been acknowledged, without a word.
+    cluster.restart(1).await;
+    let why = end(&cluster.nodes[&1]).await;
+    assert!(why.contains("has lost what it acknowledged"), "{why}");
 }

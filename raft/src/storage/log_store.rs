@@ -302,7 +302,16 @@ impl RaftLogStorage<Consensus> for LogStore {
     }
 
     async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
-        self.truncate(&mut self.lock().contents, last_log_id.map(|id| id.index()));
+        let last = last_log_id.map(|id| id.index());
+        let mut inner = self.lock();
+        if let Some(committed) = inner.contents.committed.map(|id| id.index()).filter(|id| Some(*id) > last) {
+            return Err(io::Error::other(format!(
+                "the leader has this node delete the log from entry {} on, and the log up to entry {committed} was committed: a \
+                 majority of the nodes has lost what it acknowledged. See `Copies of a data directory` in docs/operations.md",
+                last.map_or(0, |last| last + 1)
+            )));
+        }
+        self.truncate(&mut inner.contents, last);
         Ok(())
     }
 
