@@ -10,6 +10,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
+use crate::stderr::{self, Stderr};
+
 const DEFAULT: &str = "info,openraft=error";
 
 /// The format of log lines.
@@ -23,14 +25,16 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Starts logging with `filter`: levels and `target=level` pairs.
-pub(crate) fn start(filter: Option<&str>, format: LogFormat) -> anyhow::Result<()> {
+/// Starts logging to `stderr` with `filter`: levels and `target=level` pairs.
+pub(crate) fn start(filter: Option<&str>, format: LogFormat, stderr: &Stderr) -> anyhow::Result<()> {
     let filter = parse(filter.unwrap_or(DEFAULT))
         .context("--log must be a level (error, warn, info, debug, trace, off) or a list of target=level")?;
-    let stderr = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    // Whoever sees any line must see where others are missing.
+    let filter = filter.with_target(stderr::TARGET, LevelFilter::WARN);
+    let lines = fmt::layer().with_writer(stderr.queue()).with_ansi(std::io::stderr().is_terminal());
     let layer = match format {
-        LogFormat::Text => stderr.boxed(),
-        LogFormat::Json => stderr.json().flatten_event(true).boxed(),
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     tracing_subscriber::registry()
         .with(layer.with_filter(filter))

@@ -26,7 +26,8 @@ use crate::config::Config;
 use crate::predecessors::Predecessors;
 use crate::signals::Signals;
 use crate::{
-    descriptors, disk_space, loop_lag, metric_help, mirror, private, service_manager, tls, watched_files,
+    descriptors, disk_space, loop_lag, metric_help, mirror, private, service_manager, stderr, tls,
+    watched_files,
 };
 
 /// Bounds the transfer of the leadership at a stop.
@@ -42,6 +43,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let recorder =
         ringfence_api::metrics_builder().install_recorder().context("metrics are already started")?;
     metric_help::describe();
+    metrics::counter!(stderr::LOST).increment(0);
     metrics::gauge!("ringfence_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     tokio::spawn(loop_lag::measure());
     match config.insecure {
