@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use serde::Deserialize;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -43,6 +43,8 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat, stderr: &Stderr) ->
 }
 
 fn parse(filter: &str) -> anyhow::Result<Targets> {
+    // The parser takes an empty text for the level error.
+    ensure!(filter.split(',').all(|item| !item.trim().is_empty()), "an item is empty");
     for item in filter.split(',').filter(|item| !item.contains('=')) {
         // The parser would take a misspelt level for a target, and disable all others.
         item.parse::<LevelFilter>().with_context(|| format!("`{item}` is not a level"))?;
@@ -58,7 +60,7 @@ mod tests {
     fn a_misspelt_level_is_refused() {
         assert!(parse("info,openraft=error").is_ok());
         assert!(parse("off").is_ok());
-        for wrong in ["inof", "info,opnraft", "openraft=loud"] {
+        for wrong in ["", " ", "info,", ",", "inof", "info,opnraft", "openraft=loud"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -68,7 +68,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         .as_ref()
         .and_then(|mirror| (mirror.mode == MirrorMode::BeforeAnswer).then_some(mirror.timeout));
     let mirror = config.mirror.map(Mirror::new).transpose()?;
-    let data = config.data.clone();
+    let (data, is_alone) = (config.data.clone(), config.is_alone);
     private::restrict(&data);
     let threads = Arc::new(Threads::start(config.door_threads).context("--door-threads")?);
     let transport: Arc<dyn Transport> = match &peer_tls {
@@ -116,6 +116,13 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     started.send_replace(true);
     service_manager::notify("STATUS=started");
     tracing::info!(id = config.id, url, version = env!("CARGO_PKG_VERSION"), "node started");
+    // A cluster that is not founded yet has no members. A node of another may have lost its list.
+    if is_alone && node.handle().status().members.len() <= 1 {
+        tracing::warn!(
+            "--peers is not set: this node is a cluster of its own, and knows no other node. A cluster of several needs the \
+             list of all members on every node"
+        );
+    }
 
     let (draining, drain) = watch::channel(false);
     tokio::spawn(disk_space::measure(data));
