@@ -15,7 +15,6 @@ pub(crate) mod manual;
 pub(crate) mod mirror;
 pub(crate) mod output;
 pub(crate) mod serve;
-pub(crate) mod stderr;
 
 use std::process::ExitCode;
 

@@ -34,6 +34,8 @@ pub(crate) struct Config {
     /// The peer addresses of all members, this node included.
     pub(crate) peers: BTreeMap<u64, String>,
     pub(crate) join: bool,
+    /// Whether it is to be the only member only because no list names others.
+    pub(crate) is_alone: bool,
     /// The node's URL, if it does not follow from `http`.
     pub(crate) advertise_http: Option<String>,
     pub(crate) first_revision: Option<u64>,
@@ -88,13 +90,14 @@ impl Config {
         let http = options.http.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 7400).into());
         let peer = options.peer.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 7500).into());
         let join = options.join.unwrap_or(false);
-        let mut peers = parse_peers(options.peers.as_deref().unwrap_or_default())?;
+        let is_alone = !join && options.peers.is_none();
+        let mut peers = options.peers.as_deref().map(parse_peers).transpose()?.unwrap_or_default();
         // One that joins needs no list, and may have that of the founders.
         if !join && !peers.is_empty() && !peers.contains_key(&id) {
             bail!("--peers does not list this node, {id}: it must list all members");
         }
         // Without a list, this node would found a second cluster, of its own.
-        if !join && peers.is_empty() && options.restore.is_some() {
+        if is_alone && options.restore.is_some() {
             bail!(
                 "--restore requires --peers: list all members of the new cluster, even if this node is the only one"
             );
@@ -153,13 +156,14 @@ impl Config {
             peer,
             peers,
             join,
+            is_alone,
             advertise_http,
             first_revision: options.first_revision,
             restored: restored.transpose().context("--restore")?,
             snapshot_after_bytes: options.snapshot_after_bytes.unwrap_or(SNAPSHOT_AFTER_BYTES),
             max_lease_bytes: options.max_lease_bytes.unwrap_or(MAX_LEASE_BYTES),
             slow_request: options.slow_request.map_or(SLOW_REQUEST, Into::into),
-            hosts: hosts(options.hosts.as_deref().unwrap_or_default())?,
+            hosts: options.hosts.as_deref().map(hosts).transpose()?.unwrap_or_default(),
             max_connections: options.max_connections,
             door_threads: door_threads(options.door_threads)?,
             mirror: mirror(options.redis, options.mirror)?,
@@ -255,6 +259,11 @@ fn parse_peers(list: &str) -> anyhow::Result<BTreeMap<u64, String>> {
         check_peer_address(address).map_err(|reason| anyhow!("--peers: `{item}`: the address {reason}"))?;
         ensure!(peers.insert(id, address.to_owned()).is_none(), "--peers lists node {id} twice");
     }
+    // One that was forgotten would let each node found a cluster of its own.
+    ensure!(
+        !peers.is_empty(),
+        "--peers is empty: list all members, or leave it out if this node is the only one"
+    );
     Ok(peers)
 }
 
@@ -269,6 +278,7 @@ fn door_threads(configured: Option<usize>) -> anyhow::Result<usize> {
 
 fn hosts(list: &str) -> anyhow::Result<Vec<String>> {
     let hosts: Vec<_> = list.split(',').map(str::trim).filter(|host| !host.is_empty()).collect();
+    ensure!(!hosts.is_empty(), "--hosts is empty: list host names, or leave it out");
     for host in &hosts {
         ensure!(!host.contains(['/', ':']), "--hosts: `{host}` is not a host name: remove scheme and port");
     }
@@ -307,6 +317,12 @@ mod tests {
         let joining = Options { join: Some(true), peer, insecure: Some(true), ..peers("1=a:1") };
         assert!(Config::from_options(joining).is_ok());
         assert!(error(peers("2=b:2,2=c:3")).contains("twice"));
+        for empty in ["", " ", ",", " , "] {
+            assert!(error(peers(empty)).contains("--peers is empty"), "{empty:?}");
+            assert!(error(Options { join: Some(true), ..peers(empty) }).contains("--peers is empty"));
+            let hosts = Some(empty.to_owned());
+            assert!(error(Options { hosts, ..options() }).contains("--hosts is empty"), "{empty:?}");
+        }
         for wrong in ["2", "b:2", "2=b", "2=:1", "2=b:99999", "2=0.0.0.0:1", "x=b:1", "0=b:1"] {
             assert!(error(peers(wrong)).contains(wrong), "{wrong}");
         }

@@ -38,14 +38,14 @@ use std::process::{Child, ExitStatus};
 use anyhow::{Context, bail, ensure};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, getpid, kill_current_process_group, kill_process_group, pidfd_send_signal, test_kill_process,
+    Pid, Signal, getpid, kill_current_process_group, kill_process_group, test_kill_process,
 };
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use crate::cli::client::CREDENTIAL;
-use process_tree::RepeatedKill;
+use process_tree::{RepeatedKill, Target};
 use terminal::Terminal;
 
 /// A running command and its descendants. Killed on drop.
@@ -56,7 +56,7 @@ pub(crate) struct Job {
     reports: Lines<BufReader<tokio::net::UnixStream>>,
     group: Pid,
     /// COMMAND itself, which leads the group; `None` if it exited at once.
-    leader: Option<OwnedFd>,
+    leader: Option<Target>,
     terminal: Option<Terminal>,
     /// Standard input is the terminal, or COMMAND asked for it.
     uses_terminal: bool,
@@ -152,9 +152,8 @@ impl Job {
     /// Kills COMMAND's group, unless its number was reused while this process was stopped. The kernel gives no process the
     /// pid of a group that has members: if another process has it, the group is not COMMAND's.
     fn kill_group(&self) {
-        let leader_lives =
-            self.leader.as_ref().is_some_and(|leader| pidfd_send_signal(leader, Signal::KILL).is_ok());
-        if leader_lives || test_kill_process(self.group) == Err(Errno::SRCH) {
+        let leader_exists = self.leader.as_ref().is_some_and(|leader| leader.signal(Signal::KILL).is_ok());
+        if leader_exists || test_kill_process(self.group) == Err(Errno::SRCH) {
             let _ = kill_process_group(self.group, Signal::KILL);
         }
     }

@@ -21,6 +21,7 @@ mod runtime;
 mod server;
 mod service_manager;
 mod signals;
+mod stderr;
 mod tls;
 mod watched_files;
 

@@ -43,6 +43,10 @@ const COUNTERS: &[(&str, &str)] = &[
         "ringfence_watches_cut_off_total",
         "Watches that this node ended because it no longer had the changes that they needed, by reason.",
     ),
+    (
+        "ringfence_log_lines_lost_total",
+        "Log lines of this node that were lost: standard error was not read in time, or refused them.",
+    ),
     ("ringfence_mirror_published_total", "Hashes that this node wrote to Redis."),
     ("ringfence_mirror_errors_total", "Failed connections to Redis, and writes that Redis refused."),
     ("ringfence_mirror_repaired_total", "Malformed hashes in Redis that were replaced."),

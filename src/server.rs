@@ -26,7 +26,8 @@ use crate::config::Config;
 use crate::predecessors::Predecessors;
 use crate::signals::Signals;
 use crate::{
-    descriptors, disk_space, loop_lag, metric_help, mirror, private, service_manager, tls, watched_files,
+    descriptors, disk_space, loop_lag, metric_help, mirror, private, service_manager, stderr, tls,
+    watched_files,
 };
 
 /// Bounds the transfer of the leadership at a stop.
@@ -42,6 +43,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let recorder =
         ringfence_api::metrics_builder().install_recorder().context("metrics are already started")?;
     metric_help::describe();
+    metrics::counter!(stderr::LOST).increment(0);
     metrics::gauge!("ringfence_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     tokio::spawn(loop_lag::measure());
     match config.insecure {
@@ -66,7 +68,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         .as_ref()
         .and_then(|mirror| (mirror.mode == MirrorMode::BeforeAnswer).then_some(mirror.timeout));
     let mirror = config.mirror.map(Mirror::new).transpose()?;
-    let data = config.data.clone();
+    let (data, is_alone) = (config.data.clone(), config.is_alone);
     private::restrict(&data);
     let threads = Arc::new(Threads::start(config.door_threads).context("--door-threads")?);
     let transport: Arc<dyn Transport> = match &peer_tls {
@@ -115,6 +117,13 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     started.send_replace(true);
     service_manager::notify("STATUS=started");
     tracing::info!(id = config.id, url, version = env!("CARGO_PKG_VERSION"), "node started");
+    // A cluster that is not founded yet has no members. A node of another may have lost its list.
+    if is_alone && node.handle().status().members.len() <= 1 {
+        tracing::warn!(
+            "--peers is not set: this node is a cluster of its own, and knows no other node. A cluster of several needs the \
+             list of all members on every node"
+        );
+    }
 
     let (draining, drain) = watch::channel(false);
     tokio::spawn(disk_space::measure(data));

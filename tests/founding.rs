@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use ringfence_harness::{Acquired, Answered, Builder, Cluster, Node, definite, try_once, until};
@@ -73,6 +74,29 @@ async fn no_cluster_is_founded_while_a_member_is_missing() {
     assert!(cluster.node(2).terminate().await.unwrap().success(), "it stops cleanly while it waits");
     cluster.start_all().unwrap();
     is_one_cluster(&cluster).await;
+}
+
+/// Whoever forgets the list on three nodes gets three clusters.
+#[tokio::test]
+async fn a_node_without_a_list_of_members_says_that_it_is_a_cluster_of_its_own() {
+    let cluster = cluster().nodes(1).lay_out().await.unwrap();
+    let node = cluster.node(1);
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("without-list");
+    let script =
+        "#!/bin/sh\nfor it; do shift; case $it in --peers=*) ;; *) set -- \"$@\" \"$it\" ;; esac; done\n";
+    let script = format!("{script}exec '{}' \"$@\"\n", env!("CARGO_BIN_EXE_ringfence"));
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    node.use_program(&program);
+    node.start().unwrap();
+    node.tells("--peers is not set").await.unwrap();
+    node.use_program(env!("CARGO_BIN_EXE_ringfence"));
+    let told = node.log().len();
+    node.restart().unwrap();
+    node.ready().await.unwrap();
+    assert!(node.terminate().await.unwrap().success());
+    assert!(!node.log()[told..].contains("--peers is not set"));
 }
 
 #[tokio::test]

@@ -230,7 +230,7 @@ async fn nobody_becomes_a_member_by_claiming_a_newer_membership() {
             // A node that has not heard its leader for a moment lets them in.
             until(CLOSED_WITHIN, "the caller is refused", is_refused).await.unwrap();
         }
-        assert!(own.log().contains("is no member that the leader knows"));
+        own.tells("is no member that the leader knows").await.unwrap();
     }
     unharmed(&cluster).await;
 }

@@ -228,6 +228,27 @@ async fn unknown_words_are_refused_by_name() {
     }
 }
 
+/// A variable that a deployment forgot to fill. An empty RINGFENCE_PEERS once let each node found a cluster of its own.
+#[tokio::test]
+async fn every_setting_that_is_set_and_empty_is_refused_by_name() {
+    let help = run(PROGRAM, ["serve", "--help"], ENDS_WITHIN).await.unwrap().output;
+    let settings: Vec<String> = help
+        .split("[env: RINGFENCE_")
+        .skip(1)
+        .map(|rest| rest.split(['=', ']']).next().unwrap().to_lowercase().replace('_', "-"))
+        .collect();
+    assert!(settings.len() > 30, "{settings:?}");
+    for setting in settings {
+        let empty = format!("--{setting}=");
+        let mut arguments = vec!["serve", "--check", "--id=1", "--data=d", "--redis=redis://a"];
+        arguments.retain(|argument| !argument.starts_with(&empty));
+        arguments.push(&empty);
+        let ended = run(PROGRAM, arguments, ENDS_WITHIN).await.unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{empty} {}", ended.output);
+        assert!(ended.output.replace('.', "-").contains(&setting), "{empty} {}", ended.output);
+    }
+}
+
 /// Regression: an unknown level was taken for the name of a target, and nothing was logged.
 #[tokio::test]
 async fn a_misspelt_log_level_is_refused() {

@@ -26,7 +26,7 @@ async fn a_slow_request_is_logged_with_its_request_id_and_trace() {
         send(node, "PUT", &put, &[("x-request-id", "mine-1"), ("traceparent", TRACEPARENT)], &wish).await,
         201
     );
-    let line = one(node, "ringfence::requests", "mine-1");
+    let line = one(node, "ringfence::requests", "mine-1").await;
     assert_eq!((&line["level"], &line["message"]), (&json!("WARN"), &json!("a request took long")));
     assert_eq!((&line["method"], &line["route"]), (&json!("PUT"), &json!("/v1/leases/{lease_id}")));
     assert_eq!((&line["status"], &line["waited_ms"]), (&json!(201), &json!(0)));
@@ -39,15 +39,18 @@ async fn a_slow_request_is_logged_with_its_request_id_and_trace() {
     let wish = json!({ "keys": ["a"], "wait_ms": 300 });
     let waits = [("x-request-id", "mine-2"), ("traceparent", "00-1-2-3")];
     assert_eq!(send(node, "PUT", &format!("/v1/leases/{other}"), &waits, &wish).await, 409);
-    let line = one(node, "ringfence::requests", "mine-2");
+    let line = one(node, "ringfence::requests", "mine-2").await;
     assert_eq!(line["waited_ms"], 300);
     assert!(line["took_ms"].as_u64() >= Some(300), "{line}");
     assert_eq!((line.get("trace_id"), line.get("span_id")), (None, None));
 
     // An id is generated if none was sent, or an invalid one.
-    let before = lines(node, "ringfence::requests").len();
     assert_eq!(send(node, "GET", "/v1/keys/a", &[("x-request-id", "two words")], &Value::Null).await, 200);
-    let line = lines(node, "ringfence::requests").swap_remove(before);
+    let read = async || {
+        let mut lines = lines(node, "ringfence::requests");
+        lines.pop().filter(|line| line["route"] == "/v1/keys/{key}")
+    };
+    let line = until(SOON, "it is logged", read).await.unwrap();
     let made = line["request_id"].as_str().unwrap();
     assert!(made.len() == 16 && made.bytes().all(|byte| byte.is_ascii_hexdigit()), "{line}");
     let log = node.log();
@@ -62,6 +65,7 @@ async fn the_wait_that_a_request_asked_for_does_not_make_it_slow() {
         async |wish: Value| send(node, "PUT", &format!("/v1/leases/{}", LeaseId::random()), &[], &wish).await;
     assert_eq!(put(json!({ "keys": ["a"] })).await, 201);
     assert_eq!(put(json!({ "keys": ["a"], "wait_ms": 6_000 })).await, 409);
+    node.terminate().await.unwrap();
     assert_eq!(lines(node, "ringfence::requests"), Vec::<Value>::new());
 }
 
@@ -72,9 +76,10 @@ async fn a_failed_request_is_logged_but_not_a_failed_probe() {
     let put = format!("/v1/leases/{}", LeaseId::random());
     let status = send(node, "PUT", &put, &[("x-request-id", "in-vain")], &json!({ "keys": ["a"] })).await;
     assert!([503, 504].contains(&status), "{status}");
-    let line = one(node, "ringfence::requests", "in-vain");
+    let line = one(node, "ringfence::requests", "in-vain").await;
     assert_eq!((&line["message"], &line["status"]), (&json!("a request failed"), &json!(status)));
     assert_eq!(send(node, "GET", "/readyz", &[("x-request-id", "probe")], &Value::Null).await, 503);
+    node.terminate().await.unwrap();
     assert_eq!(lines(node, "ringfence::requests").len(), 1);
 }
 
@@ -181,8 +186,9 @@ async fn every_operator_action_is_logged_with_its_origin_and_outcome() {
         // A leader first transfers the leadership: the repeat removes it.
         let done = async || (send(node, method, path, &headers, &body).await == expected).then_some(());
         until(SOON, format!("{method} {path} is answered with {expected}"), done).await.unwrap();
-        let lines = lines(node, "ringfence::audit");
-        let line = lines.iter().rfind(|line| line["request_id"] == id.as_str()).unwrap();
+        let is_it = |line: &Value| line["request_id"] == id.as_str() && line["outcome"] == told["outcome"];
+        let logged = async || lines(node, "ringfence::audit").into_iter().rfind(is_it);
+        let line = until(SOON, format!("{method} {path} is logged"), logged).await.unwrap();
         for (field, value) in told.as_object().unwrap() {
             assert_eq!(&line[field], value, "{field} of {line}");
         }
@@ -193,6 +199,7 @@ async fn every_operator_action_is_logged_with_its_origin_and_outcome() {
     // An invalid request is not an action.
     let before = lines(node, "ringfence::audit").len();
     assert_eq!(send(node, "POST", "/v1/revoke", &[], &json!({ "key": "a" })).await, 400);
+    node.terminate().await.unwrap();
     assert_eq!(lines(node, "ringfence::audit").len(), before);
     assert!(!node.log().contains(&lease.to_string()));
 }
@@ -227,6 +234,7 @@ async fn each_grant_and_each_end_is_logged_once_at_debug() {
     let token =
         node.client().patient().key(&key("c"), Consistency::Linearizable).await.done().holders[0].token;
     assert_eq!(send(node, "DELETE", &put, &[], &Value::Null).await, 204);
+    node.tells(r#""act":"release""#).await.unwrap();
     let told: Vec<Value> = cluster.nodes().iter().flat_map(|node| lines(node, "ringfence::audit")).collect();
     let acts: Vec<_> = told.iter().map(|line| json!([line["act"], line["token"], line["holder"]])).collect();
     assert_eq!(acts, [json!(["grant", token, "me"]), json!(["release", token, "me"])]);
@@ -267,17 +275,20 @@ async fn request(node: &Node, method: &str, path: &str, headers: &[(&str, &str)]
     stream
 }
 
-/// The log lines of a target. A line is written before the answer is sent.
+/// The log lines of a target. A line is written soon after its cause, and before the node has ended.
 fn lines(node: &Node, target: &str) -> Vec<Value> {
     let log = node.log();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter(|line| line["target"] == target).collect()
 }
 
-/// The only line of a target with this request id.
-fn one(node: &Node, target: &str, request_id: &str) -> Value {
-    let mut lines = lines(node, target);
-    lines.retain(|line| line["request_id"] == request_id);
-    assert_eq!(lines.len(), 1, "{request_id}: {lines:?}");
-    lines.remove(0)
+/// Waits for the only line of a target with this request id.
+async fn one(node: &Node, target: &str, request_id: &str) -> Value {
+    let logged = async || {
+        let mut lines = lines(node, target);
+        lines.retain(|line| line["request_id"] == request_id);
+        assert!(lines.len() <= 1, "{request_id}: {lines:?}");
+        lines.pop()
+    };
+    until(SOON, format!("{request_id} is logged"), logged).await.unwrap()
 }

@@ -241,7 +241,8 @@ async fn no_log_metric_error_command_line_or_child_has_a_secret() {
         responses.push((request, response));
     }
     // Requests that no leader answers.
-    let leader = secured.cluster.nodes().iter().find(|node| node.log().contains("this node leads")).unwrap();
+    let leads = async || secured.cluster.nodes().iter().find(|node| node.log().contains("this node leads"));
+    let leader = until(SOON, "a node has logged that it leads", leads).await.unwrap();
     let follower = secured.cluster.others(leader.id()).next().unwrap();
     leader.stop().unwrap();
     for (request, body) in requests(&mut secrets, "stopped").into_iter().take(3) {

@@ -86,7 +86,7 @@ async fn the_log_stays_short_under_load_and_a_restart_reads_a_snapshot() {
     cluster.start_all().unwrap();
     cluster.ready().await.unwrap();
     for node in cluster.nodes() {
-        assert!(node.log().contains("snapshot read"));
+        node.tells("snapshot read").await.unwrap();
         kept.check(node).await;
     }
 }
@@ -108,7 +108,7 @@ async fn a_node_far_behind_gets_a_snapshot_and_then_counts_for_a_quorum() {
     behind.start().unwrap();
     kept.add(churn(&cluster, "meanwhile", 2 * AFTER).await);
     cluster.ready().await.unwrap();
-    assert!(behind.log().contains("snapshot installed"), "{}", behind.log());
+    behind.tells("snapshot installed").await.unwrap();
     kept.check(behind).await;
     // Now a quorum needs it.
     let other = cluster.others(leader).find(|node| node.id() != behind.id()).unwrap();
@@ -133,7 +133,7 @@ async fn a_node_with_a_damaged_snapshot_goes_on_from_the_older_one_and_without_a
     );
     node.start().unwrap();
     node.ready().await.unwrap();
-    assert!(node.log().contains("this snapshot cannot be used"), "{}", node.log());
+    node.tells("this snapshot cannot be used").await.unwrap();
     cluster.node(3).kill().unwrap();
     kept.check(node).await;
     cluster.node(3).start().unwrap();

@@ -313,7 +313,7 @@ async fn changes_that_no_node_has_are_history_gone_and_later_ones_are_sent() {
     network.heal().unwrap();
     behind.resume().unwrap();
     cluster.caught_up(SOON).await.unwrap();
-    assert!(behind.log().contains("snapshot installed"), "{}", behind.log());
+    behind.tells("snapshot installed").await.unwrap();
     // Changes that were sent before it was stopped may still arrive.
     let cut_off = loop {
         match timeout(SOON, passed_over.next()).await.expect("the watch goes on").unwrap() {
@@ -331,7 +331,7 @@ async fn changes_that_no_node_has_are_history_gone_and_later_ones_are_sent() {
     assert_eq!(next(&mut rest).await.1.revision, seen.unwrap().next());
     other.restart().unwrap();
     other.ready().await.unwrap();
-    assert!(other.log().contains("snapshot read"), "{}", other.log());
+    other.tells("snapshot read").await.unwrap();
     for node in [behind, other] {
         let last = revision(node).await;
         for gone in [Revision(0), begun, last.next(), Revision(u64::MAX)] {

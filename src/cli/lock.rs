@@ -16,11 +16,11 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::cli::acquire_options::AcquireOptions;
 use crate::cli::client::{Connection, LOST, NOT_ACQUIRED, RELEASE_TIMEOUT};
-use crate::cli::stderr::Stderr;
 use crate::job::terminal::Terminal;
 use crate::job::{self, Event, Job};
 use crate::runtime;
 use crate::signals::{self, Signals};
+use crate::stderr::Stderr;
 
 /// Exit status: `lock` itself failed.
 pub(crate) const FAILED: u8 = 125;

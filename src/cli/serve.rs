@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{ArgMatches, Args, FromArgMatches};
 use ringfence_mirror::Mirror;
 use ringfence_raft::StartError;
 
 use crate::config::Config;
 use crate::config::options::{self, Options};
+use crate::stderr::Stderr;
 use crate::{child, logging, runtime, server};
 
 #[derive(Debug, Args)]
@@ -26,40 +28,48 @@ pub(crate) struct Arguments {
     die_with_parent: Option<i32>,
 }
 
+/// The exit status of a node that failed.
+const FAILED: u8 = 1;
 /// The exit status of a node that would not start at another attempt either. Invalid flags have it, too.
 const REFUSED: u8 = 2;
 
-/// `matches` are the flags and variables that `arguments` was made from.
+/// Prints its own errors, as nobody may read standard error. `matches` are the flags and variables that `arguments` was made
+/// from.
 pub(crate) fn run(arguments: Arguments, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let (check, die_with_parent) = (arguments.check, arguments.die_with_parent);
-    let config = match configure(arguments, matches) {
-        Ok(config) => config,
-        Err(error) => return Ok(refused(&error)),
-    };
-    if check {
-        return Ok(ExitCode::SUCCESS);
-    }
-    if let Some(parent) = die_with_parent {
-        child::die_with_parent(parent)?;
-    }
-    match runtime::block_on(server::run(config))? {
-        Err(error) if error.downcast_ref().is_some_and(StartError::is_final) => Ok(refused(&error)),
-        ended => ended.map(|()| ExitCode::SUCCESS),
-    }
+    let stderr = Stderr::start().context("cannot start a thread")?;
+    Ok(match serve(arguments, matches, &stderr) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err((status, error)) => {
+            stderr.print(format_args!("{error:#}"));
+            ExitCode::from(status)
+        }
+    })
 }
 
-fn configure(mut arguments: Arguments, matches: &ArgMatches) -> anyhow::Result<Config> {
+/// An error comes with the exit status.
+fn serve(arguments: Arguments, matches: &ArgMatches, stderr: &Stderr) -> Result<(), (u8, anyhow::Error)> {
+    let (check, die_with_parent) = (arguments.check, arguments.die_with_parent);
+    let config = configure(arguments, matches, stderr).map_err(|error| (REFUSED, error))?;
+    if check {
+        return Ok(());
+    }
+    let run = || {
+        die_with_parent.map(child::die_with_parent).transpose()?;
+        runtime::block_on(server::run(config))?
+    };
+    run().map_err(|error| {
+        let is_final = error.downcast_ref().is_some_and(StartError::is_final);
+        (if is_final { REFUSED } else { FAILED }, error)
+    })
+}
+
+fn configure(mut arguments: Arguments, matches: &ArgMatches, stderr: &Stderr) -> anyhow::Result<Config> {
     arguments.options = options::file(arguments.config.as_deref())?;
     // Sets what is in `matches`, and leaves the rest as in the file.
     arguments.update_from_arg_matches(matches)?;
     let options = arguments.options;
-    logging::start(options.log.as_deref(), options.log_format.unwrap_or_default())?;
+    logging::start(options.log.as_deref(), options.log_format.unwrap_or_default(), stderr)?;
     let config = Config::from_options(options)?;
     config.mirror.clone().map(Mirror::new).transpose()?;
     Ok(config)
-}
-
-fn refused(error: &anyhow::Error) -> ExitCode {
-    eprintln!("ringfence: {error:#}");
-    ExitCode::from(REFUSED)
 }

@@ -4,9 +4,10 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer, de};
+use toml::{Table, Value};
 use uuid::Uuid;
 
 use crate::logging::LogFormat;
@@ -198,8 +199,45 @@ pub(crate) fn file(path: Option<&Path>) -> anyhow::Result<Options> {
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     // The error must not quote the line, which may hold a password.
-    toml::from_str(&text).map_err(|error| {
+    let invalid = |error: toml::de::Error| {
         let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
         anyhow!("{} is not valid: line {line}: {}", path.display(), error.message())
+    };
+    let options = toml::from_str(&text).map_err(invalid)?;
+    if let Some(name) = empty(&toml::from_str(&text).map_err(invalid)?) {
+        bail!("{} is not valid: `{name}` is empty: give it a value, or leave it out", path.display());
+    }
+    Ok(options)
+}
+
+/// The name of a value that is set and empty: that of a variable which is not set, probably.
+fn empty(table: &Table) -> Option<String> {
+    table.iter().find_map(|(name, value)| match value {
+        Value::String(text) => text.trim().is_empty().then(|| name.clone()),
+        Value::Table(table) => empty(table).map(|inner| format!("{name}.{inner}")),
+        _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_the_file_that_is_set_and_empty_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ringfence.toml");
+        for (text, name) in [
+            ("data = ''", "`data`"),
+            ("peers = ' '", "`peers`"),
+            ("data = 'd'\naccess = ''", "`access`"),
+            ("[tls]\nkey = ''", "`tls.key`"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = file(Some(&path)).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("is empty"), "{text}: {error}");
+        }
+        std::fs::write(&path, "data = 'd'\n[tls]\nkey = 'k'").unwrap();
+        assert!(file(Some(&path)).is_ok());
+    }
 }

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal, test_kill_process,
+    Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open, pidfd_send_signal,
+    test_kill_process,
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A living process, from proc_pid_stat(5).
+/// A process, from proc_pid_stat(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: Pid,
@@ -24,6 +25,16 @@ struct Process {
     group: Option<Pid>,
     /// Start time, which distinguishes it from a later process with the same pid.
     start: u64,
+    is_zombie: bool,
+}
+
+/// A process that is signalled, but no later one with its pid. The kernel ensures that with a pidfd. Where it gives none (before
+/// Linux 5.3, or in a sandbox), the start time is compared just before: a signal goes astray only if the process is reaped and
+/// its pid reused between these two calls.
+#[derive(Debug)]
+pub(super) struct Target {
+    process: Process,
+    pidfd: Option<OwnedFd>,
 }
 
 /// Sends `signal` to all descendants of `root`, oldest first, so that a command that waits for its children dies of the
@@ -36,11 +47,10 @@ pub(super) fn signal(root: Pid, signal: Signal) -> io::Result<()> {
     send(&found, &all, signal)
 }
 
-/// `None` unless `pid` is a living child of `parent`: the pid may have been reused.
-pub(super) fn open_child(pid: Pid, parent: Pid) -> Option<OwnedFd> {
-    let opened = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    let process = Process::read(pid)?;
-    (process.parent == Pid::as_raw(Some(parent))).then_some(opened)
+/// `None` unless `pid` is a child of `parent`: the pid may have been reused.
+pub(super) fn open_child(pid: Pid, parent: Pid) -> Option<Target> {
+    let process = Process::read(pid).filter(|process| process.parent == Pid::as_raw(Some(parent)));
+    Target::open(process?).ok()
 }
 
 /// Kills all descendants of a process repeatedly: a fork may escape one kill, but not all.
@@ -88,15 +98,38 @@ fn send(to: &[Process], all: &[Process], signal: Signal) -> io::Result<()> {
     result
 }
 
+impl Target {
+    /// Fails with [`Errno::SRCH`] if `process` is gone.
+    fn open(process: Process) -> Result<Self, Errno> {
+        let pidfd = match pidfd_open(process.pid, PidfdFlags::empty()) {
+            Err(Errno::SRCH) => return Err(Errno::SRCH),
+            opened => opened.ok(),
+        };
+        // The pid may have been reused before it was opened.
+        if process.exists() { Ok(Self { process, pidfd }) } else { Err(Errno::SRCH) }
+    }
+
+    /// Fails with [`Errno::SRCH`] if it is gone.
+    pub(super) fn signal(&self, signal: Signal) -> Result<(), Errno> {
+        match self.pidfd.as_ref().map(|pidfd| pidfd_send_signal(pidfd, signal)) {
+            Some(sent @ (Ok(()) | Err(Errno::SRCH))) => sent,
+            // A sandbox may refuse this call, too.
+            _ if self.process.exists() => kill_process(self.process.pid, signal),
+            _ => Err(Errno::SRCH),
+        }
+    }
+}
+
 impl Process {
+    /// Whether it is not reaped. Its parent and its group may have changed, as when its parent dies of the same signal.
+    fn exists(&self) -> bool {
+        Self::read(self.pid).is_some_and(|now| now.start == self.start)
+    }
+
     /// Signals the whole `group` if one is given: once, so that no member escapes by forking.
     fn send(&self, signal: Signal, group: Option<Pid>, signalled: &mut HashSet<Pid>) -> Result<(), Errno> {
-        let itself = pidfd_open(self.pid, PidfdFlags::empty())?;
-        // The pid may have been reused.
-        if Self::read(self.pid).as_ref() != Some(self) {
-            return Ok(());
-        }
-        let Some(group) = group else { return pidfd_send_signal(itself, signal) };
+        let target = Target::open(*self)?;
+        let Some(group) = group else { return target.signal(signal) };
         if signalled.insert(group) {
             // Succeeds if at least one member may be signalled, so the result says nothing about this one.
             let _ = kill_process_group(group, signal);
@@ -104,7 +137,7 @@ impl Process {
         test_kill_process(self.pid)
     }
 
-    /// `None` if it is not alive.
+    /// `None` if there is no process with this pid.
     fn read(pid: Pid) -> Option<Self> {
         let mut line = [0; 1024];
         let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut line).ok()?;
@@ -118,17 +151,17 @@ impl Process {
         let id = |place| i32::try_from(number(place)?).ok();
         // A process whose first thread exited before the others also has the state of a zombie.
         let is_zombie = matches!(fields.first(), None | Some(&("Z" | "X"))) && number(17)? <= 1;
-        let process = Self { pid, parent: id(1)?, group: Pid::from_raw(id(2)?), start: number(19)? };
-        (!is_zombie).then_some(process)
+        Some(Self { pid, parent: id(1)?, group: Pid::from_raw(id(2)?), start: number(19)?, is_zombie })
     }
 }
 
+/// All living processes.
 fn processes() -> io::Result<Vec<Process>> {
     let names = fs::read_dir("/proc")?.map(|entry| Ok(entry?.file_name()));
     let names = names.collect::<io::Result<Vec<_>>>()?;
     // Skips other names, and processes that exited meanwhile.
     let pids = names.iter().filter_map(|name| Pid::from_raw(name.to_str()?.parse().ok()?));
-    Ok(pids.filter_map(Process::read).collect())
+    Ok(pids.filter_map(Process::read).filter(|process| !process.is_zombie).collect())
 }
 
 /// All descendants of `root`, parents before children.
@@ -156,19 +189,21 @@ mod tests {
     }
 
     #[test]
-    fn stat_lines_are_parsed_and_zombies_skipped() {
+    fn stat_lines_are_parsed_and_zombies_recognized() {
         let stat = |state: &str, threads: u32| {
             let name = "a) R 1 99 (b";
             format!(
                 "78 ({name}) {state} 5 77 5 0 -1 4194560 107 0 0 0 0 0 0 0 20 0 {threads} 0 65938 2703360 223"
             )
         };
-        let process = Process { pid: pid(78), parent: 5, group: Some(pid(77)), start: 65938 };
+        let process =
+            Process { pid: pid(78), parent: 5, group: Some(pid(77)), start: 65938, is_zombie: false };
         for state in ["R", "S", "D", "T"] {
             assert_eq!(Process::parse(pid(78), &stat(state, 1)), Some(process));
         }
-        assert_eq!(Process::parse(pid(78), &stat("Z", 1)), None);
-        assert_eq!(Process::parse(pid(78), &stat("X", 1)), None);
+        for state in ["Z", "X"] {
+            assert!(Process::parse(pid(78), &stat(state, 1)).unwrap().is_zombie);
+        }
         assert_eq!(Process::parse(pid(78), &stat("Z", 2)), Some(process), "its other threads are running");
         assert_eq!(Process::parse(pid(78), ""), None);
         let own = rustix::process::getpid();
@@ -178,9 +213,24 @@ mod tests {
         );
     }
 
+    /// A parent that dies of the signal leaves its children to another.
+    #[test]
+    fn a_process_with_another_parent_is_the_same_and_one_that_started_later_is_not() {
+        let own = Process::read(rustix::process::getpid()).unwrap();
+        assert!(Target::open(Process { parent: own.parent + 1, group: None, ..own }).is_ok());
+        let later = Process { start: own.start + 1, ..own };
+        assert_eq!(Target::open(later).unwrap_err(), Errno::SRCH);
+        // A signal that does nothing.
+        for pidfd in [None, Target::open(own).unwrap().pidfd] {
+            assert_eq!(Target { process: own, pidfd }.signal(Signal::WINCH), Ok(()));
+        }
+        assert_eq!(Target { process: later, pidfd: None }.signal(Signal::WINCH), Err(Errno::SRCH));
+    }
+
     #[test]
     fn descendants_are_found_in_any_order_and_nothing_else() {
-        let process = |own, parent| Process { pid: pid(own), parent, group: None, start: 0 };
+        let process =
+            |own, parent| Process { pid: pid(own), parent, group: None, start: 0, is_zombie: false };
         let all = [process(9, 4), process(4, 2), process(2, 1), process(3, 1), process(5, 2), process(6, 3)];
         let mut found: Vec<i32> =
             descendants(pid(2), &all).iter().map(|process| Pid::as_raw(Some(process.pid))).collect();

@@ -102,6 +102,57 @@ async fn processes_outside_the_process_group_end_before_the_key_is_free() {
     }
 }
 
+/// A process that dies of the signal leaves its children to another parent, and they get the signal all the same.
+#[tokio::test]
+async fn no_process_is_killed_that_would_have_ended_by_the_signal() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let script = scattered(dir.path(), "exec sleep 1000", "wait");
+    let child = lock(&cluster, "a --ttl 60s --kill-after 20s", &script).spawn().unwrap();
+    let left = scattered_in(dir.path()).await;
+    signal(&child, Signal::TERM);
+    let (status, _, err) = end_of(child).await;
+    assert_eq!((status.code(), err.as_str()), (Some(143), ""));
+    assert!(!left.iter().any(|left| lives(left.0)));
+}
+
+/// Runs `command` where `pidfd_open` fails, as before Linux 5.3 (ENOSYS) or in a sandbox (EPERM). Its pid is that of `command`.
+fn without_pidfds(error: &str, command: Command) -> Command {
+    let fault = format!("inject=pidfd_open:error={error}");
+    by(
+        &["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pidfd_open", "-e", &fault],
+        command,
+        None,
+    )
+}
+
+#[tokio::test]
+async fn the_command_and_its_descendants_are_ended_without_pidfds() {
+    if !may_inject() {
+        return;
+    }
+    let cluster = cluster().await;
+    for (error, words, each) in [
+        ("ENOSYS", "a --ttl 60s --kill-after 20s", "exec sleep 1000"),
+        ("EPERM", "a --ttl 60s --kill-after 20s", "exec sleep 1000"),
+        ("ENOSYS", "a --kill-after 500ms", "trap '' TERM; sleep 1000 & wait; wait"),
+        ("EPERM", "a --max 2s --kill-after 500ms", "trap '' TERM; sleep 1000 & wait; wait"),
+    ] {
+        let dir = TempDir::new().unwrap();
+        let command = lock(&cluster, words, &scattered(dir.path(), each, "wait"));
+        let child = without_pidfds(error, command).spawn().unwrap();
+        let left = scattered_in(dir.path()).await;
+        if !words.contains("--max") {
+            signal(&child, Signal::TERM);
+        }
+        let (status, _, err) = end_of(child).await;
+        let living: Vec<Pid> = left.iter().map(|left| left.0).filter(|pid| lives(*pid)).collect();
+        assert_eq!((status.code(), living), (Some(143), vec![]), "{error}, {each}: {err}");
+        assert_eq!(err.contains("did not exit in time"), each.starts_with("trap"), "{error}: {err}");
+        is_free(&cluster, "a").await;
+    }
+}
+
 #[tokio::test]
 async fn processes_outside_the_process_group_die_with_the_parent_of_the_command() {
     let cluster = cluster().await;
@@ -149,10 +200,17 @@ async fn a_process_that_forks_while_it_is_killed_does_not_escape() {
 #[tokio::test]
 async fn only_sigkill_to_the_parent_of_the_command_ends_it() {
     let cluster = cluster().await;
+    only_sigkill_ends_it(&cluster, |command| command).await;
+    if may_inject() {
+        only_sigkill_ends_it(&cluster, |command| without_pidfds("ENOSYS", command)).await;
+    }
+}
+
+async fn only_sigkill_ends_it(cluster: &Cluster, run: impl FnOnce(Command) -> Command) {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("pids");
     let script = format!("sleep 1000 & echo $$ $! $PPID > {0}.new; mv {0}.new {0}; wait", file.display());
-    let child = lock(&cluster, "a", &script).spawn().unwrap();
+    let child = run(lock(cluster, "a", &script)).spawn().unwrap();
     let [shell, sleep, parent] = pids_in(&file).await.try_into().unwrap();
     let (left, own) = ([Left(shell), Left(sleep)], child.id().unwrap().to_string());
     let stat = std::fs::read_to_string(format!("/proc/{parent}/stat")).unwrap();
@@ -165,7 +223,7 @@ async fn only_sigkill_to_the_parent_of_the_command_ends_it() {
     let (status, _, err) = end_of(child).await;
     assert_eq!(status.code(), Some(137), "{err}");
     die(&left.each_ref().map(|left| left.0)).await;
-    is_free(&cluster, "a").await;
+    is_free(cluster, "a").await;
 }
 
 /// Runs in a pid namespace, where pids can be chosen.

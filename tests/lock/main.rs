@@ -15,7 +15,9 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use ringfence_harness::{Answered, Cluster, Consistency, definite, granted, key, try_once, until};
+use ringfence_harness::{
+    Answered, Cluster, Consistency, definite, granted, key, may_inject, try_once, until,
+};
 use ringfence_wire::{KeyView, LeaseId};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};

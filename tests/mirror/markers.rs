@@ -32,7 +32,7 @@ async fn a_second_cluster_with_the_same_redis_reports_occupied_and_names_the_fir
         metrics.contains(r#"ringfence_mirror_state{state="occupied"} 1"#).then_some(())
     };
     until(SOON, "the metrics say so", metrics).await.unwrap();
-    assert!(second_node.log().contains(&format!("--mirror-take-over {id}")), "{}", second_node.log());
+    second_node.tells(&format!("--mirror-take-over {id}")).await.unwrap();
     assert_eq!(held_in_redis(&mut connect(&redis).await).await.unwrap(), held);
     becomes(first_node, "published").await;
 

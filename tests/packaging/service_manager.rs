@@ -63,5 +63,22 @@ async fn a_node_runs_without_the_service_manager_that_it_was_told() {
     let node = cluster.node(1);
     node.start_with(|command| _ = command.env("NOTIFY_SOCKET", "/nonexistent/notify")).unwrap();
     node.ready().await.unwrap();
+    node.tells("cannot notify the service manager").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_node_runs_and_stops_although_the_service_manager_does_not_read() {
+    let cluster = Cluster::builder(PROGRAM).nodes(1).lay_out().await.unwrap();
+    let node = cluster.node(1);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let _manager = UnixDatagram::bind(&path).unwrap();
+    let other = UnixDatagram::unbound().unwrap();
+    other.connect(&path).unwrap();
+    other.set_nonblocking(true).unwrap();
+    while other.send(b"STATUS=another service").is_ok() {}
+    node.start_with(|command| _ = command.env("NOTIFY_SOCKET", &path)).unwrap();
+    node.ready().await.unwrap();
+    assert!(node.terminate().await.unwrap().success());
     assert!(node.log().contains("cannot notify the service manager"), "{}", node.log());
 }

@@ -293,6 +293,12 @@ impl Node {
         Ok(Ended { status, output: self.log().split_off(before) })
     }
 
+    /// Waits until its log has `text`: a line is written soon after its cause, not before an answer.
+    pub async fn tells(&self, text: &str) -> Result<(), Error> {
+        let look = async || self.log().contains(text).then_some(());
+        until(WITHIN, format!("node {} logs {text}", self.id), look).await
+    }
+
     /// Its log, in its present seat.
     pub fn log(&self) -> String {
         self.server.log()
