@@ -5,8 +5,8 @@
 //!              │       (20 ms)  encoded once                                         ▲
 //!              └──────────────────────────── a watch that lags reads by itself ──────┘
 //! ```
-//! Changes are numbered without a gap and are the same on every node. So a watch is only a number, and a client resumes at
-//! any node from the last number it got. A watch takes recent changes from its group and older ones from the history, as
+//! Changes are numbered in order, and are the same on every node. So a watch is only a number, and a client resumes at any node
+//! from the last number it got. A watch takes recent changes from its group and older ones from the history, as
 //! fast as its client reads. It is cut off only when the history has dropped its place; the last event says so.
 //!
 //! A round takes the new changes, finds the watched prefixes of each key (one lookup for each length that a watched prefix

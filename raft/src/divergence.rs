@@ -36,7 +36,8 @@ const LATER: Duration = if cfg!(test) { Duration::from_millis(50) } else { Durat
 #[derive(Debug, thiserror::Error)]
 #[error(
     "this node did not do the same as a majority of the voters, nodes {majority:?}, in the entries {first} to {last}: its state \
-     is not that of the cluster, so it stops. Remove it from the cluster, and add it again with an empty data directory"
+     is not that of the cluster, so it stops. Remove it from the cluster, and add it again with an empty data directory. If you know that the other nodes are wrong, \
+     delete the file DIVERGED"
 )]
 struct Diverged {
     majority: BTreeSet<NodeId>,

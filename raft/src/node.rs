@@ -149,7 +149,7 @@ impl Node {
         let members: Vec<NodeId> =
             if addresses.is_empty() { vec![id] } else { addresses.keys().copied().collect() };
 
-        let (dir, identity) = DataDir::open_on(storage, &data, id, &random)?;
+        let (dir, mut identity) = DataDir::open_on(storage, &data, id, &random)?;
         let dir = Arc::new(dir);
         // The log was made before the node could be taken into a cluster.
         if identity.cluster.is_some() && !dir.has_log() {
@@ -163,6 +163,7 @@ impl Node {
         let applied = Applied::new();
         let generations = load(&dir, &log, &applied, tail_bytes(snapshot_after_bytes), rules).await?;
         log.check_rules(rules)?;
+        dir.start(&mut identity, &random)?;
 
         let directory =
             Arc::new(Directory::new(identity.clone(), url, addresses, &transport, Program::of_this(rules)));

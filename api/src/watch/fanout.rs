@@ -29,8 +29,8 @@ const READS: u32 = 8;
 /// After this long without an event a watch sends a bookmark: servers and proxies close silent connections.
 const QUIET: Duration = Duration::from_secs(15);
 /// A bookmark is also due after this many changes that did not match, or a quarter of the history if that is less.
-const FAR: u64 = 16_384;
-const LEAST_FAR: u64 = 64;
+const FAR: usize = 16_384;
+const LEAST_FAR: usize = 64;
 
 /// All watches, by number.
 #[derive(Default)]
@@ -257,8 +257,7 @@ impl Fanout {
 
     /// Whether the history is about to drop changes that were not fanned out.
     pub(super) fn are_late(&self, history: &History) -> bool {
-        let (last, before) = (history.last().0, history.before().0);
-        last - self.position.0.min(last) > (last - before) / 2
+        history.count_after(self.position) > history.count_after(history.before()) / 2
     }
 
     /// What watch `number` sends next.
@@ -324,15 +323,15 @@ impl Fanout {
     /// Sends bookmarks where they are due, and cuts off watches whose place the history has dropped, whether or not their
     /// clients read.
     pub(super) fn send_bookmarks(&mut self, now: Instant, history: &History) {
-        let kept = self.position.0.saturating_sub(history.before().0);
-        let far = (kept / 4).clamp(LEAST_FAR, FAR);
+        let left = history.count_after(self.position);
+        let far = ((history.count_after(history.before()) - left) / 4).clamp(LEAST_FAR, FAR);
         for (number, watch) in &mut self.watches {
             if watch.own.is_some() || watch.is_ended {
                 continue;
             }
             match self.groups.get(&watch.prefix).map(|group| group.after(watch.at, self.position)) {
                 Some(Available::Nothing(_)) if watch.waker.is_some() && watch.at <= self.position => {
-                    let behind = self.position.0.saturating_sub(watch.sent.0);
+                    let behind = history.count_after(watch.sent).saturating_sub(left);
                     if behind >= far || now.duration_since(watch.sent_at) >= QUIET {
                         watch.mark_sent(self.position);
                         watch.own = Some(frame::bookmark(self.position));

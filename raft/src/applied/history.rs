@@ -13,6 +13,8 @@ use ringfence_wire::{Key, Mode, Revision, Token};
 const MOST: usize = 65_536;
 /// The maximum size of all changes in bytes, estimated.
 const MOST_BYTES: usize = 8 << 20;
+/// The maximum number of times that revisions were skipped: once in each term of a leader.
+const MOST_SKIPS: usize = 1_024;
 /// The size of a change and of each of its keys in bytes, allocations included, without their text.
 const BYTES_OF_ONE: usize = size_of::<Event>() + 16;
 const BYTES_OF_KEY: usize = size_of::<(Key, Mode, Token)>() + 16;
@@ -26,6 +28,8 @@ pub struct History {
     began_after: Revision,
     /// The table's revision.
     last: Revision,
+    /// Revisions that were skipped: those between each two. Nobody was ever told one of them.
+    skips: VecDeque<(Revision, Revision)>,
     events: VecDeque<Event>,
     bytes: usize,
     most: usize,
@@ -45,6 +49,7 @@ impl History {
             before: Revision(0),
             began_after: Revision(0),
             last: Revision(0),
+            skips: VecDeque::new(),
             events: VecDeque::new(),
             bytes: 0,
             most,
@@ -67,40 +72,72 @@ impl History {
         self.last
     }
 
-    /// The changes after `revision`; `None` if some of them were dropped, or `revision` is still in the future.
+    /// The changes after `revision`; `None` if some of them were dropped, `revision` is still in the future, or it was skipped:
+    /// then it is of another cluster, or of changes that were lost.
     pub fn after(&self, revision: Revision) -> Option<impl Iterator<Item = &Event>> {
-        let first = || self.events.partition_point(|event| event.revision <= revision);
-        (self.before <= revision && revision <= self.last).then(|| self.events.range(first()..))
+        let skip = self.skips.get(self.skips.partition_point(|(_, to)| *to <= revision));
+        let is_skipped = skip.is_some_and(|(from, _)| *from < revision);
+        let is_known = self.before <= revision && revision <= self.last && !is_skipped;
+        is_known.then(|| self.events.range(self.place(revision)..))
+    }
+
+    /// How many changes after `revision` are kept.
+    pub fn count_after(&self, revision: Revision) -> usize {
+        self.events.len() - self.place(revision)
+    }
+
+    /// Of the first change after `revision`.
+    fn place(&self, revision: Revision) -> usize {
+        self.events.partition_point(|event| event.revision <= revision)
     }
 
     /// The revision of the first change after `revision` that is kept; `None` if there is none.
     pub fn next_after(&self, revision: Revision) -> Option<Revision> {
-        let next = self.events.partition_point(|event| event.revision <= revision);
-        self.events.get(next).map(|event| event.revision)
+        self.events.get(self.place(revision)).map(|event| event.revision)
     }
 
     /// Drops all changes; the next one follows `revision`.
     pub fn start_after(&mut self, revision: Revision) {
         self.events.clear();
+        self.skips.clear();
         (self.before, self.began_after, self.last, self.bytes) = (revision, revision, revision, 0);
     }
 
     /// The table's revision is `revision` now, and no change is missing up to there.
     pub fn raise(&mut self, revision: Revision) {
-        self.last = self.last.max(revision);
+        if self.last == Revision(0) {
+            // A new cluster does not start at revision 0.
+            self.start_after(revision);
+        } else if self.last < revision {
+            self.skips.push_back((self.last, revision));
+            self.last = revision;
+        }
+        while self.skips.len() > MOST_SKIPS
+            && let Some((_, to)) = self.skips.pop_front()
+        {
+            self.drop_up_to(to);
+        }
+    }
+
+    fn drop_up_to(&mut self, revision: Revision) {
+        while let Some(oldest) = self.events.pop_front_if(|event| event.revision <= revision) {
+            self.bytes -= bytes_of(&oldest);
+        }
+        self.before = revision;
     }
 
     /// Appends `event`, and drops the oldest changes beyond the bounds.
     pub fn keep(&mut self, event: Event) {
+        self.raise(Revision(event.revision.0.saturating_sub(1)));
         self.last = event.revision;
         self.bytes += bytes_of(&event);
         self.events.push_back(event);
         while (self.events.len() > self.most || self.bytes > self.most_bytes)
-            && let Some(oldest) = self.events.pop_front()
+            && let Some(oldest) = self.events.front().map(|event| event.revision)
         {
-            self.before = oldest.revision;
-            self.bytes -= bytes_of(&oldest);
+            self.drop_up_to(oldest);
         }
+        while self.skips.pop_front_if(|(_, to)| *to <= self.before).is_some() {}
     }
 }
 
@@ -160,9 +197,24 @@ mod tests {
         history.raise(Revision(2_500));
         assert_eq!(history.last(), Revision(3_000));
         assert_eq!(numbers_after(&history, 1_001), Some(vec![2_001]));
-        assert_eq!(numbers_after(&history, 1_500), Some(vec![2_001]));
-        assert_eq!(numbers_after(&history, 2_700), Some(vec![]));
-        assert_eq!(numbers_after(&history, 3_001), None);
+        assert_eq!(numbers_after(&history, 2_000), Some(vec![2_001]));
+        assert_eq!(numbers_after(&history, 3_000), Some(vec![]));
+        // Nobody was told these: they are of another cluster, or of what was lost.
+        assert_eq!(
+            [1_500, 2_700, 3_001].map(|skipped| numbers_after(&history, skipped)),
+            [const { None }; 3]
+        );
+        history.keep(event(3_001, "a"));
+        assert_eq!(numbers_after(&history, 2_001), Some(vec![3_001]));
+        assert_eq!((history.count_after(Revision(1_000)), history.count_after(Revision(3_000))), (3, 1));
+        for term in 4..4 + 2 * MOST_SKIPS as u64 {
+            history.raise(Revision(1_000 * term));
+        }
+        assert!(history.skips.len() == MOST_SKIPS && history.events.is_empty());
+        assert_eq!(
+            (numbers_after(&history, 3_001), numbers_after(&history, history.last().0)),
+            (None, Some(vec![]))
+        );
         history.start_after(Revision(9_000));
         assert_eq!((numbers_after(&history, 2_001), numbers_after(&history, 9_000)), (None, Some(vec![])));
         assert_eq!((history.began_after(), history.bytes), (Revision(9_000), 0));

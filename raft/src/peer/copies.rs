@@ -5,33 +5,37 @@
 //!
 //! 1. A process is refused if it does not come after the newest [`Start`] of its directory that this node has met.
 //! 2. A process that this node has not met is refused if another one answers at the member's address: the directory of a
-//!    running node was copied.
+//!    running node was copied. If nobody answers there, it has to wait until the one that was met is silent.
 //! 3. A follower that lacks an entry which it acknowledged to this leader is refused: see `append`.
 //!
-//! Each side says which start of the other it has met, so both notice. A process that is refused for this records it in its data directory, and stops: it must not go on to where nobody knows
-//! better. If nobody does, entries may be lost; each new leader raises the revision above all tokens that may have been granted
-//! then (`time::wall`).
+//! A process that is refused for this where it calls a member records it in its data directory, and stops: it must not go on to
+//! where nobody knows better. A caller also says which start of the other side it has met; because anybody can say that, the
+//! other side then calls it. If nobody knows better, entries may be lost; each new leader raises the revision above all tokens
+//! that may have been granted then (`time::wall`).
 
 use std::io;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use super::directory::{Directory, Process, Target};
+use super::directory::{Directory, Process, Target, refusal};
 use super::handshake::Channel;
 use crate::consensus::{LogId, NodeId};
 use crate::storage::starts::{Start, Starts};
 
-/// How long a member's address may take to answer. If it takes longer, the process that calls is believed.
-const ASK: Duration = Duration::from_millis(500);
+/// How long a member's address may take to answer.
+const ASK: Duration = Duration::from_secs(2);
+/// A process that was not heard for so long has ended: it would have compared itself with this node.
+const SILENT: Duration = Duration::from_secs(15);
 
 /// What a node knows of the processes of one member.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// The newest start of a data directory.
+    /// The newest start of a data directory, and when it was heard.
     met: Option<(Uuid, Start)>,
+    heard: Option<Instant>,
     /// The last entry that a data directory acknowledged to this node as the leader of a term.
     acknowledged: Option<(Uuid, u64, LogId)>,
     /// A data directory that has lost something, and what.
@@ -54,22 +58,31 @@ impl Directory {
         self.condemned.subscribe()
     }
 
-    /// The newest start of this process's data directory that this node has met.
+    /// The newest start of this data directory of `id` that this node has met; one that no process comes after if the directory
+    /// has lost something.
     pub(super) fn met(&self, id: NodeId, incarnation: Option<Uuid>) -> Option<Start> {
-        let met = self.with_known(id, |known| known.met);
-        met.filter(|(it, _)| Some(*it) == incarnation).map(|(_, start)| start)
+        self.with_known(id, |known| {
+            let is_lost = known.lost.as_ref().is_some_and(|(it, _)| Some(*it) == incarnation);
+            let met = known.met.filter(|(it, _)| Some(*it) == incarnation).map(|(_, start)| start);
+            if is_lost { Some(Start::NEVER) } else { met }
+        })
     }
 
-    /// An error if `by` has met a start of this node's data directory that this process does not come after.
-    pub(super) fn check_own(&self, by: NodeId, met: Option<Start>) -> io::Result<()> {
-        let starts = &self.identity.starts;
-        let (Some(met), Some(newest)) = (met, starts.newest()) else { return Ok(()) };
-        if starts.include(met) {
+    /// Whether this data directory of `id` has lost what it had acknowledged.
+    pub(super) fn has_lost(&self, id: NodeId, incarnation: Option<Uuid>) -> bool {
+        self.met(id, incarnation) == Some(Start::NEVER)
+    }
+
+    /// An error if the caller `by` has met a start of this node's data directory that this process does not come after. Anybody
+    /// can say so. What the member answers at its own address is what counts.
+    pub(super) async fn check_own(&self, by: Process, met: Option<Start>) -> io::Result<()> {
+        if met.is_none_or(|met| self.identity.starts.include(met)) {
             return Ok(());
         }
-        let reason = older(self.identity.node_id, newest, met);
-        self.condemn(by, &reason);
-        Err(self.copied(reason))
+        let (to, incarnation) = by;
+        let target = Target { to, incarnation: Some(incarnation), channel: Channel::Votes };
+        let _ = timeout(ASK, self.greet(target)).await;
+        Err(refusal(format!("node {} runs with a copy of its data directory", self.identity.node_id)))
     }
 
     /// Another node refuses this process as a copy.
@@ -84,10 +97,16 @@ impl Directory {
         if let Some((_, what)) = lost.filter(|(it, _)| *it == incarnation) {
             return Err(self.copied(what));
         }
-        match (self.met(id, Some(incarnation)), starts.newest()) {
-            (Some(met), Some(newest)) if !starts.include(met) => Err(self.copied(older(id, newest, met))),
-            _ => Ok(()),
+        let (Some(met), Some(newest)) = (self.met(id, Some(incarnation)), starts.newest()) else {
+            return Ok(());
+        };
+        if !starts.include(met) {
+            return Err(self.copied(older(id, newest, met)));
         }
+        if met == newest {
+            self.with_known(id, |known| known.heard = Some(Instant::now()));
+        }
+        Ok(())
     }
 
     /// As [`check_starts`](Self::check_starts) for a caller; and an error if another process answers at the member's address.
@@ -99,13 +118,21 @@ impl Directory {
         };
         let (to, incarnation) = caller;
         let target = Target { to, incarnation: Some(incarnation), channel: Channel::Founding };
-        if let Ok(Ok((_, _, found))) = timeout(ASK, self.greet(target)).await
-            && found.newest().is_some_and(|found| found != newest)
-        {
-            return Err(self.copied(format!(
-                "another process with the data directory of node {to} answers at its address: this one is a copy. Remove the \
-                 node from the cluster, empty both data directories, and add it again"
-            )));
+        match timeout(ASK, self.greet(target)).await {
+            Ok(Ok((_, _, found))) if found.newest().is_some_and(|found| found != newest) => {
+                return Err(self.copied(format!(
+                    "another process with the data directory of node {to} answers at its address: this one is a copy. Remove \
+                     the node from the cluster, empty both data directories, and add it again"
+                )));
+            }
+            Ok(Ok(_)) => {}
+            _ if self.has_heard_before(caller) => {
+                let reason = format!(
+                    "an earlier start of node {to} was heard just now, and its address does not answer"
+                );
+                return Err(io::Error::new(io::ErrorKind::NotConnected, reason));
+            }
+            _ => {}
         }
         // Another process may have been met meanwhile.
         self.check_starts(caller, starts)?;
@@ -113,10 +140,21 @@ impl Directory {
         Ok(())
     }
 
+    /// The process with this start is the newest.
     pub(super) fn meet(&self, (id, incarnation): Process, newest: Start) {
         if self.is_named(id) {
-            self.with_known(id, |known| known.met = Some((incarnation, newest)));
+            self.with_known(id, |known| {
+                (known.met, known.heard) = (Some((incarnation, newest)), Some(Instant::now()))
+            });
         }
+    }
+
+    /// Whether the start of this data directory that this node met last may still run.
+    fn has_heard_before(&self, (id, incarnation): Process) -> bool {
+        self.with_known(id, |known| {
+            known.met.is_some_and(|(it, _)| it == incarnation)
+                && known.heard.is_some_and(|heard| heard.elapsed() < SILENT)
+        })
     }
 
     fn copied(&self, reason: String) -> io::Error {

@@ -271,8 +271,9 @@ impl Directory {
     pub(super) async fn admit(&self, hello: &Hello, processes: &Processes) -> io::Result<()> {
         self.check_hello(hello)?;
         if hello.channel != Channel::Founding {
-            self.check_own(hello.from, processes.met)?;
-            self.check_alone((hello.from, hello.incarnation), &processes.starts).await?;
+            let caller = (hello.from, hello.incarnation);
+            self.check_alone(caller, &processes.starts).await?;
+            self.check_own(caller, processes.met).await?;
         }
         if let Some(caller) = self.peers().get_mut(&hello.from) {
             caller.url = Some(hello.url.clone());

@@ -46,14 +46,11 @@ impl Directory {
     }
 
     async fn try_connect(&self, target: Target, max: usize) -> io::Result<Link> {
-        if let Some(incarnation) = target.incarnation {
-            // What is known already need not be said by the other side.
-            self.check_starts((target.to, incarnation), &Starts::default())?;
-        }
         let (mut link, incarnation, starts) = self.greet(target).await?;
         let process = (target.to, incarnation);
         self.check_starts(process, &starts).map_err(|error| self.note_refused(target.to, error))?;
-        if let Some(newest) = starts.newest() {
+        // While a cluster is founded, nobody is known to be a member.
+        if let Some(newest) = starts.newest().filter(|_| target.channel != Channel::Founding) {
             self.meet(process, newest);
         }
         link.reader.set_max(max);

@@ -104,6 +104,10 @@ impl Peers {
         incarnation: Option<Uuid>,
         call: Call,
     ) -> Result<Answer, CallError> {
+        if self.directory.has_lost(to, incarnation) {
+            let lost = format!("node {to} lost what it had acknowledged");
+            return Err(CallError::NotSent(io::Error::new(io::ErrorKind::PermissionDenied, lost)));
+        }
         let target = Target { to, incarnation, channel: call.channel() };
         let start = || CallLink::start(Arc::clone(&self.directory), target, &self.runtime);
         let pending = self.links().entry(target).or_insert_with(start).send(call)?;

@@ -90,7 +90,7 @@ pub enum DirError {
     )]
     Foreign(PathBuf),
     /// The state in it is not that of the cluster.
-    #[error("{why}. If you know that the other nodes are wrong, delete {path}")]
+    #[error("{why}. So says {path}")]
     Diverged {
         /// Where that is recorded.
         path: PathBuf,
@@ -117,7 +117,7 @@ impl DataDir {
         Self::open_on(Arc::new(System), path, node_id, &Random::system())
     }
 
-    /// Does the same on any storage. The incarnation of a new directory, and the number of this start, are drawn from `random`.
+    /// Does the same on any storage. The incarnation of a new directory is drawn from `random`.
     pub(crate) fn open_on(
         storage: Arc<dyn Storage>,
         path: &Path,
@@ -134,16 +134,17 @@ impl DataDir {
         let is_new = known.is_none();
         let starts = Starts::default();
         let create = || Identity { node_id, incarnation: random.id(), cluster: None, founder: false, starts };
-        let mut identity = known.unwrap_or_else(create);
+        let identity = known.unwrap_or_else(create);
         if identity.node_id != node_id {
             let found = identity.node_id;
             return Err(DirError::OtherNode { path: path.to_owned(), expected: node_id, found });
         }
         dir.check_condemned()?;
-        identity.starts.add(random.id().as_u64_pair().1);
-        dir.write(&identity).map_err(DirError::io(&path.join(NODE)))?;
-        if let Some(parent) = path.parent().filter(|parent| is_new && !parent.as_os_str().is_empty()) {
-            dir.storage.sync_dir(parent).map_err(DirError::io(parent))?;
+        if is_new {
+            dir.write(&identity).map_err(DirError::io(&path.join(NODE)))?;
+            if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+                dir.storage.sync_dir(parent).map_err(DirError::io(parent))?;
+            }
         }
         Ok((dir, identity))
     }
@@ -156,6 +157,13 @@ impl DataDir {
         let dir = Self::lock(storage, path, Mode::Read)?;
         let identity = dir.read()?.ok_or_else(|| DirError::Missing(path.join(NODE)))?;
         Ok((dir, identity))
+    }
+
+    /// Adds this process to the starts of the directory, with a number from `random`. To be called before it meets another node,
+    /// and once nothing else keeps it from starting.
+    pub(crate) fn start(&self, identity: &mut Identity, random: &Random) -> Result<(), DirError> {
+        identity.starts.add(random.id().as_u64_pair().1);
+        self.write(identity).map_err(DirError::io(&self.path.join(NODE)))
     }
 
     /// Keeps other processes out of the directory `path` for as long as this lives.
@@ -289,14 +297,18 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("made");
         let (dir, mut identity) = DataDir::open(&path, 3).unwrap();
+        dir.start(&mut identity, &Random::system()).unwrap();
         identity.cluster = Some(Uuid::from_u128(5));
         identity.founder = true;
         dir.write(&identity).unwrap();
         drop(dir);
+        let (dir, mut again) = DataDir::open(&path, 3).unwrap();
+        assert_eq!(again, identity);
+        dir.start(&mut again, &Random::system()).unwrap();
+        drop(dir);
         let (_, again) = DataDir::open(&path, 3).unwrap();
         assert!(again.starts.include(identity.starts.newest().unwrap()));
         assert_eq!(again.starts.newest().unwrap().count, 2);
-        assert_eq!(Identity { starts: identity.starts.clone(), ..again }, identity);
     }
 
     /// The directory of a build that did not count starts. Such a build ignores the line, too: it checks the checksum, and reads
@@ -309,7 +321,10 @@ mod tests {
         let text = fs::read_to_string(&node).unwrap();
         let body = text.split("starts ").next().unwrap();
         fs::write(&node, format!("{body}checksum {:08x}\n", crc32c::crc32c(body.as_bytes()))).unwrap();
-        assert_eq!(DataDir::open(temp.path(), 1).unwrap().1.starts.newest().unwrap().count, 1);
+        let (dir, mut identity) = DataDir::open(temp.path(), 1).unwrap();
+        assert_eq!(identity.starts, Starts::default());
+        dir.start(&mut identity, &Random::system()).unwrap();
+        assert_eq!(identity.starts.newest().unwrap().count, 1);
     }
 
     #[test]

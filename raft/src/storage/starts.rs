@@ -29,10 +29,15 @@ pub(crate) struct Starts {
     numbers: Vec<u64>,
 }
 
+impl Start {
+    /// One that no process comes after.
+    pub(crate) const NEVER: Self = Self { count: u64::MAX, number: 0 };
+}
+
 impl Starts {
     /// Adds the start of this process.
     pub(crate) fn add(&mut self, number: u64) {
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         self.numbers.push(number);
         let surplus = self.numbers.len().saturating_sub(KEPT);
         self.numbers.drain(..surplus);
@@ -46,7 +51,8 @@ impl Starts {
     /// Whether `met` is one of these starts, so that the newest is the same or came after it.
     pub(crate) fn include(&self, met: Start) -> bool {
         let Some(since) = self.count.checked_sub(met.count) else { return false };
-        let index = usize::try_from(since).ok().and_then(|since| self.numbers.len().checked_sub(since + 1));
+        let since = usize::try_from(since).unwrap_or(usize::MAX);
+        let index = self.numbers.len().checked_sub(since).and_then(|index| index.checked_sub(1));
         // What is not kept any more cannot be compared.
         index.is_none_or(|index| self.numbers[index] == met.number)
     }
@@ -104,7 +110,9 @@ mod tests {
         assert!(started(1000..1001 + kept).include(first));
         let many = started(0..9 * kept);
         assert_eq!((many.numbers.len(), many.newest().unwrap().count), (KEPT, 9 * kept));
-        assert_eq!(many.to_string().parse(), Ok(many));
+        assert_eq!(many.to_string().parse(), Ok(many.clone()));
+        let forged = Starts { count: u64::MAX, numbers: vec![1] };
+        assert!(forged.include(Start { count: 0, number: 9 }) && !many.include(Start::NEVER));
         assert!("1 x".parse::<Starts>().is_err() && "".parse::<Starts>().is_err());
     }
 }
