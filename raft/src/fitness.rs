@@ -56,7 +56,7 @@ const HAND_OVER: Duration = Duration::from_millis(2 * ELECTION_MS.end);
 pub(crate) async fn watch(shared: Arc<Replica>, fault: watch::Sender<Option<String>>) {
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut hangs = false;
+    let (mut hangs, mut campaigns) = (false, true);
     let mut leadership =
         Leadership { idleness: Idleness::default(), patience: PATIENCE, given_up: None, asked: None };
     loop {
@@ -76,7 +76,10 @@ pub(crate) async fn watch(shared: Arc<Replica>, fault: watch::Sender<Option<Stri
         if leadership.look(&shared).await.is_none() {
             return;
         }
-        shared.raft.runtime_config().elect(!hangs && !leadership.stands_back());
+        if campaigns != (!hangs && !leadership.stands_back()) {
+            campaigns = !campaigns;
+            shared.raft.runtime_config().elect(campaigns);
+        }
     }
 }
 

@@ -20,6 +20,8 @@
 //! - *certainly not done* and *maybe done* are kept apart on every path ([`Unanswered`], `proposer`, `peer::call`);
 //! - a linearizable read was confirmed by a quorum after it arrived (`reads`, `confirm`);
 //! - what is purged from the log is in two snapshots on disk, and a damaged one is never used (`compaction`, `snapshots`);
+//! - a leader that gets on with nothing, though the others could, does not lead for long (`fitness`);
+//! - how much of the log is in memory depends on no other node (`log_store`, `peer::append`);
 //! - a node that lost its data never counts as the member that it was, nor a removed node as the one that has its id now
 //!   (`identity`, `founding`, `peer::handshake`, `peer::call`).
 //!

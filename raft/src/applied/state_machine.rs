@@ -312,11 +312,10 @@ mod tests {
     }
 
     /// A leader of term 3 committed nothing; those of the terms 2 and 4 went on without it, and the last one sent a snapshot.
-    /// Entries of a later term than the snapshot, but before its end, once made a log that took no further entries; others in
-    /// its place were kept below what comes next, and a leader would have sent them.
+    /// Entries of a later term than the snapshot, but before its end, once made a log that took no further entries.
     #[tokio::test]
     async fn a_node_killed_between_an_installed_snapshot_and_the_cut_of_its_log_goes_on_from_the_snapshot() {
-        for last in [20, 30, 40] {
+        for last in [6, 20, 29] {
             let dir = tempfile::tempdir().unwrap();
             let member =
                 crate::consensus::Member { peer: "a:1".to_owned(), incarnation: uuid::Uuid::from_u128(7) };

@@ -129,12 +129,6 @@ impl LogContents {
         self.bytes
     }
 
-    /// The entry that the log has at `index`, if it has one or knows which one it had.
-    pub(super) fn id_at(&self, index: u64) -> Option<LogId> {
-        let entry = self.range(index..=index).next().map(|(_, entry)| entry.log_id);
-        entry.or(self.purged.filter(|id| id.index() == index))
-    }
-
     pub(super) fn next_index(&self) -> u64 {
         self.last().map_or(0, |id| id.index() + 1)
     }

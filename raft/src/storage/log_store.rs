@@ -143,14 +143,11 @@ impl LogStore {
     }
 
     /// Continues from a snapshot that was found at start: about the last `tail_bytes` of the entries it covers stay in
-    /// memory. On disk the log stays as it is, if the snapshot continues it. A node that was killed when it had published a
-    /// snapshot from its leader, and had not yet cut its log, may have entries that no other node has: beside what the
-    /// snapshot covers, and after it.
+    /// memory. On disk the log stays as it is, if it reaches the snapshot. It does not if the node was killed when it had
+    /// published a snapshot from its leader, and had not yet cut its log: what that has is void, whatever its term.
     pub(crate) fn start_from(&self, snapshot: LogId, tail_bytes: u64) {
         let mut inner = self.lock();
-        let is_older = inner.contents.purged.is_some_and(|purged| purged.index() > snapshot.index());
-        if !is_older && inner.contents.id_at(snapshot.index()) != Some(snapshot) {
-            self.truncate(&mut inner.contents, Some(snapshot.index()));
+        if inner.contents.next_index() <= snapshot.index() {
             inner.contents.purge(snapshot);
             self.release(&inner.contents, &snapshot, self.next_sequence());
         }
@@ -184,11 +181,6 @@ impl LogStore {
         inner.written = self.wal.stats().bytes;
         let sequence = first_later.unwrap_or_else(|| self.next_sequence());
         inner.snapshot.replace((snapshot, sequence))
-    }
-
-    fn truncate(&self, contents: &mut LogContents, last: Option<u64>) {
-        contents.truncate_after(last);
-        self.wal.append([truncated_record(last)], None);
     }
 
     /// The sequence of the next record.
@@ -311,7 +303,8 @@ impl RaftLogStorage<Consensus> for LogStore {
                 last.map_or(0, |last| last + 1)
             )));
         }
-        self.truncate(&mut inner.contents, last);
+        inner.contents.truncate_after(last);
+        self.wal.append([truncated_record(last)], None);
         Ok(())
     }
 
