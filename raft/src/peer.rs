@@ -18,6 +18,7 @@ mod frame;
 #[cfg(test)]
 mod garbage;
 mod handshake;
+mod heartbeat;
 mod link;
 mod message;
 mod network;

@@ -10,6 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::stream::{self, Stream, StreamExt};
 use openraft::errors::{NetworkError, RPCError, Unreachable};
@@ -219,6 +220,15 @@ impl Open {
     }
 }
 
+/// Reads an append of the caller.
+pub(super) fn checked(incoming: &Incoming, body: Bytes) -> io::Result<AppendEntriesRequest<Consensus>> {
+    let request = read_append(body).map_err(|error| invalid(error.to_string()))?;
+    let entries = request.entries.iter().map(|entry| entry.log_id);
+    let newest = entries.chain(request.prev_log_id).chain(request.leader_commit).max();
+    incoming.check_vote(&request.vote, newest)?;
+    Ok(request)
+}
+
 /// Receives appends, and answers them.
 pub(super) async fn receive(
     raft: &Raft,
@@ -244,10 +254,7 @@ pub(super) async fn receive(
             if ![APPEND, COMMITTED].contains(&kind) {
                 return Err(unexpected(kind, "an append"));
             }
-            let request = read_append(body).map_err(|error| invalid(error.to_string()))?;
-            let entries = request.entries.iter().map(|entry| entry.log_id);
-            let newest = entries.chain(request.prev_log_id).chain(request.leader_commit).max();
-            incoming.check_vote(&request.vote, newest)?;
+            let request = checked(&incoming, body)?;
             if !request.entries.is_empty() && timeout(ROOM, log.room()).await.is_err() {
                 // A longer wait would leave the caller with a connection that it hears nothing from.
                 return Err(not_now("the log has no room: its disk hangs"));

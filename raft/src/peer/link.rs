@@ -17,8 +17,8 @@ use super::tls::Certificate;
 use super::transport::Connection;
 use crate::consensus::{LogId, NodeId, Vote};
 
-/// How long connecting and the handshake may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long connecting and the handshake may take: three round trips of 500 ms, and some time.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a caller's hello may take.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -21,6 +21,7 @@ use ringfence_lease::UnsupportedRules;
 use ringfence_wal::{Options, Record, Wal};
 use ringfence_wire::RulesRange;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::consensus::{Consensus, Entry, LogId, Vote};
 use crate::storage::identity::DataDir;
@@ -50,6 +51,7 @@ struct Inner {
     /// About how many bytes of later entries the log held then, and how many it had written in all.
     later: u64,
     written: u64,
+    voted: Option<(Instant, Duration)>,
 }
 
 impl LogStore {
@@ -58,7 +60,7 @@ impl LogStore {
         let (wal, records) = Wal::open_on(dir.storage.clone(), &dir.log(), options)?;
         let contents = LogContents::of(records)?;
         let later = contents.entries.iter().map(|(_, entry)| body_len(entry) as u64).sum();
-        let inner = Inner { contents, snapshot: None, later, written: 0 };
+        let inner = Inner { contents, snapshot: None, later, written: 0, voted: None };
         Ok(Self { wal: Arc::new(wal), inner: Arc::new(Mutex::new(inner)) })
     }
 
@@ -86,6 +88,11 @@ impl LogStore {
     /// Age of the flush under way; zero if there is none.
     pub(crate) fn flushing(&self) -> Duration {
         self.wal.stats().flushing
+    }
+
+    /// When this process began to write its last vote, and how long that took.
+    pub(crate) fn voted(&self) -> Option<(Instant, Duration)> {
+        self.lock().voted
     }
 
     /// The error that closed the log, if one did.
@@ -226,8 +233,11 @@ impl RaftLogStorage<Consensus> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        let begun = Instant::now();
         self.lock().contents.vote = Some(*vote);
-        self.write(vec![vote_record(vote)]).await
+        let written = self.write(vec![vote_record(vote)]).await;
+        self.lock().voted = Some((begun, begun.elapsed()));
+        written
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
