@@ -33,8 +33,9 @@
 //! reader or writer of a snapshot.
 //!
 //! A simulator can replace what a node gets from outside: the network ([`Settings::transport`]), the disk
-//! ([`Settings::storage`]), random numbers ([`Settings::random`]) and the wall clock, which only the first revision of a new
-//! cluster is taken from ([`Settings::first_revision`]). All other time is tokio's. Where several things are ready at once, the
+//! ([`Settings::storage`]), random numbers ([`Settings::random`]), the clock that a leader counts by besides tokio's
+//! ([`Settings::quartz`]) and the wall clock, which only the first revision of a new cluster is taken from
+//! ([`Settings::first_revision`]). All other time is tokio's. Where several things are ready at once, the
 //! order is fixed. `clippy.toml` bans the ways around these seams.
 
 // Tests have real ids and time, unless they simulate them.
@@ -90,5 +91,6 @@ pub use replica::Mirrored;
 pub use ringfence_wal::disk::System;
 pub use storage::identity::DirError;
 pub use storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage};
+pub use time::elapsed::Quartz;
 pub use time::start::Elders;
 pub use unanswered::Unanswered;

@@ -30,6 +30,7 @@ use crate::storage::log_store::LogStore;
 use crate::storage::snapshots::store::Storage;
 use crate::storage::snapshots::{Generations, LoadError};
 use crate::tasks::Tasks;
+use crate::time::elapsed::Quartz;
 use crate::time::leading::Leading;
 use crate::time::start::{Elders, Start};
 
@@ -61,6 +62,8 @@ pub struct Settings {
     pub rules: RulesRange,
     /// Where all its random numbers come from: [`Random::system`], except in a simulation.
     pub random: Random,
+    /// What it counts the time by while it leads: [`Quartz::system`], except in a simulation, which has [none](Quartz::none).
+    pub quartz: Quartz,
 }
 
 /// 32 MiB: a few seconds of a busy cluster, and hours of a quiet one.
@@ -134,8 +137,16 @@ impl Node {
     /// Starts a node; returns once it belongs to a cluster, which for a new one takes all its members.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
         let Settings { id, data, storage, transport, peers: addresses, join, url, .. } = settings;
-        let Settings { first_revision, elders, snapshot_after_bytes, max_lease_bytes, rules, random, .. } =
-            settings;
+        let Settings {
+            first_revision,
+            elders,
+            snapshot_after_bytes,
+            max_lease_bytes,
+            rules,
+            random,
+            quartz,
+            ..
+        } = settings;
         if id == 0 {
             return Err(StartError::Settings("a node's id is at least 1".to_owned()));
         }
@@ -191,7 +202,7 @@ impl Node {
         let raft = random.provide(Raft::new(id, config, network, log.clone(), state_machine)).await;
         let raft = raft.map_err(|error| raft_error(&error))?;
 
-        let leading = Arc::new(Leading::new());
+        let leading = Arc::new(Leading::new(quartz));
         let (proposer, packing) =
             Proposer::new(raft.clone(), Arc::clone(&leading), log.clone(), applied.clone(), max_lease_bytes);
         tasks.start("proposals", packing);
@@ -379,6 +390,7 @@ mod tests {
             snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
             max_lease_bytes: MAX_LEASE_BYTES,
             random: Random::system(),
+            quartz: Quartz::system(),
             rules: ringfence_lease::SUPPORTED,
             storage: Arc::new(crate::System),
         };

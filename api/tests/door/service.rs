@@ -114,6 +114,7 @@ impl Service {
             first_revision: Some(ringfence_wire::Revision(1_000)),
             elders: None,
             random: ringfence_raft::Random::system(),
+            quartz: ringfence_raft::Quartz::none(),
             rules: ringfence_lease::SUPPORTED,
             storage: Arc::new(ringfence_raft::System),
         };

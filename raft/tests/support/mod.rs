@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use ringfence_lease::{Acquire, Attachment, Command, Outcome};
-use ringfence_raft::{Handle, Node, NodeId, Random, Settings, Storage, System, Transport};
+use ringfence_raft::{Handle, Node, NodeId, Quartz, Random, Settings, Storage, System, Transport};
 use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
@@ -102,6 +102,7 @@ pub fn settings(id: NodeId, data: PathBuf, transport: Arc<dyn Transport>, size: 
         first_revision: Some(Revision(FIRST)),
         elders: None,
         random: Random::system(),
+        quartz: Quartz::none(),
         rules: ringfence_lease::SUPPORTED,
         storage: Arc::new(System),
     }
