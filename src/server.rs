@@ -14,7 +14,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use ringfence_api::{Connections, Remote, RequestBody, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
-use ringfence_raft::{Handle, Node, Random, Settings, System, Tcp, Tls, Transport, WallClock};
+use ringfence_raft::{Handle, Node, Quartz, Random, Settings, System, Tcp, Tls, Transport, WallClock};
 use ringfence_tls::{Apart, Reload};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
@@ -100,6 +100,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         snapshot_after_bytes: config.snapshot_after_bytes,
         max_lease_bytes: config.max_lease_bytes,
         random: Random::system(),
+        quartz: Quartz::system(),
         rules: ringfence_lease::SUPPORTED,
         storage: Arc::new(System),
     };

@@ -8,11 +8,10 @@
 //! to anybody.
 //!
 //! It does so only if the others can do without it. They are a majority by themselves: its log may be longer than theirs, so
-//! it might not vote for any of them. And they work: they acknowledged heartbeats all the while. They do not while their disks
-//! hang, because a node acknowledges a heartbeat after what it received before it. So a cluster whose disks are all slow keeps
-//! its leader, also if an entry takes seconds.
+//! it might not vote for any of them. And they run: they acknowledged heartbeats all the while. Whether they could commit more, it
+//! cannot know. If all disks are slow, a leader with another disk is no better.
 //!
-//! A node that gave up the leadership lets others campaign first. If the next leader commits nothing either, the fault is not
+//! So a node that gave up the leadership lets others campaign first. If the next leader commits nothing either, the fault is not
 //! in one node, and giving up does not help. So each time, a node waits twice as long before it gives up again, up to a bound:
 //! changes of the leader cost some requests, but take with them the entry that may be what is stuck.
 //!
@@ -33,10 +32,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::consensus::{ELECTION_MS, LogId, NodeId};
-use crate::replica::{Replica, is_majority};
+use crate::replica::{HEARD, Replica, is_majority};
 
-/// A flush that takes longer than any election does.
-const HANGS: Duration = Duration::from_millis(ELECTION_MS.end);
+/// A flush of a second is slow; one that takes twice as long hangs.
+const HANGS: Duration = Duration::from_secs(2);
 /// How often all this is checked.
 const LOOK: Duration = Duration::from_millis(100);
 /// For how long a leader that serves nobody waits before it gives up the leadership for the first time.
@@ -45,8 +44,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const MOST_PATIENCE: Duration = Duration::from_secs(16);
 /// A node that has not given up the leadership for so long does so as readily as at first.
 const FORGIVEN: Duration = Duration::from_secs(600);
-/// A node that acknowledged nothing for so long does not work.
-const WORKED: Duration = Duration::from_secs(1);
 /// For how long a node that gave up the leadership does not campaign: a few elections.
 const STAND_BACK: Duration = Duration::from_millis(5 * ELECTION_MS.end);
 /// How long one hand-over may take before the next attempt.
@@ -158,7 +155,7 @@ impl Replica {
     /// If this node leads, has entries to write or to apply, and the other voters work and are a majority by themselves: the
     /// last entry that is on its disk and applied.
     fn waits_for_itself(&self) -> Option<Option<LogId>> {
-        let mut others = self.heard(WORKED);
+        let mut others = self.heard(HEARD);
         others.remove(&self.id);
         self.metrics(|metrics| {
             // The others commit without this disk, and what they commit is applied here.

@@ -1,9 +1,9 @@
 //! The task that keeps [`Leading`](crate::time::leading::Leading) true, advances its clock, and proposes what only time
-//! requires: the first entry of a new cluster, and an entry that carries the time when something is due.
+//! requires: the first entry of a new cluster, and entries that carry the time, when something is due, and now and then before
+//! that, because the next leader starts from the last one.
 
 use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_lease::Request;
@@ -16,10 +16,6 @@ use crate::propose::proposer::Raise;
 use crate::replica::Replica;
 use crate::time::clock::TICK;
 use crate::time::start::Start;
-
-/// The clock advances only if a quorum acknowledged the leader within this time: less than any follower waits before it may
-/// elect another leader.
-const QUORUM_FRESH: Duration = Duration::from_millis(400);
 
 /// Returns when Raft has ended.
 pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
@@ -49,11 +45,12 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
             replica.leading.end();
             leads = term.filter(|term| replica.begin(*term, start.clock.revision()));
         }
-        let Some(now_ms) = replica.leading.tick(replica.has_quorum(QUORUM_FRESH)) else { continue };
-        let (started, due) = {
-            let state = replica.applied.lock();
-            (state.table.started(), state.table.next_due_ms().is_some_and(|due_ms| due_ms <= now_ms))
+        let (started, at_ms, next_due_ms) = {
+            let table = &replica.applied.lock().table;
+            (table.started(), table.at_ms(), table.next_due_ms())
         };
+        let Some((now_ms, should_be_logged)) = replica.leading.tick(at_ms) else { continue };
+        let due = next_due_ms.is_some_and(|due_ms| due_ms <= now_ms);
         if started {
             replica.leading.open();
         }
@@ -62,6 +59,10 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
             let first = (!started).then(|| Arc::clone(&start));
             // Its outcome shows in the table; if it was lost, a later tick proposes again.
             proposing = Some(tokio::spawn(propose_due(Arc::clone(&replica), first)));
+        } else if started && should_be_logged && next_due_ms.is_some() {
+            let proposer = replica.proposer.clone();
+            // If it is lost, a later one says more.
+            tokio::spawn(async move { proposer.propose(Request::default()).await });
         }
     }
 }

@@ -35,8 +35,9 @@
 //! reader or writer of a snapshot.
 //!
 //! A simulator can replace what a node gets from outside: the network ([`Settings::transport`]), the disk
-//! ([`Settings::storage`]), random numbers ([`Settings::random`]) and the wall clock, to which only revisions are raised
-//! ([`Settings::wall_clock`]). All other time is tokio's. Where several things are ready at once, the
+//! ([`Settings::storage`]), random numbers ([`Settings::random`]), the clock that a leader counts by besides tokio's
+//! ([`Settings::quartz`]) and the wall clock, to which only revisions are raised ([`Settings::wall_clock`]). All other time is
+//! tokio's. Where several things are ready at once, the
 //! order is fixed. `clippy.toml` bans the ways around these seams.
 
 // Tests have real ids and time, unless they simulate them.
@@ -93,6 +94,7 @@ pub use replica::Mirrored;
 pub use ringfence_wal::disk::System;
 pub use storage::identity::DirError;
 pub use storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage};
+pub use time::elapsed::Quartz;
 pub use time::start::Elders;
 pub use time::wall::WallClock;
 pub use unanswered::Unanswered;

@@ -31,6 +31,7 @@ use crate::storage::log_store::LogStore;
 use crate::storage::snapshots::store::Storage;
 use crate::storage::snapshots::{Generations, LoadError};
 use crate::tasks::Tasks;
+use crate::time::elapsed::Quartz;
 use crate::time::leading::Leading;
 use crate::time::start::{Elders, Start};
 use crate::time::wall::WallClock;
@@ -65,6 +66,8 @@ pub struct Settings {
     pub rules: RulesRange,
     /// Where all its random numbers come from: [`Random::system`], except in a simulation.
     pub random: Random,
+    /// What it counts the time by while it leads: [`Quartz::system`], except in a simulation, which has [none](Quartz::none).
+    pub quartz: Quartz,
 }
 
 /// 32 MiB: a few seconds of a busy cluster, and hours of a quiet one.
@@ -139,7 +142,7 @@ impl Node {
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
         let Settings { id, data, storage, transport, peers: addresses, join, url, .. } = settings;
         let Settings { first_revision, wall_clock, elders, snapshot_after_bytes, .. } = settings;
-        let Settings { max_lease_bytes, rules, random, .. } = settings;
+        let Settings { max_lease_bytes, rules, random, quartz, .. } = settings;
         if id == 0 {
             return Err(StartError::Settings("a node's id is at least 1".to_owned()));
         }
@@ -150,6 +153,7 @@ impl Node {
             if addresses.is_empty() { vec![id] } else { addresses.keys().copied().collect() };
 
         let (dir, mut identity) = DataDir::open_on(storage, &data, id, &random)?;
+        dir.check_condemned()?;
         let dir = Arc::new(dir);
         // The log was made before the node could be taken into a cluster.
         if identity.cluster.is_some() && !dir.has_log() {
@@ -195,7 +199,7 @@ impl Node {
         let raft = random.provide(Raft::new(id, config, network, log.clone(), state_machine)).await;
         let raft = raft.map_err(|error| raft_error(&error))?;
 
-        let leading = Arc::new(Leading::new());
+        let leading = Arc::new(Leading::new(quartz));
         let (proposer, packing) =
             Proposer::new(raft.clone(), Arc::clone(&leading), log.clone(), applied.clone(), max_lease_bytes);
         tasks.start("proposals", packing);
@@ -386,6 +390,7 @@ mod tests {
             snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
             max_lease_bytes: MAX_LEASE_BYTES,
             random: Random::system(),
+            quartz: Quartz::system(),
             rules: ringfence_lease::SUPPORTED,
             storage: Arc::new(crate::System),
         };

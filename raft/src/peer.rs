@@ -19,6 +19,7 @@ mod frame;
 #[cfg(test)]
 mod garbage;
 mod handshake;
+mod heartbeat;
 mod link;
 mod message;
 mod network;

@@ -58,7 +58,12 @@ fn split_mix(state: &AtomicU64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Tokio, except that random numbers come from the node's source.
+/// How long openraft waits for an answer of a peer, at least: for a connection to be made, and a vote to be written by a disk that
+/// takes a second. openraft would allow a vote no more than the shortest election timeout, which ends when a leader has to be
+/// replaced, and a heartbeat no more than the interval between two.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// Tokio, except that random numbers come from the node's source, and that no answer is given up before [`ANSWER`].
 #[derive(Debug)]
 pub(crate) struct Runtime(TokioRuntime);
 
@@ -104,7 +109,7 @@ impl AsyncRuntime for Runtime {
         duration: Duration,
         future: F,
     ) -> Self::Timeout<R, F> {
-        TokioRuntime::timeout(duration, future)
+        TokioRuntime::timeout(duration.max(ANSWER), future)
     }
 
     fn timeout_at<R, F: Future<Output = R> + OptionalSend>(

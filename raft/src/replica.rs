@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::applied::state_machine::Raft;
 use crate::applied::table::Applied;
-use crate::consensus::{Consensus, NodeId};
+use crate::consensus::{Consensus, ELECTION_MS, NodeId};
 use crate::peer::Peers;
 use crate::propose::proposer::Proposer;
 use crate::reads::Reads;
@@ -21,9 +21,9 @@ use crate::time::leading::Leading;
 
 /// A leader that no quorum has acknowledged for so long is no longer called one, by itself or by a follower that has heard
 /// nothing from it: another may have been elected.
-const LEADER_LOST: Duration = Duration::from_secs(1);
+const LEADER_LOST: Duration = Duration::from_millis(ELECTION_MS.end + ELECTION_MS.start);
 /// A member that acknowledged nothing for so long takes over no leadership, and gets no vote.
-pub(crate) const HEARD: Duration = Duration::from_secs(1);
+pub(crate) const HEARD: Duration = LEADER_LOST;
 
 /// What the tasks and handles of a node share.
 pub(crate) struct Replica {
@@ -104,8 +104,7 @@ impl Replica {
     }
 
     /// As openraft counts acknowledgements: it may credit one to a message that was sent after what it answers. So this may
-    /// be wrong by as long as an answer was on its way. Nothing may depend on it but where to send requests, and whether the
-    /// leader's clock advances.
+    /// be wrong by as long as an answer was on its way. Nothing may depend on it but where to send requests.
     fn is_acknowledged(&self, within: Duration) -> bool {
         self.metrics(|metrics| {
             let acknowledged = metrics.last_quorum_acked.filter(|_| metrics.state == ServerState::Leader);

@@ -288,6 +288,25 @@ async fn a_follower_confirms_the_leader_that_it_follows_and_no_other() {
     assert_eq!(says(stranger::confirm(next, 3, true)).await, [stranger::CONFIRMED, 0]);
 }
 
+/// It is answered before anything is on disk.
+#[tokio::test]
+async fn a_heartbeat_with_an_entry_is_refused() {
+    let cluster = Cluster::start(3).await;
+    let second = cluster.handle(2);
+    lead(&second, 1).await;
+    let term = second.status().term;
+    // A vote, that of a leader; no entry before it, and none that is committed.
+    let heartbeat = [&term.to_le_bytes()[..], &1_u64.to_le_bytes(), &[1, 0, 0]].concat();
+    let blank = [&[1, 16, 0, 0, 0][..], &term.to_le_bytes(), &0_u64.to_le_bytes()].concat();
+    let name = Name::of(&cluster.dir.path().join("1"), 1);
+    let mut leader = Stranger::call(&cluster.network, 2, stranger::HEARTBEATS, &name).await.unwrap();
+    leader.send_frame(stranger::APPEND, &heartbeat).await;
+    let answer = timeout(SOON, leader.next()).await.unwrap();
+    assert_eq!(answer.map(|(kind, _)| kind), Some(stranger::APPENDED));
+    leader.send_frame(stranger::APPEND, &[heartbeat, blank].concat()).await;
+    assert_eq!(timeout(SOON, leader.next()).await.unwrap(), None);
+}
+
 /// A mirror that keeps everybody waiting.
 struct Waits {
     asked: Arc<AtomicU64>,

@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use fastrand::Rng;
-use ringfence_raft::{Handle, Node, NodeId, Random, Settings, WallClock};
+use ringfence_raft::{Handle, Node, NodeId, Quartz, Random, Settings, WallClock};
 use ringfence_wire::{ClusterStatus, Revision, RulesRange};
 #[cfg(tokio_unstable)]
 use tokio::runtime::RngSeed;
@@ -269,6 +269,7 @@ impl Machine {
             max_lease_bytes: ringfence_raft::MAX_LEASE_BYTES,
             rules: RulesRange { oldest: 1, newest: self.newest_rules },
             random: Random::seeded(self.rng.u64(..)),
+            quartz: Quartz::none(),
         };
         let process = Process::new(now, self.rng.u64(..), self.speed);
         let progress = Arc::clone(&self.progress);

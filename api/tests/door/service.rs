@@ -115,6 +115,7 @@ impl Service {
             wall_clock: WallClock::simulated(|| 0),
             elders: None,
             random: ringfence_raft::Random::system(),
+            quartz: ringfence_raft::Quartz::none(),
             rules: ringfence_lease::SUPPORTED,
             storage: Arc::new(ringfence_raft::System),
         };

@@ -22,7 +22,7 @@ use crate::storage::identity::{DataDir, Identity};
 use crate::storage::log_store::LogStore;
 
 /// How long one member may take to answer, and how often members are asked.
-const ASK: Duration = Duration::from_millis(500);
+const ASK: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// The cluster of this node, as its data directory says.

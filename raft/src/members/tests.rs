@@ -75,6 +75,7 @@ impl Cluster {
             snapshot_after_bytes: SNAPSHOT_AFTER_BYTES,
             max_lease_bytes: MAX_LEASE_BYTES,
             random: crate::Random::system(),
+            quartz: crate::Quartz::none(),
             rules: self.rules,
             storage: Arc::new(crate::System),
         }

@@ -16,6 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::stream::{self, Stream, StreamExt};
 use openraft::errors::{NetworkError, RPCError, Unreachable};
@@ -282,6 +283,23 @@ impl Open {
     }
 }
 
+/// Reads an append of the caller, which must agree with what this `log` knows to be committed. openraft does not compare that.
+pub(super) fn checked(
+    incoming: &Incoming,
+    log: &LogStore,
+    body: Bytes,
+) -> io::Result<AppendEntriesRequest<Consensus>> {
+    let request = read_append(body).map_err(|error| invalid(error.to_string()))?;
+    let entries = request.entries.iter().map(|entry| entry.log_id);
+    let newest = entries.clone().chain(request.prev_log_id).chain(request.leader_commit).max();
+    incoming.check_vote(&request.vote, newest)?;
+    let named = request.prev_log_id.into_iter().chain(entries);
+    match log.contradicted(request.vote.leader_id.term, named) {
+        None => Ok(request),
+        Some(own) => Err(incoming.directory.has_forgotten(incoming.from, own)),
+    }
+}
+
 /// Receives appends, and answers them.
 pub(super) async fn receive(
     raft: &Raft,
@@ -307,10 +325,7 @@ pub(super) async fn receive(
             if ![APPEND, COMMITTED].contains(&kind) {
                 return Err(unexpected(kind, "an append"));
             }
-            let request = read_append(body).map_err(|error| invalid(error.to_string()))?;
-            let entries = request.entries.iter().map(|entry| entry.log_id);
-            let newest = entries.chain(request.prev_log_id).chain(request.leader_commit).max();
-            incoming.check_vote(&request.vote, newest)?;
+            let request = checked(&incoming, log, body)?;
             if !request.entries.is_empty() && timeout(ROOM, log.room()).await.is_err() {
                 // A longer wait would leave the caller with a connection that it hears nothing from.
                 return Err(not_now("the log has no room: its disk hangs"));

@@ -11,7 +11,7 @@
 //! A process that is refused for this where it calls a member records it in its data directory, and stops: it must not go on to
 //! where nobody knows better. A caller also says which start of the other side it has met; because anybody can say that, the
 //! other side then calls it. If nobody knows better, entries may be lost; each new leader raises the revision above all tokens
-//! that may have been granted then (`time::wall`).
+//! that may have been granted then (`time::wall`). A node that still has such an entry stops rather than delete it.
 
 use std::io;
 use std::time::Duration;
@@ -164,6 +164,18 @@ impl Directory {
 
     fn has_met(&self, (id, incarnation): Process, start: Start) -> bool {
         self.with_known(id, |known| known.met == Some((incarnation, start)))
+    }
+
+    /// The leader has another entry than `own`, which was committed: a majority has lost what it acknowledged. This node must not
+    /// go on, because it would have to delete what others were told.
+    pub(super) fn has_forgotten(&self, leader: NodeId, own: LogId) -> io::Error {
+        let why = format!(
+            "node {leader}, which leads, has another entry {} than the one that was committed: a majority of the nodes has lost \
+             what it acknowledged, and this node still has it. See `Copies of a data directory` in docs/operations.md",
+            own.index()
+        );
+        self.condemned.send_replace(Some(why.clone()));
+        io::Error::new(io::ErrorKind::InvalidData, why)
     }
 
     /// Notes that a follower acknowledged the log up to `last`, to this node as the leader of `term`.

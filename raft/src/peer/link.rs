@@ -145,7 +145,7 @@ impl Link {
 
 /// What a caller who was welcome sends.
 pub(super) struct Incoming {
-    directory: Arc<Directory>,
+    pub(super) directory: Arc<Directory>,
     pub(super) from: NodeId,
     pub(super) channel: Channel,
     hello: Hello,

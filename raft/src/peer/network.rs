@@ -12,7 +12,6 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
-use tokio::time::timeout;
 
 use super::append::AppendLink;
 use super::call::CallError;
@@ -59,21 +58,18 @@ impl RaftNetworkFactory<Consensus> for Network {
 }
 
 impl Client {
-    /// A call that waits no longer than openraft does. Without an answer the node is unreachable: for a pre-vote this is no
-    /// grant.
-    async fn call(&self, call: Call, option: &RPCOption) -> RpcResult<Answer> {
-        let answer = self.peers.call_incarnation(self.target.to, self.target.incarnation, call);
-        match timeout(option.soft_ttl(), answer).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(CallError::NotSent(error) | CallError::Unknown(error))) => {
+    /// A call whose time openraft bounds. Without an answer the node is unreachable: for a pre-vote this is no grant.
+    async fn call(&self, call: Call) -> RpcResult<Answer> {
+        match self.peers.call_incarnation(self.target.to, self.target.incarnation, call).await {
+            Ok(answer) => Ok(answer),
+            Err(CallError::NotSent(error) | CallError::Unknown(error)) => {
                 Err(RPCError::Unreachable(Unreachable::new(&error)))
             }
-            Err(_) => Err(RPCError::Unreachable(Unreachable::from_string("no answer in time"))),
         }
     }
 
-    async fn campaign(&self, call: Call, option: &RPCOption) -> RpcResult<VoteResponse<Consensus>> {
-        match self.call(call, option).await? {
+    async fn campaign(&self, call: Call) -> RpcResult<VoteResponse<Consensus>> {
+        match self.call(call).await? {
             Answer::Vote(answer) => {
                 let answer = VoteResponse::from(answer);
                 let checked = self.peers.directory.check_term(answer.vote.leader_id.term);
@@ -121,17 +117,17 @@ impl RaftNetworkV2<Consensus> for Client {
     async fn vote(
         &mut self,
         rpc: VoteRequest<Consensus>,
-        option: RPCOption,
+        _option: RPCOption,
     ) -> RpcResult<VoteResponse<Consensus>> {
-        self.campaign(Call::Vote(rpc.into()), &option).await
+        self.campaign(Call::Vote(rpc.into())).await
     }
 
     async fn pre_vote(
         &mut self,
         rpc: VoteRequest<Consensus>,
-        option: RPCOption,
+        _option: RPCOption,
     ) -> RpcResult<VoteResponse<Consensus>> {
-        self.campaign(Call::PreVote(rpc.into()), &option).await
+        self.campaign(Call::PreVote(rpc.into())).await
     }
 
     async fn full_snapshot(
@@ -156,9 +152,9 @@ impl RaftNetworkV2<Consensus> for Client {
     async fn transfer_leader(
         &mut self,
         req: TransferLeaderRequest<Consensus>,
-        option: RPCOption,
+        _option: RPCOption,
     ) -> RpcResult<TransferLeaderResponse<Consensus>> {
-        match self.call(req.into(), &option).await? {
+        match self.call(req.into()).await? {
             Answer::TransferLeader { refused: None } => Ok(Ok(())),
             Answer::TransferLeader { refused: Some(reason) } => {
                 Err(RPCError::Network(NetworkError::from_string(reason)))

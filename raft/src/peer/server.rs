@@ -18,7 +18,7 @@ use super::handshake::Channel;
 use super::link::Incoming;
 use super::message::{ANSWER, Answer, CALL, Call, get_numbered, put_numbered};
 use super::transport::{Connection, Transport};
-use super::{append, snapshot};
+use super::{append, heartbeat, snapshot};
 use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, NodeId, Vote};
 use crate::lines::Lines;
@@ -27,6 +27,8 @@ use crate::storage::snapshots::Generations;
 
 /// The most bytes of one append: what the log gives at once, and room for one entry more.
 const MAX_APPEND: usize = 16 << 20;
+/// The most bytes of one heartbeat, which has no entries.
+const MAX_HEARTBEAT: usize = 1 << 10;
 /// The most bytes of one call: an HTTP request of 1 MiB, encoded.
 const MAX_CALL: usize = 8 << 20;
 /// The most bytes of one call on [`Channel::Founding`], which is open to anybody: the largest takes some tens.
@@ -37,6 +39,13 @@ const MAX_FOUNDING_CALLS: usize = 16;
 const MAX_UNNAMED: usize = 64;
 /// The most connections of one member on one channel.
 const MAX_NAMED: usize = 8;
+/// How long a node that has begun to write a vote refuses pre-votes: until the one that it voted for must have been heard, if links
+/// are long, and three times as long as the vote took to write. For the votes for that one, its own vote as a leader, and its first
+/// entry have to be written as well, by disks that are likely as slow. openraft lets others campaign 0.5 to 1 s after a vote:
+/// over slow disks and links, each would depose the one before.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+/// Elections succeed with flushes of up to this. A longer one is that of a disk that hung.
+const SLOWEST: Duration = Duration::from_secs(1);
 /// Answers that wait to be written.
 const QUEUE: usize = 64;
 
@@ -163,9 +172,13 @@ impl<S: Service> Server<S> {
                 incoming.set_max(MAX_CALL);
                 self.calls(incoming, writer, MAX_CALLS).await
             }
-            Channel::Appends | Channel::Heartbeats => {
+            Channel::Appends => {
                 incoming.set_max(MAX_APPEND);
                 append::receive(self.raft()?, &self.log, &self.directory, incoming, writer).await
+            }
+            Channel::Heartbeats => {
+                incoming.set_max(MAX_HEARTBEAT);
+                heartbeat::receive(self.raft()?, &self.log, &self.directory, incoming, writer).await
             }
             Channel::Snapshots => {
                 incoming.set_max(snapshot::CHUNK + 1);
@@ -238,7 +251,13 @@ impl<S: Service> Server<S> {
     async fn answer(&self, call: Call) -> Answer {
         match (call, self.raft.get()) {
             (Call::Vote(ballot), Some(raft)) => voted(raft.vote(ballot.into()).await),
-            (Call::PreVote(ballot), Some(raft)) => voted(raft.pre_vote(ballot.into()).await),
+            (Call::PreVote(ballot), Some(raft)) => {
+                let answer = raft.pre_vote(ballot.into()).await;
+                voted(answer.map(|answer| VoteResponse {
+                    vote_granted: answer.vote_granted && !self.has_just_voted(),
+                    ..answer
+                }))
+            }
             (Call::TransferLeader { from, to, last }, Some(raft)) => {
                 let request = TransferLeaderRequest::new(from.into(), to, last.map(Into::into));
                 let refused = match raft.handle_transfer_leader(request).await {
@@ -255,6 +274,14 @@ impl<S: Service> Server<S> {
             }
             (call, _) => self.service.answer(call).await,
         }
+    }
+}
+
+impl<S> Server<S> {
+    /// Whether the node that this one has voted for may be on its way to lead.
+    fn has_just_voted(&self) -> bool {
+        let voted = self.log.voted();
+        voted.is_some_and(|(at, took)| at.elapsed() < PATIENCE + 3 * took.min(SLOWEST))
     }
 }
 

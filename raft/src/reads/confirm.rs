@@ -27,8 +27,8 @@ use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, LogId, NodeId, StoredMembership, Vote};
 use crate::peer::Peers;
 
-/// The maximum duration of a round: the shortest election timeout.
-const ROUND: Duration = Duration::from_millis(500);
+/// The maximum duration of a round: twice the longest round trip that elections succeed with.
+const ROUND: Duration = Duration::from_secs(1);
 
 /// The read point, if a majority confirms in time that this node leads.
 pub(crate) async fn confirm(raft: &Raft, peers: &Arc<Peers>) -> Option<LogId> {

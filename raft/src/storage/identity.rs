@@ -139,7 +139,6 @@ impl DataDir {
             let found = identity.node_id;
             return Err(DirError::OtherNode { path: path.to_owned(), expected: node_id, found });
         }
-        dir.check_condemned()?;
         if is_new {
             dir.write(&identity).map_err(DirError::io(&path.join(NODE)))?;
             if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -218,7 +217,7 @@ impl DataDir {
     }
 
     /// An error if the state here is not that of the cluster.
-    fn check_condemned(&self) -> Result<(), DirError> {
+    pub(crate) fn check_condemned(&self) -> Result<(), DirError> {
         let path = self.path.join(DIVERGED);
         match self.storage.read(&path) {
             Ok(why) => Err(DirError::Diverged { why: String::from_utf8_lossy(&why).into_owned(), path }),

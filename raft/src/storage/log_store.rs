@@ -23,6 +23,7 @@ use ringfence_lease::UnsupportedRules;
 use ringfence_wal::{Options, Record, Wal};
 use ringfence_wire::RulesRange;
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
 use crate::consensus::{Consensus, Entry, LogId, Vote};
 use crate::storage::identity::DataDir;
@@ -56,6 +57,7 @@ struct Inner {
     /// About how many bytes of later entries the log held then, and how many it had written in all.
     later: u64,
     written: u64,
+    voted: Option<(Instant, Duration)>,
 }
 
 impl LogStore {
@@ -64,7 +66,7 @@ impl LogStore {
         let (wal, records) = Wal::open_on(dir.storage.clone(), &dir.log(), options)?;
         let contents = LogContents::of(records)?;
         let later = contents.entries.iter().map(|(_, entry)| body_len(entry) as u64).sum();
-        let inner = Inner { contents, useless: None, snapshot: None, later, written: 0 };
+        let inner = Inner { contents, useless: None, snapshot: None, later, written: 0, voted: None };
         Ok(Self {
             wal: Arc::new(wal),
             inner: Arc::new(Mutex::new(inner)),
@@ -107,6 +109,11 @@ impl LogStore {
     /// Age of the flush under way; zero if there is none.
     pub(crate) fn flushing(&self) -> Duration {
         self.wal.stats().flushing
+    }
+
+    /// When this process began to write its last vote, and how long that took.
+    pub(crate) fn voted(&self) -> Option<(Instant, Duration)> {
+        self.lock().voted
     }
 
     /// The error that closed the log, if one did.
@@ -203,6 +210,18 @@ impl LogStore {
         self.write(Vec::new()).await
     }
 
+    /// The entry that this log has, and knows to be committed, where one of `theirs` is another. Those are of the leader of
+    /// `term`; one that this node has left behind may have others.
+    pub(crate) fn contradicted(&self, term: u64, theirs: impl Iterator<Item = LogId>) -> Option<LogId> {
+        let contents = &self.lock().contents;
+        let own_term = contents.vote.map_or(0, |vote| vote.leader_id.term);
+        let committed = contents.committed.filter(|_| term >= own_term)?.index();
+        theirs.take_while(|id| id.index() <= committed).find_map(|theirs| {
+            let (_, own) = contents.range(theirs.index()..=theirs.index()).next()?;
+            (own.log_id != theirs).then_some(own.log_id)
+        })
+    }
+
     /// Queues `records` and waits until they, and all before them, are on disk.
     async fn write(&self, records: Vec<Record>) -> io::Result<()> {
         let (done, written) = oneshot::channel();
@@ -257,8 +276,11 @@ impl RaftLogStorage<Consensus> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        let begun = Instant::now();
         self.lock().contents.vote = Some(*vote);
-        self.write(vec![vote_record(vote)]).await
+        let written = self.write(vec![vote_record(vote)]).await;
+        self.lock().voted = Some((begun, begun.elapsed()));
+        written
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {

@@ -12,9 +12,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::time::clock::ClusterClock;
+use crate::time::elapsed::{Moment, Quartz};
 
 /// What the tasks of a leading node share.
 pub(crate) struct Leading {
+    quartz: Quartz,
     lead: Mutex<Option<Lead>>,
     term: watch::Sender<Option<u64>>,
 }
@@ -23,9 +25,9 @@ struct Lead {
     term: u64,
     floor: Revision,
     clock: ClusterClock,
-    advanced: Instant,
-    /// Whether a quorum had acknowledged this node recently, at the last tick.
-    quorum_is_fresh: bool,
+    advanced: Moment,
+    /// The last time that an applied entry carries, in milliseconds, as of the last tick.
+    applied_ms: u64,
     /// The entries that are not applied yet, oldest first.
     in_flight: VecDeque<InFlight>,
     next_number: u64,
@@ -33,7 +35,6 @@ struct Lead {
 
 struct InFlight {
     number: u64,
-    at_ms: u64,
     since: Instant,
 }
 
@@ -48,8 +49,8 @@ pub(crate) struct Stamp {
 }
 
 impl Leading {
-    pub(crate) fn new() -> Self {
-        Self { lead: Mutex::new(None), term: watch::Sender::new(None) }
+    pub(crate) fn new(quartz: Quartz) -> Self {
+        Self { quartz, lead: Mutex::new(None), term: watch::Sender::new(None) }
     }
 
     /// The term in which this node leads and takes commands, and every change of that.
@@ -64,7 +65,10 @@ impl Leading {
 
     /// The leader's clock in milliseconds; `None` unless this node leads in `term`.
     pub(crate) fn now_ms_in(&self, term: u64) -> Option<u64> {
-        Some(self.lock().as_mut().filter(|lead| lead.term == term)?.advance())
+        let mut lead = self.lock();
+        let lead = lead.as_mut().filter(|lead| lead.term == term)?;
+        lead.advance(self.quartz.now());
+        Some(lead.clock.now_ms())
     }
 
     /// Starts to lead in `term`, with the clock at the last applied time, and raises the revision to `floor`. Commands wait
@@ -74,8 +78,8 @@ impl Leading {
             term,
             floor,
             clock: ClusterClock::start(at_ms),
-            advanced: Instant::now(),
-            quorum_is_fresh: false,
+            advanced: self.quartz.now(),
+            applied_ms: at_ms,
             in_flight: VecDeque::new(),
             next_number: 0,
         });
@@ -93,12 +97,13 @@ impl Leading {
         self.term.send_if_modified(|term| term.take().is_some());
     }
 
-    /// Advances the clock, and returns it in milliseconds.
-    pub(crate) fn tick(&self, quorum_is_fresh: bool) -> Option<u64> {
+    /// Advances the clock. Returns it in milliseconds, and whether it should be logged; `None` while this node does not lead.
+    pub(crate) fn tick(&self, applied_ms: u64) -> Option<(u64, bool)> {
         let mut lead = self.lock();
         let lead = lead.as_mut()?;
-        lead.quorum_is_fresh = quorum_is_fresh;
-        Some(lead.advance())
+        lead.applied_ms = applied_ms;
+        lead.advance(self.quartz.now());
+        Some((lead.clock.now_ms(), lead.clock.should_be_logged()))
     }
 
     /// The time of the next entry; `None` while this node does not lead. To be given back with [`Leading::settled`].
@@ -107,8 +112,9 @@ impl Leading {
         let lead = lead.as_mut()?;
         let number = lead.next_number;
         lead.next_number += 1;
-        let at_ms = lead.advance();
-        lead.in_flight.push_back(InFlight { number, at_ms, since: lead.advanced });
+        lead.advance(self.quartz.now());
+        let at_ms = lead.clock.stamp_ms();
+        lead.in_flight.push_back(InFlight { number, since: lead.advanced.tokio });
         Some(Stamp { term: lead.term, at_ms, floor: lead.floor, number })
     }
 
@@ -132,14 +138,11 @@ impl Leading {
 }
 
 impl Lead {
-    /// The clock in milliseconds, up to date. A lease with a stamp that lags behind would end early by as much.
-    fn advance(&mut self) -> u64 {
-        let now = Instant::now();
-        let elapsed = now - self.advanced;
+    /// Brings the clock up to date. A lease with a stamp that lags behind would end early by as much.
+    fn advance(&mut self, now: Moment) {
+        let elapsed = now.since(self.advanced);
         self.advanced = now;
-        let oldest_uncommitted = self.in_flight.front().map(|entry| entry.at_ms);
-        self.clock.tick(elapsed, self.quorum_is_fresh, oldest_uncommitted);
-        self.clock.now_ms()
+        self.clock.tick(elapsed, self.applied_ms);
     }
 }
 
@@ -149,7 +152,7 @@ mod tests {
 
     #[tokio::test]
     async fn commands_wait_until_the_term_is_opened_but_the_first_entry_has_its_stamp() {
-        let leading = Leading::new();
+        let leading = Leading::new(Quartz::system());
         assert!(leading.stamp().is_none());
         leading.begin(3, 50, Revision(9));
         assert!(!leading.is_open());

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use ringfence_lease::{Acquire, Attachment, Command, Outcome};
-use ringfence_raft::{Handle, Node, NodeId, Random, Settings, Storage, System, Transport, WallClock};
+use ringfence_raft::{Handle, Node, NodeId, Quartz, Random, Settings, Storage, System, Transport, WallClock};
 use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
 use tempfile::TempDir;
 use tokio::task::yield_now;
@@ -108,6 +108,7 @@ pub fn settings(id: NodeId, data: PathBuf, transport: Arc<dyn Transport>, size: 
         wall_clock: WallClock::simulated(|| 0),
         elders: None,
         random: Random::system(),
+        quartz: Quartz::none(),
         rules: ringfence_lease::SUPPORTED,
         storage: Arc::new(System),
     }

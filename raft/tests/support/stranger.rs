@@ -14,11 +14,14 @@ use super::network::Network;
 pub const FOUNDING: u32 = 0;
 pub const VOTES: u32 = 1;
 pub const FORWARDS: u32 = 2;
+pub const HEARTBEATS: u32 = 4;
 pub const SNAPSHOTS: u32 = 5;
 pub const MIRROR: u32 = 6;
 const WELCOME: u8 = 2;
 const CALL: u8 = 16;
 const ANSWER: u8 = 17;
+pub const APPEND: u8 = 32;
+pub const APPENDED: u8 = 33;
 pub const SNAPSHOT_BEGIN: u8 = 48;
 pub const SNAPSHOT_CHUNK: u8 = 49;
 

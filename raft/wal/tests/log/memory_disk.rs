@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use ringfence_wal::disk::{Disk, File, Flush, Mode};
 
@@ -45,6 +46,7 @@ struct State {
     faults: Vec<(usize, Fault)>,
     is_off: bool,
     flusher: Option<Box<dyn Flush>>,
+    now: Option<fn() -> Instant>,
 }
 
 /// One operation that changes the disk or syncs it.
@@ -81,20 +83,42 @@ impl MemoryDisk {
         self
     }
 
+    /// Measures flushes by this clock.
+    #[allow(dead_code, reason = "the tests of nodes use it")]
+    pub(crate) fn clock(self, now: fn() -> Instant) -> Self {
+        self.lock().now = Some(now);
+        self
+    }
+
     pub(crate) fn operations(&self) -> Vec<Operation> {
         self.lock().operations.clone()
     }
 
     /// One step of the flusher of the log on this disk; `false` if it had nothing to do.
     pub(crate) fn flush(&self) -> bool {
-        // Not locked while it works.
-        let Some(mut flusher) = self.lock().flusher.take() else { return false };
-        let has_begun = flusher.begin();
+        let has_begun = self.begin_flush();
         if has_begun {
-            flusher.finish();
+            self.finish_flush();
         }
-        self.lock().flusher = Some(flusher);
         has_begun
+    }
+
+    /// The beginning of a step; `false` if there is nothing to do.
+    pub(crate) fn begin_flush(&self) -> bool {
+        self.with_flusher(|flusher| flusher.begin()).unwrap_or(false)
+    }
+
+    /// The end of a step that has begun.
+    pub(crate) fn finish_flush(&self) {
+        self.with_flusher(|flusher| flusher.finish());
+    }
+
+    fn with_flusher<T>(&self, work: impl FnOnce(&mut dyn Flush) -> T) -> Option<T> {
+        // Not locked while it works.
+        let mut flusher = self.lock().flusher.take()?;
+        let done = work(&mut *flusher);
+        self.lock().flusher = Some(flusher);
+        Some(done)
     }
 
     /// A disk as this one may be after a power cut: of what was not synced nothing (`0`) or everything (`1`) is there, or
@@ -231,6 +255,11 @@ impl std::fmt::Debug for MemoryDisk {
 }
 
 impl Disk for MemoryDisk {
+    fn now(&self) -> Instant {
+        let now = self.lock().now;
+        now.map_or_else(Instant::now, |now| now())
+    }
+
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Box<dyn File>> {
         if self.lock().dirs.contains(path) {
             return Ok(Box::new(Dir { disk: self.clone(), path: path.to_owned() }));
