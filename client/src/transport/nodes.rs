@@ -63,6 +63,8 @@ struct Entry {
     silences: u32,
     /// Whether it was configured, or has answered since it was learned or failed.
     is_met: bool,
+    /// Whether its last outcome was definite.
+    is_proven: bool,
 }
 
 impl Nodes {
@@ -128,6 +130,11 @@ impl Nodes {
     /// The node to ask: the preferred one unless it failed lately, else the configured one that failed longest ago.
     pub(crate) fn best(&self) -> Arc<Node> {
         Arc::clone(&self.known().best().node)
+    }
+
+    /// Whether the last outcome of the best node was definite.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.known().best().is_proven
     }
 
     /// Whether another node is asked if the best one fails. A learned leader counts as another than the one configured node.
@@ -198,7 +205,7 @@ impl Nodes {
 
 impl Entry {
     fn new(node: Node, is_met: bool) -> Self {
-        Self { node: Arc::new(node), failed_at: None, silences: 0, is_met }
+        Self { node: Arc::new(node), failed_at: None, silences: 0, is_met, is_proven: false }
     }
 
     fn is_healthy(&self) -> bool {
@@ -231,7 +238,7 @@ impl Known {
     fn responded(&mut self, node: &Node, leader: Option<&HeaderValue>) -> Option<Arc<Node>> {
         let index = self.index_of(node)?;
         let entry = &mut self.nodes[index];
-        (entry.failed_at, entry.silences, entry.is_met) = (None, 0, true);
+        (entry.failed_at, entry.silences, entry.is_met, entry.is_proven) = (None, 0, true, true);
         self.leader = leader.and_then(|url| self.learn(url.to_str().ok()?));
         self.preferred = self.leader.filter(|leader| self.nodes[*leader].is_met).unwrap_or(index);
         let leader = &mut self.nodes[self.leader?];
@@ -259,6 +266,7 @@ impl Known {
         entry.failed_at = Some(Instant::now());
         entry.silences = if is_silent { entry.silences.saturating_add(1) } else { 0 };
         entry.is_met &= is_configured;
+        entry.is_proven = false;
     }
 
     fn index_of(&self, node: &Node) -> Option<usize> {
@@ -396,6 +404,16 @@ mod tests {
         tokio::time::advance(AVOIDED_FOR + Duration::from_millis(1)).await;
         introduces(&nodes, URLS[0]);
         assert_eq!(best(&nodes), URLS[0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_is_proven_by_a_definite_outcome_until_it_fails() {
+        let nodes = configured();
+        assert!(!nodes.is_proven());
+        nodes.responded(&nodes.best(), None);
+        assert!(nodes.is_proven());
+        nodes.failed(&nodes.best(), false);
+        assert!(!nodes.is_proven(), "another one is best");
     }
 
     #[tokio::test(start_paused = true)]
