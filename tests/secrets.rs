@@ -9,7 +9,7 @@ use std::fs;
 use std::process::Stdio;
 
 use ringfence_access::Credential;
-use ringfence_harness::{Cluster, Node};
+use ringfence_harness::{Cluster, Node, until};
 use ringfence_wire::LeaseId;
 use serde_json::{Value, json};
 use support::peer::Identity;

@@ -1,8 +1,8 @@
 pub(crate) mod access;
 pub(crate) mod usage;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue};
@@ -10,7 +10,7 @@ use axum::response::Response;
 use ringfence_access::KeyRight;
 use ringfence_lease::{self as lease, Attachment, Command, LeaseState, LeaseTable, Outcome, Refusal};
 use ringfence_raft::{Handle, LeaseWait, Unanswered};
-use ringfence_wire::{Grant, LeaseId, Revision, Token};
+use ringfence_wire::{CLUSTER_HEADER, Grant, LEADER_HEADER, LeaseId, Revision, Token};
 use uuid::Uuid;
 
 use self::access::{Access, Allowed, Caller};
@@ -27,8 +27,8 @@ use crate::{Options, measure};
 
 /// The unit in which bodies count as requests, and reads of keys against their own limit: JSON is work to parse and to write.
 pub(crate) const BYTES_OF_A_REQUEST: usize = 4 << 10;
-/// The header with the leader's URL.
-const LEADER: HeaderName = HeaderName::from_static("ringfence-leader");
+const LEADER: HeaderName = HeaderName::from_static(LEADER_HEADER);
+const CLUSTER: HeaderName = HeaderName::from_static(CLUSTER_HEADER);
 
 /// A request whose body may still be arriving.
 pub(crate) type Request = axum::extract::Request<RequestBody>;
@@ -46,6 +46,8 @@ pub(crate) struct Door {
     pub(crate) watchers: Arc<Watchers>,
     attachments: AtomicU64,
     requests: AtomicU64,
+    /// The cluster's id, once there is one.
+    cluster: OnceLock<HeaderValue>,
 }
 
 impl Door {
@@ -58,7 +60,17 @@ impl Door {
         let watchers = Watchers::new(handle.clone(), options.draining.clone());
         let access = Access::new(options.access.clone());
         let usages = Arc::default();
-        Self { handle, access, usages, options, log, watchers, attachments, requests }
+        Self {
+            handle,
+            access,
+            usages,
+            options,
+            log,
+            watchers,
+            attachments,
+            requests,
+            cluster: OnceLock::new(),
+        }
     }
 
     /// A new number for one request to acquire.
@@ -117,9 +129,21 @@ impl Door {
         if let Some(url) = self.handle.leader_url().and_then(|url| HeaderValue::try_from(url).ok()) {
             response.headers_mut().insert(LEADER, url);
         }
+        if let Some(id) = self.cluster_header() {
+            response.headers_mut().insert(CLUSTER, id.clone());
+        }
         if let Some(id) = requester.sent_id() {
             response.headers_mut().insert(REQUEST_ID, id.clone());
         }
+    }
+
+    fn cluster_header(&self) -> Option<&HeaderValue> {
+        let id = self.cluster.get();
+        id.or_else(|| {
+            let id = Some(self.handle.cluster_id()).filter(|id| !id.is_nil())?;
+            let header = HeaderValue::try_from(id.to_string()).ok()?;
+            Some(self.cluster.get_or_init(|| header))
+        })
     }
 
     /// The table, for routes that require a right on the cluster, or none.

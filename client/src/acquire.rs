@@ -9,8 +9,8 @@
 //!    └── the lease ended unused (its connection was lost for long)
 //! ```
 //! An acquire that was in the queue has reached the cluster, so during an outage it retries until its wait is over.
-//! After a PUT without a definite outcome, the next one waits only briefly, to learn the state of the lease soon; the
-//! place is kept. The first PUT may be [batched](crate::transport::Node); then it does not wait, but enters the queue.
+//! After a PUT without a definite outcome, and at a node that has had none yet, a PUT waits only briefly, to learn the state of
+//! the lease soon; the place is kept. A node that lives but finds no leader would otherwise use up all of the time. The first PUT may be [batched](crate::transport::Node); then it does not wait, but enters the queue.
 //!
 //! A [`ReleaseGuard`] releases the lease however the acquire ends, also if it is dropped, as long as the lease may be
 //! granted or in the queue.
@@ -40,7 +40,7 @@ use crate::{Error, Loss};
 
 /// How long one PUT waits: proxies often close connections that are silent for a minute.
 const SLICE: Duration = Duration::from_secs(30);
-/// How long a PUT waits after one without a definite outcome.
+/// How long a PUT waits after one without a definite outcome, and at a node that has had none yet.
 const PROBE: Duration = Duration::from_millis(100);
 
 /// A lease that is fresh enough to begin work.
@@ -110,7 +110,8 @@ impl<'a> Acquire<'a> {
         // Since when there was no definite outcome, if the last was none.
         let mut unanswered_since: Option<Instant> = None;
         loop {
-            let (wait, keep_place) = slice(self.left(), unanswered_since.is_some());
+            let is_probe = unanswered_since.is_some() || !self.cluster.nodes.is_proven();
+            let (wait, keep_place) = slice(self.left(), is_probe);
             let put_at = Instant::now();
             let put = self.put(lease_id, wait, keep_place, !has_place);
             match attempts.attempt(&put, wait + ATTEMPT_TIMEOUT, read_put).await {

@@ -103,7 +103,9 @@ impl Client {
 
     /// The same, with other authorities, a certificate or a credential. Reads the files, and again when they have changed.
     pub fn connect_with<S: AsRef<str>>(urls: impl IntoIterator<Item = S>, tls: &Tls) -> Result<Self, Error> {
-        let cluster = Arc::new(Cluster::new(Nodes::parse(urls, tls)?));
+        let nodes = Nodes::parse(urls, tls)?;
+        nodes.begin_anywhere();
+        let cluster = Arc::new(Cluster::new(nodes));
         let renewals = Arc::new(Renewals::new(Arc::clone(&cluster)));
         Ok(Self { cluster, renewals })
     }
@@ -258,12 +260,12 @@ impl Client {
     /// Raises the rules of the cluster to `to`; without it, to the newest that all members support. If `check`, only says what
     /// it would do.
     pub async fn upgrade(&self, to: Option<u8>, check: bool) -> Result<Upgraded, Error> {
-        let request = Request::post("/v1/cluster/upgrade", &UpgradeRequest { to, check });
+        let request = Request::post("/v1/cluster/upgrade", &UpgradeRequest { to, check }).once();
         self.cluster.call(&request, Repeat::Harmful, Response::json::<Upgraded>).await
     }
 
     async fn administer(&self, request: Request) -> Result<(), Error> {
-        self.cluster.call(&request, Repeat::Harmful, no_content).await
+        self.cluster.call(&request.once(), Repeat::Harmful, no_content).await
     }
 }
 

@@ -18,7 +18,7 @@ use crate::Error;
 use crate::backoff::Backoff;
 use crate::lifetime::Confirmation;
 use crate::outcome::Outcome;
-use crate::transport::{Nodes, Request, Response};
+use crate::transport::{Failure, Node, Nodes, Request, Response};
 
 /// How long a call is repeated without a definite outcome.
 pub(crate) const RETRY_FOR: Duration = Duration::from_secs(5);
@@ -85,18 +85,37 @@ impl<'a> Attempts<'a> {
             sleep(self.backoff.next().min(self.longest_pause)).await;
         }
         let node = self.nodes.best();
-        let result = match self.failed == 0 && self.nodes.may_batch() {
-            true => node.send_or_batch(request, time).await,
-            false => node.server.send(request, time).await,
-        };
+        let result = self.send(&node, request, time).await;
+        let is_silent = result.is_err();
         let leader = result.as_ref().ok().and_then(|response| response.leader.clone());
         let outcome = Outcome::of(result, read);
         match &outcome {
             Outcome::Done(_) | Outcome::Refused(_) => self.nodes.responded(&node, leader.as_ref()),
-            Outcome::NotDone(_) | Outcome::Ambiguous(_) => self.nodes.failed(&node),
+            Outcome::NotDone(_) | Outcome::Ambiguous(_) => self.nodes.failed(&node, is_silent),
         }
         self.record(&outcome);
         outcome
+    }
+
+    /// The response of `node`, if that is of this client's cluster.
+    async fn send(&self, node: &Arc<Node>, request: &Request, time: Duration) -> Result<Response, Failure> {
+        // Once sent to a node that hangs, it could not be sent to another.
+        if request.is_once && !node.server.answers().await {
+            return Err(Failure::NotSent(format!("{}: it does not answer", node.server)));
+        }
+        let response = match self.failed == 0 && self.nodes.may_batch() {
+            true => node.send_or_batch(request, time).await?,
+            false => node.server.send(request, time).await?,
+        };
+        let is_own = self.nodes.check_cluster(node, response.cluster.as_ref());
+        if is_own.is_err()
+            && let Some(undo) = request.undo()
+        {
+            // The other cluster may have granted it.
+            let stranger = Arc::clone(node);
+            drop(tokio::spawn(async move { stranger.server.send(&undo, ATTEMPT_TIMEOUT).await }));
+        }
+        is_own.map(|()| response)
     }
 
     fn record<T>(&mut self, outcome: &Outcome<T>) {
@@ -121,6 +140,9 @@ impl<'a> Attempts<'a> {
         retry_for: Duration,
         read: impl Fn(&Response) -> serde_json::Result<T>,
     ) -> Result<T, Error> {
+        // The time for that is not taken from the attempts.
+        self.nodes.resolve().await;
+        self.begun = Instant::now();
         loop {
             let left = retry_for.saturating_sub(self.begun.elapsed()).max(Duration::from_millis(100));
             let time = match repeat {

@@ -37,8 +37,8 @@
 //!                     └─────── its time passed, or the ───────────┴─▶ Lost, for good
 //!                              cluster says that it ended
 //! ```
-//! Time counts from when the last confirmed request was *sent*, on a clock that keeps running while the machine sleeps, less
-//! 0.2 % and 5 ms for clocks that differ. While the state is [`Held`](State::Held) or [`Unknown`](State::Unknown) the
+//! Time counts from when the last confirmed request was *sent*, on a clock that keeps running while the machine sleeps and that no
+//! time service slows down, less 0.2 % and 5 ms for clocks that differ. While the state is [`Held`](State::Held) or [`Unknown`](State::Unknown) the
 //! cluster has the lease, unless an operator revoked it a moment ago. [`Lease::state`] reads the clock: it is right even if
 //! no task ran.
 //!
@@ -46,6 +46,10 @@
 //!
 //! - It renews all leases at a third of their time, with one call for all that are due.
 //! - It asks the leader, as the last response named it, and the next node if one fails. Watches go to any other node.
+//! - It notices within two seconds that a node has vanished or hangs, and repeats at another one what waits there. An acquire keeps
+//!   its place in the queue.
+//! - It looks names up in the background, at most once at a time, keeps the last good addresses, and tries all of them.
+//! - It belongs to the cluster that answers first, and takes the response of another one for none.
 //! - It repeats a call without a definite outcome for 5 s, an acquire with the same `lease_id`. Then the error is
 //!   [`Error::Unknown`] if the call may have been done, or [`Error::Unavailable`] if it certainly was not. If an
 //!   acquire fails in this way, or is dropped, the lease is released in the background. An acquire that was in the

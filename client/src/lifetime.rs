@@ -1,8 +1,8 @@
 //! How long a lease is certainly live, as far as its holder can know.
 //!
 //! The cluster guarantees `expires_in_ms` from when the request was *sent*, because it cannot have received the request
-//! earlier. The holder counts on a clock that keeps running while the machine sleeps (`CLOCK_BOOTTIME`), and subtracts an
-//! allowance for clocks that differ:
+//! earlier. The holder counts on a [clock](crate::clock) that keeps running while the machine sleeps and that no time service
+//! slows down, and subtracts an allowance for clocks that differ:
 //!
 //! ```text
 //!  sent        renewed            in doubt           until    sent + expires_in
@@ -10,8 +10,8 @@
 //!   :    1/3     :       1/3        :       1/3        : allowance
 //!        Held           Held              Unknown        Lost, for good
 //! ```
-//! The allowance is 0.2 % and 5 ms. Linux slews a clock by at most 0.05 %, and quartz is off by some 0.01 %: two clocks that
-//! are wrong in opposite directions differ by 0.12 %. The 5 ms are for timers, which fire late.
+//! The allowance is 0.2 % and 5 ms. Quartz is off by some 0.01 %, and the kernel's measure of a processor's clock by up to 0.05 %:
+//! two clocks that are wrong in opposite directions differ by 0.12 %. The 5 ms are for timers, which fire late.
 //!
 //! Each confirmation gives a bound of its own. The latest bound counts, in whatever order responses arrive. A confirmation
 //! that arrives after `until` does not revive the lease: its loss may have been reported already.
@@ -117,12 +117,14 @@ impl Lifetime {
 
     /// A loss that was reported once is final, so it is stored.
     pub(crate) fn state(&mut self, now: Moment) -> State {
-        if self.lost.is_none() && now >= self.end() {
+        if self.lost.is_none() && now.has_reached(self.end()) {
             self.lost = Some(if self.is_renewed_enough() { Loss::MaxHold } else { Loss::Unconfirmed });
         }
         match self.lost {
             Some(why) => State::Lost(why),
-            None if self.needs_renewals() && now >= self.until.before(self.ttl / 3) => State::Unknown,
+            None if self.needs_renewals() && now.has_reached(self.until.before(self.ttl / 3)) => {
+                State::Unknown
+            }
             None => State::Held,
         }
     }
@@ -160,7 +162,7 @@ impl Lifetime {
 
     /// Whether its holder gives it up before it ends.
     fn is_renewed_enough(&self) -> bool {
-        self.hold_until.is_some_and(|hold_until| hold_until <= self.until)
+        self.hold_until.is_some_and(|hold_until| self.until.has_reached(hold_until))
     }
 }
 
@@ -262,6 +264,25 @@ mod tests {
         assert!(!reported.confirm(&sent_at(SURE_MS - 10), at(SURE_MS - 1)));
         assert_eq!(reported.state(at(SURE_MS - 1)), UNCONFIRMED);
         assert_eq!(reported.remaining(at(SURE_MS - 1)), Duration::ZERO);
+    }
+
+    /// A time service may slow one clock of the holder down, but not both.
+    #[test]
+    fn a_lease_is_lost_in_time_if_one_clock_runs_slow() {
+        let slow_raw: fn(u64, u64) -> Moment = |right, slow| Moment::on_both(right, slow);
+        let slow_boot: fn(u64, u64) -> Moment = |right, slow| Moment::on_both(slow, right);
+        for moment in [slow_raw, slow_boot] {
+            let at = |real_ms: u64| moment(1_000_000 + real_ms, 1_000_000 + real_ms * 9 / 10);
+            let mut lifetime = lifetime();
+            assert_eq!(lifetime.state(at(SURE_MS - 1)), State::Unknown);
+            assert_eq!(lifetime.remaining(at(SURE_MS - 1)), Duration::from_millis(1));
+            assert_eq!(lifetime.state(at(SURE_MS)), UNCONFIRMED);
+            // A renewal counts from when it was sent, on both.
+            let mut renewed = self::lifetime();
+            assert!(renewed.confirm(&confirmation(at(5_000), 9_000, 9_000), at(5_010)));
+            assert_eq!(renewed.state(at(5_000 + SURE_MS - 1)), State::Unknown);
+            assert_eq!(renewed.state(at(5_000 + SURE_MS)), UNCONFIRMED);
+        }
     }
 
     #[test]

@@ -110,6 +110,8 @@ impl Lock {
     /// place in the queue, or the grant, is released in the background.
     pub async fn acquire(self) -> Result<Lease, Error> {
         let request = self.request()?;
+        // A lookup is not part of the wait.
+        self.renewals.cluster.nodes.resolve().await;
         let acquire = Acquire::new(&self.renewals.cluster, &request, self.wait);
         let Granted { confirmation, mirrored, release } = acquire.run().await?;
         let mut lifetime = Lifetime::new(&confirmation);

@@ -63,6 +63,7 @@ mod tests {
             sent: Moment::now(),
             status: StatusCode::from_u16(status).unwrap(),
             leader: None,
+            cluster: None,
             body: body.to_owned().into(),
         };
         Outcome::of(Ok(response), Response::json)

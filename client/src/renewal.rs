@@ -57,7 +57,7 @@ struct Renewed {
 
 impl Renewed {
     fn is_ready(&self, now: Moment) -> bool {
-        !self.in_flight && self.not_before.is_none_or(|at| at <= now)
+        !self.in_flight && self.not_before.is_none_or(|at| now.has_reached(at))
     }
 
     fn look_at(&self) -> Option<Moment> {
@@ -81,7 +81,9 @@ impl Renewals {
             // The calls of a task end with it.
             leases.by_id.values_mut().for_each(|renewed| renewed.in_flight = false);
             leases.task = Some(runtime.spawn(Arc::clone(self).run()));
-        } else if look_at.is_some_and(|at| leases.next_look.is_none_or(|next_look| at < next_look)) {
+        } else if look_at
+            .is_some_and(|at| leases.next_look.is_none_or(|next_look| !at.has_reached(next_look)))
+        {
             self.wake.notify_one();
         }
     }
@@ -113,7 +115,7 @@ impl Renewals {
             leases.task = None;
             return None;
         }
-        let is_past = |at: Option<Moment>| at.is_some_and(|at| at <= now);
+        let is_past = |at: Option<Moment>| at.is_some_and(|at| now.has_reached(at));
         let mut due: Vec<&mut Renewed> =
             leases.by_id.values_mut().filter(|renewed| renewed.is_ready(now)).collect();
         if due.iter().any(|renewed| is_past(renewed.held.lifetime().renew_at())) {
@@ -256,7 +258,7 @@ mod tests {
         let before = Moment::now();
         renewals.finish(&[held]);
         let (_, next_look) = renewals.look(before).unwrap();
-        assert!(next_look > before, "the task has nothing to do until then");
+        assert!(!before.has_reached(next_look), "the task has nothing to do until then");
         assert_eq!(calls(&renewals, before), [0; 0]);
         assert_eq!(calls(&renewals, Moment::now().after(TTL / 12)), [1]);
     }

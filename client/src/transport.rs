@@ -1,9 +1,11 @@
 //! HTTP to the nodes: [`Nodes`] chooses one, and a [`Node`] sends [`Request`]s alone or in batches, over connections that it
 //! reuses.
 
+mod belonging;
 mod http;
 mod node;
 mod nodes;
+mod pulse;
 mod tls;
 
 pub(crate) use http::{Failure, Request, Response, Streaming, encode};

@@ -13,7 +13,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use hyper::body::Bytes;
-use ringfence_wire::{ProblemKind, Revision, WatchEvent, WatchEventName};
+use ringfence_wire::{CLUSTER_HEADER, ProblemKind, Revision, WatchEvent, WatchEventName};
 use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -96,6 +96,9 @@ impl Watch {
     /// the first connection has to succeed within 5 s ([`Error::Unavailable`]). [`Error::HistoryGone`] is final: list again,
     /// and watch from there. Dropping this future loses nothing.
     pub async fn next(&mut self) -> Result<Event, Error> {
+        if !self.was_connected {
+            self.cluster.nodes.resolve().await;
+        }
         let begun = Instant::now();
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -124,7 +127,7 @@ impl Watch {
         let silent_at = stream.heard_at + SILENCE;
         let piece = timeout_at(silent_at, stream.streaming.response.body_mut().frame()).await;
         let Ok(Some(Ok(piece))) = piece else {
-            self.cluster.nodes.failed(&stream.node);
+            self.cluster.nodes.failed(&stream.node, false);
             self.stream = None;
             sleep(self.backoff.next()).await;
             return;
@@ -154,7 +157,10 @@ impl Watch {
     async fn connect(&mut self) -> Result<Option<String>, Error> {
         let nodes = &self.cluster.nodes;
         let node = nodes.for_watch();
-        let response = match node.server.open(&self.request(), ATTEMPT_TIMEOUT).await {
+        let opened = node.server.open(&self.request(), ATTEMPT_TIMEOUT).await.and_then(|streaming| {
+            nodes.check_cluster(&node, streaming.response.headers().get(CLUSTER_HEADER)).map(|()| streaming)
+        });
+        let response = match opened {
             Ok(streaming) if streaming.response.status() == StatusCode::OK => {
                 let parser = Parser::after(self.after);
                 self.stream = Some(Stream { node, streaming, parser, heard_at: Instant::now() });
@@ -164,9 +170,10 @@ impl Watch {
             Ok(streaming) => node.server.finish(streaming, ATTEMPT_TIMEOUT).await,
             Err(failure) => Err(failure),
         };
+        let is_silent = response.is_err();
         match Outcome::of(response, |_| Ok(())) {
             Outcome::Refused(problem) if problem.kind == ProblemKind::HistoryGone => {
-                nodes.failed(&node);
+                nodes.failed(&node, false);
                 self.gone += 1;
                 match self.after {
                     Some(after) if self.gone >= nodes.count() => {
@@ -178,13 +185,13 @@ impl Watch {
             }
             // Another node may have room for one more watch. This one may keep the events.
             Outcome::Refused(problem) if problem.kind == ProblemKind::Overloaded => {
-                nodes.failed(&node);
+                nodes.failed(&node, false);
                 self.gone = 0;
                 Ok(Some(problem.detail))
             }
             Outcome::Refused(problem) => Err(Error::Rejected(problem)),
             Outcome::NotDone(why) | Outcome::Ambiguous(why) => {
-                nodes.failed(&node);
+                nodes.failed(&node, is_silent);
                 Ok(Some(why))
             }
             Outcome::Done(()) => Ok(Some("a success that is no stream".to_owned())),

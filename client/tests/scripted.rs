@@ -8,5 +8,7 @@ mod scripted {
     mod leader;
     mod node;
     mod release;
+    mod silent;
+    mod stranger;
     mod watch;
 }

@@ -17,8 +17,9 @@ use crate::runtime;
 pub(crate) const NOT_ACQUIRED: u8 = 75;
 /// Exit status: the lease was lost.
 pub(crate) const LOST: u8 = 76;
-/// How long a command waits for its last release before it exits.
-pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a command waits for its last release before it exits: a little longer than the client repeats it, so that it asks
+/// other nodes if one hangs, and waits for the election if that one led.
+pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(6);
 /// The variable with the client's credential. There is no option for it: everybody sees the arguments of a process.
 pub(crate) const CREDENTIAL: &str = "RINGFENCE_CREDENTIAL";
 /// A node with default options, and the nodes of `dev`.

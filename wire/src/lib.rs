@@ -13,6 +13,7 @@ mod answers;
 mod backup;
 mod cluster;
 mod event;
+mod header;
 mod json;
 mod key;
 mod lease_id;
@@ -33,6 +34,7 @@ pub use answers::{
 pub use backup::Backup;
 pub use cluster::{ClusterStatus, MemberStatus, Role, RulesRange, Upgraded};
 pub use event::EndReason;
+pub use header::{CLUSTER_HEADER, LEADER_HEADER};
 pub use json::{FieldError, from_json};
 pub use key::{Key, KeyError};
 pub use lease_id::{LeaseId, LeaseIdError};

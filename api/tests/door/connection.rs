@@ -72,7 +72,7 @@ async fn head_has_the_headers_of_get_and_no_body() {
         let head = connection.receive(true).await;
         let get = connection.receive(false).await;
         assert_eq!(head.status, get.status, "{target}");
-        for name in ["content-length", "content-type", "ringfence-leader"] {
+        for name in ["content-length", "content-type", "ringfence-leader", "ringfence-cluster"] {
             assert_eq!(head.header(name), get.header(name), "{target}: {name}");
         }
     }

@@ -4,14 +4,16 @@ use serde_json::{Value, json};
 use crate::service::Service;
 
 #[tokio::test]
-async fn every_answer_names_the_leader() {
+async fn every_answer_names_the_leader_and_the_cluster() {
     let service = Service::start().await;
     let url = format!("http://{}", service.address);
+    let status: Value = service.get("/v1/cluster").await.expect(200);
     for (method, target) in
         [("GET", "/livez"), ("GET", "/nowhere"), ("PATCH", "/v1/keys"), ("PUT", "/v1/leases/x")]
     {
         let response = service.send(method, target, &[], b"").await;
         assert_eq!(response.header("ringfence-leader"), Some(url.as_str()), "{method} {target}");
+        assert_eq!(response.header("ringfence-cluster"), status["cluster_id"].as_str(), "{method} {target}");
     }
 }
 

@@ -1,12 +1,14 @@
 //! HTTP to one server, over connections that are reused.
 //!
-//! It does two things that common HTTP clients do not. A failure tells whether any byte of the request was sent, which
-//! separates *not done* from *maybe done*. And an abandoned request closes its connection at once, so that the node notices
-//! that its client is gone.
+//! It does three things that common HTTP clients do not. A failure tells whether any byte of the request was sent, which
+//! separates *not done* from *maybe done*. An abandoned request closes its connection at once, so that the node notices
+//! that its client is gone. And a request waits only while the server [answers](super::pulse).
 
 use std::error::Error as _;
 use std::fmt::{Display, Formatter};
+use std::future::pending;
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -18,30 +20,30 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use ringfence_wire::{Operation, Problem};
-use rustix::net::sockopt;
+use ringfence_dial::{Target, tune};
+use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER, Operation, Problem};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::pulse::{ANSWERS_WITHIN, Probe, Pulse};
 use super::tls::{Encryption, is_refusal};
 use crate::clock::Moment;
 
-/// How long connecting may take.
+/// How long connecting may take. A lookup that takes longer goes on in the background.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long sent bytes may stay unacknowledged by the other kernel, in milliseconds; a stopped process does not count. It
-/// also ends a connection that was closed. Otherwise an abandoned request could arrive more than a minute later, when the
-/// cluster has forgotten that its lease was released.
-const TCP_USER_TIMEOUT_MS: u32 = 2_000;
+/// How long the other host may be silent; a stopped process does not count. It also ends a connection that was closed.
+/// Otherwise an abandoned request could arrive more than a minute later, when the cluster has forgotten that its lease was
+/// released.
+const GONE_AFTER: Duration = Duration::from_secs(2);
+/// How long the body of a response may take once its head is there.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest body that is read: a page of keys with many holders each.
 const MAX_BODY: usize = 64 << 20;
 /// The most idle connections that are kept.
 const MAX_IDLE: usize = 64;
-/// The response header with the leader's URL.
-const LEADER: &str = "ringfence-leader";
 
 /// A request that any node can take.
 #[derive(Clone, Debug)]
@@ -51,6 +53,8 @@ pub(crate) struct Request {
     body: Bytes,
     /// The same request as part of a batch.
     pub(super) batched: Option<Batched>,
+    /// Whether it must not be sent again while it may have been done.
+    pub(crate) is_once: bool,
 }
 
 /// A request as one operation of a batch.
@@ -69,6 +73,8 @@ pub(crate) struct Response {
     pub(crate) status: StatusCode,
     /// The leader's URL, if the node knows it.
     pub(crate) leader: Option<HeaderValue>,
+    /// The id of the node's cluster, unless the node is old or belongs to none.
+    pub(crate) cluster: Option<HeaderValue>,
     pub(crate) body: Bytes,
 }
 
@@ -93,11 +99,12 @@ pub(crate) enum Failure {
 #[derive(Debug)]
 pub(crate) struct Server {
     host: String,
-    port: u16,
+    target: Target,
     authority: HeaderValue,
     /// `None`: connections are plain.
     encryption: Option<Arc<Encryption>>,
     idle: Mutex<Vec<Connection>>,
+    pulse: Pulse,
 }
 
 #[derive(Debug)]
@@ -123,7 +130,7 @@ impl Drop for Connection {
 
 impl Request {
     pub(crate) fn new(method: Method, path: impl Into<String>) -> Self {
-        Self { method, path: path.into(), body: Bytes::new(), batched: None }
+        Self { method, path: path.into(), body: Bytes::new(), batched: None, is_once: false }
     }
 
     pub(crate) fn get(path: impl Into<String>) -> Self {
@@ -142,6 +149,16 @@ impl Request {
     /// Allows sending it as an operation of a batch. Alone it would wait for `wait` in the cluster's queue.
     pub(crate) fn or_batched(self, operation: Operation, wait: Duration) -> Self {
         Self { batched: Some(Batched { operation, wait }), ..self }
+    }
+
+    /// Sends it at most once: it waits for the response even if the server is silent.
+    pub(crate) fn once(self) -> Self {
+        Self { is_once: true, ..self }
+    }
+
+    /// What takes an acquire back; `None` for other requests.
+    pub(crate) fn undo(&self) -> Option<Self> {
+        (self.method == Method::PUT).then(|| Self::new(Method::DELETE, self.path.clone()).once())
     }
 
     fn to_http(
@@ -197,29 +214,72 @@ impl Server {
         let port = authority.port_u16().unwrap_or(if encryption.is_some() { 443 } else { 80 });
         let authority =
             HeaderValue::from_str(authority.as_str()).map_err(|error| format!("{url:?}: {error}"))?;
-        Ok(Self { host, port, authority, encryption: encryption.cloned(), idle: Mutex::default() })
+        let target = Target::new(&host, port);
+        let (encryption, idle, pulse) = (encryption.cloned(), Mutex::default(), Pulse::default());
+        Ok(Self { host, target, authority, encryption, idle, pulse })
     }
 
     /// Whether both have the same host and port.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.host == other.host && self.port == other.port
+        self.target == other.target
+    }
+
+    /// Where it is.
+    pub(super) fn target(&self) -> &Target {
+        &self.target
     }
 
     /// Sends a request and reads the whole response, within `time` of being connected.
     pub(crate) async fn send(&self, request: &Request, time: Duration) -> Result<Response, Failure> {
         let begun = Instant::now();
         let streaming = self.open(request, time).await?;
-        self.finish(streaming, (time + CONNECT_TIMEOUT).saturating_sub(begun.elapsed())).await
+        let left = (time + CONNECT_TIMEOUT).saturating_sub(begun.elapsed());
+        self.finish(streaming, left.min(BODY_TIMEOUT)).await
     }
 
-    /// Sends a request and reads the head of the response.
+    /// Sends a request and reads the head of the response, while the server answers.
     pub(crate) async fn open(&self, request: &Request, time: Duration) -> Result<Streaming, Failure> {
+        match request.is_once {
+            true => self.open_until(pending(), request, time).await,
+            false => self.open_until(self.pulse.stops(|| self.probe()), request, time).await,
+        }
+    }
+
+    /// Whether it answers now: anything but the error of a server, such as that of a proxy without one.
+    pub(crate) async fn answers(&self) -> bool {
+        let livez = Request::get("/livez");
+        let response = async {
+            let streaming = self.open_until(pending(), &livez, ANSWERS_WITHIN).await?;
+            self.finish(streaming, ANSWERS_WITHIN).await
+        };
+        matches!(timeout(ANSWERS_WITHIN, response).await, Ok(Ok(it)) if !it.status.is_server_error())
+    }
+
+    fn probe(&self) -> Probe<'_> {
+        Box::pin(self.answers())
+    }
+
+    async fn open_until(
+        &self,
+        silent: impl Future<Output = ()>,
+        request: &Request,
+        time: Duration,
+    ) -> Result<Streaming, Failure> {
+        let mut silent = pin!(silent);
         let request = request.to_http(&self.authority, self.encryption.as_deref())?;
         loop {
             let (mut connection, is_reused) = self.connection(time.min(CONNECT_TIMEOUT)).await?;
             let (sent, deadline) = (Moment::now(), Instant::now() + time);
-            match timeout_at(deadline, connection.sender.try_send_request(request.clone())).await {
-                Ok(Ok(response)) => return Ok(Streaming { response, sent, connection }),
+            let response = tokio::select! {
+                biased;
+                response = timeout_at(deadline, connection.sender.try_send_request(request.clone())) => response,
+                () = &mut silent => return Err(Failure::Broken(format!("{self}: it does not answer"))),
+            };
+            match response {
+                Ok(Ok(response)) => {
+                    self.pulse.beat();
+                    return Ok(Streaming { response, sent, connection });
+                }
                 // The server had closed it while it was idle: nothing of the request was sent.
                 Ok(Err(error)) if error.message().is_some() && is_reused => {}
                 Ok(Err(error)) if error.message().is_some() => {
@@ -251,8 +311,9 @@ impl Server {
                 if idle.len() < MAX_IDLE {
                     idle.push(connection);
                 }
-                let leader = head.headers.get(LEADER).cloned();
-                Ok(Response { sent, status: head.status, leader, body: body.to_bytes() })
+                let [leader, cluster] =
+                    [LEADER_HEADER, CLUSTER_HEADER].map(|name| head.headers.get(name).cloned());
+                Ok(Response { sent, status: head.status, leader, cluster, body: body.to_bytes() })
             }
             Ok(Err(error)) => Err(Failure::Broken(format!("{self}: {error}"))),
             Err(_) => Err(Failure::Broken(format!("{self}: half a response within {} ms", time.as_millis()))),
@@ -266,19 +327,20 @@ impl Server {
                 return Ok((connection, true));
             }
         }
-        let connect = async {
-            let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-            stream.set_nodelay(true)?;
-            sockopt::set_tcp_user_timeout(&stream, TCP_USER_TIMEOUT_MS)?;
+        let deadline = Instant::now() + time;
+        let not_sent = |why: String| Failure::NotSent(format!("{self}: {why}"));
+        let stream = self.target.connect(time).await.map_err(|error| not_sent(error.to_string()))?;
+        let shake_hands = async {
+            tune(&stream, GONE_AFTER)?;
             match &self.encryption {
                 None => Connection::over(stream).await,
                 Some(encryption) => Connection::over(encryption.connect(stream, &self.host).await?).await,
             }
         };
-        match timeout(time, connect).await {
+        match timeout_at(deadline, shake_hands).await {
             Ok(Ok(connection)) => Ok((connection, false)),
-            Ok(Err(error)) => Err(Failure::NotSent(format!("{self}: {error}"))),
-            Err(_) => Err(Failure::NotSent(format!("{self}: not connected within {} ms", time.as_millis()))),
+            Ok(Err(error)) => Err(not_sent(error.to_string())),
+            Err(_) => Err(not_sent(format!("no handshake of TLS within {} ms", time.as_millis()))),
         }
     }
 
@@ -323,7 +385,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(60);
 
     async fn get(server: &Server, time: Duration) -> Result<u16, Failure> {
-        server.send(&Request::get("/"), time).await.map(|response| response.status.as_u16())
+        server.send(&Request::get("/").once(), time).await.map(|response| response.status.as_u16())
     }
 
     fn server(listener: &TcpListener) -> Server {
@@ -408,7 +470,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_that_the_other_kernel_does_not_acknowledge_is_broken() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let more_than_fits = Request::post("/", &"x".repeat(32 << 20));
+        let more_than_fits = Request::post("/", &"x".repeat(32 << 20)).once();
         let server = server(&listener);
         let broken = timeout(SOON / 2, server.send(&more_than_fits, SOON)).await.unwrap();
         assert!(matches!(broken, Err(Failure::Broken(_))), "{broken:?}");

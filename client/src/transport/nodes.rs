@@ -3,7 +3,11 @@
 //! Every node takes every request, but followers forward it: the leader responds sooner. So the client asks the node that
 //! the last response named as the leader (`ringfence-leader`), whether or not its URL was configured, and otherwise the
 //! node that responded last. A client with TLS uses no URL without, and the other way round, unless host and port are those
-//! of a node that it knows. It avoids a node that failed for a while, even if others still name it.
+//! of a node that it knows. It avoids a node that failed for a while, even if others still name it: twice as long each time
+//! that it does not answer at all.
+//!
+//! A URL that was learned may lead nowhere, as behind a NAT, or to another [cluster](super::belonging). So it is used once it
+//! has answered a call that nobody waits for.
 //!
 //! A watch stays with its node, and every node serves it equally well. Watches go to a random node, and to the leader, which
 //! is the busiest, only if no other is healthy.
@@ -11,10 +15,13 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use hyper::header::HeaderValue;
 use ringfence_wire::FieldError;
 use tokio::time::Instant;
 
+use super::belonging::Belonging;
+use super::http::{Failure, Request};
 use super::node::Node;
 use super::tls::Encryption;
 use crate::Tls;
@@ -22,12 +29,18 @@ use crate::backoff::pick;
 
 /// How long a node that failed is avoided. Others may name it as the leader for about a second after its death.
 const AVOIDED_FOR: Duration = Duration::from_secs(3);
+/// How often that time doubles while the node does not answer.
+const DOUBLINGS: u32 = 5;
+/// How long a call waits until the addresses of a node are known.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a learned node has to answer for the first time.
+const MEETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most nodes that are remembered beyond the configured ones: a cluster has no more.
 const MAX_LEARNED: usize = 16;
 
-/// The known nodes.
-#[derive(Debug)]
-pub(crate) struct Nodes(Mutex<Known>);
+/// The known nodes. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct Nodes(Arc<Mutex<Known>>);
 
 #[derive(Debug)]
 struct Known {
@@ -37,6 +50,7 @@ struct Known {
     preferred: usize,
     /// The leader, as the last response named it.
     leader: Option<usize>,
+    belonging: Belonging,
     grants_wait_for_mirror: bool,
     encryption: Option<Arc<Encryption>>,
 }
@@ -45,6 +59,12 @@ struct Known {
 struct Entry {
     node: Arc<Node>,
     failed_at: Option<Instant>,
+    /// How many times in a row it did not answer.
+    silences: u32,
+    /// Whether it was configured, or has answered since it was learned or failed.
+    is_met: bool,
+    /// Whether its last outcome was definite.
+    is_proven: bool,
 }
 
 impl Nodes {
@@ -63,21 +83,43 @@ impl Nodes {
             let node = Node::parse(url.as_ref().trim(), encryption.as_ref());
             let node = node.map_err(|detail| FieldError::new(format!("urls[{index}]"), detail))?;
             if !nodes.iter().any(|other| other.node.server.is_same(&node.server)) {
-                nodes.push(Entry { node: Arc::new(node), failed_at: None });
+                nodes.push(Entry::new(node, true));
             }
         }
         if nodes.is_empty() {
             return Err(FieldError::new("urls", "a client needs the URL of at least one node"));
         }
         let configured = nodes.len();
-        Ok(Self(Mutex::new(Known {
+        Ok(Self(Arc::new(Mutex::new(Known {
             nodes,
             configured,
             preferred: 0,
             leader: None,
+            belonging: Belonging::default(),
             grants_wait_for_mirror: false,
             encryption,
-        })))
+        }))))
+    }
+
+    /// Begins at a random node: a program that is started again and again does not always begin at one that fails.
+    pub(crate) fn begin_anywhere(&self) {
+        let mut known = self.known();
+        let all: Vec<usize> = (0..known.configured).collect();
+        known.preferred = pick(&all).copied().unwrap_or_default();
+    }
+
+    /// Waits until a node can be connected to without a lookup. If none can, the next attempt fails, and says why.
+    pub(crate) async fn resolve(&self) {
+        let nodes: Vec<Arc<Node>> = {
+            let known = self.known();
+            if known.best().is_resolved() {
+                return;
+            }
+            known.nodes.iter().map(|entry| Arc::clone(&entry.node)).collect()
+        };
+        let mut lookups: FuturesUnordered<_> =
+            nodes.iter().map(|node| node.server.target().resolve(LOOKUP_TIMEOUT)).collect();
+        while lookups.next().await.is_some_and(|resolved| resolved.is_err()) {}
     }
 
     /// How many nodes are tried in turn.
@@ -90,6 +132,11 @@ impl Nodes {
         Arc::clone(&self.known().best().node)
     }
 
+    /// Whether the last outcome of the best node was definite.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.known().best().is_proven
+    }
+
     /// Whether another node is asked if the best one fails. A learned leader counts as another than the one configured node.
     pub(crate) fn has_another(&self) -> bool {
         let known = self.known();
@@ -99,28 +146,45 @@ impl Nodes {
     /// The node to watch: a random configured one that is healthy, preferably not the leader.
     pub(crate) fn for_watch(&self) -> Arc<Node> {
         let known = self.known();
-        let healthy = || (0..known.configured).filter(|&index| known.nodes[index].is_healthy());
+        let healthy = || (0..known.configured).filter(|&index| known.nodes[index].is_usable());
         let followers: Vec<usize> = healthy().filter(|&index| Some(index) != known.leader).collect();
         let chosen = pick(&followers).copied().or_else(|| healthy().next());
         let entry = chosen.map_or_else(|| known.failed_longest_ago(), |index| &known.nodes[index]);
         Arc::clone(&entry.node)
     }
 
-    /// Records a definite response, and the leader's URL in it. The leader, else this node, is preferred from now on.
-    pub(crate) fn responded(&self, node: &Node, leader: Option<&HeaderValue>) {
-        let leader = leader.and_then(|url| url.to_str().ok());
+    /// Learns for which `cluster` a node has responded. An error if it is another cluster than the client's: the response is none.
+    pub(crate) fn check_cluster(&self, node: &Node, cluster: Option<&HeaderValue>) -> Result<(), Failure> {
         let mut known = self.known();
-        let Some(index) = known.index_of(node) else { return };
-        known.nodes[index].failed_at = None;
-        known.leader = leader.and_then(|url| known.learn(url));
-        known.preferred = known.leader.unwrap_or(index);
+        let (index, configured) = (known.index_of(node).unwrap_or(usize::MAX), known.configured);
+        known.belonging.check(index, configured, cluster).map_err(|own| {
+            let text = |id: &HeaderValue| String::from_utf8_lossy(id.as_bytes()).into_owned();
+            let (other, own) = (cluster.map(text).unwrap_or_default(), text(&own));
+            let why =
+                format!("{} answers for cluster {other}, this client belongs to cluster {own}", node.server);
+            // Nothing was done, as far as this client is concerned.
+            Failure::NotSent(why)
+        })
     }
 
-    /// Records that a node gave no definite response, or is of no use now.
-    pub(crate) fn failed(&self, node: &Node) {
-        let mut known = self.known();
-        if let Some(index) = known.index_of(node) {
-            known.nodes[index].failed_at = Some(Instant::now());
+    /// Records a definite response, and the leader's URL in it. The leader, else this node, is preferred from now on.
+    pub(crate) fn responded(&self, node: &Node, leader: Option<&HeaderValue>) {
+        if let Some(stranger) = self.known().responded(node, leader) {
+            drop(tokio::spawn(self.clone().meet(stranger)));
+        }
+    }
+
+    /// Records that a node gave no definite response, or is of no use now. `is_silent`: it gave none at all.
+    pub(crate) fn failed(&self, node: &Node, is_silent: bool) {
+        self.known().failed(node, is_silent);
+    }
+
+    /// Asks a learned node for a sign of life.
+    async fn meet(self, node: Arc<Node>) {
+        let response = node.server.send(&Request::get("/livez").once(), MEETING_TIMEOUT).await;
+        match response.and_then(|response| self.check_cluster(&node, response.cluster.as_ref())) {
+            Ok(()) => self.known().met(&node),
+            Err(failure) => tracing::debug!(?failure, "the leader's URL is of no use here"),
         }
     }
 
@@ -140,20 +204,69 @@ impl Nodes {
 }
 
 impl Entry {
+    fn new(node: Node, is_met: bool) -> Self {
+        Self { node: Arc::new(node), failed_at: None, silences: 0, is_met, is_proven: false }
+    }
+
     fn is_healthy(&self) -> bool {
-        self.failed_at.is_none_or(|at| at.elapsed() > AVOIDED_FOR)
+        let doublings = self.silences.saturating_sub(1).min(DOUBLINGS);
+        self.failed_at.is_none_or(|at| at.elapsed() > AVOIDED_FOR * 2_u32.pow(doublings))
+    }
+
+    fn is_usable(&self) -> bool {
+        self.is_met && self.is_healthy() && self.is_resolved()
+    }
+
+    fn is_resolved(&self) -> bool {
+        self.node.server.target().is_resolved()
     }
 }
 
 impl Known {
     fn best(&self) -> &Entry {
         let preferred = &self.nodes[self.preferred];
-        if preferred.is_healthy() { preferred } else { self.failed_longest_ago() }
+        if preferred.is_usable() { preferred } else { self.failed_longest_ago() }
     }
 
     fn failed_longest_ago(&self) -> &Entry {
         let configured = self.nodes[..self.configured].iter();
-        configured.min_by_key(|entry| entry.failed_at).expect("at least one node is configured")
+        let first = configured.min_by_key(|entry| (!entry.is_resolved(), entry.failed_at));
+        first.expect("at least one node is configured")
+    }
+
+    /// Returns the leader if that is to be met.
+    fn responded(&mut self, node: &Node, leader: Option<&HeaderValue>) -> Option<Arc<Node>> {
+        let index = self.index_of(node)?;
+        let entry = &mut self.nodes[index];
+        (entry.failed_at, entry.silences, entry.is_met, entry.is_proven) = (None, 0, true, true);
+        self.leader = leader.and_then(|url| self.learn(url.to_str().ok()?));
+        self.preferred = self.leader.filter(|leader| self.nodes[*leader].is_met).unwrap_or(index);
+        let leader = &mut self.nodes[self.leader?];
+        if leader.is_met || !leader.is_healthy() {
+            return None;
+        }
+        // Until it answers.
+        (leader.failed_at, leader.silences) = (Some(Instant::now()), leader.silences + 1);
+        Some(Arc::clone(&leader.node))
+    }
+
+    fn met(&mut self, node: &Node) {
+        let Some(index) = self.index_of(node) else { return };
+        let entry = &mut self.nodes[index];
+        (entry.failed_at, entry.silences, entry.is_met) = (None, 0, true);
+        if self.leader == Some(index) {
+            self.preferred = index;
+        }
+    }
+
+    fn failed(&mut self, node: &Node, is_silent: bool) {
+        let Some(index) = self.index_of(node) else { return };
+        let is_configured = index < self.configured;
+        let entry = &mut self.nodes[index];
+        entry.failed_at = Some(Instant::now());
+        entry.silences = if is_silent { entry.silences.saturating_add(1) } else { 0 };
+        entry.is_met &= is_configured;
+        entry.is_proven = false;
     }
 
     fn index_of(&self, node: &Node) -> Option<usize> {
@@ -167,7 +280,7 @@ impl Known {
         let node = Node::parse(&format!("{own}://{address}"), self.encryption.as_ref()).ok()?;
         let known = self.index_of(&node);
         if known.is_none() && named == own && self.nodes.len() < self.configured + MAX_LEARNED {
-            self.nodes.push(Entry { node: Arc::new(node), failed_at: None });
+            self.nodes.push(Entry::new(node, false));
             return Some(self.nodes.len() - 1);
         }
         known
@@ -180,15 +293,24 @@ mod tests {
 
     use super::*;
 
-    const URLS: [&str; 3] = ["http://a:1", "http://b:2", "http://c:3"];
+    const URLS: [&str; 3] = ["http://127.0.0.1:1", "http://127.0.0.2:2", "http://127.0.0.3:3"];
+    const ELSEWHERE: &str = "http://127.0.0.9:9";
 
     fn configured() -> Nodes {
         Nodes::parse(URLS, &Tls::default()).unwrap()
     }
 
-    /// The best node responds, and names this leader.
-    fn names(nodes: &Nodes, url: &'static str) {
-        nodes.responded(&nodes.best(), Some(&HeaderValue::from_static(url)));
+    /// The best node responds, and names this leader. Returns the leader if that is to be met.
+    fn names(nodes: &Nodes, url: &'static str) -> Option<Arc<Node>> {
+        let best = nodes.best();
+        nodes.known().responded(&best, Some(&HeaderValue::from_static(url)))
+    }
+
+    /// The same, and the leader answers if it is to be met.
+    fn introduces(nodes: &Nodes, url: &'static str) {
+        if let Some(stranger) = names(nodes, url) {
+            nodes.known().met(&stranger);
+        }
     }
 
     fn best(nodes: &Nodes) -> String {
@@ -201,16 +323,46 @@ mod tests {
         assert_eq!(best(&nodes), URLS[0]);
         nodes.responded(&nodes.best(), None);
         assert_eq!(best(&nodes), URLS[0]);
-        names(&nodes, "http://c:3/");
+        introduces(&nodes, "http://127.0.0.3:3/");
         assert_eq!(best(&nodes), URLS[2]);
-        names(&nodes, "http://elsewhere:9");
-        assert_eq!(best(&nodes), "http://elsewhere:9", "a learned node");
-        names(&nodes, "ftp://nonsense");
-        assert_eq!(best(&nodes), "http://elsewhere:9");
-        names(&nodes, "https://b:2");
+        introduces(&nodes, ELSEWHERE);
+        assert_eq!(best(&nodes), ELSEWHERE, "a learned node");
+        introduces(&nodes, "ftp://nonsense");
+        assert_eq!(best(&nodes), ELSEWHERE);
+        introduces(&nodes, "https://127.0.0.2:2");
         assert_eq!(best(&nodes), URLS[1], "known by host and port");
-        names(&nodes, "https://new:9");
+        introduces(&nodes, "https://127.0.0.7:9");
         assert_eq!(best(&nodes), URLS[1], "a client without TLS learns no URL with it");
+    }
+
+    /// It was once asked first, for a second, each time that a response named it.
+    #[tokio::test(start_paused = true)]
+    async fn a_learned_node_is_asked_only_once_it_has_answered() {
+        let nodes = configured();
+        for pause in [1, 2, 4, 8, 16, 32, 32, 32] {
+            let stranger = names(&nodes, ELSEWHERE).unwrap();
+            assert_eq!((stranger.server.to_string().as_str(), best(&nodes).as_str()), (ELSEWHERE, URLS[0]));
+            tokio::time::advance(AVOIDED_FOR * pause).await;
+            assert!(names(&nodes, ELSEWHERE).is_none(), "it is being met, or has not answered for too short");
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        introduces(&nodes, ELSEWHERE);
+        assert_eq!(best(&nodes), ELSEWHERE);
+        assert!(names(&nodes, ELSEWHERE).is_none(), "it is known");
+        nodes.failed(&nodes.best(), true);
+        assert_eq!(best(&nodes), URLS[0]);
+        tokio::time::advance(AVOIDED_FOR + Duration::from_millis(1)).await;
+        assert!(names(&nodes, ELSEWHERE).is_some(), "it has to answer again");
+        assert_eq!(best(&nodes), URLS[0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_learned_node_that_answers_too_late_to_be_the_leader_is_not_preferred() {
+        let nodes = configured();
+        let stranger = names(&nodes, ELSEWHERE).unwrap();
+        introduces(&nodes, URLS[1]);
+        nodes.known().met(&stranger);
+        assert_eq!(best(&nodes), URLS[1]);
     }
 
     /// What is sent to it would not be encrypted, and nobody would have verified who reads it.
@@ -220,13 +372,13 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), authority.cert.pem()).unwrap();
         let tls = Tls { authority: Some(file.path().to_owned()), ..Tls::default() };
-        let nodes = Nodes::parse(["https://a:1", "https://b:2"], &tls).unwrap();
-        names(&nodes, "http://elsewhere:9");
-        assert_eq!(best(&nodes), "https://a:1");
-        names(&nodes, "http://b:2");
-        assert_eq!(best(&nodes), "https://b:2");
-        names(&nodes, "https://elsewhere:9");
-        assert_eq!(best(&nodes), "https://elsewhere:9");
+        let nodes = Nodes::parse(["https://127.0.0.1:1", "https://127.0.0.2:2"], &tls).unwrap();
+        introduces(&nodes, ELSEWHERE);
+        assert_eq!(best(&nodes), "https://127.0.0.1:1");
+        introduces(&nodes, "http://127.0.0.2:2");
+        assert_eq!(best(&nodes), "https://127.0.0.2:2");
+        introduces(&nodes, "https://127.0.0.9:9");
+        assert_eq!(best(&nodes), "https://127.0.0.9:9");
         for urls in [["https://a:1", "http://b:2"], ["http://a:1", "https://b:2"]] {
             assert!(Nodes::parse(urls, &tls).unwrap_err().detail.contains("with TLS"), "{urls:?}");
         }
@@ -242,16 +394,26 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failed_node_is_avoided_for_a_while_even_if_others_name_it() {
         let nodes = configured();
-        let fails = || nodes.failed(&nodes.best());
+        let fails = || nodes.failed(&nodes.best(), true);
         fails();
         assert_eq!(best(&nodes), URLS[1]);
         fails();
         assert_eq!(best(&nodes), URLS[2]);
-        names(&nodes, "http://a:1");
+        introduces(&nodes, URLS[0]);
         assert_eq!(best(&nodes), URLS[2], "the named leader has just failed");
         tokio::time::advance(AVOIDED_FOR + Duration::from_millis(1)).await;
-        names(&nodes, "http://a:1");
+        introduces(&nodes, URLS[0]);
         assert_eq!(best(&nodes), URLS[0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_is_proven_by_a_definite_outcome_until_it_fails() {
+        let nodes = configured();
+        assert!(!nodes.is_proven());
+        nodes.responded(&nodes.best(), None);
+        assert!(nodes.is_proven());
+        nodes.failed(&nodes.best(), false);
+        assert!(!nodes.is_proven(), "another one is best");
     }
 
     #[tokio::test(start_paused = true)]
@@ -260,7 +422,7 @@ mod tests {
         let mut asked = Vec::new();
         for _ in 0..6 {
             asked.push(best(&nodes));
-            nodes.failed(&nodes.best());
+            nodes.failed(&nodes.best(), true);
             tokio::time::advance(Duration::from_millis(10)).await;
         }
         assert_eq!(asked, [URLS, URLS].concat());
@@ -270,14 +432,14 @@ mod tests {
     async fn an_unreachable_learned_leader_takes_no_turn() {
         let nodes = Nodes::parse(&URLS[..1], &Tls::default()).unwrap();
         assert!(!nodes.has_another());
-        names(&nodes, "http://inside:9");
-        assert_eq!(best(&nodes), "http://inside:9");
+        introduces(&nodes, ELSEWHERE);
+        assert_eq!(best(&nodes), ELSEWHERE);
         assert!(nodes.has_another(), "the configured one");
-        nodes.failed(&nodes.best());
+        nodes.failed(&nodes.best(), true);
         assert!(!nodes.has_another());
         tokio::time::advance(Duration::from_millis(10)).await;
         assert_eq!(best(&nodes), URLS[0]);
-        nodes.failed(&nodes.best());
+        nodes.failed(&nodes.best(), true);
         assert_eq!(best(&nodes), URLS[0]);
     }
 
@@ -287,9 +449,9 @@ mod tests {
         let watched =
             || -> BTreeSet<String> { (0..100).map(|_| nodes.for_watch().server.to_string()).collect() };
         assert_eq!(watched(), URLS.map(str::to_owned).into(), "no leader is known");
-        names(&nodes, URLS[0]);
+        introduces(&nodes, URLS[0]);
         assert_eq!(watched(), [URLS[1].to_owned(), URLS[2].to_owned()].into());
-        let failed = |url: &str| nodes.failed(&Node::parse(url, None).unwrap());
+        let failed = |url: &str| nodes.failed(&Node::parse(url, None).unwrap(), true);
         failed(URLS[2]);
         assert_eq!(watched(), [URLS[1].to_owned()].into());
         failed(URLS[1]);
@@ -297,7 +459,7 @@ mod tests {
         tokio::time::advance(Duration::from_millis(10)).await;
         failed(URLS[0]);
         assert_eq!(watched().len(), 1, "all failed: they take turns");
-        names(&nodes, "http://elsewhere:9");
+        introduces(&nodes, ELSEWHERE);
         tokio::time::advance(AVOIDED_FOR + Duration::from_millis(1)).await;
         assert_eq!(watched(), URLS.map(str::to_owned).into(), "only configured nodes");
     }

@@ -185,7 +185,7 @@ async fn futures_that_are_not_polled_delay_no_others() {
         Poll::Ready(())
     })
     .await;
-    let _silent = node.connections(LANES).await;
+    node.ignore(LANES).await;
     let (released, ()) = tokio::join!(client.release(LeaseId::random()), async {
         assert_eq!(respond_to_all(node.receive().await).await, 1);
     });

@@ -1,6 +1,9 @@
 //! What a learned leader costs that hangs.
 
+use std::cell::Cell;
+
 use ringfence_client::{Client, LeaseId};
+use tokio::time::timeout;
 
 use crate::scripted::node::{SOON, ScriptedNode};
 
@@ -11,21 +14,31 @@ async fn the_one_configured_node_is_asked_if_the_leader_that_it_named_hangs() {
     for _ in 0..5 {
         let (configured, leader) = (ScriptedNode::new().await, ScriptedNode::new().await);
         let client = Client::connect([configured.url()]).unwrap();
-        let named = async {
-            let url = leader.url();
-            let head =
-                format!("HTTP/1.1 204 No Content\r\nconnection: close\r\nringfence-leader: {url}\r\n\r\n");
-            configured.receive().await.write(&head).await;
-        };
-        let (released, ()) = tokio::join!(client.release(LeaseId::random()), named);
-        released.unwrap();
+        let header = format!("ringfence-leader: {}\r\n", leader.url());
+        let hangs = Cell::new(false);
         let script = async {
-            let _hangs = leader.receive().await;
+            let _hangs = loop {
+                tokio::select! {
+                    request = leader.receive() => break request,
+                    request = configured.receive() => request.respond_with("204 No Content", &header, "").await,
+                }
+            };
+            leader.hang();
+            hangs.set(true);
             configured.receive().await.respond("204 No Content", "").await;
             std::future::pending().await
         };
+        let calls = async {
+            loop {
+                let released = timeout(SOON, client.release(LeaseId::random())).await.unwrap();
+                if hangs.get() {
+                    return released;
+                }
+                released.unwrap();
+            }
+        };
         let ended = tokio::select! {
-            released = tokio::time::timeout(SOON, client.release(LeaseId::random())) => released.unwrap(),
+            released = calls => released,
             () = script => unreachable!("the script has no end"),
         };
         if ended.is_ok() {

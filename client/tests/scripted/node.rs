@@ -1,18 +1,42 @@
 //! A node that a test scripts.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// A bound for what should take far less.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// Takes one request per connection.
-pub(crate) struct ScriptedNode(TcpListener);
+/// Takes one request per connection. By itself it answers only probes, unless it hangs.
+pub(crate) struct ScriptedNode {
+    url: String,
+    shared: Arc<Shared>,
+    connections: Mutex<Connections>,
+    accepted: watch::Receiver<usize>,
+    task: JoinHandle<()>,
+}
+
+/// In the order in which they were made.
+struct Connections {
+    next: mpsc::UnboundedReceiver<JoinHandle<Option<Received>>>,
+    /// The one whose request is awaited.
+    current: Option<JoinHandle<Option<Received>>>,
+}
+
+struct Shared {
+    hangs: AtomicBool,
+    /// More headers of its answers to probes.
+    headers: String,
+}
 
 /// A request that it received.
+#[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) method: String,
     pub(crate) path: String,
@@ -22,47 +46,134 @@ pub(crate) struct Received {
 
 impl ScriptedNode {
     pub(crate) async fn new() -> Self {
-        Self(TcpListener::bind("127.0.0.1:0").await.unwrap())
+        Self::with_headers("").await
+    }
+
+    /// The same, with `headers` in its answers to probes, each with its end of line.
+    pub(crate) async fn with_headers(headers: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let shared = Arc::new(Shared { hangs: AtomicBool::new(false), headers: headers.to_owned() });
+        let (sender, next) = mpsc::unbounded_channel();
+        let (count, accepted) = watch::channel(0);
+        let of_task = Arc::clone(&shared);
+        let task = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                count.send_modify(|count| *count += 1);
+                let shared = Arc::clone(&of_task);
+                let request = tokio::spawn(async move {
+                    // A client may give up before it has sent anything.
+                    let request = Received::read(stream).await?;
+                    if request.path == "/livez" {
+                        shared.answer(request).await;
+                        return None;
+                    }
+                    Some(request)
+                });
+                // The test may be over.
+                let _ = sender.send(request);
+            }
+        });
+        let connections = Mutex::new(Connections { next, current: None });
+        Self { url, shared, connections, accepted, task }
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.0.local_addr().unwrap())
+        self.url.clone()
     }
 
-    /// The next connections. Nothing is written to them.
-    pub(crate) async fn connections(&self, count: usize) -> Vec<TcpStream> {
-        let mut connections = Vec::new();
+    /// From now on it answers no probe.
+    pub(crate) fn hang(&self) {
+        self.shared.hangs.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until this many connections were made.
+    pub(crate) async fn connections(&self, count: usize) {
+        let mut accepted = self.accepted.clone();
+        timeout(SOON, accepted.wait_for(|accepted| *accepted >= count)).await.unwrap().unwrap();
+    }
+
+    /// Waits until the next `count` connections were made, whose requests are not received.
+    pub(crate) async fn ignore(&self, count: usize) {
+        let mut connections = self.connections.lock().await;
         for _ in 0..count {
-            connections.push(timeout(SOON, self.0.accept()).await.unwrap().unwrap().0);
+            timeout(SOON, connections.next.recv()).await.unwrap().unwrap();
         }
-        connections
     }
 
-    /// The next request.
+    /// The next request that is no probe.
     pub(crate) async fn receive(&self) -> Received {
-        let (mut stream, _) = timeout(SOON, self.0.accept()).await.unwrap().unwrap();
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            head.push(stream.read_u8().await.unwrap().into());
+        timeout(SOON, self.next()).await.unwrap()
+    }
+
+    async fn next(&self) -> Received {
+        let mut connections = self.connections.lock().await;
+        loop {
+            let Connections { next, current } = &mut *connections;
+            if current.is_none() {
+                *current = Some(next.recv().await.unwrap());
+            }
+            let request = current.as_mut().unwrap().await.unwrap();
+            *current = None;
+            if let Some(request) = request {
+                return request;
+            }
         }
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-        let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
-        stream.read_exact(&mut body).await.unwrap();
-        let mut words = head.split(' ').map(str::to_owned);
-        Received { method: words.next().unwrap(), path: words.next().unwrap(), body, stream }
+    }
+}
+
+impl Drop for ScriptedNode {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Shared {
+    async fn answer(&self, mut probe: Received) {
+        if self.hangs.load(Ordering::SeqCst) {
+            // Its connection stays open, and holds up no other.
+            tokio::spawn(async move {
+                let _probe = probe;
+                std::future::pending::<()>().await;
+            });
+            return;
+        }
+        let head =
+            format!("HTTP/1.1 200 OK\r\nconnection: close\r\n{}content-length: 2\r\n\r\n{{}}", self.headers);
+        // The client may be gone.
+        let _ = probe.stream.write_all(head.as_bytes()).await;
     }
 }
 
 impl Received {
+    async fn read(mut stream: TcpStream) -> Option<Self> {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            head.push(stream.read_u8().await.ok()?.into());
+        }
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+        stream.read_exact(&mut body).await.ok()?;
+        let mut words = head.split(' ').map(str::to_owned);
+        Some(Self { method: words.next()?, path: words.next()?, body, stream })
+    }
+
     pub(crate) async fn write(&mut self, text: &str) {
         self.stream.write_all(text.as_bytes()).await.unwrap();
     }
 
     /// Responds, and closes the connection.
-    pub(crate) async fn respond(mut self, status: &str, body: &str) {
+    pub(crate) async fn respond(self, status: &str, body: &str) {
+        self.respond_with(status, "", body).await;
+    }
+
+    /// The same with more headers, each with its end of line.
+    pub(crate) async fn respond_with(mut self, status: &str, headers: &str, body: &str) {
         let length = body.len();
-        let response =
-            format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+        let response = format!(
+            "HTTP/1.1 {status}\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
+        );
         // The client may be gone.
         let _ = self.stream.write_all(response.as_bytes()).await;
     }

@@ -120,9 +120,8 @@ impl History {
     }
 
     fn drop_up_to(&mut self, revision: Revision) {
-        while let Some(oldest) = self.events.pop_front_if(|event| event.revision <= revision) {
-            self.bytes -= bytes_of(&oldest);
-        }
+        let dropped = self.events.drain(..self.place(revision));
+        self.bytes -= dropped.map(|event| bytes_of(&event)).sum::<usize>();
         self.before = revision;
     }
 
@@ -137,7 +136,8 @@ impl History {
         {
             self.drop_up_to(oldest);
         }
-        while self.skips.pop_front_if(|(_, to)| *to <= self.before).is_some() {}
+        let dropped = self.skips.partition_point(|(_, to)| *to <= self.before);
+        self.skips.drain(..dropped);
     }
 }
 

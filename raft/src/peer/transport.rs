@@ -4,15 +4,17 @@ use std::io;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use rustix::net::sockopt;
+use ringfence_dial::{Target, tune};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::tls::Certificate;
 
-/// How long sent data may stay unacknowledged by the other kernel, in milliseconds. A stopped process does not count: its
-/// kernel answers.
-const USER_TIMEOUT_MS: u32 = 3_000;
+/// How long the other host may be silent. A stopped process does not count: its kernel answers.
+const GONE_AFTER: Duration = Duration::from_secs(3);
+/// How long connecting may take: a little less than the caller allows, so that the error says what did not answer. A lookup that
+/// takes longer goes on, and the next attempt uses what it finds.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How a node connects to its peers, and they to it.
 pub trait Transport: Send + Sync {
@@ -72,17 +74,14 @@ impl Transport for Tcp {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place that connects")]
 pub(super) async fn connected(address: &str) -> io::Result<TcpStream> {
-    tuned(TcpStream::connect(address).await?)
+    let no_address = || io::Error::new(io::ErrorKind::InvalidInput, "it is not of the form host:port");
+    let target = Target::parse(address).ok_or_else(no_address)?;
+    tuned(target.connect(CONNECT_TIMEOUT).await?)
 }
 
-/// Sends small messages at once, and detects in seconds that the other host is gone, where TCP itself takes minutes.
+/// Sends small messages at once, and detects in seconds that the other host is gone.
 pub(super) fn tuned(stream: TcpStream) -> io::Result<TcpStream> {
-    stream.set_nodelay(true)?;
-    sockopt::set_tcp_user_timeout(&stream, USER_TIMEOUT_MS)?;
-    sockopt::set_tcp_keepidle(&stream, Duration::from_secs(1))?;
-    sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(1))?;
-    sockopt::set_socket_keepalive(&stream, true)?;
+    tune(&stream, GONE_AFTER)?;
     Ok(stream)
 }

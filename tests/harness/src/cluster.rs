@@ -30,6 +30,7 @@ pub struct Builder {
     arguments: Vec<String>,
     network: Option<Network>,
     relayed: bool,
+    named: bool,
     others_judge: bool,
 }
 
@@ -78,6 +79,12 @@ impl Builder {
         Self { relayed: true, ..self }
     }
 
+    /// Has the nodes call each other by name: node 1 is `node-1.test`. The caller makes sure that the names are
+    /// [known](crate::Lookups).
+    pub fn named(self) -> Self {
+        Self { named: true, ..self }
+    }
+
     /// Leaves the check for panics of nodes to the caller.
     pub fn others_judge(self) -> Self {
         Self { others_judge: true, ..self }
@@ -113,7 +120,11 @@ impl Builder {
         let address = |ports: u16, id: u16| SocketAddr::from((ip(id), ports + id));
         let advertised = |id| address(if self.relayed { RELAY } else { PEER }, id);
         let (http, peer, joins) = (address(HTTP, id), address(PEER, id), id > self.nodes);
-        let listed = (1..=self.nodes).filter(|_| !joins).map(|id| (id.into(), advertised(id))).collect();
+        let listed_at = |id: u16| match self.named {
+            true => format!("node-{id}.test:{}", advertised(id).port()),
+            false => advertised(id).to_string(),
+        };
+        let listed = (1..=self.nodes).filter(|_| !joins).map(|id| (id.into(), listed_at(id))).collect();
         let first = self.first_revision.map(|revision| format!("--first-revision={revision}"));
         let arguments = first.into_iter().chain(self.arguments.iter().cloned()).collect();
         let seat = Seat { number: 0, http, peer, advertised: advertised(id) };
@@ -144,6 +155,7 @@ impl Cluster {
             arguments: Vec::new(),
             network: None,
             relayed: false,
+            named: false,
             others_judge: false,
         }
     }

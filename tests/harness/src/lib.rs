@@ -7,6 +7,7 @@
 //!  Load ──▶ many Clients                  records answers; Record::check checks them afterwards
 //!  Disk, Injection                        full disks, power cuts, system calls that fail or are slow
 //!  Clocks                                 wrong and jumping clocks
+//!  Lookups                                names, and slow lookups of them
 //!  RedisServer, RedisSentinel, RedisCluster   real Redis servers
 //!  PostgresServer, PgBouncer, MariaDbServer   real servers, from the system's packages
 //!  PrometheusServer                       a real server
@@ -37,6 +38,7 @@ mod error;
 mod etcd_cluster;
 mod http;
 mod load;
+mod lookups;
 mod loopback;
 mod mariadb_server;
 mod namespace;
@@ -70,6 +72,7 @@ pub use error::{Error, available};
 pub use etcd_cluster::EtcdCluster;
 pub use http::{HttpAnswer, HttpConnection, send_acquire};
 pub use load::Load;
+pub use lookups::Lookups;
 pub use mariadb_server::MariaDbServer;
 pub use network::Network;
 pub use node::{LeftBehind, Node};

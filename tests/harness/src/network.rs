@@ -10,6 +10,7 @@
 //! node. Namespaces have no names and nothing is added to the machine's, so any number of such networks exist at once, all
 //! with the same addresses, and they end with the test program, however that ends.
 
+use std::ffi::OsStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -129,6 +130,11 @@ impl Network {
         ss.args(["-Htn", "state", "established", "dst", &ip(with).to_string()]);
         let listed = self.node(id)?.run(&mut ss, "").map_err(Error::io("cannot list connections"))?;
         Ok(listed.lines().count())
+    }
+
+    /// A command that runs `program` where node `id` is.
+    pub fn command_at(&self, id: u64, program: impl AsRef<OsStr>) -> Result<Command, Error> {
+        Ok(self.node(id)?.command(program))
     }
 
     pub(crate) fn ip(&self, id: u64) -> IpAddr {

@@ -1,0 +1,106 @@
+//! Nodes that hang: they take connections and requests, and answer nothing.
+
+use ringfence_client::{Client, LeaseId};
+use tokio::time::{Instant, timeout};
+
+use crate::scripted::node::{Received, SOON, ScriptedNode};
+
+/// Two nodes, and a client of them.
+async fn two() -> ([ScriptedNode; 2], Client) {
+    let nodes = [ScriptedNode::new().await, ScriptedNode::new().await];
+    let client = Client::connect(nodes.iter().map(ScriptedNode::url)).unwrap();
+    (nodes, client)
+}
+
+/// Which of them receives the next request, and the request.
+async fn receive([one, two]: &[ScriptedNode; 2]) -> (usize, Received) {
+    tokio::select! {
+        request = one.receive() => (0, request),
+        request = two.receive() => (1, request),
+    }
+}
+
+fn grant(path: &str) -> String {
+    let lease_id = path.strip_prefix("/v1/leases/").unwrap();
+    format!(
+        r#"{{"lease_id":"{lease_id}","state":"granted","token":7,"holder":null,"ttl_ms":60000,"expires_in_ms":60000,"keys":[]}}"#
+    )
+}
+
+/// It once waited there for 32 s, and others overtook it.
+#[tokio::test]
+async fn a_waiter_leaves_a_node_that_hangs_and_asks_for_the_same_lease_elsewhere() {
+    let (nodes, client) = two().await;
+    let waiter = tokio::spawn(client.lock("a").no_renew().acquire());
+    let (first, put) = receive(&nodes).await;
+    let place = put.path.replace("/v1/leases/", r#"{"lease_id":""#) + r#"","state":"waiting","ahead":0}"#;
+    put.respond("202 Accepted", &place).await;
+    let put = nodes[first].receive().await;
+    // It waits as long as the node answers probes, be it for longer than any silence.
+    nodes[first].connections(5).await;
+    nodes[first].hang();
+    let again = nodes[1 - first].receive().await;
+    assert_eq!((&again.method, &again.path), (&put.method, &put.path));
+    let body = grant(&again.path);
+    again.respond("201 Created", &body).await;
+    timeout(SOON, waiter).await.unwrap().unwrap().unwrap().into_id();
+}
+
+#[tokio::test]
+async fn a_try_leaves_a_node_that_hangs() {
+    let (nodes, client) = two().await;
+    nodes.iter().for_each(ScriptedNode::hang);
+    let tried = tokio::spawn(client.lock("a").no_renew().try_acquire());
+    let (first, _hangs) = receive(&nodes).await;
+    let put = nodes[1 - first].receive().await;
+    let body = grant(&put.path);
+    put.respond("201 Created", &body).await;
+    timeout(SOON, tried).await.unwrap().unwrap().unwrap().into_id();
+}
+
+/// All of its time once went to the first node.
+#[tokio::test]
+async fn a_release_asks_a_second_node_if_the_first_hangs() {
+    // A release fails after 5 s. A machine that stalls for that long is no failure of the client.
+    for _ in 0..5 {
+        let (nodes, client) = two().await;
+        nodes.iter().for_each(ScriptedNode::hang);
+        let release = tokio::spawn(async move { client.release(LeaseId::random()).await });
+        let (first, _hangs) = receive(&nodes).await;
+        nodes[1 - first].receive().await.respond("204 No Content", "").await;
+        if timeout(SOON, release).await.unwrap().unwrap().is_ok() {
+            return;
+        }
+    }
+    panic!("the second node was never asked in time");
+}
+
+/// Its outcome would be unknown.
+#[tokio::test]
+async fn a_call_that_cannot_be_repeated_is_not_sent_to_a_node_that_hangs() {
+    let (nodes, client) = two().await;
+    nodes[0].hang();
+    for _ in 0..4 {
+        let (removed, ()) = tokio::join!(client.remove_member(7), async {
+            nodes[1].receive().await.respond("204 No Content", "").await;
+        });
+        removed.unwrap();
+    }
+}
+
+/// Programs that are started again and again would all begin at a node that hangs.
+#[tokio::test]
+async fn clients_begin_at_different_nodes() {
+    let nodes = [ScriptedNode::new().await, ScriptedNode::new().await];
+    let (mut begun, urls) = ([false; 2], nodes.each_ref().map(ScriptedNode::url));
+    let deadline = Instant::now() + SOON;
+    while begun != [true; 2] {
+        assert!(Instant::now() < deadline);
+        let client = Client::connect(&urls).unwrap();
+        let released = tokio::spawn(async move { client.release(LeaseId::random()).await });
+        let (first, request) = receive(&nodes).await;
+        request.respond("204 No Content", "").await;
+        released.await.unwrap().unwrap();
+        begun[first] = true;
+    }
+}

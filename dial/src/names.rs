@@ -1,0 +1,291 @@
+//! What is known of names.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use crate::Error;
+
+/// How soon after the last lookup began another may begin.
+const LOOKUP_INTERVAL: Duration = Duration::from_secs(1);
+/// The most names that are remembered. What is known of others is forgotten, unless a lookup is under way.
+const MAX_NAMES: usize = 1_024;
+
+/// The names that the system's resolver knows, for the whole process.
+pub(crate) static SYSTEM: Names = Names { lookup, known: Mutex::new(BTreeMap::new()) };
+
+/// Names, and how to look them up.
+#[derive(Debug)]
+pub(crate) struct Names {
+    lookup: Lookup,
+    known: Mutex<BTreeMap<String, Arc<Name>>>,
+}
+
+type Lookup = fn(&str) -> io::Result<Vec<IpAddr>>;
+
+/// One name.
+#[derive(Debug)]
+pub(crate) struct Name {
+    host: String,
+    lookup: Lookup,
+    state: watch::Sender<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// As the last lookup that succeeded found them.
+    addresses: Vec<IpAddr>,
+    /// The one that was connected to last.
+    worked: Option<IpAddr>,
+    is_looking: bool,
+    began: Option<Instant>,
+    /// Why the last lookup failed.
+    failure: String,
+}
+
+impl Names {
+    /// The name `host`: always the same while it is remembered.
+    pub(crate) fn name(&self, host: &str) -> Arc<Name> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(name) = known.get(host) {
+            return Arc::clone(name);
+        }
+        if known.len() >= MAX_NAMES {
+            known.retain(|_, name| name.state.borrow().is_looking);
+        }
+        let name = Name { host: host.to_owned(), lookup: self.lookup, state: watch::Sender::default() };
+        let name = Arc::new(name);
+        known.insert(host.to_owned(), Arc::clone(&name));
+        name
+    }
+}
+
+impl Name {
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Whether addresses are known. If not, a lookup goes on in the background.
+    pub(crate) fn is_resolved(self: &Arc<Self>) -> bool {
+        let is_resolved = !self.state.borrow().addresses.is_empty();
+        if !is_resolved {
+            self.look_up();
+        }
+        is_resolved
+    }
+
+    /// The last good addresses in the order to try them, while a lookup in the background renews them. Waits for the first lookup,
+    /// for at most `within`.
+    pub(crate) async fn addresses(self: &Arc<Self>, within: Duration) -> Result<Vec<IpAddr>, Error> {
+        self.look_up();
+        let mut state = self.state.subscribe();
+        let settled = state.wait_for(|state| !state.addresses.is_empty() || !state.is_looking);
+        let host = || self.host.clone();
+        match timeout(within, settled).await {
+            Ok(Ok(state)) if state.addresses.is_empty() => {
+                Err(Error::NoAddress { host: host(), why: state.failure.clone() })
+            }
+            Ok(Ok(state)) => Ok(in_order(&state.addresses, state.worked)),
+            // The sender is this name's own: it is not closed.
+            Ok(Err(_)) | Err(_) => Err(Error::Unresolved { host: host(), within }),
+        }
+    }
+
+    /// Records that a connection to `address` succeeded.
+    pub(crate) fn worked(&self, address: IpAddr) {
+        self.state.send_if_modified(|state| {
+            state.worked = Some(address);
+            false
+        });
+    }
+
+    /// Begins a lookup, unless one is under way or has just begun.
+    fn look_up(self: &Arc<Self>) {
+        let begins = self.state.send_if_modified(|state| {
+            let is_fresh = !state.addresses.is_empty()
+                && state.began.is_some_and(|began| began.elapsed() < LOOKUP_INTERVAL);
+            let begins = !state.is_looking && !is_fresh;
+            if begins {
+                (state.is_looking, state.began) = (true, Some(Instant::now()));
+            }
+            begins
+        });
+        if !begins {
+            return;
+        }
+        let name = Arc::clone(self);
+        let look = move || name.found((name.lookup)(&name.host));
+        if let Err(error) = thread::Builder::new().name("lookup".to_owned()).spawn(look) {
+            self.found(Err(error));
+        }
+    }
+
+    fn found(&self, found: io::Result<Vec<IpAddr>>) {
+        self.state.send_modify(|state| {
+            state.is_looking = false;
+            match found {
+                Ok(addresses) if !addresses.is_empty() => state.addresses = addresses,
+                Ok(_) => state.failure = "it has no address".to_owned(),
+                Err(error) => state.failure = error.to_string(),
+            }
+        });
+    }
+}
+
+fn lookup(host: &str) -> io::Result<Vec<IpAddr>> {
+    Ok((host, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
+}
+
+/// The one that worked last, then the others: one of each family in turn, in the order of the system.
+fn in_order(addresses: &[IpAddr], worked: Option<IpAddr>) -> Vec<IpAddr> {
+    let Some(first) = worked.filter(|worked| addresses.contains(worked)).or(addresses.first().copied())
+    else {
+        return Vec::new();
+    };
+    let (mut same, mut other) = (Vec::new(), Vec::new());
+    for &address in addresses.iter().filter(|address| **address != first) {
+        if address.is_ipv4() == first.is_ipv4() { same.push(address) } else { other.push(address) }
+    }
+    let mut ordered = vec![first];
+    let (mut same, mut other) = (same.into_iter(), other.into_iter());
+    while ordered.len() < addresses.len() {
+        let before = ordered.len();
+        ordered.extend(other.next());
+        ordered.extend(same.next());
+        // An address that was listed twice.
+        if ordered.len() == before {
+            break;
+        }
+    }
+    ordered
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Condvar, PoisonError};
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(60);
+    const A_MOMENT: Duration = Duration::from_millis(50);
+
+    fn names(lookup: Lookup) -> Names {
+        Names { lookup, known: Mutex::default() }
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_address_that_worked_comes_first_and_families_take_turns() {
+        let all = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "::1", "::2"].map(ip);
+        let ordered = |worked: Option<&str>| in_order(&all, worked.map(ip));
+        assert_eq!(ordered(None), ["10.0.0.1", "::1", "10.0.0.2", "::2", "10.0.0.3"].map(ip));
+        assert_eq!(ordered(Some("::2")), ["::2", "10.0.0.1", "::1", "10.0.0.2", "10.0.0.3"].map(ip));
+        assert_eq!(ordered(Some("10.9.9.9")), ordered(None), "it is no address of this name any more");
+        assert_eq!(in_order(&[ip("::1"), ip("::1")], None), [ip("::1")]);
+        assert!(in_order(&[], Some(ip("::1"))).is_empty());
+    }
+
+    /// Lookups that end when they are let go.
+    struct Gate {
+        is_open: Mutex<bool>,
+        opened: Condvar,
+        begun: AtomicUsize,
+    }
+
+    impl Gate {
+        const fn new() -> Self {
+            Self { is_open: Mutex::new(false), opened: Condvar::new(), begun: AtomicUsize::new(0) }
+        }
+
+        fn pass(&self) {
+            self.begun.fetch_add(1, Ordering::SeqCst);
+            let is_open = self.is_open.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(self.opened.wait_while(is_open, |is_open| !*is_open));
+        }
+
+        fn open(&self) {
+            *self.is_open.lock().unwrap() = true;
+            self.opened.notify_all();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lookup_that_hangs_takes_one_thread_and_the_next_caller_uses_what_it_finds() {
+        static GATE: Gate = Gate::new();
+        let names = names(|_| {
+            GATE.pass();
+            Ok(vec![ip("127.0.0.1")])
+        });
+        for _ in 0..3 {
+            let unresolved = Error::Unresolved { host: "a".to_owned(), within: A_MOMENT };
+            assert_eq!(names.name("a").addresses(A_MOMENT).await, Err(unresolved));
+            assert!(!names.name("a").is_resolved());
+        }
+        assert_eq!(GATE.begun.load(Ordering::SeqCst), 1);
+        GATE.open();
+        assert_eq!(names.name("a").addresses(SOON).await, Ok(vec![ip("127.0.0.1")]));
+        assert!(names.name("a").is_resolved());
+    }
+
+    #[tokio::test]
+    async fn known_addresses_are_used_at_once_whatever_becomes_of_the_next_lookup() {
+        static GATE: Gate = Gate::new();
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
+        let names = names(|_| match CALLS.fetch_add(1, Ordering::SeqCst) {
+            0 => Ok(vec![ip("127.0.0.1")]),
+            1 => {
+                GATE.pass();
+                Err(io::Error::other("no name server"))
+            }
+            _ => Ok(vec![ip("127.0.0.2")]),
+        });
+        let name = names.name("a");
+        let known = async || name.addresses(SOON).await.unwrap();
+        assert_eq!(known().await, [ip("127.0.0.1")]);
+        tokio::time::sleep(LOOKUP_INTERVAL).await;
+        assert_eq!(known().await, [ip("127.0.0.1")], "the second lookup hangs");
+        GATE.open();
+        while name.state.borrow().is_looking {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(known().await, [ip("127.0.0.1")], "it has failed");
+        while known().await != [ip("127.0.0.2")] {
+            tokio::time::sleep(A_MOMENT).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lookup_that_fails_is_named_and_begins_again() {
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
+        let names = names(|_| match CALLS.fetch_add(1, Ordering::SeqCst) {
+            0 => Err(io::Error::other("no name server")),
+            1 => Ok(Vec::new()),
+            _ => Ok(vec![ip("127.0.0.1")]),
+        });
+        let name = names.name("a");
+        for why in ["no name server", "it has no address"] {
+            let failed = Error::NoAddress { host: "a".to_owned(), why: why.to_owned() };
+            assert_eq!(name.addresses(SOON).await, Err(failed));
+        }
+        assert_eq!(name.addresses(SOON).await, Ok(vec![ip("127.0.0.1")]));
+    }
+
+    #[test]
+    fn the_names_that_are_remembered_are_bounded() {
+        let names = names(|_| Ok(Vec::new()));
+        for number in 0..2 * MAX_NAMES {
+            names.name(&number.to_string());
+        }
+        assert!(names.known.lock().unwrap().len() <= MAX_NAMES);
+    }
+}
