@@ -30,6 +30,7 @@ pub struct Builder {
     arguments: Vec<String>,
     network: Option<Network>,
     relayed: bool,
+    host: Option<String>,
     others_judge: bool,
 }
 
@@ -78,6 +79,11 @@ impl Builder {
         Self { relayed: true, ..self }
     }
 
+    /// Gives peers this name instead of the address that all nodes have on loopback. The caller sees to what it means.
+    pub fn host(self, name: impl Into<String>) -> Self {
+        Self { host: Some(name.into()), ..self }
+    }
+
     /// Leaves the check for panics of nodes to the caller.
     pub fn others_judge(self) -> Self {
         Self { others_judge: true, ..self }
@@ -113,7 +119,12 @@ impl Builder {
         let address = |ports: u16, id: u16| SocketAddr::from((ip(id), ports + id));
         let advertised = |id| address(if self.relayed { RELAY } else { PEER }, id);
         let (http, peer, joins) = (address(HTTP, id), address(PEER, id), id > self.nodes);
-        let listed = (1..=self.nodes).filter(|_| !joins).map(|id| (id.into(), advertised(id))).collect();
+        let named = |at: SocketAddr| match &self.host {
+            Some(host) => format!("{host}:{}", at.port()),
+            None => at.to_string(),
+        };
+        let listed =
+            (1..=self.nodes).filter(|_| !joins).map(|id| (id.into(), named(advertised(id)))).collect();
         let first = self.first_revision.map(|revision| format!("--first-revision={revision}"));
         let arguments = first.into_iter().chain(self.arguments.iter().cloned()).collect();
         let seat = Seat { number: 0, http, peer, advertised: advertised(id) };
@@ -144,6 +155,7 @@ impl Cluster {
             arguments: Vec::new(),
             network: None,
             relayed: false,
+            host: None,
             others_judge: false,
         }
     }

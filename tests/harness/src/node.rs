@@ -21,7 +21,7 @@ pub struct Node {
     pub(crate) seat: Mutex<Seat>,
     pub(crate) program: Mutex<PathBuf>,
     /// The addresses of the first members; empty for a node that waits to be added.
-    pub(crate) listed: Vec<(u64, SocketAddr)>,
+    pub(crate) listed: Vec<(u64, String)>,
     pub(crate) arguments: Vec<String>,
     /// Whether it waits to be added, rather than being one of the first members.
     pub(crate) joins: bool,
