@@ -10,8 +10,8 @@ fn grey(folder: &Path, arguments: &[&str]) -> Output {
 }
 
 fn program() -> PathBuf {
-    let program = std::env::var_os("RINGFENCE_UNDER_TEST").map(PathBuf::from);
-    program.unwrap_or_else(|| ringfence_jepsen::program::build(false).unwrap())
+    let given = std::env::var_os("RINGFENCE_UNDER_TEST").map(PathBuf::from);
+    given.unwrap_or_else(|| ringfence_jepsen::program::build(false).expect("cargo builds the tests, too"))
 }
 
 #[test]

@@ -12,6 +12,8 @@ use serde::Serialize;
 pub enum Figure {
     /// The longest time in which a node that nothing is wrong with granted nothing.
     NoGrant,
+    /// How long a grant took, in the middle of all through such nodes.
+    GrantTook,
     /// The longest time in which no renewal was confirmed, by whichever node.
     NoRenewal,
     /// From the end of the time-to-live of a holder that died until the next holder.
@@ -72,6 +74,7 @@ impl Figure {
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::NoGrant => "no grant",
+            Self::GrantTook => "a grant took",
             Self::NoRenewal => "no renewal",
             Self::NextHolder => "next holder",
             Self::Memory => "memory",
@@ -99,7 +102,9 @@ impl Figure {
 
     fn unit(self) -> Unit {
         match self {
-            Self::NoGrant | Self::NoRenewal | Self::NextHolder | Self::Overlap => Unit::Seconds,
+            Self::NoGrant | Self::GrantTook | Self::NoRenewal | Self::NextHolder | Self::Overlap => {
+                Unit::Seconds
+            }
             Self::Founded | Self::Rejoined | Self::Healed => Unit::Seconds,
             Self::Memory => Unit::Mebibytes,
             Self::LostLeases | Self::Overtaken | Self::TokensTwice | Self::Unnamed => Unit::Count,

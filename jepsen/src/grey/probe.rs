@@ -30,8 +30,8 @@ pub(super) struct Probe {
 
 #[derive(Default)]
 struct Seen {
-    /// When each node granted.
-    grants: BTreeMap<u64, Vec<Instant>>,
+    /// When each node granted, and how long that took.
+    grants: BTreeMap<u64, Vec<(Instant, Duration)>>,
     /// The lease that had each token first.
     tokens: BTreeMap<u64, LeaseId>,
     tokens_twice: BTreeSet<u64>,
@@ -78,9 +78,17 @@ impl Probe {
     /// What came of it from one time until another, of grants through these nodes alone.
     pub(super) fn tell(&self, through: &[u64], from: Instant, until: Instant, figures: &mut Figures) {
         let seen = self.seen.lock().expect("no panic while it is locked");
-        let of_node = |id| longest_gap(seen.grants.get(id).map_or(&[], Vec::as_slice), from, until);
-        let no_grant = through.iter().map(of_node).max().unwrap_or_default();
+        let of_node = |id| seen.grants.get(id).map_or(&[][..], Vec::as_slice);
+        let gap = |id| {
+            let times: Vec<Instant> = of_node(id).iter().map(|(at, _)| *at).collect();
+            longest_gap(&times, from, until)
+        };
+        let no_grant = through.iter().map(gap).max().unwrap_or_default();
         figures.insert(Figure::NoGrant, no_grant.as_secs_f64());
+        let during = through.iter().flat_map(of_node).filter(|(at, _)| from < *at && *at < until);
+        let mut took: Vec<Duration> = during.map(|(_, took)| *took).collect();
+        took.sort_unstable();
+        figures.extend(took.get(took.len() / 2).map(|middle| (Figure::GrantTook, middle.as_secs_f64())));
         figures.insert(Figure::NoRenewal, longest_gap(&seen.renewals, from, until).as_secs_f64());
         figures.insert(Figure::LostLeases, f64::from(seen.lost));
     }
@@ -105,8 +113,8 @@ impl Probe {
 }
 
 impl Seen {
-    fn granted(&mut self, node: u64, token: Token, lease: LeaseId) {
-        self.grants.entry(node).or_default().push(Instant::now());
+    fn granted(&mut self, node: u64, token: Token, lease: LeaseId, asked: Instant) {
+        self.grants.entry(node).or_default().push((Instant::now(), asked.elapsed()));
         if *self.tokens.entry(token.0).or_insert(lease) != lease {
             self.tokens_twice.insert(token.0);
         }
@@ -118,12 +126,12 @@ async fn grants(id: u64, client: Client, seen: Arc<Mutex<Seen>>) {
     each(EACH, |number| {
         let (client, seen) = (client.clone(), Arc::clone(&seen));
         async move {
-            let lease = LeaseId::random();
+            let (lease, asked) = (LeaseId::random(), Instant::now());
             let acquired = client.acquire(lease, &short(&format!("grey/{id}/{number}"))).await;
             if let Ok(Reply::Done { body: Acquired::Granted(grant) | Acquired::Standing(grant), .. }) =
                 acquired
             {
-                seen.lock().expect("no panic while it is locked").granted(id, grant.token, lease);
+                seen.lock().expect("no panic while it is locked").granted(id, grant.token, lease, asked);
                 let _ = client.release(lease).await;
             }
         }

@@ -107,8 +107,9 @@ impl Row {
         self.but([Figure::NoGrant, Figure::NoRenewal, Figure::LostLeases])
     }
 
+    /// It is among the few that are played often, for just as long as it takes to see the next holder.
     fn quick(self) -> Self {
-        Self { is_quick: true, ..self }
+        Self { is_quick: true, ..self.lasts(12) }
     }
 
     fn and(mut self, figure: Figure, most: f64) -> Self {
@@ -195,7 +196,8 @@ fn links() -> Vec<Row> {
             NarrowLink::of(1_200_000),
         )
         .at(Aim::Follower)
-        .lasts(45),
+        .lasts(45)
+        .and(Figure::Healed, 25.0),
         Row::new(
             "large-lost",
             "large packets that the leader sends to others are lost; small ones arrive",
@@ -269,7 +271,9 @@ fn machines() -> Vec<Row> {
             "`prlimit --data`; four clients acquire leases of 32 KB",
             LittleMemory::more(4 << 10),
         )
-        .at(Aim::Node(memory::NODE)),
+        .at(Aim::Node(memory::NODE))
+        // It reads a log of many megabytes.
+        .and(Figure::Healed, 25.0),
     ]
 }
 
@@ -309,6 +313,8 @@ fn surroundings() -> Vec<Row> {
         .ttl(12)
         .lasts(35),
         Row::new("redis-hangs", "Redis hangs, and nodes answer once it has a fence", "SIGSTOP", HungRedis)
+            // Only the first ones wait for Redis: then it is known to hang.
+            .and(Figure::GrantTook, 0.5)
             .quick(),
     ]
 }
@@ -327,15 +333,21 @@ fn directories() -> Vec<Row> {
         .and(Figure::Connections, 20.0),
         Row::new(
             "older-copy-alone",
-            "a follower's data is put back, and of the others only the one leads on that never knew what it had acknowledged",
+            "a follower's data is put back, and of the others the one remains that lacks the latest grants",
             copies,
             Copied::and(Use::PutBackAlone),
         )
         .at(Aim::Follower)
         .and(Figure::Unnamed, 0.0)
         // Nothing can be granted before one of the other two is back.
-        .but([Figure::NoGrant, Figure::NoRenewal, Figure::LostLeases, Figure::NextHolder, Figure::Overtaken, Figure::Overlap])
-        .quick(),
+        .but([
+            Figure::NoGrant,
+            Figure::NoRenewal,
+            Figure::LostLeases,
+            Figure::NextHolder,
+            Figure::Overtaken,
+            Figure::Overlap,
+        ]),
         Row::new(
             "clone",
             "a copy of a follower runs beside it at another address, and the leader dies",
