@@ -19,7 +19,7 @@ const NAMES: [&str; 3] = ["node-1.test", "node-2.test", "node-3.test"];
 
 /// A cluster whose nodes have names with these addresses, before their own.
 async fn lay_out(before: impl Fn(&Node) -> Vec<IpAddr>, delay: Duration) -> Option<(Cluster, Lookups)> {
-    let cluster = Cluster::builder(PROGRAM).named().lay_out().await.unwrap();
+    let cluster = Cluster::builder(PROGRAM).host("node-{id}.test").lay_out().await.unwrap();
     let addresses: Vec<Vec<IpAddr>> =
         cluster.nodes().iter().map(|node| [before(node), vec![node.peer().ip()]].concat()).collect();
     let names: Vec<(&str, &[IpAddr])> = NAMES.into_iter().zip(addresses.iter().map(Vec::as_slice)).collect();

@@ -14,7 +14,7 @@ use ringfence_jepsen::run::{RunOptions, judge_and_store, run};
 use ringfence_jepsen::suite::{Suite, SuiteOptions, run_suite};
 use ringfence_jepsen::upgrade::{self, Course, UpgradeOptions, run_upgrades};
 use ringfence_jepsen::workload::Workload;
-use ringfence_jepsen::{ladder, program, store};
+use ringfence_jepsen::{grey, ladder, program, store};
 
 /// Injects faults into a Ringfence cluster, records every call, and checks the record against the guarantees.
 ///
@@ -40,6 +40,10 @@ enum Command {
     ///
     /// Exit status: 0 as expected, 1 not as expected, 2 unknown (a fault was not observed), 3 the run itself failed.
     Ladder(Ladder),
+    /// Measure what half-broken environments do to a cluster, against what is promised in each
+    ///
+    /// Exit status: 0 all promises hold, 1 one is broken, 2 unknown (a fault was not observed), 3 the run itself failed.
+    Grey(Grey),
     /// A lock holder of `ladder`, which reads its steps from standard input
     #[command(hide = true)]
     Holder(ladder::Setting),
@@ -174,6 +178,22 @@ struct Ladder {
     folder: PathBuf,
 }
 
+#[derive(Debug, clap::Args)]
+struct Grey {
+    /// Only these environments, such as slow-disk-1,leader-hangs
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    only: Vec<String>,
+    /// The program under test [default: built from this workspace]
+    #[arg(long)]
+    program: Option<PathBuf>,
+    /// Only a few environments
+    #[arg(long)]
+    quick: bool,
+    /// Folder for the reports, and the logs of the nodes
+    #[arg(long, default_value = "store/grey")]
+    folder: PathBuf,
+}
+
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -243,6 +263,10 @@ fn perform(command: Command) -> anyhow::Result<u8> {
             let rounds = rounds.unwrap_or(if quick { 1 } else { 3 });
             let options = ladder::Options { only, faults: fault, program, quick, rounds, folder };
             runtime.block_on(ladder::climb(&options, &mut stdout()))
+        }
+        Command::Grey(Grey { only, program, quick, folder }) => {
+            let options = grey::Options { only, program, quick, folder };
+            runtime.block_on(grey::measure(&options, &mut stdout()))
         }
         Command::Holder(setting) => runtime.block_on(ladder::hold(&setting)).map(|()| 0),
         Command::Check { folder } => {

@@ -5,9 +5,8 @@ pub(crate) mod vdso;
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, ensure};
+use crate::preload::compile;
 
 const SOURCE: &str = include_str!("clock.c");
 
@@ -22,15 +21,7 @@ impl Clock {
     /// A clock that is right, with its files in `folder`. An error where there is no C compiler.
     pub(crate) fn new(folder: &Path, name: &str) -> anyhow::Result<Self> {
         let library = folder.join("clock.so");
-        if !library.exists() {
-            let (source, built) = (folder.join("clock.c"), folder.join(format!("clock-{name}.so")));
-            std::fs::write(&source, SOURCE)?;
-            let mut cc = Command::new("cc");
-            cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(&built).arg(&source).arg("-ldl");
-            let output = cc.output().context("needs a C compiler, cc")?;
-            ensure!(output.status.success(), "cc: {}", String::from_utf8_lossy(&output.stderr));
-            std::fs::rename(built, &library)?;
-        }
+        compile(SOURCE, &library)?;
         let clock = Self { library, offset: folder.join(format!("clock-{name}")) };
         std::fs::write(&clock.offset, [0; 8])?;
         Ok(clock)

@@ -30,7 +30,7 @@ pub struct Builder {
     arguments: Vec<String>,
     network: Option<Network>,
     relayed: bool,
-    named: bool,
+    host: Option<String>,
     others_judge: bool,
 }
 
@@ -79,10 +79,10 @@ impl Builder {
         Self { relayed: true, ..self }
     }
 
-    /// Has the nodes call each other by name: node 1 is `node-1.test`. The caller makes sure that the names are
-    /// [known](crate::Lookups).
-    pub fn named(self) -> Self {
-        Self { named: true, ..self }
+    /// Gives peers this name, with `{id}` replaced, instead of the address that all nodes have on loopback. The caller sees to
+    /// what it means: see [`Lookups`](crate::Lookups).
+    pub fn host(self, name: impl Into<String>) -> Self {
+        Self { host: Some(name.into()), ..self }
     }
 
     /// Leaves the check for panics of nodes to the caller.
@@ -120,11 +120,11 @@ impl Builder {
         let address = |ports: u16, id: u16| SocketAddr::from((ip(id), ports + id));
         let advertised = |id| address(if self.relayed { RELAY } else { PEER }, id);
         let (http, peer, joins) = (address(HTTP, id), address(PEER, id), id > self.nodes);
-        let listed_at = |id: u16| match self.named {
-            true => format!("node-{id}.test:{}", advertised(id).port()),
-            false => advertised(id).to_string(),
+        let named = |id: u16| match &self.host {
+            Some(host) => format!("{}:{}", host.replace("{id}", &id.to_string()), advertised(id).port()),
+            None => advertised(id).to_string(),
         };
-        let listed = (1..=self.nodes).filter(|_| !joins).map(|id| (id.into(), listed_at(id))).collect();
+        let listed = (1..=self.nodes).filter(|_| !joins).map(|id| (id.into(), named(id))).collect();
         let first = self.first_revision.map(|revision| format!("--first-revision={revision}"));
         let arguments = first.into_iter().chain(self.arguments.iter().cloned()).collect();
         let seat = Seat { number: 0, http, peer, advertised: advertised(id) };
@@ -155,7 +155,7 @@ impl Cluster {
             arguments: Vec::new(),
             network: None,
             relayed: false,
-            named: false,
+            host: None,
             others_judge: false,
         }
     }

@@ -7,8 +7,8 @@
 //!  node 3: eth0 10.0.0.3 ── n3 ┘
 //! ```
 //! The bridge forwards from port to port unless the pair is in the set `cut`. Clients have no port: they always reach every
-//! node. Namespaces have no names and nothing is added to the machine's, so any number of such networks exist at once, all
-//! with the same addresses, and they end with the test program, however that ends.
+//! node that is not in the set `gone`. Namespaces have no names and nothing is added to the machine's, so any number of
+//! such networks exist at once, all with the same addresses, and they end with the test program, however that ends.
 
 use std::ffi::OsStr;
 use std::io;
@@ -28,11 +28,24 @@ const RULES: &str = "
         set cut { type ifname . ifname; }
         set lossy { type ifname . ifname; }
         set narrow { type ifname . ifname; }
+        set short { type ifname . ifname; }
+        set gone { type ifname; }
         chain forward {
             type filter hook forward priority filter;
             ether type ip iifname . oifname @cut counter drop
             ether type ip iifname . oifname @lossy numgen random mod 100 < 25 counter drop
             ether type ip iifname . oifname @narrow ip length > 300 counter drop
+            ether type ip iifname . oifname @short ip length > 1300 counter drop
+            ether type ip iifname @gone counter drop
+            ether type ip oifname @gone counter drop
+        }
+        chain from_node {
+            type filter hook input priority filter;
+            ether type ip iifname @gone counter drop
+        }
+        chain to_node {
+            type filter hook output priority filter;
+            ether type ip oifname @gone counter drop
         }
     }";
 
@@ -77,6 +90,28 @@ impl Network {
         self.add("narrow", pairs)
     }
 
+    /// Drops the packets of more than 1,300 bytes that the first node of each pair sends to the second, from now on, as where
+    /// a path carries less than its ends believe, and does not tell them.
+    pub fn shorten(&self, pairs: &[(u64, u64)]) -> Result<(), Error> {
+        self.add("short", pairs)
+    }
+
+    /// Drops all that node `id` sends and is sent, also by clients, from now on: as if its machine had lost its power.
+    pub fn vanish(&self, id: u64) -> Result<(), Error> {
+        self.node(id)?;
+        self.nft(&format!("add element bridge faults gone {{ n{id} }}"))
+    }
+
+    /// A command that runs `program` where clients are, outside of all nodes.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        self.bridge.command(program)
+    }
+
+    /// A command that runs `program` at the place of node `id`, where none need be: as on a machine of its own.
+    pub fn command_at(&self, id: u64, program: impl AsRef<OsStr>) -> Result<Command, Error> {
+        Ok(self.node(id)?.command(program))
+    }
+
     /// Drops what the nodes of each side send to those of the other, from now on.
     pub fn part(&self, left: &[u64], right: &[u64]) -> Result<(), Error> {
         self.cut(&[pairs(left, right), pairs(right, left)].concat())
@@ -91,7 +126,8 @@ impl Network {
     /// Undoes all of the above.
     pub fn heal(&self) -> Result<(), Error> {
         self.mend()?;
-        self.nft("flush set bridge faults lossy; flush set bridge faults narrow")
+        let sets = ["lossy", "narrow", "short", "gone"].map(|set| format!("flush set bridge faults {set}"));
+        self.nft(&sets.join("; "))
     }
 
     /// Undoes [`Network::cut`] alone.
@@ -130,11 +166,6 @@ impl Network {
         ss.args(["-Htn", "state", "established", "dst", &ip(with).to_string()]);
         let listed = self.node(id)?.run(&mut ss, "").map_err(Error::io("cannot list connections"))?;
         Ok(listed.lines().count())
-    }
-
-    /// A command that runs `program` where node `id` is.
-    pub fn command_at(&self, id: u64, program: impl AsRef<OsStr>) -> Result<Command, Error> {
-        Ok(self.node(id)?.command(program))
     }
 
     pub(crate) fn ip(&self, id: u64) -> IpAddr {
@@ -222,14 +253,17 @@ mod tests {
 
     /// Whether what node `from` sends arrives: the first packet is dropped, or arrives first.
     fn passes(network: &Network, from: u64, to: u64) -> bool {
-        let (sender, receiver) = (socket(network, from), socket(network, to));
+        arrives(network, &socket(network, from), &socket(network, to), b"first")
+    }
+
+    fn arrives(network: &Network, sender: &UdpSocket, receiver: &UdpSocket, first: &[u8]) -> bool {
         let address = receiver.local_addr().unwrap();
-        sender.send_to(b"first", address).unwrap();
+        sender.send_to(first, address).unwrap();
         network.heal().unwrap();
         sender.send_to(b"last", address).unwrap();
-        let mut bytes = [0; 5];
-        receiver.recv(&mut bytes).unwrap();
-        bytes == *b"first"
+        let mut bytes = [0; 2_000];
+        let (length, _) = receiver.recv_from(&mut bytes).unwrap();
+        bytes[..length] == *first
     }
 
     #[test]
@@ -247,6 +281,34 @@ mod tests {
             assert_eq!(passes(&network, from, to), arrives, "{from} to {to}");
         }
         network.cut(&[(1, 4)]).unwrap_err();
+    }
+
+    #[test]
+    fn large_packets_alone_are_dropped_where_the_path_is_short() {
+        let Some(network) = network(2) else { return };
+        let (sender, receiver) = (socket(&network, 1), socket(&network, 2));
+        for (bytes, arrive) in [(1_000, true), (1_400, false)] {
+            network.shorten(&[(1, 2)]).unwrap();
+            assert_eq!(arrives(&network, &sender, &receiver, &vec![7; bytes]), arrive, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_has_vanished_is_lost_to_nodes_and_clients() {
+        let Some(network) = network(2) else { return };
+        let client = network.bridge.inside(|| UdpSocket::bind("10.0.0.254:0")).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let (one, two) = (socket(&network, 1), socket(&network, 2));
+        for (from, to, arrive) in [
+            (&one, &two, false),
+            (&two, &one, false),
+            (&client, &one, false),
+            (&one, &client, false),
+            (&client, &two, true),
+        ] {
+            network.vanish(1).unwrap();
+            assert_eq!(arrives(&network, from, to, b"first"), arrive, "{from:?} to {to:?}");
+        }
     }
 
     #[test]
