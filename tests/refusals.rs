@@ -112,7 +112,10 @@ async fn a_wiped_node_is_refused_under_its_old_id_and_the_others_go_on() {
         std::fs::rename(node.data(), &kept).unwrap();
         let ended = node.start_in_vain().await.unwrap();
         let knows = format!("knows node {wiped} with another data directory");
-        assert_refused(&ended, &[&knows, "Give it its old data directory back", "add it again"]);
+        assert_refused(
+            &ended,
+            &[&knows, "If its own data directory, and not a copy of it, is elsewhere", "add it again"],
+        );
         assert_eq!(ended.status.code(), Some(FINAL), "{ended:?}");
         for other in cluster.others(wiped) {
             acquires(&other.client(), &format!("{name}/{}", other.id())).await;

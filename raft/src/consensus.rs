@@ -15,8 +15,9 @@ use uuid::Uuid;
 use crate::random::Runtime;
 
 const HEARTBEAT_MS: u64 = 100;
-/// How long a follower that hears nothing waits before it campaigns, in milliseconds.
-pub(crate) const ELECTION_MS: Range<u64> = 500..1_000;
+/// How long a follower that hears nothing waits before it campaigns, in milliseconds. openraft stops sending heartbeats to a quorum
+/// that it has not heard for the upper bound, which is to be more than two round trips of 500 ms and a heartbeat.
+pub(crate) const ELECTION_MS: Range<u64> = 500..1_150;
 
 /// A node's number, chosen by the operator; from 1.
 pub type NodeId = u64;

@@ -33,9 +33,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::consensus::{ELECTION_MS, LogId, NodeId};
 use crate::replica::{HEARD, Replica, is_majority};
+use crate::storage::log_store::HANGS;
 
-/// A flush of a second is slow; one that takes twice as long hangs.
-const HANGS: Duration = Duration::from_secs(2);
 /// How often all this is checked.
 const LOOK: Duration = Duration::from_millis(100);
 /// For how long a leader that serves nobody waits before it gives up the leadership for the first time.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_lease::Request;
 use ringfence_wire::Revision;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::consensus::NodeId;
@@ -16,6 +16,10 @@ use crate::propose::proposer::Raise;
 use crate::replica::Replica;
 use crate::time::clock::TICK;
 use crate::time::start::Start;
+use crate::time::wall::LOWEST;
+
+/// The most entries with nothing but the time that wait to be committed.
+const MAX_LOGGING: usize = 8;
 
 /// Returns when Raft has ended.
 pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
@@ -27,6 +31,7 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
     let leader_changes = metrics::counter!("ringfence_raft_leader_changes_total");
     let (mut leads, mut leader): (Option<u64>, Option<NodeId>) = (None, None);
     let mut proposing: Option<JoinHandle<()>> = None;
+    let mut logging = JoinSet::new();
     loop {
         tokio::select! {
             biased;
@@ -61,8 +66,11 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
             proposing = Some(tokio::spawn(propose_due(Arc::clone(&replica), first)));
         } else if started && should_be_logged && next_due_ms.is_some() {
             let proposer = replica.proposer.clone();
+            while logging.try_join_next().is_some() {}
             // If it is lost, a later one says more.
-            tokio::spawn(async move { proposer.propose(Request::default()).await });
+            if logging.len() < MAX_LOGGING {
+                logging.spawn(async move { drop(proposer.propose(Request::default()).await) });
+            }
         }
     }
 }
@@ -88,13 +96,16 @@ async fn propose_due(replica: Arc<Replica>, first: Option<Arc<Start>>) {
 }
 
 impl Replica {
-    /// Begins to lead in `term`, with that `floor`, if this node has applied the first entry of it.
-    fn begin(&self, term: u64, floor: Revision) -> bool {
+    /// Begins to lead in `term`, if this node has applied the first entry of it. Revisions are raised to the `clock`, unless the
+    /// operator had them start far below.
+    fn begin(&self, term: u64, clock: Revision) -> bool {
         let state = self.applied.lock();
         if state.last_applied.map(|id| id.committed_leader_id().term) != Some(term) {
             return false;
         }
         tracing::info!(term, "this node leads");
+        let follows_clock = state.table.first_revision() >= LOWEST;
+        let floor = if follows_clock { clock } else { Revision(0) };
         self.leading.begin(term, state.table.at_ms(), floor);
         true
     }

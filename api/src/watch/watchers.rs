@@ -236,7 +236,8 @@ fn gone(after: Revision, history: &History) -> Failed {
         )
     } else {
         format!(
-            "this node has only the changes after revision {before}, not after {after}: list the keys, then watch from there"
+            "this node has the changes after revision {before}, and {after} is before that or was skipped: list the keys, then \
+             watch from there"
         )
     };
     Failed::new(ProblemKind::HistoryGone, detail)

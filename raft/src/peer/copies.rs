@@ -11,7 +11,8 @@
 //! A process that is refused for this where it calls a member records it in its data directory, and stops: it must not go on to
 //! where nobody knows better. A caller also says which start of the other side it has met; because anybody can say that, the
 //! other side then calls it. If nobody knows better, entries may be lost; each new leader raises the revision above all tokens
-//! that may have been granted then (`time::wall`). A node that still has such an entry stops rather than delete it.
+//! that may have been granted then (`time::wall`). A node that still has such an entry, and is sent
+//! another one, stops rather than delete it.
 
 use std::io;
 use std::time::Duration;

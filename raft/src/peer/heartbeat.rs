@@ -17,7 +17,7 @@ use super::link::Incoming;
 use super::message::{APPEND, APPENDED, put_appended};
 use crate::applied::state_machine::Raft;
 use crate::consensus::Consensus;
-use crate::storage::log_store::LogStore;
+use crate::storage::log_store::{HANGS, LogStore};
 
 /// Receives heartbeats, one at a time.
 pub(super) async fn receive(
@@ -37,7 +37,7 @@ pub(super) async fn receive(
         if !request.entries.is_empty() {
             return Err(invalid("a heartbeat with entries"));
         }
-        let answer = taken(raft, request).await?;
+        let answer = taken(raft, log, request).await?;
         if answer.is_ok() {
             directory.note_followed(leader);
         }
@@ -47,9 +47,11 @@ pub(super) async fn receive(
     Ok(())
 }
 
-/// The answer: Raft's own, or that it has the leader's vote and entry, whichever is first.
+/// The answer: Raft's own, or that it has the leader's vote and entry, whichever is first. While the disk hangs, Raft's own: this
+/// node helps nobody to commit.
 async fn taken(
     raft: &Raft,
+    log: &LogStore,
     heartbeat: AppendEntriesRequest<Consensus>,
 ) -> io::Result<StreamAppendResult<Consensus>> {
     let (vote, prev) = (heartbeat.vote, heartbeat.prev_log_id);
@@ -60,7 +62,7 @@ async fn taken(
             let has_prev = prev.is_none_or(|prev| state.log_ids.get(prev.index()) == Some(prev));
             *state.vote_ref() == vote && has_prev
         });
-        if !matches!(follows.await, Ok(true)) {
+        if !matches!(follows.await, Ok(true)) || log.flushing() > HANGS {
             pending::<()>().await;
         }
     };

@@ -37,6 +37,8 @@ use crate::storage::record::{
 const MAX_APPEND_BYTES: usize = 1 << 20;
 /// The most bytes that wait for the disk. Beyond that the log is full, so that a hung disk does not fill the memory.
 const MAX_QUEUED_BYTES: u64 = 64 << 20;
+/// A disk hangs if a flush takes longer. One of a second is slow.
+pub(crate) const HANGS: Duration = Duration::from_secs(2);
 /// How often a waiting append checks for room.
 const ROOM_CHECK: Duration = Duration::from_millis(10);
 

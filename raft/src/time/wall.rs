@@ -16,6 +16,10 @@ use ringfence_wire::Revision;
 /// has an odd one.
 pub(crate) const PER_MS: u64 = 1_024;
 
+/// The clock has been above this since January 1970. A cluster whose revisions start below was told to: its tokens stay small, for
+/// tests and demonstrations.
+pub(crate) const LOWEST: Revision = Revision(1 << 40);
+
 /// Where a node reads the wall clock. Clones share it.
 #[derive(Clone)]
 pub struct WallClock(Arc<dyn Fn() -> u64 + Send + Sync>);
