@@ -104,7 +104,6 @@ impl Client {
     /// The same, with other authorities, a certificate or a credential. Reads the files, and again when they have changed.
     pub fn connect_with<S: AsRef<str>>(urls: impl IntoIterator<Item = S>, tls: &Tls) -> Result<Self, Error> {
         let nodes = Nodes::parse(urls, tls)?;
-        nodes.begin_anywhere();
         let cluster = Arc::new(Cluster::new(nodes));
         let renewals = Arc::new(Renewals::new(Arc::clone(&cluster)));
         Ok(Self { cluster, renewals })

@@ -85,37 +85,45 @@ impl<'a> Attempts<'a> {
             sleep(self.backoff.next().min(self.longest_pause)).await;
         }
         let node = self.nodes.best();
+        let asked = Instant::now();
         let result = self.send(&node, request, time).await;
-        let is_silent = result.is_err();
-        let leader = result.as_ref().ok().and_then(|response| response.leader.clone());
-        let outcome = Outcome::of(result, read);
+        let silent_since = result.is_err().then_some(asked);
+        let [leader, cluster] = match &result {
+            Ok(response) => [response.leader.clone(), response.cluster.clone()],
+            Err(_) => [None, None],
+        };
+        let mut outcome = Outcome::of(result, read);
+        let is_definite = matches!(outcome, Outcome::Done(_) | Outcome::Refused(_));
+        if let Err(stranger) = self.nodes.check_cluster(&node, cluster.as_ref(), is_definite) {
+            outcome = Outcome::NotDone(stranger);
+        }
         match &outcome {
             Outcome::Done(_) | Outcome::Refused(_) => self.nodes.responded(&node, leader.as_ref()),
-            Outcome::NotDone(_) | Outcome::Ambiguous(_) => self.nodes.failed(&node, is_silent),
+            Outcome::NotDone(_) | Outcome::Ambiguous(_) => self.nodes.failed(&node, silent_since),
         }
         self.record(&outcome);
         outcome
     }
 
-    /// The response of `node`, if that is of this client's cluster.
     async fn send(&self, node: &Arc<Node>, request: &Request, time: Duration) -> Result<Response, Failure> {
-        // Once sent to a node that hangs, it could not be sent to another.
-        if request.is_once && !node.server.answers().await {
-            return Err(Failure::NotSent(format!("{}: it does not answer", node.server)));
+        // Once sent to a node that hangs or that is of another cluster, it could not be sent to another.
+        if request.is_once || !self.nodes.is_met(node) {
+            self.nodes.meet(node).await?;
         }
-        let response = match self.failed == 0 && self.nodes.may_batch() {
-            true => node.send_or_batch(request, time).await?,
-            false => node.server.send(request, time).await?,
+        if request.is_once {
+            return node.server.send(request, time).await;
+        }
+        let response = async {
+            match self.failed == 0 && self.nodes.may_batch() {
+                true => node.send_or_batch(request, time).await,
+                false => node.server.send(request, time).await,
+            }
         };
-        let is_own = self.nodes.check_cluster(node, response.cluster.as_ref());
-        if is_own.is_err()
-            && let Some(undo) = request.undo()
-        {
-            // The other cluster may have granted it.
-            let stranger = Arc::clone(node);
-            drop(tokio::spawn(async move { stranger.server.send(&undo, ATTEMPT_TIMEOUT).await }));
+        tokio::select! {
+            biased;
+            response = response => response,
+            () = self.nodes.is_silent(node) => Err(Failure::Broken(format!("{}: it does not answer", node.server))),
         }
-        is_own.map(|()| response)
     }
 
     fn record<T>(&mut self, outcome: &Outcome<T>) {

@@ -83,7 +83,7 @@ impl Held {
             }
             tokio::select! {
                 _ = lost.changed() => {}
-                () = tokio::time::sleep(left.min(MAX_SLEEP)) => {}
+                () = tokio::time::sleep(nap(left)) => {}
             }
         }
     }
@@ -100,5 +100,25 @@ impl Held {
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().expect("no code panics while it holds this lock")
+    }
+}
+
+/// How long to sleep before a look at the time that was `left`: less than that, because the runtime's clock may be slewed to run
+/// slower than that of leases.
+fn nap(left: Duration) -> Duration {
+    (left - left / 8).clamp(Duration::from_millis(1), MAX_SLEEP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timer_that_is_a_tenth_too_slow_is_never_late() {
+        for millis in [2, 5, 10, 100, 999, 1_100, 60_000] {
+            let left = Duration::from_millis(millis);
+            assert!(nap(left) + nap(left) / 10 < left && nap(left) <= MAX_SLEEP, "{left:?}");
+        }
+        assert_eq!(nap(Duration::from_micros(1)), Duration::from_millis(1));
     }
 }

@@ -1,7 +1,6 @@
 //! HTTP to the nodes: [`Nodes`] chooses one, and a [`Node`] sends [`Request`]s alone or in batches, over connections that it
 //! reuses.
 
-mod belonging;
 mod http;
 mod node;
 mod nodes;

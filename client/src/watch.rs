@@ -22,7 +22,7 @@ use crate::Error;
 use crate::backoff::Backoff;
 use crate::cluster::{ATTEMPT_TIMEOUT, Cluster, RETRY_FOR};
 use crate::outcome::Outcome;
-use crate::transport::{Node, Request, Streaming, encode};
+use crate::transport::{Failure, Node, Request, Streaming, encode};
 
 /// A stream is broken after this silence: the cluster sends something every 15 s, if only a comment.
 const SILENCE: Duration = Duration::from_secs(45);
@@ -127,7 +127,7 @@ impl Watch {
         let silent_at = stream.heard_at + SILENCE;
         let piece = timeout_at(silent_at, stream.streaming.response.body_mut().frame()).await;
         let Ok(Some(Ok(piece))) = piece else {
-            self.cluster.nodes.failed(&stream.node, false);
+            self.cluster.nodes.failed(&stream.node, None);
             self.stream = None;
             sleep(self.backoff.next()).await;
             return;
@@ -157,10 +157,20 @@ impl Watch {
     async fn connect(&mut self) -> Result<Option<String>, Error> {
         let nodes = &self.cluster.nodes;
         let node = nodes.for_watch();
-        let opened = node.server.open(&self.request(), ATTEMPT_TIMEOUT).await.and_then(|streaming| {
-            nodes.check_cluster(&node, streaming.response.headers().get(CLUSTER_HEADER)).map(|()| streaming)
-        });
-        let response = match opened {
+        let asked = Instant::now();
+        let opened = async {
+            if !nodes.is_met(&node) {
+                nodes.meet(&node).await?;
+            }
+            let streaming = node.server.open(&self.request(), ATTEMPT_TIMEOUT).await?;
+            let (cluster, is_done) = (
+                streaming.response.headers().get(CLUSTER_HEADER),
+                streaming.response.status() == StatusCode::OK,
+            );
+            let is_own = nodes.check_cluster(&node, cluster, is_done);
+            is_own.map(|()| streaming).map_err(Failure::NotSent)
+        };
+        let response = match opened.await {
             Ok(streaming) if streaming.response.status() == StatusCode::OK => {
                 let parser = Parser::after(self.after);
                 self.stream = Some(Stream { node, streaming, parser, heard_at: Instant::now() });
@@ -170,10 +180,10 @@ impl Watch {
             Ok(streaming) => node.server.finish(streaming, ATTEMPT_TIMEOUT).await,
             Err(failure) => Err(failure),
         };
-        let is_silent = response.is_err();
+        let silent_since = response.is_err().then_some(asked);
         match Outcome::of(response, |_| Ok(())) {
             Outcome::Refused(problem) if problem.kind == ProblemKind::HistoryGone => {
-                nodes.failed(&node, false);
+                nodes.failed(&node, None);
                 self.gone += 1;
                 match self.after {
                     Some(after) if self.gone >= nodes.count() => {
@@ -185,13 +195,13 @@ impl Watch {
             }
             // Another node may have room for one more watch. This one may keep the events.
             Outcome::Refused(problem) if problem.kind == ProblemKind::Overloaded => {
-                nodes.failed(&node, false);
+                nodes.failed(&node, None);
                 self.gone = 0;
                 Ok(Some(problem.detail))
             }
             Outcome::Refused(problem) => Err(Error::Rejected(problem)),
             Outcome::NotDone(why) | Outcome::Ambiguous(why) => {
-                nodes.failed(&node, is_silent);
+                nodes.failed(&node, silent_since);
                 Ok(Some(why))
             }
             Outcome::Done(()) => Ok(Some("a success that is no stream".to_owned())),

@@ -1,14 +1,12 @@
 //! HTTP to one server, over connections that are reused.
 //!
-//! It does three things that common HTTP clients do not. A failure tells whether any byte of the request was sent, which
-//! separates *not done* from *maybe done*. An abandoned request closes its connection at once, so that the node notices
-//! that its client is gone. And a request waits only while the server [answers](super::pulse).
+//! It does two things that common HTTP clients do not. A failure tells whether any byte of the request was sent, which
+//! separates *not done* from *maybe done*. And an abandoned request closes its connection at once, so that the node notices
+//! that its client is gone.
 
 use std::error::Error as _;
 use std::fmt::{Display, Formatter};
-use std::future::pending;
 use std::io;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -156,11 +154,6 @@ impl Request {
         Self { is_once: true, ..self }
     }
 
-    /// What takes an acquire back; `None` for other requests.
-    pub(crate) fn undo(&self) -> Option<Self> {
-        (self.method == Method::PUT).then(|| Self::new(Method::DELETE, self.path.clone()).once())
-    }
-
     fn to_http(
         &self,
         authority: &HeaderValue,
@@ -237,49 +230,43 @@ impl Server {
         self.finish(streaming, left.min(BODY_TIMEOUT)).await
     }
 
-    /// Sends a request and reads the head of the response, while the server answers.
+    /// Sends a request and reads the head of the response.
     pub(crate) async fn open(&self, request: &Request, time: Duration) -> Result<Streaming, Failure> {
-        match request.is_once {
-            true => self.open_until(pending(), request, time).await,
-            false => self.open_until(self.pulse.stops(|| self.probe()), request, time).await,
-        }
+        let streaming = self.exchange(request, time).await?;
+        self.pulse.beat();
+        Ok(streaming)
     }
 
-    /// Whether it answers now: anything but the error of a server, such as that of a proxy without one.
-    pub(crate) async fn answers(&self) -> bool {
+    /// Asks whether it lives. Fails unless it answers within [`ANSWERS_WITHIN`] that it does, or that it has no room.
+    pub(super) async fn probe(&self) -> Result<Response, Failure> {
         let livez = Request::get("/livez");
         let response = async {
-            let streaming = self.open_until(pending(), &livez, ANSWERS_WITHIN).await?;
+            let streaming = self.exchange(&livez, ANSWERS_WITHIN).await?;
             self.finish(streaming, ANSWERS_WITHIN).await
         };
-        matches!(timeout(ANSWERS_WITHIN, response).await, Ok(Ok(it)) if !it.status.is_server_error())
+        let silent = |_| Err(Failure::NotSent(format!("{self}: it does not answer")));
+        let response = timeout(ANSWERS_WITHIN, response).await.unwrap_or_else(silent)?;
+        // A node without room for another connection does not say of which cluster it is. One that hangs does.
+        let has_no_room = || response.cluster.is_none() && response.problem().is_some();
+        if response.status.is_server_error() && !has_no_room() {
+            return Err(Failure::NotSent(format!("{self}: {} of a probe", response.status)));
+        }
+        self.pulse.beat();
+        Ok(response)
     }
 
-    fn probe(&self) -> Probe<'_> {
-        Box::pin(self.answers())
+    /// Completes once it is [silent](super::pulse).
+    pub(super) async fn falls_silent(&self) {
+        self.pulse.stops(|| Box::pin(async { self.probe().await.is_ok() }) as Probe<'_>).await;
     }
 
-    async fn open_until(
-        &self,
-        silent: impl Future<Output = ()>,
-        request: &Request,
-        time: Duration,
-    ) -> Result<Streaming, Failure> {
-        let mut silent = pin!(silent);
+    async fn exchange(&self, request: &Request, time: Duration) -> Result<Streaming, Failure> {
         let request = request.to_http(&self.authority, self.encryption.as_deref())?;
         loop {
             let (mut connection, is_reused) = self.connection(time.min(CONNECT_TIMEOUT)).await?;
             let (sent, deadline) = (Moment::now(), Instant::now() + time);
-            let response = tokio::select! {
-                biased;
-                response = timeout_at(deadline, connection.sender.try_send_request(request.clone())) => response,
-                () = &mut silent => return Err(Failure::Broken(format!("{self}: it does not answer"))),
-            };
-            match response {
-                Ok(Ok(response)) => {
-                    self.pulse.beat();
-                    return Ok(Streaming { response, sent, connection });
-                }
+            match timeout_at(deadline, connection.sender.try_send_request(request.clone())).await {
+                Ok(Ok(response)) => return Ok(Streaming { response, sent, connection }),
                 // The server had closed it while it was idle: nothing of the request was sent.
                 Ok(Err(error)) if error.message().is_some() && is_reused => {}
                 Ok(Err(error)) if error.message().is_some() => {

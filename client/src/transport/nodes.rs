@@ -6,8 +6,10 @@
 //! of a node that it knows. It avoids a node that failed for a while, even if others still name it: twice as long each time
 //! that it does not answer at all.
 //!
-//! A URL that was learned may lead nowhere, as behind a NAT, or to another [cluster](super::belonging). So it is used once it
-//! has answered a call that nobody waits for.
+//! A URL may lead to another cluster: a tunnel or a port mapping leads elsewhere, or three nodes have founded three clusters.
+//! Two clusters grant the same key at once. So a client belongs for ever to the cluster of its first definite response, and the
+//! response of another cluster is none. A node that gave one, or whose URL was learned, which may lead nowhere, is used once it
+//! has *met* the client: it has answered a probe, and not for another cluster.
 //!
 //! A watch stays with its node, and every node serves it equally well. Watches go to a random node, and to the leader, which
 //! is the busiest, only if no other is healthy.
@@ -20,8 +22,7 @@ use hyper::header::HeaderValue;
 use ringfence_wire::FieldError;
 use tokio::time::Instant;
 
-use super::belonging::Belonging;
-use super::http::{Failure, Request};
+use super::http::Failure;
 use super::node::Node;
 use super::tls::Encryption;
 use crate::Tls;
@@ -33,8 +34,6 @@ const AVOIDED_FOR: Duration = Duration::from_secs(3);
 const DOUBLINGS: u32 = 5;
 /// How long a call waits until the addresses of a node are known.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a learned node has to answer for the first time.
-const MEETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most nodes that are remembered beyond the configured ones: a cluster has no more.
 const MAX_LEARNED: usize = 16;
 
@@ -50,7 +49,8 @@ struct Known {
     preferred: usize,
     /// The leader, as the last response named it.
     leader: Option<usize>,
-    belonging: Belonging,
+    /// The id of the client's cluster.
+    cluster: Option<HeaderValue>,
     grants_wait_for_mirror: bool,
     encryption: Option<Arc<Encryption>>,
 }
@@ -61,7 +61,7 @@ struct Entry {
     failed_at: Option<Instant>,
     /// How many times in a row it did not answer.
     silences: u32,
-    /// Whether it was configured, or has answered since it was learned or failed.
+    /// Whether it has answered a probe since it was learned and failed, or answered for another cluster.
     is_met: bool,
     /// Whether its last outcome was definite.
     is_proven: bool,
@@ -95,17 +95,10 @@ impl Nodes {
             configured,
             preferred: 0,
             leader: None,
-            belonging: Belonging::default(),
+            cluster: None,
             grants_wait_for_mirror: false,
             encryption,
         }))))
-    }
-
-    /// Begins at a random node: a program that is started again and again does not always begin at one that fails.
-    pub(crate) fn begin_anywhere(&self) {
-        let mut known = self.known();
-        let all: Vec<usize> = (0..known.configured).collect();
-        known.preferred = pick(&all).copied().unwrap_or_default();
     }
 
     /// Waits until a node can be connected to without a lookup. If none can, the next attempt fails, and says why.
@@ -153,38 +146,73 @@ impl Nodes {
         Arc::clone(&entry.node)
     }
 
-    /// Learns for which `cluster` a node has responded. An error if it is another cluster than the client's: the response is none.
-    pub(crate) fn check_cluster(&self, node: &Node, cluster: Option<&HeaderValue>) -> Result<(), Failure> {
+    /// Checks for which `cluster` a node has responded; `None`: an older node does not say. If it is another cluster than the
+    /// client's, the response is none, nothing was done for this client, and the error says why. The first response that
+    /// `is_definite` decides which cluster that is.
+    pub(crate) fn check_cluster(
+        &self,
+        node: &Node,
+        cluster: Option<&HeaderValue>,
+        is_definite: bool,
+    ) -> Result<(), String> {
         let mut known = self.known();
-        let (index, configured) = (known.index_of(node).unwrap_or(usize::MAX), known.configured);
-        known.belonging.check(index, configured, cluster).map_err(|own| {
-            let text = |id: &HeaderValue| String::from_utf8_lossy(id.as_bytes()).into_owned();
-            let (other, own) = (cluster.map(text).unwrap_or_default(), text(&own));
-            let why =
-                format!("{} answers for cluster {other}, this client belongs to cluster {own}", node.server);
-            // Nothing was done, as far as this client is concerned.
-            Failure::NotSent(why)
-        })
+        let Some(cluster) = cluster else { return Ok(()) };
+        let Some(own) = known.cluster.clone() else {
+            known.cluster = is_definite.then(|| cluster.clone());
+            return Ok(());
+        };
+        if own == cluster {
+            return Ok(());
+        }
+        if let Some(index) = known.index_of(node) {
+            known.nodes[index].is_met = false;
+        }
+        let [other, own] = [cluster, &own].map(|id| String::from_utf8_lossy(id.as_bytes()));
+        Err(format!(
+            "{} answers for cluster {other}, this client belongs to cluster {own}: if that was replaced, make a new client",
+            node.server
+        ))
     }
 
     /// Records a definite response, and the leader's URL in it. The leader, else this node, is preferred from now on.
     pub(crate) fn responded(&self, node: &Node, leader: Option<&HeaderValue>) {
         if let Some(stranger) = self.known().responded(node, leader) {
-            drop(tokio::spawn(self.clone().meet(stranger)));
+            let nodes = self.clone();
+            drop(tokio::spawn(async move {
+                if let Err(failure) = nodes.meet(&stranger).await {
+                    tracing::debug!(?failure, "the leader's URL is of no use here");
+                }
+            }));
         }
     }
 
-    /// Records that a node gave no definite response, or is of no use now. `is_silent`: it gave none at all.
-    pub(crate) fn failed(&self, node: &Node, is_silent: bool) {
-        self.known().failed(node, is_silent);
+    /// Records that a node gave no definite response, or is of no use now. `silent_since`: when it was asked, if it gave none at
+    /// all.
+    pub(crate) fn failed(&self, node: &Node, silent_since: Option<Instant>) {
+        self.known().failed(node, silent_since);
     }
 
-    /// Asks a learned node for a sign of life.
-    async fn meet(self, node: Arc<Node>) {
-        let response = node.server.send(&Request::get("/livez").once(), MEETING_TIMEOUT).await;
-        match response.and_then(|response| self.check_cluster(&node, response.cluster.as_ref())) {
-            Ok(()) => self.known().met(&node),
-            Err(failure) => tracing::debug!(?failure, "the leader's URL is of no use here"),
+    /// Whether a node may be asked without [`Nodes::meet`].
+    pub(crate) fn is_met(&self, node: &Node) -> bool {
+        let known = self.known();
+        known.index_of(node).is_some_and(|index| known.nodes[index].is_met)
+    }
+
+    /// Asks a node for a sign of life of the client's cluster.
+    pub(crate) async fn meet(&self, node: &Node) -> Result<(), Failure> {
+        let response = node.server.probe().await?;
+        self.check_cluster(node, response.cluster.as_ref(), false).map_err(Failure::NotSent)?;
+        self.known().met(node);
+        Ok(())
+    }
+
+    /// Completes once a node is silent while another may answer. Else waiting is all there is.
+    pub(crate) async fn is_silent(&self, node: &Node) {
+        loop {
+            node.server.falls_silent().await;
+            if self.known().has_usable_besides(node) {
+                return;
+            }
         }
     }
 
@@ -228,6 +256,10 @@ impl Known {
         if preferred.is_usable() { preferred } else { self.failed_longest_ago() }
     }
 
+    fn has_usable_besides(&self, node: &Node) -> bool {
+        self.nodes.iter().any(|entry| entry.is_usable() && !entry.node.server.is_same(&node.server))
+    }
+
     fn failed_longest_ago(&self) -> &Entry {
         let configured = self.nodes[..self.configured].iter();
         let first = configured.min_by_key(|entry| (!entry.is_resolved(), entry.failed_at));
@@ -259,12 +291,16 @@ impl Known {
         }
     }
 
-    fn failed(&mut self, node: &Node, is_silent: bool) {
+    fn failed(&mut self, node: &Node, silent_since: Option<Instant>) {
         let Some(index) = self.index_of(node) else { return };
         let is_configured = index < self.configured;
         let entry = &mut self.nodes[index];
-        entry.failed_at = Some(Instant::now());
-        entry.silences = if is_silent { entry.silences.saturating_add(1) } else { 0 };
+        let failed_at = entry.failed_at.replace(Instant::now());
+        entry.silences = match silent_since {
+            // All that were sent before the first of them failed show one and the same outage.
+            Some(since) => entry.silences.saturating_add(failed_at.is_none_or(|at| at < since).into()),
+            None => 0,
+        };
         entry.is_met &= is_configured;
         entry.is_proven = false;
     }
@@ -349,7 +385,7 @@ mod tests {
         introduces(&nodes, ELSEWHERE);
         assert_eq!(best(&nodes), ELSEWHERE);
         assert!(names(&nodes, ELSEWHERE).is_none(), "it is known");
-        nodes.failed(&nodes.best(), true);
+        nodes.failed(&nodes.best(), Some(Instant::now()));
         assert_eq!(best(&nodes), URLS[0]);
         tokio::time::advance(AVOIDED_FOR + Duration::from_millis(1)).await;
         assert!(names(&nodes, ELSEWHERE).is_some(), "it has to answer again");
@@ -394,7 +430,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failed_node_is_avoided_for_a_while_even_if_others_name_it() {
         let nodes = configured();
-        let fails = || nodes.failed(&nodes.best(), true);
+        let fails = || nodes.failed(&nodes.best(), Some(Instant::now()));
         fails();
         assert_eq!(best(&nodes), URLS[1]);
         fails();
@@ -412,8 +448,49 @@ mod tests {
         assert!(!nodes.is_proven());
         nodes.responded(&nodes.best(), None);
         assert!(nodes.is_proven());
-        nodes.failed(&nodes.best(), false);
+        nodes.failed(&nodes.best(), None);
         assert!(!nodes.is_proven(), "another one is best");
+    }
+
+    /// Six requests that broke when a node was restarted once had it avoided for 96 s.
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_fail_in_one_outage_count_as_one_silence() {
+        let nodes = configured();
+        let (node, asked) = (nodes.best(), Instant::now());
+        for _ in 0..6 {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            nodes.failed(&node, Some(asked));
+        }
+        tokio::time::advance(AVOIDED_FOR + Duration::from_millis(1)).await;
+        assert_eq!(best(&nodes), URLS[0]);
+        nodes.failed(&node, Some(Instant::now()));
+        tokio::time::advance(AVOIDED_FOR + Duration::from_millis(1)).await;
+        assert_eq!(best(&nodes), URLS[1], "the second outage");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_belongs_to_the_first_cluster_that_gave_a_definite_response() {
+        const OWN: HeaderValue = HeaderValue::from_static("a");
+        const OTHER: HeaderValue = HeaderValue::from_static("b");
+        let nodes = configured();
+        let node = nodes.best();
+        let check = |cluster: Option<HeaderValue>, is_definite| {
+            nodes.check_cluster(&node, cluster.as_ref(), is_definite)
+        };
+        check(None, true).unwrap();
+        check(Some(OTHER), false).unwrap();
+        check(Some(OWN), true).unwrap();
+        for _ in 0..3 {
+            for is_definite in [true, false] {
+                check(Some(OWN), is_definite).unwrap();
+                check(None, is_definite).unwrap();
+                assert!(nodes.is_met(&node));
+                assert!(check(Some(OTHER), is_definite).unwrap_err().contains("new client"));
+                assert!(!nodes.is_met(&node), "a stranger");
+                nodes.known().met(&node);
+            }
+            tokio::time::advance(Duration::from_secs(3_600)).await;
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -422,7 +499,7 @@ mod tests {
         let mut asked = Vec::new();
         for _ in 0..6 {
             asked.push(best(&nodes));
-            nodes.failed(&nodes.best(), true);
+            nodes.failed(&nodes.best(), Some(Instant::now()));
             tokio::time::advance(Duration::from_millis(10)).await;
         }
         assert_eq!(asked, [URLS, URLS].concat());
@@ -435,11 +512,11 @@ mod tests {
         introduces(&nodes, ELSEWHERE);
         assert_eq!(best(&nodes), ELSEWHERE);
         assert!(nodes.has_another(), "the configured one");
-        nodes.failed(&nodes.best(), true);
+        nodes.failed(&nodes.best(), Some(Instant::now()));
         assert!(!nodes.has_another());
         tokio::time::advance(Duration::from_millis(10)).await;
         assert_eq!(best(&nodes), URLS[0]);
-        nodes.failed(&nodes.best(), true);
+        nodes.failed(&nodes.best(), Some(Instant::now()));
         assert_eq!(best(&nodes), URLS[0]);
     }
 
@@ -451,7 +528,7 @@ mod tests {
         assert_eq!(watched(), URLS.map(str::to_owned).into(), "no leader is known");
         introduces(&nodes, URLS[0]);
         assert_eq!(watched(), [URLS[1].to_owned(), URLS[2].to_owned()].into());
-        let failed = |url: &str| nodes.failed(&Node::parse(url, None).unwrap(), true);
+        let failed = |url: &str| nodes.failed(&Node::parse(url, None).unwrap(), None);
         failed(URLS[2]);
         assert_eq!(watched(), [URLS[1].to_owned()].into());
         failed(URLS[1]);

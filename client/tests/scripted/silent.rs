@@ -1,7 +1,7 @@
 //! Nodes that hang: they take connections and requests, and answer nothing.
 
 use ringfence_client::{Client, LeaseId};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::scripted::node::{Received, SOON, ScriptedNode};
 
@@ -85,22 +85,5 @@ async fn a_call_that_cannot_be_repeated_is_not_sent_to_a_node_that_hangs() {
             nodes[1].receive().await.respond("204 No Content", "").await;
         });
         removed.unwrap();
-    }
-}
-
-/// Programs that are started again and again would all begin at a node that hangs.
-#[tokio::test]
-async fn clients_begin_at_different_nodes() {
-    let nodes = [ScriptedNode::new().await, ScriptedNode::new().await];
-    let (mut begun, urls) = ([false; 2], nodes.each_ref().map(ScriptedNode::url));
-    let deadline = Instant::now() + SOON;
-    while begun != [true; 2] {
-        assert!(Instant::now() < deadline);
-        let client = Client::connect(&urls).unwrap();
-        let released = tokio::spawn(async move { client.release(LeaseId::random()).await });
-        let (first, request) = receive(&nodes).await;
-        request.respond("204 No Content", "").await;
-        released.await.unwrap().unwrap();
-        begun[first] = true;
     }
 }
