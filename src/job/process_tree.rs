@@ -129,7 +129,9 @@ impl Process {
     /// Signals the whole `group` if one is given: once, so that no member escapes by forking.
     fn send(&self, signal: Signal, group: Option<Pid>, signalled: &mut HashSet<Pid>) -> Result<(), Errno> {
         let target = Target::open(*self)?;
-        let Some(group) = group else { return target.signal(signal) };
+        // It may have joined another group meanwhile.
+        let now = || Self::read(self.pid).filter(|now| now.start == self.start)?.group;
+        let Some(group) = group.filter(|group| now() == Some(*group)) else { return target.signal(signal) };
         if signalled.insert(group) {
             // Succeeds if at least one member may be signalled, so the result says nothing about this one.
             let _ = kill_process_group(group, signal);
@@ -182,6 +184,8 @@ fn descendants(root: Pid, processes: &[Process]) -> Vec<Process> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+
     use super::*;
 
     fn pid(raw: i32) -> Pid {
@@ -225,6 +229,21 @@ mod tests {
             assert_eq!(Target { process: own, pidfd }.signal(Signal::WINCH), Ok(()));
         }
         assert_eq!(Target { process: later, pidfd: None }.signal(Signal::WINCH), Err(Errno::SRCH));
+    }
+
+    /// Whoever is in that group now may be no descendant.
+    #[test]
+    fn the_group_that_a_process_has_left_is_not_signalled() {
+        let sleep = || std::process::Command::new("sleep").arg("600").process_group(0).spawn().unwrap();
+        let (mut left, mut moved) = (sleep(), sleep());
+        let process = Process::read(Pid::from_child(&moved)).unwrap();
+        let group = Some(Pid::from_child(&left));
+        let sent = send(&[Process { group, ..process }], &[], Signal::KILL);
+        assert_eq!(moved.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+        assert!(left.try_wait().unwrap().is_none());
+        left.kill().unwrap();
+        left.wait().unwrap();
+        sent.unwrap();
     }
 
     #[test]
