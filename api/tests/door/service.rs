@@ -112,7 +112,7 @@ impl Service {
             snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
             max_lease_bytes: ringfence_raft::MAX_LEASE_BYTES,
             first_revision: Some(ringfence_wire::Revision(1_000)),
-            wall_clock: WallClock::simulated(|| 0),
+            wall_clock: WallClock::system(),
             elders: None,
             random: ringfence_raft::Random::system(),
             quartz: ringfence_raft::Quartz::none(),

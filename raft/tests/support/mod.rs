@@ -28,7 +28,7 @@ use self::memory_disk::MemoryDisk;
 use self::network::Network;
 
 /// Where the revisions of a cluster here start.
-pub const FIRST: u64 = 1 << 40;
+pub const FIRST: u64 = (1 << 40) + 1;
 /// Far more than anything here takes that goes well.
 pub const SOON: Duration = Duration::from_secs(60);
 /// How often a condition is looked at.
