@@ -25,8 +25,12 @@ fn a_row_is_measured_and_its_reports_are_written() {
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     let row = &report["rows"][0];
     assert!(row["observed"].is_string(), "{row:#}");
-    for figure in row["promise"].as_object().unwrap().keys() {
-        assert!(row["measured"][figure].is_number(), "{figure}: {row:#}");
+    // Whether two held the key at once cannot be told before somebody is granted it.
+    for figure in ["no-grant", "no-renewal", "next-holder", "memory", "healed"] {
+        assert!(
+            row["promise"][figure].is_number() && row["measured"][figure].is_number(),
+            "{figure}: {row:#}"
+        );
     }
     assert!(std::fs::read_to_string(folder.path().join("grey.md")).unwrap().contains("| `leader-hangs` |"));
 }

@@ -8,6 +8,7 @@ pub(super) mod links;
 pub(super) mod logs;
 pub(super) mod memory;
 pub(super) mod names;
+pub(super) mod nothing;
 pub(super) mod packets;
 pub(super) mod redis;
 pub(super) mod stops;

@@ -16,6 +16,7 @@ use super::fault::links::{FarApart, NarrowLink};
 use super::fault::logs::{Full, Unread};
 use super::fault::memory::{self, LittleMemory};
 use super::fault::names::{Named, Names};
+use super::fault::nothing::Nothing;
 use super::fault::packets::{Losing, Lost};
 use super::fault::redis::HungRedis;
 use super::fault::stops::{Hangs, Sleeps};
@@ -126,7 +127,8 @@ impl Row {
 
 /// All of them.
 pub(super) fn rows() -> Vec<Row> {
-    let mut rows = disks();
+    let mut rows = vec![Row::new("nothing", "nothing: the control", "nothing is done", Nothing)];
+    rows.extend(disks());
     rows.extend(links());
     rows.extend(machines());
     rows.extend(surroundings());
