@@ -28,7 +28,7 @@ use crate::world::IDLE;
 /// Why a process has ended begins with this if it did not start.
 pub(crate) const DOES_NOT_START: &str = "it does not start";
 /// Where the revisions of a simulated cluster start.
-pub const FIRST_REVISION: u64 = 1 << 40;
+pub const FIRST_REVISION: u64 = 1_000;
 
 /// A runtime with a paused clock, which is advanced from outside.
 pub struct Process {
