@@ -60,6 +60,8 @@ pub(super) struct AppendLink {
     open: Option<Open>,
     /// The term in which this node leads, as the last append said.
     term: u64,
+    /// The lowest entry that was sent. What the node has of a snapshot, it may lose with that: then it uses the one before.
+    sent_from: Option<u64>,
     /// No connection is attempted before.
     not_before: Option<Instant>,
     /// See [`LogStore::needed_from`].
@@ -76,7 +78,7 @@ struct Open {
 
 impl AppendLink {
     pub(super) fn new(directory: Arc<Directory>, target: Target, needed_from: watch::Receiver<u64>) -> Self {
-        Self { directory, target, open: None, term: 0, not_before: None, needed_from }
+        Self { directory, target, open: None, term: 0, sent_from: None, not_before: None, needed_from }
     }
 
     async fn ready(&mut self) -> Result<&mut Open, RPCError<Consensus>> {
@@ -101,7 +103,9 @@ impl AppendLink {
         let Some(incarnation) = self.target.incarnation else { return Ok(()) };
         let follower = (self.target.to, incarnation);
         match answer {
-            Ok(Some(last)) => self.directory.note_acknowledged(follower, self.term, *last),
+            Ok(Some(last)) if self.sent_from.is_some_and(|from| from <= last.index()) => {
+                self.directory.note_acknowledged(follower, self.term, *last);
+            }
             Err(StreamAppendError::Conflict(lacked)) => {
                 return self.directory.check_kept(follower, self.term, *lacked);
             }
@@ -232,6 +236,9 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
             () = is_left_behind(&mut self.link.needed_from, self.lacks) => return Err(self.left_behind()),
         }
         self.link.term = request.vote.leader_id.term;
+        if let Some(first) = request.entries.first().map(|entry| entry.log_id.index()) {
+            self.link.sent_from = Some(self.link.sent_from.map_or(first, |from| from.min(first)));
+        }
         if !is_silent {
             open.owed += 1;
             self.reported =
