@@ -1,8 +1,8 @@
 //! Which start of a data directory a process is.
 //!
 //! Each start draws a number, and syncs it to `NODE` behind those of the starts before. So a directory knows its own past, and
-//! a copy of it has the same past up to where it was copied, and another one from there on. Whoever has met one start of a
-//! directory knows of any other whether it came after that one. If it did not, it may have forgotten votes and entries that
+//! a copy of it has the same past up to where it was copied, and another one from there on. A node that has met one start of a
+//! directory can tell of any other whether it came after that one. If it did not, it may have forgotten votes and entries that
 //! the one which was met has given away.
 //!
 //! An old copy cannot hide behind its count: it counts on, but its numbers are others.
@@ -11,7 +11,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The numbers of so many starts are kept. A node that was restarted more often while another did not meet it is believed.
+/// How many numbers are kept. A node that was restarted more often while another did not meet it is believed.
 const KEPT: usize = 128;
 
 /// One start: how many came up to it, and its random number.
