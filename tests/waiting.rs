@@ -253,3 +253,38 @@ async fn a_wait_ends_with_409_or_with_a_place_that_is_kept() {
     client.release(held).await.done();
     assert!(matches!(client.acquire(kept, &short).await.done(), Acquired::Standing(_)));
 }
+
+/// It once waited to the end, though others knew that its lease was granted.
+#[tokio::test]
+async fn a_wait_ends_early_at_a_node_that_is_cut_off_and_goes_on_elsewhere() {
+    let cluster = cluster().start().await.unwrap();
+    let held = LeaseId::random();
+    granted(&cluster.node(1).client().patient(), held, &try_once("cut")).await;
+    let (keeps, waits) = (LeaseId::random(), LeaseId::random());
+    let request = wait_for("cut", 30_000);
+    let ask = |lease, keep_place| {
+        let request = AcquireRequest { keep_place, ..request.clone() };
+        let client = cluster.node(1).client();
+        tokio::spawn(async move { client.acquire(lease, &request).await })
+    };
+    let observer = cluster.node(2).client().patient();
+    let first = ask(keeps, true);
+    queued(&observer, "cut", 1).await;
+    let second = ask(waits, false);
+    queued(&observer, "cut", 2).await;
+    let cut = Instant::now();
+    for other in cluster.others(1) {
+        other.stop().unwrap();
+    }
+    assert!(matches!(first.await.unwrap(), Ok(Reply::Done { status: 202, body: Acquired::Waiting(_) })));
+    let ended = second.await.unwrap().unwrap_err();
+    assert_eq!(ended.problem.unwrap().kind, ProblemKind::Indeterminate);
+    assert!(cut.elapsed() < Duration::from_secs(20), "{:?}", cut.elapsed());
+    for other in cluster.others(1) {
+        other.resume().unwrap();
+    }
+    observer.release(held).await.done();
+    granted(&observer, keeps, &request).await;
+    observer.release(keeps).await.done();
+    granted(&observer, waits, &request).await;
+}

@@ -124,6 +124,10 @@ impl<'a> Acquire<'a> {
                 }
                 Outcome::Done(Put::Waiting) if self.is_over() => return Err(End::Failed(self.timed_out())),
                 Outcome::Done(Put::Waiting) => {
+                    // A PUT that was not batched ends early at a node that is stopping, or is cut off.
+                    if has_place && put_at.elapsed() < wait {
+                        attempts.turn_away();
+                    }
                     (unanswered_since, has_place, self.has_waited) = (None, true, true);
                 }
                 Outcome::Refused(problem) => {

@@ -1,24 +1,25 @@
 //! TCP connections to a host by name.
 //!
 //! ```text
-//!  a name ─▶ addresses ─▶ connect: the one that worked last, and each 250 ms the next one beside it ─▶ the first that answers
+//!  a name ─▶ addresses ─▶ connect: the one that answered last, and each 250 ms the next one beside it ─▶ the first that accepts
 //!             ▲     known before: used at once
-//!             └──── a lookup in the background, on a thread, at most one per name
+//!             └──── a lookup in the background, on a thread, at most one a second
 //! ```
 //! A name server may be slow, or hang for ever, and a name may have addresses that lead nowhere. So:
 //!
 //! - **A lookup is apart from connecting.** It goes on when its caller gives up, and the next caller uses what it finds. While
-//!   one is under way, no other begins for that name: a name server that hangs takes one thread per name, and no more.
+//!   one is under way, no other begins for that name for a minute, then for two, and so on: a resolver that hangs takes a few threads.
 //! - **The last good addresses are used at once**, while a lookup renews them in the background. A name server that is down
 //!   stops nobody who has connected before.
 //! - **All addresses are tried**, staggered and the families in turn ([RFC 8305](https://www.rfc-editor.org/rfc/rfc8305)), the
-//!   one that worked last first.
+//!   one that answered last first. One that accepted a connection and then sent nothing comes last: its process may hang.
 //!
 //! Addresses are known per process, for all who connect. An IP address needs no lookup.
 //!
 //! The lookup is the system's (`getaddrinfo`), so that `/etc/hosts` and `nsswitch.conf` count. It has a thread of its own,
 //! because a runtime waits for its blocking threads when it ends, and such a lookup may never end.
 
+mod heard;
 mod names;
 mod race;
 mod target;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 
+pub use heard::Heard;
 pub use target::Target;
 
 /// Why there is no connection.

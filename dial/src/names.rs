@@ -14,6 +14,8 @@ use crate::Error;
 
 /// How soon after the last lookup began another may begin.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(1);
+/// A lookup that takes longer may never end: another begins beside it. With each one the time doubles, so that they are few.
+const HANGS: Duration = Duration::from_secs(60);
 /// The most names that are remembered. What is known of others is forgotten, unless a lookup is under way.
 const MAX_NAMES: usize = 1_024;
 
@@ -41,9 +43,13 @@ pub(crate) struct Name {
 struct State {
     /// As the last lookup that succeeded found them.
     addresses: Vec<IpAddr>,
-    /// The one that was connected to last.
-    worked: Option<IpAddr>,
-    is_looking: bool,
+    /// The one that answered last.
+    answered: Option<IpAddr>,
+    /// Those that have been connected to, and have not answered since, in this order.
+    unheard: Vec<IpAddr>,
+    /// How many lookups are under way.
+    lookups: u32,
+    /// When the last one began.
     began: Option<Instant>,
     /// Why the last lookup failed.
     failure: String,
@@ -57,7 +63,7 @@ impl Names {
             return Arc::clone(name);
         }
         if known.len() >= MAX_NAMES {
-            known.retain(|_, name| name.state.borrow().is_looking);
+            known.retain(|_, name| name.state.borrow().lookups > 0);
         }
         let name = Name { host: host.to_owned(), lookup: self.lookup, state: watch::Sender::default() };
         let name = Arc::new(name);
@@ -85,22 +91,38 @@ impl Name {
     pub(crate) async fn addresses(self: &Arc<Self>, within: Duration) -> Result<Vec<IpAddr>, Error> {
         self.look_up();
         let mut state = self.state.subscribe();
-        let settled = state.wait_for(|state| !state.addresses.is_empty() || !state.is_looking);
+        let settled = state.wait_for(|state| !state.addresses.is_empty() || state.lookups == 0);
         let host = || self.host.clone();
         match timeout(within, settled).await {
             Ok(Ok(state)) if state.addresses.is_empty() => {
                 Err(Error::NoAddress { host: host(), why: state.failure.clone() })
             }
-            Ok(Ok(state)) => Ok(in_order(&state.addresses, state.worked)),
+            Ok(Ok(state)) => Ok(state.in_order()),
             // The sender is this name's own: it is not closed.
             Ok(Err(_)) | Err(_) => Err(Error::Unresolved { host: host(), within }),
         }
     }
 
-    /// Records that a connection to `address` succeeded.
-    pub(crate) fn worked(&self, address: IpAddr) {
+    /// Records a connection to `address`.
+    pub(crate) fn connected(&self, address: IpAddr) {
+        self.note(|state| {
+            state.unheard.retain(|it| *it != address);
+            state.unheard.push(address);
+        });
+    }
+
+    /// Records that `address` sent something.
+    pub(crate) fn answered(&self, address: IpAddr) {
+        self.note(|state| {
+            state.unheard.retain(|it| *it != address);
+            state.answered = Some(address);
+        });
+    }
+
+    /// Changes what nobody waits for.
+    fn note(&self, change: impl FnOnce(&mut State)) {
         self.state.send_if_modified(|state| {
-            state.worked = Some(address);
+            change(state);
             false
         });
     }
@@ -108,11 +130,13 @@ impl Name {
     /// Begins a lookup, unless one is under way or has just begun.
     fn look_up(self: &Arc<Self>) {
         let begins = self.state.send_if_modified(|state| {
-            let is_fresh = !state.addresses.is_empty()
-                && state.began.is_some_and(|began| began.elapsed() < LOOKUP_INTERVAL);
-            let begins = !state.is_looking && !is_fresh;
+            let pause = match state.lookups {
+                0 => LOOKUP_INTERVAL,
+                hang => HANGS.saturating_mul(2_u32.saturating_pow(hang - 1)),
+            };
+            let begins = state.began.is_none_or(|began| began.elapsed() >= pause);
             if begins {
-                (state.is_looking, state.began) = (true, Some(Instant::now()));
+                (state.lookups, state.began) = (state.lookups + 1, Some(Instant::now()));
             }
             begins
         });
@@ -128,9 +152,12 @@ impl Name {
 
     fn found(&self, found: io::Result<Vec<IpAddr>>) {
         self.state.send_modify(|state| {
-            state.is_looking = false;
+            state.lookups -= 1;
             match found {
-                Ok(addresses) if !addresses.is_empty() => state.addresses = addresses,
+                Ok(addresses) if !addresses.is_empty() => {
+                    state.unheard.retain(|it| addresses.contains(it));
+                    state.addresses = addresses;
+                }
                 Ok(_) => state.failure = "it has no address".to_owned(),
                 Err(error) => state.failure = error.to_string(),
             }
@@ -142,10 +169,20 @@ fn lookup(host: &str) -> io::Result<Vec<IpAddr>> {
     Ok((host, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
 }
 
-/// The one that worked last, then the others: one of each family in turn, in the order of the system.
-fn in_order(addresses: &[IpAddr], worked: Option<IpAddr>) -> Vec<IpAddr> {
-    let Some(first) = worked.filter(|worked| addresses.contains(worked)).or(addresses.first().copied())
-    else {
+impl State {
+    /// The addresses in the order to try them: those that are not heard last.
+    fn in_order(&self) -> Vec<IpAddr> {
+        let mut ordered = in_order(&self.addresses, self.answered);
+        ordered.sort_by_key(|address| {
+            self.unheard.iter().position(|it| it == address).map_or(0, |place| place + 1)
+        });
+        ordered
+    }
+}
+
+/// The one that answered last, then the others: one of each family in turn, in the order of the system.
+fn in_order(addresses: &[IpAddr], answered: Option<IpAddr>) -> Vec<IpAddr> {
+    let Some(first) = answered.filter(|it| addresses.contains(it)).or(addresses.first().copied()) else {
         return Vec::new();
     };
     let (mut same, mut other) = (Vec::new(), Vec::new());
@@ -171,7 +208,11 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Condvar, PoisonError};
 
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
     use super::*;
+    use crate::heard::Heard;
 
     const SOON: Duration = Duration::from_secs(60);
     const A_MOMENT: Duration = Duration::from_millis(50);
@@ -185,14 +226,51 @@ mod tests {
     }
 
     #[test]
-    fn the_address_that_worked_comes_first_and_families_take_turns() {
+    fn the_address_that_answered_comes_first_and_families_take_turns() {
         let all = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "::1", "::2"].map(ip);
-        let ordered = |worked: Option<&str>| in_order(&all, worked.map(ip));
+        let ordered = |answered: Option<&str>| in_order(&all, answered.map(ip));
         assert_eq!(ordered(None), ["10.0.0.1", "::1", "10.0.0.2", "::2", "10.0.0.3"].map(ip));
         assert_eq!(ordered(Some("::2")), ["::2", "10.0.0.1", "::1", "10.0.0.2", "10.0.0.3"].map(ip));
         assert_eq!(ordered(Some("10.9.9.9")), ordered(None), "it is no address of this name any more");
         assert_eq!(in_order(&[ip("::1"), ip("::1")], None), [ip("::1")]);
         assert!(in_order(&[], Some(ip("::1"))).is_empty());
+    }
+
+    /// The kernel of a process that hangs accepts connections: such an address once was tried first for ever.
+    #[tokio::test]
+    async fn an_address_that_accepts_and_does_not_answer_comes_last() {
+        let names = names(|_| Ok(["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(ip).into()));
+        let name = names.name("a");
+        let ordered = async || name.addresses(SOON).await.unwrap();
+        assert_eq!(ordered().await, ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(ip));
+        name.answered(ip("10.0.0.1"));
+        name.connected(ip("10.0.0.1"));
+        assert_eq!(ordered().await, ["10.0.0.2", "10.0.0.3", "10.0.0.1"].map(ip));
+        name.connected(ip("10.0.0.2"));
+        assert_eq!(ordered().await, ["10.0.0.3", "10.0.0.1", "10.0.0.2"].map(ip));
+        name.connected(ip("10.0.0.3"));
+        assert_eq!(ordered().await, ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(ip), "they take turns");
+        name.answered(ip("10.0.0.2"));
+        assert_eq!(ordered().await, ["10.0.0.2", "10.0.0.1", "10.0.0.3"].map(ip));
+    }
+
+    #[tokio::test]
+    async fn an_address_answers_with_the_first_byte() {
+        let names = names(|_| Ok(["10.0.0.1", "127.0.0.1"].map(ip).into()));
+        let (name, address) = (names.name("a"), ip("127.0.0.1"));
+        let first = async || name.addresses(SOON).await.unwrap()[0];
+        let listener = TcpListener::bind((address, 0)).await.unwrap();
+        let connected = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut other = listener.accept().await.unwrap().0;
+        let (mut reader, _writer) = Heard::not_yet(connected, Arc::clone(&name), address).into_split();
+        assert_ne!(first().await, address);
+        other.write_all(b"hi").await.unwrap();
+        assert_eq!(reader.read_u8().await.unwrap(), b'h');
+        assert_eq!(first().await, address);
+        // Later bytes say nothing about other connections.
+        name.connected(address);
+        assert_eq!(reader.read_u8().await.unwrap(), b'i');
+        assert_ne!(first().await, address);
     }
 
     /// Lookups that end when they are let go.
@@ -255,7 +333,7 @@ mod tests {
         tokio::time::sleep(LOOKUP_INTERVAL).await;
         assert_eq!(known().await, [ip("127.0.0.1")], "the second lookup hangs");
         GATE.open();
-        while name.state.borrow().is_looking {
+        while name.state.borrow().lookups > 0 {
             tokio::task::yield_now().await;
         }
         assert_eq!(known().await, [ip("127.0.0.1")], "it has failed");
@@ -264,8 +342,8 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_lookup_that_fails_is_named_and_begins_again() {
+    #[tokio::test(start_paused = true)]
+    async fn a_lookup_that_fails_is_named_and_begins_again_after_a_second() {
         static CALLS: AtomicUsize = AtomicUsize::new(0);
         let names = names(|_| match CALLS.fetch_add(1, Ordering::SeqCst) {
             0 => Err(io::Error::other("no name server")),
@@ -274,10 +352,43 @@ mod tests {
         });
         let name = names.name("a");
         for why in ["no name server", "it has no address"] {
-            let failed = Error::NoAddress { host: "a".to_owned(), why: why.to_owned() };
-            assert_eq!(name.addresses(SOON).await, Err(failed));
+            for _ in 0..3 {
+                name.look_up();
+                while name.state.borrow().lookups > 0 {
+                    thread::yield_now();
+                }
+                let failed = Error::NoAddress { host: "a".to_owned(), why: why.to_owned() };
+                assert_eq!(name.addresses(SOON).await, Err(failed));
+            }
+            tokio::time::advance(LOOKUP_INTERVAL).await;
         }
-        assert_eq!(name.addresses(SOON).await, Ok(vec![ip("127.0.0.1")]));
+        name.look_up();
+        while !name.is_resolved() {
+            thread::yield_now();
+        }
+        assert_eq!(CALLS.load(Ordering::SeqCst), 3);
+    }
+
+    /// A resolver that never answers once froze what was known of a name.
+    #[tokio::test(start_paused = true)]
+    async fn a_lookup_that_never_ends_is_followed_by_others_which_are_few() {
+        static GATE: Gate = Gate::new();
+        let names = names(|_| {
+            GATE.pass();
+            Ok(vec![ip("127.0.0.1")])
+        });
+        let name = names.name("a");
+        for (after, begun) in [(0, 1), (59, 1), (1, 2), (119, 2), (1, 3), (239, 3), (1, 4)] {
+            tokio::time::advance(Duration::from_secs(after)).await;
+            name.is_resolved();
+            while GATE.begun.load(Ordering::SeqCst) < begun {
+                thread::yield_now();
+            }
+            assert_eq!(name.state.borrow().lookups, begun as u32);
+        }
+        GATE.open();
+        name.state.subscribe().wait_for(|state| state.lookups == 0).await.unwrap();
+        assert!(name.is_resolved());
     }
 
     #[test]

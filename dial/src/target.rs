@@ -7,6 +7,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::Error;
+use crate::heard::Heard;
 use crate::names::{Name, SYSTEM};
 use crate::race::race;
 
@@ -53,14 +54,14 @@ impl Target {
     }
 
     /// Connects, within this time. Waiting for a lookup counts.
-    pub async fn connect(&self, within: Duration) -> Result<TcpStream, Error> {
+    pub async fn connect(&self, within: Duration) -> Result<Heard<TcpStream>, Error> {
         let deadline = Instant::now() + within;
         let addresses = self.addresses(within).await?;
         let (stream, address) = race(&addresses, deadline, within).await?;
-        if let Host::Name(name) = &self.host {
-            name.worked(address.ip());
-        }
-        Ok(stream)
+        Ok(match &self.host {
+            Host::Ip(_) => stream.into(),
+            Host::Name(name) => Heard::not_yet(stream, Arc::clone(name), address.ip()),
+        })
     }
 
     async fn addresses(&self, within: Duration) -> Result<Vec<SocketAddr>, Error> {

@@ -2,8 +2,8 @@
 //!
 //! The replicated table has the place in the queue and the end of the wait; applying an entry that changes either
 //! notifies this handler. It stops waiting on its own only when it has to respond anyway: after `wait_ms` if the place
-//! is kept (by `keep_place`, or by another PUT that waits longer), when this node is stopping, or long after the wait
-//! should have ended.
+//! is kept (by `keep_place`, or by another PUT that waits longer), when this node is stopping or applies nothing, or long
+//! after the wait should have ended.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -318,7 +318,7 @@ impl Server {
         let not_sent = |why: String| Failure::NotSent(format!("{self}: {why}"));
         let stream = self.target.connect(time).await.map_err(|error| not_sent(error.to_string()))?;
         let shake_hands = async {
-            tune(&stream, GONE_AFTER)?;
+            tune(stream.get_ref(), GONE_AFTER)?;
             match &self.encryption {
                 None => Connection::over(stream).await,
                 Some(encryption) => Connection::over(encryption.connect(stream, &self.host).await?).await,

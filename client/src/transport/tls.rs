@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ringfence_tls::{Files, Look, Reload};
 use ringfence_wire::FieldError;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -50,7 +50,11 @@ impl Encryption {
     }
 
     /// Shakes hands with the server `host`, and verifies that it is that host.
-    pub(super) async fn connect(&self, stream: TcpStream, host: &str) -> io::Result<TlsStream<TcpStream>> {
+    pub(super) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        host: &str,
+    ) -> io::Result<TlsStream<S>> {
         self.look().await;
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         TlsConnector::from(self.files.current()).connect(name, stream).await

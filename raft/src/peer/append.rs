@@ -290,7 +290,7 @@ impl Open {
     }
 }
 
-/// Reads an append of the caller, which must agree with what this `log` knows to be committed. openraft does not compare that.
+/// Reads an append of the caller.
 pub(super) fn checked(
     incoming: &Incoming,
     log: &LogStore,
@@ -301,10 +301,7 @@ pub(super) fn checked(
     let newest = entries.clone().chain(request.prev_log_id).chain(request.leader_commit).max();
     incoming.check_vote(&request.vote, newest)?;
     let named = request.prev_log_id.into_iter().chain(entries);
-    match log.contradicted(request.vote.leader_id.term, named) {
-        None => Ok(request),
-        Some(own) => Err(incoming.directory.has_forgotten(incoming.from, own)),
-    }
+    incoming.check_log(log, &request.vote, named).map(|()| request)
 }
 
 /// Receives appends, and answers them.

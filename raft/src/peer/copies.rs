@@ -167,12 +167,12 @@ impl Directory {
         self.with_known(id, |known| known.met == Some((incarnation, start)))
     }
 
-    /// The leader has another entry than `own`, which was committed: a majority has lost what it acknowledged. This node must not
-    /// go on, because it would have to delete what others were told.
+    /// The leader lacks `own`, which was committed: a majority has lost what it acknowledged. This node must not go on, because it
+    /// would have to delete what others were told.
     pub(super) fn has_forgotten(&self, leader: NodeId, own: LogId) -> io::Error {
         let why = format!(
-            "node {leader}, which leads, has another entry {} than the one that was committed: a majority of the nodes has lost \
-             what it acknowledged, and this node still has it. See `Copies of a data directory` in docs/operations.md",
+            "node {leader}, which leads, lacks entry {}, which was committed: a majority of the nodes has lost what it acknowledged, \
+             and this node still has it. See `Copies of a data directory` in docs/operations.md",
             own.index()
         );
         self.condemned.send_replace(Some(why.clone()));

@@ -19,6 +19,7 @@ use super::tls::Certificate;
 use super::transport::Connection;
 use crate::consensus::{LogId, NodeId, Vote};
 use crate::storage::identity::Identity;
+use crate::storage::log_store::LogStore;
 use crate::storage::starts::Starts;
 
 /// How long connecting and the handshake may take: five round trips of half a second, with TLS, and the time to ask whether
@@ -214,6 +215,20 @@ impl Incoming {
             return Err(invalid(format!("node {speaker} names the entry {newest} in term {term}")));
         }
         self.directory.check_term(term)
+    }
+
+    /// An error if the caller, which leads with `vote` and has the entries `named`, lacks an entry that is committed in this
+    /// `log`. openraft does not compare that.
+    pub(super) fn check_log(
+        &self,
+        log: &LogStore,
+        vote: &Vote,
+        named: impl Iterator<Item = LogId>,
+    ) -> io::Result<()> {
+        match log.contradicted(vote.leader_id.term, named) {
+            None => Ok(()),
+            Some(own) => Err(self.directory.has_forgotten(self.from, own)),
+        }
     }
 
     /// The next frame; `None` if the caller closed between two. An error if the caller is no longer admitted: the membership

@@ -24,6 +24,7 @@ use super::link::Incoming;
 use super::message::{SNAPSHOT_BEGIN, SNAPSHOT_CHUNK, SNAPSHOT_END, SNAPSHOT_INSTALLED};
 use crate::applied::state_machine::Raft;
 use crate::consensus::{NodeId, SnapshotMeta, Vote};
+use crate::storage::log_store::LogStore;
 use crate::storage::record::{RecordError, put_meta, put_vote, read_meta, read_vote};
 use crate::storage::snapshots::Generations;
 use crate::storage::snapshots::generation::{Reader, Snapshot};
@@ -79,6 +80,7 @@ fn next_chunk(reader: &mut Reader) -> io::Result<Vec<u8>> {
 /// Receives snapshots, and has Raft install them.
 pub(super) async fn receive(
     raft: &Raft,
+    log: &LogStore,
     generations: &Arc<Generations>,
     mut incoming: Incoming,
     mut writer: FrameWriter,
@@ -87,7 +89,7 @@ pub(super) async fn receive(
         if kind != SNAPSHOT_BEGIN {
             return Err(unexpected(kind, "a snapshot"));
         }
-        let (vote, snapshot) = receive_one(generations, body, &mut incoming).await?;
+        let (vote, snapshot) = receive_one(log, generations, body, &mut incoming).await?;
         let response = raft.install_full_snapshot(vote, snapshot).await.map_err(io::Error::other)?;
         writer.put(SNAPSHOT_INSTALLED, |out| put_vote(out, &response.vote));
         writer.flush().await?;
@@ -97,6 +99,7 @@ pub(super) async fn receive(
 
 /// Receives what follows the frame BEGIN. The result is on disk, and not yet one of the node's own snapshots.
 async fn receive_one(
+    log: &LogStore,
     generations: &Arc<Generations>,
     mut begin: Bytes,
     incoming: &mut Incoming,
@@ -105,6 +108,7 @@ async fn receive_one(
     let bytes = begin.try_get_u64_le().map_err(|_| malformed(RecordError::Short))?;
     let meta = read_meta(&mut begin).map_err(malformed)?;
     incoming.check_vote(&vote, meta.last_log_id)?;
+    incoming.check_log(log, &vote, meta.last_log_id.into_iter())?;
     let mut progress = Progress::new("received", incoming.from, &meta, bytes);
     let mut writer = generations.writer().await?;
     let mut left = bytes;

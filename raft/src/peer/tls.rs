@@ -19,6 +19,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use ringfence_dial::{Heard, tune};
 use ringfence_tls::{Name, Peer, covers, names};
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, ReadBuf, split};
@@ -30,7 +31,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::server::warn_closed;
-use super::transport::{Connection, Transport, connected, tuned};
+use super::transport::{Connection, GONE_AFTER, Transport, connected};
 use crate::consensus::NodeId;
 use crate::lines::Lines;
 
@@ -104,7 +105,7 @@ impl Transport for Tls {
                     }
                     accepted = self.listener.accept() => {
                         let (stream, from) = accepted?;
-                        let Ok(stream) = tuned(stream) else { continue };
+                        let Ok(()) = tune(&stream, GONE_AFTER) else { continue };
                         let from = from.to_string();
                         if running.len() >= MAX_HANDSHAKES && let Some(oldest) = running.pop_front() {
                             oldest.abort();
@@ -124,7 +125,7 @@ impl Transport for Tls {
 }
 
 /// The caller's handshake.
-async fn call(stream: TcpStream, address: String, peer: Arc<Peer>) -> io::Result<Connection> {
+async fn call(stream: Heard<TcpStream>, address: String, peer: Arc<Peer>) -> io::Result<Connection> {
     let version = peer.version();
     let connector = TlsConnector::from(peer.client());
     // It is neither sent nor verified.
@@ -137,16 +138,16 @@ async fn call(stream: TcpStream, address: String, peer: Arc<Peer>) -> io::Result
 async fn answer(stream: TcpStream, from: String, peer: Arc<Peer>, plain: bool) -> io::Result<Connection> {
     let mut first = [0];
     if plain && stream.peek(&mut first).await? == 1 && first != [TLS_HANDSHAKE] {
-        return Ok(Connection::plain(stream, from));
+        return Ok(Connection::plain(stream.into(), from));
     }
     let version = peer.version();
     let acceptor = TlsAcceptor::from(peer.server());
-    let stream = acceptor.accept(stream).await?;
+    let stream = acceptor.accept(Heard::from(stream)).await?;
     encrypted(stream.into(), from, peer, version)
 }
 
 fn encrypted(
-    stream: TlsStream<TcpStream>,
+    stream: TlsStream<Heard<TcpStream>>,
     other: String,
     peer: Arc<Peer>,
     version: u64,

@@ -4,14 +4,14 @@ use std::io;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use ringfence_dial::{Target, tune};
+use ringfence_dial::{Heard, Target, tune};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::tls::Certificate;
 
 /// How long the other host may be silent. A stopped process does not count: its kernel answers.
-const GONE_AFTER: Duration = Duration::from_secs(3);
+pub(super) const GONE_AFTER: Duration = Duration::from_secs(3);
 /// How long connecting may take: a little less than the caller allows, so that the error says what did not answer. A lookup that
 /// takes longer goes on, and the next attempt uses what it finds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ pub struct Connection {
 
 impl Connection {
     /// A connection over TCP without TLS, to `peer`.
-    pub(super) fn plain(stream: TcpStream, peer: String) -> Self {
+    pub(super) fn plain(stream: Heard<TcpStream>, peer: String) -> Self {
         let (reader, writer) = stream.into_split();
         Self { peer, reader: Box::new(reader), writer: Box::new(writer), certificate: None }
     }
@@ -65,8 +65,8 @@ impl Transport for Tcp {
         Box::pin(async move {
             loop {
                 let (stream, from) = self.0.accept().await?;
-                match tuned(stream) {
-                    Ok(stream) => return Ok(Connection::plain(stream, from.to_string())),
+                match tune(&stream, GONE_AFTER) {
+                    Ok(()) => return Ok(Connection::plain(stream.into(), from.to_string())),
                     Err(error) => tracing::debug!(%from, %error, "peer connection ended"),
                 }
             }
@@ -74,14 +74,10 @@ impl Transport for Tcp {
     }
 }
 
-pub(super) async fn connected(address: &str) -> io::Result<TcpStream> {
+pub(super) async fn connected(address: &str) -> io::Result<Heard<TcpStream>> {
     let no_address = || io::Error::new(io::ErrorKind::InvalidInput, "it is not of the form host:port");
     let target = Target::parse(address).ok_or_else(no_address)?;
-    tuned(target.connect(CONNECT_TIMEOUT).await?)
-}
-
-/// Sends small messages at once, and detects in seconds that the other host is gone.
-pub(super) fn tuned(stream: TcpStream) -> io::Result<TcpStream> {
-    tune(&stream, GONE_AFTER)?;
+    let stream = target.connect(CONNECT_TIMEOUT).await?;
+    tune(stream.get_ref(), GONE_AFTER)?;
     Ok(stream)
 }

@@ -212,15 +212,18 @@ impl LogStore {
         self.write(Vec::new()).await
     }
 
-    /// The entry that this log has, and knows to be committed, where one of `theirs` is another. Those are of the leader of
-    /// `term`; one that this node has left behind may have others.
-    pub(crate) fn contradicted(&self, term: u64, theirs: impl Iterator<Item = LogId>) -> Option<LogId> {
+    /// A committed entry of this log that a log with `theirs` lacks, as far as one can tell. It is the log of the leader of
+    /// `term`; one that this node has left behind may lack some.
+    pub(crate) fn contradicted(&self, term: u64, mut theirs: impl Iterator<Item = LogId>) -> Option<LogId> {
         let contents = &self.lock().contents;
         let own_term = contents.vote.map_or(0, |vote| vote.leader_id.term);
-        let committed = contents.committed.filter(|_| term >= own_term)?.index();
-        theirs.take_while(|id| id.index() <= committed).find_map(|theirs| {
-            let (_, own) = contents.range(theirs.index()..=theirs.index()).next()?;
-            (own.log_id != theirs).then_some(own.log_id)
+        let committed = contents.committed.filter(|_| term >= own_term)?;
+        theirs.find_map(|theirs| {
+            let place = theirs.index().cmp(&committed.index());
+            let own = contents.range(theirs.index()..=theirs.index()).next().filter(|_| place.is_le());
+            let other = own.map(|(_, own)| own.log_id).filter(|own| *own != theirs);
+            // The terms of a log only go up.
+            other.or((theirs.cmp(&committed) != place).then_some(committed))
         })
     }
 
@@ -351,6 +354,7 @@ mod tests {
     use std::path::Path;
     use std::sync::mpsc;
 
+    use openraft::vote::RaftLeaderId;
     use tempfile::TempDir;
 
     use super::*;
@@ -453,6 +457,35 @@ mod tests {
         let state = log.get_log_state().await.unwrap();
         assert_eq!(state.last_log_id, Some(log_id(7, 101)));
         assert_eq!(state.last_purged_log_id, Some(log_id(4, 100)));
+    }
+
+    /// A snapshot of a leader that had lost what it acknowledged once replaced what was committed.
+    #[tokio::test]
+    async fn a_log_that_lacks_what_is_committed_is_recognised() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = open(dir.path()).unwrap();
+        put_of_term(&mut log, 2, 1..5).await;
+        put_of_term(&mut log, 4, 5..9).await;
+        log.save_committed(Some(log_id(4, 6))).await.unwrap();
+        log.purge(log_id(2, 2)).await.unwrap();
+        let lacks = |term, index| log.contradicted(9, [log_id(term, index)].into_iter());
+        for (term, index) in [(2, 1), (2, 4), (4, 6), (4, 7), (5, 7), (4, 20)] {
+            assert_eq!(lacks(term, index), None, "{term}.{index}");
+        }
+        let committed = log_id(4, 6);
+        for (term, index, own) in [
+            (3, 4, log_id(2, 4)),
+            (5, 6, committed),
+            (2, 6, committed),
+            // Its own entry is purged, or is none that is committed.
+            (5, 1, committed),
+            (3, 7, committed),
+            (3, 20, committed),
+        ] {
+            assert_eq!(lacks(term, index), Some(own), "{term}.{index}");
+        }
+        log.save_vote(&Vote { leader_id: RaftLeaderId::new(10, 1), committed: true }).await.unwrap();
+        assert_eq!(log.contradicted(9, [log_id(5, 6)].into_iter()), None, "it leads no more");
     }
 
     /// What was appended with a gap or twice once made a log that did not open again.

@@ -1,0 +1,97 @@
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use crate::names::Name;
+
+/// A connection, or its reading half, that notes when its address answers: when the first bytes arrive. The kernel of a process
+/// that hangs accepts connections, too.
+#[derive(Debug)]
+pub struct Heard<T> {
+    stream: T,
+    waits: Option<Waits>,
+}
+
+#[derive(Debug)]
+struct Waits {
+    name: Arc<Name>,
+    address: IpAddr,
+}
+
+impl Heard<TcpStream> {
+    /// A connection to an address of `name`, which has not answered yet.
+    pub(crate) fn not_yet(stream: TcpStream, name: Arc<Name>, address: IpAddr) -> Self {
+        name.connected(address);
+        Self { stream, waits: Some(Waits { name, address }) }
+    }
+
+    /// The two directions, as of [`TcpStream::into_split`].
+    pub fn into_split(self) -> (Heard<OwnedReadHalf>, OwnedWriteHalf) {
+        let (reader, writer) = self.stream.into_split();
+        (Heard { stream: reader, waits: self.waits }, writer)
+    }
+}
+
+impl<T> Heard<T> {
+    /// The connection itself. What is read from it is not noted.
+    pub fn get_ref(&self) -> &T {
+        &self.stream
+    }
+}
+
+/// A connection of which nothing needs to be noted.
+impl From<TcpStream> for Heard<TcpStream> {
+    fn from(stream: TcpStream) -> Self {
+        Self { stream, waits: None }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
+        if buffer.filled().len() > before
+            && let Some(Waits { name, address }) = this.waits.take()
+        {
+            name.answered(address);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Heard<T> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
