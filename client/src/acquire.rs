@@ -42,6 +42,8 @@ use crate::{Error, Loss};
 const SLICE: Duration = Duration::from_secs(30);
 /// How long a PUT waits after one without a definite outcome, and at a node that has had none yet.
 const PROBE: Duration = Duration::from_millis(100);
+/// What took longer has waited in the queue.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// A lease that is fresh enough to begin work.
 pub(crate) struct Granted {
@@ -124,8 +126,10 @@ impl<'a> Acquire<'a> {
                 }
                 Outcome::Done(Put::Waiting) if self.is_over() => return Err(End::Failed(self.timed_out())),
                 Outcome::Done(Put::Waiting) => {
-                    // A PUT that was not batched ends early at a node that is stopping, or is cut off.
-                    if has_place && put_at.elapsed() < wait {
+                    let waited = put_at.elapsed();
+                    // In a batch it does not wait.
+                    let has_waited = has_place || waited > AT_ONCE;
+                    if has_waited && waited < wait - wait / 10 {
                         attempts.turn_away();
                     }
                     (unanswered_since, has_place, self.has_waited) = (None, true, true);

@@ -10,31 +10,38 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::names::Name;
 
-/// A connection, or its reading half, that notes when its address answers: when the first bytes arrive. The kernel of a process
-/// that hangs accepts connections, too.
+/// A connection, or its reading half, that notes whether its address answers: when the first bytes arrive, or when it is dropped
+/// before. The kernel of a process that hangs accepts connections, too.
 #[derive(Debug)]
 pub struct Heard<T> {
     stream: T,
-    waits: Option<Waits>,
+    first: Option<First>,
 }
 
+/// The first bytes of a connection, which have not arrived.
 #[derive(Debug)]
-struct Waits {
+struct First {
     name: Arc<Name>,
     address: IpAddr,
+    arrived: bool,
+}
+
+impl Drop for First {
+    fn drop(&mut self) {
+        self.name.heard(self.address, self.arrived);
+    }
 }
 
 impl Heard<TcpStream> {
     /// A connection to an address of `name`, which has not answered yet.
     pub(crate) fn not_yet(stream: TcpStream, name: Arc<Name>, address: IpAddr) -> Self {
-        name.connected(address);
-        Self { stream, waits: Some(Waits { name, address }) }
+        Self { stream, first: Some(First { name, address, arrived: false }) }
     }
 
     /// The two directions, as of [`TcpStream::into_split`].
     pub fn into_split(self) -> (Heard<OwnedReadHalf>, OwnedWriteHalf) {
         let (reader, writer) = self.stream.into_split();
-        (Heard { stream: reader, waits: self.waits }, writer)
+        (Heard { stream: reader, first: self.first }, writer)
     }
 }
 
@@ -48,7 +55,7 @@ impl<T> Heard<T> {
 /// A connection of which nothing needs to be noted.
 impl From<TcpStream> for Heard<TcpStream> {
     fn from(stream: TcpStream) -> Self {
-        Self { stream, waits: None }
+        Self { stream, first: None }
     }
 }
 
@@ -62,9 +69,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
         if buffer.filled().len() > before
-            && let Some(Waits { name, address }) = this.waits.take()
+            && let Some(mut first) = this.first.take()
         {
-            name.answered(address);
+            first.arrived = true;
         }
         Poll::Ready(Ok(()))
     }

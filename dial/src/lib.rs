@@ -8,11 +8,12 @@
 //! A name server may be slow, or hang for ever, and a name may have addresses that lead nowhere. So:
 //!
 //! - **A lookup is apart from connecting.** It goes on when its caller gives up, and the next caller uses what it finds. While
-//!   one is under way, no other begins for that name for a minute, then for two, and so on: a resolver that hangs takes a few threads.
+//!   one is under way, no other begins for that name for a minute, then for two, and so on: a resolver that hangs takes eight threads
+//!   per name at most.
 //! - **The last good addresses are used at once**, while a lookup renews them in the background. A name server that is down
 //!   stops nobody who has connected before.
 //! - **All addresses are tried**, staggered and the families in turn ([RFC 8305](https://www.rfc-editor.org/rfc/rfc8305)), the
-//!   one that answered last first. One that accepted a connection and then sent nothing comes last: its process may hang.
+//!   one that answered last first. One whose last connection brought nothing comes last: its process may hang.
 //!
 //! Addresses are known per process, for all who connect. An IP address needs no lookup.
 //!

@@ -14,8 +14,10 @@ use crate::Error;
 
 /// How soon after the last lookup began another may begin.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(1);
-/// A lookup that takes longer may never end: another begins beside it. With each one the time doubles, so that they are few.
+/// A lookup that takes longer may never end: another begins beside it. With each one the time doubles.
 const HANGS: Duration = Duration::from_secs(60);
+/// The most lookups of a name that are under way.
+const MAX_THREADS: usize = 8;
 /// The most names that are remembered. What is known of others is forgotten, unless a lookup is under way.
 const MAX_NAMES: usize = 1_024;
 
@@ -45,12 +47,15 @@ struct State {
     addresses: Vec<IpAddr>,
     /// The one that answered last.
     answered: Option<IpAddr>,
-    /// Those that have been connected to, and have not answered since, in this order.
+    /// Those whose last connection brought nothing, in the order in which they ended.
     unheard: Vec<IpAddr>,
-    /// How many lookups are under way.
-    lookups: u32,
-    /// When the last one began.
+    /// When the last lookup began, and how many have begun since the last one ended.
     began: Option<Instant>,
+    pending: u32,
+    /// When the last one that has ended began.
+    ended: Option<Instant>,
+    /// How many lookups are under way.
+    threads: usize,
     /// Why the last lookup failed.
     failure: String,
 }
@@ -63,7 +68,7 @@ impl Names {
             return Arc::clone(name);
         }
         if known.len() >= MAX_NAMES {
-            known.retain(|_, name| name.state.borrow().lookups > 0);
+            known.retain(|_, name| name.state.borrow().threads > 0);
         }
         let name = Name { host: host.to_owned(), lookup: self.lookup, state: watch::Sender::default() };
         let name = Arc::new(name);
@@ -91,7 +96,7 @@ impl Name {
     pub(crate) async fn addresses(self: &Arc<Self>, within: Duration) -> Result<Vec<IpAddr>, Error> {
         self.look_up();
         let mut state = self.state.subscribe();
-        let settled = state.wait_for(|state| !state.addresses.is_empty() || state.lookups == 0);
+        let settled = state.wait_for(|state| !state.addresses.is_empty() || state.pending == 0);
         let host = || self.host.clone();
         match timeout(within, settled).await {
             Ok(Ok(state)) if state.addresses.is_empty() => {
@@ -103,56 +108,49 @@ impl Name {
         }
     }
 
-    /// Records a connection to `address`.
-    pub(crate) fn connected(&self, address: IpAddr) {
-        self.note(|state| {
-            state.unheard.retain(|it| *it != address);
-            state.unheard.push(address);
-        });
-    }
-
-    /// Records that `address` sent something.
-    pub(crate) fn answered(&self, address: IpAddr) {
-        self.note(|state| {
-            state.unheard.retain(|it| *it != address);
-            state.answered = Some(address);
-        });
-    }
-
-    /// Changes what nobody waits for.
-    fn note(&self, change: impl FnOnce(&mut State)) {
+    /// Records whether a connection to `address` brought anything.
+    pub(crate) fn heard(&self, address: IpAddr, arrived: bool) {
         self.state.send_if_modified(|state| {
-            change(state);
+            state.unheard.retain(|it| *it != address);
+            match arrived {
+                true => state.answered = Some(address),
+                false => state.unheard.push(address),
+            }
             false
         });
     }
 
     /// Begins a lookup, unless one is under way or has just begun.
     fn look_up(self: &Arc<Self>) {
-        let begins = self.state.send_if_modified(|state| {
-            let pause = match state.lookups {
+        let mut began = None;
+        self.state.send_if_modified(|state| {
+            let pause = match state.pending {
                 0 => LOOKUP_INTERVAL,
-                hang => HANGS.saturating_mul(2_u32.saturating_pow(hang - 1)),
+                pending => HANGS.saturating_mul(2_u32.saturating_pow(pending - 1)),
             };
-            let begins = state.began.is_none_or(|began| began.elapsed() >= pause);
-            if begins {
-                (state.lookups, state.began) = (state.lookups + 1, Some(Instant::now()));
+            if state.threads < MAX_THREADS && state.began.is_none_or(|began| began.elapsed() >= pause) {
+                began = Some(Instant::now());
+                (state.began, state.pending, state.threads) = (began, state.pending + 1, state.threads + 1);
             }
-            begins
+            began.is_some()
         });
-        if !begins {
-            return;
-        }
+        let Some(began) = began else { return };
         let name = Arc::clone(self);
-        let look = move || name.found((name.lookup)(&name.host));
+        let look = move || name.found(began, (name.lookup)(&name.host));
         if let Err(error) = thread::Builder::new().name("lookup".to_owned()).spawn(look) {
-            self.found(Err(error));
+            self.found(began, Err(error));
         }
     }
 
-    fn found(&self, found: io::Result<Vec<IpAddr>>) {
+    /// The lookup that `began` then has ended.
+    fn found(&self, began: Instant, found: io::Result<Vec<IpAddr>>) {
         self.state.send_modify(|state| {
-            state.lookups -= 1;
+            state.threads -= 1;
+            // A later one may have ended before.
+            if state.ended.is_some_and(|ended| began < ended) {
+                return;
+            }
+            (state.ended, state.pending) = (Some(began), 0);
             match found {
                 Ok(addresses) if !addresses.is_empty() => {
                     state.unheard.retain(|it| addresses.contains(it));
@@ -243,14 +241,14 @@ mod tests {
         let name = names.name("a");
         let ordered = async || name.addresses(SOON).await.unwrap();
         assert_eq!(ordered().await, ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(ip));
-        name.answered(ip("10.0.0.1"));
-        name.connected(ip("10.0.0.1"));
+        name.heard(ip("10.0.0.1"), true);
+        name.heard(ip("10.0.0.1"), false);
         assert_eq!(ordered().await, ["10.0.0.2", "10.0.0.3", "10.0.0.1"].map(ip));
-        name.connected(ip("10.0.0.2"));
+        name.heard(ip("10.0.0.2"), false);
         assert_eq!(ordered().await, ["10.0.0.3", "10.0.0.1", "10.0.0.2"].map(ip));
-        name.connected(ip("10.0.0.3"));
+        name.heard(ip("10.0.0.3"), false);
         assert_eq!(ordered().await, ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(ip), "they take turns");
-        name.answered(ip("10.0.0.2"));
+        name.heard(ip("10.0.0.2"), true);
         assert_eq!(ordered().await, ["10.0.0.2", "10.0.0.1", "10.0.0.3"].map(ip));
     }
 
@@ -262,15 +260,29 @@ mod tests {
         let listener = TcpListener::bind((address, 0)).await.unwrap();
         let connected = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let mut other = listener.accept().await.unwrap().0;
-        let (mut reader, _writer) = Heard::not_yet(connected, Arc::clone(&name), address).into_split();
-        assert_ne!(first().await, address);
+        let (mut reader, writer) = Heard::not_yet(connected, Arc::clone(&name), address).into_split();
         other.write_all(b"hi").await.unwrap();
+        assert_ne!(first().await, address);
         assert_eq!(reader.read_u8().await.unwrap(), b'h');
         assert_eq!(first().await, address);
-        // Later bytes say nothing about other connections.
-        name.connected(address);
+        // Later bytes say nothing about other connections, and nor does the end.
+        name.heard(address, false);
         assert_eq!(reader.read_u8().await.unwrap(), b'i');
+        drop((reader, writer));
         assert_ne!(first().await, address);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_ends_before_the_first_byte_brought_nothing() {
+        let names = names(|_| Ok(["127.0.0.1", "10.0.0.1"].map(ip).into()));
+        let (name, address) = (names.name("a"), ip("127.0.0.1"));
+        let listener = TcpListener::bind((address, 0)).await.unwrap();
+        let connected = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let waits = Heard::not_yet(connected, Arc::clone(&name), address);
+        // It may wait for long, and is not to be taken for silent meanwhile.
+        assert_eq!(name.addresses(SOON).await.unwrap()[0], address);
+        drop(waits);
+        assert_ne!(name.addresses(SOON).await.unwrap()[0], address);
     }
 
     /// Lookups that end when they are let go.
@@ -333,7 +345,7 @@ mod tests {
         tokio::time::sleep(LOOKUP_INTERVAL).await;
         assert_eq!(known().await, [ip("127.0.0.1")], "the second lookup hangs");
         GATE.open();
-        while name.state.borrow().lookups > 0 {
+        while name.state.borrow().pending > 0 {
             tokio::task::yield_now().await;
         }
         assert_eq!(known().await, [ip("127.0.0.1")], "it has failed");
@@ -354,7 +366,7 @@ mod tests {
         for why in ["no name server", "it has no address"] {
             for _ in 0..3 {
                 name.look_up();
-                while name.state.borrow().lookups > 0 {
+                while name.state.borrow().pending > 0 {
                     thread::yield_now();
                 }
                 let failed = Error::NoAddress { host: "a".to_owned(), why: why.to_owned() };
@@ -378,17 +390,33 @@ mod tests {
             Ok(vec![ip("127.0.0.1")])
         });
         let name = names.name("a");
-        for (after, begun) in [(0, 1), (59, 1), (1, 2), (119, 2), (1, 3), (239, 3), (1, 4)] {
+        let look = async |after: u64| {
             tokio::time::advance(Duration::from_secs(after)).await;
-            name.is_resolved();
-            while GATE.begun.load(Ordering::SeqCst) < begun {
-                thread::yield_now();
-            }
-            assert_eq!(name.state.borrow().lookups, begun as u32);
+            name.look_up();
+            name.state.borrow().threads
+        };
+        for (after, begun) in [(0, 1), (59, 1), (1, 2), (119, 2), (1, 3), (239, 3), (1, 4)] {
+            assert_eq!(look(after).await, begun);
         }
+        for begun in 5..=MAX_THREADS {
+            assert_eq!(look(100_000).await, begun);
+        }
+        assert_eq!(look(100_000).await, MAX_THREADS);
         GATE.open();
-        name.state.subscribe().wait_for(|state| state.lookups == 0).await.unwrap();
-        assert!(name.is_resolved());
+        name.state.subscribe().wait_for(|state| state.threads == 0).await.unwrap();
+        assert_eq!(name.state.borrow().pending, 0, "the next one may begin after a second");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lookup_that_ends_late_changes_nothing() {
+        let names = names(|_| Ok(vec![ip("127.0.0.1")]));
+        let (name, late) = (names.name("a"), Instant::now());
+        tokio::time::advance(HANGS).await;
+        name.look_up();
+        name.state.subscribe().wait_for(|state| state.threads == 0).await.unwrap();
+        name.state.send_modify(|state| state.threads += 1);
+        name.found(late, Ok(vec![ip("127.0.0.2")]));
+        assert_eq!(name.state.borrow().addresses, [ip("127.0.0.1")]);
     }
 
     #[test]

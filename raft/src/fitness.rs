@@ -20,6 +20,9 @@
 //! its disk hangs, a node does not campaign, leader or not. Meanwhile
 //! [`LogStore::is_full`](crate::storage::log_store::LogStore::is_full) bounds what it takes in.
 //!
+//! Leader or not, a node that has heard no leader for a while, or whose disk hangs, is cut off: it does not learn of grants. Who
+//! waits for one here is told ([`Replica::until_cut_off`]), and asks another node.
+//!
 //! A disk may also fail while nobody waits for it. An error closes the log. Raft learns of it with its next write; a node with
 //! nothing to write would go on, and fail the next request. So the node ends at once.
 
@@ -29,7 +32,7 @@ use std::time::Duration;
 
 use openraft::ServerState;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::consensus::{ELECTION_MS, LogId, NodeId};
 use crate::replica::{HEARD, Replica, is_majority};
@@ -72,6 +75,8 @@ pub(crate) async fn watch(shared: Arc<Replica>, fault: watch::Sender<Option<Stri
         if leadership.look(&shared).await.is_none() {
             return;
         }
+        let is_cut_off = shared.is_cut_off();
+        shared.cut_off.send_if_modified(|cut_off| std::mem::replace(cut_off, is_cut_off) != is_cut_off);
         if campaigns != (!hangs && !leadership.stands_back()) {
             campaigns = !campaigns;
             shared.raft.runtime_config().elect(campaigns);
@@ -151,6 +156,19 @@ impl Idleness {
 }
 
 impl Replica {
+    fn is_cut_off(&self) -> bool {
+        self.leader().is_none() || self.log.flushing() > HANGS
+    }
+
+    /// Completes once this node is cut off.
+    pub(crate) async fn until_cut_off(&self) {
+        let mut cut_off = self.cut_off.subscribe();
+        // What was seen last may be over.
+        while cut_off.wait_for(|cut_off| *cut_off).await.is_ok() && !self.is_cut_off() {
+            sleep(LOOK).await;
+        }
+    }
+
     /// If this node leads, has entries to write or to apply, and the other voters work and are a majority by themselves: the
     /// last entry that is on its disk and applied.
     fn waits_for_itself(&self) -> Option<Option<LogId>> {
@@ -176,7 +194,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use ringfence_wire::LeaseId;
-    use tokio::time::{Instant, sleep, timeout};
+    use tokio::time::{Instant, timeout};
 
     use super::*;
     use crate::Handle;

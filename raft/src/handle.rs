@@ -179,6 +179,12 @@ impl Handle {
         }
     }
 
+    /// Completes once this node is cut off, and learns of no grant any more: it has heard no leader for almost 2 s, or a flush
+    /// of its disk has taken longer. Another node may know more.
+    pub async fn until_cut_off(&self) {
+        self.shared.until_cut_off().await;
+    }
+
     /// The URL of the leader's HTTP listener, if both are known.
     pub fn leader_url(&self) -> Option<String> {
         self.shared.peers.directory.url(self.shared.leader()?)

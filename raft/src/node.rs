@@ -223,6 +223,7 @@ impl Node {
             mirror: OnceLock::new(),
             changing: tokio::sync::Mutex::default(),
             given_up: GivenUp::default(),
+            cut_off: tokio::sync::watch::Sender::default(),
         });
         let handle = Handle::new(Arc::clone(&replica));
         let _ = server.raft.set(raft.clone());

@@ -8,6 +8,7 @@ use std::time::Duration;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{Instant as _, RaftMetrics, ServerState};
 use ringfence_wire::{Key, Revision};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::applied::state_machine::Raft;
@@ -39,6 +40,8 @@ pub(crate) struct Replica {
     /// Held while this node changes the members.
     pub(crate) changing: tokio::sync::Mutex<()>,
     pub(crate) given_up: GivenUp,
+    /// Whether this node was cut off when that was checked last: see `fitness`.
+    pub(crate) cut_off: watch::Sender<bool>,
 }
 
 /// What publishes this node's fences while it leads, as far as the other nodes need to know it.

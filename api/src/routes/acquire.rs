@@ -2,7 +2,7 @@
 //!
 //! The replicated table has the place in the queue and the end of the wait; applying an entry that changes either
 //! notifies this handler. It stops waiting on its own only when it has to respond anyway: after `wait_ms` if the place
-//! is kept (by `keep_place`, or by another PUT that waits longer), when this node is stopping or applies nothing, or long
+//! is kept (by `keep_place`, or by another PUT that waits longer), when this node is stopping or cut off, or long
 //! after the wait should have ended.
 
 use std::sync::Arc;
@@ -147,6 +147,7 @@ impl Waiter<'_> {
             biased;
             settled = lease_wait.settled() => settled,
             () = sleep_until(give_up_at) => None,
+            () = self.door.cluster().until_cut_off() => None,
             Ok(_) = draining.wait_for(|draining| *draining) => None,
         };
         match settled {

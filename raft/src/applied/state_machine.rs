@@ -65,7 +65,7 @@ impl StateMachine {
             }
         };
         state.witness.end_entry(log_id);
-        state.applied_up_to(Some(log_id));
+        state.last_applied = Some(log_id);
         Ok(outcomes)
     }
 }

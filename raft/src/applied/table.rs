@@ -7,7 +7,6 @@ use std::thread::{self, ThreadId};
 
 use ringfence_lease::{Event, LeaseTable, Outcome};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use crate::applied::audit;
 use crate::applied::changes::Marker;
@@ -62,8 +61,6 @@ impl DerefMut for Locked<'_> {
 pub(crate) struct Inner {
     pub(crate) table: LeaseTable,
     pub(crate) last_applied: Option<LogId>,
-    /// When an entry, or a snapshot, was applied last.
-    pub(crate) applied_at: Instant,
     pub(crate) membership: StoredMembership,
     pub(crate) waits: Waits,
     pub(crate) marker: Marker,
@@ -79,7 +76,6 @@ impl Applied {
         let inner = Inner {
             table: LeaseTable::new(),
             last_applied: None,
-            applied_at: Instant::now(),
             membership: StoredMembership::default(),
             waits: Waits::default(),
             marker: Marker::default(),
@@ -156,14 +152,9 @@ impl Progress {
 }
 
 impl Inner {
-    /// Records how far the log is applied, just now.
-    pub(crate) fn applied_up_to(&mut self, index: Option<LogId>) {
-        (self.last_applied, self.applied_at) = (index, Instant::now());
-    }
-
     fn replace(&mut self, table: LeaseTable, meta: &SnapshotMeta) -> LeaseTable {
         let replaced = std::mem::replace(&mut self.table, table);
-        self.applied_up_to(meta.last_log_id);
+        self.last_applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         self.waits.apply_all(&self.table);
         self.history.start_after(self.table.revision());

@@ -62,6 +62,14 @@ struct Inner {
     voted: Option<(Instant, Duration)>,
 }
 
+impl Inner {
+    /// The last entry that is known to be committed. openraft does not say that of what an installed snapshot covers.
+    fn committed(&self) -> Option<LogId> {
+        let covered = self.snapshot.map(|(last, _)| last);
+        self.contents.committed.max(self.contents.purged).max(covered)
+    }
+}
+
 impl LogStore {
     /// Opens the log in a data directory, created if it is missing.
     pub(crate) fn open(dir: &DataDir, options: Options) -> Result<Self, LogError> {
@@ -215,15 +223,15 @@ impl LogStore {
     /// A committed entry of this log that a log with `theirs` lacks, as far as one can tell. It is the log of the leader of
     /// `term`; one that this node has left behind may lack some.
     pub(crate) fn contradicted(&self, term: u64, mut theirs: impl Iterator<Item = LogId>) -> Option<LogId> {
-        let contents = &self.lock().contents;
-        let own_term = contents.vote.map_or(0, |vote| vote.leader_id.term);
-        let committed = contents.committed.filter(|_| term >= own_term)?;
+        let inner = self.lock();
+        let own_term = inner.contents.vote.map_or(0, |vote| vote.leader_id.term);
+        let committed = inner.committed().filter(|_| term >= own_term)?;
         theirs.find_map(|theirs| {
             let place = theirs.index().cmp(&committed.index());
-            let own = contents.range(theirs.index()..=theirs.index()).next().filter(|_| place.is_le());
-            let other = own.map(|(_, own)| own.log_id).filter(|own| *own != theirs);
+            let own = |index| inner.contents.range(index..=index).next().map(|(_, own)| own.log_id);
+            let own = if place.is_le() { own(theirs.index()) } else { None };
             // The terms of a log only go up.
-            other.or((theirs.cmp(&committed) != place).then_some(committed))
+            own.filter(|own| *own != theirs).or((theirs.cmp(&committed) != place).then_some(committed))
         })
     }
 
@@ -323,7 +331,7 @@ impl RaftLogStorage<Consensus> for LogStore {
     async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
         let last = last_log_id.map(|id| id.index());
         let mut inner = self.lock();
-        if let Some(committed) = inner.contents.committed.map(|id| id.index()).filter(|id| Some(*id) > last) {
+        if let Some(committed) = inner.committed().map(|id| id.index()).filter(|id| Some(*id) > last) {
             return Err(io::Error::other(format!(
                 "the leader has this node delete the log from entry {} on, and the log up to entry {committed} was committed: a \
                  majority of the nodes has lost what it acknowledged. See `Copies of a data directory` in docs/operations.md",
@@ -486,6 +494,21 @@ mod tests {
         }
         log.save_vote(&Vote { leader_id: RaftLeaderId::new(10, 1), committed: true }).await.unwrap();
         assert_eq!(log.contradicted(9, [log_id(5, 6)].into_iter()), None, "it leads no more");
+    }
+
+    /// openraft does not say that it is committed.
+    #[tokio::test]
+    async fn what_an_installed_snapshot_covers_is_committed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = open(dir.path()).unwrap();
+        let covered = log_id(4, 100);
+        log.purge(covered).await.unwrap();
+        assert_eq!(log.contradicted(9, [log_id(9, 50)].into_iter()), Some(covered));
+        assert!(log.truncate_after(Some(log_id(4, 99))).await.is_err());
+        drop(log);
+        let log = open(dir.path()).unwrap();
+        log.start_from(log_id(4, 110), 0);
+        assert_eq!(log.contradicted(9, [log_id(9, 105)].into_iter()), Some(log_id(4, 110)));
     }
 
     /// What was appended with a gap or twice once made a log that did not open again.
