@@ -74,7 +74,13 @@ async fn go_on(
         held.push(acquire(number).await.unwrap());
     }
     let all = urls(cluster.nodes());
-    let locked: Vec<Child> = (0..KEYS).map(|number| lock(&mut program(), &all, number)).collect();
+    // A client begins at its first URL: some wait at each node.
+    let from = |number: usize| {
+        let mut urls = all.clone();
+        urls.rotate_left(number % all.len());
+        urls
+    };
+    let locked: Vec<Child> = (0..KEYS).map(|number| lock(&mut program(), &from(number), number)).collect();
     wait_for(others, 1).await;
     let mut later = JoinSet::new();
     for number in 0..KEYS {

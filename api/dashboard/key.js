@@ -10,10 +10,10 @@ import { count, span, several, time, visible } from "./text.js";
 import { follow } from "./watch.js";
 
 const EVERY_MS = 2000;
-/** Changes of the whole cluster that are looked through for this key, at first: where so many are not kept, a quarter. */
+/** How far back changes of the whole cluster are looked through for this key. */
 const LOOK_BACK = 16_384;
-/** Changes up to here are known not to be kept. */
-let gone_revision = 0;
+/** A watch after this revision was refused, and the node had all changes after the `oldest`: those between may be skipped ones. */
+let refused = { revision: 0, oldest: null };
 /** Changes that are shown. */
 const MOST = 100;
 
@@ -43,7 +43,7 @@ export class KeyView {
     this.#tell();
     until(page.signal, () => follow({
       prefix: key,
-      load: (gone) => this.#load(gone),
+      load: (gone, oldest) => this.#load(gone, oldest),
       changed: (changes) => this.#changed(changes),
       live: (is) => this.#live(is),
       signal: page.signal,
@@ -66,13 +66,15 @@ export class KeyView {
     for (const { element, waited_ms } of this.waits ?? []) put(element, time(waited_ms + now_ms - this.answered_ms));
   }
 
-  async #load(gone) {
+  async #load(gone, oldest) {
     if (!await this.#read(!this.view)) return null;
     this.history = [];
     this.loaded = this.view.revision;
-    if (gone > 0) gone_revision = this.after;
-    // No cluster counts from less than 1.
-    this.after = Math.max(1, gone_revision + 1, this.view.revision - Math.floor(LOOK_BACK / 4 ** gone));
+    if (gone > 0) refused = { revision: this.after, oldest };
+    const back = Math.max(1, this.view.revision - Math.floor(LOOK_BACK / 4 ** gone));
+    // A busy node may have dropped even the oldest when it is asked for it: then it is asked for less and less.
+    const isOldest = gone === 1 || (gone === 0 && back <= refused.revision);
+    this.after = (isOldest ? refused.oldest : null) ?? back;
     return this.after;
   }
 

@@ -16,13 +16,13 @@ const PAUSE_MS = { dropped: 500, "cut-off": 500, refused: 5000, absent: 60_000 }
  * Loads and then follows what changes under `prefix`, until `signal` is aborted.
  *
  * `load` gives the revision to go on after, or `null` where nothing could be read. It is told how often in a row the
- * changes after what it gave were not kept. `changed` takes changes, all of one frame at once; `live` is told whether
+ * changes after what it gave were not kept, and after what the node had them then. `changed` takes changes, all of one frame at once; `live` is told whether
  * they come.
  */
 export async function follow({ prefix, load, changed, live, signal }) {
-  let [after, gone] = [null, 0];
+  let [after, gone, oldest] = [null, 0, null];
   for (;;) {
-    after ??= await load(gone);
+    after ??= await load(gone, oldest);
     if (after === null) {
       await pause(PAUSE_MS.refused, signal);
       continue;
@@ -35,7 +35,7 @@ export async function follow({ prefix, load, changed, live, signal }) {
     });
     live(false);
     if (ended === "gone") {
-      [after, gone] = [null, gone + 1];
+      [after, gone, oldest] = [null, gone + 1, at.oldest];
       continue;
     }
     // Whoever was too slow may find what followed kept no longer.
@@ -59,7 +59,11 @@ async function listen(prefix, at, { changed, live, signal }) {
       signal: AbortSignal.any([signal, cut.signal]),
       cache: "no-store",
     });
-    if (response.status === 410) return "gone";
+    if (response.status === 410) {
+      const problem = await response.json().catch(() => null);
+      at.oldest = problem?.oldest ?? null;
+      return "gone";
+    }
     if (response.status === 404) return "absent";
     const type = response.headers.get("content-type") ?? "";
     if (!response.ok || !type.startsWith("text/event-stream")) return "refused";

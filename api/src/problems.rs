@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use ringfence_lease::Refusal;
 use ringfence_raft::Unanswered;
-use ringfence_wire::{EndReason, FieldError, LeaseId, Problem, ProblemKind};
+use ringfence_wire::{EndReason, FieldError, LeaseId, Problem, ProblemKind, Revision};
 
 use crate::response::with_type;
 
@@ -24,6 +24,12 @@ impl Failed {
     /// Adds the lease of an acquire: if the server chose the id, the client learns it here.
     pub(crate) fn of_lease(mut self, lease_id: LeaseId) -> Self {
         self.0.lease_id = Some(lease_id);
+        self
+    }
+
+    /// Adds what a watch of this node can begin after at the earliest.
+    pub(crate) fn with_oldest(mut self, oldest: Revision) -> Self {
+        self.0.oldest = Some(oldest);
         self
     }
 

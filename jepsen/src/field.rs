@@ -114,8 +114,12 @@ impl Field {
         let wires = Wires::new(nodes, options.root)?;
         // A node that has moved is not found under a listed address.
         let first = if has(Nemesis::Replace) { 1 } else { nodes };
-        let mut builder =
-            Cluster::builder(&options.program).nodes(first).joiners(nodes - first).others_judge();
+        let mut builder = Cluster::builder(&options.program)
+            .nodes(first)
+            .joiners(nodes - first)
+            // As in production: new leaders skip revisions.
+            .first_revision(None)
+            .others_judge();
         builder = match &wires {
             Wires::Network(network) => builder.network(network),
             Wires::Proxies(_) => builder.relayed(),

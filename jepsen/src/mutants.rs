@@ -34,6 +34,8 @@ const CAUGHT_WITHIN: Duration = Duration::from_secs(300);
 /// Duration of the load and the faults of one run.
 const TIME: Duration = Duration::from_secs(25);
 
+/// A new leader that raises the revision hides a numbering that starts anew. It does not where the first revision is low.
+const NO_FLOORS: &[&str] = &["--first-revision=1"];
 /// Without the sweep, which would repair what a bug wrote to Redis.
 const NO_SWEEP: &[&str] = &["--mirror-sweep-keys-per-s=0"];
 
@@ -188,7 +190,7 @@ impl Hunt {
             rate: self.rate.unwrap_or(options.rate),
             concurrency: self.concurrency,
             no_root: options.no_root,
-            arguments: self.arguments.iter().map(|&argument| argument.to_owned()).collect(),
+            arguments: NO_FLOORS.iter().chain(self.arguments).map(|&argument| argument.to_owned()).collect(),
             folder: options.store.join(format!("{}-{}-{seed}", self.mutant, self.workload)),
         }
     }

@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) owners: Owners,
     /// Wakes the search for masters: one may have changed.
     pub(crate) suspect: Notify,
+    /// Wakes answers that wait: theirs may be in vain now.
+    pub(crate) failed: Notify,
 }
 
 pub(crate) struct Master {
@@ -136,6 +138,7 @@ impl Master {
             inner.left_to = None;
             inner.logged = None;
             inner.retry = RETRY;
+            inner.forget_error();
         }
     }
 
@@ -167,6 +170,8 @@ impl Master {
         inner.state = State::Occupied;
         inner.refuses = false;
         inner.left_to = owner.or(inner.left_to).or(self.shared.owners.other());
+        drop(inner);
+        self.shared.failed.notify_waiters();
     }
 
     /// The connection failed. Returns the pause before the next one.
@@ -176,13 +181,23 @@ impl Master {
         inner.refuses = false;
         let retry = inner.retry;
         inner.retry = (retry * 2).min(RETRY_MAX);
+        drop(inner);
         self.shared.suspect.notify_one();
+        self.shared.failed.notify_waiters();
         retry
     }
 
     /// Redis refused a write, over a connection that still works.
     pub(crate) fn write_refused(&self, error: &RedisError) {
         self.failed(error).refuses = true;
+        self.shared.failed.notify_waiters();
+    }
+
+    /// Redis took all that it was last sent.
+    pub(crate) fn write_accepted(&self) {
+        let mut inner = self.lock();
+        inner.refuses = false;
+        inner.forget_error();
     }
 
     fn failed(&self, error: &RedisError) -> MutexGuard<'_, Inner> {
@@ -213,12 +228,23 @@ impl Master {
         self.shared.suspect.notify_one();
     }
 
+    /// No key waits for its slot.
+    pub(crate) fn none_deferred(&self) {
+        let mut inner = self.lock();
+        inner.defers = false;
+        inner.forget_error();
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.lock().state()
+    }
+
     pub(crate) fn status(&self) -> MasterStatus {
         let (lag_keys, age) = (self.work.len(), self.work.age());
         let inner = self.lock();
         MasterStatus {
             address: self.address.to_string(),
-            state: if inner.refuses { inner.state.max(State::Failing) } else { inner.state },
+            state: inner.state(),
             lag_keys,
             lag_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
             left_to: inner.left_to,
@@ -228,5 +254,18 @@ impl Master {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().expect("no panic while the state of a master is locked")
+    }
+}
+
+impl Inner {
+    fn state(&self) -> State {
+        if self.refuses { self.state.max(State::Failing) } else { self.state }
+    }
+
+    /// What is over is in the log.
+    fn forget_error(&mut self) {
+        if self.state() == State::Published && !self.defers {
+            self.last_error = None;
+        }
     }
 }

@@ -51,7 +51,7 @@ impl Mirror {
         let config = settings.check()?;
         register_metrics();
         let (waiters, owners) = (Waiters::default(), Owners::default());
-        let shared = Shared { config, waiters, owners, suspect: Notify::new() };
+        let shared = Shared { config, waiters, owners, suspect: Notify::new(), failed: Notify::new() };
         Ok(Self { shared: Arc::new(shared), publication: Arc::default() })
     }
 
@@ -69,7 +69,7 @@ impl Mirror {
                 Ok(found) => break found,
                 Err(error) => {
                     self.no_master(&error, source.count_changed());
-                    // Nobody takes them now: their waiters time out.
+                    // Nobody takes them now.
                     self.shared.waiters.clear_rewrites();
                     self.status().set_gauges();
                     sleep(RETRY).await;
@@ -97,10 +97,14 @@ impl Mirror {
         }
     }
 
-    /// Waits until readers of Redis see all `keys` as of `revision` or later. False after the timeout, and if nothing is
-    /// published.
+    /// Waits until readers of Redis see all `keys` as of `revision` or later. False after the timeout, and as soon as that is
+    /// in vain: nothing is published, or the state of a key's master is [`State::Failing`] or worse.
     pub async fn wait_published(&self, keys: &[Key], revision: Revision) -> bool {
-        self.shared.waiters.wait(keys, revision, self.shared.config.settings.timeout).await
+        tokio::select! {
+            biased;
+            written = self.shared.waiters.wait(keys, revision, self.shared.config.settings.timeout) => written,
+            () = self.in_vain(keys) => false,
+        }
     }
 
     /// Of the clusters that have left a marker in Redis, the one that came furthest, and the address of its master.
@@ -116,7 +120,7 @@ impl Mirror {
             return Status::standby();
         };
         let masters: Vec<_> = masters.iter().map(|master| master.status()).collect();
-        let no_master = if last_error.is_some() { State::Failing } else { State::Connecting };
+        let no_master = no_master(last_error.as_deref());
         let (waiting, waited_ms) = backlog.map_or((0, 0), |(count, since)| {
             (count, u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX))
         });
@@ -127,6 +131,32 @@ impl Mirror {
             lag_ms: masters.iter().map(|master| master.lag_ms).max().unwrap_or(waited_ms),
             last_error: master_error.or_else(|| last_error.clone()),
             masters,
+        }
+    }
+
+    /// Resolves when some of these keys cannot be written for now.
+    async fn in_vain(&self, keys: &[Key]) {
+        loop {
+            // Made before the check: a failure in between wakes it too.
+            let failed = self.shared.failed.notified();
+            if keys.iter().any(|key| self.state_of(key) >= State::Failing) {
+                return;
+            }
+            failed.await;
+        }
+    }
+
+    /// The state of the master that has the slot of this key.
+    fn state_of(&self, key: &Key) -> State {
+        match self.lock().as_ref() {
+            None => State::Standby,
+            Some(Publication { masters, last_error, .. }) if masters.is_empty() => {
+                no_master(last_error.as_deref())
+            }
+            // Nobody serves a slot that no master has.
+            Some(Publication { masters, .. }) => {
+                master_of(masters, key).map_or(State::Failing, |master| master.state())
+            }
         }
     }
 
@@ -151,12 +181,8 @@ impl Mirror {
             };
             let masters = self.masters();
             for key in keys {
-                let master = match &masters[..] {
-                    [only] => Some(only),
-                    _ => masters.iter().find(|master| master.has(&key)),
-                };
                 // Nobody reads a slot that nobody serves. Its next master is compared with everything.
-                if let Some(master) = master {
+                if let Some(master) = master_of(&masters, &key) {
                     master.work.mark(key);
                 }
             }
@@ -196,6 +222,7 @@ impl Mirror {
         let publication = publication.get_or_insert_default();
         publication.masters = masters;
         publication.backlog = None;
+        publication.last_error = None;
         new
     }
 
@@ -210,6 +237,7 @@ impl Mirror {
         let since = publication.backlog.map_or_else(Instant::now, |(_, since)| since);
         publication.backlog = (waiting > 0).then_some((waiting, since));
         publication.last_error = Some(error);
+        self.shared.failed.notify_waiters();
     }
 
     fn masters(&self) -> Vec<Arc<Master>> {
@@ -219,6 +247,18 @@ impl Mirror {
     fn lock(&self) -> MutexGuard<'_, Option<Publication>> {
         self.publication.lock().expect("no panic while the publication is locked")
     }
+}
+
+fn master_of<'a>(masters: &'a [Arc<Master>], key: &Key) -> Option<&'a Arc<Master>> {
+    match masters {
+        [only] => Some(only),
+        _ => masters.iter().find(|master| master.has(key)),
+    }
+}
+
+/// The state while no master is known.
+fn no_master(last_error: Option<&str>) -> State {
+    if last_error.is_some() { State::Failing } else { State::Connecting }
 }
 
 /// Publishing ends when it is dropped.

@@ -67,7 +67,7 @@ impl<S: Source> Session<'_, S> {
             self.master.write_refused(&error);
             sleep(REFUSED).await;
         } else {
-            self.master.lock().refuses = false;
+            self.master.write_accepted();
         }
         Ok(())
     }

@@ -89,7 +89,7 @@ impl<S: Source> Session<'_, S> {
                 evicted = now;
             }
             if !self.master.work.retry_deferred() {
-                self.master.lock().defers = false;
+                self.master.none_deferred();
             }
             if self.master.lock().taken_over_at.take_if(|at| at.elapsed() > FORMER_WRITES).is_some() {
                 self.master.work.resync();

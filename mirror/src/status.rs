@@ -13,7 +13,7 @@ pub struct Status {
     pub lag_ms: u64,
     /// Each master. Empty if this node does not publish, or has found none.
     pub masters: Vec<MasterStatus>,
-    /// The last error since this node began to publish.
+    /// The last error, until all is published again.
     pub last_error: Option<String>,
 }
 
@@ -30,7 +30,7 @@ pub struct MasterStatus {
     pub lag_ms: u64,
     /// The other cluster that owns this Redis.
     pub left_to: Option<Identity>,
-    /// The last error of this master.
+    /// The last error of this master, until all is published there again.
     pub last_error: Option<String>,
 }
 

@@ -7,7 +7,6 @@ mod support;
 
 use std::array;
 use std::cell::Cell;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,11 +16,10 @@ use ringfence_raft::{Handle, Node, NodeId, Random, Settings};
 use ringfence_wire::Ttl;
 use support::memory_disk::MemoryDisk;
 use support::network::{Network, Way};
-use support::{Cluster, SOON, acquire, address, grant, lead, one, settings};
-use tokio::task::yield_now;
-use tokio::time::{Instant, advance, sleep};
+use support::{Cluster, SOON, acquire, address, grant, lead, one, settings, simulate_with};
+use tokio::time::{Instant, sleep};
 
-/// How far the clock advances at once.
+/// The pause between two looks: as far as the clock advances at once.
 const STEP: Duration = Duration::from_millis(5);
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -43,17 +41,8 @@ impl Disks {
 
     /// Advances the paused clock until `test` is done.
     async fn simulate<T>(&self, test: impl Future<Output = T>) -> T {
-        let mut test = pin!(test);
         let mut finish: [Option<Instant>; 3] = Default::default();
-        loop {
-            // Enough turns for all tasks to do what they can without waiting.
-            for _ in 0..20 {
-                tokio::select! {
-                    biased;
-                    done = &mut test => return done,
-                    () = yield_now() => {}
-                }
-            }
+        let flush = || {
             for (disk, finish) in self.disks.iter().zip(&mut finish) {
                 if finish.is_none() && disk.begin_flush() {
                     *finish = Some(Instant::now() + self.flush.get());
@@ -63,8 +52,8 @@ impl Disks {
                     *finish = None;
                 }
             }
-            advance(STEP).await;
-        }
+        };
+        simulate_with(flush, test).await
     }
 
     /// A cluster whose messages each take up to `latency`.

@@ -181,7 +181,7 @@ pub(crate) struct MirrorOptions {
 pub(crate) enum MirrorMode {
     /// Without waiting for Redis
     Async,
-    /// Once the fence is in Redis, or after --mirror-timeout
+    /// Once the fence is in Redis, at most --mirror-timeout later, and without waiting while Redis is known to fail
     BeforeAnswer,
 }
 

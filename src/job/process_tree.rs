@@ -41,7 +41,7 @@ pub(super) struct Target {
 /// signal and not of their deaths. May miss processes that are forked or orphaned meanwhile. Fails if some of them may not
 /// be signalled, after signalling all others.
 pub(super) fn signal(root: Pid, signal: Signal) -> io::Result<()> {
-    let all = processes()?;
+    let all: Vec<Process> = living()?.collect();
     let mut found = descendants(root, &all);
     found.sort_by_key(|process| process.start);
     send(&found, &all, signal)
@@ -69,7 +69,15 @@ impl RepeatedKill {
 
     /// Kills the descendants alive now. Fails like [`signal`].
     pub(super) fn kill(&mut self) -> io::Result<()> {
-        let all = processes()?;
+        let root = Pid::as_raw(Some(self.root));
+        let mut all = Vec::new();
+        // A process that forks and exits, again and again, is an orphan, and has a child before thousands of others are read.
+        for process in living()? {
+            if process.parent == root {
+                let _ = Target::open(process).and_then(|orphan| orphan.signal(Signal::KILL));
+            }
+            all.push(process);
+        }
         let mut found = descendants(self.root, &all);
         // Youngest first: a process that forks and exits is among them.
         found.sort_by_key(|process| Reverse(process.start));
@@ -157,13 +165,24 @@ impl Process {
     }
 }
 
-/// All living processes.
-fn processes() -> io::Result<Vec<Process>> {
+/// All living processes, each read when it is taken, the latest first: pids are given out in order, and from the start again
+/// after the highest.
+fn living() -> io::Result<impl Iterator<Item = Process>> {
     let names = fs::read_dir("/proc")?.map(|entry| Ok(entry?.file_name()));
     let names = names.collect::<io::Result<Vec<_>>>()?;
-    // Skips other names, and processes that exited meanwhile.
-    let pids = names.iter().filter_map(|name| Pid::from_raw(name.to_str()?.parse().ok()?));
-    Ok(pids.filter_map(Process::read).filter(|process| !process.is_zombie).collect())
+    // Skips other names.
+    let numbers = names.iter().filter_map(|name| name.to_str()?.parse::<i32>().ok());
+    let mut numbers: Vec<i32> = numbers.collect();
+    let latest = latest_pid().unwrap_or(i32::MAX);
+    numbers.sort_unstable_by_key(|pid| (*pid > latest, Reverse(*pid)));
+    // Skips processes that exited meanwhile.
+    let processes = numbers.into_iter().filter_map(|pid| Process::read(Pid::from_raw(pid)?));
+    Ok(processes.filter(|process| !process.is_zombie))
+}
+
+/// The pid that was given out last, from proc_loadavg(5).
+fn latest_pid() -> Option<i32> {
+    fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().last()?.parse().ok()
 }
 
 /// All descendants of `root`, parents before children.

@@ -1,6 +1,6 @@
 //! How the page follows the cluster.
 
-use ringfence_harness::{Consistency, key};
+use ringfence_harness::{Consistency, key, until};
 use serde_json::json;
 
 use super::*;
@@ -33,6 +33,40 @@ async fn changes_from_before_the_page_was_opened_are_marked_as_earlier() {
     let seen = "[...document.querySelectorAll('.history tbody tr')].map(row => row.lastChild.textContent === 'earlier')";
     browser.until(SOON, &format!("{seen}.length === 2")).await.unwrap();
     assert_eq!(browser.evaluate(seen).await.unwrap(), json!([false, true]));
+}
+
+/// A new leader skips revisions. The page once asked for what followed one of those, and showed only what came later.
+#[tokio::test]
+async fn the_history_of_a_key_goes_back_beyond_a_change_of_leaders() {
+    if !Browser::is_installed() {
+        return;
+    }
+    let cluster = Cluster::builder(PROGRAM).first_revision(None).start().await.unwrap();
+    let client = cluster.node(1).client().patient();
+    let mut before = Vec::new();
+    for name in ["orders/42", "orders/43"] {
+        let grant = acquire(&client, &held_for(600_000, name, "billing-7")).await;
+        client.release(grant.lease_id).await.done();
+        before.push(grant.token.0);
+    }
+    let former = cluster.leader().await.unwrap().id();
+    let changes = || async {
+        cluster.node(1).client().raw("POST", "/v1/cluster/transfer", "").await.ok()?;
+        (cluster.leader().await.ok()?.id() != former).then_some(())
+    };
+    until(SOON, "another leads", changes).await.unwrap();
+    let after = acquire(&client, &held_for(600_000, "orders/42", "reports")).await.token.0;
+    assert!(after > before[1] + 100_000, "{after} follows {before:?} too closely");
+
+    let mut browser = browse(cluster.node(1), "#/key/orders%2F42").await;
+    let seen = |rows: &[&str]| {
+        let names =
+            "[...document.querySelectorAll('.history tbody tr')].map(row => row.children[1].textContent)";
+        format!("JSON.stringify({names}) === '{}'", json!(rows))
+    };
+    browser.until(SOON, &seen(&["granted", "released", "granted"])).await.unwrap();
+    browser.evaluate("location.hash = '#/key/orders%2F43'").await.unwrap();
+    browser.until(SOON, &seen(&["released", "granted"])).await.unwrap();
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ pub struct MirroredGrant {
     /// The grant.
     #[serde(flatten)]
     pub grant: Grant,
-    /// Whether they are; `false` if that took too long, or is not known.
+    /// Whether they are; `false` if that took too long, fails, or is not known.
     pub mirrored: bool,
 }
 

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{Blocker, EndReason, LeaseId, Token};
+use crate::{Blocker, EndReason, LeaseId, Revision, Token};
 
 /// The body of an HTTP error: `application/problem+json`, RFC 9457. Clients switch on `type`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,9 @@ pub struct Problem {
     /// For `stale-token`: the fence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<Token>,
+    /// For `history-gone`: the node has all changes after this revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest: Option<Revision>,
 }
 
 macro_rules! problems {
@@ -137,6 +140,7 @@ impl Problem {
             waiters: None,
             reason: None,
             fence: None,
+            oldest: None,
         }
     }
 }

@@ -240,5 +240,5 @@ fn gone(after: Revision, history: &History) -> Failed {
              watch from there"
         )
     };
-    Failed::new(ProblemKind::HistoryGone, detail)
+    Failed::new(ProblemKind::HistoryGone, detail).with_oldest(before)
 }

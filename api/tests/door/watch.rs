@@ -192,6 +192,7 @@ async fn a_revision_that_is_dropped_or_not_reached_is_410() {
     for gone in [began.0 - 1, 0, last.0 + 1, u64::MAX] {
         let problem = service.get(&format!("/v1/watch?after={gone}")).await.problem("history-gone");
         assert!(problem.detail.contains(&gone.to_string()), "{problem:?}");
+        assert_eq!(problem.oldest, Some(began));
         let id = gone.to_string();
         let target = format!("/v1/watch?after={began}");
         service.send("GET", &target, &[("Last-Event-ID", &id)], b"").await.problem("history-gone");

@@ -316,7 +316,8 @@ fn surroundings() -> Vec<Row> {
         .lasts(35),
         Row::new("redis-hangs", "Redis hangs, and nodes answer once it has a fence", "SIGSTOP", HungRedis)
             // Only the first ones wait for Redis: then it is known to hang.
-            .and(Figure::GrantTook, 0.5),
+            .and(Figure::GrantTook, 0.5)
+            .quick(),
     ]
 }
 

@@ -165,6 +165,16 @@ pub async fn lead(handle: &Handle, to: NodeId) {
 
 /// Advances the paused clock until `test` is done. Each disk flushes once before each step.
 pub async fn simulate<T>(disks: &[MemoryDisk], test: impl Future<Output = T>) -> T {
+    let flush = || {
+        for disk in disks {
+            disk.flush();
+        }
+    };
+    simulate_with(flush, test).await
+}
+
+/// Advances the paused clock until `test` is done, and does `what` before each step.
+pub async fn simulate_with<T>(mut what: impl FnMut(), test: impl Future<Output = T>) -> T {
     let mut test = pin!(test);
     loop {
         // Enough turns for all tasks to do what they can without waiting.
@@ -175,9 +185,7 @@ pub async fn simulate<T>(disks: &[MemoryDisk], test: impl Future<Output = T>) ->
                 () = yield_now() => {}
             }
         }
-        for disk in disks {
-            disk.flush();
-        }
+        what();
         advance(STEP).await;
     }
 }

@@ -211,6 +211,23 @@ fn a_place_that_is_kept_may_be_granted_for_5_s_more() {
 }
 
 #[test]
+fn a_repeat_keeps_a_place_that_another_keeps_for_5_s_more() {
+    let mut story = fair();
+    story.lease(6, "z");
+    story.log(5_000, 6, ChangeName::Queued, None);
+    let mut asked = wait(6, "z", 0);
+    if let Asked::Acquire { keep_place, .. } = &mut asked {
+        *keep_place = true;
+    }
+    story.call(5_000..5_010, asked, Came::Waiting { ahead: 0 });
+    story.call(5_020..5_120, wait(6, "z", 100), Came::Waiting { ahead: 0 });
+    story.log(15_100, 6, ChangeName::Granted, None);
+    story.keeps(&NO_LATE_WAITER);
+    story.history.end.changes.last_mut().unwrap().at_ms += 1;
+    story.breaks(&NO_LATE_WAITER, "could wait 10100 ms in all");
+}
+
+#[test]
 fn a_late_answer_is_found_where_no_fault_is_near() {
     let mut story = fair();
     story.lease(6, "z");

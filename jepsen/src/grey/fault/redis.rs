@@ -5,7 +5,7 @@ use anyhow::Context;
 use super::{Fault, Scene};
 use crate::grey::stage::Setup;
 
-/// Redis is stopped: its connections stay open. Nodes answer once a fence is mirrored, or after `--mirror-timeout`.
+/// Redis is stopped: its connections stay open. Nodes answer once a fence is mirrored, or Redis is known to hang.
 #[derive(Clone, Debug)]
 pub(in crate::grey) struct HungRedis;
 

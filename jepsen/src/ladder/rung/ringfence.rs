@@ -147,7 +147,7 @@ impl Nodes {
     pub(super) async fn start(rung: &Rung, fault: Fault, ground: &Ground) -> anyhow::Result<Self> {
         let name = format!("server-{}-{}", rung.number, fastrand::u64(..));
         let clock = fault.server_clock_h().map(|_| Clock::new(&ground.folder, &name)).transpose()?;
-        let cluster = Cluster::builder(&ground.program).others_judge().lay_out().await?;
+        let cluster = Cluster::builder(&ground.program).first_revision(None).others_judge().lay_out().await?;
         for node in cluster.nodes() {
             node.start_with(|command| {
                 command.envs(clock.iter().flat_map(Clock::variables));
