@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use fastrand::Rng;
-use ringfence_raft::{Handle, Node, NodeId, Quartz, Random, Settings, WallClock};
+use ringfence_raft::{Handle, Node, NodeId, Quartz, Random, Settings};
 use ringfence_wire::{ClusterStatus, Revision, RulesRange};
 #[cfg(tokio_unstable)]
 use tokio::runtime::RngSeed;
@@ -28,7 +28,7 @@ use crate::world::IDLE;
 /// Why a process has ended begins with this if it did not start.
 pub(crate) const DOES_NOT_START: &str = "it does not start";
 /// Where the revisions of a simulated cluster start.
-pub const FIRST_REVISION: u64 = 1_000;
+pub const FIRST_REVISION: u64 = 1 << 40;
 
 /// A runtime with a paused clock, which is advanced from outside.
 pub struct Process {
@@ -263,7 +263,7 @@ impl Machine {
             join,
             url: format!("http://node-{}", self.id),
             first_revision: Some(Revision(FIRST_REVISION)),
-            wall_clock: WallClock::simulated(|| 0),
+            wall_clock: self.disk.wall_clock(),
             elders: None,
             snapshot_after_bytes,
             max_lease_bytes: ringfence_raft::MAX_LEASE_BYTES,
@@ -383,6 +383,18 @@ impl Machine {
         let _clock = self.process.as_ref()?.runtime.enter();
         let status = handle.status();
         Some((handle, status))
+    }
+
+    /// How long the oldest entry waits that the node proposed, in milliseconds of its own clock.
+    pub fn waits_ms(&self) -> u64 {
+        let (Some(handle), Some(process)) = (self.handle(), &self.process) else { return 0 };
+        let _clock = process.runtime.enter();
+        (handle.unfinished().proposal * 1_000.0) as u64
+    }
+
+    /// The last entry of its log, if it runs.
+    pub fn last_index(&self) -> Option<u64> {
+        self.status()?.last_log_index
     }
 
     /// Why the process has ended, if it has.

@@ -24,6 +24,9 @@ use ringfence_jepsen::patched;
 
 use crate::plan::Plan;
 use crate::run::run;
+use crate::world::{
+    BOTH_SERVE, CONNECTS_ALL_THE_TIME, FORGETFUL_SERVES, LOG_FILLS_MEMORY, NOBODY_LEADS, NOTHING_COMMITS,
+};
 
 /// The profile and the flags that `sim/run` builds with.
 const PROFILE: &str = "sim";
@@ -105,6 +108,11 @@ fn table() -> Vec<Hunt> {
         jepsens("revision-left-out-of-snapshot", &[TOKENS.name, EQUAL_STATES.name, DIVERGES]),
         jepsens("shared-overtakes", &[QUEUE_ORDER.name]),
         jepsens("tokens-start-anew", &[TOKENS.name, DIVERGES]),
+        own("stuck-leader-stays", &[NOTHING_COMMITS]),
+        own("keeps-log-for-slow-node", &[LOG_FILLS_MEMORY]),
+        own("believes-what-was-turned-back", &and(&[PANIC, FORGETFUL_SERVES, CONNECTS_ALL_THE_TIME])),
+        own("lets-second-process-in", &and(&[PANIC, BOTH_SERVE, NOBODY_LEADS])),
+        own("raises-no-revision", &[TOKENS.name]),
         own("openraft-commits-without-quorum", &and(&[PANIC])),
         own("openraft-commits-uncompared", &and(&[PANIC, DOES_NOT_START, UNREADABLE])),
     ]
