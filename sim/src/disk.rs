@@ -29,8 +29,8 @@ pub use self::copy::Copy;
 use self::snapshots::{Snapshot, Snapshots};
 use crate::story::Story;
 
-/// The unix time, in milliseconds, at which a run begins.
-const EPOCH: u64 = 1 << 40;
+/// The unix time, in milliseconds, at which a run begins: in January 2027.
+const EPOCH: u64 = 1_800_000_000_000;
 
 /// A disk. Clones are the same one.
 #[derive(Clone)]
@@ -137,13 +137,10 @@ impl MemoryDisk {
         self.lock().now = now;
     }
 
-    /// The wall clock of the machine. Those of all nodes differ by some milliseconds.
-    pub fn wall_clock(&self) -> WallClock {
+    /// The wall clock of the machine, which is `ahead` by so many milliseconds.
+    pub fn wall_clock(&self, ahead: i64) -> WallClock {
         let disk = self.clone();
-        WallClock::simulated(move || {
-            let state = disk.lock();
-            EPOCH + state.now + state.node
-        })
+        WallClock::simulated(move || (EPOCH + disk.lock().now).saturating_add_signed(ahead))
     }
 
     /// Takes what is queued for the log; `false` if there is nothing to write.

@@ -196,6 +196,8 @@ pub struct Machine {
     progress: Arc<Mutex<Progress>>,
     settings: NodeSettings,
     speed: u64,
+    /// By how many milliseconds its wall clock is ahead.
+    ahead: i64,
     story: Story,
     /// Each start of the node draws from here.
     rng: Rng,
@@ -239,6 +241,7 @@ impl Machine {
             running_rules: 0,
             progress: Arc::default(),
             speed: plan.speed(id),
+            ahead: plan.ahead(id),
             story: story.clone(),
             settings: NodeSettings { address, peers, join, snapshot_after_bytes: plan.snapshot_after_bytes },
             rng: Rng::with_seed(plan.seed.wrapping_mul(31) ^ place),
@@ -263,7 +266,7 @@ impl Machine {
             join,
             url: format!("http://node-{}", self.id),
             first_revision: Some(Revision(FIRST_REVISION)),
-            wall_clock: self.disk.wall_clock(),
+            wall_clock: self.disk.wall_clock(self.ahead),
             elders: None,
             snapshot_after_bytes,
             max_lease_bytes: ringfence_raft::MAX_LEASE_BYTES,

@@ -19,13 +19,14 @@ use ringfence_jepsen::check::exclusion::EXCLUSION;
 use ringfence_jepsen::check::nodes::EQUAL_STATES;
 use ringfence_jepsen::check::queues::{NO_LATE_WAITER, QUEUE_ORDER};
 use ringfence_jepsen::check::repeats::ONE_GRANT_PER_LEASE;
-use ringfence_jepsen::check::tokens::TOKENS;
+use ringfence_jepsen::check::tokens::{GRANTED_TOKENS, TOKENS};
 use ringfence_jepsen::patched;
 
 use crate::plan::Plan;
 use crate::run::run;
 use crate::world::{
     BOTH_SERVE, CONNECTS_ALL_THE_TIME, FORGETFUL_SERVES, LOG_FILLS_MEMORY, NOBODY_LEADS, NOTHING_COMMITS,
+    TIME_LAGS,
 };
 
 /// The profile and the flags that `sim/run` builds with.
@@ -96,6 +97,7 @@ fn table() -> Vec<Hunt> {
         own("acknowledges-before-flush", &and(&[PANIC])),
         jepsens("deposed-leader-expires", &[NO_EARLY_END.name, CLUSTER_TIME.name]),
         jepsens("detaches-newer", &[NO_EARLY_END.name]),
+        jepsens("expires-by-wall-clock", &[NO_EARLY_END.name, CLUSTER_TIME.name]),
         jepsens("exclusive-beside-shared", &[EXCLUSION.name]),
         jepsens("forgets-ends", &[ONE_GRANT_PER_LEASE.name]),
         jepsens("forgets-votes", &and(&[PANIC, DOES_NOT_START])),
@@ -112,7 +114,9 @@ fn table() -> Vec<Hunt> {
         own("keeps-log-for-slow-node", &[LOG_FILLS_MEMORY]),
         own("believes-what-was-turned-back", &and(&[PANIC, FORGETFUL_SERVES, CONNECTS_ALL_THE_TIME])),
         own("lets-second-process-in", &and(&[PANIC, BOTH_SERVE, NOBODY_LEADS])),
-        own("raises-no-revision", &[TOKENS.name]),
+        own("raises-no-revision", &[TOKENS.name, GRANTED_TOKENS.name]),
+        own("logs-no-time", &[TIME_LAGS, BOUNDED_END.name]),
+        own("gives-up-votes-early", &[NOBODY_LEADS]),
         own("openraft-commits-without-quorum", &and(&[PANIC])),
         own("openraft-commits-uncompared", &and(&[PANIC, DOES_NOT_START, UNREADABLE])),
     ]

@@ -19,6 +19,12 @@ use crate::network::Latency;
 /// The newest rules of any simulated program: rules that the product does not have are as the newest that it has.
 pub const NEWEST_RULES: u8 = 3;
 
+/// By how many milliseconds a wall clock that is right may be wrong: a node that comes back leads later by more.
+const MOST_WRONG: i64 = 40;
+/// An hour, and longer than since 1970, in milliseconds.
+const HOUR: i64 = 3_600_000;
+const EVER: i64 = 3_000_000_000_000;
+
 /// A run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -39,6 +45,9 @@ pub struct Plan {
     /// How fast the clocks of the nodes run, by id from 1, in thousandths of real time: at most that, for a leader's clock is
     /// what the laws measure cluster time by.
     pub speeds: Vec<u64>,
+    /// By how many milliseconds the wall clocks of the nodes are ahead, by id from 1. Missing: by none.
+    #[serde(default)]
+    pub clocks: Vec<i64>,
     /// The newest rules that the programs of the nodes support, by id from 1. Missing: [`NEWEST_RULES`].
     #[serde(default)]
     pub programs: Vec<u8>,
@@ -117,14 +126,34 @@ impl Plan {
             0 => (0..nodes).map(|_| *rng.choice(&[1_000, 999, 990, 900]).unwrap_or(&1_000)).collect(),
             _ => Vec::new(),
         };
+        // Once disks were turned back, no token is granted twice under the newest rules, and if clocks are right.
+        let turns_back = course.is_some_and(Course::turns_back);
         let programs = match rng.u32(0..3) {
-            // Before the newest rules, a token may be granted twice once disks were turned back.
-            0 if !matches!(course, Some(Course::AllTurnedBack)) => {
-                (0..nodes).map(|_| rng.u8(1..=NEWEST_RULES)).collect()
-            }
+            0 if !turns_back => (0..nodes).map(|_| rng.u8(1..=NEWEST_RULES)).collect(),
             _ => Vec::new(),
         };
-        Self { seed, nodes, time, latency, load, flush, snapshot_after_bytes, speeds, programs, faults }
+        let mut clocks: Vec<i64> = (0..nodes).map(|_| rng.i64(-MOST_WRONG..=MOST_WRONG)).collect();
+        if rng.u32(0..8) == 0 && !turns_back {
+            clocks[rng.usize(0..nodes as usize)] = *rng.choice(&[-EVER, -HOUR, HOUR, EVER]).unwrap_or(&HOUR);
+        }
+        Self {
+            seed,
+            nodes,
+            time,
+            latency,
+            load,
+            flush,
+            snapshot_after_bytes,
+            speeds,
+            clocks,
+            programs,
+            faults,
+        }
+    }
+
+    /// By how many milliseconds the wall clock of a node is ahead.
+    pub fn ahead(&self, node: NodeId) -> i64 {
+        self.clocks.get(node as usize - 1).copied().unwrap_or(0)
     }
 
     /// The newest rules that the program of a node supports at first.

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use fastrand::Rng;
-use ringfence_jepsen::check::tokens::TOKENS;
+use ringfence_jepsen::check::tokens::GRANTED_TOKENS;
 use ringfence_jepsen::check::{Checker, Results, Verdict, judge, loop_lag::LOOP_LAG};
 use ringfence_jepsen::history::{About, Asked, Call, Came, Change, End, History, NodeEnd};
 use ringfence_jepsen::workload::Workload;
@@ -255,7 +255,7 @@ fn finish(plan: &Plan, mut world: World, mut end: End) -> Outcome {
     let story = world.story.take();
     let digest = digest(messages, &history.calls, &story);
     if findings.is_empty() {
-        let promised = if world.is_promised() { promised(&history) } else { vec![&TOKENS] };
+        let promised = if world.is_promised() { promised(&history) } else { vec![&GRANTED_TOKENS] };
         for law in judge(&history, &promised).laws {
             if law.verdict == Verdict::Invalid {
                 let breaches = law.found.breaches.iter().take(3);

@@ -4,7 +4,7 @@ use crate::clients::longest;
 use crate::plan::Plan;
 
 /// What makes a plan simpler.
-const SIMPLER: [fn(&mut Plan); 12] = [
+const SIMPLER: [fn(&mut Plan); 13] = [
     |plan| plan.time = (plan.time / 2).max(1_000),
     |plan| plan.load.clients = 1,
     |plan| plan.load.clients = plan.load.clients.div_ceil(2),
@@ -17,6 +17,7 @@ const SIMPLER: [fn(&mut Plan); 12] = [
     |plan| plan.latency.most = 1,
     |plan| plan.flush = (0, 1),
     |plan| plan.speeds.clear(),
+    |plan| plan.clocks.clear(),
 ];
 
 /// The smallest plan that was found: without any one of its faults, or simpler in any one way, it does not fail.

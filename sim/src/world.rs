@@ -23,7 +23,9 @@ use ringfence_lease::{Attachment, Event};
 use ringfence_raft::{Handle, NodeId};
 
 use self::alive::Alive;
-pub(crate) use self::alive::{CONNECTS_ALL_THE_TIME, LOG_FILLS_MEMORY, NOBODY_LEADS, NOTHING_COMMITS};
+pub(crate) use self::alive::{
+    CONNECTS_ALL_THE_TIME, LOG_FILLS_MEMORY, NOBODY_LEADS, NOTHING_COMMITS, TIME_LAGS,
+};
 use self::asking::{Answers, Asking};
 use self::happen::{Ending, REPLACED};
 pub(crate) use self::turned::{BOTH_SERVE, FORGETFUL_SERVES};
@@ -245,6 +247,7 @@ impl World {
         let Some(machine) = self.machines.get_mut(&id) else { return };
         if machine.starts_at.is_some_and(|at| at <= now) {
             machine.start(now, &self.network);
+            self.comes_back(id);
             self.recorded.remove(&id);
             self.story.tell(now, format!("{} starts", name(id)));
             return;

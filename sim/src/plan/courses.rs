@@ -112,6 +112,11 @@ impl Course {
         matches!(self, Self::TurnedBack | Self::AllTurnedBack | Self::Twice)
     }
 
+    /// Whether it turns disks back.
+    pub(super) fn turns_back(self) -> bool {
+        matches!(self, Self::TurnedBack | Self::AllTurnedBack)
+    }
+
     /// Its faults, if it begins at `at`, which becomes the time of the last.
     pub(super) fn draw(self, rng: &mut Rng, nodes: u64, at: &mut u64) -> Vec<Fault> {
         let mut faults = Vec::new();
@@ -268,22 +273,28 @@ impl Course {
                 } else {
                     then(at, 0, What::Copy);
                 }
-                then(at, rng.u64(3_000..8_000), What::TurnBack { nodes: vec![node], down: short(rng) });
+                // The others elect a leader before it comes back, or not.
+                let down = if rng.bool() { short(rng) } else { rng.u64(2_000..8_000) };
+                then(at, rng.u64(3_000..8_000), What::TurnBack { nodes: vec![node], down });
             }
             Self::AllTurnedBack => {
                 then(at, 0, What::Copy);
                 let (few, most) = parts(rng, nodes);
-                // A majority has what is granted now. All of it comes back as it was, or one, with those that never had it.
+                // A majority has what is granted now. It comes back as it was, or all nodes do, or one, with those that never had it.
                 let lasts = rng.u64(2_000..5_000);
                 for node in few {
                     then(at, 0, What::Kill { node, power: false, down: lasts });
                 }
                 *at += lasts;
-                let back = if rng.bool() { most.len() } else { 1 };
-                for node in &most[back..] {
-                    then(at, 0, What::Kill { node: *node, power: false, down: 15_000 });
+                let back = match rng.u32(0..3) {
+                    0 => vec![most[0]],
+                    1 => most.clone(),
+                    _ => (1..=nodes).collect(),
+                };
+                for node in most.into_iter().filter(|node| !back.contains(node)) {
+                    then(at, 0, What::Kill { node, power: false, down: 15_000 });
                 }
-                then(at, 0, What::TurnBack { nodes: most[..back].to_vec(), down: 100 });
+                then(at, 0, What::TurnBack { nodes: back, down: 100 });
             }
             Self::Twice => {
                 then(at, 0, What::Clone { node: one(rng, nodes) });

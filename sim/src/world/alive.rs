@@ -6,15 +6,17 @@
 //! - no entry of the leader waits for longer than [`COMMITS_WITHIN`];
 //! - while the leader is one of them, its clock follows real time: see [`Time`].
 //!
-//! And at any time, of any node: its memory holds little more of the log than a snapshot makes superfluous, and it does not
-//! connect again and again.
+//! And at any time: what is due has been done when a leader answers, but for [`OVERDUE`]; the memory of a node holds little more
+//! of the log than a snapshot makes superfluous; and no node connects again and again.
 
 mod health;
 mod time;
 
 use std::sync::{Arc, Mutex};
 
+use ringfence_lease::LeaseTable;
 use ringfence_raft::NodeId;
+use ringfence_wire::ClusterStatus;
 
 use self::health::Health;
 use self::time::Time;
@@ -28,6 +30,9 @@ const LEADS_WITHIN: u64 = 20_000;
 const COMMITS_WITHIN: u64 = 15_000;
 /// How often the leader is asked for its clock, in milliseconds.
 const PULSE: u64 = 500;
+/// By how much of cluster time anything may be overdue when a leader answers, in milliseconds: a leader's clock runs ahead of what
+/// is committed by 2 s.
+const OVERDUE: u64 = 2_500;
 /// Bytes of a log that count for nothing: what is written while a snapshot is.
 const SLACK: u64 = 512 << 10;
 /// How many connections a node may open to another in a second.
@@ -36,7 +41,8 @@ const CONNECTIONS: u64 = 60;
 /// What findings of these laws begin with, for the hunts of mutants.
 pub(crate) const NOBODY_LEADS: &str = "nobody leads";
 pub(crate) const NOTHING_COMMITS: &str = "nothing is committed";
-const TIME_LAGS: &str = "cluster time lags";
+pub(crate) const TIME_LAGS: &str = "cluster time lags";
+const ENDS_LATE: &str = "a lease or a wait has not ended";
 pub(crate) const LOG_FILLS_MEMORY: &str = "the log fills the memory";
 pub(crate) const CONNECTS_ALL_THE_TIME: &str = "connects all the time";
 
@@ -47,10 +53,21 @@ pub(super) struct Alive {
     time: Time,
     /// When a leader was last known to lead.
     led_at: u64,
-    /// What leaders have answered: who was asked, and its clock in milliseconds.
-    pulses: Arc<Mutex<Vec<(NodeId, u64)>>>,
+    /// What leaders have answered.
+    pulses: Arc<Mutex<Vec<Pulse>>>,
     pulse_at: u64,
     second: u64,
+}
+
+/// What a leader has answered.
+#[derive(Clone, Copy)]
+struct Pulse {
+    node: NodeId,
+    term: u64,
+    /// Its clock, in milliseconds.
+    at_ms: u64,
+    /// When the next lease or wait is to end.
+    due_ms: Option<u64>,
 }
 
 impl World {
@@ -90,14 +107,18 @@ impl World {
         let pulses = std::mem::take(
             &mut *self.alive.pulses.lock().expect("nothing panics while the pulses are locked"),
         );
-        for (node, at_ms) in pulses {
+        for Pulse { node, term, at_ms, due_ms } in pulses {
             self.alive.led_at = self.now;
-            let is_due = self.is_time_due(node);
-            let debt = self.alive.time.goes_on(self.now, at_ms, is_due, self.plan.slowest());
+            self.has_committed(term);
+            let told = self.told(node, at_ms);
+            let debt = self.alive.time.goes_on(told, self.plan.slowest());
             let told = || format!("{} says it is {at_ms} ms; {}", name(node), self.alive.time.told());
             self.story.detail(self.now, told);
             if debt.is_some() {
                 self.findings.push(format!("{TIME_LAGS}, though a leader commits: {}", told()));
+            }
+            if let Some(due_ms) = due_ms.filter(|due_ms| at_ms > due_ms + OVERDUE) {
+                self.findings.push(format!("{ENDS_LATE} that was to end at {due_ms} ms: {}", told()));
             }
         }
         if self.now < self.alive.pulse_at {
@@ -107,8 +128,13 @@ impl World {
         let Some(node) = leader else { return };
         let pulses = Arc::clone(&self.alive.pulses);
         self.spawn_on(node, |handle| async move {
-            if let Ok(at_ms) = handle.linearize().await {
-                pulses.lock().expect("nothing panics while the pulses are locked").push((node, at_ms));
+            let leads_in = |status: ClusterStatus| (status.leader == Some(node)).then_some(status.term);
+            let Some(term) = leads_in(handle.status()) else { return };
+            let Ok(at_ms) = handle.linearize().await else { return };
+            if leads_in(handle.status()) == Some(term) {
+                let due_ms = handle.view(LeaseTable::next_due_ms);
+                let mut pulses = pulses.lock().expect("nothing panics while the pulses are locked");
+                pulses.push(Pulse { node, term, at_ms, due_ms });
             }
         });
     }

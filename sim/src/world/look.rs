@@ -80,7 +80,7 @@ impl World {
             };
             if sight.role == Role::Leader && sight.term > self.led {
                 self.led = sight.term;
-                self.forgets(id);
+                self.begins_to_lead();
                 self.story.tell(self.now, format!("node {id} leads in term {}", sight.term));
                 self.count("elections won");
             }
