@@ -151,6 +151,11 @@ impl Plan {
         }
     }
 
+    /// Where the operator has the revisions start: the lowest that follow the clock, if the one of the founder may be wrong.
+    pub fn first_revision(&self) -> Option<u64> {
+        self.clocks.iter().any(|ahead| ahead.abs() > MOST_WRONG).then_some(1 << 40)
+    }
+
     /// By how many milliseconds the wall clock of a node is ahead.
     pub fn ahead(&self, node: NodeId) -> i64 {
         self.clocks.get(node as usize - 1).copied().unwrap_or(0)

@@ -213,9 +213,10 @@ fn read(plan: &Plan, world: &mut World, members: &[NodeId], end: &mut End) {
 fn finish(plan: &Plan, mut world: World, mut end: End) -> Outcome {
     let (messages, of_network) = world.network.take_digest();
     let mut findings = std::mem::take(&mut world.findings);
-    findings.extend(
-        PANICS.with_borrow_mut(std::mem::take).into_iter().map(|what| format!("a node panicked: {what}")),
-    );
+    let mut panics = PANICS.with_borrow_mut(std::mem::take);
+    // Once votes are forgotten, two nodes may lead in one term, and openraft asserts that they do not.
+    panics.retain(|what| world.is_promised() || !what.contains("/openraft-"));
+    findings.extend(panics.into_iter().map(|what| format!("a node panicked: {what}")));
     let mut calls = world.desk.take_calls();
     let now_us = world.now * 1_000;
     for call in &mut calls {

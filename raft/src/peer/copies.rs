@@ -18,7 +18,8 @@
 //! itself, or whose leader leads no longer. It comes after that start (1), and the next leader never had its acknowledgements (3). It
 //! does no harm once a leader that was elected without its vote has committed an entry: from then on, a majority without it has all
 //! that was committed. It does harm if it votes before that, for a node that lacks what it has forgotten. Then an acknowledged grant
-//! is lost, and nobody stops unless a node is left that knows that it was committed.
+//! is lost, and nobody stops unless a node is left that knows that it was committed. If it votes again in a term, two nodes may have
+//! led in that, with other entries under the same ids: then a minority stops that did not do the same (`divergence`).
 
 use std::io;
 use std::time::Duration;

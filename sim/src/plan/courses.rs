@@ -278,7 +278,7 @@ impl Course {
                 then(at, rng.u64(3_000..8_000), What::TurnBack { nodes: vec![node], down });
             }
             Self::AllTurnedBack => {
-                then(at, 0, What::Copy);
+                then(at, rng.u64(0..3_000), What::Copy);
                 let (few, most) = parts(rng, nodes);
                 // A majority has what is granted now. It comes back as it was, or all nodes do, or one, with those that never had it.
                 let lasts = rng.u64(2_000..5_000);

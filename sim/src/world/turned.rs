@@ -13,6 +13,7 @@ use super::happen::REPLACED;
 use super::{World, name};
 use crate::disk::Copy;
 use crate::machine::Machine;
+use crate::plan::NEWEST_RULES;
 
 /// The keys of the second processes begin here. Each has the place in the network of this number.
 pub(super) const SECOND: u64 = 2 * REPLACED;
@@ -53,7 +54,13 @@ impl Turned {
 }
 
 impl World {
+    /// Copies all disks, unless the cluster has begun with rules under which no leader raises the revision.
     pub(super) fn copy_disks(&mut self) {
+        let handles = self.machines.values().filter_map(Machine::handle);
+        let mut rules = handles.filter_map(|it| it.view(|table| table.started().then(|| table.rules())));
+        if rules.any(|rules| rules < NEWEST_RULES) || (1..NEWEST_RULES).contains(&self.rules) {
+            return;
+        }
         let machines = self.machines.range(..REPLACED);
         let copies = machines.map(|(id, machine)| (*id, (machine.disk.copy(), machine.last_index())));
         self.turned.copies = copies.collect();
