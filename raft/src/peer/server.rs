@@ -182,7 +182,7 @@ impl<S: Service> Server<S> {
             }
             Channel::Snapshots => {
                 incoming.set_max(snapshot::CHUNK + 1);
-                snapshot::receive(self.raft()?, &self.generations, incoming, writer).await
+                snapshot::receive(self.raft()?, &self.log, &self.generations, incoming, writer).await
             }
         }
     }
