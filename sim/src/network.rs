@@ -217,8 +217,10 @@ impl Network {
         state.narrows.clear();
         let now = state.now;
         for direction in 0..state.directions.len() {
-            if let Some((due, _)) = state.directions[direction].queue.front_mut() {
-                *due = (*due).min(now + 1);
+            // Those behind the first one wait until it is due, at least.
+            let queue = &mut state.directions[direction].queue;
+            queue.iter_mut().for_each(|(due, _)| *due = (*due).min(now + 1));
+            if let Some((due, _)) = queue.front() {
                 let due = *due;
                 state.schedule(direction, due);
             }

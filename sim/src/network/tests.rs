@@ -83,3 +83,15 @@ fn what_follows_a_large_message_waits_with_it_and_other_connections_do_not() {
     assert_eq!((pair.came(0, 4_999), pair.came(0, 5_001)), (0, 700));
     assert!(!pair.network.is_disturbed(2, 1));
 }
+
+/// A message that was sent while another was held came when that would have, though all was healed long before.
+#[test]
+fn once_all_is_healed_nothing_waits_for_what_was_held() {
+    let mut pair = Pair::new(1);
+    pair.network.hold(Hold { from: 1, to: 2, channel: None, replies: None, over: 500, until: 5_000 });
+    pair.send(0, 600);
+    assert_eq!(pair.came(0, 10), PREFACE);
+    pair.send(0, 100);
+    pair.network.heal();
+    assert_eq!(pair.came(0, 12), 700);
+}
