@@ -29,6 +29,17 @@ pub struct Load {
     pub shared: u32,
     /// How many of 100 answers are lost.
     pub lost: u32,
+    /// The longest time-to-live, in milliseconds.
+    #[serde(default = "longest")]
+    pub ttl_ms: u32,
+    /// How many bytes of metadata a lease has.
+    #[serde(default)]
+    pub metadata: usize,
+}
+
+/// The longest time-to-live, as a rule.
+pub(crate) fn longest() -> u32 {
+    3_000
 }
 
 /// Between the clients and the nodes: requests and answers that the world passes on between two steps.
@@ -116,7 +127,7 @@ impl Client {
         let acquire = Asked::Acquire {
             lease,
             keys: claims.clone(),
-            ttl_ms: self.rng.u32(300..3_000),
+            ttl_ms: self.ttl_ms(),
             wait_ms,
             keep_place: self.rng.bool(),
         };
@@ -147,7 +158,7 @@ impl Client {
             let asked = match self.rng.u32(0..10) {
                 0..4 => {
                     let other = self.rng.u32(0..10) < 3;
-                    Asked::Renew { lease, ttl_ms: other.then(|| self.rng.u32(300..3_000)) }
+                    Asked::Renew { lease, ttl_ms: other.then(|| self.ttl_ms()) }
                 }
                 4 => acquire.clone(),
                 5..7 => Asked::Lease { lease, local },
@@ -222,6 +233,10 @@ impl Client {
     async fn pause(&mut self) {
         let ms = self.rng.u32(0..=2 * self.load.pause_ms);
         sleep(Duration::from_millis(ms.into())).await;
+    }
+
+    fn ttl_ms(&mut self) -> u32 {
+        self.rng.u32(300..self.load.ttl_ms)
     }
 
     fn key(&mut self) -> Key {

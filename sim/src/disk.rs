@@ -6,6 +6,7 @@
 //! A fuse stops the machine between any two operations.
 
 mod contents;
+mod copy;
 mod snapshots;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,12 +21,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use ringfence_raft::{SnapshotStore, Storage};
+use ringfence_raft::{SnapshotStore, Storage, WallClock};
 use ringfence_wal::disk::{Disk, File, Flush, Mode};
 
 use self::contents::Contents;
+pub use self::copy::Copy;
 use self::snapshots::{Snapshot, Snapshots};
 use crate::story::Story;
+
+/// The unix time, in milliseconds, at which a run begins: in January 2027.
+const EPOCH: u64 = 1_800_000_000_000;
 
 /// A disk. Clones are the same one.
 #[derive(Clone)]
@@ -132,6 +137,12 @@ impl MemoryDisk {
         self.lock().now = now;
     }
 
+    /// The wall clock of the machine, which is `ahead` by so many milliseconds.
+    pub fn wall_clock(&self, ahead: i64) -> WallClock {
+        let disk = self.clone();
+        WallClock::simulated(move || (EPOCH + disk.lock().now).saturating_add_signed(ahead))
+    }
+
     /// Takes what is queued for the log; `false` if there is nothing to write.
     pub fn begin_flush(&self) -> bool {
         self.with_flusher(|flusher| flusher.begin()).unwrap_or(false)
@@ -200,6 +211,14 @@ impl MemoryDisk {
         }
         state.snapshots.retain(|_, snapshot| snapshot.is_finished);
         is_torn
+    }
+
+    /// The size of the largest snapshot.
+    pub fn snapshot_bytes(&self) -> u64 {
+        let state = self.lock();
+        let sizes =
+            state.snapshots.values().map(|it| it.contents.values().map(|value| value.len() as u64).sum());
+        sizes.max().unwrap_or(0)
     }
 
     /// Flips one bit of a snapshot; `false` if there is none.
@@ -502,6 +521,26 @@ mod tests {
             let _ = self.0.remove(Path::new("/file"));
             let _ = self.0.spawn("more", 0, Box::new(|| {}));
         }
+    }
+
+    #[test]
+    fn a_disk_that_is_turned_back_has_what_it_had() {
+        let disk = MemoryDisk::new(1, Story::default());
+        let write = |path: &str, bytes: &[u8]| {
+            disk.open(Path::new(path), Mode::Create).unwrap().write_at(bytes, 0).unwrap();
+        };
+        write("/a", b"old");
+        let copy = disk.copy();
+        write("/a", b"newer");
+        write("/b", b"more");
+        disk.end_process(());
+        disk.turn_back(&copy);
+        disk.cut_power(&mut Rng::with_seed(1));
+        let mut read = [0; 3];
+        let file = disk.open(Path::new("/a"), Mode::Write).unwrap();
+        file.read_at(&mut read, 0).unwrap();
+        assert_eq!((file.length().unwrap(), &read), (3, b"old"));
+        assert!(!disk.exists(Path::new("/b")).unwrap());
     }
 
     #[test]

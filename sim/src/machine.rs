@@ -1,154 +1,30 @@
 //! One machine: its disk, and the process of a node on it, which has a runtime and a clock of its own.
 
-use std::cell::Cell;
+mod process;
+
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::path::PathBuf;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use fastrand::Rng;
-use ringfence_raft::{Handle, Node, NodeId, Quartz, Random, Settings, WallClock};
+use ringfence_raft::{Handle, Node, NodeId, Quartz, Random, Settings};
 use ringfence_wire::{ClusterStatus, Revision, RulesRange};
-#[cfg(tokio_unstable)]
-use tokio::runtime::RngSeed;
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, Sleep, advance, sleep, sleep_until};
+use tokio::time::sleep;
 
+pub use self::process::Process;
 use crate::disk::MemoryDisk;
 use crate::network::Network;
 use crate::plan::Plan;
 use crate::story::Story;
-use crate::world::IDLE;
 
 /// Why a process has ended begins with this if it did not start.
 pub(crate) const DOES_NOT_START: &str = "it does not start";
-/// Where the revisions of a simulated cluster start.
-pub const FIRST_REVISION: u64 = 1_000;
-
-/// A runtime with a paused clock, which is advanced from outside.
-pub struct Process {
-    runtime: Runtime,
-    base: Instant,
-    /// How far its clock is, in milliseconds since the process began.
-    local: u64,
-    /// When the process began, in the world's time.
-    began: u64,
-    speed: u64,
-    /// When it runs next.
-    wakes_at: Cell<u64>,
-    idle: Arc<Idle>,
-    /// Ends when its clock is where it is to be.
-    clock_comes: Pin<Box<Sleep>>,
-}
-
-/// Knows when the runtime has nothing left to do at its time.
-#[derive(Default)]
-struct Idle {
-    is_awaited: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
-
-impl Idle {
-    fn wake(&self) {
-        // A runtime parks at every timer: a lock each time is much.
-        if self.is_awaited.load(Relaxed) {
-            self.is_awaited.store(false, Relaxed);
-            let waker = self.waker.lock().expect("nothing panics while the waker is locked").take();
-            waker.into_iter().for_each(Waker::wake);
-        }
-    }
-
-    /// Waits until all other tasks wait.
-    async fn wait(&self) {
-        let mut has_waited = false;
-        poll_fn(|cx| {
-            if has_waited && !self.is_awaited.load(Relaxed) {
-                return Poll::Ready(());
-            }
-            has_waited = true;
-            let mut waker = self.waker.lock().expect("nothing panics while the waker is locked");
-            *waker = Some(cx.waker().clone());
-            self.is_awaited.store(true, Relaxed);
-            Poll::Pending
-        })
-        .await;
-    }
-}
-
-impl Process {
-    /// A process that begins `now`, and draws from `seed`. Its clock runs at `speed` thousandths of real time.
-    pub fn new(now: u64, seed: u64, speed: u64) -> Self {
-        let idle = Arc::new(Idle::default());
-        let parks = Arc::clone(&idle);
-        let mut builder = Builder::new_current_thread();
-        builder.enable_time().start_paused(true).on_thread_park(move || parks.wake());
-        // Tokio notifies the receivers of a watch in an order that it draws.
-        #[cfg(tokio_unstable)]
-        builder.rng_seed(RngSeed::from_bytes(&seed.to_le_bytes()));
-        #[cfg(not(tokio_unstable))]
-        let _ = seed;
-        let runtime = builder.build();
-        let runtime = runtime.expect("a runtime without I/O needs nothing of the system");
-        let (base, clock_comes) =
-            runtime.block_on(async { (Instant::now(), Box::pin(sleep_until(Instant::now()))) });
-        let wakes_at = Cell::new(now + 1);
-        Self { runtime, base, local: 0, began: now, speed, wakes_at, idle, clock_comes }
-    }
-
-    /// Runs everything up to `now`, each timer at its own time.
-    pub fn run_until(&mut self, now: u64) {
-        let local = self.clock(now);
-        let advances = local > self.local;
-        self.local = local;
-        self.wakes_at.set(now + IDLE);
-        let until = self.base + Duration::from_millis(self.local);
-        let (idle, clock_comes) = (&self.idle, &mut self.clock_comes);
-        self.runtime.block_on(async {
-            // A timer that is set to a time that has come wakes at once whoever waited for it last.
-            if advances {
-                clock_comes.as_mut().reset(until);
-                clock_comes.await;
-            }
-            idle.wait().await;
-        });
-    }
-
-    fn clock(&self, now: u64) -> u64 {
-        (now - self.began) * self.speed / 1_000
-    }
-
-    /// Lets it run soon, because it was given something `now`.
-    pub fn wake(&self, now: u64) {
-        self.wakes_at.set(self.wakes_at.get().min(now + 1));
-    }
-
-    /// Advances the clock to `now` at once, as for a process that was stopped: all timers are late.
-    pub fn jump_to(&mut self, now: u64) {
-        let by = self.clock(now) - self.local;
-        self.local += by;
-        self.runtime.block_on(async { advance(Duration::from_millis(by)).await });
-    }
-
-    /// Runs a task.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        drop(self.runtime.spawn(task));
-    }
-
-    /// When it runs next.
-    pub fn wakes_at(&self) -> u64 {
-        self.wakes_at.get()
-    }
-
-    /// The clock when the process began.
-    pub fn base(&self) -> Instant {
-        self.base
-    }
-}
 
 /// What a node's process has come to.
 #[derive(Default)]
@@ -196,6 +72,8 @@ pub struct Machine {
     progress: Arc<Mutex<Progress>>,
     settings: NodeSettings,
     speed: u64,
+    /// By how many milliseconds its wall clock is ahead.
+    ahead: i64,
     story: Story,
     /// Each start of the node draws from here.
     rng: Rng,
@@ -208,6 +86,7 @@ struct NodeSettings {
     address: String,
     peers: BTreeMap<NodeId, String>,
     join: bool,
+    first_revision: Option<u64>,
     snapshot_after_bytes: u64,
 }
 
@@ -239,8 +118,15 @@ impl Machine {
             running_rules: 0,
             progress: Arc::default(),
             speed: plan.speed(id),
+            ahead: plan.ahead(id),
             story: story.clone(),
-            settings: NodeSettings { address, peers, join, snapshot_after_bytes: plan.snapshot_after_bytes },
+            settings: NodeSettings {
+                address,
+                peers,
+                join,
+                first_revision: plan.first_revision(),
+                snapshot_after_bytes: plan.snapshot_after_bytes,
+            },
             rng: Rng::with_seed(plan.seed.wrapping_mul(31) ^ place),
             starts: 0,
         }
@@ -253,7 +139,8 @@ impl Machine {
         self.starts_at = None;
         self.starts += 1;
         self.running_rules = self.newest_rules;
-        let NodeSettings { address, peers, join, snapshot_after_bytes } = self.settings.clone();
+        let NodeSettings { address, peers, join, first_revision, snapshot_after_bytes } =
+            self.settings.clone();
         let settings = Settings {
             id: self.id,
             data: PathBuf::from("/data"),
@@ -262,8 +149,8 @@ impl Machine {
             peers,
             join,
             url: format!("http://node-{}", self.id),
-            first_revision: Some(Revision(FIRST_REVISION)),
-            wall_clock: WallClock::simulated(|| 0),
+            first_revision: first_revision.map(Revision),
+            wall_clock: self.disk.wall_clock(self.ahead),
             elders: None,
             snapshot_after_bytes,
             max_lease_bytes: ringfence_raft::MAX_LEASE_BYTES,
@@ -383,6 +270,18 @@ impl Machine {
         let _clock = self.process.as_ref()?.runtime.enter();
         let status = handle.status();
         Some((handle, status))
+    }
+
+    /// How long the oldest entry waits that the node proposed, in milliseconds of its own clock.
+    pub fn waits_ms(&self) -> u64 {
+        let (Some(handle), Some(process)) = (self.handle(), &self.process) else { return 0 };
+        let _clock = process.runtime.enter();
+        (handle.unfinished().proposal * 1_000.0) as u64
+    }
+
+    /// The last entry of its log, if it runs.
+    pub fn last_index(&self) -> Option<u64> {
+        self.status()?.last_log_index
     }
 
     /// Why the process has ended, if it has.

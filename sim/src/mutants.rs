@@ -19,11 +19,15 @@ use ringfence_jepsen::check::exclusion::EXCLUSION;
 use ringfence_jepsen::check::nodes::EQUAL_STATES;
 use ringfence_jepsen::check::queues::{NO_LATE_WAITER, QUEUE_ORDER};
 use ringfence_jepsen::check::repeats::ONE_GRANT_PER_LEASE;
-use ringfence_jepsen::check::tokens::TOKENS;
+use ringfence_jepsen::check::tokens::{GRANTED_TOKENS, TOKENS};
 use ringfence_jepsen::patched;
 
 use crate::plan::Plan;
 use crate::run::run;
+use crate::world::{
+    BOTH_SERVE, CONNECTS_ALL_THE_TIME, FORGETFUL_SERVES, LOG_FILLS_MEMORY, NOBODY_LEADS, NOTHING_COMMITS,
+    TIME_LAGS,
+};
 
 /// The profile and the flags that `sim/run` builds with.
 const PROFILE: &str = "sim";
@@ -95,7 +99,7 @@ fn table() -> Vec<Hunt> {
         jepsens("detaches-newer", &[NO_EARLY_END.name]),
         jepsens("exclusive-beside-shared", &[EXCLUSION.name]),
         jepsens("forgets-ends", &[ONE_GRANT_PER_LEASE.name]),
-        jepsens("forgets-votes", &and(&[PANIC, DOES_NOT_START])),
+        jepsens("forgets-votes", &and(&[PANIC, DOES_NOT_START, NOBODY_LEADS])),
         jepsens("grants-late-waiters", &[NO_LATE_WAITER.name]),
         jepsens("lets-wiped-node-in", &and(&[PANIC])),
         jepsens("reads-unconfirmed", &[LINEARIZABLE_READS.name]),
@@ -105,6 +109,13 @@ fn table() -> Vec<Hunt> {
         jepsens("revision-left-out-of-snapshot", &[TOKENS.name, EQUAL_STATES.name, DIVERGES]),
         jepsens("shared-overtakes", &[QUEUE_ORDER.name]),
         jepsens("tokens-start-anew", &[TOKENS.name, DIVERGES]),
+        own("stuck-leader-stays", &[NOTHING_COMMITS]),
+        own("keeps-log-for-slow-node", &[LOG_FILLS_MEMORY]),
+        own("believes-what-was-turned-back", &and(&[PANIC, FORGETFUL_SERVES, CONNECTS_ALL_THE_TIME])),
+        own("lets-second-process-in", &and(&[PANIC, BOTH_SERVE, NOBODY_LEADS])),
+        own("raises-no-revision", &[TOKENS.name, GRANTED_TOKENS.name]),
+        own("logs-no-time", &[TIME_LAGS, BOUNDED_END.name]),
+        own("gives-up-votes-early", &[NOBODY_LEADS]),
         own("openraft-commits-without-quorum", &and(&[PANIC])),
         own("openraft-commits-uncompared", &and(&[PANIC, DOES_NOT_START, UNREADABLE])),
     ]

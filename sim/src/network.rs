@@ -1,6 +1,8 @@
 //! The network between the nodes: connections whose messages are delivered one by one, when the world says so.
 
 mod port;
+#[cfg(test)]
+mod tests;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -52,6 +54,21 @@ pub struct Hold {
     pub channel: Option<u8>,
     /// Whether only replies are held, on connections that the receiver opened, or only calls; `None`: both.
     pub replies: Option<bool>,
+    /// Only messages of more bytes than this. The rest of a stream waits behind them, as TCP keeps the order.
+    pub over: usize,
+    /// The time until which.
+    pub until: u64,
+}
+
+/// A path that carries few bytes, one way. Each connection has its share: none waits for the others.
+#[derive(Clone, Copy, Debug)]
+pub struct Narrow {
+    /// The sender.
+    pub from: NodeId,
+    /// The receiver.
+    pub to: NodeId,
+    /// Bytes per second of each connection.
+    pub rate: u64,
     /// The time until which.
     pub until: u64,
 }
@@ -67,6 +84,9 @@ struct State {
     listeners: BTreeMap<String, Listener>,
     cut: BTreeSet<(NodeId, NodeId)>,
     holds: Vec<Hold>,
+    narrows: Vec<Narrow>,
+    /// How many connections each node has opened to each other since [`Network::take_opened`].
+    opened: BTreeMap<(NodeId, NodeId), u64>,
     /// BLAKE3 of all that was delivered, in order. It takes much at once faster than a little at a time.
     digest: BufWriter<blake3::Hasher>,
     coverage: Coverage,
@@ -126,6 +146,8 @@ impl Network {
             listeners: BTreeMap::new(),
             cut: BTreeSet::new(),
             holds: Vec::new(),
+            narrows: Vec::new(),
+            opened: BTreeMap::new(),
             digest: BufWriter::with_capacity(DIGESTED, blake3::Hasher::new()),
             coverage: Coverage::default(),
             story,
@@ -171,6 +193,7 @@ impl Network {
             let mut state = self.lock();
             let now = state.now;
             state.holds.retain(|hold| hold.until > now);
+            state.narrows.retain(|narrow| narrow.until > now);
             while let Some(Reverse((due, _, direction))) = state.due.peek().copied()
                 && due <= now
             {
@@ -186,15 +209,18 @@ impl Network {
         self.lock().cut.insert((from, to));
     }
 
-    /// Ends all cuts and holds.
+    /// Ends all cuts and holds, and widens all paths.
     pub fn heal(&self) {
         let mut state = self.lock();
         state.cut.clear();
         state.holds.clear();
+        state.narrows.clear();
         let now = state.now;
         for direction in 0..state.directions.len() {
-            if let Some((due, _)) = state.directions[direction].queue.front_mut() {
-                *due = (*due).min(now + 1);
+            // Those behind the first one wait until it is due, at least.
+            let queue = &mut state.directions[direction].queue;
+            queue.iter_mut().for_each(|(due, _)| *due = (*due).min(now + 1));
+            if let Some((due, _)) = queue.front() {
                 let due = *due;
                 state.schedule(direction, due);
             }
@@ -204,6 +230,30 @@ impl Network {
     /// Holds messages until a time. They are delivered then, in order.
     pub fn hold(&self, hold: Hold) {
         self.lock().holds.push(hold);
+    }
+
+    /// Narrows a path until a time.
+    pub fn narrow(&self, narrow: Narrow) {
+        self.lock().narrows.push(narrow);
+    }
+
+    /// Whether something keeps messages back, between these two, either way.
+    pub fn is_disturbed(&self, one: NodeId, other: NodeId) -> bool {
+        let state = self.lock();
+        let is_between = |from, to| (from, to) == (one, other) || (from, to) == (other, one);
+        state.cut.iter().any(|(from, to)| is_between(*from, *to))
+            || state.holds.iter().any(|hold| is_between(hold.from, hold.to))
+            || state.narrows.iter().any(|narrow| is_between(narrow.from, narrow.to))
+    }
+
+    /// The most messages take, and how many of 1,000 take longer.
+    pub fn latency(&self) -> Latency {
+        self.lock().latency
+    }
+
+    /// Takes how many connections each node has opened to each other since the last call.
+    pub fn take_opened(&self) -> BTreeMap<(NodeId, NodeId), u64> {
+        std::mem::take(&mut self.lock().opened)
     }
 
     /// Changes how long messages take from now on.
@@ -282,6 +332,7 @@ impl Network {
             return None;
         }
         let there = state.directions.len();
+        *state.opened.entry((from, node)).or_default() += 1;
         state.touched.push(node);
         state.directions.push(Direction::new(from, node, false, there + 1));
         state.directions.push(Direction::new(node, from, true, there));
@@ -324,9 +375,21 @@ impl State {
         }
     }
 
+    /// How long a connection is busy with so many bytes, where its path is narrow.
+    fn transmission(&mut self, from: NodeId, to: NodeId, bytes: usize) -> u64 {
+        let narrow = self.narrows.iter().filter(|it| (it.from, it.to) == (from, to));
+        let Some(narrow) = narrow.min_by_key(|it| it.rate) else { return 0 };
+        self.coverage.count("messages on narrow paths");
+        (bytes as u64 * 1_000 / narrow.rate.max(1)).min(narrow.until.saturating_sub(self.now))
+    }
+
     /// Puts a whole message on its way.
     fn send(&mut self, direction: usize, message: Vec<u8>) {
-        let due = self.now + self.delay().max(1);
+        let mut due = self.now + self.delay().max(1);
+        let Direction { from, to, .. } = self.directions[direction];
+        if self.directions[direction].queue.is_empty() {
+            due += self.transmission(from, to, message.len());
+        }
         let pipe = &mut self.directions[direction];
         let due = pipe.queue.back().map_or(due, |(last, _)| due.max(*last));
         pipe.in_flight += message.len();
@@ -340,8 +403,8 @@ impl State {
     fn deliver_first(&mut self, number: usize, wakers: &mut Vec<Waker>) {
         let now = self.now;
         let direction = &self.directions[number];
-        let Some((due, _)) = direction.queue.front() else { return };
-        let due = *due;
+        let Some((due, first)) = direction.queue.front() else { return };
+        let (due, bytes) = (*due, first.len());
         if due > now {
             // It was scheduled again.
             return self.schedule(number, due);
@@ -351,8 +414,10 @@ impl State {
             (hold.from, hold.to) == link
                 && hold.channel.is_none_or(|channel| direction.channel == Some(channel))
                 && hold.replies.is_none_or(|replies| replies == direction.is_back)
+                && hold.over < bytes
         };
         let held_until = self.holds.iter().filter(holds).map(|hold| hold.until).max();
+        let is_large = self.holds.iter().filter(holds).any(|hold| hold.over > 0);
         let waits_until = match self.cut.contains(&link) {
             // Looked at again after a while: nothing says when the cut ends.
             true => Some(now + 100),
@@ -361,6 +426,9 @@ impl State {
         if let Some(until) = waits_until {
             if held_until.is_some() && direction.is_acknowledging() {
                 self.coverage.count("acknowledgements held");
+            }
+            if is_large {
+                self.coverage.count("large messages held");
             }
             self.directions[number].queue[0].0 = until;
             return self.schedule(number, until);
@@ -387,8 +455,10 @@ impl State {
             wakers.push(writer);
             self.touched.push(direction.from);
         }
-        let next = direction.queue.front().map(|(due, _)| *due);
-        if let Some(due) = next {
+        let next = direction.queue.front().map(|(due, message)| (*due, message.len()));
+        if let Some((due, bytes)) = next {
+            let due = due.max(now + self.transmission(from, to, bytes));
+            self.directions[number].queue[0].0 = due;
             self.schedule(number, due);
         }
     }

@@ -13,11 +13,17 @@ use serde::{Deserialize, Serialize};
 use self::courses::{COURSES, Course};
 use self::faults::draw_faults;
 pub use self::faults::{Fault, What};
-use crate::clients::Load;
+use crate::clients::{Load, longest};
 use crate::network::Latency;
 
 /// The newest rules of any simulated program: rules that the product does not have are as the newest that it has.
 pub const NEWEST_RULES: u8 = 3;
+
+/// By how many milliseconds a wall clock that is right may be wrong: a node that comes back leads later by more.
+const MOST_WRONG: i64 = 40;
+/// An hour, and longer than since 1970, in milliseconds.
+const HOUR: i64 = 3_600_000;
+const EVER: i64 = 3_000_000_000_000;
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +45,9 @@ pub struct Plan {
     /// How fast the clocks of the nodes run, by id from 1, in thousandths of real time: at most that, for a leader's clock is
     /// what the laws measure cluster time by.
     pub speeds: Vec<u64>,
+    /// By how many milliseconds the wall clocks of the nodes are ahead, by id from 1. Missing: by none.
+    #[serde(default)]
+    pub clocks: Vec<i64>,
     /// The newest rules that the programs of the nodes support, by id from 1. Missing: [`NEWEST_RULES`].
     #[serde(default)]
     pub programs: Vec<u8>,
@@ -57,7 +66,7 @@ impl Plan {
         };
         let time = *rng.choice(&[20_000, 60_000, 120_000]).unwrap_or(&60_000);
         let most = *rng.choice(&[1, 2, 5, 30]).unwrap_or(&1);
-        let latency = Latency {
+        let mut latency = Latency {
             least: 0,
             most,
             spikes: *rng.choice(&[0, 0, 5, 50]).unwrap_or(&0),
@@ -69,6 +78,8 @@ impl Plan {
             pause_ms: *rng.choice(&[20, 200, 1_000, 3_000]).unwrap_or(&200),
             shared: *rng.choice(&[0, 30, 80]).unwrap_or(&30),
             lost: *rng.choice(&[0, 2, 20]).unwrap_or(&2),
+            ttl_ms: longest(),
+            metadata: *rng.choice(&[0, 0, 0, 4_000]).unwrap_or(&0),
         };
         let flush = (*rng.choice(&[0, 0, 1]).unwrap_or(&0), *rng.choice(&[1, 5, 30]).unwrap_or(&1));
         let mut snapshot_after_bytes =
@@ -76,12 +87,22 @@ impl Plan {
         if course.is_some_and(Course::is_busy) {
             (load.clients, load.pause_ms) = (8, *rng.choice(&[20, 200]).unwrap_or(&20));
         }
+        if course.is_some_and(Course::is_quiet) {
+            (load.clients, load.pause_ms, load.ttl_ms) = (rng.u32(1..3), 5_000, 10_000);
+        }
+        if course.is_some_and(Course::is_near) {
+            (latency.most, latency.spikes) = (rng.u64(1..6), 0);
+        }
+        if matches!(course, Some(Course::Trickle)) {
+            (load.keys, load.pause_ms, load.metadata) = (50, 20, 4_000);
+            snapshot_after_bytes = 64 << 10;
+        }
         if course.is_some_and(Course::has_many_snapshots) {
             snapshot_after_bytes = *rng.choice(&[128, 4 << 10]).unwrap_or(&128);
         }
         let mut faults = match course {
             // Others would mostly break it off.
-            Some(_) if rng.u32(0..4) > 0 => Vec::new(),
+            Some(course) if course.is_alone() || rng.u32(0..4) > 0 => Vec::new(),
             _ => draw_faults(&mut rng, nodes, time),
         };
         if matches!(course, Some(Course::Successor)) {
@@ -92,7 +113,7 @@ impl Plan {
             let mut at = rng.u64(500..4_000);
             while at < time {
                 let steps = course.draw(&mut rng, nodes, &mut at);
-                let is_over = steps.is_empty();
+                let is_over = steps.is_empty() || course.is_alone();
                 faults.extend(steps);
                 at += rng.u64(500..6_000);
                 if is_over {
@@ -105,16 +126,49 @@ impl Plan {
             0 => (0..nodes).map(|_| *rng.choice(&[1_000, 999, 990, 900]).unwrap_or(&1_000)).collect(),
             _ => Vec::new(),
         };
+        // Once disks were turned back, no token is granted twice under the newest rules, and if clocks are right.
+        let turns_back = course.is_some_and(Course::turns_back);
         let programs = match rng.u32(0..3) {
-            0 => (0..nodes).map(|_| rng.u8(1..=NEWEST_RULES)).collect(),
+            0 if !turns_back => (0..nodes).map(|_| rng.u8(1..=NEWEST_RULES)).collect(),
             _ => Vec::new(),
         };
-        Self { seed, nodes, time, latency, load, flush, snapshot_after_bytes, speeds, programs, faults }
+        let mut clocks: Vec<i64> = (0..nodes).map(|_| rng.i64(-MOST_WRONG..=MOST_WRONG)).collect();
+        if rng.u32(0..8) == 0 && !turns_back {
+            clocks[rng.usize(0..nodes as usize)] = *rng.choice(&[-EVER, -HOUR, HOUR, EVER]).unwrap_or(&HOUR);
+        }
+        Self {
+            seed,
+            nodes,
+            time,
+            latency,
+            load,
+            flush,
+            snapshot_after_bytes,
+            speeds,
+            clocks,
+            programs,
+            faults,
+        }
+    }
+
+    /// Where the operator has the revisions start: the lowest that follow the clock, if the one of the founder may be wrong.
+    pub fn first_revision(&self) -> Option<u64> {
+        self.clocks.iter().any(|ahead| ahead.abs() > MOST_WRONG).then_some(1 << 40)
+    }
+
+    /// By how many milliseconds the wall clock of a node is ahead.
+    pub fn ahead(&self, node: NodeId) -> i64 {
+        self.clocks.get(node as usize - 1).copied().unwrap_or(0)
     }
 
     /// The newest rules that the program of a node supports at first.
     pub fn newest_rules(&self, node: NodeId) -> u8 {
         self.programs.get(node as usize - 1).copied().unwrap_or(NEWEST_RULES)
+    }
+
+    /// How fast the slowest clock of all nodes runs, in thousandths of real time.
+    pub fn slowest(&self) -> u64 {
+        self.speeds.iter().copied().min().unwrap_or(1_000).min(1_000)
     }
 
     /// How fast the clock of a node runs, in thousandths of real time.

@@ -12,16 +12,21 @@ use tokio::time::{Instant, sleep_until};
 /// Cluster time stands still without a leader: a waiting request is given up this long after its wait.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What `handle` answers. `attachment` names this request, if it is an acquire.
-pub(crate) async fn serve(handle: &Handle, asked: Asked, attachment: Attachment) -> Came {
-    match answer(handle, asked, attachment).await {
+/// What `handle` answers. `attachment` names this request, if it is an acquire, and the lease has `bytes` of metadata.
+pub(crate) async fn serve(handle: &Handle, asked: Asked, attachment: Attachment, bytes: usize) -> Came {
+    match answer(handle, asked, attachment, bytes).await {
         Ok(came) => came,
         Err(Unanswered::Unavailable) => Came::NotDone { why: "unavailable".to_owned() },
         Err(Unanswered::Indeterminate) => Came::Unknown { why: "indeterminate".to_owned() },
     }
 }
 
-async fn answer(handle: &Handle, asked: Asked, attachment: Attachment) -> Result<Came, Unanswered> {
+async fn answer(
+    handle: &Handle,
+    asked: Asked,
+    attachment: Attachment,
+    bytes: usize,
+) -> Result<Came, Unanswered> {
     match asked {
         Asked::Acquire { lease, keys, ttl_ms, wait_ms, keep_place } => {
             let acquire = Acquire {
@@ -31,7 +36,7 @@ async fn answer(handle: &Handle, asked: Asked, attachment: Attachment) -> Result
                 wait: Wait::from_ms(wait_ms).expect("clients draw waits that may be asked for"),
                 keep_place,
                 holder: None,
-                metadata: Metadata::default(),
+                metadata: metadata(bytes),
                 attachment,
             };
             let began = Instant::now();
@@ -84,6 +89,11 @@ async fn answer(handle: &Handle, asked: Asked, attachment: Attachment) -> Result
             Ok(Came::NotDone { why: "no client asks a node for this".to_owned() })
         }
     }
+}
+
+fn metadata(bytes: usize) -> Metadata {
+    let entries = (bytes > 0).then(|| ("m".to_owned(), "-".repeat(bytes)));
+    Metadata::new(entries.into_iter().collect()).expect("plans have metadata of a size that is allowed")
 }
 
 async fn now_ms(handle: &Handle, local: bool) -> Result<Option<u64>, Unanswered> {

@@ -1,19 +1,23 @@
 //! Looks for a smaller plan that fails as well.
 
+use crate::clients::longest;
 use crate::plan::Plan;
 
 /// What makes a plan simpler.
-const SIMPLER: [fn(&mut Plan); 10] = [
+const SIMPLER: [fn(&mut Plan); 13] = [
     |plan| plan.time = (plan.time / 2).max(1_000),
     |plan| plan.load.clients = 1,
     |plan| plan.load.clients = plan.load.clients.div_ceil(2),
     |plan| plan.load.keys = 1,
     |plan| plan.load.lost = 0,
     |plan| plan.load.shared = 0,
+    |plan| plan.load.metadata = 0,
+    |plan| plan.load.ttl_ms = plan.load.ttl_ms.min(longest()),
     |plan| plan.latency.spikes = 0,
     |plan| plan.latency.most = 1,
     |plan| plan.flush = (0, 1),
     |plan| plan.speeds.clear(),
+    |plan| plan.clocks.clear(),
 ];
 
 /// The smallest plan that was found: without any one of its faults, or simpler in any one way, it does not fail.

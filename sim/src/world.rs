@@ -8,9 +8,11 @@
 //! A process handles what it was given one millisecond later. When its own timers are due is not known: so it runs at least
 //! every [`IDLE`] milliseconds, and what its timers make it send leaves late by less than that.
 
+mod alive;
 mod asking;
 mod happen;
 mod look;
+mod turned;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -20,8 +22,14 @@ use ringfence_jepsen::history::{Came, Fault, Sight};
 use ringfence_lease::{Attachment, Event};
 use ringfence_raft::{Handle, NodeId};
 
+use self::alive::Alive;
+pub(crate) use self::alive::{
+    CONNECTS_ALL_THE_TIME, LOG_FILLS_MEMORY, NOBODY_LEADS, NOTHING_COMMITS, TIME_LAGS,
+};
 use self::asking::{Answers, Asking};
 use self::happen::{Ending, REPLACED};
+pub(crate) use self::turned::{BOTH_SERVE, FORGETFUL_SERVES};
+use self::turned::{SECOND, Turned};
 use crate::clients::Desk;
 use crate::coverage::Coverage;
 use crate::machine::{DOES_NOT_START, Machine, Process};
@@ -38,6 +46,10 @@ const GIVE_UP: u64 = 3_000;
 const FAILED: u64 = 500;
 /// The same, of one that cannot start as it is: somebody has to look after it.
 const REFUSED: u64 = 5_000;
+
+/// What a node says that is told that its disk was turned back, or that another has the same.
+const COPIES: [&str; 3] =
+    ["copy of its data directory", "turned back to an earlier state", "this one is a copy"];
 
 /// A simulated cluster with its clients.
 pub struct World {
@@ -91,6 +103,8 @@ pub struct World {
     led: u64,
     /// The newest rules of any node.
     rules: u8,
+    alive: Alive,
+    turned: Turned,
 }
 
 impl World {
@@ -136,6 +150,8 @@ impl World {
             due: Vec::new(),
             led: 0,
             rules: 0,
+            alive: Alive::default(),
+            turned: Turned::default(),
         }
     }
 
@@ -231,6 +247,7 @@ impl World {
         let Some(machine) = self.machines.get_mut(&id) else { return };
         if machine.starts_at.is_some_and(|at| at <= now) {
             machine.start(now, &self.network);
+            self.comes_back(id);
             self.recorded.remove(&id);
             self.story.tell(now, format!("{} starts", name(id)));
             return;
@@ -275,13 +292,22 @@ impl World {
             // A program that does not know the rules in use says so, and ends.
             let is_old = machine.running_rules < NEWEST_RULES && why.contains("this program supports rules");
             let is_emptied = self.removed.contains(&id) && why.contains("with another data directory");
-            let expected = machine.disk.has_failed() || is_old || is_emptied || why == "stopped";
+            let is_copy = self.removed.contains(&id) && COPIES.iter().any(|it| why.contains(it));
+            let expected = machine.disk.has_failed()
+                || is_old
+                || is_emptied
+                || is_copy
+                || self.turned.is_unknown
+                || why == "stopped";
             if !expected {
                 self.findings.push(format!("node {id} ended though nothing was wrong with its disk: {why}"));
             }
             // The founding was finished before any fault, and at most one machine lacks its data.
             if why.contains("empty the data directory") {
                 self.findings.push(format!("node {id} asks for more data to be lost: {why}"));
+            }
+            if is_copy {
+                self.count("copies refused");
             }
             if is_old {
                 self.count("programs that did not know the rules");
@@ -296,6 +322,7 @@ impl World {
 
     /// Ends the process of a node, which is started again after a while.
     fn kill(&mut self, id: NodeId, power: bool, down: u64) {
+        self.forgets(id);
         let Some(machine) = self.machines.get_mut(&id) else { return };
         let place = machine.place;
         if power {
@@ -353,6 +380,7 @@ impl World {
             let is_on = Arc::clone(&machine.is_on);
             let crate::clients::Request { asked, reply, .. } = request;
             let (number, answers) = (self.attachments, Arc::clone(&self.answers));
+            let bytes = self.plan.load.metadata;
             let mut asking = Asking { number, reply: Some(reply), came: None, answers };
             let lease =
                 asked.lease().filter(|_| matches!(asked, ringfence_jepsen::history::Asked::Acquire { .. }));
@@ -360,7 +388,7 @@ impl World {
             process.spawn(async move {
                 let came = tokio::select! {
                     biased;
-                    came = serve(&handle, asked, attachment) => came,
+                    came = serve(&handle, asked, attachment, bytes) => came,
                     () = asking.given_up() => {
                         if let Some(lease) = lease {
                             handle.detach_later(None, lease, attachment);
@@ -395,6 +423,7 @@ impl World {
 fn name(key: NodeId) -> String {
     match key.checked_sub(REPLACED) {
         None => format!("node {key}"),
+        Some(_) if key >= SECOND => format!("the second process of node {}", key - SECOND),
         Some(id) => format!("the machine that had the id of node {id}"),
     }
 }

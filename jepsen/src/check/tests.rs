@@ -17,7 +17,7 @@ use super::nodes::{ALL_SERVE, EQUAL_STATES, NO_PANIC, NOTHING_MALFORMED};
 use super::queues::{BATCH_PLACES, NO_LATE_WAITER, QUEUE_ORDER};
 use super::register::{FENCED_REGISTER, LOCKED_SET};
 use super::repeats::ONE_GRANT_PER_LEASE;
-use super::tokens::TOKENS;
+use super::tokens::{GRANTED_TOKENS, TOKENS};
 use super::{Checker, Facts, Found, Verdict};
 use crate::history::{
     Asked, Call, Came, Change, ChangeName, Fault, History, LagSight, MirrorEntry, MirrorSight, NodeEnd, Sight,

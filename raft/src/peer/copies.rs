@@ -11,8 +11,15 @@
 //! A process that is refused for this where it calls a member records it in its data directory, and stops: it must not go on to
 //! where nobody knows better. A caller also says which start of the other side it has met; because anybody can say that, the
 //! other side then calls it. If nobody knows better, entries may be lost; each new leader raises the revision above all tokens
-//! that may have been granted then (`time::wall`). A node that still has such an entry, and is sent
+//! that may have been granted then (`time::wall`). A node that still has such an entry, knows that it was committed, and is sent
 //! another one, stops rather than delete it.
+//!
+//! What they miss: a directory that was turned back to a state of the very process that was met last, of a node that led
+//! itself, or whose leader leads no longer. It comes after that start (1), and the next leader never had its acknowledgements (3). It
+//! does no harm once a leader that was elected without its vote has committed an entry: from then on, a majority without it has all
+//! that was committed. It does harm if it votes before that, for a node that lacks what it has forgotten. Then an acknowledged grant
+//! is lost, and nobody stops unless a node is left that knows that it was committed. If it votes again in a term, two nodes may have
+//! led in that, with other entries under the same ids: then a minority stops that did not do the same (`divergence`).
 
 use std::io;
 use std::time::Duration;

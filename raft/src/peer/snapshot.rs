@@ -78,6 +78,11 @@ fn next_chunk(reader: &mut Reader) -> io::Result<Vec<u8>> {
 }
 
 /// Receives snapshots, and has Raft install them.
+///
+/// Of one that covers no more than what it has accepted, Raft says so at once, though that may not be on disk yet. The leader takes
+/// the answer for an acknowledgement. If a power cut took what was acknowledged, openraft would send this node what it cannot
+/// take, again and again, until it sends another snapshot. So the answer waits until what the snapshot covers is applied, as a
+/// snapshot or from the log, and the log is on disk.
 pub(super) async fn receive(
     raft: &Raft,
     log: &LogStore,
@@ -90,7 +95,14 @@ pub(super) async fn receive(
             return Err(unexpected(kind, "a snapshot"));
         }
         let (vote, snapshot) = receive_one(log, generations, body, &mut incoming).await?;
+        let covers = snapshot.meta.last_log_id;
         let response = raft.install_full_snapshot(vote, snapshot).await.map_err(io::Error::other)?;
+        if response.vote == vote {
+            let applies = raft.wait(None);
+            let applied = applies.metrics(move |it| it.last_applied >= covers, "a snapshot is applied");
+            applied.await.map_err(io::Error::other)?;
+            log.barrier().await?;
+        }
         writer.put(SNAPSHOT_INSTALLED, |out| put_vote(out, &response.vote));
         writer.flush().await?;
     }

@@ -1,6 +1,7 @@
 //! The caller's end of a connection, with a test at the other end.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,13 +14,14 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::call::{CallError, MAX_CALLS, MAX_QUEUED};
+use super::directory::Target;
 use super::frame::{FrameReader, FrameWriter};
 use super::handshake::{
     Channel, HELLO, Hello, Processes, Program, WELCOME, Welcome, get, put_first, read_first,
 };
 use super::message::{ANSWER, Answer, CALL, Call, Order, get_numbered, put_numbered};
-use super::{Directory, Peers, Tcp, Transport};
-use crate::members::tests::Cluster;
+use super::{Directory, Peers, Tcp, Transport, snapshot};
+use crate::members::tests::{Cluster, grant, until};
 use crate::storage::identity::Identity;
 use crate::storage::starts::Starts;
 
@@ -186,4 +188,35 @@ async fn a_node_keeps_nothing_of_nodes_that_are_no_members() {
     directory.forget_others(&directory.membership().unwrap());
     assert_eq!(directory.known(), before + 1);
     assert_eq!(directory.address(2).unwrap(), "127.0.0.1:1");
+}
+
+/// What is accepted, committed and applied may not be on disk yet. A power cut took it, and the leader never found out what the
+/// node lacks.
+#[tokio::test]
+async fn a_node_has_a_snapshot_only_once_what_it_covers_is_on_its_disk() {
+    let cluster = Box::pin(Cluster::start(3)).await;
+    grant(&cluster.handle(1), 1).await;
+    let leader = cluster.handle(1).status().leader.unwrap();
+    let (leader, follower) = (cluster.handle(leader), cluster.handle(leader % 3 + 1));
+    let go_on = follower.shared.log.hang();
+    grant(&leader, 2).await;
+    let last = leader.status().applied_index;
+    until("it has applied what is not on its disk", async || follower.status().applied_index >= last).await;
+
+    let (raft, peers) = (&leader.shared.raft, &leader.shared.peers);
+    raft.trigger().snapshot().await.unwrap();
+    let taken = || leader.shared.metrics(|it| it.snapshot.map(|id| id.index()));
+    until("there is a snapshot", async || taken() >= last).await;
+    let (snapshot, vote) = (raft.get_snapshot().await.unwrap().unwrap(), leader.shared.metrics(|it| it.vote));
+    let identity = &follower.shared.peers.directory.identity;
+    let (to, incarnation) = (identity.node_id, Some(identity.incarnation));
+    let target = Target { to, incarnation, channel: Channel::Snapshots };
+    let mut sent = pin!(snapshot::send(&peers.directory, target, vote, snapshot));
+    let early = timeout(Duration::from_millis(500), &mut sent).await;
+    // A machine that stands still deposes leaders, too.
+    if follower.status().term == vote.leader_id.term {
+        assert!(early.is_err(), "{early:?}");
+        drop(go_on);
+        timeout(SOON, sent).await.unwrap().unwrap();
+    }
 }

@@ -6,7 +6,7 @@ use fastrand::Rng;
 
 const SECTOR: usize = 512;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Contents {
     /// Its beginning: what follows, up to the length, is zeros. Logs fill their files with zeros by the megabyte.
     bytes: Vec<u8>,
@@ -15,6 +15,7 @@ pub(super) struct Contents {
     pub(super) unsynced: Vec<Write>,
 }
 
+#[derive(Clone)]
 pub(super) struct Write {
     at: usize,
     /// What was there before; zeros may follow.

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use ringfence_raft::NodeId;
 
-use super::faults::{Fault, What, one, short};
+use super::faults::{Fault, What, large, one, short};
 
 /// Several faults in order.
 #[derive(Clone, Copy, Debug)]
@@ -23,10 +23,29 @@ pub(super) enum Course {
     /// A part of the nodes is down. The flush of the leader takes long, while others get ahead of it. Then the leader and another
     /// are cut off, and those that were down come back.
     Uneven,
+    /// The path from the leader to another node carries less than what is written.
+    Trickle,
+    /// Nothing large comes from the leader, and all that is small.
+    Clogged,
+    /// All disks are slow, or all paths long, while clients hold leases.
+    Sluggish,
+    /// Leaders change all the time.
+    Flapping,
+    /// All disks are slow, and all paths long, when a leader is to be elected.
+    SlowElection,
+    /// The disk of a node is turned back, and all others live on.
+    TurnedBack,
+    /// Disks are turned back, and nobody is left who knows.
+    AllTurnedBack,
+    /// A node runs twice.
+    Twice,
 }
 
 /// Of which each run draws one.
-pub(super) const COURSES: [Option<Course>; 11] = [
+pub(super) const COURSES: [Option<Course>; 22] = [
+    None,
+    None,
+    None,
     None,
     None,
     None,
@@ -38,6 +57,14 @@ pub(super) const COURSES: [Option<Course>; 11] = [
     Some(Course::Unflushed),
     Some(Course::Forgetful),
     Some(Course::Uneven),
+    Some(Course::Trickle),
+    Some(Course::Clogged),
+    Some(Course::Sluggish),
+    Some(Course::Flapping),
+    Some(Course::SlowElection),
+    Some(Course::TurnedBack),
+    Some(Course::AllTurnedBack),
+    Some(Course::Twice),
 ];
 
 impl Course {
@@ -48,6 +75,10 @@ impl Course {
             Self::Forgetful => [3, 3, 3, 3, 5],
             // With fewer, only one voter can be ahead of what is committed.
             Self::Uneven => [5; 5],
+            Self::Trickle | Self::Clogged | Self::Sluggish | Self::Flapping | Self::SlowElection => {
+                [3, 3, 3, 3, 5]
+            }
+            Self::TurnedBack | Self::Twice => [3, 3, 3, 5, 5],
             _ => [1, 3, 3, 3, 5],
         };
         *rng.choice(&counts).unwrap_or(&3)
@@ -55,12 +86,35 @@ impl Course {
 
     /// Whether it needs a log that is written fast.
     pub(super) fn is_busy(self) -> bool {
-        matches!(self, Self::Rewriting | Self::Unflushed | Self::Uneven)
+        matches!(
+            self,
+            Self::Rewriting | Self::Unflushed | Self::Uneven | Self::Trickle | Self::Clogged | Self::Sluggish
+        )
+    }
+
+    /// Whether it needs clients that ask for little.
+    pub(super) fn is_quiet(self) -> bool {
+        matches!(self, Self::Flapping | Self::Twice)
+    }
+
+    /// Whether it needs a network that is no worse than it says.
+    pub(super) fn is_near(self) -> bool {
+        matches!(self, Self::Trickle | Self::Clogged | Self::Sluggish | Self::Flapping | Self::SlowElection)
     }
 
     /// Whether it needs snapshots all the time.
     pub(super) fn has_many_snapshots(self) -> bool {
         matches!(self, Self::Rewriting | Self::Unflushed)
+    }
+
+    /// Whether it happens once in a run, and alone.
+    pub(super) fn is_alone(self) -> bool {
+        matches!(self, Self::TurnedBack | Self::AllTurnedBack | Self::Twice)
+    }
+
+    /// Whether it turns disks back.
+    pub(super) fn turns_back(self) -> bool {
+        matches!(self, Self::TurnedBack | Self::AllTurnedBack)
     }
 
     /// Its faults, if it begins at `at`, which becomes the time of the last.
@@ -152,7 +206,7 @@ impl Course {
                 let (down, running) = parts(rng, nodes);
                 then(at, 0, What::Transfer { asks: 0, to: running[0] });
                 let (hang, lasts) = (rng.u64(100..800), rng.u64(1_000..2_500));
-                then(at, rng.u64(600..1_200), What::Slow { most: rng.u64(50..400), lasts });
+                then(at, rng.u64(600..1_200), What::Slow { least: 0, most: rng.u64(50..400), lasts });
                 for node in down {
                     then(at, 0, What::Kill { node, power: false, down: lasts });
                 }
@@ -162,6 +216,91 @@ impl Course {
                 *at += hang + before - rng.u64(0..40);
                 for node in running.into_iter().take(2) {
                     then(at, rng.u64(0..3), What::Isolate { node, lasts: rng.u64(3_000..6_000) });
+                }
+            }
+            Self::Trickle => {
+                let lasts = rng.u64(20_000..90_000);
+                let rate = *rng.choice(&[20_000, 60_000]).unwrap_or(&20_000);
+                then(at, 0, What::Narrow { from: 0, to: one(rng, nodes), rate, lasts });
+                *at += lasts;
+            }
+            Self::Clogged => {
+                let lasts = rng.u64(10_000..60_000);
+                then(at, 0, What::Clog { node: 0, over: large(rng), lasts });
+                *at += lasts;
+            }
+            Self::Sluggish => {
+                let lasts = rng.u64(15_000..50_000);
+                if rng.bool() {
+                    let least = rng.u64(50..500);
+                    then(at, 0, What::SlowDisks { least, most: rng.u64(least..601), lasts });
+                } else {
+                    let most = rng.u64(40..126);
+                    then(at, 0, What::Slow { least: rng.u64(0..most), most, lasts });
+                }
+                *at += lasts;
+            }
+            Self::Flapping => {
+                for _ in 0..8 {
+                    let change = match rng.bool() {
+                        true => What::Transfer { asks: 0, to: one(rng, nodes) },
+                        false => What::Kill { node: 0, power: false, down: rng.u64(10..500) },
+                    };
+                    then(at, rng.u64(3_500..5_500), change);
+                }
+            }
+            Self::SlowElection => {
+                let lasts = rng.u64(25_000..60_000);
+                let least = rng.u64(0..700);
+                then(at, 0, What::SlowDisks { least, most: rng.u64(least..1_001), lasts });
+                let most = rng.u64(1..251);
+                then(at, 0, What::Slow { least: rng.u64(0..most), most, lasts });
+                let down = rng.u64(10..500);
+                if rng.bool() {
+                    let downs = (0..nodes).map(|_| down).collect();
+                    then(at, 1_000, What::Blackout { wiped: None, pause: 0, downs });
+                } else {
+                    then(at, 1_000, What::Kill { node: 0, power: false, down });
+                }
+                *at += lasts;
+            }
+            Self::TurnedBack => {
+                let node = one(rng, nodes);
+                // The copy is made while it is stopped, or while it runs.
+                if rng.bool() {
+                    then(at, 0, What::Stop { node, down: 1_500 });
+                    then(at, 1_000, What::Copy);
+                } else {
+                    then(at, 0, What::Copy);
+                }
+                // The others elect a leader before it comes back, or not.
+                let down = if rng.bool() { short(rng) } else { rng.u64(2_000..8_000) };
+                then(at, rng.u64(3_000..8_000), What::TurnBack { nodes: vec![node], down });
+            }
+            Self::AllTurnedBack => {
+                then(at, rng.u64(0..3_000), What::Copy);
+                let (few, most) = parts(rng, nodes);
+                // A majority has what is granted now. It comes back as it was, or all nodes do, or one, with those that never had it.
+                let lasts = rng.u64(2_000..5_000);
+                for node in few {
+                    then(at, 0, What::Kill { node, power: false, down: lasts });
+                }
+                *at += lasts;
+                let back = match rng.u32(0..3) {
+                    0 => vec![most[0]],
+                    1 => most.clone(),
+                    _ => (1..=nodes).collect(),
+                };
+                for node in most.into_iter().filter(|node| !back.contains(node)) {
+                    then(at, 0, What::Kill { node, power: false, down: 15_000 });
+                }
+                then(at, 0, What::TurnBack { nodes: back, down: 100 });
+            }
+            Self::Twice => {
+                then(at, 0, What::Clone { node: one(rng, nodes) });
+                // Soon: the copy has all of the log, and may be elected.
+                for after in [1_000, 6_000, 6_000] {
+                    then(at, rng.u64(100..after), What::Isolate { node: 0, lasts: rng.u64(2_000..6_000) });
                 }
             }
         }

@@ -43,10 +43,21 @@ pub enum What {
     Late { node: NodeId, lasts: u64, ends: Vec<u64> },
     /// Messages of one channel are held, one way.
     Hold { from: NodeId, to: NodeId, channel: Option<u8>, replies: Option<bool>, lasts: u64 },
+    /// No message of more than `over` bytes comes from a node, nor what follows it on its connection.
+    Clog { node: NodeId, over: usize, lasts: u64 },
+    /// Each connection carries `rate` bytes per second from one to the other.
+    Narrow { from: NodeId, to: NodeId, rate: u64, lasts: u64 },
     /// All connections between two break.
     Reset { one: NodeId, other: NodeId },
     /// Messages take longer.
-    Slow { most: u64, lasts: u64 },
+    Slow {
+        #[serde(default)]
+        least: u64,
+        most: u64,
+        lasts: u64,
+    },
+    /// Each flush of any node takes longer.
+    SlowDisks { least: u64, most: u64, lasts: u64 },
     /// The disk hangs.
     Hang { node: NodeId, lasts: u64 },
     /// After `after` more flushes of the log, one takes `lasts`. The rest of the disk works.
@@ -72,10 +83,16 @@ pub enum What {
     Raise { asks: NodeId },
     /// The machine loses its disk; the node is started again, empty, under its old id. `join`: to wait until it is added.
     Wipe { node: NodeId, join: bool },
+    /// All disks are copied.
+    Copy,
+    /// The processes are killed, and started again after `down` with the disks as they were when they were last copied.
+    TurnBack { nodes: Vec<NodeId>, down: u64 },
+    /// A second process is started, at another address, with a copy of the disk of a node that goes on.
+    Clone { node: NodeId },
 }
 
 /// The kinds of faults, each with its weight in a run.
-const KINDS: [fn(&mut Rng, u64, u64) -> What; 19] = [
+const KINDS: [fn(&mut Rng, u64, u64) -> What; 22] = [
     |rng, n, _| What::Kill { node: any(rng, n), power: false, down: short(rng) },
     |rng, n, _| What::Kill { node: any(rng, n), power: true, down: short(rng) },
     |rng, n, _| What::Fuse {
@@ -101,7 +118,14 @@ const KINDS: [fn(&mut Rng, u64, u64) -> What; 19] = [
         let (one, other) = two(rng, n);
         What::Reset { one, other }
     },
-    |rng, _, _| What::Slow { most: rng.u64(10..600), lasts: short(rng) },
+    |rng, _, _| What::Slow { least: 0, most: rng.u64(10..600), lasts: short(rng) },
+    |rng, n, _| What::Clog { node: any(rng, n), over: large(rng), lasts: short(rng) },
+    |rng, n, _| {
+        let (from, to) = two(rng, n);
+        let rate = *rng.choice(&[300, 2_000, 20_000]).unwrap_or(&300);
+        What::Narrow { from, to, rate, lasts: short(rng) }
+    },
+    |rng, _, _| What::SlowDisks { least: 0, most: rng.u64(50..1_000), lasts: short(rng) },
     |rng, n, _| What::Hang { node: any(rng, n), lasts: short(rng) },
     |rng, n, _| What::Error { node: any(rng, n), operations: rng.u64(1..200) },
     |rng, n, _| What::Rot { node: any(rng, n) },
@@ -127,7 +151,7 @@ pub(super) fn draw_faults(rng: &mut Rng, nodes: u64, time: u64) -> Vec<Fault> {
     }
     // Membership is for clusters of some.
     if nodes < 3 {
-        weights[16..].fill(0);
+        weights[19..].fill(0);
     }
     let total: u32 = weights.iter().sum();
     let mean = *rng.choice(&[200, 1_000, 4_000]).unwrap_or(&1_000);
@@ -174,11 +198,16 @@ pub(super) fn short(rng: &mut Rng) -> u64 {
     rng.u64(1..most)
 }
 
+/// A number of bytes: what opens a connection, heartbeats and votes have fewer, some appends have more.
+pub(super) fn large(rng: &mut Rng) -> usize {
+    rng.usize(125..180)
+}
+
 impl What {
     /// The hold that it is, if it is one, when it begins at `now`, between these places.
     pub fn hold(&self, now: u64, place: impl Fn(NodeId) -> u64) -> Option<Hold> {
         let &Self::Hold { from, to, channel, replies, lasts } = self else { return None };
-        Some(Hold { from: place(from), to: place(to), channel, replies, until: now + lasts })
+        Some(Hold { from: place(from), to: place(to), channel, replies, over: 0, until: now + lasts })
     }
 
     /// The same, of the node that leads where it says so.
@@ -190,6 +219,8 @@ impl What {
         | Self::Isolate { node, .. }
         | Self::Deaf { node, .. }
         | Self::Late { node, .. }
+        | Self::Clog { node, .. }
+        | Self::Narrow { from: node, .. }
         | Self::Hang { node, .. }
         | Self::LongFlush { node, .. }
         | Self::Error { node, .. }
@@ -211,6 +242,7 @@ impl What {
     /// The nodes that it is aimed at.
     pub fn nodes(&self) -> Vec<NodeId> {
         match *self {
+            Self::TurnBack { ref nodes, .. } => nodes.clone(),
             Self::Kill { node, .. }
             | Self::Fuse { node, .. }
             | Self::Stop { node, .. }
@@ -218,19 +250,24 @@ impl What {
             | Self::Isolate { node, .. }
             | Self::Deaf { node, .. }
             | Self::Late { node, .. }
+            | Self::Clog { node, .. }
             | Self::Hang { node, .. }
             | Self::LongFlush { node, .. }
             | Self::Error { node, .. }
             | Self::Rot { node }
+            | Self::Clone { node }
             | Self::Remove { node, .. }
             | Self::Add { node, .. }
             | Self::Replace { node, .. }
             | Self::Reinstall { node, .. }
             | Self::Wipe { node, .. } => vec![node],
-            Self::Cut { from, to, .. } | Self::Hold { from, to, .. } => vec![from, to],
+            Self::Cut { from, to, .. } | Self::Hold { from, to, .. } | Self::Narrow { from, to, .. } => {
+                vec![from, to]
+            }
             Self::Reset { one, other } => vec![one, other],
             Self::Transfer { to, .. } => vec![to],
-            Self::Slow { .. } | Self::Blackout { .. } | Self::Raise { .. } => Vec::new(),
+            Self::Slow { .. } | Self::SlowDisks { .. } | Self::Blackout { .. } => Vec::new(),
+            Self::Raise { .. } | Self::Copy => Vec::new(),
         }
     }
 
@@ -240,6 +277,7 @@ impl What {
             Self::Kill { down, .. }
             | Self::Fuse { down, .. }
             | Self::Stop { down, .. }
+            | Self::TurnBack { down, .. }
             | Self::Reinstall { down, .. } => down,
             Self::Freeze { lasts, .. }
             | Self::Cut { lasts, .. }
@@ -248,7 +286,10 @@ impl What {
             | Self::Late { lasts, .. }
             | Self::LongFlush { lasts, .. }
             | Self::Hold { lasts, .. }
+            | Self::Clog { lasts, .. }
+            | Self::Narrow { lasts, .. }
             | Self::Slow { lasts, .. }
+            | Self::SlowDisks { lasts, .. }
             | Self::Hang { lasts, .. } => lasts,
             _ => 0,
         }
@@ -263,8 +304,11 @@ impl What {
             Self::Reinstall { .. } | Self::Raise { .. } => "upgrade",
             Self::Freeze { .. } => "pause",
             Self::Cut { .. } | Self::Isolate { .. } | Self::Deaf { .. } | Self::Late { .. } => "partition",
-            Self::Hold { .. } | Self::Reset { .. } | Self::Slow { .. } => "network",
-            Self::Hang { .. } | Self::LongFlush { .. } | Self::Error { .. } | Self::Rot { .. } => "disk",
+            Self::Hold { .. } | Self::Clog { .. } | Self::Narrow { .. } => "network",
+            Self::Reset { .. } | Self::Slow { .. } => "network",
+            Self::Hang { .. } | Self::LongFlush { .. } | Self::SlowDisks { .. } => "disk",
+            Self::Error { .. } | Self::Rot { .. } => "disk",
+            Self::Copy | Self::TurnBack { .. } | Self::Clone { .. } => "turn-back",
             Self::Transfer { .. } => "transfer",
             Self::Remove { .. } | Self::Add { .. } | Self::Replace { .. } | Self::Wipe { .. } => "members",
         }
@@ -300,7 +344,18 @@ impl fmt::Display for What {
                 write!(f, "{what} from node {from} to node {to} on {channel} are held for {lasts} ms")
             }
             Self::Reset { one, other } => write!(f, "the connections of nodes {one} and {other} break"),
-            Self::Slow { most, lasts } => write!(f, "messages take up to {most} ms, for {lasts} ms"),
+            Self::Clog { node, over, lasts } => {
+                write!(f, "no message of more than {over} bytes comes from node {node} for {lasts} ms")
+            }
+            Self::Narrow { from, to, rate, lasts } => {
+                write!(f, "{rate} bytes per second come from node {from} to node {to}, for {lasts} ms")
+            }
+            Self::Slow { least, most, lasts } => {
+                write!(f, "messages take {least} to {most} ms, for {lasts} ms")
+            }
+            Self::SlowDisks { least, most, lasts } => {
+                write!(f, "flushes take {least} to {most} ms, for {lasts} ms")
+            }
             Self::Hang { node, lasts } => write!(f, "the disk of node {node} hangs for {lasts} ms"),
             Self::LongFlush { node, after, lasts } => {
                 write!(f, "after {after} more flushes, one of node {node} takes {lasts} ms")
@@ -325,6 +380,13 @@ impl fmt::Display for What {
                 write!(f, "another machine takes the id of node {node}, and node {asks} is asked to add it")
             }
             Self::Wipe { node, .. } => write!(f, "node {node} loses its disk"),
+            Self::Copy => write!(f, "all disks are copied"),
+            Self::TurnBack { ref nodes, down } => {
+                write!(f, "the disks of nodes {nodes:?} are turned back, which takes {down} ms")
+            }
+            Self::Clone { node } => {
+                write!(f, "a second process of node {node} is started with a copy of its disk")
+            }
             Self::Reinstall { node, newest, .. } => {
                 write!(f, "node {node} gets a program that supports rules up to {newest}")
             }

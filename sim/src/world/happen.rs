@@ -7,7 +7,7 @@ use ringfence_raft::NodeId;
 
 use super::World;
 use crate::machine::Machine;
-use crate::network::{Hold, Latency};
+use crate::network::{Hold, Latency, Narrow};
 use crate::plan::{NEWEST_RULES, What};
 
 /// The keys of machines that were replaced begin here. Each has the place in the network that it had.
@@ -21,6 +21,7 @@ const APPENDS: u8 = 3;
 pub(super) enum Ending {
     Heal,
     Latency,
+    Flush,
     GiveUp,
 }
 
@@ -54,6 +55,9 @@ impl World {
             from_us: now * 1_000,
             to_us: (now + what.lasts()) * 1_000,
         });
+        if what.nemesis() == "members" {
+            self.alive.health.all_unwell(now);
+        }
         let hold = what.hold(now, |node| self.place(node));
         match what {
             What::Kill { node, power, down } => {
@@ -96,7 +100,7 @@ impl World {
             What::Deaf { node, lasts } => {
                 let (to, until) = (self.place(node), now + lasts);
                 for from in self.others(node) {
-                    self.network.hold(Hold { from, to, channel: None, replies: Some(false), until });
+                    self.network.hold(Hold { from, to, channel: None, replies: Some(false), over: 0, until });
                 }
                 self.count("nodes made deaf");
             }
@@ -104,9 +108,23 @@ impl World {
                 let (place, until) = (self.place(node), now + lasts);
                 for (number, from) in self.others(node).into_iter().enumerate() {
                     let late = ends.get(number).copied().unwrap_or(lasts);
-                    self.network.hold(Hold { from: place, to: from, channel: None, replies: None, until });
+                    self.network.hold(Hold {
+                        from: place,
+                        to: from,
+                        channel: None,
+                        replies: None,
+                        over: 0,
+                        until,
+                    });
                     let hold = |channel, replies, until| {
-                        self.network.hold(Hold { from, to: place, channel, replies: Some(replies), until });
+                        self.network.hold(Hold {
+                            from,
+                            to: place,
+                            channel,
+                            replies: Some(replies),
+                            over: 0,
+                            until,
+                        });
                     };
                     hold(None, false, until);
                     for channel in 0..CHANNELS {
@@ -144,10 +162,31 @@ impl World {
             }
             What::Reset { one, other } => {
                 self.network.reset(self.place(one), self.place(other));
+                self.alive.health.path_unwell(one, other, now);
                 self.count("connections broken");
             }
-            What::Slow { most, lasts } => {
-                let latency = Latency { most, ..self.plan.latency };
+            What::Clog { node, over, lasts } => {
+                let (from, until) = (self.place(node), now + lasts);
+                for to in self.others(node) {
+                    self.network.hold(Hold { from, to, channel: None, replies: None, over, until });
+                }
+                self.count("nodes clogged");
+            }
+            What::Narrow { from, to, rate, lasts } => {
+                let others = self.others(from);
+                let to = Some(self.place(to)).filter(|to| others.contains(to)).or(others.first().copied());
+                if let Some(to) = to {
+                    self.network.narrow(Narrow { from: self.place(from), to, rate, until: now + lasts });
+                }
+                self.count("paths narrowed");
+            }
+            What::SlowDisks { least, most, lasts } => {
+                self.flush = (least, most);
+                self.later.entry(now + lasts).or_default().push(Ending::Flush);
+                self.count("disks slowed");
+            }
+            What::Slow { least, most, lasts } => {
+                let latency = Latency { least, most, ..self.plan.latency };
                 self.network.set_latency(latency);
                 self.later.entry(now + lasts).or_default().push(Ending::Latency);
                 self.count("networks slowed");
@@ -199,6 +238,9 @@ impl World {
             }
             What::Wipe { node, join } if self.has_begun() => self.wipe(node, join),
             What::Wipe { .. } => {}
+            What::Copy => self.copy_disks(),
+            What::TurnBack { nodes, down } => self.turn_back(&nodes, down),
+            What::Clone { node } => self.start_second(node),
             What::Reinstall { node, newest, down } => {
                 if let Some(machine) = self.machines.get_mut(&node) {
                     machine.newest_rules = newest;
@@ -216,13 +258,16 @@ impl World {
         }
     }
 
-    fn wipe(&mut self, node: NodeId, join: bool) {
-        // While a member is removed, the others may need every one of them.
-        if self.voters.len() >= 3
+    /// Whether the others can do without the disk of a node. While a member is removed, they may need every one of them.
+    pub(super) fn may_lose(&self, node: NodeId) -> bool {
+        self.voters.len() >= 3
             && self.voters.contains(&node)
             && self.wiped.is_none()
             && self.removed.is_empty()
-        {
+    }
+
+    fn wipe(&mut self, node: NodeId, join: bool) {
+        if self.may_lose(node) {
             self.wiped = Some(node);
             self.kill(node, true, 10);
             if let Some(machine) = self.machines.get_mut(&node) {
@@ -235,7 +280,7 @@ impl World {
 
     /// Whether a quorum has the first membership. If the founder loses its disk before that, the cluster never begins: its
     /// operator has to start again with empty disks.
-    fn has_begun(&self) -> bool {
+    pub(super) fn has_begun(&self) -> bool {
         self.machines.values().filter_map(Machine::status).any(|status| status.committed_index.is_some())
     }
 
@@ -290,17 +335,23 @@ impl World {
         match ending {
             Ending::Heal => self.network.heal(),
             Ending::Latency => self.network.set_latency(self.plan.latency),
+            Ending::Flush => self.flush = self.plan.flush,
             Ending::GiveUp => self.network.give_up_silent(),
         }
     }
 
-    /// Does what an operator does about a node that lost its disk: removes it, and adds it again.
+    /// Does what an operator does about a node that lost its disk, or must not go on with it: removes it, and adds it again.
     pub fn replace_wiped(&mut self) {
-        let Some(node) = self.wiped.take() else { return };
+        let Some(node) = self.wiped.take().filter(|_| self.findings.is_empty()) else { return };
         self.kill(node, false, 10);
+        let is_empty = self.turned.is_nothing();
         if let Some(machine) = self.machines.get_mut(&node) {
-            machine.join();
+            match is_empty {
+                true => machine.join(),
+                false => machine.wipe(true),
+            }
         }
+        self.turned.forgetful.remove(&node);
         for _ in 0..30 {
             self.run_until(self.now + 1_000);
             let is_back = self.handle(node).is_some();
@@ -329,6 +380,7 @@ impl World {
         self.network.give_up_silent();
         self.plan.latency.spikes = 0;
         self.network.set_latency(self.plan.latency);
+        self.flush = self.plan.flush;
         for machine in self.machines.values_mut() {
             machine.frozen_until = machine.frozen_until.min(self.now + 1);
             (machine.hangs_until, machine.long_flush, machine.start_pause) = (0, None, 0);

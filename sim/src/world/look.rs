@@ -60,7 +60,11 @@ impl World {
         let looks: Vec<(NodeId, (Handle, ClusterStatus))> = self.machines.iter().filter_map(look).collect();
         let current = looks.iter().filter(|(id, _)| *id < REPLACED).map(|(_, (_, status))| status);
         if let Some(leader) = leader_of(current) {
-            self.voters = voters(leader).collect();
+            let voters: Vec<NodeId> = voters(leader).collect();
+            if voters != self.voters {
+                self.alive.health.all_unwell(self.now);
+                self.voters = voters;
+            }
         }
         for (id, (handle, status)) in looks {
             let sight = Sight {
@@ -76,6 +80,7 @@ impl World {
             };
             if sight.role == Role::Leader && sight.term > self.led {
                 self.led = sight.term;
+                self.begins_to_lead();
                 self.story.tell(self.now, format!("node {id} leads in term {}", sight.term));
                 self.count("elections won");
             }
@@ -87,8 +92,19 @@ impl World {
                 }
             }
             self.sights.push(sight);
-            self.record_changes(id, &handle);
+            if self.is_promised() {
+                self.record_changes(id, &handle);
+            }
         }
+        self.look_at_turned();
+        if self.is_promised() {
+            self.look_alive();
+        }
+    }
+
+    /// Whether all that is promised holds: not once disks were turned back of which nobody knows.
+    pub fn is_promised(&self) -> bool {
+        !self.turned.is_unknown
     }
 
     fn record_changes(&mut self, id: NodeId, handle: &Handle) {

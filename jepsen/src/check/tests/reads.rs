@@ -141,6 +141,8 @@ fn nothing_lower_than_before_is_shown_though_no_log_tells() {
         let at_once = Call { sent_us: 2, ..lower };
         assert!(without_logs(law, seen.clone().into_iter().chain([at_once])).is_empty());
     }
+    let lower = validate(3, 4, 9, VerdictName::Stale, 7);
+    assert!(without_logs(&GRANTED_TOKENS, seen.clone().into_iter().chain([lower])).is_empty());
     // What a node has applied stands.
     let seen = local(seen[0].clone());
     let found = without_logs(&LINEARIZABLE_READS, [seen, get(3, 4, view(8, 8, &[8], 0))]);

@@ -42,6 +42,7 @@ fn two_leases_with_one_token_are_found() {
     let came = Came::Granted { grant: other, standing: false, mirrored: None };
     story.call(60..80, story::acquire(4, "c:s"), came);
     story.breaks(&TOKENS, "both have token 104");
+    story.breaks(&GRANTED_TOKENS, "both have token 104");
 }
 
 #[test]
@@ -52,6 +53,7 @@ fn a_token_below_what_was_known_is_found_on_any_key() {
     grant.token = Token(50);
     grant.keys[0].fence = Token(50);
     story.breaks(&TOKENS, "has token 50, but revision");
+    story.breaks(&GRANTED_TOKENS, "has token 50, but revision");
 }
 
 #[test]
