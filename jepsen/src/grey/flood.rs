@@ -15,6 +15,8 @@ const CLIENTS: usize = 4;
 /// A lease has this many keys, of about this many bytes each.
 const KEYS: usize = 64;
 const KEY_BYTES: usize = 480;
+/// How many bytes of keys new leases have at most: nodes keep them all.
+const MOST_NEW: u64 = 24 << 20;
 
 /// What clients wrote.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +26,7 @@ pub(super) struct Flood {
 }
 
 impl Flood {
-    /// Each write is a lease of its own, so that the table grows as well. Otherwise each client repeats its own.
+    /// Each write is a lease of its own, so that the table grows as well, up to a size. Otherwise each client repeats its own.
     pub(super) fn of_new_leases() -> Self {
         Self { new_leases: true, ..Self::default() }
     }
@@ -43,6 +45,9 @@ impl Flood {
     async fn write(&self, client: &Client, number: usize) {
         let (mut lease, filler) = (LeaseId::random(), "x".repeat(KEY_BYTES));
         for turn in 0.. {
+            if self.new_leases && self.bytes() > MOST_NEW {
+                return std::future::pending().await;
+            }
             let turn = if self.new_leases { turn } else { 0 };
             let keys: Vec<String> =
                 (0..KEYS).map(|key| format!("flood/{number}/{turn}/{key}/{filler}")).collect();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ringfence_harness::{Client, Consistency, Reply, definite, key, try_once, until, wait_for};
 use ringfence_wire::{AcquireRequest, LeaseId, Ttl};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::figure::{Figure, Figures};
 use super::locker::{KEY, Locker};
@@ -14,6 +14,8 @@ use super::stage::Stage;
 /// What a client takes off its lease for clocks that differ.
 const DRIFT: f64 = 0.002;
 const MARGIN: Duration = Duration::from_millis(5);
+/// After so long a waiter knows that it waits: its first request waits for 100 ms only.
+const KNOWS: Duration = Duration::from_millis(500);
 /// Bounds what is done before something is wrong.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -76,6 +78,7 @@ impl Queue {
         until(SOON, "the holder is next", async || are_queued(&client, 1).await).await?;
         let waiter = wait()?;
         let _ = until(SOON, "the waiter waits", async || are_queued(&client, 2).await).await;
+        sleep(KNOWS).await;
         definite(SOON, || client.release(early)).await?;
         let held = holds.await?;
         let sent = Instant::now();

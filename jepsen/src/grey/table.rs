@@ -156,7 +156,13 @@ fn disks() -> Vec<Row> {
         )
         .lasts(45)
         .and(Figure::Rejoined, 25.0)
-        .but([Figure::NoGrant, Figure::NoRenewal, Figure::LostLeases, Figure::NextHolder]),
+        .but([
+            Figure::NoGrant,
+            Figure::NoRenewal,
+            Figure::LostLeases,
+            Figure::NextHolder,
+            Figure::Overlap,
+        ]),
         Row::new(
             "hung-disk",
             "a flush of the leader's disk never ends",
@@ -188,7 +194,7 @@ fn links() -> Vec<Row> {
         )
         .lasts(25)
         // Cluster time is promised for up to 250 ms.
-        .but([Figure::NextHolder])
+        .but([Figure::NextHolder, Figure::Overlap])
         .and(Figure::NoGrant, 10.0)
         .and(Figure::NoRenewal, 10.0),
         Row::new(
@@ -208,7 +214,8 @@ fn links() -> Vec<Row> {
         )
         // It gives up leading after 3 s, and then another is elected.
         .and(Figure::NoGrant, 3.0 + ELECTED_S)
-        .and(Figure::NoRenewal, 3.0 + ELECTED_S),
+        .and(Figure::NoRenewal, 3.0 + ELECTED_S)
+        .and(Figure::NextHolder, 3.0 + ELECTED_S),
         Row::new(
             "mute",
             "nothing that the leader sends to others arrives",
@@ -332,7 +339,8 @@ fn directories() -> Vec<Row> {
         )
         .at(Aim::Follower)
         .and(Figure::Unnamed, 0.0)
-        .and(Figure::Connections, 20.0),
+        // As many as to any node that is down.
+        .and(Figure::Connections, 50.0),
         Row::new(
             "older-copy-alone",
             "a follower's data is put back, and of the others the one remains that lacks the latest grants",

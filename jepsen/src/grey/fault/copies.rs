@@ -16,8 +16,17 @@ const MEANWHILE: Duration = Duration::from_secs(2);
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(20);
 /// What a log says that names such a directory: one of these, in a warning or an error.
-const WORDS: [&str; 8] =
-    ["older", "copy", "copied", "clone", "turned back", "had acknowledged", "two processes", "fewer starts"];
+const WORDS: [&str; 9] = [
+    "older",
+    "copy",
+    "copied",
+    "clone",
+    "turned back",
+    "had acknowledged",
+    "lost what it acknowledged",
+    "two processes",
+    "fewer starts",
+];
 
 /// What is done with a copy of the target's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +53,15 @@ pub(in crate::grey) struct Copied {
 impl Copied {
     pub(in crate::grey) fn and(used: Use) -> Self {
         Self { used, before: Vec::new(), connections: None, original: None, down: None }
+    }
+
+    /// Whether a log has named the directory since it was put to use.
+    fn is_named(&self, stage: &Stage) -> bool {
+        // A node that has moved has a new log.
+        let since = |(log, before): (String, &usize)| names_it(log.get(*before..).unwrap_or(&log));
+        let logs = stage.cluster.nodes().iter().map(|node| node.log());
+        logs.zip(&self.before).any(since)
+            || self.original.as_ref().is_some_and(|original| names_it(&original.log()))
     }
 
     /// The others never knew what the target and the leader had acknowledged.
@@ -111,12 +129,10 @@ impl Fault for Copied {
             let made = stage.relays[&scene.target].connections() - before;
             scene.figures.insert(Figure::Connections, made as f64 / since.elapsed().as_secs_f64());
         }
-        // A node that has moved has a new log.
-        let since = |(log, before): (String, &usize)| names_it(log.get(*before..).unwrap_or(&log));
-        let logs = stage.cluster.nodes().iter().map(|node| node.log());
-        let is_named = logs.zip(&self.before).any(since)
-            || self.original.as_ref().is_some_and(|original| names_it(&original.log()));
-        scene.figures.insert(Figure::Unnamed, f64::from(!is_named));
+        // Of two that have forgotten the same, neither can tell: the third names it, once it is back.
+        if self.used != Use::PutBackAlone {
+            scene.figures.insert(Figure::Unnamed, f64::from(!self.is_named(stage)));
+        }
         Ok("a node was started from the copy".to_owned())
     }
 
@@ -124,6 +140,13 @@ impl Fault for Copied {
     async fn heal(&mut self, scene: &mut Scene<'_>) -> anyhow::Result<Vec<u64>> {
         let (stage, target) = (scene.stage, scene.target);
         self.down.map_or(Ok(()), |down| stage.start(down))?;
+        if let (Use::PutBackAlone, Some(knows)) = (self.used, self.down) {
+            let ended = async || stage.node(knows).take_ended().transpose();
+            let _ = until(SOON, "the node that knows better ends", ended).await;
+            scene.figures.insert(Figure::Unnamed, f64::from(!self.is_named(stage)));
+            replace(stage, knows).await?;
+            return Ok(stage.ids());
+        }
         let Some(original) = &self.original else {
             replace(stage, target).await?;
             return Ok(stage.ids());
