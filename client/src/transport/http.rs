@@ -237,7 +237,8 @@ impl Server {
         Ok(streaming)
     }
 
-    /// Asks whether it lives. Fails unless it answers within [`ANSWERS_WITHIN`] that it does, or that it has no room.
+    /// Asks whether it lives. Fails unless it answers within [`ANSWERS_WITHIN`] that it does, or that it has no room: then
+    /// nothing was sent of what was to follow.
     pub(super) async fn probe(&self) -> Result<Response, Failure> {
         let livez = Request::get("/livez");
         let response = async {
@@ -245,7 +246,9 @@ impl Server {
             self.finish(streaming, ANSWERS_WITHIN).await
         };
         let silent = |_| Err(Failure::NotSent(format!("{self}: it does not answer")));
-        let response = timeout(ANSWERS_WITHIN, response).await.unwrap_or_else(silent)?;
+        let response = timeout(ANSWERS_WITHIN, response).await.unwrap_or_else(silent);
+        let response =
+            response.map_err(|(Failure::NotSent(why) | Failure::Broken(why))| Failure::NotSent(why))?;
         // A node without room for another connection does not say of which cluster it is. One that hangs does.
         let has_no_room = || response.cluster.is_none() && response.problem().is_some();
         if response.status.is_server_error() && !has_no_room() {
@@ -407,6 +410,17 @@ mod tests {
         assert!(matches!(get(&breaks_off, SOON).await, Err(Failure::Broken(_))));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         assert!(matches!(get(&server(&listener), Duration::from_millis(50)).await, Err(Failure::Broken(_))));
+    }
+
+    /// A call that must not be repeated was once said to have an unknown outcome, though only the probe before it had been sent.
+    #[tokio::test]
+    async fn after_a_probe_that_fails_nothing_was_sent() {
+        for response in
+            ["", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", "HTTP/1.1 502 Bad Gateway\r\n\r\n"]
+        {
+            let failure = serves(response, 1).await.probe().await.unwrap_err();
+            assert!(matches!(failure, Failure::NotSent(_)), "{response:?}: {failure:?}");
+        }
     }
 
     #[tokio::test]
