@@ -24,10 +24,11 @@ use super::happen::REPLACED;
 use super::{World, name};
 use crate::machine::Machine;
 
-/// How long a quorum that is well may be without a leader, in milliseconds.
-const LEADS_WITHIN: u64 = 20_000;
-/// How long an entry of a leader may wait while a quorum is well, in milliseconds.
-const COMMITS_WITHIN: u64 = 15_000;
+/// How long a quorum that is well may be without a leader that answers, in milliseconds: a new leader may have to send hundreds of
+/// entries first, 8 in each message, over links with round trips of half a second.
+const LEADS_WITHIN: u64 = 60_000;
+/// How long an entry of a leader may wait while a quorum is well, in milliseconds, for the same reason.
+const COMMITS_WITHIN: u64 = 40_000;
 /// How often the leader is asked for its clock, in milliseconds.
 const PULSE: u64 = 500;
 /// By how much of cluster time anything may be overdue when a leader answers, in milliseconds: a leader's clock runs ahead of what
