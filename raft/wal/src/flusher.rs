@@ -100,11 +100,12 @@ impl Flusher {
 
     /// Notes which segments may be missing from now on, if there are any to delete.
     fn add_forget(&mut self, before: u64) {
+        let kept = self.segments.first_kept(before).filter(|kept| self.forget < Some(*kept));
         if self.failure.is_none()
-            && let Some(kept) = self.segments.first_kept(before)
+            && let Some(kept) = kept
         {
             self.buffer.push(NOTE_FORGOTTEN, self.next_sequence, &kept.to_le_bytes());
-            self.forget = self.forget.max(Some(kept));
+            self.forget = Some(kept);
         }
     }
 

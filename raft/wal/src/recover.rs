@@ -241,7 +241,8 @@ impl<'a> Reader<'a> {
             }
             (_, NOTE_ROLLED) => {}
             (_, NOTE_FORGOTTEN) => match frame.payload.try_into() {
-                Ok(bytes) => self.forgotten = u64::from_le_bytes(bytes),
+                // A note was once followed by one that said less.
+                Ok(bytes) => self.forgotten = self.forgotten.max(u64::from_le_bytes(bytes)),
                 Err(_) => return refuse("this flush holds a malformed note".to_owned()),
             },
             (_, kind) => return refuse(format!("this flush holds a record of unknown kind {kind}")),
