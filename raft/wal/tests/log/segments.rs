@@ -216,6 +216,23 @@ fn forgetting_deletes_whole_old_segments_only() {
     }
 }
 
+/// The later note once said that less was given up, and the log did not open again.
+#[test]
+fn what_is_forgotten_stays_forgotten_whatever_is_asked_next() {
+    let (dir, records) = rolled();
+    let starts: Vec<u64> = segments(dir.path()).iter().map(|path| first_sequence(path)).collect();
+    // Some of these calls share a flush, as the flusher has it.
+    for _ in 0..20 {
+        let copy = copy(dir.path());
+        let (wal, _) = Wal::open(copy.path(), small()).unwrap();
+        for before in [starts[2], starts[1], starts[2], starts[1]] {
+            wal.forget(before);
+        }
+        drop(wal);
+        assert_eq!(contents(copy.path()), records[starts[2] as usize - 1..]);
+    }
+}
+
 #[test]
 fn after_forgetting_a_missing_segment_is_still_damage() {
     let (dir, _) = rolled();
