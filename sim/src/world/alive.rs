@@ -24,11 +24,11 @@ use super::happen::REPLACED;
 use super::{World, name};
 use crate::machine::Machine;
 
-/// How long a quorum that is well may be without a leader that answers, in milliseconds: a new leader may have to send hundreds of
-/// entries first, 8 in each message, over links with round trips of half a second.
-const LEADS_WITHIN: u64 = 60_000;
-/// How long an entry of a leader may wait while a quorum is well, in milliseconds, for the same reason.
-const COMMITS_WITHIN: u64 = 40_000;
+/// How long a quorum that is well may be without a leader that answers, in milliseconds. While followers catch up, it does not count:
+/// a new leader may have to send hundreds of entries first, 8 in each message, over long links.
+const LEADS_WITHIN: u64 = 20_000;
+/// How long an entry of a leader may wait while a quorum is well, in milliseconds; likewise.
+const COMMITS_WITHIN: u64 = 15_000;
 /// How often the leader is asked for its clock, in milliseconds.
 const PULSE: u64 = 500;
 /// By how much of cluster time anything may be overdue when a leader answers, in milliseconds: a leader's clock runs ahead of what
@@ -54,6 +54,9 @@ pub(super) struct Alive {
     time: Time,
     /// When a leader was last known to lead.
     led_at: u64,
+    /// How many entries the followers of a leader lack, in its term, and when they last came to lack fewer.
+    lacks: Option<(NodeId, u64, u64)>,
+    caught_up_at: u64,
     /// What leaders have answered.
     pulses: Arc<Mutex<Vec<Pulse>>>,
     pulse_at: u64,
@@ -77,9 +80,11 @@ impl World {
         self.look_at_health();
         let leader = self.leader().map(|(leader, ..)| leader);
         self.take_pulse(leader);
+        self.look_at_followers(leader);
         if let Some(quorum) = self.alive.health.quorum(&self.voters) {
-            let is_well_for = |time| self.now.saturating_sub(quorum.since) > time;
-            let without_leader = self.now.saturating_sub(self.alive.led_at.max(quorum.since));
+            let since = self.alive.caught_up_at.max(quorum.since);
+            let is_well_for = |time| self.now.saturating_sub(since) > time;
+            let without_leader = self.now.saturating_sub(self.alive.led_at.max(since));
             if without_leader > LEADS_WITHIN {
                 self.findings.push(format!(
                     "{NOBODY_LEADS} for {without_leader} ms, though nodes {:?} are well: {}",
@@ -100,6 +105,18 @@ impl World {
             self.alive.second = self.now / 1_000;
             self.look_at_memory();
             self.look_at_connections();
+        }
+    }
+
+    /// Notes whether the followers of `leader` catch up.
+    fn look_at_followers(&mut self, leader: Option<NodeId>) {
+        let status = leader.and_then(|id| self.machines.get(&id)).and_then(Machine::status);
+        let Some(status) = status else { return };
+        let lacks = status.members.values().filter_map(|member| member.lag_entries).sum();
+        let now = (status.node_id, status.term, lacks);
+        let before = self.alive.lacks.replace(now);
+        if before.is_some_and(|before| (before.0, before.1) == (now.0, now.1) && lacks < before.2) {
+            self.alive.caught_up_at = self.now;
         }
     }
 
