@@ -39,7 +39,7 @@ const SHARE: u32 = 32;
 pub(crate) struct ClusterClock {
     began: Duration,
     now: Duration,
-    /// The last stamp, committed or not.
+    /// The last stamp, committed or not, of which it is not known that it is lost.
     stamped: Duration,
 }
 
@@ -66,6 +66,11 @@ impl ClusterClock {
     pub(crate) fn stamp_ms(&mut self) -> u64 {
         self.stamped = self.now;
         self.now_ms()
+    }
+
+    /// No entry is on its way: what was stamped after the last applied time, in milliseconds, is lost.
+    pub(crate) fn none_in_flight(&mut self, applied_ms: u64) {
+        self.stamped = self.stamped.min(Duration::from_millis(applied_ms));
     }
 
     /// Whether the time should be logged. Not while it stands still: so few such entries are in flight.

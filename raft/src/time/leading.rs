@@ -102,6 +102,9 @@ impl Leading {
         let mut lead = self.lock();
         let lead = lead.as_mut()?;
         lead.applied_ms = applied_ms;
+        if lead.in_flight.is_empty() {
+            lead.clock.none_in_flight(applied_ms);
+        }
         lead.advance(self.quartz.now());
         Some((lead.clock.now_ms(), lead.clock.should_be_logged()))
     }
@@ -149,6 +152,21 @@ impl Lead {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The last entry before the clock stood still was lost. Nothing was logged from then on, so time stood still for ever.
+    #[tokio::test(start_paused = true)]
+    async fn time_is_logged_again_after_an_entry_was_lost() {
+        let leading = Leading::new(Quartz::none());
+        leading.begin(3, 0, Revision(0));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(leading.tick(0), Some((2_000, true)));
+        let stamp = leading.stamp().unwrap();
+        assert_eq!(leading.tick(0), Some((2_000, false)), "it is on its way");
+        leading.settled(stamp);
+        assert_eq!(leading.tick(0), Some((2_000, true)));
+        leading.settled(leading.stamp().unwrap());
+        assert_eq!(leading.tick(2_000), Some((2_000, false)), "this one was applied");
+    }
 
     #[tokio::test]
     async fn commands_wait_until_the_term_is_opened_but_the_first_entry_has_its_stamp() {
