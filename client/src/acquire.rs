@@ -10,7 +10,11 @@
 //! ```
 //! An acquire that was in the queue has reached the cluster, so during an outage it retries until its wait is over.
 //! After a PUT without a definite outcome, and at a node that has had none yet, a PUT waits only briefly, to learn the state of
-//! the lease soon; the place is kept. A node that lives but finds no leader would otherwise use up all of the time. The first PUT may be [batched](crate::transport::Node); then it does not wait, but enters the queue.
+//! the lease soon: a node that lives but finds no leader would otherwise use up all of the time. The first PUT may be
+//! [batched](crate::transport::Node); then it does not wait, but enters the queue.
+//!
+//! Each PUT that waits keeps its place, also the last one: a node that is cut off answers such a PUT early, and refuses the next,
+//! which goes to another node then.
 //!
 //! A [`ReleaseGuard`] releases the lease however the acquire ends, also if it is dropped, as long as the lease may be
 //! granted or in the queue.
@@ -42,8 +46,6 @@ use crate::{Error, Loss};
 const SLICE: Duration = Duration::from_secs(30);
 /// How long a PUT waits after one without a definite outcome, and at a node that has had none yet.
 const PROBE: Duration = Duration::from_millis(100);
-/// What took longer has waited in the queue.
-const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// A lease that is fresh enough to begin work.
 pub(crate) struct Granted {
@@ -113,9 +115,9 @@ impl<'a> Acquire<'a> {
         let mut unanswered_since: Option<Instant> = None;
         loop {
             let is_probe = unanswered_since.is_some() || !self.cluster.nodes.is_proven();
-            let (wait, keep_place) = slice(self.left(), is_probe);
+            let wait = slice(self.left(), is_probe);
             let put_at = Instant::now();
-            let put = self.put(lease_id, wait, keep_place, !has_place);
+            let put = self.put(lease_id, wait, !has_place);
             match attempts.attempt(&put, wait + ATTEMPT_TIMEOUT, read_put).await {
                 Outcome::Done(Put::Granted(confirmation, mirrored)) => {
                     if mirrored.is_some() {
@@ -126,12 +128,6 @@ impl<'a> Acquire<'a> {
                 }
                 Outcome::Done(Put::Waiting) if self.is_over() => return Err(End::Failed(self.timed_out())),
                 Outcome::Done(Put::Waiting) => {
-                    let waited = put_at.elapsed();
-                    // In a batch it does not wait.
-                    let has_waited = has_place || waited > AT_ONCE;
-                    if has_waited && waited < wait - wait / 10 {
-                        attempts.turn_away();
-                    }
                     (unanswered_since, has_place, self.has_waited) = (None, true, true);
                 }
                 Outcome::Refused(problem) => {
@@ -164,16 +160,17 @@ impl<'a> Acquire<'a> {
     }
 
     /// A PUT for a new place may be batched. Then it does not wait, but takes a place for the next PUT.
-    fn put(&self, lease_id: LeaseId, wait: Duration, keep_place: bool, may_batch: bool) -> Request {
+    fn put(&self, lease_id: LeaseId, wait: Duration, may_batch: bool) -> Request {
         let wait_ms = u32::try_from(wait.as_millis()).ok().and_then(Wait::from_ms);
         let wait_ms = wait_ms.expect("a PUT waits at most 30 s");
+        // A node that is cut off lets go those whose place is kept.
+        let keep_place = !wait.is_zero();
         let body = AcquireRequest { wait_ms, keep_place, ..self.request.clone() };
         let put = Request::new(Method::PUT, format!("/v1/leases/{lease_id}")).with_body(&body);
         if !may_batch {
             return put;
         }
         let AcquireRequest { keys, ttl_ms, holder, metadata, .. } = body;
-        let keep_place = !wait.is_zero();
         let acquire = BatchAcquire { lease_id, keys, ttl_ms, keep_place, holder, metadata };
         put.or_batched(Operation::Acquire(acquire), wait)
     }
@@ -225,15 +222,11 @@ impl<'a> Acquire<'a> {
     }
 }
 
-/// How long one PUT waits, and whether to keep its place afterwards.
-fn slice(left: Option<Duration>, is_probe: bool) -> (Duration, bool) {
+/// How long one PUT waits. The API counts milliseconds.
+fn slice(left: Option<Duration>, is_probe: bool) -> Duration {
     let most = if is_probe { PROBE } else { SLICE };
-    match left {
-        // The API counts milliseconds.
-        Some(left) if left < Duration::from_millis(1) => (Duration::ZERO, false),
-        Some(left) if left <= most => (left, false),
-        _ => (most, true),
-    }
+    let slice = left.map_or(most, |left| left.min(most));
+    if slice < Duration::from_millis(1) { Duration::ZERO } else { slice }
 }
 
 fn read_put(response: &Response) -> serde_json::Result<Put> {
@@ -261,15 +254,14 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_wait_is_cut_into_slices_and_all_but_the_last_keep_the_place() {
-        assert_eq!(slice(None, false), (SLICE, true), "for ever");
-        assert_eq!(slice(Some(SLICE * 3), false), (SLICE, true));
-        assert_eq!(slice(Some(SLICE), false), (SLICE, false));
-        assert_eq!(slice(Some(7 * MS), false), (7 * MS, false));
-        assert_eq!(slice(Some(Duration::ZERO), false), (Duration::ZERO, false), "a try");
-        assert_eq!(slice(None, true), (PROBE, true), "a probe");
-        assert_eq!(slice(Some(SLICE), true), (PROBE, true));
-        assert_eq!(slice(Some(7 * MS), true), (7 * MS, false));
+    fn a_wait_is_cut_into_slices() {
+        assert_eq!(slice(None, false), SLICE, "for ever");
+        assert_eq!(slice(Some(SLICE * 3), false), SLICE);
+        assert_eq!(slice(Some(7 * MS), false), 7 * MS);
+        assert_eq!(slice(Some(MS / 2), false), Duration::ZERO);
+        assert_eq!(slice(None, true), PROBE, "a probe");
+        assert_eq!(slice(Some(SLICE), true), PROBE);
+        assert_eq!(slice(Some(7 * MS), true), 7 * MS);
     }
 
     fn refused(wait: Option<Duration>, kind: ProblemKind, reason: Option<EndReason>) -> End {

@@ -59,7 +59,6 @@ pub(crate) struct Attempts<'a> {
     /// Whether an attempt may have been done.
     pub(crate) maybe_done: bool,
     last_failure: String,
-    asked: Option<Arc<Node>>,
 }
 
 impl<'a> Attempts<'a> {
@@ -72,7 +71,6 @@ impl<'a> Attempts<'a> {
             longest_pause: Duration::MAX,
             maybe_done: false,
             last_failure: String::new(),
-            asked: None,
         }
     }
 
@@ -104,15 +102,7 @@ impl<'a> Attempts<'a> {
             Outcome::NotDone(_) | Outcome::Ambiguous(_) => self.nodes.failed(&node, silent_since),
         }
         self.record(&outcome);
-        self.asked = Some(node);
         outcome
-    }
-
-    /// The node that was asked last is of no use now, though its outcome was definite.
-    pub(crate) fn turn_away(&self) {
-        if let Some(node) = &self.asked {
-            self.nodes.failed(node, None);
-        }
     }
 
     async fn send(&self, node: &Arc<Node>, request: &Request, time: Duration) -> Result<Response, Failure> {

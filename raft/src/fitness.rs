@@ -20,8 +20,8 @@
 //! its disk hangs, a node does not campaign, leader or not. Meanwhile
 //! [`LogStore::is_full`](crate::storage::log_store::LogStore::is_full) bounds what it takes in.
 //!
-//! Leader or not, a node that has heard no leader for a while, or whose disk hangs, is cut off: it does not learn of grants. Who
-//! waits for one here is told ([`Replica::until_cut_off`]), and asks another node.
+//! Leader or not, a node that does not keep up with a leader, or whose disk hangs, is cut off: it may learn late of grants. Those
+//! who wait for one here are told, and ask another node.
 //!
 //! A disk may also fail while nobody waits for it. An error closes the log. Raft learns of it with its next write; a node with
 //! nothing to write would go on, and fail the next request. So the node ends at once.
@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use openraft::ServerState;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::consensus::{ELECTION_MS, LogId, NodeId};
 use crate::replica::{HEARD, Replica, is_majority};
@@ -50,6 +50,8 @@ const FORGIVEN: Duration = Duration::from_secs(600);
 const STAND_BACK: Duration = Duration::from_millis(5 * ELECTION_MS.end);
 /// How long one hand-over may take before the next attempt.
 const HAND_OVER: Duration = Duration::from_millis(2 * ELECTION_MS.end);
+/// A node that has not kept up with a leader for so long is cut off. An election usually takes less.
+const CUT_OFF: Duration = Duration::from_secs(3);
 
 /// Watches this node; returns when Raft has stopped, or the log is closed, which is a `fault`.
 pub(crate) async fn watch(shared: Arc<Replica>, fault: watch::Sender<Option<String>>) {
@@ -58,6 +60,7 @@ pub(crate) async fn watch(shared: Arc<Replica>, fault: watch::Sender<Option<Stri
     let (mut hangs, mut campaigns) = (false, true);
     let mut leadership =
         Leadership { idleness: Idleness::default(), patience: PATIENCE, given_up: None, asked: None };
+    let mut pace = Pace { kept_at: Instant::now(), committed: None };
     loop {
         ticks.tick().await;
         if let Some(error) = shared.log.failure() {
@@ -75,7 +78,7 @@ pub(crate) async fn watch(shared: Arc<Replica>, fault: watch::Sender<Option<Stri
         if leadership.look(&shared).await.is_none() {
             return;
         }
-        let is_cut_off = shared.is_cut_off();
+        let is_cut_off = flushing > HANGS || pace.behind(&shared) > CUT_OFF;
         shared.cut_off.send_if_modified(|cut_off| std::mem::replace(cut_off, is_cut_off) != is_cut_off);
         if campaigns != (!hangs && !leadership.stands_back()) {
             campaigns = !campaigns;
@@ -155,20 +158,28 @@ impl Idleness {
     }
 }
 
-impl Replica {
-    fn is_cut_off(&self) -> bool {
-        self.leader().is_none() || self.log.flushing() > HANGS
-    }
+/// How this node keeps up with the leader that it follows, or is.
+struct Pace {
+    /// When it last had applied all that it had known to be committed when it had kept up before.
+    kept_at: Instant,
+    committed: Option<LogId>,
+}
 
-    /// Completes once this node is cut off.
-    pub(crate) async fn until_cut_off(&self) {
-        let mut cut_off = self.cut_off.subscribe();
-        // What was seen last may be over.
-        while cut_off.wait_for(|cut_off| *cut_off).await.is_ok() && !self.is_cut_off() {
-            sleep(LOOK).await;
+impl Pace {
+    /// For how long it has not kept up.
+    fn behind(&mut self, shared: &Replica) -> Duration {
+        // A leader that has handed over may never learn of the next one.
+        let has_leader = shared.handed_to().is_none() && shared.leader().is_some();
+        let (applied, committed) =
+            shared.metrics(|metrics| (metrics.last_applied, metrics.cluster_committed));
+        if has_leader && applied >= self.committed {
+            *self = Self { kept_at: Instant::now(), committed };
         }
+        self.kept_at.elapsed()
     }
+}
 
+impl Replica {
     /// If this node leads, has entries to write or to apply, and the other voters work and are a majority by themselves: the
     /// last entry that is on its disk and applied.
     fn waits_for_itself(&self) -> Option<Option<LogId>> {
@@ -194,7 +205,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use ringfence_wire::LeaseId;
-    use tokio::time::{Instant, timeout};
+    use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
     use crate::Handle;

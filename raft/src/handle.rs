@@ -179,10 +179,18 @@ impl Handle {
         }
     }
 
-    /// Completes once this node is cut off, and learns of no grant any more: it has heard no leader for almost 2 s, or a flush
-    /// of its disk has taken longer. Another node may know more.
+    /// Whether this node is cut off, and may learn late of grants: for 3 s it has heard no leader, or has not applied what it knows
+    /// to be committed, or a flush of its disk has taken more than 2 s. Another node may know more.
+    pub fn is_cut_off(&self) -> bool {
+        *self.shared.cut_off.borrow()
+    }
+
+    /// Completes once this node is cut off.
     pub async fn until_cut_off(&self) {
-        self.shared.until_cut_off().await;
+        let mut cut_off = self.shared.cut_off.subscribe();
+        if cut_off.wait_for(|cut_off| *cut_off).await.is_err() {
+            std::future::pending().await
+        }
     }
 
     /// The URL of the leader's HTTP listener, if both are known.

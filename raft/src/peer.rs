@@ -13,6 +13,7 @@
 
 mod append;
 mod call;
+mod campaign;
 mod copies;
 mod directory;
 mod frame;

@@ -40,7 +40,7 @@ pub(crate) struct Replica {
     /// Held while this node changes the members.
     pub(crate) changing: tokio::sync::Mutex<()>,
     pub(crate) given_up: GivenUp,
-    /// Whether this node was cut off when that was checked last: see `fitness`.
+    /// Whether this node is cut off: see `fitness`.
     pub(crate) cut_off: watch::Sender<bool>,
 }
 

@@ -1,9 +1,11 @@
 //! One acquire: tries once, or waits in the queue until the lease is granted, its wait runs out, or it ends.
 //!
 //! The replicated table has the place in the queue and the end of the wait; applying an entry that changes either
-//! notifies this handler. It stops waiting on its own only when it has to respond anyway: after `wait_ms` if the place
-//! is kept (by `keep_place`, or by another PUT that waits longer), when this node is stopping or cut off, or long
-//! after the wait should have ended.
+//! notifies this handler. It stops waiting on its own only when it has to respond anyway: when this node is stopping, or long
+//! after the wait should have ended. If the place is kept, by `keep_place`, or by another PUT that waits longer, it also does
+//! after `wait_ms`, and when this node is cut off.
+//!
+//! At a node that is cut off nobody begins to wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,6 +83,10 @@ async fn acquire(
 ) -> Result<(StatusCode, BatchBody), Failed> {
     let attachment = door.attachment();
     let wait = Duration::from_millis(request.wait_ms.ms().into());
+    if !wait.is_zero() && door.cluster().is_cut_off() {
+        let detail = "this node may learn late of a grant: it does not keep up with a leader, or its disk hangs. Wait at another node";
+        return Err(Failed::new(ProblemKind::Unavailable, detail));
+    }
     let keep_place = request.keep_place;
     let keys: Vec<Key> = request.keys.iter().map(|claim| claim.key.clone()).collect();
     let command = Command::Acquire(Box::new(Acquire {
@@ -147,7 +153,7 @@ impl Waiter<'_> {
             biased;
             settled = lease_wait.settled() => settled,
             () = sleep_until(give_up_at) => None,
-            () = self.door.cluster().until_cut_off() => None,
+            () = self.door.cluster().until_cut_off(), if self.keep_place => None,
             Ok(_) = draining.wait_for(|draining| *draining) => None,
         };
         match settled {

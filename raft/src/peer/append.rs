@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::directory::{Directory, Target};
+use super::directory::{Directory, Process, Target};
 use super::frame::{FrameWriter, closed, invalid, unexpected};
 use super::handshake::Channel;
 use super::link::{Incoming, Link};
@@ -60,8 +60,6 @@ pub(super) struct AppendLink {
     open: Option<Open>,
     /// The term in which this node leads, as the last append said.
     term: u64,
-    /// The lowest entry that was sent. What the node has of a snapshot, it may lose with that: then it uses the one before.
-    sent_from: Option<u64>,
     /// No connection is attempted before.
     not_before: Option<Instant>,
     /// See [`LogStore::needed_from`].
@@ -78,7 +76,7 @@ struct Open {
 
 impl AppendLink {
     pub(super) fn new(directory: Arc<Directory>, target: Target, needed_from: watch::Receiver<u64>) -> Self {
-        Self { directory, target, open: None, term: 0, sent_from: None, not_before: None, needed_from }
+        Self { directory, target, open: None, term: 0, not_before: None, needed_from }
     }
 
     async fn ready(&mut self) -> Result<&mut Open, RPCError<Consensus>> {
@@ -100,10 +98,10 @@ impl AppendLink {
 
     /// An error if the node answers that it lacks what it has acknowledged.
     fn check_kept(&self, answer: &StreamAppendResult<Consensus>) -> io::Result<()> {
-        let Some(incarnation) = self.target.incarnation else { return Ok(()) };
-        let follower = (self.target.to, incarnation);
+        let Some(follower) = self.follower() else { return Ok(()) };
         match answer {
-            Ok(Some(last)) if self.sent_from.is_some_and(|from| from <= last.index()) => {
+            // What acknowledges a heartbeat need not be on disk.
+            Ok(Some(last)) if self.target.channel == Channel::Appends => {
                 self.directory.note_acknowledged(follower, self.term, *last);
             }
             Err(StreamAppendError::Conflict(lacked)) => {
@@ -112,6 +110,10 @@ impl AppendLink {
             _ => {}
         }
         Ok(())
+    }
+
+    fn follower(&self) -> Option<Process> {
+        self.target.incarnation.map(|incarnation| (self.target.to, incarnation))
     }
 
     /// Sends the appends of `input`, and gives their answers in order.
@@ -236,13 +238,15 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
             () = is_left_behind(&mut self.link.needed_from, self.lacks) => return Err(self.left_behind()),
         }
         self.link.term = request.vote.leader_id.term;
-        if let Some(first) = request.entries.first().map(|entry| entry.log_id.index()) {
-            self.link.sent_from = Some(self.link.sent_from.map_or(first, |from| from.min(first)));
-        }
         if !is_silent {
             open.owed += 1;
             self.reported =
                 Some(request.entries.last().map_or(request.prev_log_id, |entry| Some(entry.log_id)));
+        }
+        let ends = request.entries.first().zip(request.entries.last());
+        if let (Some(follower), Some((first, last))) = (self.link.follower(), ends) {
+            let run = first.log_id.index()..=last.log_id.index();
+            self.link.directory.note_sent(follower, self.link.term, run);
         }
         Ok(())
     }

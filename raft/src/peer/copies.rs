@@ -22,6 +22,7 @@
 //! led in that, with other entries under the same ids: then a minority stops that did not do the same (`divergence`).
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -44,10 +45,21 @@ pub(super) struct Known {
     /// The newest start of a data directory, and when it was heard.
     met: Option<(Uuid, Start)>,
     heard: Option<Instant>,
-    /// The last entry that a data directory acknowledged to this node as the leader of a term.
-    acknowledged: Option<(Uuid, u64, LogId)>,
+    sent: Option<Sent>,
     /// A data directory that has lost something, and what.
     lost: Option<(Uuid, String)>,
+}
+
+/// What this node, as the leader of a term, has sent to a data directory.
+#[derive(Clone, Debug)]
+struct Sent {
+    to: Uuid,
+    term: u64,
+    /// The last run of entries without a gap. What the directory has of a snapshot, it may lose with that: then it uses the one
+    /// before.
+    run: RangeInclusive<u64>,
+    /// The last entry of the run that it acknowledged.
+    acknowledged: Option<LogId>,
 }
 
 /// The reason why a process must not go on, as an error.
@@ -186,23 +198,31 @@ impl Directory {
         io::Error::new(io::ErrorKind::InvalidData, why)
     }
 
+    /// Notes that this node, as the leader of `term`, sends a follower the entries `run`.
+    pub(super) fn note_sent(&self, (id, to): Process, term: u64, run: RangeInclusive<u64>) {
+        self.with_known(id, |known| match &mut known.sent {
+            Some(sent) if (sent.to, sent.term) == (to, term) && *run.start() <= *sent.run.end() + 1 => {
+                sent.run = *sent.run.start().min(run.start())..=*sent.run.end().max(run.end());
+            }
+            sent => *sent = Some(Sent { to, term, run, acknowledged: None }),
+        });
+    }
+
     /// Notes that a follower acknowledged the log up to `last`, to this node as the leader of `term`.
-    pub(super) fn note_acknowledged(&self, (id, incarnation): Process, term: u64, last: LogId) {
+    pub(super) fn note_acknowledged(&self, (id, by): Process, term: u64, last: LogId) {
         self.with_known(id, |known| {
-            let before = known.acknowledged.filter(|(it, in_term, _)| (*it, *in_term) == (incarnation, term));
-            if before.is_none_or(|(_, _, before)| before < last) {
-                known.acknowledged = Some((incarnation, term, last));
+            let sent = known.sent.as_mut().filter(|sent| (sent.to, sent.term) == (by, term));
+            if let Some(sent) = sent.filter(|sent| sent.run.contains(&last.index())) {
+                sent.acknowledged = sent.acknowledged.max(Some(last));
             }
         });
     }
 
     /// An error if a follower has acknowledged in `term` what it says that it lacks: from then on it is refused.
-    pub(super) fn check_kept(&self, follower: Process, term: u64, lacked: LogId) -> io::Result<()> {
-        let (id, incarnation) = follower;
-        let acknowledged = self.with_known(id, |known| known.acknowledged);
-        let Some((_, _, last)) = acknowledged
-            .filter(|(it, in_term, last)| (*it, *in_term) == (incarnation, term) && lacked <= *last)
-        else {
+    pub(super) fn check_kept(&self, (id, incarnation): Process, term: u64, lacked: LogId) -> io::Result<()> {
+        let sent = self.with_known(id, |known| known.sent.clone());
+        let sent = sent.filter(|sent| (sent.to, sent.term) == (incarnation, term));
+        let Some(last) = sent.and_then(|sent| sent.acknowledged).filter(|last| lacked <= *last) else {
             return Ok(());
         };
         let (last, lacked) = (last.index(), lacked.index());

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::campaign::Campaign;
 use super::copies::Known;
 use super::handshake::{Channel, Hello, Processes, Program, Welcome};
 use super::transport::Transport;
@@ -56,6 +57,7 @@ pub(crate) struct Directory {
     /// Why this process must not go on.
     pub(super) condemned: watch::Sender<Option<String>>,
     pub(super) copies_refused: Counter,
+    pub(super) campaign: Campaign,
 }
 
 /// A node, and its data directory.
@@ -103,6 +105,7 @@ impl Directory {
             baseline: Mutex::default(),
             condemned: watch::Sender::new(None),
             copies_refused: metrics::counter!("ringfence_peer_copies_refused_total"),
+            campaign: Campaign::default(),
         }
     }
 

@@ -193,6 +193,14 @@ pub(crate) struct Ballot {
     leadership_transfer: bool,
 }
 
+impl Ballot {
+    /// Whether the node that asks with this one should be elected before the other. If terms differ, none should.
+    pub(crate) fn outranks(&self, other: &Self) -> bool {
+        let rank = |ballot: &Self| (ballot.last.map(|last| (last.term, last.index)), ballot.vote.node);
+        self.vote.term == other.vote.term && rank(self) > rank(other)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BallotAnswer {
     vote: VoteWord,

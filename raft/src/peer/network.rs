@@ -127,7 +127,9 @@ impl RaftNetworkV2<Consensus> for Client {
         rpc: VoteRequest<Consensus>,
         _option: RPCOption,
     ) -> RpcResult<VoteResponse<Consensus>> {
-        self.campaign(Call::PreVote(rpc.into())).await
+        let ballot = rpc.into();
+        self.peers.directory.campaign.ask(&ballot);
+        self.campaign(Call::PreVote(ballot)).await
     }
 
     async fn full_snapshot(

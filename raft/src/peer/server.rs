@@ -252,11 +252,10 @@ impl<S: Service> Server<S> {
         match (call, self.raft.get()) {
             (Call::Vote(ballot), Some(raft)) => voted(raft.vote(ballot.into()).await),
             (Call::PreVote(ballot), Some(raft)) => {
+                let refuses = self.has_just_voted() || self.directory.campaign.refuses(&ballot);
+                let refused = |answer| VoteResponse { vote_granted: false, ..answer };
                 let answer = raft.pre_vote(ballot.into()).await;
-                voted(answer.map(|answer| VoteResponse {
-                    vote_granted: answer.vote_granted && !self.has_just_voted(),
-                    ..answer
-                }))
+                voted(if refuses { answer.map(refused) } else { answer })
             }
             (Call::TransferLeader { from, to, last }, Some(raft)) => {
                 let request = TransferLeaderRequest::new(from.into(), to, last.map(Into::into));

@@ -5,22 +5,30 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
+use futures_util::stream;
+use futures_util::{FutureExt, StreamExt};
+use openraft::EntryPayload;
+use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
 use ringfence_lease::SUPPORTED;
 use ringfence_wire::RulesRange;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use super::append::AppendLink;
 use super::call::{CallError, MAX_CALLS, MAX_QUEUED};
 use super::directory::Target;
 use super::frame::{FrameReader, FrameWriter};
 use super::handshake::{
     Channel, HELLO, Hello, Processes, Program, WELCOME, Welcome, get, put_first, read_first,
 };
-use super::message::{ANSWER, Answer, CALL, Call, Order, get_numbered, put_numbered};
+use super::message::{
+    ANSWER, APPEND, APPENDED, Answer, CALL, Call, Order, get_numbered, put_appended, put_numbered,
+};
 use super::{Directory, Peers, Tcp, Transport, snapshot};
+use crate::consensus::{Consensus, Entry, Vote, log_id};
 use crate::members::tests::{Cluster, grant, until};
 use crate::storage::identity::Identity;
 use crate::storage::starts::Starts;
@@ -219,4 +227,43 @@ async fn a_node_has_a_snapshot_only_once_what_it_covers_is_on_its_disk() {
         drop(go_on);
         timeout(SOON, sent).await.unwrap().unwrap();
     }
+}
+
+/// A connection that broke had sent the entry, and the next one was told that it is there.
+#[tokio::test]
+async fn what_a_follower_acknowledged_counts_whichever_connection_sent_it() {
+    let (peers, transport) = node().await;
+    peers.directory.introduce(2, &peers.directory.address(2).unwrap()).unwrap();
+    let (incarnation, needed_from) = (Some(Uuid::from_u128(2)), watch::Sender::new(0));
+    let target = Target { to: 2, incarnation, channel: Channel::Appends };
+    let first = log_id(1, 1);
+    let entries = vec![Entry { log_id: first, payload: EntryPayload::Blank }];
+    let append = |prev_log_id, entries| {
+        let mut link = AppendLink::new(Arc::clone(&peers.directory), target, needed_from.subscribe());
+        let vote = Vote::new_committed(1, 1);
+        let request = AppendEntriesRequest { vote, prev_log_id, entries, leader_commit: None };
+        async move { pin!(link.stream(stream::iter([request])).await.unwrap()).next().await.unwrap() }
+    };
+    let answer = async |answer: Option<StreamAppendResult<Consensus>>| {
+        let (mut end, _) = welcome(&transport).await;
+        assert_eq!(end.reader.next().await.unwrap().unwrap().0, APPEND);
+        if let Some(answer) = answer {
+            end.writer.put(APPENDED, |out| put_appended(out, &answer));
+            end.writer.flush().await.unwrap();
+        }
+    };
+    let (broken, ()) = tokio::join!(append(None, entries), answer(None));
+    assert!(broken.is_err());
+    let (told, ()) = tokio::join!(append(Some(first), Vec::new()), answer(Some(Ok(Some(first)))));
+    assert!(told.unwrap().is_ok());
+    assert!(!peers.directory.has_lost(2, incarnation));
+    // What it has of a snapshot, it may lose with that.
+    let covered = log_id(1, 1_000);
+    let (told, ()) = tokio::join!(append(Some(covered), Vec::new()), answer(Some(Ok(Some(covered)))));
+    assert!(told.unwrap().is_ok());
+    let lacks = |lacked| answer(Some(Err(StreamAppendError::Conflict(lacked))));
+    let (told, ()) = tokio::join!(append(Some(covered), Vec::new()), lacks(covered));
+    assert!(told.unwrap().is_err() && !peers.directory.has_lost(2, incarnation));
+    let (lost, ()) = tokio::join!(append(Some(first), Vec::new()), lacks(first));
+    assert!(lost.is_err() && peers.directory.has_lost(2, incarnation));
 }

@@ -25,7 +25,7 @@ use crate::storage::snapshots::Generations;
 #[path = "../../wal/tests/log/memory_disk.rs"]
 #[expect(dead_code, reason = "the tests of the log use all of it")]
 mod memory_disk;
-#[path = "../../tests/support/snapshots.rs"]
+#[path = "../../tests/nodes/support/snapshots.rs"]
 mod snapshots;
 
 use memory_disk::{Fault, MemoryDisk, Operation};

@@ -1,10 +1,5 @@
 //! Handles that are used on threads of their own.
 
-// Nothing here is simulated.
-#![allow(clippy::disallowed_methods)]
-
-mod support;
-
 use std::thread;
 
 use futures_util::future::join_all;
@@ -13,7 +8,7 @@ use ringfence_raft::{Handle, Unanswered};
 use tokio::runtime;
 use tokio::sync::oneshot;
 
-use support::{Cluster, SOON, acquire, id, one};
+use crate::support::{Cluster, SOON, acquire, id, one};
 
 /// A runtime on a thread of its own, and what ends it.
 fn spawned() -> (runtime::Handle, oneshot::Sender<()>) {

@@ -2,8 +2,9 @@
 //! what exceeds a bandwidth.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::ready;
+use std::future::{pending, ready};
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use futures_util::future::BoxFuture;
 use ringfence_raft::{Connection, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};
 use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// The channels by their number in a hello.
 pub const CHANNELS: std::ops::RangeInclusive<u8> = 0..=6;
@@ -21,6 +22,8 @@ const VOTES: u8 = 1;
 pub const APPENDS: u8 = 3;
 
 const BUFFER: usize = 64 << 10;
+/// The most messages of a connection that are under way in one direction.
+const UNDER_WAY: usize = 16;
 
 /// Which way a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,13 +56,23 @@ struct Inner {
     narrow: watch::Sender<BTreeMap<(String, String), Narrow>>,
     /// How many messages were delivered, without the hellos.
     delivered: Mutex<BTreeMap<Link, u64>>,
-    /// The most that a message takes.
-    latency: Duration,
+    /// What a message takes, from the least to the most.
+    latency: Range<Duration>,
     random: AtomicU64,
 }
 
 impl Network {
+    /// A network where a message takes at most `latency`.
     pub fn new(latency: Duration) -> Self {
+        Self::with(Duration::ZERO..latency)
+    }
+
+    /// A network where each message takes just `latency`.
+    pub fn far(latency: Duration) -> Self {
+        Self::with(latency..latency)
+    }
+
+    fn with(latency: Range<Duration>) -> Self {
         Self(Arc::new(Inner {
             listeners: Mutex::default(),
             held: watch::Sender::new(Held::new()),
@@ -157,6 +170,7 @@ impl Network {
         near.read_exact(&mut first).await?;
         let channel = first[20];
         let link = |way| (from.clone(), to.clone(), channel, way);
+        sleep(self.latency()).await;
         self.passes(&link(Way::There)).await;
         let _ = listener.send(connection(&from, callee));
         to_callee.write_all(&first).await?;
@@ -172,28 +186,40 @@ impl Network {
         there.and(back)
     }
 
-    /// Passes messages on, one by one.
+    /// Passes messages on in order, each once its time has come.
     async fn pump(
         &self,
         mut from: ReadHalf<DuplexStream>,
         mut to: WriteHalf<DuplexStream>,
         link: Link,
     ) -> io::Result<()> {
-        let passed = loop {
-            let message = message(&mut from).await;
-            sleep(self.latency()).await;
-            self.passes(&link).await;
-            let Ok(message) = message else { break Ok(()) };
-            if link.2 == APPENDS && link.3 == Way::There {
-                self.fits(&link, message.len()).await;
-            }
-            *self.0.delivered.lock().unwrap().entry(link.clone()).or_default() += 1;
-            if let Err(error) = to.write_all(&message).await {
-                break Err(error);
+        let (sent, mut queue) = mpsc::channel(UNDER_WAY);
+        let read = async move {
+            loop {
+                let message = message(&mut from).await.ok();
+                let is_end = message.is_none();
+                let _ = sent.send((Instant::now() + self.latency(), message)).await;
+                if is_end {
+                    pending::<()>().await;
+                }
             }
         };
-        to.shutdown().await?;
-        passed
+        let write = async {
+            while let Some((due, Some(message))) = queue.recv().await {
+                sleep_until(due).await;
+                self.passes(&link).await;
+                if link.2 == APPENDS && link.3 == Way::There {
+                    self.fits(&link, message.len()).await;
+                }
+                *self.0.delivered.lock().unwrap().entry(link.clone()).or_default() += 1;
+                to.write_all(&message).await?;
+            }
+            to.shutdown().await
+        };
+        tokio::select! {
+            written = write => written,
+            () = read => unreachable!("it has no end"),
+        }
     }
 
     async fn passes(&self, link: &Link) {
@@ -218,7 +244,8 @@ impl Network {
     fn latency(&self) -> Duration {
         let step = |random: u64| Some(random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
         let random = self.0.random.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).unwrap();
-        self.0.latency.mul_f64((random >> 40) as f64 / f64::from(1 << 24))
+        let Range { start, end } = self.0.latency;
+        start + (end - start).mul_f64((random >> 40) as f64 / f64::from(1 << 24))
     }
 }
 

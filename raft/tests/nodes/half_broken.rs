@@ -1,10 +1,5 @@
 //! What is neither dead nor alive: links that lose what is large, links that are slow. In virtual time, as in `simulated.rs`.
 
-// Helpers of tests may unwrap as tests do, and have real ids and time unless they simulate them.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
-mod support;
-
 use std::array;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +8,13 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use ringfence_lease::Command;
 use ringfence_raft::{Handle, Node, Random, Settings, Unanswered};
-use support::memory_disk::MemoryDisk;
-use support::network::Network;
-use support::{Cluster, SOON, acquire, address, grant, id, lead, settings, simulate, until};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+
+use crate::support::memory_disk::MemoryDisk;
+use crate::support::network::{APPENDS, Network, Way};
+use crate::support::{Cluster, SOON, acquire, address, grant, id, lead, settings, simulate, until};
 
 const LATENCY: Duration = Duration::from_millis(20);
 /// What a packet carries.
@@ -95,6 +91,53 @@ async fn a_leader_whose_large_entries_are_lost_gives_up_the_leadership_and_does_
         assert!(status.term <= term + 3, "{} terms", status.term - term);
         sleep(Duration::from_secs(30)).await;
         assert_eq!((other.status().term, other.status().leader), (status.term, status.leader));
+    })
+    .await;
+}
+
+/// It had a leader all the while, and those who waited at it learned of no grant.
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_gets_only_heartbeats_is_cut_off_until_it_has_caught_up() {
+    let disks = disks();
+    simulate(&disks, async {
+        let cluster = start(&disks, ringfence_raft::SNAPSHOT_AFTER_BYTES).await;
+        let (leader, follower) = (cluster.handle(1), cluster.handle(3));
+        let applied = |handle: &Handle| handle.status().applied_index;
+        until("it has all", || applied(&follower) == applied(&leader)).await;
+        cluster.network.hold("node-1", "node-3", [APPENDS], Way::There);
+        sleep(Duration::from_secs(10)).await;
+        assert!(!follower.is_cut_off(), "it lacks nothing");
+        grant(&leader, 1, "a").await;
+        until("it is cut off", || follower.is_cut_off()).await;
+        assert_eq!(follower.status().leader, Some(1));
+        assert!(!leader.is_cut_off() && !cluster.handle(2).is_cut_off());
+        cluster.network.heal();
+        until("it is not", || !follower.is_cut_off()).await;
+        assert!(follower.view(|table| table.lease(None, id(1), None).is_ok()));
+    })
+    .await;
+}
+
+/// It took the node that it had asked to lead for the leader.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_gave_up_and_learned_of_no_other_is_cut_off() {
+    let disks = disks();
+    simulate(&disks, async {
+        let cluster = start(&disks, ringfence_raft::SNAPSHOT_AFTER_BYTES).await;
+        let old = cluster.handle(1);
+        for to in ["node-2", "node-3"] {
+            cluster.network.lose_large("node-1", to, SMALL);
+        }
+        let lost = propose(&old, large(1_000));
+        until("it has given up", || old.leads().borrow().is_none()).await;
+        for other in ["node-2", "node-3"] {
+            cluster.network.cut("node-1", other);
+            cluster.network.cut(other, "node-1");
+        }
+        until("it is cut off", || old.is_cut_off()).await;
+        cluster.network.heal();
+        until("it is not", || !old.is_cut_off()).await;
+        assert_eq!(lost.await.unwrap(), Err(Unanswered::Indeterminate));
     })
     .await;
 }

@@ -1,10 +1,5 @@
 //! Clusters whose nodes run programs of different versions, and raising the rules.
 
-// Helpers of tests may unwrap as tests do, and have real ids and time unless they simulate them.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -12,10 +7,11 @@ use futures_util::future::join_all;
 use ringfence_lease::Outcome;
 use ringfence_raft::{MembersError, Node, NodeId, Settings, StartError};
 use ringfence_wire::{RulesRange, Upgraded};
-use support::network::Network;
-use support::stranger::{self, Name, Stranger};
-use support::{Cluster, acquire, address, grant, id, one, settings, until};
 use tempfile::TempDir;
+
+use crate::support::network::Network;
+use crate::support::stranger::{self, Name, Stranger};
+use crate::support::{Cluster, acquire, address, grant, id, one, settings, until};
 
 const OLD: RulesRange = RulesRange { oldest: 1, newest: 1 };
 const NEW: RulesRange = RulesRange { oldest: 1, newest: 2 };

@@ -1,10 +1,5 @@
 //! What a node may believe of the others, when connections outlive what they were made for.
 
-// Helpers of tests may unwrap as tests do, and have real ids and time unless they simulate them.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
-mod support;
-
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,14 +7,15 @@ use std::time::Duration;
 
 use ringfence_raft::{Handle, Mirrored, Node, Settings};
 use ringfence_wire::{Key, Revision, Role};
-use support::network::{APPENDS, Network, Way};
-use support::stranger::{self, Name, Stranger};
-use support::{Cluster, SOON, acquire, address, grant, id, lead, settings, until};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use uuid::Uuid;
+
+use crate::support::network::{APPENDS, Network, Way};
+use crate::support::stranger::{self, Name, Stranger};
+use crate::support::{Cluster, SOON, acquire, address, grant, id, lead, settings, until};
 
 /// openraft's ReadIndex once took the late answer to an old append for the answer to a newer message.
 #[tokio::test]

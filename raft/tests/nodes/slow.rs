@@ -1,10 +1,5 @@
 //! Nodes whose disks and links are slow, but work: that stops no election and no clock.
 
-// Helpers of tests may unwrap as tests do, and have real ids and time unless they simulate them.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
-mod support;
-
 use std::array;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,10 +9,11 @@ use futures_util::future::join_all;
 use ringfence_lease::{Command, Outcome};
 use ringfence_raft::{Handle, Node, NodeId, Random, Settings};
 use ringfence_wire::Ttl;
-use support::memory_disk::MemoryDisk;
-use support::network::{Network, Way};
-use support::{Cluster, SOON, acquire, address, grant, lead, one, settings, simulate_with};
 use tokio::time::{Instant, sleep};
+
+use crate::support::memory_disk::MemoryDisk;
+use crate::support::network::{Network, Way};
+use crate::support::{Cluster, SOON, acquire, address, grant, lead, one, settings, simulate_with};
 
 /// The pause between two looks: as far as the clock advances at once.
 const STEP: Duration = Duration::from_millis(5);
@@ -56,10 +52,9 @@ impl Disks {
         simulate_with(flush, test).await
     }
 
-    /// A cluster whose messages each take up to `latency`.
-    async fn found(&self, latency: Duration) -> Cluster {
-        let provide = |id| (Arc::new(self.of(id)) as _, Random::seeded(id));
-        Cluster::found(3, Network::new(latency), provide).await
+    async fn found(&self, network: Network, seed: u64) -> Cluster {
+        let provide = |id| (Arc::new(self.of(id)) as _, Random::seeded(3 * seed + id));
+        Cluster::found(3, network, provide).await
     }
 
     async fn start(&self, cluster: &Cluster, id: NodeId, seed: u64) -> (NodeId, Node) {
@@ -86,6 +81,14 @@ async fn done(handle: &Handle, lease: u128, key: &str) {
     }
 }
 
+/// No message from or to this node arrives from now on.
+fn isolate(cluster: &Cluster, id: NodeId) {
+    for other in (1..=3).filter(|other| *other != id) {
+        cluster.network.cut(&address(id), &address(other));
+        cluster.network.cut(&address(other), &address(id));
+    }
+}
+
 /// How much time the log says that has passed, of how much has while `test` ran.
 async fn passed(handles: &[Handle; 3], test: impl Future<Output = ()>) -> f64 {
     let newest = || handles.iter().map(|handle| handle.status().at_ms).max().unwrap();
@@ -104,7 +107,7 @@ async fn a_leader_is_elected_and_stays_though_a_flush_takes_a_second_and_a_round
 }
 
 async fn elected_and_stays(disks: &Disks, seed: u64) {
-    let mut cluster = disks.found(SECOND / 4).await;
+    let mut cluster = disks.found(Network::new(SECOND / 4), 0).await;
     for node in std::mem::take(&mut cluster.nodes).into_values() {
         node.stop().await;
     }
@@ -126,13 +129,31 @@ async fn elected_and_stays(disks: &Disks, seed: u64) {
 
     let leader = handle.status().leader.unwrap();
     let other = cluster.handle(leader % 3 + 1);
-    for others in (1..=3).filter(|id| *id != leader) {
-        cluster.network.cut(&address(leader), &address(others));
-        cluster.network.cut(&address(others), &address(leader));
-    }
+    isolate(&cluster, leader);
     let cut = Instant::now();
     done(&other, 20, "b").await;
     assert!(cut.elapsed() < SOON, "after {:?}", cut.elapsed());
+}
+
+/// Each of two once campaigned before it heard the other, in term after term.
+#[tokio::test(start_paused = true)]
+async fn of_two_that_campaign_at_the_same_time_over_long_links_one_is_elected() {
+    for seed in 0..4 {
+        let disks = Disks::new();
+        let test = async {
+            let cluster = disks.found(Network::far(SECOND / 4), seed).await;
+            let handle = cluster.handle(1);
+            done(&handle, 1, "a").await;
+            let (leader, term) = (handle.status().leader.unwrap(), handle.status().term);
+            let other = cluster.handle(leader % 3 + 1);
+            isolate(&cluster, leader);
+            let cut = Instant::now();
+            done(&other, 2, "b").await;
+            assert_eq!(other.status().term, term + 1, "seed {seed}");
+            assert!(cut.elapsed() < 8 * SECOND, "seed {seed}: after {:?}", cut.elapsed());
+        };
+        disks.simulate(test).await;
+    }
 }
 
 /// Time once stood still with flushes of 600 ms, while requests went through, and beyond round trips of 100 ms.
@@ -141,7 +162,7 @@ async fn time_passes_while_disks_and_links_are_slow() {
     for (flush, latency) in [(600, 125), (600, 0), (0, 250)] {
         let disks = Disks::new();
         let test = async {
-            let cluster = disks.found(Duration::from_millis(latency)).await;
+            let cluster = disks.found(Network::new(Duration::from_millis(latency)), 0).await;
             let handles = [1, 2, 3].map(|id| cluster.handle(id));
             hold(&handles[0], 1, "held", 3_600 * SECOND).await;
             disks.flush.set(Duration::from_millis(flush));
@@ -171,7 +192,7 @@ async fn time_passes_while_disks_and_links_are_slow() {
 async fn time_passes_while_leaders_change() {
     let disks = Disks::new();
     let test = async {
-        let cluster = disks.found(Duration::from_millis(10)).await;
+        let cluster = disks.found(Network::new(Duration::from_millis(10)), 0).await;
         let handles = [1, 2, 3].map(|id| cluster.handle(id));
         hold(&handles[0], 1, "held", 3_600 * SECOND).await;
         let test = async {
@@ -191,7 +212,7 @@ async fn time_passes_while_leaders_change() {
 async fn time_stands_still_while_nothing_is_committed() {
     let disks = Disks::new();
     let test = async {
-        let cluster = disks.found(Duration::from_millis(10)).await;
+        let cluster = disks.found(Network::new(Duration::from_millis(10)), 0).await;
         let handles = [1, 2, 3].map(|id| cluster.handle(id));
         lead(&handles[0], 1).await;
         hold(&handles[0], 1, "held", 10 * SECOND).await;
@@ -214,7 +235,7 @@ async fn time_stands_still_while_nothing_is_committed() {
 async fn time_is_logged_only_while_something_will_end() {
     let disks = Disks::new();
     let test = async {
-        let cluster = disks.found(Duration::ZERO).await;
+        let cluster = disks.found(Network::new(Duration::ZERO), 0).await;
         let handle = cluster.handle(1);
         let written = async || {
             let before = handle.status().last_log_index.unwrap();
@@ -225,7 +246,7 @@ async fn time_is_logged_only_while_something_will_end() {
         hold(&handle, 1, "held", 3_600 * SECOND).await;
         sleep(10 * SECOND).await;
         assert!((19..=21).contains(&written().await));
-        one(&handle, Command::Release { lease_id: support::id(1) }).await;
+        one(&handle, Command::Release { lease_id: crate::support::id(1) }).await;
         assert_eq!(written().await, 0);
     };
     disks.simulate(test).await;

@@ -1,9 +1,6 @@
 //! The data directories in `golden/`, each written by a program that made a new cluster under these rules: every later program
 //! must read the same states from them.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;

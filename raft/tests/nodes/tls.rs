@@ -1,7 +1,5 @@
 //! TLS between nodes: who forms a cluster, and who is refused.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +10,13 @@ use rcgen::{
 };
 use ringfence_raft::{Node, NodeId, Settings, Tcp, Tls, Transport};
 use ringfence_tls::{Apart, Look, Peer, Reload};
-use support::stranger::{self, Name, Stranger};
-use support::{SOON, grant, settings};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-mod support;
+use crate::support::stranger::{self, Name, Stranger};
+use crate::support::{SOON, grant, settings};
 
 /// Where certificates are, and whose authority signs them.
 struct Issuer(CertifiedIssuer<'static, KeyPair>);

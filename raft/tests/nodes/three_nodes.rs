@@ -1,18 +1,14 @@
 //! Three nodes in one process: what a handle promises, on the leader and on its followers.
 
-// Helpers of tests may unwrap as tests do, and have real ids and time unless they simulate them.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_lease::{Command, Outcome, Refusal};
 use ringfence_raft::{NodeId, Random, Settled, System};
 use ringfence_wire::{EndReason, Mode, Token, Ttl};
-use support::network::Network;
-use support::{Cluster, FIRST, SOON, acquire, id, one};
+
+use crate::support::network::Network;
+use crate::support::{Cluster, FIRST, SOON, acquire, id, one};
 
 #[tokio::test]
 async fn every_node_grants_and_reads_what_any_node_granted() {

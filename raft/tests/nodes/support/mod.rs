@@ -1,10 +1,8 @@
 //! Nodes in one process, connected by a network in memory.
 
-// Each test program uses its part of this. Helpers of tests may unwrap as tests do, and have real
-// ids and time unless they simulate them.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::disallowed_methods)]
-
-#[path = "../../wal/tests/log/memory_disk.rs"]
+// The tests of the log use the rest.
+#[allow(dead_code)]
+#[path = "../../../wal/tests/log/memory_disk.rs"]
 pub mod memory_disk;
 pub mod network;
 mod snapshots;
