@@ -135,6 +135,7 @@ impl<S: Source> Session<'_, S> {
             }
         }
         let answers = self.connection.write(view.revision, &foreign, &replaces).await?;
+        let mut refused = None;
         for ((state, fields), answer) in foreign.iter().zip(&replaces).zip(answers) {
             match answer {
                 Ok(written) if written.change == Change::None => {}
@@ -149,8 +150,14 @@ impl<S: Source> Session<'_, S> {
                 // Compared again where its slot is then.
                 Err(error) if is_slot_error(&error) => {}
                 Err(error) if is_fatal(&error) => return Err(error.into()),
-                Err(error) => self.master.write_refused(&error),
+                Err(error) => refused = Some(error),
             }
+        }
+        match refused {
+            Some(error) => self.master.write_refused(&error),
+            // It takes writes, whatever it refused before.
+            None if !foreign.is_empty() => self.master.write_accepted(),
+            None => {}
         }
         Ok(())
     }
