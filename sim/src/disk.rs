@@ -137,7 +137,7 @@ impl MemoryDisk {
         self.lock().now = now;
     }
 
-    /// The wall clock of the machine, which is `ahead` by so many milliseconds.
+    /// The wall clock of the machine, `ahead` milliseconds ahead of the right time.
     pub fn wall_clock(&self, ahead: i64) -> WallClock {
         let disk = self.clone();
         WallClock::simulated(move || (EPOCH + disk.lock().now).saturating_add_signed(ahead))

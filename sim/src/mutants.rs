@@ -25,8 +25,8 @@ use ringfence_jepsen::patched;
 use crate::plan::Plan;
 use crate::run::run;
 use crate::world::{
-    BOTH_SERVE, CONNECTS_ALL_THE_TIME, FORGETFUL_SERVES, LOG_FILLS_MEMORY, NOBODY_LEADS, NOTHING_COMMITS,
-    TIME_LAGS,
+    BOTH_SERVE, CONNECTS_ALL_THE_TIME, ENDS_LATE, FORGETFUL_SERVES, LOG_FILLS_MEMORY, NOBODY_LEADS,
+    NOTHING_COMMITS, TIME_LAGS,
 };
 
 /// The profile and the flags that `sim/run` builds with.
@@ -114,6 +114,7 @@ fn table() -> Vec<Hunt> {
         own("believes-what-was-turned-back", &and(&[PANIC, FORGETFUL_SERVES, CONNECTS_ALL_THE_TIME])),
         own("lets-second-process-in", &and(&[PANIC, BOTH_SERVE, NOBODY_LEADS])),
         own("raises-no-revision", &[TOKENS.name, GRANTED_TOKENS.name]),
+        own("clock-runs-ahead", &[ENDS_LATE]),
         own("logs-no-time", &[TIME_LAGS, BOUNDED_END.name]),
         own("gives-up-votes-early", &[NOBODY_LEADS]),
         own("openraft-commits-without-quorum", &and(&[PANIC])),

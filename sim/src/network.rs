@@ -217,7 +217,7 @@ impl Network {
         state.narrows.clear();
         let now = state.now;
         for direction in 0..state.directions.len() {
-            // Those behind the first one wait until it is due, at least.
+            // No message is due before the one in front of it: so all are brought forward.
             let queue = &mut state.directions[direction].queue;
             queue.iter_mut().for_each(|(due, _)| *due = (*due).min(now + 1));
             if let Some((due, _)) = queue.front() {

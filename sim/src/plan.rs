@@ -19,7 +19,8 @@ use crate::network::Latency;
 /// The newest rules of any simulated program: rules that the product does not have are as the newest that it has.
 pub const NEWEST_RULES: u8 = 3;
 
-/// By how many milliseconds a wall clock that is right may be wrong: a node that comes back leads later by more.
+/// How far off a wall clock may be and still count as right, in milliseconds: a node that was turned back takes more than twice that
+/// to lead.
 const MOST_WRONG: i64 = 40;
 /// An hour, and longer than since 1970, in milliseconds.
 const HOUR: i64 = 3_600_000;
@@ -151,9 +152,15 @@ impl Plan {
         }
     }
 
-    /// Where the operator has the revisions start: the lowest that follow the clock, if the one of the founder may be wrong.
+    /// How many wall clocks are wrong.
+    pub fn wrong_clocks(&self) -> usize {
+        self.clocks.iter().filter(|ahead| ahead.abs() > MOST_WRONG).count()
+    }
+
+    /// The first revision that the operator gives: the lowest with which leaders follow their clocks, if the founder's clock may be
+    /// wrong.
     pub fn first_revision(&self) -> Option<u64> {
-        self.clocks.iter().any(|ahead| ahead.abs() > MOST_WRONG).then_some(1 << 40)
+        (self.wrong_clocks() > 0).then_some(1 << 40)
     }
 
     /// By how many milliseconds the wall clock of a node is ahead.

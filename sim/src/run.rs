@@ -214,7 +214,7 @@ fn finish(plan: &Plan, mut world: World, mut end: End) -> Outcome {
     let (messages, of_network) = world.network.take_digest();
     let mut findings = std::mem::take(&mut world.findings);
     let mut panics = PANICS.with_borrow_mut(std::mem::take);
-    // Once votes are forgotten, two nodes may lead in one term, and openraft asserts that they do not.
+    // Once votes are forgotten, two nodes may lead in one term. openraft asserts that this cannot be.
     panics.retain(|what| world.is_promised() || !what.contains("/openraft-"));
     findings.extend(panics.into_iter().map(|what| format!("a node panicked: {what}")));
     let mut calls = world.desk.take_calls();

@@ -24,7 +24,7 @@ use ringfence_raft::{Handle, NodeId};
 
 use self::alive::Alive;
 pub(crate) use self::alive::{
-    CONNECTS_ALL_THE_TIME, LOG_FILLS_MEMORY, NOBODY_LEADS, NOTHING_COMMITS, TIME_LAGS,
+    CONNECTS_ALL_THE_TIME, ENDS_LATE, LOG_FILLS_MEMORY, NOBODY_LEADS, NOTHING_COMMITS, TIME_LAGS,
 };
 use self::asking::{Answers, Asking};
 use self::happen::{Ending, REPLACED};
@@ -116,6 +116,7 @@ impl World {
         let mut machines = BTreeMap::new();
         let mut coverage = Coverage::default();
         coverage.add("clocks slowed", plan.speeds.iter().filter(|speed| **speed < 1_000).count() as u64);
+        coverage.add("wall clocks wrong", plan.wrong_clocks() as u64);
         for id in &founders {
             let mut machine = Machine::new(*id, &founders, false, plan, &story);
             machine.start(0, &network);

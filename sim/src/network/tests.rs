@@ -84,7 +84,7 @@ fn what_follows_a_large_message_waits_with_it_and_other_connections_do_not() {
     assert!(!pair.network.is_disturbed(2, 1));
 }
 
-/// A message that was sent while another was held came when that would have, though all was healed long before.
+/// Healing once freed only the first message: those behind it came when the hold would have ended.
 #[test]
 fn once_all_is_healed_nothing_waits_for_what_was_held() {
     let mut pair = Pair::new(1);

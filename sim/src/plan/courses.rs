@@ -280,7 +280,8 @@ impl Course {
             Self::AllTurnedBack => {
                 then(at, rng.u64(0..3_000), What::Copy);
                 let (few, most) = parts(rng, nodes);
-                // A majority has what is granted now. It comes back as it was, or all nodes do, or one, with those that never had it.
+                // A majority has what is granted now. Then that majority, all nodes, or one node beside those that never had it, come
+                // back as copied.
                 let lasts = rng.u64(2_000..5_000);
                 for node in few {
                     then(at, 0, What::Kill { node, power: false, down: lasts });

@@ -3,7 +3,8 @@
 //! A node is well while it runs and its disk answers; a path, while nothing keeps messages back on it. All of a quorum must be
 //! well, and all paths between them. Then
 //! - a leader answers, confirmed by a quorum, after at most [`LEADS_WITHIN`];
-//! - no entry of the leader waits for longer than [`COMMITS_WITHIN`];
+//! - no entry of the leader waits for longer than [`COMMITS_WITHIN`]; both count from when its followers last came to lack fewer
+//!   entries than before in its term;
 //! - while the leader is one of them, its clock follows real time: see [`Time`].
 //!
 //! And at any time: what is due has been done when a leader answers, but for [`OVERDUE`]; the memory of a node holds little more
@@ -24,10 +25,10 @@ use super::happen::REPLACED;
 use super::{World, name};
 use crate::machine::Machine;
 
-/// How long a quorum that is well may be without a leader that answers, in milliseconds. While followers catch up, it does not count:
-/// a new leader may have to send hundreds of entries first, 8 in each message, over long links.
+/// How long a quorum that is well may be without a leader that answers, in milliseconds, once the followers of a leader do not catch
+/// up any more: a new leader may have to send hundreds of entries first, 8 in each message, over long links.
 const LEADS_WITHIN: u64 = 20_000;
-/// How long an entry of a leader may wait while a quorum is well, in milliseconds; likewise.
+/// How long an entry of a leader may wait while a quorum is well, in milliseconds. The same holds.
 const COMMITS_WITHIN: u64 = 15_000;
 /// How often the leader is asked for its clock, in milliseconds.
 const PULSE: u64 = 500;
@@ -43,7 +44,7 @@ const CONNECTIONS: u64 = 60;
 pub(crate) const NOBODY_LEADS: &str = "nobody leads";
 pub(crate) const NOTHING_COMMITS: &str = "nothing is committed";
 pub(crate) const TIME_LAGS: &str = "cluster time lags";
-const ENDS_LATE: &str = "a lease or a wait has not ended";
+pub(crate) const ENDS_LATE: &str = "a lease or a wait has not ended";
 pub(crate) const LOG_FILLS_MEMORY: &str = "the log fills the memory";
 pub(crate) const CONNECTS_ALL_THE_TIME: &str = "connects all the time";
 
@@ -54,8 +55,9 @@ pub(super) struct Alive {
     time: Time,
     /// When a leader was last known to lead.
     led_at: u64,
-    /// How many entries the followers of a leader lack, in its term, and when they last came to lack fewer.
-    lacks: Option<(NodeId, u64, u64)>,
+    /// A leader, its term, and the fewest entries that its followers have lacked in it.
+    fewest: Option<(NodeId, u64, u64)>,
+    /// When that number last fell.
     caught_up_at: u64,
     /// What leaders have answered.
     pulses: Arc<Mutex<Vec<Pulse>>>,
@@ -108,16 +110,27 @@ impl World {
         }
     }
 
-    /// Notes whether the followers of `leader` catch up.
+    /// Notes whether the followers that `leader` needs catch up.
     fn look_at_followers(&mut self, leader: Option<NodeId>) {
-        let status = leader.and_then(|id| self.machines.get(&id)).and_then(Machine::status);
-        let Some(status) = status else { return };
-        let lacks = status.members.values().filter_map(|member| member.lag_entries).sum();
-        let now = (status.node_id, status.term, lacks);
-        let before = self.alive.lacks.replace(now);
-        if before.is_some_and(|before| (before.0, before.1) == (now.0, now.1) && lacks < before.2) {
+        let Some((leader, term, lacks)) = leader.and_then(|leader| self.lacks_of_followers(leader)) else {
+            return;
+        };
+        let fewest = self.alive.fewest.filter(|it| (it.0, it.1) == (leader, term)).map(|it| it.2);
+        if fewest.is_none_or(|fewest| lacks < fewest) {
+            self.alive.fewest = Some((leader, term, lacks));
+        }
+        if fewest.is_some_and(|fewest| lacks < fewest) {
             self.alive.caught_up_at = self.now;
         }
+    }
+
+    /// A leader, its term, and how many entries the followers lack that it needs, if it knows.
+    fn lacks_of_followers(&self, leader: NodeId) -> Option<(NodeId, u64, u64)> {
+        let status = self.machines.get(&leader)?.status()?;
+        let quorum = self.alive.health.quorum_with(leader, &self.voters)?;
+        let followers = quorum.nodes.iter().filter(|id| **id != leader);
+        let lacks = followers.map(|id| status.members.get(id)?.lag_entries).sum::<Option<u64>>()?;
+        Some((leader, status.term, lacks))
     }
 
     /// Learns what leaders have answered, and asks the leader again from time to time.
@@ -128,15 +141,15 @@ impl World {
         for Pulse { node, term, at_ms, due_ms } in pulses {
             self.alive.led_at = self.now;
             self.has_committed(term);
-            let told = self.told(node, at_ms);
-            let debt = self.alive.time.goes_on(told, self.plan.slowest());
-            let told = || format!("{} says it is {at_ms} ms; {}", name(node), self.alive.time.told());
-            self.story.detail(self.now, told);
+            let answer = self.answer_of(node, at_ms);
+            let debt = self.alive.time.goes_on(answer, self.plan.slowest());
+            let says = || format!("{} says it is {at_ms} ms; {}", name(node), self.alive.time.says());
+            self.story.detail(self.now, says);
             if debt.is_some() {
-                self.findings.push(format!("{TIME_LAGS}, though a leader commits: {}", told()));
+                self.findings.push(format!("{TIME_LAGS}, though a leader commits: {}", says()));
             }
             if let Some(due_ms) = due_ms.filter(|due_ms| at_ms > due_ms + OVERDUE) {
-                self.findings.push(format!("{ENDS_LATE} that was to end at {due_ms} ms: {}", told()));
+                self.findings.push(format!("{ENDS_LATE} that was to end at {due_ms} ms: {}", says()));
             }
         }
         if self.now < self.alive.pulse_at {

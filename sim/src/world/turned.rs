@@ -1,9 +1,9 @@
 //! Disks that are turned back, and what is still promised then.
 //!
-//! A node whose disk is turned back has forgotten what it voted and acknowledged. The leader to which it acknowledged that knows,
-//! as long as it leads: nobody lets the node in, and all that is promised holds. So it does if another leader was elected before the
-//! node comes back, and has committed something: it may be let in then. If a leader is elected with it, or another node has gone,
-//! nobody may know, and grants may be lost. What holds even then is that no token is granted twice.
+//! A node whose disk is turned back has forgotten what it voted and acknowledged. The leader to which it acknowledged that knows
+//! while it leads: the node is not let in, and all promises hold. They also hold if the others elect a leader before the node comes
+//! back, and that leader commits something: then the node may be let in. If the node was up when a leader was elected, or another
+//! node goes, nobody may know, and grants may be lost. Even then no token is granted twice.
 
 use std::collections::BTreeMap;
 
@@ -67,13 +67,17 @@ impl World {
         self.count("copies of all disks");
     }
 
-    /// Turns disks back. Of a single one, the others may know.
+    /// Turns disks back. If it is one, and all nodes run, the others may know what it has forgotten.
     pub(super) fn turn_back(&mut self, nodes: &[NodeId], down: u64) {
         if self.turned.copies.is_empty() || !self.has_begun() {
             return;
         }
         let all_run = self.machines.range(..REPLACED).all(|(_, machine)| machine.handle().is_some());
         let leader = self.leader().map(|(leader, ..)| leader);
+        // One that was elected a moment ago has not been looked at yet.
+        let statuses = self.machines.range(..REPLACED).filter_map(|(_, machine)| machine.status());
+        let terms = statuses.filter(|status| status.leader == Some(status.node_id)).map(|status| status.term);
+        let term = terms.fold(self.led, u64::max);
         match nodes {
             [node] if all_run && self.may_lose(*node) && leader.is_some() => self.wiped = Some(*node),
             _ => self.turned.is_unknown = true,
@@ -82,7 +86,7 @@ impl World {
             let Some(machine) = self.machines.get(id) else { continue };
             let Some((copy, last)) = self.turned.copies.get(id).cloned() else { continue };
             if machine.last_index() > last {
-                let forgetful = Forgetful { since: self.now, term: self.led, led: leader == Some(*id) };
+                let forgetful = Forgetful { since: self.now, term, led: leader == Some(*id) };
                 self.turned.forgetful.insert(*id, forgetful);
             }
             self.removed.insert(*id);
@@ -105,16 +109,22 @@ impl World {
         self.turned.is_unknown |= self.turned.forgetful.keys().any(|id| self.is_up(*id));
     }
 
-    /// A node comes back. No leader that has committed something was elected without it, or it would not be among these.
+    /// A node comes back. If it led when its disk was turned back, or another has been elected since, nobody may know what it has
+    /// forgotten. Once that leader has committed something, the node is not in this list any more.
     pub(super) fn comes_back(&mut self, id: NodeId) {
         self.turned.is_unknown |=
             self.turned.forgetful.get(&id).is_some_and(|it| it.led || it.term < self.led);
     }
 
-    /// A leader of `term` has committed something: what nodes have forgotten that are down, the others have.
+    /// A leader of `term` has committed something. It was elected without the forgetful nodes that are down, so the others have all
+    /// that was committed before.
     pub(super) fn has_committed(&mut self, term: u64) {
         let down: Vec<NodeId> = self.turned.forgetful.keys().copied().filter(|id| !self.is_up(*id)).collect();
+        let before = self.turned.forgetful.len();
         self.turned.forgetful.retain(|id, it| it.term >= term || !down.contains(id));
+        for _ in self.turned.forgetful.len()..before {
+            self.count("forgetful nodes that do no harm");
+        }
     }
 
     fn is_up(&self, id: NodeId) -> bool {

@@ -27,17 +27,17 @@ const FLUSH: u64 = 600;
 const ONE_WAY: u64 = 125;
 const WAIT: u64 = 2_000;
 
-/// Cluster time, as leaders told it.
+/// Cluster time, as leaders answer it.
 #[derive(Default)]
 pub(super) struct Time {
-    last: Option<Told>,
+    last: Option<Answer>,
     /// What is missing.
     debt: u64,
 }
 
-/// What a leader has told.
+/// What a leader has answered.
 #[derive(Clone, Copy)]
-pub(super) struct Told {
+pub(super) struct Answer {
     pub(super) leader: NodeId,
     /// When.
     pub(super) now: u64,
@@ -50,32 +50,32 @@ pub(super) struct Told {
 }
 
 impl Time {
-    /// Notes what a leader tells, if all clocks run at `speed` thousandths of real time or faster. Returns what is missing, if
-    /// that is too much.
-    pub(super) fn goes_on(&mut self, told: Told, speed: u64) -> Option<u64> {
-        let before = self.last.replace(told)?;
-        let passed = told.now - before.now;
-        let is_same = told.leader == before.leader && passed <= GAP;
-        let due = if is_same && told.is_due { passed * SHARE / 1_000 * speed / 1_000 } else { 0 };
-        let may_cost = CHANGE + 2 * before.commit.max(told.commit);
-        let lost = before.at_ms.saturating_sub(told.at_ms).saturating_sub(may_cost);
+    /// Notes an answer, if all clocks run at `speed` thousandths of real time or faster. Returns what is missing, if that is too
+    /// much.
+    pub(super) fn goes_on(&mut self, answer: Answer, speed: u64) -> Option<u64> {
+        let before = self.last.replace(answer)?;
+        let passed = answer.now - before.now;
+        let is_same = answer.leader == before.leader && passed <= GAP;
+        let due = if is_same && answer.is_due { passed * SHARE / 1_000 * speed / 1_000 } else { 0 };
+        let may_cost = CHANGE + 2 * before.commit.max(answer.commit);
+        let lost = before.at_ms.saturating_sub(answer.at_ms).saturating_sub(may_cost);
         let owed = self.debt + due + if before.is_due { lost } else { 0 };
-        self.debt = owed.saturating_sub(told.at_ms.saturating_sub(before.at_ms));
+        self.debt = owed.saturating_sub(answer.at_ms.saturating_sub(before.at_ms));
         (self.debt > DEBT).then_some(self.debt)
     }
 
     /// What is missing, for people.
-    pub(super) fn told(&self) -> String {
-        let is_due = self.last.is_some_and(|told| told.is_due);
+    pub(super) fn says(&self) -> String {
+        let is_due = self.last.is_some_and(|answer| answer.is_due);
         format!("it lags by {} ms{}", self.debt, if is_due { "" } else { ", and may lag" })
     }
 }
 
 impl World {
-    /// What a leader tells now.
-    pub(super) fn told(&self, leader: NodeId, at_ms: u64) -> Told {
+    /// What a leader answers now.
+    pub(super) fn answer_of(&self, leader: NodeId, at_ms: u64) -> Answer {
         let commit = self.flush.1 + 2 * self.network.latency().most;
-        Told { leader, now: self.now, at_ms, is_due: self.is_time_due(leader), commit }
+        Answer { leader, now: self.now, at_ms, is_due: self.is_time_due(leader), commit }
     }
 
     /// Whether time is to go on while `node` leads.
@@ -95,17 +95,17 @@ impl World {
 mod tests {
     use super::*;
 
-    fn told(leader: NodeId, now: u64, at_ms: u64) -> Told {
-        Told { leader, now, at_ms, is_due: true, commit: 20 }
+    fn answer(leader: NodeId, now: u64, at_ms: u64) -> Answer {
+        Answer { leader, now, at_ms, is_due: true, commit: 20 }
     }
 
     #[test]
     fn time_that_stands_still_is_found_and_time_that_is_slow_for_a_moment_is_not() {
         let mut time = Time::default();
         for second in 0..100 {
-            assert_eq!(time.goes_on(told(1, second * 1_000, second * 900), 1_000), None);
+            assert_eq!(time.goes_on(answer(1, second * 1_000, second * 900), 1_000), None);
         }
-        let found = (100..110).find_map(|second| time.goes_on(told(1, second * 1_000, 90_000), 1_000));
+        let found = (100..110).find_map(|second| time.goes_on(answer(1, second * 1_000, 90_000), 1_000));
         assert!(found.is_some_and(|debt| debt > DEBT), "{found:?}");
     }
 
@@ -115,7 +115,8 @@ mod tests {
             let (mut time, mut at_ms) = (Time::default(), 100_000);
             (0..400).find_map(|step| {
                 at_ms = if step % 4 == 0 { at_ms - lost } else { at_ms + 901 };
-                time.goes_on(told(step / 4, step * 1_000 + step / 4 * 2_000, at_ms), 1_000)
+                // Within GAP of each other, so that it is the change that counts.
+                time.goes_on(answer(step / 4, step * 1_000 + step / 4 * 400, at_ms), 1_000)
             })
         };
         assert_eq!(play(CHANGE + 40), None);
