@@ -18,7 +18,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_ringfence");
 const SOON: Duration = Duration::from_secs(60);
 /// A time-to-live longer than any test.
 const LONG: Duration = Duration::from_secs(86_400);
-/// The waiters of a test.
+/// How many keys there are. Each has a holder, a `lock` that waits, and one that comes later.
 const KEYS: usize = 8;
 /// Time is the subject: a waiter that notices nothing gets its lease when its PUT has waited for 30 s. About two seconds are
 /// usual.

@@ -34,7 +34,7 @@ const CAUGHT_WITHIN: Duration = Duration::from_secs(300);
 /// Duration of the load and the faults of one run.
 const TIME: Duration = Duration::from_secs(25);
 
-/// A new leader that raises the revision hides a numbering that starts anew. It does not where the first revision is low.
+/// A new leader raises the revision, which hides that a numbering starts anew. Where the first revision is low, none does.
 const NO_FLOORS: &[&str] = &["--first-revision=1"];
 /// Without the sweep, which would repair what a bug wrote to Redis.
 const NO_SWEEP: &[&str] = &["--mirror-sweep-keys-per-s=0"];

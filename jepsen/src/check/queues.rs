@@ -92,9 +92,10 @@ fn ran_out(change: &Change) -> bool {
 
 fn within_its_waits(name: &str, life: &Life, found: &mut Found) {
     let acquires: Vec<_> = life.possible_acquires().collect();
-    // A repeat that comes while another PUT keeps the place is told that it is kept for 5 s more.
-    let more_ms = |keep_place: bool| if acquires.len() > 1 && !keep_place { KEPT_MS } else { 0 };
-    let waits_ms: u64 = acquires.iter().map(|acquire| acquire.place_ms() + more_ms(acquire.keep_place)).sum();
+    // A repeat that comes while another PUT keeps the place for longer keeps it for 5 s after its own wait.
+    let repeats =
+        acquires.iter().filter(|acquire| !acquire.keep_place).count().min(acquires.len().saturating_sub(1));
+    let waits_ms = acquires.iter().map(|acquire| acquire.place_ms()).sum::<u64>() + KEPT_MS * repeats as u64;
     for (queued, left) in places(life) {
         if ran_out(left) {
             found.saw("waits that ran out");

@@ -26,7 +26,7 @@ pub(super) struct Flood {
 }
 
 impl Flood {
-    /// Each write is a lease of its own, so that the table grows as well, up to a size. Otherwise each client repeats its own.
+    /// Each write is a new lease, so that the table grows too, up to a size. Otherwise each client repeats its own.
     pub(super) fn of_new_leases() -> Self {
         Self { new_leases: true, ..Self::default() }
     }

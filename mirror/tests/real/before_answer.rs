@@ -18,7 +18,7 @@ fn settings(server: &RedisServer, timeout: Duration) -> Settings {
     Settings { mode: MirrorMode::BeforeAnswer, timeout, ..unswept(server.url()) }
 }
 
-/// Waits until an answer says that it is. None waits while Redis is away, and on a busy machine it may seem to be.
+/// Waits until `key` is mirrored. No answer waits while Redis seems to be away, as it may on a busy machine.
 async fn is_mirrored(mirror: &Mirror, key: &Key, token: Token) {
     let mirrored =
         async || mirror.wait_published(std::slice::from_ref(key), Revision(token.0)).await.then_some(());
@@ -76,7 +76,7 @@ async fn concurrent_answers_wait_each_for_its_own_keys() {
     }
 }
 
-/// Redis fails, or is about to: every answer comes all the same, and says that it is not mirrored.
+/// Redis fails, or is about to: no answer waits for it, and none says that it is mirrored.
 async fn no_answer_waits(world: &World, why: &str) {
     let key = [Key::new(why).unwrap()];
     let (_, token) = world.table.grant(&key[0]).unwrap();

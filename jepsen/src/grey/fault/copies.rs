@@ -129,7 +129,7 @@ impl Fault for Copied {
             let made = stage.relays[&scene.target].connections() - before;
             scene.figures.insert(Figure::Connections, made as f64 / since.elapsed().as_secs_f64());
         }
-        // Of two that have forgotten the same, neither can tell: the third names it, once it is back.
+        // Neither of the two that run can tell. The third names it when it is back.
         if self.used != Use::PutBackAlone {
             scene.figures.insert(Figure::Unnamed, f64::from(!self.is_named(stage)));
         }
