@@ -10,9 +10,9 @@ import { count, span, several, time, visible } from "./text.js";
 import { follow } from "./watch.js";
 
 const EVERY_MS = 2000;
-/** How far back changes of the whole cluster are looked through for this key. */
+/** How many revisions back the page first looks for changes of this key. */
 const LOOK_BACK = 16_384;
-/** A watch after this revision was refused, and the node had all changes after the `oldest`: those between may be skipped ones. */
+/** The last revision at which a watch was refused, and the one from which the node had all changes then. Those between may be skipped. */
 let refused = { revision: 0, oldest: null };
 /** Changes that are shown. */
 const MOST = 100;
@@ -72,7 +72,7 @@ export class KeyView {
     this.loaded = this.view.revision;
     if (gone > 0) refused = { revision: this.after, oldest };
     const back = Math.max(1, this.view.revision - Math.floor(LOOK_BACK / 4 ** gone));
-    // A busy node may have dropped even the oldest when it is asked for it: then it is asked for less and less.
+    // A busy node may drop the oldest before it is asked for. Then the page asks for less each time.
     const isOldest = gone === 1 || (gone === 0 && back <= refused.revision);
     this.after = (isOldest ? refused.oldest : null) ?? back;
     return this.after;

@@ -15,9 +15,9 @@ const PAUSE_MS = { dropped: 500, "cut-off": 500, refused: 5000, absent: 60_000 }
 /**
  * Loads and then follows what changes under `prefix`, until `signal` is aborted.
  *
- * `load` gives the revision to go on after, or `null` where nothing could be read. It is told how often in a row the
- * changes after what it gave were not kept, and after what the node had them then. `changed` takes changes, all of one frame at once; `live` is told whether
- * they come.
+ * `load(gone, oldest)` gives the revision to go on after, or `null` where nothing could be read. The node refused the last
+ * `gone` revisions that it gave, and had all changes after `oldest` (`null`: unknown). `changed` takes changes, all of one
+ * frame at once; `live` is told whether they come.
  */
 export async function follow({ prefix, load, changed, live, signal }) {
   let [after, gone, oldest] = [null, 0, null];
