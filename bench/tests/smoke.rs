@@ -119,8 +119,8 @@ fn a_hostile_shape_is_played() {
 }
 
 #[test]
-fn a_thousand_leases_are_scaled_to() {
-    bench("scale --leases=1000 --snapshot-after-bytes=2097152", &["1,000"]);
+fn some_leases_are_scaled_to() {
+    bench("scale --leases=200 --snapshot-after-bytes=524288", &["200"]);
 }
 
 #[test]

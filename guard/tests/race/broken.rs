@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use ringfence_guard::{Admission, Claim, High};
 
-use crate::race::{ROUNDS, race};
+use crate::race::race;
 use crate::resource::Resource;
 
 /// The mistake.
@@ -69,19 +69,19 @@ fn broken(mistake: Mistake) -> Broken {
 
 #[test]
 fn a_guard_that_raises_to_the_token_shuts_out_live_holders() {
-    let report = race(ROUNDS, &broken(Mistake::RaisesToTheToken));
+    let report = race(&broken(Mistake::RaisesToTheToken));
     assert!(report.live_shut_out > 0, "{report:?}");
     assert_eq!((report.stale_writes, report.lost_updates), (0, 0), "{report:?}");
 }
 
 #[test]
 fn a_read_without_a_touch_loses_updates() {
-    let report = race(ROUNDS, &broken(Mistake::ReadsUntouched));
+    let report = race(&broken(Mistake::ReadsUntouched));
     assert!(report.lost_updates > 0, "{report:?}");
 }
 
 #[test]
 fn a_guard_that_compares_and_then_writes_loses_updates() {
-    let report = race(ROUNDS, &broken(Mistake::ComparesThenWrites));
+    let report = race(&broken(Mistake::ComparesThenWrites));
     assert!(report.lost_updates > 0, "{report:?}");
 }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use ringfence_guard::{Admission, Claim, GuardedFile};
 
-use crate::race::{ROUNDS, race};
+use crate::race::race;
 use crate::resource::Resource;
 use crate::scratch;
 
@@ -45,7 +45,7 @@ impl Resource for Plain {
 fn a_guarded_file_rejects_late_holders_and_nobody_else() {
     let dir = scratch::folder();
     let file = GuardedFile::create(dir.path().join("number"), b"0").unwrap();
-    race(ROUNDS, &file).assert_right();
+    race(&file).assert_right();
 }
 
 #[test]
@@ -53,5 +53,5 @@ fn a_file_without_a_guard_loses_updates() {
     let dir = scratch::folder();
     let path = dir.path().join("number");
     fs::write(&path, "0").unwrap();
-    race(ROUNDS, &Plain(path)).assert_wrong();
+    race(&Plain(path)).assert_wrong();
 }

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use crate::client::{Answer, Connection};
-use crate::race::{ROUNDS, race};
+use crate::race::race;
 use crate::resource::Resource;
 
 /// A number behind a real listener, with or without a guard before its handlers.
@@ -102,10 +102,10 @@ fn admission(answer: &Answer) -> Admission {
 
 #[test]
 fn http_rejects_late_holders_and_nobody_else() {
-    race(ROUNDS, &Service::start(true)).assert_right();
+    race(&Service::start(true)).assert_right();
 }
 
 #[test]
 fn http_without_a_guard_loses_updates() {
-    race(ROUNDS, &Service::start(false)).assert_wrong();
+    race(&Service::start(false)).assert_wrong();
 }

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use ringfence_guard::{Admission, Claim, ClaimError, GuardedKey, MemoryGuard};
 use ringfence_wire::Token;
 
-use crate::race::{ROUNDS, race};
+use crate::race::race;
 use crate::resource::Resource;
 
 /// A number in memory, and the key that guards it.
@@ -51,10 +51,10 @@ impl Resource for Plain {
 fn memory_rejects_late_holders_and_nobody_else() {
     let guard = MemoryGuard::new(1);
     let key = guard.key_or_ask(&"a".parse().unwrap(), |_| Ok::<_, ClaimError>(Token(1))).unwrap();
-    race(ROUNDS, &Guarded { key, number: AtomicU64::new(0) }).assert_right();
+    race(&Guarded { key, number: AtomicU64::new(0) }).assert_right();
 }
 
 #[test]
 fn memory_without_a_guard_loses_updates() {
-    race(ROUNDS, &Plain(AtomicU64::new(0))).assert_wrong();
+    race(&Plain(AtomicU64::new(0))).assert_wrong();
 }

@@ -5,11 +5,9 @@ use ringfence_harness::MariaDbServer;
 use ringfence_wire::Token;
 
 use crate::pool::Pool;
-use crate::race::{ROUNDS, race};
+use crate::race::race;
 use crate::resource::Resource;
 
-/// Fewer rounds: the two counts differ in little.
-const FEWER: u64 = ROUNDS / 5;
 const ADMIT: &str = include_str!("../../sql/mysql.sql");
 const TABLE: &str = "CREATE TABLE t (id int PRIMARY KEY, n bigint, high bigint NOT NULL DEFAULT 0,
                      writes bigint NOT NULL DEFAULT 0, token bigint, fence bigint)";
@@ -116,24 +114,24 @@ impl Resource for Number {
 
 #[test]
 fn the_triggers_reject_late_holders_and_nobody_else() {
-    race(ROUNDS, &Number::new(Form::Trigger, false)).assert_right();
-    race(FEWER, &Number::new(Form::Trigger, true)).assert_right();
+    race(&Number::new(Form::Trigger, false)).assert_right();
+    race(&Number::new(Form::Trigger, true)).assert_right();
 }
 
 #[test]
 fn the_column_form_rejects_late_holders_and_nobody_else() {
-    race(ROUNDS, &Number::new(Form::Column, false)).assert_right();
-    race(FEWER, &Number::new(Form::Column, true)).assert_right();
+    race(&Number::new(Form::Column, false)).assert_right();
+    race(&Number::new(Form::Column, true)).assert_right();
 }
 
 #[test]
 fn changed_rows_without_a_counter_shut_out_live_holders() {
-    let report = race(FEWER, &Number::new(Form::Uncounted, false));
+    let report = race(&Number::new(Form::Uncounted, false));
     assert!(report.live_shut_out > 0, "{report:?}");
     assert_eq!((report.stale_writes, report.lost_updates), (0, 0), "{report:?}");
 }
 
 #[test]
 fn mariadb_without_a_guard_loses_updates() {
-    race(ROUNDS, &Number::new(Form::Unguarded, false)).assert_wrong();
+    race(&Number::new(Form::Unguarded, false)).assert_wrong();
 }

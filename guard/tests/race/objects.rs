@@ -7,7 +7,7 @@ use ringfence_guard::objects::GuardedObject;
 use ringfence_guard::{Admission, Claim};
 use tokio::runtime::Runtime;
 
-use crate::race::{ROUNDS, race};
+use crate::race::race;
 use crate::resource::Resource;
 
 /// An object in the in-memory store, which has conditional puts as S3 does.
@@ -65,12 +65,12 @@ fn an_object_rejects_late_holders_and_nobody_else() {
     let runtime = Runtime::new().unwrap();
     let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let object = runtime.block_on(GuardedObject::create(store, path(), b"0")).unwrap();
-    race(ROUNDS, &Guarded { runtime, object }).assert_right();
+    race(&Guarded { runtime, object }).assert_right();
 }
 
 #[test]
 fn an_object_without_a_guard_loses_updates() {
     let plain = Plain { runtime: Runtime::new().unwrap(), store: InMemory::new() };
     plain.runtime.block_on(plain.store.put(&path(), "0".into())).unwrap();
-    race(ROUNDS, &plain).assert_wrong();
+    race(&plain).assert_wrong();
 }

@@ -6,13 +6,11 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, NoTls};
 
 use crate::pool::Pool;
-use crate::race::{ROUNDS, race};
+use crate::race::race;
 use crate::resource::Resource;
 
 /// Fewer than the holders.
 const BOUNCED: usize = 3;
-/// Fewer rounds: these only show what the pooler adds.
-const POOLED_ROUNDS: u64 = ROUNDS / 5;
 const TABLE: &str = "
     CREATE TABLE t (id int PRIMARY KEY, n bigint, high bigint NOT NULL DEFAULT 0);
     INSERT INTO t VALUES (1, 0);";
@@ -162,42 +160,42 @@ fn bigint(number: u64) -> i64 {
 
 #[test]
 fn the_function_form_rejects_late_holders_and_nobody_else() {
-    race(ROUNDS, &Number::new(Form::Function)).assert_right();
+    race(&Number::new(Form::Function)).assert_right();
 }
 
 #[test]
 fn the_column_form_rejects_late_holders_and_nobody_else() {
-    race(ROUNDS, &Number::new(Form::Column)).assert_right();
+    race(&Number::new(Form::Column)).assert_right();
 }
 
 #[test]
 fn the_trigger_form_rejects_late_holders_and_nobody_else() {
-    race(ROUNDS, &Number::new(Form::Trigger)).assert_right();
+    race(&Number::new(Form::Trigger)).assert_right();
 }
 
 #[test]
 fn the_function_form_rejects_late_holders_through_a_pooler() {
-    race(POOLED_ROUNDS, &Number::pooled(Form::Function)).assert_right();
+    race(&Number::pooled(Form::Function)).assert_right();
 }
 
 #[test]
 fn the_column_form_rejects_late_holders_through_a_pooler() {
-    race(POOLED_ROUNDS, &Number::pooled(Form::Column)).assert_right();
+    race(&Number::pooled(Form::Column)).assert_right();
 }
 
 #[test]
 fn the_trigger_form_rejects_late_holders_through_a_pooler() {
-    race(POOLED_ROUNDS, &Number::pooled(Form::Trigger)).assert_right();
+    race(&Number::pooled(Form::Trigger)).assert_right();
 }
 
 #[test]
 fn postgres_without_a_guard_loses_updates() {
-    race(ROUNDS, &Number::new(Form::Unguarded)).assert_wrong();
+    race(&Number::new(Form::Unguarded)).assert_wrong();
 }
 
 #[test]
 fn a_claim_before_the_transaction_that_writes_loses_updates() {
-    let report = race(ROUNDS, &Number::new(Form::ClaimedBefore));
+    let report = race(&Number::new(Form::ClaimedBefore));
     eprintln!("claimed before: {report:?}");
     assert!(report.lost_updates > 0, "{report:?}");
     assert_eq!((report.stale_writes, report.live_shut_out), (0, 0), "{report:?}");

@@ -7,13 +7,13 @@ use crate::leases::{Lease, Leases, mode};
 use crate::referee::{Referee, Report};
 use crate::resource::Resource;
 
-pub(crate) const ROUNDS: u64 = 10_000;
+const ROUNDS: u64 = 2_000;
 const HOLDERS: usize = 6;
 
-/// Races for a new `resource` until this many leases were granted.
-pub(crate) fn race(rounds: u64, resource: &impl Resource) -> Report {
+/// Races for a new `resource` until [`ROUNDS`] leases were granted.
+pub(crate) fn race(resource: &impl Resource) -> Report {
     assert_eq!(resource.read(), 0, "it is new");
-    let (leases, referee) = (Leases::new(), Referee::new(rounds, HOLDERS));
+    let (leases, referee) = (Leases::new(), Referee::new(ROUNDS, HOLDERS));
     thread::scope(|scope| {
         for _ in 0..HOLDERS {
             scope.spawn(|| {

@@ -5,7 +5,7 @@ use ringfence_guard::{Admission, Claim};
 use ringfence_harness::RedisServer;
 
 use crate::pool::Pool;
-use crate::race::{ROUNDS, race};
+use crate::race::race;
 use crate::resource::Resource;
 
 /// A number in Redis, with or without a guard.
@@ -58,10 +58,10 @@ impl Resource for Number {
 
 #[test]
 fn redis_rejects_late_holders_and_nobody_else() {
-    race(ROUNDS, &Number::new(Some(RedisGuard::new(&"number".parse().unwrap()).unwrap()))).assert_right();
+    race(&Number::new(Some(RedisGuard::new(&"number".parse().unwrap()).unwrap()))).assert_right();
 }
 
 #[test]
 fn redis_without_a_guard_loses_updates() {
-    race(ROUNDS, &Number::new(None)).assert_wrong();
+    race(&Number::new(None)).assert_wrong();
 }

@@ -6,7 +6,7 @@ use ringfence_wire::Token;
 use rusqlite::{Connection, named_params};
 use tempfile::TempDir;
 
-use crate::race::{ROUNDS, race};
+use crate::race::race;
 use crate::resource::Resource;
 use crate::scratch::folder;
 
@@ -81,10 +81,10 @@ impl Resource for Number {
 
 #[test]
 fn sqlite_rejects_late_holders_and_nobody_else() {
-    race(ROUNDS, &Number::new(true)).assert_right();
+    race(&Number::new(true)).assert_right();
 }
 
 #[test]
 fn sqlite_without_a_guard_loses_updates() {
-    race(ROUNDS, &Number::new(false)).assert_wrong();
+    race(&Number::new(false)).assert_wrong();
 }
