@@ -47,6 +47,9 @@ const SLICE: Duration = Duration::from_secs(30);
 /// How long a PUT waits after one without a definite outcome, and at a node that has had none yet.
 const PROBE: Duration = Duration::from_millis(100);
 
+/// How long an acquire that has timed out takes to leave the queue, before it leaves that to the background.
+const LEAVES_WITHIN: Duration = Duration::from_secs(1);
+
 /// A lease that is fresh enough to begin work.
 pub(crate) struct Granted {
     pub(crate) confirmation: Confirmation,
@@ -126,7 +129,12 @@ impl<'a> Acquire<'a> {
                     let confirmation = self.freshen(confirmation).await?;
                     return Ok(Granted { confirmation, mirrored, release });
                 }
-                Outcome::Done(Put::Waiting) if self.is_over() => return Err(End::Failed(self.timed_out())),
+                Outcome::Done(Put::Waiting) if self.is_over() => {
+                    // Whoever asks again, or ends, leaves nothing behind.
+                    let left = self.cluster.release_within(lease_id, LEAVES_WITHIN).await;
+                    release.is_armed = left.is_err();
+                    return Err(End::Failed(self.timed_out()));
+                }
                 Outcome::Done(Put::Waiting) => {
                     (unanswered_since, has_place, self.has_waited) = (None, true, true);
                 }

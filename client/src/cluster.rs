@@ -231,7 +231,7 @@ impl Cluster {
         self.releases.closed().await;
     }
 
-    async fn release_within(&self, lease_id: LeaseId, time: Duration) -> Result<(), Error> {
+    pub(crate) async fn release_within(&self, lease_id: LeaseId, time: Duration) -> Result<(), Error> {
         let request = Request::new(Method::DELETE, format!("/v1/leases/{lease_id}"))
             .or_batched(Operation::Release(BatchRelease { lease_id }), Duration::ZERO);
         let repeat = Repeat::Harmless(Some(lease_id));

@@ -160,19 +160,21 @@ impl Idleness {
 
 /// How this node keeps up with the leader that it follows, or is.
 struct Pace {
-    /// When it last had applied all that it had known to be committed when it had kept up before.
     kept_at: Instant,
+    /// What it knew to be committed then.
     committed: Option<LogId>,
 }
 
 impl Pace {
-    /// For how long it has not kept up.
+    /// For how long it has not kept up. It keeps up when it has applied what it knew to be committed, and learns of more: while
+    /// anything is due, a leader that commits logs the time. To hear a leader is no sign: it may have been deposed.
     fn behind(&mut self, shared: &Replica) -> Duration {
         // A leader that has handed over may never learn of the next one.
         let has_leader = shared.handed_to().is_none() && shared.leader().is_some();
         let (applied, committed) =
             shared.metrics(|metrics| (metrics.last_applied, metrics.cluster_committed));
-        if has_leader && applied >= self.committed {
+        let is_idle = || shared.applied.lock().table.next_due_ms().is_none();
+        if has_leader && applied >= self.committed && (committed > self.committed || is_idle()) {
             *self = Self { kept_at: Instant::now(), committed };
         }
         self.kept_at.elapsed()

@@ -118,6 +118,28 @@ async fn a_follower_that_gets_only_heartbeats_is_cut_off_until_it_has_caught_up(
     .await;
 }
 
+/// A leader without a quorum falls silent for a while, again and again: it was heard between.
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_only_a_deposed_leader_reaches_is_cut_off() {
+    let disks: [MemoryDisk; 5] = array::from_fn(|_| MemoryDisk::default());
+    simulate(&disks, async {
+        let provide = |id| (Arc::new(disks[id as usize - 1].clone()) as _, Random::seeded(id));
+        let cluster = Cluster::found(5, Network::new(LATENCY), provide).await;
+        let (old, follower, other) = (cluster.handle(1), cluster.handle(2), cluster.handle(3));
+        lead(&old, 1).await;
+        grant(&old, 1, "a").await;
+        for (one, other) in [1, 2].into_iter().flat_map(|one| [3, 4, 5].map(|other| (one, other))) {
+            cluster.network.cut(&address(one), &address(other));
+            cluster.network.cut(&address(other), &address(one));
+        }
+        until("they are cut off", || old.is_cut_off() && follower.is_cut_off()).await;
+        grant(&other, 2, "b").await;
+        sleep(Duration::from_secs(30)).await;
+        assert!(follower.is_cut_off() && !other.is_cut_off());
+    })
+    .await;
+}
+
 /// It took the node that it had asked to lead for the leader.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_gave_up_and_learned_of_no_other_is_cut_off() {
