@@ -46,8 +46,7 @@ use crate::{Error, Loss};
 const SLICE: Duration = Duration::from_secs(30);
 /// How long a PUT waits after one without a definite outcome, and at a node that has had none yet.
 const PROBE: Duration = Duration::from_millis(100);
-
-/// How long an acquire that has timed out takes to leave the queue, before it leaves that to the background.
+/// How long an acquire that has timed out waits until it has left the queue. Then that goes on in the background.
 const LEAVES_WITHIN: Duration = Duration::from_secs(1);
 
 /// A lease that is fresh enough to begin work.
@@ -130,7 +129,7 @@ impl<'a> Acquire<'a> {
                     return Ok(Granted { confirmation, mirrored, release });
                 }
                 Outcome::Done(Put::Waiting) if self.is_over() => {
-                    // Whoever asks again, or ends, leaves nothing behind.
+                    // The caller may end now, or ask again: no place may stay behind.
                     let left = self.cluster.release_within(lease_id, LEAVES_WITHIN).await;
                     release.is_armed = left.is_err();
                     return Err(End::Failed(self.timed_out()));

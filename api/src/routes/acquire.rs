@@ -2,10 +2,10 @@
 //!
 //! The replicated table has the place in the queue and the end of the wait; applying an entry that changes either
 //! notifies this handler. It stops waiting on its own only when it has to respond anyway: when this node is stopping, or long
-//! after the wait should have ended. If the place is kept, by `keep_place`, or by another PUT that waits longer, it also does
+//! after the wait should have ended. If the place is kept, by `keep_place` or by another PUT that waits longer, it also stops
 //! after `wait_ms`, and when this node is cut off.
 //!
-//! At a node that is cut off nobody begins to wait.
+//! At a node that is cut off, nobody begins to wait.
 
 use std::sync::Arc;
 use std::time::Duration;
