@@ -1,5 +1,6 @@
 //! The replicated table, as the rest of the program uses it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -218,6 +219,11 @@ impl Handle {
     /// How much memory the entries of this node's log take, in bytes.
     pub fn log_bytes_in_memory(&self) -> u64 {
         self.shared.log.bytes_in_memory()
+    }
+
+    /// The sets of voters that decide by this node's log, each by a majority: two while a change of members is under way.
+    pub fn voters(&self) -> Vec<BTreeSet<NodeId>> {
+        self.shared.metrics(|metrics| metrics.membership_config.membership().get_joint_config().clone())
     }
 
     /// How this node sees itself and the cluster, without its mirror.

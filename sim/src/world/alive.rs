@@ -19,7 +19,7 @@ use ringfence_lease::LeaseTable;
 use ringfence_raft::NodeId;
 use ringfence_wire::ClusterStatus;
 
-use self::health::Health;
+use self::health::{Health, VoterSets};
 use self::time::Time;
 use super::happen::REPLACED;
 use super::{World, name};
@@ -52,6 +52,8 @@ pub(crate) const CONNECTS_ALL_THE_TIME: &str = "connects all the time";
 #[derive(Default)]
 pub(super) struct Alive {
     pub(super) health: Health,
+    /// The voters as the last leader knew them, and the sets of voters in the logs of those that run.
+    voters: VoterSets,
     time: Time,
     /// When a leader was last known to lead.
     led_at: u64,
@@ -79,11 +81,12 @@ struct Pulse {
 impl World {
     /// Judges what goes on now.
     pub(super) fn look_alive(&mut self) {
+        self.look_at_voters();
         self.look_at_health();
         let leader = self.leader().map(|(leader, ..)| leader);
         self.take_pulse(leader);
         self.look_at_followers(leader);
-        if let Some(quorum) = self.alive.health.quorum(&self.voters) {
+        if let Some(quorum) = self.alive.health.quorum(&self.alive.voters) {
             let since = self.alive.caught_up_at.max(quorum.since);
             let is_well_for = |time| self.now.saturating_sub(since) > time;
             let without_leader = self.now.saturating_sub(self.alive.led_at.max(since));
@@ -110,6 +113,17 @@ impl World {
         }
     }
 
+    /// A change of members may be in the logs of some only, and decide all the same who can be elected.
+    fn look_at_voters(&mut self) {
+        let logs = self.voters.iter().filter_map(|id| self.machines.get(id)?.handle());
+        let mut voters: VoterSets = logs.flat_map(|handle| handle.voters()).collect();
+        voters.insert(self.voters.iter().copied().collect());
+        if voters != self.alive.voters {
+            self.alive.health.all_unwell(self.now);
+            self.alive.voters = voters;
+        }
+    }
+
     /// Notes whether the followers that `leader` needs catch up.
     fn look_at_followers(&mut self, leader: Option<NodeId>) {
         let Some((leader, term, lacks)) = leader.and_then(|leader| self.lacks_of_followers(leader)) else {
@@ -127,7 +141,7 @@ impl World {
     /// A leader, its term, and how many entries the followers lack that it needs, if it knows.
     fn lacks_of_followers(&self, leader: NodeId) -> Option<(NodeId, u64, u64)> {
         let status = self.machines.get(&leader)?.status()?;
-        let quorum = self.alive.health.quorum_with(leader, &self.voters)?;
+        let quorum = self.alive.health.quorum_with(leader, &self.alive.voters)?;
         let followers = quorum.nodes.iter().filter(|id| **id != leader);
         let lacks = followers.map(|id| status.members.get(id)?.lag_entries).sum::<Option<u64>>()?;
         Some((leader, status.term, lacks))

@@ -60,11 +60,7 @@ impl World {
         let looks: Vec<(NodeId, (Handle, ClusterStatus))> = self.machines.iter().filter_map(look).collect();
         let current = looks.iter().filter(|(id, _)| *id < REPLACED).map(|(_, (_, status))| status);
         if let Some(leader) = leader_of(current) {
-            let voters: Vec<NodeId> = voters(leader).collect();
-            if voters != self.voters {
-                self.alive.health.all_unwell(self.now);
-                self.voters = voters;
-            }
+            self.voters = voters(leader).collect();
         }
         for (id, (handle, status)) in looks {
             let sight = Sight {

@@ -1,6 +1,6 @@
 //! Since when nodes, and the paths between them, are well.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ringfence_raft::NodeId;
 
@@ -14,6 +14,9 @@ const FLUSH: u64 = 1_000;
 /// The longest a message takes one way between nodes that are well, in milliseconds: half of a round trip.
 const ONE_WAY: u64 = 250;
 
+/// Sets of voters: a majority of each decides.
+pub(in crate::world) type VoterSets = BTreeSet<BTreeSet<NodeId>>;
+
 /// When each node, and each path, was last unwell, in milliseconds of the run.
 #[derive(Default)]
 pub(in crate::world) struct Health {
@@ -22,7 +25,7 @@ pub(in crate::world) struct Health {
     all: u64,
 }
 
-/// A majority of the voters that is well.
+/// Nodes that are a majority of each set of voters, and are well.
 pub(super) struct Quorum {
     pub(super) nodes: Vec<NodeId>,
     /// Since when.
@@ -38,24 +41,27 @@ impl Health {
         self.paths.insert((one.min(other), one.max(other)), now);
     }
 
-    /// The majority of `voters` that is well for longest.
-    pub(super) fn quorum(&self, voters: &[NodeId]) -> Option<Quorum> {
+    /// The quorum that is well for longest.
+    pub(super) fn quorum(&self, voters: &VoterSets) -> Option<Quorum> {
         self.quorums(voters).min_by_key(|quorum| quorum.since)
     }
 
     /// The same, of those that `node` belongs to.
-    pub(super) fn quorum_with(&self, node: NodeId, voters: &[NodeId]) -> Option<Quorum> {
+    pub(super) fn quorum_with(&self, node: NodeId, voters: &VoterSets) -> Option<Quorum> {
         self.quorums(voters).filter(|quorum| quorum.nodes.contains(&node)).min_by_key(|quorum| quorum.since)
     }
 
-    fn quorums(&self, voters: &[NodeId]) -> impl Iterator<Item = Quorum> {
-        let parts = 1_u32..1 << voters.len().min(12);
-        let majorities = parts.filter(|part| part.count_ones() as usize == voters.len() / 2 + 1);
-        majorities.map(|part| {
-            let are_in = voters.iter().enumerate().filter(|(bit, _)| part >> bit & 1 == 1);
-            let nodes: Vec<NodeId> = are_in.map(|(_, id)| *id).collect();
-            Quorum { since: self.since(&nodes), nodes }
-        })
+    fn quorums(&self, voters: &VoterSets) -> impl Iterator<Item = Quorum> {
+        let all: BTreeSet<NodeId> = voters.iter().flatten().copied().collect();
+        let parts = (1_u32..1 << all.len().min(12)).map(move |part| {
+            let are_in = all.iter().enumerate().filter(|(bit, _)| part >> bit & 1 == 1);
+            are_in.map(|(_, id)| *id).collect::<Vec<NodeId>>()
+        });
+        let is_majority = |nodes: &[NodeId], of: &BTreeSet<NodeId>| {
+            nodes.iter().filter(|id| of.contains(id)).count() > of.len() / 2
+        };
+        let quorums = parts.filter(move |nodes| voters.iter().all(|set| is_majority(nodes, set)));
+        quorums.map(|nodes| Quorum { since: self.since(&nodes), nodes })
     }
 
     /// Since when all of `nodes` and the paths between them are well.
@@ -106,12 +112,22 @@ mod tests {
         let mut health = Health::default();
         health.path_unwell(2, 1, 70);
         health.nodes.insert(2, 50);
-        let quorum = health.quorum(&[1, 2, 3]).unwrap();
+        let three = VoterSets::from([BTreeSet::from([1, 2, 3])]);
+        let quorum = health.quorum(&three).unwrap();
         assert_eq!((quorum.nodes, quorum.since), (vec![1, 3], 0));
         health.path_unwell(3, 1, 90);
-        let quorum = health.quorum(&[1, 2, 3]).unwrap();
+        let quorum = health.quorum(&three).unwrap();
         assert_eq!((quorum.nodes, quorum.since), (vec![2, 3], 50));
         health.all_unwell(100);
-        assert_eq!(health.quorum(&[1, 2, 3]).unwrap().since, 100);
+        assert_eq!(health.quorum(&three).unwrap().since, 100);
+    }
+
+    #[test]
+    fn a_quorum_is_a_majority_of_each_set_of_voters() {
+        let mut health = Health::default();
+        health.nodes.insert(2, 50);
+        let quorum =
+            health.quorum(&VoterSets::from([BTreeSet::from([1, 2, 3]), BTreeSet::from([2, 3])])).unwrap();
+        assert_eq!((quorum.nodes, quorum.since), (vec![2, 3], 50));
     }
 }

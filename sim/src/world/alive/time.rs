@@ -82,7 +82,7 @@ impl World {
     fn is_time_due(&self, node: NodeId) -> bool {
         let Some(machine) = self.machines.get(&node) else { return false };
         let ends_something = machine.status().is_some_and(|status| status.live_leases + status.waiters > 0);
-        let quorum = self.alive.health.quorum_with(node, &self.voters);
+        let quorum = self.alive.health.quorum_with(node, &self.alive.voters);
         let is_near = self.network.latency().most <= ONE_WAY && self.flush.1 <= FLUSH;
         ends_something
             && is_near
