@@ -17,11 +17,11 @@ mod replacements;
 
 use anyhow::{Context, bail};
 use futures_util::future::join_all;
+use ringfence_laws::history::Fault;
 use tokio::time::{Instant, sleep_until};
 
 use crate::clock::Clock;
 use crate::field::Field;
-use crate::history::Fault;
 use crate::nemesis::Nemesis;
 use crate::pauses::Pauses;
 use crate::plan::{Aim, Deed, Plan, Step};

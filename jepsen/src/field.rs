@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use ringfence_harness::{Client, Clocks, Cluster, Disk, LeftBehind, Node, RedisServer, Reply, definite};
+use ringfence_laws::history::{End, NodeEnd};
 use ringfence_wire::{LeaseId, Role};
 use rustix::process::geteuid;
 
-use crate::history::{End, NodeEnd};
 use crate::inspection;
 use crate::nemesis::Nemesis;
 use crate::wires::{Trouble, Wires};

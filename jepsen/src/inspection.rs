@@ -7,12 +7,11 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
+use ringfence_laws::history::{Change, End};
 use ringfence_wire::Revision;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::process::Command;
-
-use crate::history::{Change, End};
 
 /// How many states are compared.
 const STATES: u64 = 8;

@@ -14,17 +14,14 @@
 //! - **A run that exercised nothing is unknown**, not valid: every checker counts what it has seen.
 //! - **The checkers are tested**, by histories that break each law and by builds of Ringfence with a deliberate bug.
 
-pub mod check;
 pub mod clock;
 pub mod faults;
 pub mod field;
 pub mod grey;
-pub mod history;
 mod inspection;
 pub mod ladder;
 pub mod mutants;
 pub mod nemesis;
-pub mod patched;
 pub mod pauses;
 pub mod plan;
 mod preload;
@@ -33,10 +30,8 @@ pub mod program;
 mod proxy;
 pub mod recorder;
 pub mod registers;
-pub mod report;
 pub mod run;
 pub mod sights;
-pub mod store;
 pub mod suite;
 pub mod upgrade;
 mod wires;

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
-use ringfence_jepsen::check::{Results, Verdict};
 use ringfence_jepsen::mutants::{MutantsOptions, run_mutants};
 use ringfence_jepsen::nemesis::Nemesis;
 use ringfence_jepsen::run::{RunOptions, judge_and_store, run};
 use ringfence_jepsen::suite::{Suite, SuiteOptions, run_suite};
 use ringfence_jepsen::upgrade::{self, Course, UpgradeOptions, run_upgrades};
 use ringfence_jepsen::workload::Workload;
-use ringfence_jepsen::{grey, ladder, program, store};
+use ringfence_jepsen::{grey, ladder, program};
+use ringfence_laws::check::{Results, Verdict};
+use ringfence_laws::store;
 
 /// Injects faults into a Ringfence cluster, records every call, and checks the record against the guarantees.
 ///

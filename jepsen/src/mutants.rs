@@ -11,21 +11,22 @@ use std::time::Duration;
 use std::{fs, io};
 
 use anyhow::{Context, bail, ensure};
+use ringfence_laws::check::answers::{LINEARIZABLE_READS, NO_GRANT_LOST};
+use ringfence_laws::check::causes::{BOUNDED_END, NO_EARLY_END};
+use ringfence_laws::check::clock::CLUSTER_TIME;
+use ringfence_laws::check::exclusion::EXCLUSION;
+use ringfence_laws::check::mirror::{
+    BEFORE_ANSWER, MIRROR_EQUAL_AT_END, MIRROR_NEVER_AHEAD, MIRROR_NEVER_FALLS,
+};
+use ringfence_laws::check::nodes::{EQUAL_STATES, NO_PANIC};
+use ringfence_laws::check::queues::{NO_LATE_WAITER, QUEUE_ORDER};
+use ringfence_laws::check::repeats::ONE_GRANT_PER_LEASE;
+use ringfence_laws::check::tokens::TOKENS;
+use ringfence_laws::check::{Checker, Verdict};
+use ringfence_patched::workspace;
 use tokio::time::Instant;
 
-use crate::check::answers::{LINEARIZABLE_READS, NO_GRANT_LOST};
-use crate::check::causes::{BOUNDED_END, NO_EARLY_END};
-use crate::check::clock::CLUSTER_TIME;
-use crate::check::exclusion::EXCLUSION;
-use crate::check::mirror::{BEFORE_ANSWER, MIRROR_EQUAL_AT_END, MIRROR_NEVER_AHEAD, MIRROR_NEVER_FALLS};
-use crate::check::nodes::{EQUAL_STATES, NO_PANIC};
-use crate::check::queues::{NO_LATE_WAITER, QUEUE_ORDER};
-use crate::check::repeats::ONE_GRANT_PER_LEASE;
-use crate::check::tokens::TOKENS;
-use crate::check::{Checker, Verdict};
 use crate::nemesis::Nemesis;
-use crate::patched;
-use crate::program::workspace;
 use crate::run::{RunOptions, run};
 use crate::workload::Workload;
 
@@ -91,7 +92,7 @@ pub async fn run_mutants(options: &MutantsOptions, out: &mut impl Write) -> anyh
     writeln!(out, "seed {}; each run is stored below {}", options.seed, options.store.display())?;
     let mut all_well = true;
     if options.only.is_none() {
-        let program = patched::build("ringfence", None)?;
+        let program = ringfence_patched::build("ringfence", None)?;
         for workload in [Workload::Lease, Workload::Mirror] {
             let hunt = hunt("no-mutant", workload, &[Nemesis::Kill, Nemesis::Partition], Vec::new());
             let (_, results) = run(&hunt.run(&program, options, options.seed)).await?;
@@ -101,7 +102,7 @@ pub async fn run_mutants(options: &MutantsOptions, out: &mut impl Write) -> anyh
     }
     writeln!(out, "\n{:<30} {:<10} {:>5} {:>6}  by", "mutant", "", "runs", "after")?;
     for hunt in &wanted {
-        let program = patched::build("ringfence", Some(&hunt.patch()?))?;
+        let program = ringfence_patched::build("ringfence", Some(&hunt.patch()?))?;
         let Caught { broken, what, by_expected, runs, took } = hunt.go(&program, options).await?;
         all_well &= by_expected;
         let went = match (by_expected, broken.is_empty()) {
@@ -271,14 +272,14 @@ fn table() -> Vec<Hunt> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::About;
+    use ringfence_laws::history::About;
 
     /// If the old lines of a hunk occurred twice, it could apply in the wrong place.
     #[test]
     fn every_patch_has_a_hunt_and_applies_in_one_place() {
         for hunt in hunts().unwrap() {
             let patch = hunt.patch().unwrap();
-            patched::check(&patch).unwrap();
+            ringfence_patched::check(&patch).unwrap();
             for (file, old) in old_lines(&fs::read_to_string(&patch).unwrap()) {
                 let source = fs::read_to_string(workspace().unwrap().join(file)).unwrap();
                 assert_eq!(source.matches(&old).count(), 1, "{}: these lines of {file}:\n{old}", hunt.mutant);

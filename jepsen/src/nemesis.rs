@@ -168,3 +168,17 @@ impl fmt::Display for Nemesis {
         f.write_str(self.to_possible_value().expect("no nemesis is hidden").get_name())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ringfence_laws::check::loop_lag::HARMLESS;
+
+    use super::*;
+
+    #[test]
+    fn the_harmless_are_called_as_on_the_command_line() {
+        for name in HARMLESS {
+            Nemesis::from_str(name, false).unwrap();
+        }
+    }
+}

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use ringfence_harness::{Client, Consistency};
+use ringfence_laws::history::{Asked, Came};
 use ringfence_wire::{AcquireRequest, BatchAcquire, Holder, Metadata, Ttl, Wait};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::clock::Clock;
-use crate::history::{Asked, Came};
 use crate::pauses::Pauses;
 use crate::recorder::{self, Recorder};
 use crate::registers::Registers;

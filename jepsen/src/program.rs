@@ -1,9 +1,10 @@
 //! The program under test, built from this workspace.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use ringfence_patched::workspace;
 
 /// Builds `ringfence` from this workspace, and returns the path of the program.
 pub fn build(release: bool) -> anyhow::Result<PathBuf> {
@@ -23,9 +24,4 @@ pub fn build(release: bool) -> anyhow::Result<PathBuf> {
 pub(crate) fn path(release: bool) -> anyhow::Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     Ok(workspace()?.join(target).join(if release { "release" } else { "debug" }).join("ringfence"))
-}
-
-/// The folder of this workspace.
-pub(crate) fn workspace() -> anyhow::Result<&'static Path> {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("jepsen/ is in the workspace")
 }

@@ -5,10 +5,10 @@
 use std::sync::{Mutex, MutexGuard};
 
 use ringfence_harness::{Acquired, Called, Failure, Fate, LeaseView, Reply};
+use ringfence_laws::history::{Asked, Call, Came};
 use ringfence_wire::{Grant, KeyView, LeaseId, Problem, ProblemKind, Verdict, Waiting};
 
 use crate::clock::Clock;
-use crate::history::{Asked, Call, Came};
 
 /// Where all processes of a run write down their calls.
 #[derive(Debug)]

@@ -10,9 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ringfence_guard::{Admission, Claim, GuardedKey, MemoryGuard};
 use ringfence_harness::{Client, Consistency, Reply, definite};
+use ringfence_laws::history::{Asked, Came};
 use ringfence_wire::{Key, Token};
-
-use crate::history::{Asked, Came};
 
 /// Bounds reading the fence of a key, before any fault.
 const FENCE_WITHIN: Duration = Duration::from_secs(30);

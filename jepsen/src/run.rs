@@ -11,15 +11,16 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
 use ringfence_harness::{Client, Consistency, Node, Reply, definite, until};
+use ringfence_laws::check::{self, Results, Verdict};
+use ringfence_laws::history::{About, Asked, End, History, MirrorEntry};
+use ringfence_laws::store;
 use ringfence_wire::{Key, KeyView, LeaseId};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
-use crate::check::{self, Results, Verdict};
 use crate::clock::Clock;
 use crate::faults::{Carried, carry_out};
 use crate::field::{Field, FieldOptions};
-use crate::history::{About, Asked, End, History, MirrorEntry};
 use crate::nemesis::Nemesis;
 use crate::plan::Plan;
 use crate::process::{Load, Over, Pace, Process};
@@ -27,7 +28,6 @@ use crate::program;
 use crate::recorder::Recorder;
 use crate::registers::Registers;
 use crate::sights::{Leader, MirrorReader, watch_lags, watch_mirror, watch_nodes};
-use crate::store;
 use crate::workload::{Workload, exclusive, held};
 
 /// How long all leases may take to end, and the mirror to show what is so, before that is read as it stands.

@@ -12,11 +12,11 @@ use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client as RedisClient};
 use ringfence_harness::{Client, Reply};
+use ringfence_laws::history::{History, LagSight, MirrorEntry, MirrorSight, Sight};
 use ringfence_wire::{ClusterStatus, Key, Revision, Token};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::clock::Clock;
-use crate::history::{History, LagSight, MirrorEntry, MirrorSight, Sight};
 
 /// Poll intervals: of the status of nodes, of their metrics, and of Redis.
 const NODES_EVERY: Duration = Duration::from_millis(200);

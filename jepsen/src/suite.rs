@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use fastrand::Rng;
+use ringfence_laws::check::loop_lag;
+use ringfence_laws::check::register::FENCED_REGISTER;
+use ringfence_laws::check::{Results, Verdict};
+use ringfence_laws::history::{Came, History};
 use tokio::time::Instant;
 
-use crate::check::loop_lag;
-use crate::check::register::FENCED_REGISTER;
-use crate::check::{Results, Verdict};
-use crate::history::{Came, History};
 use crate::nemesis::Nemesis;
 use crate::run::{RunOptions, run};
 use crate::workload::Workload;
@@ -305,7 +305,7 @@ fn makes_sense(workload: Workload, nemesis: Nemesis) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{Breach, Found, Judged};
+    use ringfence_laws::check::{Breach, Found, Judged};
 
     fn options(seed: u64) -> SuiteOptions {
         SuiteOptions {

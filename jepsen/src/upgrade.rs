@@ -24,14 +24,13 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use clap::ValueEnum;
 use ringfence_harness::Ended;
+use ringfence_laws::check::{Results, Verdict};
+use ringfence_laws::history::{About, History};
+use ringfence_patched::workspace;
 
-use crate::check::{Results, Verdict};
 use crate::faults::Carried;
 use crate::field::{Field, FieldOptions};
-use crate::history::{About, History};
-use crate::patched;
 use crate::process::Load;
-use crate::program::workspace;
 use crate::run::{RunOptions, run_with};
 use crate::upgrade::numbers::Numbers;
 use crate::upgrade::scene::Scene;
@@ -39,8 +38,6 @@ use crate::workload::Workload;
 
 /// The name of these faults in histories and reports.
 pub const NAME: &str = "upgrade";
-/// The name of the raise of the rules among them.
-pub const RAISED: &str = "raised";
 /// The name of all of them, if a node runs a bad build.
 pub const BAD_BUILD: &str = "bad-build";
 /// The patch of a version of the rules that only tests have.
@@ -207,7 +204,7 @@ impl Course {
 
 /// Builds the program from this workspace with one of the patches in `jepsen/patches/`.
 pub fn with_patch(patch: &str) -> anyhow::Result<PathBuf> {
-    patched::build("ringfence", Some(&path_of(patch)?))
+    ringfence_patched::build("ringfence", Some(&path_of(patch)?))
 }
 
 fn path_of(patch: &str) -> anyhow::Result<PathBuf> {
@@ -250,7 +247,7 @@ mod tests {
     #[test]
     fn the_patches_apply() {
         for patch in [NEXT_RULES, EARLY_RULES] {
-            patched::check(&path_of(patch).unwrap()).unwrap();
+            ringfence_patched::check(&path_of(patch).unwrap()).unwrap();
         }
     }
 }

@@ -14,22 +14,22 @@ mod queue;
 use std::fmt;
 
 use clap::ValueEnum;
+use ringfence_laws::check::answers::LINEARIZABLE_READS;
+use ringfence_laws::check::causes::{BOUNDED_END, NO_EARLY_END};
+use ringfence_laws::check::clock::CLUSTER_TIME;
+use ringfence_laws::check::library::LIBRARY;
+use ringfence_laws::check::loop_lag::LOOP_LAG;
+use ringfence_laws::check::mirror::{
+    BEFORE_ANSWER, MIRROR_EQUAL_AT_END, MIRROR_NEVER_AHEAD, MIRROR_NEVER_FALLS,
+};
+use ringfence_laws::check::nodes::{ALL_SERVE, EQUAL_STATES, NO_PANIC};
+use ringfence_laws::check::queues::{BATCH_PLACES, NO_LATE_WAITER, QUEUE_ORDER};
+use ringfence_laws::check::register::{FENCED_REGISTER, LOCKED_SET};
+use ringfence_laws::check::repeats::ONE_GRANT_PER_LEASE;
+use ringfence_laws::check::{ALWAYS, Checker, OF_ALL_CALLS};
+use ringfence_laws::history::{About, Came};
 use ringfence_wire::{Claim, Key, Mode, Token};
 
-use crate::check::Checker;
-use crate::check::answers::{LINEARIZABLE_READS, NO_GRANT_LOST};
-use crate::check::causes::{BOUNDED_END, NO_EARLY_END};
-use crate::check::clock::CLUSTER_TIME;
-use crate::check::exclusion::EXCLUSION;
-use crate::check::library::LIBRARY;
-use crate::check::loop_lag::LOOP_LAG;
-use crate::check::mirror::{BEFORE_ANSWER, MIRROR_EQUAL_AT_END, MIRROR_NEVER_AHEAD, MIRROR_NEVER_FALLS};
-use crate::check::nodes::{ALL_SERVE, EQUAL_STATES, NO_PANIC, NOTHING_MALFORMED};
-use crate::check::queues::{BATCH_PLACES, NO_LATE_WAITER, QUEUE_ORDER};
-use crate::check::register::{FENCED_REGISTER, LOCKED_SET};
-use crate::check::repeats::ONE_GRANT_PER_LEASE;
-use crate::check::tokens::TOKENS;
-use crate::history::{About, Came};
 use crate::nemesis::Nemesis;
 use crate::process::Process;
 use crate::upgrade;
@@ -137,14 +137,10 @@ impl Workload {
 
     /// The laws by which this run of it is judged.
     pub fn laws(self, about: &About) -> Vec<&'static Checker> {
-        let mut laws =
-            vec![&EQUAL_STATES, &ALL_SERVE, &NO_PANIC, &NOTHING_MALFORMED, &CLUSTER_TIME, &LOOP_LAG];
-        laws.extend([&TOKENS, &NO_GRANT_LOST, &EXCLUSION, &NO_EARLY_END]);
+        let mut laws = ALWAYS.to_vec();
         laws.extend(match self {
             Self::FencedRegister | Self::UnfencedRegister => vec![&FENCED_REGISTER],
-            Self::Lease => {
-                vec![&BOUNDED_END, &ONE_GRANT_PER_LEASE, &QUEUE_ORDER, &NO_LATE_WAITER, &LINEARIZABLE_READS]
-            }
+            Self::Lease => OF_ALL_CALLS.to_vec(),
             Self::LockedSet => vec![&LOCKED_SET],
             Self::Queue => vec![&QUEUE_ORDER, &NO_LATE_WAITER, &BATCH_PLACES],
             Self::Mirror => {

@@ -11,10 +11,10 @@ use ringfence_harness::{Answered, Client, Fate, Load, Node, clock_is_off, defini
 use ringfence_jepsen::clock::Clock;
 use ringfence_jepsen::faults::carry_out;
 use ringfence_jepsen::field::{Field, FieldOptions};
-use ringfence_jepsen::history::{End, Fault};
 use ringfence_jepsen::nemesis::Nemesis;
 use ringfence_jepsen::pauses::Pauses;
 use ringfence_jepsen::plan::{Aim, Deed, Plan, Shape, Step};
+use ringfence_laws::history::{End, Fault};
 use ringfence_wire::{LeaseId, Token};
 
 /// Far longer than anything here takes.

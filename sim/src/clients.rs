@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fastrand::Rng;
-use ringfence_jepsen::history::{Asked, Call, Came};
+use ringfence_laws::history::{Asked, Call, Came};
 use ringfence_wire::{Claim, Key, LeaseId, Mode, Token};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;

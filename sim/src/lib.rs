@@ -2,7 +2,7 @@
 //!
 //! The code of `raft/`, `lease/` and the log runs as in the product. A seed replaces what is around it: the disks
 //! ([`disk`]), the network ([`network`]), the clocks and schedules of the processes ([`machine`], [`world`]), the clients
-//! ([`clients`]) and the faults ([`plan`]). [`run`] plays a plan and has it judged by the laws of `ringfence-jepsen`.
+//! ([`clients`]) and the faults ([`plan`]). [`run`] plays a plan and has it judged by the laws in `jepsen/laws`.
 
 pub mod clients;
 pub mod coverage;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use ringfence_jepsen::store;
+use ringfence_laws::store;
 use ringfence_sim::mutants::{MutantsOptions, run_mutants};
 use ringfence_sim::plan::Plan;
 use ringfence_sim::regressions::{self, Regression};

@@ -12,15 +12,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use ringfence_jepsen::check::answers::{LINEARIZABLE_READS, NO_GRANT_LOST};
-use ringfence_jepsen::check::causes::{BOUNDED_END, NO_EARLY_END};
-use ringfence_jepsen::check::clock::CLUSTER_TIME;
-use ringfence_jepsen::check::exclusion::EXCLUSION;
-use ringfence_jepsen::check::nodes::EQUAL_STATES;
-use ringfence_jepsen::check::queues::{NO_LATE_WAITER, QUEUE_ORDER};
-use ringfence_jepsen::check::repeats::ONE_GRANT_PER_LEASE;
-use ringfence_jepsen::check::tokens::{GRANTED_TOKENS, TOKENS};
-use ringfence_jepsen::patched;
+use ringfence_laws::check::answers::{LINEARIZABLE_READS, NO_GRANT_LOST};
+use ringfence_laws::check::causes::{BOUNDED_END, NO_EARLY_END};
+use ringfence_laws::check::clock::CLUSTER_TIME;
+use ringfence_laws::check::exclusion::EXCLUSION;
+use ringfence_laws::check::nodes::EQUAL_STATES;
+use ringfence_laws::check::queues::{NO_LATE_WAITER, QUEUE_ORDER};
+use ringfence_laws::check::repeats::ONE_GRANT_PER_LEASE;
+use ringfence_laws::check::tokens::{GRANTED_TOKENS, TOKENS};
 
 use crate::plan::Plan;
 use crate::run::run;
@@ -148,7 +147,8 @@ pub fn run_mutants(options: &MutantsOptions, out: &mut (impl Write + Send)) -> a
             Ok(ExitCode::from(u8::from(!all_well)))
         });
         for hunt in &wanted {
-            let program = patched::build_in(PROFILE, FLAGS, "ringfence-sim", hunt.patch()?.as_deref())?;
+            let program =
+                ringfence_patched::build_in(PROFILE, FLAGS, "ringfence-sim", hunt.patch()?.as_deref())?;
             if built.send((hunt, program)).is_err() {
                 // The hunter has failed.
                 break;
@@ -294,7 +294,7 @@ mod tests {
         for hunt in table() {
             assert!(!hunt.laws.is_empty(), "{}", hunt.name);
             let patch = hunt.patch().unwrap().unwrap();
-            patched::check(&patch).unwrap();
+            ringfence_patched::check(&patch).unwrap();
             own.insert(patch);
         }
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("mutants");

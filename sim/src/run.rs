@@ -1,4 +1,4 @@
-//! One run: a plan is played, and what came of it is judged by the laws of `ringfence-jepsen`.
+//! One run: a plan is played, and what came of it is judged by the laws in `jepsen/laws`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,10 +9,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use fastrand::Rng;
-use ringfence_jepsen::check::tokens::GRANTED_TOKENS;
-use ringfence_jepsen::check::{Checker, Results, Verdict, judge, loop_lag::LOOP_LAG};
-use ringfence_jepsen::history::{About, Asked, Call, Came, Change, End, History, NodeEnd};
-use ringfence_jepsen::workload::Workload;
+use ringfence_laws::check::tokens::GRANTED_TOKENS;
+use ringfence_laws::check::{ALWAYS, Checker, OF_ALL_CALLS, Results, Verdict, judge, loop_lag::LOOP_LAG};
+use ringfence_laws::history::{About, Asked, Call, Came, Change, End, History, NodeEnd};
 use ringfence_lease::LeaseTable;
 use ringfence_raft::{NodeId, StoppedNode};
 use ringfence_wire::{Claim, LeaseId, Mode, RulesRange};
@@ -256,7 +255,7 @@ fn finish(plan: &Plan, mut world: World, mut end: End) -> Outcome {
     let story = world.story.take();
     let digest = digest(messages, &history.calls, &story);
     if findings.is_empty() {
-        let promised = if world.is_promised() { promised(&history) } else { vec![&GRANTED_TOKENS] };
+        let promised = if world.is_promised() { promised() } else { vec![&GRANTED_TOKENS] };
         for law in judge(&history, &promised).laws {
             if law.verdict == Verdict::Invalid {
                 let breaches = law.found.breaches.iter().take(3);
@@ -269,12 +268,12 @@ fn finish(plan: &Plan, mut world: World, mut end: End) -> Outcome {
 
 /// What the laws say about a run.
 pub fn judge_history(history: &History) -> Results {
-    judge(history, &promised(history))
+    judge(history, &promised())
 }
 
 /// All laws, but for those of what simulated nodes do not measure: how late their loops are.
-fn promised(history: &History) -> Vec<&'static Checker> {
-    let laws = Workload::Lease.laws(&history.about).into_iter();
+fn promised() -> Vec<&'static Checker> {
+    let laws = ALWAYS.into_iter().chain(OF_ALL_CALLS);
     laws.filter(|law| law.name != LOOP_LAG.name).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_jepsen::history::{Asked, Came};
+use ringfence_laws::history::{Asked, Came};
 use ringfence_lease::{Acquire, Attachment, Command, LeaseState, Outcome, Refusal};
 use ringfence_raft::{Handle, Settled, Unanswered};
 use ringfence_wire::{EndReason, LeaseId, Metadata, ProblemKind, Ttl, Verdict, VerdictName, Wait, Waiting};

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
-use ringfence_jepsen::history::{Came, Fault, Sight};
+use ringfence_laws::history::{Came, Fault, Sight};
 use ringfence_lease::{Attachment, Event};
 use ringfence_raft::{Handle, NodeId};
 
@@ -384,7 +384,7 @@ impl World {
             let bytes = self.plan.load.metadata;
             let mut asking = Asking { number, reply: Some(reply), came: None, answers };
             let lease =
-                asked.lease().filter(|_| matches!(asked, ringfence_jepsen::history::Asked::Acquire { .. }));
+                asked.lease().filter(|_| matches!(asked, ringfence_laws::history::Asked::Acquire { .. }));
             process.wake(self.now);
             process.spawn(async move {
                 let came = tokio::select! {

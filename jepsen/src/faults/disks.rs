@@ -5,11 +5,11 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::future::join_all;
 use ringfence_harness::Injection;
+use ringfence_laws::history::Fault;
 use ringfence_wire::{LeaseId, MAX_BATCH};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Scene, named};
-use crate::history::Fault;
 use crate::nemesis::Nemesis;
 
 /// Poll interval for nodes that are expected to end.

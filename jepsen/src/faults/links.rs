@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use ringfence_laws::history::Fault;
 use tokio::time::{Instant, sleep};
 
 use super::{Scene, named};
-use crate::history::Fault;
 use crate::nemesis::Nemesis;
 use crate::plan::{Shape, pairs};
 use crate::wires::Trouble;

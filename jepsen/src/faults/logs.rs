@@ -16,10 +16,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use fastrand::Rng;
 use ringfence_harness::Injection;
+use ringfence_laws::history::Fault;
 use tokio::time::{Instant, sleep};
 
 use super::{Scene, named};
-use crate::history::Fault;
 use crate::nemesis::Nemesis;
 
 /// The size of a sector of a log.

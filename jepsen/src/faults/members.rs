@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use ringfence_harness::{Client, Fate, Reply, until};
+use ringfence_laws::history::Fault;
 use ringfence_wire::Role;
 use serde_json::json;
 use tokio::time::sleep;
 
 use super::{Scene, named};
 use crate::field::Field;
-use crate::history::Fault;
 use crate::nemesis::Nemesis;
 
 /// Bounds adding a node again. Other faults may go on meanwhile.

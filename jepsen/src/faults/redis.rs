@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
+use ringfence_laws::history::Fault;
 use tokio::time::sleep;
 
 use super::Scene;
-use crate::history::Fault;
 use crate::nemesis::Nemesis;
 
 impl Scene<'_> {

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use ringfence_harness::Reply;
+use ringfence_laws::history::Fault;
 use tokio::time::sleep;
 
 use super::Scene;
-use crate::history::Fault;
 use crate::nemesis::Nemesis;
 use crate::plan::pairs;
 use crate::wires::Trouble;

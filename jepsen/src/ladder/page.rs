@@ -8,10 +8,10 @@ mod why;
 use std::path::Path;
 
 use anyhow::Context;
+use ringfence_laws::report::as_text_of_a_script;
 use serde::Serialize;
 
 use crate::ladder::{Cell, Fault, Mark, Rung};
-use crate::report::as_text_of_a_script;
 
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");

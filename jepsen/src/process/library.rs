@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use ringfence_client::{Client, Consistency, Error, Lease, Loss};
+use ringfence_laws::history::{Asked, Came};
 use ringfence_wire::{Key, LeaseId, ProblemKind};
 
 use super::Process;
-use crate::history::{Asked, Came};
 use crate::recorder;
 use crate::workload::exclusive;
 

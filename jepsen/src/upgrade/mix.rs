@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use ringfence_harness::{Node, until};
+use ringfence_laws::history::Fault;
 use ringfence_wire::{BatchAcquire, Claim, Key, LeaseId, Metadata, Mode, Ttl};
 use tokio::time::sleep;
 
 use super::scene::{Age, Scene};
-use crate::history::Fault;
 
 /// Bounds the growth of the log past what a node lacks.
 const PAST_WITHIN: Duration = Duration::from_secs(60);

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use ringfence_laws::history::{Asked, Call, Came, History};
 use ringfence_wire::{ProblemKind, Role};
 
 use super::NAME;
-use crate::history::{Asked, Call, Came, History};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Numbers {

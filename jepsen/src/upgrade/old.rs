@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
-
-use crate::patched::{git, run};
-use crate::program::workspace;
+use ringfence_patched::{git, run, workspace};
 
 /// The last commit whose program knows no versions of rules.
 pub const BEFORE_RULES: &str = "86e5701f52991e299d1e42a7d69b4dcfcd80b9b5";

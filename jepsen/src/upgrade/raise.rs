@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use ringfence_harness::{RawAnswer, until};
+use ringfence_laws::check::library::RAISED;
+use ringfence_laws::history::Fault;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::RAISED;
 use super::scene::{Age, Scene};
-use crate::history::Fault;
 
 /// Bounds one request.
 const PATIENCE: Duration = Duration::from_secs(10);

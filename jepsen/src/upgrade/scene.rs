@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use fastrand::Rng;
+use ringfence_laws::history::Fault;
 
 use super::NAME;
 use crate::clock::Clock;
 use crate::field::Field;
-use crate::history::Fault;
 
 /// Bounds the time until a node has caught up with the others.
 const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(60);

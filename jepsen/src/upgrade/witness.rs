@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use ringfence_harness::until;
+use ringfence_laws::history::Fault;
 use tokio::time::Instant;
 
 use super::scene::{Age, Scene};
-use crate::history::Fault;
 
 /// Within this time the bad build must stop.
 const STOPS_WITHIN: Duration = Duration::from_secs(30);

@@ -1,11 +1,11 @@
 //! Programs that use the client library: some take turns at few keys, others keep a lease for as long as the run lasts.
 
 use ringfence_client::{Lease, State};
+use ringfence_laws::history::{Asked, Came};
 use ringfence_wire::Key;
 
 use super::Turn;
 use super::draws::Draws;
-use crate::history::{Asked, Came};
 use crate::process::Process;
 
 /// An element that is added to a set, under a lock.

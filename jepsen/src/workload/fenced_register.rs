@@ -5,11 +5,11 @@
 //! ```
 //! The same without asking the guard is the control: it must lose updates, or the pauses are not long enough.
 
+use ringfence_laws::history::{Asked, Came};
 use ringfence_wire::{Key, LeaseId};
 
 use super::draws::Draws;
 use super::{Turn, exclusive, held};
-use crate::history::{Asked, Came};
 use crate::process::Process;
 
 /// What a holder is going to do.

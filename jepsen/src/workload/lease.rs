@@ -3,11 +3,11 @@
 
 use std::num::NonZeroU32;
 
+use ringfence_laws::history::{Asked, Came};
 use ringfence_wire::{Claim, Key, LeaseId, Mode, Token};
 
 use super::Turn;
 use super::draws::Draws;
-use crate::history::{Asked, Came};
 use crate::process::Process;
 
 /// What a client is going to do.

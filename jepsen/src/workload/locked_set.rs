@@ -2,11 +2,11 @@
 //!
 //! A set is a chain of writes, each over the one before: who adds an element writes it over the last that was added.
 
+use ringfence_laws::history::{Asked, Came};
 use ringfence_wire::{Key, LeaseId};
 
 use super::draws::Draws;
 use super::{Turn, exclusive, held};
-use crate::history::{Asked, Came};
 use crate::process::Process;
 
 /// What somebody is going to add.

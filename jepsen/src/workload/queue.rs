@@ -1,11 +1,11 @@
 //! Many who wait for few keys, and hold them briefly: first come, first served.
 
 use futures_util::future::join_all;
+use ringfence_laws::history::{Asked, Came};
 use ringfence_wire::{Key, LeaseId};
 
 use super::draws::Draws;
 use super::{Turn, exclusive};
-use crate::history::{Asked, Came};
 use crate::process::Process;
 
 /// What somebody who waits is going to do.

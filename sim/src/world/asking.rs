@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use ringfence_jepsen::history::Came;
+use ringfence_laws::history::Came;
 use tokio::sync::oneshot;
 
 /// Answers of nodes, on their way to their clients, by the number of the request. `None`: the connection broke.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringfence_jepsen::history::Fault;
+use ringfence_laws::history::Fault;
 use ringfence_raft::NodeId;
 
 use super::World;

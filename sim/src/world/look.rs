@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use ringfence_jepsen::history::Sight;
+use ringfence_laws::history::Sight;
 use ringfence_raft::{Handle, NodeId};
 use ringfence_wire::{ClusterStatus, Revision, Role};
 

@@ -1,0 +1,221 @@
+//! Backups, and clusters that are restored from them.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use ringfence_harness::{
+    Acquired, Answered, Builder, Client, Cluster, Consistency, definite, key, try_once, until,
+};
+use ringfence_wire::{Backup, LeaseId, Token};
+use tempfile::TempDir;
+
+use crate::support::{PROGRAM, SOON};
+
+fn cluster(first_revision: u64) -> Builder {
+    Cluster::builder(PROGRAM).first_revision(Some(first_revision))
+}
+
+async fn take(client: &Client, name: &str) -> Token {
+    let (id, request) = (LeaseId::random(), try_once(name));
+    match Ok(definite(SOON, || client.acquire(id, &request)).await.unwrap()).done() {
+        Acquired::Granted(grant) => grant.token,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+fn backup(words: &[&str], file: &Path) -> Output {
+    Command::new(PROGRAM).arg("backup").args(words).arg(file).output().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_cluster_grants_larger_tokens_or_none_and_holds_no_lease() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("backup.json");
+    let old = cluster(1_000).start().await.unwrap();
+    let token = take(&old.node(1).client().patient(), "a").await;
+    let saved = backup(&["save", "--urls", &old.node(2).url(), "-o", "json"], &file);
+    assert!(saved.status.success(), "{}", String::from_utf8_lossy(&saved.stderr));
+    let saved: Backup = serde_json::from_slice(&saved.stdout).unwrap();
+    assert!(saved.first_revision.0 == 1_000 && saved.revision.0 >= token.0, "{saved:?}");
+    let shown: Backup = serde_json::from_slice(&backup(&["inspect", "-o", "json"], &file).stdout).unwrap();
+    assert_eq!(shown, saved);
+    drop(old);
+
+    let restore = format!("--restore={}", file.display());
+    let below = cluster(saved.revision.0).nodes(1).argument(&restore).lay_out().await.unwrap();
+    below.start_all().unwrap();
+    let refused = || async { below.node(1).log().contains("its first revision would be").then_some(()) };
+    until(SOON, "it logs why it does not start", refused).await.unwrap();
+    let leads = || async { below.node(1).client().cluster().await.done().leader };
+    until(SOON, "it has a leader nevertheless", leads).await.unwrap();
+    assert!(!below.node(1).client().is_ready().await);
+    let status =
+        Command::new(PROGRAM).args(["cluster", "status", "--urls", &below.node(1).url()]).output().unwrap();
+    let shown = String::from_utf8(status.stdout).unwrap();
+    assert!(shown.contains("none: not started"), "{shown}");
+    // It must not replace the backup of the cluster that it replaces.
+    let kept = std::fs::read(&file).unwrap();
+    let again = backup(&["save", "--urls", &below.node(1).url()], &file);
+    let said = String::from_utf8(again.stderr).unwrap();
+    assert!(!again.status.success() && said.contains("no revision yet"), "{said}");
+    assert_eq!(std::fs::read(&file).unwrap(), kept);
+    drop(below);
+
+    let beyond = cluster(saved.revision.0 + 1).argument(&restore).start().await.unwrap();
+    let client = beyond.node(1).client().patient();
+    let view = client.key(&key("a"), Consistency::Linearizable).await.done();
+    assert!(view.holders.is_empty() && view.fence > token, "{view:?}");
+    assert!(take(&client, "a").await > token);
+}
+
+/// A backup of a running cluster has its revision of that moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_revision_that_an_objection_states_is_above_what_was_granted_after_the_backup() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("backup.json");
+    let old = cluster(1 << 52).nodes(1).start().await.unwrap();
+    assert!(backup(&["save", "--urls", &old.node(1).url()], &file).status.success());
+    let client = old.node(1).client().patient();
+    let mut token = Token(0);
+    for number in 0..100 {
+        token = take(&client, &format!("later/{number}")).await;
+    }
+    drop(old);
+    let restore = format!("--restore={}", file.display());
+    let new = Cluster::builder(PROGRAM).nodes(1).argument(&restore);
+    let behind = new.first_revision(None).lay_out().await.unwrap();
+    behind.start_all().unwrap();
+    let stated = || async {
+        let log = behind.node(1).log();
+        let (_, rest) = log.split_once("start all nodes with --first-revision=")?;
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
+    };
+    let stated = until(SOON, "the objection states a revision", stated).await.unwrap();
+    drop(behind);
+    let new = cluster(stated).nodes(1).argument(&restore).start().await.unwrap();
+    assert!(take(&new.node(1).client().patient(), "a").await > token);
+}
+
+/// The survivor lacks what the others acknowledged without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_restored_from_a_stale_survivor_grants_larger_tokens_than_the_lost_majority() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("backup.json");
+    let old = Cluster::builder(PROGRAM).first_revision(None).start().await.unwrap();
+    let survivor = old.node(3);
+    take(&old.node(1).client().patient(), "a").await;
+    let data = format!("--data={}", survivor.data().display());
+    let running = backup(&["save", &data], &file);
+    let said = String::from_utf8(running.stderr).unwrap();
+    assert!(!running.status.success() && said.contains("in use by another process"), "{said}");
+    assert!(!file.exists());
+
+    // Its entry takes several sectors.
+    take(&old.node(1).client().patient(), &"x".repeat(512)).await;
+    old.caught_up(SOON).await.unwrap();
+    survivor.kill().unwrap();
+    let client = old.node(1).client().patient();
+    let mut token = take(&client, "b").await;
+    for number in 0..50 {
+        let next = take(&client, &format!("without/{number}")).await;
+        assert!(next > token);
+        token = next;
+    }
+    old.kill_all().unwrap();
+    for lost in old.others(3) {
+        lost.wipe().unwrap();
+    }
+    tear(survivor.segments().last().unwrap());
+    // An operator may copy the directory, and lose its times.
+    let copy = dir.path().join("copy");
+    let copied = Command::new("cp").arg("-r").args([survivor.data(), copy.clone()]).status().unwrap();
+    assert!(copied.success());
+    let saved = backup(&["save", "--data", copy.to_str().unwrap(), "-o", "json"], &file);
+    assert!(saved.status.success(), "{}", String::from_utf8_lossy(&saved.stderr));
+    let saved: Backup = serde_json::from_slice(&saved.stdout).unwrap();
+    assert!(saved.revision.0 >= token.0, "{saved:?}, though {token} was granted");
+    drop(old);
+
+    let restore = format!("--restore={}", file.display());
+    let new = Cluster::builder(PROGRAM).first_revision(None).argument(&restore).start().await.unwrap();
+    assert!(take(&new.node(1).client().patient(), "a").await.0 > saved.revision.0);
+}
+
+/// Leaves out the last sector that was written to a segment, as a power cut may.
+fn tear(segment: &Path) {
+    let mut bytes = std::fs::read(segment).unwrap();
+    let last = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[last & !511..].fill(0);
+    std::fs::write(segment, bytes).unwrap();
+}
+
+/// The wall clock tells nothing of a cluster that was founded ahead of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_survivor_that_is_ahead_of_the_clock_gives_a_wide_margin() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("backup.json");
+    let first = 1 << 52;
+    let old = cluster(first).nodes(1).start().await.unwrap();
+    let token = take(&old.node(1).client().patient(), "a").await;
+    old.kill_all().unwrap();
+    let save = ["save", "--data", &old.node(1).data().display().to_string()];
+    assert!(backup(&save, &file).status.success());
+    let saved: Backup = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert!(saved.first_revision.0 == first + 1 && saved.revision.0 > token.0 + (1 << 44), "{saved:?}");
+}
+
+#[tokio::test]
+async fn a_directory_without_a_committed_entry_gives_no_backup() {
+    let dir = TempDir::new().unwrap();
+    let (empty, file) = (dir.path().join("empty"), dir.path().join("backup.json"));
+    std::fs::create_dir(&empty).unwrap();
+    let refused = |data: &Path| {
+        let output = backup(&["save", "--data", data.to_str().unwrap()], &file);
+        assert!(!output.status.success() && !file.exists());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = refused(&empty);
+    assert!(said.contains("not the data directory of a node"), "{said}");
+    let alone = cluster(1).lay_out().await.unwrap();
+    let node = alone.node(1);
+    node.start().unwrap();
+    let waits = || async { node.log().contains("waiting for the other members").then_some(()) };
+    until(SOON, "it waits for the other members", waits).await.unwrap();
+    node.kill().unwrap();
+    let said = refused(&node.data());
+    assert!(said.contains("no committed entry"), "{said}");
+}
+
+#[tokio::test]
+async fn an_invalid_backup_is_refused_with_the_reason() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("backup.json");
+    let cluster_id = "5c0f3c60-4f0e-4d0b-9a53-0f8f0c1b7e55";
+    let whole = format!(r#"{{"format":1,"cluster_id":"{cluster_id}","first_revision":5,"revision":7}}"#);
+    std::fs::write(&file, &whole).unwrap();
+    assert!(backup(&["inspect"], &file).status.success());
+    for (wrong, reason) in [
+        (whole.replace("\"format\":1", "\"format\":2"), "format"),
+        (whole.replace("\"revision\":7", "\"revision\":4"), "revision"),
+        (whole.replace("\"revision\":7", "\"revisions\":7"), "revisions"),
+        (whole.replace("on\":5", "on\":0").replace("\"revision\":7", "\"revision\":0"), "had not started"),
+        (whole[..whole.len() - 3].to_owned(), "backup.json"),
+        (String::new(), "backup.json"),
+    ] {
+        std::fs::write(&file, &wrong).unwrap();
+        let inspected = backup(&["inspect"], &file);
+        let said = String::from_utf8(inspected.stderr).unwrap();
+        assert!(
+            !inspected.status.success() && said.contains(reason) && said.contains("backup.json"),
+            "{wrong}: {said}"
+        );
+        let node =
+            cluster(9).nodes(1).argument(format!("--restore={}", file.display())).lay_out().await.unwrap();
+        let ended = node.node(1).start_in_vain().await.unwrap();
+        assert!(
+            ended.output.contains("--restore") && ended.output.contains(reason),
+            "{wrong}: {}",
+            ended.output
+        );
+    }
+}

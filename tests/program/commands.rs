@@ -1,0 +1,261 @@
+//! The commands of `ringfence` that call a cluster, except `lock`.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use ringfence_harness::Cluster;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::PROGRAM;
+
+fn urls(cluster: &Cluster) -> String {
+    cluster.nodes().iter().map(|node| node.url()).collect::<Vec<_>>().join(",")
+}
+
+/// Runs `ringfence` with arguments that are separated by spaces.
+fn run(cluster: &Cluster, words: &str) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.env("RINGFENCE_URLS", urls(cluster)).args(words.split(' ')).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Its JSON output. It must succeed.
+fn json_of(cluster: &Cluster, words: &str) -> Value {
+    let output = run(cluster, &format!("{words} -o json"));
+    assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Its exit status and standard error. It must print nothing else.
+fn failed(cluster: &Cluster, words: &str) -> (i32, String) {
+    let output = run(cluster, words);
+    assert_eq!(text(&output), "", "{words}");
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_acquired_shown_renewed_validated_and_released() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let grant = json_of(&cluster, "acquire orders/1 orders/2 --ttl 60s --holder me");
+    assert_eq!(
+        (&grant["state"], &grant["holder"], &grant["ttl_ms"]),
+        (&json!("granted"), &json!("me"), &json!(60_000))
+    );
+    assert!(grant["expires_in_ms"].as_u64().unwrap() > 50_000);
+    let (id, token) = (grant["lease_id"].as_str().unwrap(), &grant["token"]);
+
+    let view = json_of(&cluster, "get orders/1");
+    assert_eq!(
+        (&view["fence"], &view["holders"][0]["token"], &view["holders"][0]["holder"]),
+        (token, token, &json!("me"))
+    );
+    let list = json_of(&cluster, "ls orders/");
+    let keys: Vec<&Value> = list["keys"].as_array().unwrap().iter().map(|view| &view["key"]).collect();
+    assert_eq!(keys, [&json!("orders/1"), &json!("orders/2")]);
+    assert_eq!(json_of(&cluster, "ls other/")["keys"], json!([]));
+
+    assert_eq!(json_of(&cluster, &format!("renew {id} --ttl 90s"))["ttl_ms"], json!(90_000));
+    assert_eq!(json_of(&cluster, &format!("validate orders/2 {token}"))["verdict"], "live");
+    let (code, said) = failed(&cluster, "acquire orders/2 --try");
+    assert!(code == 75 && said.contains("held by me"), "{code}: {said}");
+
+    let released = run(&cluster, &format!("release {id}"));
+    assert_eq!((released.status.code(), text(&released).as_str()), (Some(0), ""));
+    let (code, said) = failed(&cluster, &format!("renew {id}"));
+    assert!(code == 1 && said.contains("released"), "{code}: {said}");
+    let verdict = run(&cluster, &format!("validate orders/2 {token}"));
+    assert!(verdict.status.code() == Some(1) && text(&verdict).starts_with("stale"), "{}", text(&verdict));
+    assert!(run(&cluster, &format!("release {id}")).status.success(), "it was released");
+
+    let lost = json_of(&cluster, "acquire orders/3 --ttl 60s");
+    assert!(run(&cluster, &format!("revoke orders/3 {}", lost["token"])).status.success());
+    for _ in 0..2 {
+        let (code, said) = failed(&cluster, &format!("release {}", lost["lease_id"].as_str().unwrap()));
+        assert!(code == 76 && said.contains("revoked by an operator"), "{code}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_cannot_forge_lines_or_control_the_terminal() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let forged = Command::new(PROGRAM)
+        .env("RINGFENCE_URLS", urls(&cluster))
+        .args([
+            "acquire",
+            "a",
+            "--ttl",
+            "60s",
+            "--shared",
+            "--limit",
+            "3",
+            "--holder",
+            "one\n99  exclusive\x1b[2J",
+        ])
+        .output()
+        .unwrap();
+    assert!(forged.status.success());
+    assert!(text(&forged).starts_with("lease_id  "), "{}", text(&forged));
+    for words in ["get a", "ls", "ls a"] {
+        let shown = text(&run(&cluster, words));
+        let line = shown.lines().find(|line| line.contains("shared(3)")).unwrap();
+        assert!(line.ends_with(r"one\n99  exclusive\u{1b}[2J"), "{shown}");
+    }
+    let (code, said) = failed(&cluster, "get a//b");
+    assert!(code == 1 && said.contains("key"), "{code}: {said}");
+    let nobody = text(&run(&cluster, "get b"));
+    assert!(nobody.contains("not held"), "{nobody}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_prints_changes_from_a_given_revision_on() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let before = json_of(&cluster, "ls")["revision"].to_string();
+    let grant = json_of(&cluster, "acquire seen/a other --ttl 60s --holder me");
+    let mut command = Command::new(PROGRAM);
+    command.env("RINGFENCE_URLS", urls(&cluster)).args(["watch", "seen/", "--after", &before, "-o", "json"]);
+    let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    let change = next();
+    assert_eq!(
+        (&change["kind"], &change["token"], &change["holder"]),
+        (&json!("granted"), &grant["token"], &json!("me"))
+    );
+    let keys = change["keys"].as_array().unwrap();
+    assert!(keys.len() == 1 && keys[0]["key"] == "seen/a", "{change}");
+    assert!(run(&cluster, &format!("release {}", grant["lease_id"].as_str().unwrap())).status.success());
+    assert_eq!(next()["kind"], "released");
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    let (code, said) = failed(&cluster, "watch --after 9000000000000000");
+    assert!(
+        code == 1 && said.contains("9000000000000000") && said.contains("ringfence ls"),
+        "{code}: {said}"
+    );
+}
+
+/// Waits until it exits.
+fn ends(child: &mut std::process::Child) -> std::process::ExitStatus {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("it is still running");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_exits_when_its_reader_is_gone() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let before = json_of(&cluster, "ls")["revision"].to_string();
+    json_of(&cluster, "acquire seen other --ttl 60s");
+    let watch = |prefix: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.env("RINGFENCE_URLS", urls(&cluster)).args(["watch", prefix, "--after", &before]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    // The reader of the first goes after a line, that of the second before any.
+    let mut busy = watch("seen");
+    let mut line = String::new();
+    BufReader::new(busy.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("granted"), "{line}");
+    let mut quiet = watch("quiet");
+    drop(quiet.stdout.take());
+    json_of(&cluster, "acquire seen/2 --ttl 60s");
+    for child in [&mut busy, &mut quiet] {
+        assert!(ends(child).success());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_whose_id_cannot_be_printed_is_released() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let (_, closed) = std::io::pipe().unwrap();
+    for out in [Stdio::from(full), Stdio::from(closed)] {
+        let mut command = Command::new(PROGRAM);
+        command.env("RINGFENCE_URLS", urls(&cluster)).args(["acquire", "a", "--ttl", "60s"]);
+        let ended = command.stdout(out).output().unwrap();
+        assert_eq!(ended.status.code(), Some(1));
+        assert!(!ended.stderr.is_empty());
+        assert_eq!(json_of(&cluster, "get a")["holders"], json!([]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_revokes_a_lease_and_transfers_the_leadership() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let grant = json_of(&cluster, "acquire a --ttl 60s");
+    let token = &grant["token"];
+    let (code, said) = failed(&cluster, &format!("revoke a {}", token.as_u64().unwrap() + 1));
+    assert!(code == 1 && !said.is_empty());
+    assert_eq!(json_of(&cluster, &format!("revoke a {token}")), json!({"key": "a", "token": token}));
+    assert_eq!(json_of(&cluster, "get a")["holders"], json!([]));
+
+    let status = json_of(&cluster, "cluster status");
+    let leader = status["leader"].as_u64().unwrap();
+    let other = cluster.others(leader).next().unwrap().id();
+    json_of(&cluster, &format!("cluster transfer --to {other}"));
+    assert_eq!(cluster.leader().await.unwrap().id(), other);
+    let shown = text(&run(&cluster, "cluster status"));
+    assert_eq!(shown.lines().filter(|line| line.contains("http://")).count(), 3, "{shown}");
+    assert!(shown.contains("\nrules     3") && shown.contains(" 1 to 3 "), "{shown}");
+    let rules = status["rules"].as_u64().unwrap();
+    let nothing = json!({ "from": rules, "to": rules });
+    assert_eq!(json_of(&cluster, "cluster upgrade"), nothing);
+    assert_eq!(json_of(&cluster, "cluster upgrade --dry-run"), nothing);
+    assert!(text(&run(&cluster, "cluster upgrade")).starts_with("nothing to raise"));
+    let (code, said) = failed(&cluster, "cluster upgrade --to 200");
+    assert!(code == 1 && said.contains("upgrade it first"), "{code}: {said}");
+    let (code, said) = failed(&cluster, "cluster add 0 127.0.0.1:1");
+    assert!(code == 1 && said.contains("id"), "{code}: {said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn urls_come_from_the_flag_then_the_variable_then_the_file() {
+    let cluster = Cluster::builder(PROGRAM).nodes(1).start().await.unwrap();
+    let (right, wrong) = (cluster.node(1).url(), "http://127.0.0.1:9");
+    let dir = TempDir::new().unwrap();
+    let get = |flag: Option<&str>, variable: Option<&str>, file: &str| {
+        std::fs::write(dir.path().join("ringfence.toml"), format!("urls = [{file:?}]\n")).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.current_dir(dir.path()).args(["get", "a"]);
+        flag.into_iter().for_each(|urls| _ = command.args(["--urls", urls]));
+        variable.into_iter().for_each(|urls| _ = command.env("RINGFENCE_URLS", urls));
+        command.output().unwrap().status.success()
+    };
+    assert!(get(Some(&right), Some(wrong), wrong));
+    assert!(get(None, Some(&right), wrong));
+    assert!(get(None, None, &right));
+    assert!(!get(None, None, wrong));
+    assert!(!get(None, Some("https://127.0.0.1:1"), &right));
+}
+
+#[test]
+fn completions_and_manual_pages_cover_every_command_but_hidden_ones() {
+    let print = |words: &[&str]| {
+        let output = Command::new(PROGRAM).args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}");
+        text(&output)
+    };
+    for shell in ["bash", "zsh", "fish"] {
+        let completions = print(&["completions", shell]);
+        assert!(completions.contains("kill-after") && completions.contains("transfer"), "{shell}");
+        assert!(!completions.contains("supervise"), "{shell}: hidden commands must not be completed");
+    }
+    assert!(print(&["man"]).contains("ringfence\\-lock"));
+    let page = print(&["man", "lock"]);
+    assert!(page.contains("kill\\-after") && page.contains("RINGFENCE_TOKEN"), "{page}");
+    let wrong = Command::new(PROGRAM).args(["man", "locks"]).output().unwrap();
+    assert!(!wrong.status.success());
+}

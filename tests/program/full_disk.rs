@@ -1,0 +1,116 @@
+//! A full disk: its node stops, or refuses to start, with a clear message; the others go on; with free space it comes back.
+
+use ringfence_harness::{Acquired, Answered, Disk, definite, key, may_mount, try_once, until};
+use ringfence_wire::{AcquireRequest, Claim, LeaseId, Mode};
+
+use crate::support::{SOON, cluster};
+
+/// More than fits into the first 4 MiB of a log.
+const MANY: u64 = 400;
+
+/// A request with about 15 KB of keys.
+fn large(number: u64) -> AcquireRequest {
+    let claim = |part| Claim {
+        key: key(&format!("full/{number}/{part}/{}", "x".repeat(220))),
+        mode: Mode::Exclusive,
+    };
+    AcquireRequest { keys: (0..64).map(claim).collect(), ..try_once("replaced") }
+}
+
+async fn it_stops_and_comes_back(victim_leads: bool) {
+    if !may_mount() {
+        return;
+    }
+    let cluster = cluster().lay_out().await.unwrap();
+    let disks: Vec<Disk> =
+        cluster.nodes().iter().map(|node| Disk::memory(node.data(), 64 << 20).unwrap()).collect();
+    cluster.start_all().unwrap();
+    cluster.ready().await.unwrap();
+    let leader = cluster.leader().await.unwrap();
+    let full = if victim_leads { leader } else { cluster.others(leader.id()).next().unwrap() };
+    let disk = &disks[full.id() as usize - 1];
+    disk.fill().unwrap();
+
+    let mut granted = Vec::new();
+    for number in 0..MANY {
+        let other = cluster.others(full.id()).nth(number as usize % 2).unwrap().client().patient();
+        let (lease, request) = (LeaseId::random(), large(number));
+        let reply = definite(SOON, || other.acquire(lease, &request)).await.unwrap();
+        let (Acquired::Granted(grant) | Acquired::Standing(grant)) = Ok(reply).done() else {
+            panic!("not granted")
+        };
+        granted.push((lease, request, grant.token));
+    }
+    assert!(granted.is_sorted_by_key(|(.., token)| *token));
+    assert_eq!(full.ends().await.unwrap().code(), Some(1));
+    let log = full.log();
+    assert!(log.contains("the node failed") && log.contains("No space left on device"), "{log}");
+
+    disk.give_room().unwrap();
+    full.start().unwrap();
+    cluster.ready().await.unwrap();
+    for (lease, request, token) in granted {
+        let repeat = full.client().patient().acquire(lease, &request).await.done();
+        assert!(matches!(&repeat, Acquired::Standing(grant) if grant.token == token), "{repeat:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_leader_with_a_full_disk_stops_and_comes_back_with_room() {
+    it_stops_and_comes_back(true).await;
+}
+
+#[tokio::test]
+async fn a_follower_with_a_full_disk_stops_and_comes_back_with_room() {
+    it_stops_and_comes_back(false).await;
+}
+
+/// Regression: it reported that its snapshots were lost, and advised a new id.
+#[tokio::test]
+async fn a_node_whose_disk_is_full_when_it_starts_says_so() {
+    if !may_mount() {
+        return;
+    }
+    let cluster = cluster().nodes(1).argument("--snapshot-after-bytes=1048576").lay_out().await.unwrap();
+    let node = cluster.node(1);
+    let disk = Disk::memory(node.data(), 64 << 20).unwrap();
+    cluster.start_all().unwrap();
+    cluster.ready().await.unwrap();
+    let mut granted = Vec::new();
+    for number in 0..300 {
+        let (lease, request, client) = (LeaseId::random(), large(number), node.client().patient());
+        definite(SOON, || client.acquire(lease, &request)).await.unwrap();
+        granted.push((lease, request));
+    }
+    // The log is truncated behind the older of two snapshots, which are taken after 1 MiB each: how many commands go by while one
+    // is taken depends on the machine.
+    let (churned, client) = (large(MANY), node.client().patient());
+    let first_segment = node.data().join("log/00000000000000000001.wal");
+    let is_cut = || async {
+        let lease = LeaseId::random();
+        definite(SOON, || client.acquire(lease, &churned)).await.unwrap();
+        definite(SOON, || client.release(lease)).await.unwrap();
+        (!first_segment.exists()).then_some(())
+    };
+    until(SOON, "the log is cut", is_cut).await.unwrap();
+    // What is left of other snapshots is removed at the next start, and that would give room.
+    let snapshots = node.data().join("snapshots");
+    let are_two = || async { (std::fs::read_dir(&snapshots).unwrap().count() == 2).then_some(()) };
+    until(SOON, "two snapshots are left", are_two).await.unwrap();
+    node.kill().unwrap();
+
+    disk.fill().unwrap();
+    let ended = node.start_in_vain().await.unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(ended.output.contains("No space left on device"), "{}", ended.output);
+    assert!(ended.output.contains("make room"), "{}", ended.output);
+    assert!(!ended.output.contains("new id"), "{}", ended.output);
+
+    disk.give_room().unwrap();
+    node.start().unwrap();
+    cluster.ready().await.unwrap();
+    for (lease, request) in granted {
+        let repeat = node.client().patient().acquire(lease, &request).await.done();
+        assert!(matches!(repeat, Acquired::Standing(_)), "{repeat:?}");
+    }
+}

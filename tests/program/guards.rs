@@ -1,0 +1,128 @@
+//! Guards with a real cluster: the examples of the READMEs, and a guard in memory that restarts.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ringfence_guard::{Admission, Claim, GuardedKey, MemoryGuard};
+use ringfence_harness::{
+    Acquired, Answered, Client, Cluster, Consistency, Failure, PostgresServer, Shown, try_once,
+};
+use ringfence_wire::{Grant, Key, LeaseId};
+use tokio::net::TcpListener;
+use tokio::process::Command;
+
+use crate::storage;
+use crate::support::PROGRAM;
+
+/// Bounds a request for the fence without a quorum.
+const SOON: Duration = Duration::from_secs(5);
+
+/// Bounds a shell session, which waits for a lease to expire.
+const TEN_MINUTES: Duration = Duration::from_secs(600);
+
+#[tokio::test]
+async fn a_storage_backend_rejects_a_late_writer_as_the_readme_shows() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let url = cluster.leader().await.unwrap().url();
+    let folder = tempfile::tempdir().unwrap();
+    let client = ringfence_client::Client::connect([&url]).unwrap();
+    let backend = storage::storage(client, folder.path().to_owned());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async { axum::serve(listener, backend).await.unwrap() });
+    Shown::new(include_str!("../../README.md"), "## Using it", "**At the storage**")
+        .play(folder.path(), &[("URL", &*url), ("STORAGE", &address)], TEN_MINUTES)
+        .await
+        .unwrap();
+    let unclaimed = Command::new("curl")
+        .args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "-X", "PUT", "-d", "no claim"])
+        .arg(format!("{address}/files/report"))
+        .output();
+    assert_eq!(String::from_utf8(unclaimed.await.unwrap().stdout).unwrap(), "428");
+}
+
+#[tokio::test]
+async fn the_first_section_of_the_readme_works_as_shown() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let server = PostgresServer::start().await.unwrap();
+    let (host, port) = (server.address().ip().to_string(), server.address().port().to_string());
+    let url = cluster.leader().await.unwrap().url();
+    let readme = include_str!("../../guard/README.md");
+    let variables = [
+        ("URL", &*url),
+        ("PGHOST", &host),
+        ("PGPORT", &port),
+        ("PGUSER", "postgres"),
+        ("PGDATABASE", "postgres"),
+    ];
+    Shown::new(readme, "## Ten minutes", "### The same in")
+        .play(Path::new(env!("CARGO_MANIFEST_DIR")), &variables, TEN_MINUTES)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_restarted_guard_rejects_by_the_clusters_fence() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let client = cluster.leader().await.unwrap().client().patient();
+    let key: Key = "accounts/42".parse().unwrap();
+    let old = LeaseId::random();
+    let stale = claim(&acquire(&client, old).await);
+    let guard = MemoryGuard::new(100);
+    assert_eq!(known(&guard, &key, &client).await.unwrap().touch(stale), Admission::Accepted(()));
+    client.release(old).await.done();
+    let live = claim(&acquire(&client, LeaseId::random()).await);
+    assert_eq!(known(&guard, &key, &client).await.unwrap().touch(live), Admission::Accepted(()));
+
+    // This one has seen neither token.
+    let guard = MemoryGuard::new(100);
+    let known = known(&guard, &key, &client).await.unwrap();
+    let rejected = known.write(stale, || panic!("a dead holder writes"));
+    assert_eq!(rejected, Admission::Stale { high: live.fence() });
+    assert_eq!(known.write(live, || ()), Admission::Accepted(()));
+}
+
+#[tokio::test]
+async fn a_restarted_guard_accepts_nothing_without_a_quorum() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let client = cluster.node(1).client().patient();
+    let key: Key = "accounts/42".parse().unwrap();
+    let live = claim(&acquire(&client, LeaseId::random()).await);
+    for node in cluster.others(1) {
+        node.kill().unwrap();
+    }
+    let guard = MemoryGuard::new(100);
+    assert!(known(&guard, &key, &cluster.node(1).client().within(SOON)).await.is_err());
+    assert!(guard.key(&key).is_err());
+
+    for node in cluster.others(1) {
+        node.start().unwrap();
+    }
+    cluster.ready().await.unwrap();
+    assert_eq!(known(&guard, &key, &client).await.unwrap().touch(live), Admission::Accepted(()));
+}
+
+async fn acquire(client: &Client, lease: LeaseId) -> Grant {
+    match client.acquire(lease, &try_once("accounts/42")).await.done() {
+        Acquired::Granted(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn claim(grant: &Grant) -> Claim {
+    Claim::new(grant.token, grant.keys[0].fence).unwrap()
+}
+
+/// The guarded key, with the fence from the cluster, as in a storage backend.
+async fn known(guard: &MemoryGuard, key: &Key, client: &Client) -> Result<GuardedKey, Failure> {
+    let mut found = guard.key(key);
+    loop {
+        found = match found {
+            Ok(known) => return Ok(known),
+            Err(unknown) => {
+                let answer = client.key(key, Consistency::Linearizable).await?;
+                unknown.learn(Ok::<_, Failure>(answer).done().fence).unwrap()
+            }
+        };
+    }
+}

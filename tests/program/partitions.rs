@@ -1,0 +1,428 @@
+//! Network partitions that drop packets silently: a connected majority still grants, nothing acknowledged is lost, and no two
+//! leaders grant at once.
+
+use std::future::ready;
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use ringfence_harness::{
+    Answered, Builder, Called, Cluster, Consistency, Fate, Load, Network, Node, Reply, available, definite,
+    key, try_once, until,
+};
+use ringfence_wire::{LeaseId, Token};
+
+use crate::support::{PROGRAM, SOON};
+
+/// How often a link flaps, and for how long it is down and up: down for longer than any election timeout, and less than it
+/// takes until a connection is given up.
+const FLAPS: usize = 4;
+const AWAY: Duration = Duration::from_millis(2_200);
+const BACK: Duration = Duration::from_millis(1_000);
+
+/// A partition, and its expected effects.
+struct Cut {
+    /// The lost directions, as sender and receiver.
+    lost: Vec<(u64, u64)>,
+    /// Nodes that must still grant.
+    grant: Vec<u64>,
+    /// Nodes that must not.
+    refuse: Vec<u64>,
+    /// Whether the leader stays.
+    leader_stays: bool,
+}
+
+impl Cut {
+    /// All packets between `few` and `many` are lost.
+    fn between(few: &[u64], many: &[u64]) -> Self {
+        let lost = [pairs(few, many), pairs(many, few)].concat();
+        Self { lost, grant: many.to_vec(), refuse: few.to_vec(), leader_stays: false }
+    }
+}
+
+fn pairs(from: &[u64], to: &[u64]) -> Vec<(u64, u64)> {
+    from.iter().flat_map(|from| to.iter().map(|to| (*from, *to))).collect()
+}
+
+/// All pairs of `nodes` in both directions, except `links`.
+fn all_but(nodes: &[u64], links: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let is_kept = |from, to| from == to || links.contains(&(from, to)) || links.contains(&(to, from));
+    pairs(nodes, nodes).into_iter().filter(|(from, to)| !is_kept(*from, *to)).collect()
+}
+
+/// A network for this many nodes, if this machine allows one.
+fn network(nodes: u16) -> Option<Network> {
+    available(Network::new(nodes))
+}
+
+fn on(network: &Network, nodes: u16) -> Builder {
+    Cluster::builder(PROGRAM).nodes(nodes).network(network)
+}
+
+/// Whether no node was delayed for so long that the machine may have caused an election.
+async fn keeps_pace(cluster: &Cluster) -> bool {
+    let lag = cluster.longest_lag().await;
+    let keeps = lag < Duration::from_millis(500);
+    if !keeps {
+        eprintln!("not checked, who leads: a node was delayed by {lag:?}");
+    }
+    keeps
+}
+
+/// Partitions a cluster under load, as `cut` says for the leader and the followers, heals it, and checks all answers.
+async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
+    let Some(network) = network(nodes) else { return };
+    let cluster = on(&network, nodes).start().await.unwrap();
+    let leader = cluster.leader().await.unwrap().id();
+    let term = cluster.node(leader).client().cluster().await.done().term;
+    let followers: Vec<u64> = cluster.others(leader).map(Node::id).collect();
+    let cut = cut(leader, &followers);
+    let load = Load::gentle(&cluster, "load", &cut.grant);
+    for node in cluster.nodes() {
+        load.next(&[node.id()]).await.unwrap();
+    }
+
+    network.cut(&cut.lost).unwrap();
+    let began = Instant::now();
+    let granted = cut.grant.iter().map(|id| async {
+        load.next(&[*id]).await.unwrap();
+        (*id, began.elapsed())
+    });
+    let refused = cut.refuse.iter().map(|id| refuses_all(cluster.node(*id)));
+    let (granted, _) = tokio::join!(join_all(granted), join_all(refused));
+    eprintln!("leader {leader}, {:?} cut off: each of the others has granted after {granted:?}", cut.refuse);
+    let healing = Instant::now();
+    network.heal().unwrap();
+    let healed = Instant::now();
+    for node in cluster.nodes() {
+        load.next(&[node.id()]).await.unwrap();
+    }
+    cluster.ready().await.unwrap();
+    cluster.caught_up(SOON).await.unwrap();
+    if cut.leader_stays && keeps_pace(&cluster).await {
+        let now = cluster.node(leader).client().cluster().await.done();
+        assert_eq!((now.leader, now.term), (Some(leader), term));
+    }
+    eprintln!("all nodes grant and have caught up {:?} after the network has healed", healed.elapsed());
+
+    let mut record = load.end().await;
+    for grant in record.grants().iter().filter(|grant| cut.refuse.contains(&grant.node)) {
+        let (asked, answered) = (grant.asked.into_std(), grant.answered.into_std());
+        assert!(asked < began || answered > healing, "granted while cut off: {grant:?}");
+    }
+    record.check(&cluster).await;
+}
+
+#[tokio::test]
+async fn a_leader_that_is_cut_off_grants_nothing_and_the_others_go_on() {
+    goes_on(3, |leader, others| Cut::between(&[leader], others)).await;
+}
+
+#[tokio::test]
+async fn a_follower_that_is_cut_off_grants_nothing_and_the_others_go_on() {
+    let cut = |leader, others: &[u64]| Cut::between(&others[..1], &[leader, others[1]]);
+    goes_on(3, |leader, others| Cut { leader_stays: true, ..cut(leader, others) }).await;
+}
+
+#[tokio::test]
+async fn two_of_five_nodes_that_are_cut_off_with_the_leader_among_them_stop_nobody_else() {
+    goes_on(5, |leader, others| Cut::between(&[leader, others[0]], &others[1..])).await;
+}
+
+#[tokio::test]
+async fn two_of_five_nodes_that_are_cut_off_without_the_leader_stop_nobody_else() {
+    let cut = |leader, others: &[u64]| Cut::between(&others[..2], &[leader, others[2], others[3]]);
+    goes_on(5, |leader, others| Cut { leader_stays: true, ..cut(leader, others) }).await;
+}
+
+#[tokio::test]
+async fn a_leader_that_is_heard_but_does_not_hear_is_replaced() {
+    goes_on(3, |leader, others| Cut {
+        lost: pairs(others, &[leader]),
+        grant: others.to_vec(),
+        refuse: vec![leader],
+        leader_stays: false,
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_leader_that_hears_but_is_not_heard_is_replaced() {
+    goes_on(3, |leader, others| Cut {
+        lost: pairs(&[leader], others),
+        grant: others.to_vec(),
+        refuse: vec![leader],
+        leader_stays: false,
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_follower_that_hears_nobody_but_is_heard_disturbs_nobody() {
+    goes_on(3, |leader, others| Cut {
+        lost: pairs(&[leader, others[1]], &others[..1]),
+        grant: vec![leader, others[1]],
+        refuse: vec![others[0]],
+        leader_stays: true,
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_follower_that_reaches_all_but_the_leader_disturbs_nobody() {
+    goes_on(3, |leader, others| Cut {
+        leader_stays: true,
+        lost: vec![(leader, others[0]), (others[0], leader)],
+        grant: vec![leader, others[1]],
+        refuse: vec![others[0]],
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_leader_in_a_ring_of_five_goes_on_with_its_neighbours() {
+    goes_on(5, |leader, others| {
+        let ring = [leader, others[0], others[1], others[2], others[3]];
+        let links: Vec<(u64, u64)> = (0..5).map(|place| (ring[place], ring[(place + 1) % 5])).collect();
+        Cut {
+            lost: all_but(&ring, &links),
+            grant: vec![leader, others[0], others[3]],
+            refuse: vec![others[1], others[2]],
+            leader_stays: true,
+        }
+    })
+    .await;
+}
+
+/// The one node that hears both the leader and a possible majority must not prevent an election.
+#[tokio::test]
+async fn a_leader_that_reaches_one_of_three_nodes_that_reach_each_other_is_replaced() {
+    goes_on(5, |leader, others| {
+        let (bridge, a, b, alone) = (others[0], others[1], others[2], others[3]);
+        let links = [(leader, bridge), (bridge, a), (bridge, b), (a, b)];
+        Cut {
+            lost: all_but(&[leader, bridge, a, b, alone], &links),
+            grant: vec![bridge, a, b],
+            refuse: vec![alone],
+            leader_stays: false,
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_only_node_that_reaches_a_majority_comes_to_lead() {
+    goes_on(5, |leader, others| {
+        let centre = others[0];
+        let links: Vec<(u64, u64)> =
+            [leader, others[1], others[2], others[3]].map(|leaf| (centre, leaf)).to_vec();
+        Cut {
+            lost: all_but(&[&[leader], others].concat(), &links),
+            grant: others.to_vec(),
+            refuse: vec![],
+            leader_stays: false,
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_follower_that_was_cut_off_for_long_deposes_nobody_when_it_returns() {
+    let Some(network) = network(3) else { return };
+    let rounds = |node: &Node| node.log().matches("raft_core: trigger ").count();
+    let logs = "--log=info,openraft=error,openraft::core::raft_core=info";
+    let cluster = on(&network, 3).argument(logs).start().await.unwrap();
+    let leader = cluster.leader().await.unwrap();
+    let term = leader.client().cluster().await.done().term;
+    let cut_off = cluster.others(leader.id()).next().unwrap();
+
+    network.isolate(cut_off.id()).unwrap();
+    let before = rounds(cut_off);
+    let look = || ready((rounds(cut_off) >= before + 8).then_some(()));
+    until(SOON, "it has campaigned 8 times", look).await.unwrap();
+    assert!(!cut_off.client().is_ready().await);
+    assert_eq!(cut_off.client().cluster().await.done().term, term);
+    let metrics = cut_off.client().metrics().await.done();
+    assert!(metrics.contains(&format!("\nringfence_raft_term {term}\n")), "{metrics}");
+
+    network.heal().unwrap();
+    cluster.ready().await.unwrap();
+    if !keeps_pace(&cluster).await {
+        return;
+    }
+    for node in cluster.nodes() {
+        let view = node.client().cluster().await.done();
+        assert_eq!((view.leader, view.term), (Some(leader.id()), term));
+    }
+}
+
+#[tokio::test]
+async fn silent_connections_are_given_up_in_seconds_and_opened_again() {
+    let Some(network) = network(3) else { return };
+    let cluster = on(&network, 3).start().await.unwrap();
+    let leader = cluster.leader().await.unwrap().id();
+    let follower = cluster.others(leader).next().unwrap().id();
+    let load = Load::gentle(&cluster, "load", &[]);
+    load.next(&[follower]).await.unwrap();
+
+    network.isolate(follower).unwrap();
+    let cut = Instant::now();
+    let open =
+        || network.connections(leader, follower).unwrap() + network.connections(follower, leader).unwrap();
+    until(SOON, "all connections are given up", || ready((open() == 0).then_some(()))).await.unwrap();
+    eprintln!("all connections were given up after {:?}", cut.elapsed());
+    // By then TCP would hardly retry any more.
+    tokio::time::sleep(Duration::from_secs(12).saturating_sub(cut.elapsed())).await;
+
+    network.heal().unwrap();
+    let healed = Instant::now();
+    cluster.caught_up(SOON).await.unwrap();
+    eprintln!("it has caught up {:?} after the network has healed", healed.elapsed());
+    load.next(&[follower]).await.unwrap();
+    assert!(open() > 0);
+    load.end().await.check(&cluster).await;
+}
+
+/// Cuts and heals repeatedly under load. Returns the number of new leaders.
+async fn flaps(cut: impl Fn(&Network, u64, u64)) -> Option<usize> {
+    let network = network(3)?;
+    let cluster = on(&network, 3).start().await.unwrap();
+    let leader = cluster.leader().await.unwrap().id();
+    let follower = cluster.others(leader).next().unwrap().id();
+    let leaders =
+        || cluster.nodes().iter().map(|node| node.log().matches("this node leads").count()).sum::<usize>();
+    let before = leaders();
+    let load = Load::gentle(&cluster, "load", &[]);
+    for _ in 0..FLAPS {
+        cut(&network, leader, follower);
+        tokio::time::sleep(AWAY).await;
+        network.heal().unwrap();
+        tokio::time::sleep(BACK).await;
+    }
+    for node in cluster.nodes() {
+        load.next(&[node.id()]).await.unwrap();
+    }
+    let mut record = load.end().await;
+    let new = leaders() - before;
+    eprintln!("{} grants while the network came and went, and {new} new leaders", record.grants().len());
+    record.check(&cluster).await;
+    keeps_pace(&cluster).await.then_some(new)
+}
+
+#[tokio::test]
+async fn a_link_between_leader_and_follower_that_comes_and_goes_deposes_nobody() {
+    let cut = |network: &Network, leader, follower| network.part(&[leader], &[follower]).unwrap();
+    if let Some(new) = flaps(cut).await {
+        assert_eq!(new, 0);
+    }
+}
+
+/// As a follower it disturbs nobody.
+#[tokio::test]
+async fn a_leader_whose_links_come_and_go_is_deposed_once() {
+    let cut = |network: &Network, leader, _| network.isolate(leader).unwrap();
+    if let Some(new) = flaps(cut).await {
+        assert!(new <= 1, "{new} new leaders");
+    }
+}
+
+/// The three nodes, and which of all other directions are lost, are drawn in each round.
+#[tokio::test]
+async fn three_of_five_nodes_that_reach_each_other_go_on_whatever_else_is_lost() {
+    let Some(network) = network(5) else { return };
+    let cluster = on(&network, 5).start().await.unwrap();
+    let load = Load::gentle(&cluster, "load", &[]);
+    let random = RandomState::new();
+    for round in 0..10 {
+        let drawn = |what| random.hash_one((round, what));
+        let mut nodes: Vec<u64> = (1..=5).collect();
+        nodes.sort_by_key(|id| drawn(*id));
+        let is_kept = |from, to| from == to || (nodes[..3].contains(&from) && nodes[..3].contains(&to));
+        let mut lost = pairs(&nodes, &nodes);
+        lost.retain(|(from, to)| !is_kept(*from, *to) && drawn(10 * from + to) % 2 == 0);
+        network.cut(&lost).unwrap();
+        let cut = Instant::now();
+        load.next(&nodes[..3]).await.unwrap_or_else(|error| panic!("{error}, without {lost:?}"));
+        eprintln!("{:?} grant {:?} after {lost:?} are lost", &nodes[..3], cut.elapsed());
+        network.heal().unwrap();
+        // In every second round, the cluster has not recovered before the next losses.
+        for node in cluster.nodes().iter().filter(|_| round % 2 == 0) {
+            load.next(&[node.id()]).await.unwrap();
+        }
+    }
+    for node in cluster.nodes() {
+        load.next(&[node.id()]).await.unwrap();
+    }
+    load.end().await.check(&cluster).await;
+}
+
+/// The times are printed, not checked.
+#[tokio::test]
+async fn each_leader_that_is_cut_off_is_replaced() {
+    let Some(network) = network(3) else { return };
+    let cluster = on(&network, 3).start().await.unwrap();
+    let (mut grants, mut reads) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let leader = cluster.leader().await.unwrap();
+        network.isolate(leader.id()).unwrap();
+        let cut = Instant::now();
+        let reader = cluster.others(leader.id()).next().unwrap().client();
+        let reader = tokio::spawn(async move {
+            let key = key("next");
+            let read = || reader.key(&key, Consistency::Linearizable);
+            Ok(definite(SOON, read).await.unwrap()).done();
+            cut.elapsed()
+        });
+        // One request after the other, none of which waits for another.
+        let (granted, mut first) = tokio::sync::mpsc::unbounded_channel();
+        for node in cluster.others(leader.id()).collect::<Vec<_>>().into_iter().cycle() {
+            let (client, granted) = (node.client(), granted.clone());
+            tokio::spawn(async move {
+                let lease = LeaseId::random();
+                if let Ok(Reply::Done { .. }) =
+                    client.acquire(lease, &try_once(&format!("next/{lease}"))).await
+                {
+                    let _ = granted.send(cut.elapsed());
+                }
+            });
+            match tokio::time::timeout(Duration::from_millis(50), first.recv()).await {
+                Ok(time) => {
+                    grants.push(time.unwrap());
+                    break;
+                }
+                Err(_) => assert!(cut.elapsed() < SOON, "no grant in {SOON:?}"),
+            }
+        }
+        reads.push(reader.await.unwrap());
+        network.heal().unwrap();
+        cluster.ready().await.unwrap();
+    }
+    eprintln!("from the cut of the leader until the next grant: {grants:?}");
+    eprintln!("until a read that was begun at once has its answer: {reads:?}");
+}
+
+/// Checks that an isolated node grants nothing, and answers no linearizable read.
+async fn refuses_all(node: &Node) {
+    let (client, key, strong) = (node.client(), key("held"), Consistency::Linearizable);
+    let request = try_once("refused");
+    let (granted, renewed, view, verdict, list) = tokio::join!(
+        client.acquire(LeaseId::random(), &request),
+        client.renew(LeaseId::random(), None),
+        client.key(&key, strong),
+        client.validate(&key, Token(1), strong),
+        client.keys("", None, strong),
+    );
+    for fate in [fate(granted), fate(renewed)] {
+        assert!(matches!(fate, (_, Some(503 | 504))), "{fate:?}");
+    }
+    for fate in [fate(view), fate(verdict), fate(list)] {
+        assert_eq!(fate, (Fate::NotDone, Some(503)));
+    }
+    // Local reads still work.
+    client.key(&key, Consistency::Local).await.done();
+}
+
+fn fate<T: std::fmt::Debug>(answer: Called<T>) -> (Fate, Option<u16>) {
+    let failure = answer.failed();
+    (failure.fate, failure.status())
+}

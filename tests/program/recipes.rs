@@ -1,0 +1,189 @@
+//! The recipes of docs/recipes.md, run against a real cluster. The functions between the rules are the ones it shows.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use ringfence_client::{Client, Consistency, Error, Token};
+use ringfence_harness::{Cluster, until};
+use tokio::time::sleep;
+
+use crate::support::PROGRAM;
+
+const RECIPES: &str = include_str!("../../docs/recipes.md");
+/// A bound for what should take far less.
+const SOON: Duration = Duration::from_secs(60);
+
+// ---
+/// Waits for its turn, and leads. Returns when `lead` does; after a loss it queues up again.
+async fn campaign(client: &Client, key: &str, lead: impl AsyncFn(Token)) -> Result<(), Error> {
+    loop {
+        match client.lock(key).ttl(Duration::from_secs(10)).acquire().await {
+            Ok(lease) => {
+                // `lead` is dropped before the lease can end.
+                if lease.run(lead(lease.token())).await.is_ok() {
+                    return lease.release().await;
+                }
+            }
+            Err(error @ (Error::Invalid(_) | Error::Rejected(_))) => return Err(error),
+            // The client has tried for 5 s.
+            Err(_) => {}
+        }
+    }
+}
+// ---
+/// The coordinator: lets the workers begin together, and returns when each has left. After an error, those who waited begin.
+async fn round(client: &Client, key: &str, workers: usize) -> Result<(), Error> {
+    let gate = client.lock(key).acquire().await?;
+    let all_wait = async {
+        loop {
+            let view = client.key(key, Consistency::Linearizable).await?;
+            // A worker that was restarted may still have its old place.
+            let names: BTreeSet<_> =
+                view.waiters.iter().filter_map(|waiter| Some(waiter.holder.as_ref()?.as_str())).collect();
+            if names.len() >= workers {
+                return Ok::<_, Error>(());
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    // Ends with an error when the gate is lost.
+    gate.run(all_wait).await??;
+    gate.release().await?;
+    client.lock(key).acquire().await?.release().await
+}
+
+/// A worker, whose name no other one has: begins when the gate opens.
+async fn work(client: &Client, key: &str, name: &str, part: impl Future<Output = ()>) -> Result<(), Error> {
+    let place = client.lock(key).shared().holder(name).acquire().await?;
+    place.run(part).await?;
+    place.release().await
+}
+// ---
+
+#[test]
+fn the_document_shows_what_is_tested() {
+    let tested = include_str!("recipes.rs");
+    let shown: Vec<_> =
+        RECIPES.split("```rust\n").skip(1).map(|rest| rest.split_once("```").unwrap().0).collect();
+    let parts: Vec<_> = tested.split("// ---\n").collect();
+    assert_eq!(shown, parts[1..3]);
+}
+
+async fn cluster() -> (Cluster, [Client; 2]) {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let client = || Client::connect(cluster.nodes().iter().map(|node| node.url())).unwrap();
+    let clients = [client(), client()];
+    (cluster, clients)
+}
+
+/// Waits until the gate is closed: a worker that comes before begins at once.
+async fn closed(client: &Client, key: &str) {
+    let held =
+        async || (!client.key(key, Consistency::Linearizable).await.ok()?.holders.is_empty()).then_some(());
+    until(SOON, "the gate is closed", held).await.unwrap();
+}
+
+#[tokio::test]
+async fn leaders_follow_one_another_with_rising_epochs() {
+    let (_cluster, [a, b]) = cluster().await;
+    let led = Mutex::new(Vec::new());
+    let lead = |name| {
+        let led = &led;
+        async move |epoch| {
+            led.lock().unwrap().push((name, epoch));
+            // The fifth leads for a moment, and all others until they lose.
+            if led.lock().unwrap().len() < 5 {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    let depose = async {
+        for terms in 1..5 {
+            let queued = async || {
+                let view = a.key("leader", Consistency::Linearizable).await.ok()?;
+                (led.lock().unwrap().len() == terms && view.waiters.len() == 1).then_some(view)
+            };
+            let view = until(SOON, "one leads and one waits", queued).await.unwrap();
+            a.revoke("leader", view.holders[0].token).await.unwrap();
+        }
+        // Each campaign ends only after it has led to the end.
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        ended = campaign(&a, "leader", lead("a")) => ended.unwrap(),
+        ended = campaign(&b, "leader", lead("b")) => ended.unwrap(),
+        () = depose => unreachable!("it never ends"),
+    }
+    let led = led.into_inner().unwrap();
+    assert!(led.len() >= 5 && led.windows(2).all(|pair| pair[0].1 < pair[1].1), "{led:?}");
+    assert!(led.windows(2).take(4).all(|pair| pair[0].0 != pair[1].0), "first come, first served: {led:?}");
+}
+
+#[tokio::test]
+async fn a_round_begins_with_all_and_ends_when_all_have_left() {
+    let (_cluster, [a, b]) = cluster().await;
+    let (began, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let worker = async |name| {
+        let part = async {
+            began.fetch_add(1, SeqCst);
+            // All are granted in one step, so nobody waits here for one that has not begun.
+            let all = async || (began.load(SeqCst) == 2).then_some(());
+            until(SOON, "both have begun", all).await.unwrap();
+            sleep(Duration::from_millis(300)).await;
+            done.fetch_add(1, SeqCst);
+        };
+        work(&b, "round/1", name, part).await
+    };
+    // It dies with its lease: nobody renews or releases that.
+    let dies = async || {
+        let lease = b
+            .lock("round/1")
+            .shared()
+            .holder("dies")
+            .ttl(Duration::from_secs(1))
+            .no_renew()
+            .acquire()
+            .await?;
+        let token = lease.token();
+        lease.into_id();
+        Ok::<_, Error>(token)
+    };
+    let first = async || {
+        closed(&a, "round/1").await;
+        let early = began.load(SeqCst);
+        let (one, two, dead) = tokio::join!(worker("one"), worker("two"), dies());
+        assert_eq!(early, 0);
+        one.unwrap();
+        two.unwrap();
+        dead.unwrap()
+    };
+    let coordinator = async {
+        round(&a, "round/1", 3).await.unwrap();
+        assert_eq!((began.load(SeqCst), done.load(SeqCst)), (2, 2));
+        a.key("round/1", Consistency::Linearizable).await.unwrap().fence
+    };
+    let (fence, dead) = tokio::join!(coordinator, first());
+    assert!(fence > dead, "the dead one's lease has ended");
+}
+
+#[tokio::test]
+async fn a_coordinator_that_loses_the_gate_ends_with_an_error() {
+    let (_cluster, [a, b]) = cluster().await;
+    let lose = async {
+        let queued = async || {
+            let view = a.key("round/2", Consistency::Linearizable).await.ok()?;
+            (view.waiters.len() == 1).then_some(view)
+        };
+        let view = until(SOON, "the worker waits", queued).await.unwrap();
+        a.revoke("round/2", view.holders[0].token).await.unwrap();
+    };
+    let worker = async {
+        closed(&a, "round/2").await;
+        work(&b, "round/2", "one", async {}).await
+    };
+    let (round, began, ()) = tokio::join!(round(&a, "round/2", 2), worker, lose);
+    assert!(matches!(round, Err(Error::Lost(_))), "{round:?}");
+    began.unwrap();
+}

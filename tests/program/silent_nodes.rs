@@ -1,0 +1,207 @@
+//! Waiters at a node that is neither dead nor alive: a process that hangs, or a machine that vanishes without a word. Each
+//! notices in time, and keeps its place.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use ringfence_client::{Client, Consistency, Lease, Token};
+use ringfence_harness::{Builder, Cluster, Network, Node, available, until};
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::support::PROGRAM;
+
+const SOON: Duration = Duration::from_secs(60);
+/// A time-to-live longer than any test.
+const LONG: Duration = Duration::from_secs(86_400);
+/// How many keys there are. Each has a holder, a `lock` that waits, and one that comes later.
+const KEYS: usize = 8;
+/// Time is the subject: a waiter that notices nothing gets its lease when its PUT has waited for 30 s. About two seconds are
+/// usual.
+const UNNOTICED: Duration = Duration::from_secs(20);
+
+fn builder() -> Builder {
+    Cluster::builder(PROGRAM)
+}
+
+fn urls<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> Vec<String> {
+    nodes.into_iter().map(Node::url).collect()
+}
+
+fn key(number: usize) -> String {
+    format!("silent/{number}")
+}
+
+/// `ringfence lock` of one key, which prints its token.
+fn lock(program: &mut Command, nodes: &[String], number: usize) -> Child {
+    program.env("RINGFENCE_URLS", nodes.join(",")).args(["lock", &key(number), "--ttl", "60s"]);
+    program.args(["--", "sh", "-c", "echo $RINGFENCE_TOKEN"]);
+    program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
+    program.spawn().unwrap()
+}
+
+/// Waits until so many wait for each key.
+async fn wait_for(client: &Client, waiters: usize) {
+    for number in 0..KEYS {
+        let look = async || {
+            let view = client.key(key(number), Consistency::Linearizable).await.ok()?;
+            (view.waiters.len() == waiters).then_some(())
+        };
+        until(SOON, format!("{waiters} wait for {}", key(number)), look).await.unwrap();
+    }
+}
+
+async fn release(lease: Lease) {
+    // After an error it goes on in the background.
+    let _ = lease.release().await;
+}
+
+/// A holds, B waits by `ringfence lock`, and C queues up behind. Then `fall_silent` ends one node, for which the others elect a new
+/// leader if need be, and A releases. Every B must be granted, soon, and before C. `program` makes the command of a B.
+async fn go_on(
+    cluster: &Cluster,
+    others: &Client,
+    program: impl Fn() -> Command,
+    fall_silent: impl FnOnce(),
+) {
+    let acquire = |number| others.lock(key(number)).ttl(LONG).no_renew().acquire();
+    let mut held = Vec::new();
+    for number in 0..KEYS {
+        held.push(acquire(number).await.unwrap());
+    }
+    let all = urls(cluster.nodes());
+    // A client begins at its first URL: some wait at each node.
+    let from = |number: usize| {
+        let mut urls = all.clone();
+        urls.rotate_left(number % all.len());
+        urls
+    };
+    let locked: Vec<Child> = (0..KEYS).map(|number| lock(&mut program(), &from(number), number)).collect();
+    wait_for(others, 1).await;
+    let mut later = JoinSet::new();
+    for number in 0..KEYS {
+        let acquired = acquire(number);
+        later.spawn(async move { (number, acquired.await.unwrap().token()) });
+    }
+    wait_for(others, 2).await;
+
+    fall_silent();
+    let silent = Instant::now();
+    for lease in held {
+        release(lease).await;
+    }
+    let released = Instant::now();
+    let mut tokens = BTreeMap::new();
+    for (number, child) in locked.into_iter().enumerate() {
+        let output = timeout(SOON, child.wait_with_output()).await.unwrap().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let token: u64 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+        tokens.insert(number, Token(token));
+    }
+    let took = released.elapsed();
+    eprintln!("released {:?} after the silence, all waiters done {took:?} after that", released - silent);
+    assert!(took < UNNOTICED, "{took:?}");
+    while let Some(granted) = timeout(SOON, later.join_next()).await.unwrap() {
+        let (number, token) = granted.unwrap();
+        assert!(token > tokens[&number], "{} was overtaken", key(number));
+    }
+}
+
+async fn go_on_while_one_hangs(choose: impl AsyncFnOnce(&Cluster) -> u64) {
+    let cluster = builder().start().await.unwrap();
+    let hangs = choose(&cluster).await;
+    let others = Client::connect(urls(cluster.others(hangs))).unwrap();
+    go_on(&cluster, &others, || Command::new(PROGRAM), || cluster.node(hangs).stop().unwrap()).await;
+    cluster.node(hangs).resume().unwrap();
+}
+
+#[tokio::test]
+async fn waiters_go_on_when_the_leader_hangs() {
+    go_on_while_one_hangs(async |cluster| cluster.leader().await.unwrap().id()).await;
+}
+
+#[tokio::test]
+async fn waiters_go_on_when_a_follower_hangs() {
+    go_on_while_one_hangs(async |cluster| {
+        let leader = cluster.leader().await.unwrap().id();
+        cluster.others(leader).next().unwrap().id()
+    })
+    .await;
+}
+
+/// No packet says that it is gone.
+#[tokio::test]
+async fn waiters_go_on_when_the_machine_of_the_leader_vanishes() {
+    // The waiters are at the fourth, where the leader can be cut off from them.
+    let Some(network) = available(Network::new(4)) else { return };
+    let cluster = builder().network(&network).start().await.unwrap();
+    let leader = cluster.leader().await.unwrap().id();
+    let program = || {
+        let command = network.command_at(4, OsStr::new(PROGRAM)).unwrap();
+        Command::from(command)
+    };
+    // This process is outside of all networks: it reaches the nodes through a relay of each.
+    let relays = Relays::start(&network, cluster.others(leader)).await;
+    let others = Client::connect(relays.urls()).unwrap();
+    go_on(&cluster, &others, program, || network.isolate(leader).unwrap()).await;
+}
+
+/// Relays from this machine to nodes of a network.
+struct Relays(Vec<(String, tokio::task::JoinHandle<()>)>);
+
+impl Relays {
+    async fn start<'a>(network: &Network, nodes: impl Iterator<Item = &'a Node>) -> Self {
+        let mut relays = Vec::new();
+        for node in nodes {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{}", listener.local_addr().unwrap());
+            let (network, to) = (network.clone(), node.http());
+            let task = tokio::spawn(async move {
+                while let Ok((mut near, _)) = listener.accept().await {
+                    let network = network.clone();
+                    tokio::spawn(async move {
+                        let Ok(mut far) = network.connect_from(4, to).await else { return };
+                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                    });
+                }
+            });
+            relays.push((url, task));
+        }
+        Self(relays)
+    }
+
+    fn urls(&self) -> Vec<String> {
+        self.0.iter().map(|(url, _)| url.clone()).collect()
+    }
+}
+
+impl Drop for Relays {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|(_, task)| task.abort());
+    }
+}
+
+/// A node that hangs once cost a `lock` of a free key 32 s, if its URL came first.
+#[tokio::test]
+async fn a_free_key_is_locked_although_a_node_hangs() {
+    let cluster = builder().start().await.unwrap();
+    let leader = cluster.leader().await.unwrap().id();
+    let hangs = cluster.others(leader).next().unwrap();
+    hangs.stop().unwrap();
+    for words in [&["--try"][..], &["--wait", "1s"], &["--wait", "10s"], &[]] {
+        let begun = Instant::now();
+        let mut program = Command::new(PROGRAM);
+        program.env("RINGFENCE_URLS", urls([hangs, cluster.node(leader)]).join(",")).arg("lock").args(words);
+        program.args(["free", "--", "true"]).kill_on_drop(true);
+        let output = timeout(SOON, program.output()).await.unwrap().unwrap();
+        // After a second elsewhere, 1 s may be over.
+        let may_be_late = words.contains(&"1s") && output.status.code() == Some(75);
+        assert!(output.status.success() || may_be_late, "{words:?}: {output:?}");
+        eprintln!("{words:?}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() < UNNOTICED);
+    }
+    hangs.resume().unwrap();
+}
