@@ -16,13 +16,15 @@ use ringfence_wire::{
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
-use crate::cluster::{Attempts, Cluster, RETRY_FOR, Repeat, no_content};
+use crate::cluster::{Attempts, Cluster, RETRY_FOR, ReleaseGuard, Repeat, no_content};
+use crate::held::Held;
+use crate::lifetime::Lifetime;
 use crate::list::Listing;
 use crate::lock::{Lock, parse_key, parse_ttl};
 use crate::renewal::Renewals;
 use crate::transport::{Nodes, Request, Response};
 use crate::watch::Watch;
-use crate::{Consistency, Error};
+use crate::{Consistency, Error, Lease};
 
 /// What a path contains unescaped. A key keeps its slashes.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -123,6 +125,17 @@ impl Client {
     pub async fn renew(&self, lease_id: LeaseId, ttl: Option<Duration>) -> Result<Grant, Error> {
         let ttl = ttl.map(parse_ttl).transpose()?;
         self.cluster.renew(lease_id, ttl).await.map(|confirmation| confirmation.grant)
+    }
+
+    /// Takes over a lease by its id, as [`Lease::into_id`] left it, perhaps in another process: renews it once, and from then on as if it
+    /// had been acquired here. Nobody else may renew it, or release it. [`Error::Lost`] says that it has ended.
+    pub async fn adopt(&self, lease_id: LeaseId) -> Result<Lease, Error> {
+        let confirmation = self.cluster.renew(lease_id, None).await?;
+        let lifetime = Lifetime::new(&confirmation);
+        let held = Arc::new(Held::new(confirmation.grant, lifetime));
+        let release = ReleaseGuard::new(&self.cluster, lease_id);
+        self.renewals.add(&held, &release.runtime);
+        Ok(Lease { held, renewals: Arc::clone(&self.renewals), release, mirrored: None })
     }
 
     /// Releases a lease by its id, or removes it from the queue. Also succeeds if there is no such lease, or it was released

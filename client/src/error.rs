@@ -97,10 +97,11 @@ fn reason(reason: EndReason) -> &'static str {
 
 fn held(holders: &[Blocker], waiters: u64) -> String {
     match holders.first() {
-        Some(Blocker { key, token, holder, .. }) => {
+        Some(Blocker { key, token, holder, by, .. }) => {
             // Another client chose it: it must not reach terminals and logs unescaped.
             let holder = holder.as_ref().map(|holder| format!(" by {}", holder.as_str().escape_debug()));
-            format!("{key} is held{} with token {token}", holder.unwrap_or_default())
+            let by = by.as_ref().map(|by| format!(" (principal {by})")).unwrap_or_default();
+            format!("{key} is held{}{by} with token {token}", holder.unwrap_or_default())
         }
         None => format!("{waiters} earlier waiters come first"),
     }
@@ -149,6 +150,7 @@ mod tests {
             mode: Mode::Exclusive.name(),
             limit: None,
             expires_in_ms: 1,
+            by: None,
         };
         let held = Error::Held { holders: vec![blocker], waiters: 0 };
         assert_eq!(held.to_string(), r"a is held by Ä\u{1b}[2J\nme with token 7");

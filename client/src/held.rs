@@ -19,8 +19,8 @@ pub(crate) struct Held {
     pub(crate) lease_id: LeaseId,
     pub(crate) token: Token,
     known: Mutex<Known>,
-    /// Wakes those who wait for the loss. Time alone wakes nobody: they have timers.
-    lost: watch::Sender<()>,
+    /// Wakes those who wait for the loss, or another state. Time alone wakes nobody: they have timers.
+    told: watch::Sender<()>,
 }
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Held {
             lease_id: grant.lease_id,
             token: grant.token,
             known: Mutex::new(Known { grant, lifetime }),
-            lost: watch::Sender::default(),
+            told: watch::Sender::default(),
         }
     }
 
@@ -62,19 +62,23 @@ impl Held {
 
     pub(crate) fn confirm(&self, confirmation: Confirmation) {
         let mut known = self.known();
+        let was_held = known.lifetime.state(Moment::now()) == State::Held;
         if known.lifetime.confirm(&confirmation, Moment::now()) {
             known.grant = confirmation.grant;
+        }
+        if !was_held {
+            self.told.send_replace(());
         }
     }
 
     pub(crate) fn lose(&self, why: Loss) {
         self.known().lifetime.lose(why, Moment::now());
-        self.lost.send_replace(());
+        self.told.send_replace(());
     }
 
     /// Returns when less than `margin` is left, or it is lost.
     pub(crate) async fn has_less_than(&self, margin: Duration) {
-        let mut lost = self.lost.subscribe();
+        let mut told = self.told.subscribe();
         loop {
             // Zero if it is lost.
             let left = self.remaining().saturating_sub(margin);
@@ -82,8 +86,23 @@ impl Held {
                 return;
             }
             tokio::select! {
-                _ = lost.changed() => {}
+                _ = told.changed() => {}
                 () = tokio::time::sleep(nap(left)) => {}
+            }
+        }
+    }
+
+    /// Its state once that is another than `known`.
+    pub(crate) async fn other_than(&self, known: Option<State>) -> State {
+        let mut told = self.told.subscribe();
+        loop {
+            let (state, changes_in) = self.known().lifetime.state_and_time(Moment::now());
+            if Some(state) != known {
+                return state;
+            }
+            tokio::select! {
+                _ = told.changed() => {}
+                () = tokio::time::sleep(nap(changes_in)) => {}
             }
         }
     }

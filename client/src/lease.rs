@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::{Stream, stream};
 use ringfence_wire::{EndReason, Grant, Key, LeaseId, Token};
 
 use crate::cluster::ReleaseGuard;
@@ -75,6 +76,18 @@ impl Lease {
         self.held.remaining()
     }
 
+    /// Its states: how it stands now, and each change from then on. It ends with [`State::Lost`], and borrows nothing.
+    pub fn states(&self) -> impl Stream<Item = State> + Send + use<> {
+        let start = (Arc::clone(&self.held), None);
+        stream::unfold(start, async |(held, known): (Arc<Held>, Option<State>)| {
+            if let Some(State::Lost(_)) = known {
+                return None;
+            }
+            let state = held.other_than(known).await;
+            Some((state, (held, Some(state))))
+        })
+    }
+
     /// Completes when the lease is lost, with the reason. It borrows nothing: hand it to whatever has to stop.
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + Sync + use<> {
         let held = Arc::clone(&self.held);
@@ -89,7 +102,8 @@ impl Lease {
     }
 
     /// Runs `work` while the lease lives. If the lease is lost, `work` is dropped before the lease can have ended, and the
-    /// error tells the reason. From then on `work` is not polled, not even after the machine was asleep.
+    /// error tells the reason. From then on `work` is not polled, not even after the machine was asleep. The error also says so
+    /// if `work` was done, but not in time, as work that blocks may be.
     ///
     /// This stops work that awaits. It cannot stop work that blocks, that was spawned elsewhere, or that is on its way to
     /// the storage: only the [token](Self::token) helps against that.
@@ -101,28 +115,21 @@ impl Lease {
                 return Poll::Ready(Err(Error::Lost(loss)));
             }
             // Its timer may not have fired yet, as after a sleep of the machine.
-            if let State::Lost(loss) = self.state() {
-                return Poll::Ready(Err(Error::Lost(loss)));
-            }
-            work.as_mut().poll(context).map(Ok)
+            self.check()?;
+            work.as_mut().poll(context).map(|done| self.check().map(|()| done))
         })
         .await
     }
 
     /// Renews it now, and waits for the response. There is no need to if the lease renews itself.
     pub async fn renew(&self) -> Result<(), Error> {
-        if let State::Lost(loss) = self.state() {
-            return Err(Error::Lost(loss));
-        }
+        self.check()?;
         match self.release.cluster.renew(self.lease_id(), None).await {
             Ok(confirmation) => self.held.confirm(confirmation),
             Err(Error::Lost(loss)) => self.held.lose(loss),
             Err(error) => return Err(error),
         }
-        match self.state() {
-            State::Lost(loss) => Err(Error::Lost(loss)),
-            State::Held | State::Unknown => Ok(()),
-        }
+        self.check()
     }
 
     /// Releases the keys. From now on the lease is lost for all who [wait](Self::lost) for that.
@@ -148,6 +155,14 @@ impl Lease {
         self.release.is_armed = false;
         self.renewals.remove(self.lease_id());
         self.lease_id()
+    }
+
+    /// An error if it is lost.
+    fn check(&self) -> Result<(), Error> {
+        match self.state() {
+            State::Lost(loss) => Err(Error::Lost(loss)),
+            State::Held | State::Unknown => Ok(()),
+        }
     }
 
     fn stop(&self) {

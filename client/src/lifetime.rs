@@ -129,6 +129,16 @@ impl Lifetime {
         }
     }
 
+    /// The state, and how long it lasts if nobody tells anything.
+    pub(crate) fn state_and_time(&mut self, now: Moment) -> (State, Duration) {
+        let state = self.state(now);
+        let until = match state {
+            State::Held if self.needs_renewals() => self.until.before(self.ttl / 3).min(self.end()),
+            State::Held | State::Unknown | State::Lost(_) => self.end(),
+        };
+        (state, until.since(now))
+    }
+
     pub(crate) fn remaining(&mut self, now: Moment) -> Duration {
         match self.state(now) {
             State::Lost(_) => Duration::ZERO,

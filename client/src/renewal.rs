@@ -157,8 +157,13 @@ impl Renewals {
                     held.iter().zip(results).for_each(|(held, result)| learn(held, sent, result));
                     return self.finish(&held);
                 }
-                Outcome::Refused(_) => return self.finish(&held),
-                Outcome::NotDone(_) | Outcome::Ambiguous(_) => {}
+                Outcome::Refused(problem) => {
+                    tracing::warn!(leases = held.len(), problem = problem.detail, "a renewal was refused");
+                    return self.finish(&held);
+                }
+                Outcome::NotDone(why) | Outcome::Ambiguous(why) => {
+                    tracing::debug!(leases = held.len(), why = %why, "a renewal failed, and is repeated at another node");
+                }
             }
         }
     }

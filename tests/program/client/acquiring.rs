@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use ringfence_client::wire::{Claim, Mode};
+use ringfence_client::wire::{Claim, EndReason, Mode};
 use ringfence_client::{Consistency, Error, Key, LeaseView, Loss, State};
+use ringfence_harness::key;
 
 use super::{LONG, SOON, cluster, is_free, measured, seen};
 
@@ -102,8 +103,13 @@ async fn a_dropped_lease_is_released_but_not_one_turned_into_its_id() {
     let view = client.key("left", Consistency::Linearizable).await.unwrap();
     assert_eq!(view.holders[0].token, token);
     assert_eq!(client.renew(left, Some(Duration::from_secs(60))).await.unwrap().ttl_ms, 60_000);
-    client.release(left).await.unwrap();
+    // As another process would.
+    let adopted = client.adopt(left).await.unwrap();
+    assert_eq!((adopted.token(), adopted.keys(), adopted.grant().ttl_ms), (token, vec![key("left")], 60_000));
+    assert!(adopted.remaining() > Duration::from_secs(50));
+    drop(adopted);
     is_free(&client, "left").await;
+    assert!(matches!(client.adopt(left).await, Err(Error::Lost(Loss::Ended(EndReason::Released)))));
 }
 
 #[tokio::test]

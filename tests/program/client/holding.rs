@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 use ringfence_client::wire::EndReason;
 use ringfence_client::{Consistency, Error, Lease, Loss, State};
@@ -76,6 +77,7 @@ async fn work_ends_before_an_unconfirmed_lease_can_and_the_lease_stays_lost() {
     let latest_end = Instant::now() + ttl;
     let last_step = Arc::new(Mutex::new(Instant::now()));
     let (steps, mut states) = (Arc::clone(&last_step), vec![lease.state()]);
+    let told = tokio::spawn(lease.states().collect::<Vec<_>>());
     let work = async {
         loop {
             *steps.lock().unwrap() = Instant::now();
@@ -91,6 +93,8 @@ async fn work_ends_before_an_unconfirmed_lease_can_and_the_lease_stays_lost() {
     assert!(*last_step.lock().unwrap() < latest_end, "no work after the lease may have ended");
     assert_eq!(states, [State::Held, State::Unknown], "as the work saw it");
     assert_eq!(lease.lost().await, Loss::Unconfirmed);
+    let all = [State::Held, State::Unknown, State::Lost(Loss::Unconfirmed)];
+    assert_eq!(timeout(SOON, told).await.unwrap().unwrap(), all);
 
     // The cluster's clock stood still, too: it still has the lease, but the holder has given it up.
     cluster.nodes().iter().for_each(|node| node.resume().unwrap());
@@ -100,6 +104,18 @@ async fn work_ends_before_an_unconfirmed_lease_can_and_the_lease_stays_lost() {
     assert_eq!(lease.renew().await, Err(Error::Lost(Loss::Unconfirmed)));
     drop(lease);
     is_free(&client, "a").await;
+}
+
+#[tokio::test]
+async fn work_that_blocked_until_its_lease_was_lost_has_not_succeeded() {
+    let (_cluster, client) = cluster().await;
+    let lease = client.lock("a").max_hold(Duration::from_millis(500)).acquire().await.unwrap();
+    let block = async {
+        while lease.state() == State::Held {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    assert_eq!(lease.run(block).await, Err(Error::Lost(Loss::MaxHold)));
 }
 
 #[tokio::test]
