@@ -5,7 +5,7 @@
 //! is known. No name is looked up: an address proves nothing.
 //!
 //! A handshake takes about half a millisecond of CPU, and anybody can ask for one. So handshakes run on another runtime than
-//! Raft, and at most [`MAX_HANDSHAKES`] at once: one more ends the oldest.
+//! Raft, and at most [`MAX_HANDSHAKES`] at once: one more ends the oldest of the host that has most. So one host keeps no others out.
 //!
 //! A certificate may end, or its authority be removed, while a connection is open. So each connection verifies the other
 //! side's certificate again every [`RECHECK`]. Until then, a caller whose files have changed finishes its calls, and
@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -58,8 +59,25 @@ pub struct Tls {
 #[derive(Default)]
 struct Accepting {
     tasks: JoinSet<io::Result<Connection>>,
-    /// The oldest first.
-    running: VecDeque<AbortHandle>,
+    /// The oldest first, with the hosts that they are from.
+    running: VecDeque<(IpAddr, AbortHandle)>,
+}
+
+impl Accepting {
+    /// Ends a handshake if there is no room for one more from `host`.
+    fn make_room(&mut self, host: IpAddr) {
+        if self.running.len() < MAX_HANDSHAKES {
+            return;
+        }
+        let count = |of: IpAddr| {
+            self.running.iter().filter(|(from, _)| *from == of).count() + usize::from(of == host)
+        };
+        let crowd = self.running.iter().map(|(from, _)| *from).max_by_key(|from| count(*from));
+        let oldest = self.running.iter().position(|(from, _)| Some(*from) == crowd);
+        if let Some((_, task)) = oldest.and_then(|place| self.running.remove(place)) {
+            task.abort();
+        }
+    }
 }
 
 impl Tls {
@@ -92,13 +110,12 @@ impl Transport for Tls {
     fn accept(&self) -> BoxFuture<'_, io::Result<Connection>> {
         Box::pin(async move {
             let mut accepting = self.accepting.lock().await;
-            let Accepting { tasks, running } = &mut *accepting;
             loop {
                 tokio::select! {
                     biased;
-                    Some(ended) = tasks.join_next() => {
-                        running.retain(|task| !task.is_finished());
-                        // An error: it was the oldest of too many.
+                    Some(ended) = accepting.tasks.join_next() => {
+                        accepting.running.retain(|(_, task)| !task.is_finished());
+                        // An error: there were too many.
                         if let Ok(Ok(connection)) = ended {
                             return Ok(connection);
                         }
@@ -106,17 +123,16 @@ impl Transport for Tls {
                     accepted = self.listener.accept() => {
                         let (stream, from) = accepted?;
                         let Ok(()) = tune(&stream, GONE_AFTER) else { continue };
-                        let from = from.to_string();
-                        if running.len() >= MAX_HANDSHAKES && let Some(oldest) = running.pop_front() {
-                            oldest.abort();
-                        }
+                        let (host, from) = (from.ip(), from.to_string());
+                        accepting.make_room(host);
                         let (peer, plain, lines) = (Arc::clone(&self.peer), self.plain, Arc::clone(&self.lines));
                         let answer = async move {
                             let answered = timeout(HANDSHAKE_TIMEOUT, answer(stream, from.clone(), peer, plain)).await;
                             let answered = answered.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
                             answered.inspect_err(|error| warn_closed(&lines, &from, error))
                         };
-                        running.push_back(tasks.spawn_on(answer, &self.handshakes));
+                        let task = accepting.tasks.spawn_on(answer, &self.handshakes);
+                        accepting.running.push_back((host, task));
                     }
                 }
             }

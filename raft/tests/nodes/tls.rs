@@ -11,7 +11,8 @@ use rcgen::{
 use ringfence_raft::{Node, NodeId, Settings, Tcp, Tls, Transport};
 use ringfence_tls::{Apart, Look, Peer, Reload};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
@@ -143,6 +144,38 @@ impl Cluster {
 
 async fn grant_soon(node: &Node, lease: u128) {
     grant(&node.handle(), lease, &format!("k{lease}")).await;
+}
+
+/// One more handshake once ended the oldest of all, which was that of a member over a slow link.
+#[tokio::test]
+async fn a_host_that_begins_many_handshakes_ends_only_its_own() {
+    let dir = TempDir::new().unwrap();
+    let nodes = Issuer::new("nodes");
+    let transport = async |id: NodeId| {
+        let peer = load(&nodes.write(&dir.path().join(id.to_string()), &of(id), &nodes, false));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (Way::Tls(peer).transport(listener), address)
+    };
+    let ((server, address), (member, _)) = (transport(1).await, transport(2).await);
+    let accepted = tokio::spawn(async move { server.accept().await.is_ok() });
+    // Nothing of the member's handshake has arrived yet.
+    let link = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let slow = link.local_addr().unwrap().to_string();
+    let connected = tokio::spawn(async move { member.connect(&slow).await.is_ok() });
+    let (mut from, _) = link.accept().await.unwrap();
+    let mut to = TcpStream::connect(address).await.unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        idle.push(socket.connect(address).await.unwrap());
+    }
+    let ended = timeout(SOON, idle[0].read(&mut [0])).await.expect("it ended for a later one");
+    assert_eq!(ended.unwrap_or(0), 0);
+    tokio::spawn(async move { copy_bidirectional(&mut from, &mut to).await });
+    assert!(timeout(SOON, connected).await.unwrap().unwrap());
+    assert!(timeout(SOON, accepted).await.unwrap().unwrap());
 }
 
 #[tokio::test]
