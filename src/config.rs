@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use ringfence_mirror::Settings;
-use ringfence_raft::{MAX_LEASE_BYTES, SNAPSHOT_AFTER_BYTES};
+use ringfence_raft::SNAPSHOT_AFTER_BYTES;
 use ringfence_wire::{Backup, check_peer_address, is_loopback};
 
 use self::options::{MirrorMode, MirrorOptions, Options, PeerTlsOptions, Plain, TlsOptions};
-use crate::backup;
+use crate::{backup, memory};
 
 /// JSON readers that use doubles are exact below 2^53. This leaves room for a cluster that replaces one that began here.
 const MAX_FIRST_REVISION: u64 = (1 << 53) - (1 << 46);
@@ -161,7 +161,7 @@ impl Config {
             first_revision: options.first_revision,
             restored: restored.transpose().context("--restore")?,
             snapshot_after_bytes: options.snapshot_after_bytes.unwrap_or(SNAPSHOT_AFTER_BYTES),
-            max_lease_bytes: options.max_lease_bytes.unwrap_or(MAX_LEASE_BYTES),
+            max_lease_bytes: options.max_lease_bytes.unwrap_or_else(memory::lease_bytes),
             slow_request: options.slow_request.map_or(SLOW_REQUEST, Into::into),
             hosts: options.hosts.as_deref().map(hosts).transpose()?.unwrap_or_default(),
             max_connections: options.max_connections,

@@ -4,9 +4,11 @@
 use anyhow::{Context, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::memory;
+
 /// A node refuses to start with a lower limit.
-const LEAST: usize = 256;
-/// Reserved for the log, snapshots, peers and the mirror, or half of the limit if that is less.
+const LEAST: usize = 512;
+/// Reserved for the log, snapshots, peers and the mirror, and for connections that are being closed or shake hands.
 const RESERVE: usize = 256;
 /// Used by the runtime of each door thread.
 const PER_THREAD: usize = 4;
@@ -39,14 +41,14 @@ fn raise() -> anyhow::Result<usize> {
 }
 
 fn max_connections(limit: usize, configured: Option<usize>, threads: usize) -> anyhow::Result<usize> {
-    let reserved = RESERVE.min(limit / 2) + PER_THREAD * threads;
+    let reserved = RESERVE + PER_THREAD * threads;
     ensure!(
         limit >= LEAST && reserved < limit,
         "the limit of file descriptors is {limit}; a node needs at least {LEAST}, including {PER_THREAD} for each of \
          --door-threads, and one per connection (LimitNOFILE, ulimit -n)"
     );
     let room = limit - reserved;
-    let max = configured.unwrap_or(room.min(DEFAULT_MAX));
+    let max = configured.unwrap_or(room.min(DEFAULT_MAX).min(memory::connections()));
     ensure!(
         (1..=room).contains(&max),
         "--max-connections must be from 1 to {room}: the limit of file descriptors is {limit} (LimitNOFILE, ulimit -n), \
@@ -61,14 +63,13 @@ mod tests {
 
     #[test]
     fn connections_leave_a_reserve() {
-        for (limit, room) in [(256, 120), (512, 248), (1_024, 760), (4_096, 3_832), (usize::MAX, DEFAULT_MAX)]
-        {
+        for (limit, room) in [(512, 248), (1_024, 760), (4_096, 3_832), (usize::MAX, DEFAULT_MAX)] {
             assert_eq!(max_connections(limit, None, 2).unwrap(), room, "{limit}");
         }
         assert_eq!(max_connections(1_024, Some(5), 64).unwrap(), 5);
         assert_eq!(max_connections(1 << 20, Some(100_000), 8).unwrap(), 100_000);
         for (limit, configured, threads) in
-            [(255, None, 1), (256, None, 32), (1_024, Some(0), 2), (1_024, Some(761), 2)]
+            [(511, None, 1), (512, None, 64), (1_024, Some(0), 2), (1_024, Some(761), 2)]
         {
             assert!(max_connections(limit, configured, threads).is_err(), "{limit} {configured:?} {threads}");
         }

@@ -11,6 +11,7 @@ mod disk_space;
 mod job;
 mod logging;
 mod loop_lag;
+mod memory;
 mod metric_help;
 mod mirror;
 mod nodes;

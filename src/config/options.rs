@@ -50,7 +50,7 @@ pub(crate) struct Options {
     #[arg(long, env = "RINGFENCE_SNAPSHOT_AFTER_BYTES", value_name = "N")]
     pub(crate) snapshot_after_bytes: Option<u64>,
     /// Refuse new leases when all of the cluster's take about this many bytes of memory on each node. The limit of the node
-    /// that leads counts [default: 1073741824, 1 GiB]
+    /// that leads counts [default: 1 GiB, or a quarter of the memory if that is less]
     #[arg(long, env = "RINGFENCE_MAX_LEASE_BYTES", value_name = "N")]
     pub(crate) max_lease_bytes: Option<u64>,
     /// Log requests that take at least this long, not counting the wait that they ask for [default: 1s]
@@ -68,7 +68,7 @@ pub(crate) struct Options {
     /// for --http, or without TLS for --peer
     #[arg(long, env = "RINGFENCE_INSECURE", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) insecure: Option<bool>,
-    /// Maximum number of client connections [default: what the limit of file descriptors allows, at most 16384]
+    /// Maximum number of client connections [default: what the limit of file descriptors and an eighth of the memory allow, at most 16384]
     #[arg(long, env = "RINGFENCE_MAX_CONNECTIONS", value_name = "N")]
     pub(crate) max_connections: Option<usize>,
     /// Number of threads that serve clients [default: the number of cores minus one, at most 8]

@@ -9,7 +9,7 @@ use ringfence_wire::{AcquireRequest, Claim, LeaseId, Mode};
 use crate::support::{PROGRAM, SOON};
 
 /// More connections to a node than its limit of open files.
-const SILENT: usize = 280;
+const SILENT: usize = 540;
 /// Enough for a second segment of the log and some snapshots.
 const WRITES: u64 = 400;
 
@@ -24,7 +24,7 @@ fn large(number: u64) -> AcquireRequest {
 async fn silent_connections_stop_no_node_however_low_its_limit_of_descriptors() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let limited = dir.path().join("limited");
-    let script = format!("#!/bin/sh\nulimit -n 256 && exec '{}' \"$@\"\n", PROGRAM);
+    let script = format!("#!/bin/sh\nulimit -n 512 && exec '{}' \"$@\"\n", PROGRAM);
     std::fs::write(&limited, script).unwrap();
     std::fs::set_permissions(&limited, std::fs::Permissions::from_mode(0o755)).unwrap();
     let builder = Cluster::builder(&limited).argument("--snapshot-after-bytes").argument("1000000");
@@ -32,7 +32,7 @@ async fn silent_connections_stop_no_node_however_low_its_limit_of_descriptors() 
     let cluster = builder.start().await.unwrap();
     cluster.node(1).tells("few connections").await.unwrap();
     let log = cluster.node(1).log();
-    assert!(log.contains("connections=120"), "{log}");
+    assert!(log.contains("connections=248"), "{log}");
 
     let connect = |_| cluster.nodes().iter().map(|node| TcpStream::connect(node.http()).unwrap());
     let mut silent: Vec<TcpStream> = (0..SILENT).flat_map(connect).collect();
@@ -50,8 +50,8 @@ async fn silent_connections_stop_no_node_however_low_its_limit_of_descriptors() 
         let is_taken = || async { (!node.snapshots().is_empty()).then_some(()) };
         until(SOON, "a snapshot is taken", is_taken).await.unwrap();
         let value = async |series| node.metric(series).await.unwrap().expect(series);
-        assert_eq!(value("ringfence_http_connections_most").await, 120.0);
-        assert!(value("ringfence_http_connections").await <= 120.0);
+        assert_eq!(value("ringfence_http_connections_most").await, 248.0);
+        assert!(value("ringfence_http_connections").await <= 248.0);
         assert!(value("ringfence_http_connections_closed_total{reason=\"evicted\"}").await > 100.0);
         let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&node.data()), 0o700);
