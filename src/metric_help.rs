@@ -23,7 +23,7 @@ const COUNTERS: &[(&str, &str)] = &[
     ),
     (
         "ringfence_http_connections_closed_total",
-        "Connections that this node closed, by reason: evicted (too many, and longest idle), refused (too many, none idle), silent, late (slow request head), unread (response not read).",
+        "Connections that this node closed, by reason: evicted (no room for a new one), silent, late (slow request head), unread (response not read).",
     ),
     (
         "ringfence_tls_handshakes_failed_total",

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use axum::extract::Request;
 use axum::response::Response;
-use ringfence_api::{Connections, Remote, RequestBody, Threads};
+use ringfence_http::{Connections, Remote, RequestBody, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
 use ringfence_raft::{Handle, Node, Quartz, Random, Settings, System, Tcp, Tls, Transport, WallClock};
 use ringfence_tls::{Apart, Reload};
@@ -189,7 +189,7 @@ fn start_mirror(handle: Handle, mirror: Mirror, before_answer: Option<Duration>)
 /// Answers the requests of `listener` on `threads`.
 fn serve<A, F>(
     listener: net::TcpListener,
-    tls: Option<ringfence_api::Tls>,
+    tls: Option<ringfence_http::Tls>,
     threads: &Arc<Threads>,
     connections: &Arc<Connections>,
     answer: A,
@@ -204,7 +204,7 @@ where
         // Registered with the runtime of the thread that accepts, it wakes no other.
         match TcpListener::from_std(listener) {
             Ok(listener) => {
-                ringfence_api::serve(
+                ringfence_http::serve(
                     listener,
                     tls,
                     door_threads,

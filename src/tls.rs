@@ -8,14 +8,15 @@ use ringfence_tls::{Apart, Certificates, Files, Peer, Server};
 use crate::config::Config;
 
 /// Loads the files for TLS with clients, if there are any.
-pub(crate) fn door(config: &Config, apart: &Apart) -> anyhow::Result<Option<ringfence_api::Tls>> {
+pub(crate) fn door(config: &Config, apart: &Apart) -> anyhow::Result<Option<ringfence_http::Tls>> {
     let Some(tls) = &config.tls else { return Ok(None) };
     let (certificate, key) = (tls.certificate.clone(), tls.key.clone());
     let files = Files { certificate, key, authority: tls.client_authority.clone() };
     // With rules, who has no certificate may have a credential, or is anonymous.
     let of_clients = if config.access.is_some() { Certificates::Optional } else { Certificates::Required };
     let server = Arc::new(Server::load(files, of_clients, apart)?);
-    Ok(Some(ringfence_api::Tls { server, plain: tls.plain }))
+    let refusal = (!tls.plain).then(ringfence_api::requires_tls);
+    Ok(Some(ringfence_http::Tls { server, refusal }))
 }
 
 /// Loads the files for TLS between nodes, if there are any. Each may be replaced by another of the same node.

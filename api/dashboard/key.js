@@ -191,7 +191,7 @@ export class KeyView {
     ], this.history.map((change) => [
       String(change.revision),
       change.reason && change.reason !== change.name ? `${change.name} (${change.reason})` : change.name,
-      el("span", { class: change.holder ? "label" : "label unnamed", text: label(change.holder) }),
+      named(change),
       change.token ? String(change.token) : "–",
       String(change.keys.find(({ key }) => key === this.key)?.fence ?? change.fence ?? "–"),
       change.seen ? change.seen.toLocaleTimeString("en-GB") : "earlier",

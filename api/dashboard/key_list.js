@@ -146,6 +146,7 @@ export class KeyList {
     cells.mode.classList.toggle("usual", held?.mode === "exclusive");
     put(cells.holder, entry.ended ? entry.ended.how : holders.length ? label(holders[0].holder) + more : entry.more_holders ? `${count(entry.more_holders)} more` : "nobody yet");
     cells.holder.classList.toggle("unnamed", holders.length > 0 && !holders[0].holder);
+    cells.holder.title = holders[0]?.by ? `by ${holders[0].by}, the principal that the nodes have authenticated` : "";
     put(cells.token, holders.length ? String(holders[0].token) + more : "");
     put(cells.waiters, waiters ? count(waiters) : "");
     draw(row.bar, row.next, now_ms);

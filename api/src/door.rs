@@ -5,28 +5,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
-use ringfence_access::KeyRight;
+use ringfence_access::{KeyRight, Principal};
+use ringfence_http::{Remote, RequestBody};
 use ringfence_lease::{self as lease, Attachment, Command, LeaseState, LeaseTable, Outcome, Refusal};
 use ringfence_raft::{Handle, LeaseWait, Unanswered};
 use ringfence_wire::{CLUSTER_HEADER, Grant, LEADER_HEADER, LeaseId, Revision, Token};
 use uuid::Uuid;
 
 use self::access::{Access, Allowed, Caller};
-use self::usage::{Usages, WatchPlace};
+use self::usage::{Counted, Usages};
 
 use crate::problems::Failed;
 use crate::request::query::Consistency;
 use crate::request::requester::{REQUEST_ID, Requester};
 use crate::request::{head, origin};
 use crate::request_log::RequestLog;
-use crate::serve::{Remote, RequestBody};
 use crate::watch::Watchers;
 use crate::{Options, measure};
 
 /// The unit in which bodies count as requests, and reads of keys against their own limit: JSON is work to parse and to write.
 pub(crate) const BYTES_OF_A_REQUEST: usize = 4 << 10;
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const LEADER: HeaderName = HeaderName::from_static(LEADER_HEADER);
 const CLUSTER: HeaderName = HeaderName::from_static(CLUSTER_HEADER);
 
@@ -53,6 +56,7 @@ pub(crate) struct Door {
 impl Door {
     pub(crate) fn new(handle: Handle, options: Options) -> Self {
         measure::register();
+        ringfence_http::register();
         // Attachments must differ only among the requests for one lease: a counter with a random start is enough.
         let (attachments, requests) = Uuid::new_v4().as_u64_pair();
         let (attachments, requests) = (AtomicU64::new(attachments), AtomicU64::new(requests));
@@ -93,6 +97,16 @@ impl Door {
         self.usages.count_request(caller.principal())
     }
 
+    /// Holds back a client that was refused for the rate of its requests.
+    pub(crate) async fn hold_back(&self, principal: &Principal) {
+        self.usages.hold_back(principal).await;
+    }
+
+    /// Takes a line of the audit log for something that was refused to `principal`: how many were left out before it, if it is logged.
+    pub(crate) fn take_refusal_line(&self, principal: &Principal) -> Option<u64> {
+        self.usages.take_refusal_line(principal)
+    }
+
     /// Counts a batch or a large body as `more` requests, too. Of these it was `counted` for some before. An error if others have used
     /// up what is allowed.
     pub(crate) fn count_more(&self, caller: &Caller, more: usize, counted: usize) -> Result<(), Failed> {
@@ -114,7 +128,7 @@ impl Door {
     }
 
     /// A place for a watch of `caller`.
-    pub(crate) fn watch_place(&self, caller: &Caller) -> Result<WatchPlace, Failed> {
+    pub(crate) fn watch_place(&self, caller: &Caller) -> Result<Counted, Failed> {
         self.usages.watch_place(caller.principal())
     }
 
@@ -126,7 +140,14 @@ impl Door {
 
     /// Adds the headers that every response has.
     pub(crate) fn add_headers(&self, response: &mut Response, requester: &Requester) {
-        if let Some(url) = self.handle.leader_url().and_then(|url| HeaderValue::try_from(url).ok()) {
+        // An old answer about a lease is a wrong one.
+        response.headers_mut().entry(CACHE_CONTROL).or_insert(NO_STORE);
+        response.headers_mut().entry(X_CONTENT_TYPE_OPTIONS).or_insert(NO_SNIFF);
+        // Those whom the node does not know learn nothing of other nodes.
+        let is_stranger =
+            matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::MISDIRECTED_REQUEST);
+        let leader = (!is_stranger).then(|| self.handle.leader_url()).flatten();
+        if let Some(url) = leader.and_then(|url| HeaderValue::try_from(url).ok()) {
             response.headers_mut().insert(LEADER, url);
         }
         if let Some(id) = self.cluster_header() {
@@ -167,6 +188,19 @@ impl Door {
         let allowed = allowed.into_iter().collect::<Result<_, _>>()?;
         let mut outcomes = self.propose_all(caller, allowed).await?;
         Ok(outcomes.pop().expect("one outcome per command"))
+    }
+
+    /// Adds to the holders that `failed` names the principals that they are, as far as this node's table has them.
+    pub(crate) fn name_principals(&self, mut failed: Failed) -> Failed {
+        let holders = failed.holders_mut();
+        if !holders.is_empty() {
+            self.handle.view(|table| {
+                for holder in holders {
+                    holder.by = table.principal_of_holder(&holder.key, holder.token).cloned();
+                }
+            });
+        }
+        failed
     }
 
     /// Looks at this node's table, for a caller who is allowed to see something of it.

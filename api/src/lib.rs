@@ -1,10 +1,10 @@
 //! The HTTP JSON API of Ringfence, and its dashboard.
 //!
 //! ```text
-//!  request ─▶ serve ──────▶ routes ───────▶ a handler ────▶ Handle (raft) ─▶ outcome ─▶ response or problem
-//!             bounds,       checks head,    parses path,
-//!             draining,     Host, right;    query and body
-//!             TLS           measures, logs  into wire types
+//!  request ─▶ routes ───────▶ a handler ────▶ Handle (raft) ─▶ outcome ─▶ response or problem
+//!             checks head,    parses path,
+//!             Host, right;    query and body
+//!             measures, logs  into wire types
 //! ```
 //! A handler turns a request into `Result<Response, Failed>`. It parses the request into wire types, calls the [`Handle`] of
 //! the replicated table, and encodes the outcome as JSON. It keeps no state: whatever must outlive the connection is in the
@@ -31,7 +31,6 @@ mod request;
 mod request_log;
 mod response;
 mod routes;
-mod serve;
 mod watch;
 
 use std::sync::Arc;
@@ -39,13 +38,14 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use ringfence_access::Watched;
+use ringfence_http::Connections;
 use ringfence_raft::Handle;
 use tokio::sync::watch::Receiver;
 
 pub use measure::metrics_builder;
+pub use problems::requires_tls;
 pub use routes::Routes;
 pub use routes::starting::starting;
-pub use serve::{Connections, Remote, RequestBody, Threads, Tls, serve};
 
 /// What the API needs besides the table.
 #[derive(Clone)]

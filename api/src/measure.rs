@@ -49,8 +49,6 @@ pub(crate) fn register() {
     LazyLock::force(&RELEASED);
     LazyLock::force(&WAITED);
     CUT_OFF_REASONS.iter().for_each(|reason| drop(watches_cut_off_total(*reason)));
-    drop(handshakes_failed_total());
-    CLOSE_REASONS.iter().for_each(|reason| drop(connections_closed_total(*reason)));
 }
 
 static ACQUIRED: Outcomes = Outcomes { total: "ringfence_acquire_total", cache: Cache::new() };
@@ -59,41 +57,6 @@ static RELEASED: LazyLock<Counter> = LazyLock::new(|| counter!("ringfence_releas
 static WAITED: LazyLock<Histogram> = LazyLock::new(|| histogram!("ringfence_acquire_wait_seconds"));
 
 const CUT_OFF_REASONS: [CutOffReason; 2] = [CutOffReason::TooSlow, CutOffReason::StateReplaced];
-
-/// Why the node closed a connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum CloseReason {
-    /// There were too many, and this was idle, or did not read its response, for longest.
-    Evicted,
-    /// There were too many, and none could be evicted.
-    Refused,
-    /// It was idle for too long.
-    Silent,
-    /// A request head did not arrive in time.
-    Late,
-    /// A response was not read for too long, or others needed its memory.
-    Unread,
-}
-
-const CLOSE_REASONS: [CloseReason; 5] =
-    [CloseReason::Evicted, CloseReason::Refused, CloseReason::Silent, CloseReason::Late, CloseReason::Unread];
-
-/// Connections that this node closed.
-pub(crate) fn connections_closed_total(reason: CloseReason) -> Counter {
-    let reason = match reason {
-        CloseReason::Evicted => "evicted",
-        CloseReason::Refused => "refused",
-        CloseReason::Silent => "silent",
-        CloseReason::Late => "late",
-        CloseReason::Unread => "unread",
-    };
-    counter!("ringfence_http_connections_closed_total", "reason" => reason)
-}
-
-/// TLS handshakes with clients that failed.
-pub(crate) fn handshakes_failed_total() -> Counter {
-    counter!("ringfence_tls_handshakes_failed_total")
-}
 
 /// Watches that this node cut off.
 pub(crate) fn watches_cut_off_total(reason: CutOffReason) -> Counter {

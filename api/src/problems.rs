@@ -3,9 +3,10 @@
 use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use ringfence_lease::Refusal;
+use bytes::Bytes;
+use ringfence_lease::{Blocking, Refusal};
 use ringfence_raft::Unanswered;
-use ringfence_wire::{EndReason, FieldError, LeaseId, Problem, ProblemKind, Revision};
+use ringfence_wire::{Blocker, EndReason, FieldError, LeaseId, Problem, ProblemKind, Revision};
 
 use crate::response::with_type;
 
@@ -39,10 +40,25 @@ impl Failed {
         self
     }
 
+    /// The holders that it names.
+    pub(crate) fn holders_mut(&mut self) -> &mut [Blocker] {
+        self.0.holders.as_deref_mut().unwrap_or_default()
+    }
+
     /// The name of the problem, without `urn:ringfence:problem:`.
     pub(crate) fn name(&self) -> &'static str {
         let urn = self.0.kind.urn();
         urn.rsplit_once(':').map_or(urn, |(_, name)| name)
+    }
+
+    /// Whether it is for the rate at which its principal asks.
+    pub(crate) fn is_rate_limited(&self) -> bool {
+        self.0.kind == ProblemKind::RateLimited
+    }
+
+    /// Whether what was asked for may have been done, or may be done later.
+    pub(crate) fn is_indeterminate(&self) -> bool {
+        self.0.kind == ProblemKind::Indeterminate
     }
 
     /// What happened, for people.
@@ -53,6 +69,18 @@ impl Failed {
     pub(crate) fn into_problem(self) -> Box<Problem> {
         self.0
     }
+}
+
+/// What the client of a plain connection to a port with TLS is told: a whole response.
+pub fn requires_tls() -> Bytes {
+    let failed = Failed::new(ProblemKind::InvalidRequest, "this port requires TLS: use an https URL");
+    let body = serde_json::to_vec(&failed.0).expect("a problem is valid JSON");
+    let head = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), &body].concat().into()
 }
 
 impl From<FieldError> for Failed {
@@ -123,6 +151,7 @@ impl From<Refusal> for Failed {
         let mut failed = Self::new(kind, detail);
         match refusal {
             Refusal::Held { holders, waiters } => {
+                let holders = holders.into_iter().map(blocker).collect();
                 (failed.0.holders, failed.0.waiters) = (Some(holders), Some(waiters));
             }
             Refusal::Gone(reason) => failed.0.reason = Some(reason),
@@ -130,6 +159,10 @@ impl From<Refusal> for Failed {
         }
         failed
     }
+}
+
+fn blocker(Blocking { key, token, holder, mode, limit, expires_in_ms }: Blocking) -> Blocker {
+    Blocker { key, token, holder, mode, limit, expires_in_ms, by: None }
 }
 
 /// `text`, which quotes a request, without what may be a lease id or a credential: clients log errors.

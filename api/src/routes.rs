@@ -25,6 +25,7 @@ use axum::http::Method;
 use axum::http::header::{ALLOW, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use ringfence_access::{ClusterRight, KeyRight};
+use ringfence_http::Remote;
 use ringfence_wire::ProblemKind;
 
 use crate::door::access::{Caller, Right};
@@ -33,7 +34,6 @@ use crate::measure;
 use crate::problems::{Failed, without_secrets};
 use crate::request::body;
 use crate::request::requester::Requester;
-use crate::serve::Remote;
 
 /// The `route` label of requests that match no route.
 const NO_ROUTE: &str = "none";
@@ -59,6 +59,9 @@ impl Routes {
             _ => door.caller(&request, &remote),
         });
         if let Ok(caller) = &caller {
+            if let Some(name) = caller.name() {
+                request.body().connection().belongs_to(name.as_str());
+            }
             requester.principal = Some(Arc::clone(caller.principal()));
         }
         let open = door.log.open(&requester, measure::method(request.method()), route);
@@ -74,9 +77,13 @@ impl Routes {
                 Err(failed)
             }
         };
+        let is_too_fast = answer.as_ref().is_err_and(Failed::is_rate_limited);
         let mut response = answer.unwrap_or_else(IntoResponse::into_response);
         door.add_headers(&mut response, &requester);
         open.answered(&response);
+        if let Some(principal) = requester.principal.filter(|_| is_too_fast) {
+            door.hold_back(&principal).await;
+        }
         Ok(response)
     }
 }

@@ -178,8 +178,19 @@ impl Row {
 impl fmt::Display for Hostile {
     /// One line per shape.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headings =
-            ["shape", "done", "KB sent", "step ms", "CPU", "MiB", "renewal ms", "late", "elections", "ended"];
+        let headings = [
+            "shape",
+            "done",
+            "KB sent",
+            "step ms",
+            "CPU",
+            "MiB",
+            "renewal p99 ms",
+            "longest ms",
+            "late",
+            "elections",
+            "ended",
+        ];
         let rows = self.rows.iter().map(|row| {
             vec![
                 row.shape.to_owned(),
@@ -188,6 +199,7 @@ impl fmt::Display for Hostile {
                 row.longest_step_ms.map_or_else(|| "-".to_owned(), digits),
                 format!("{:.2}", row.cpu),
                 format!("{:.0}", row.memory_mib),
+                digits(row.renewed.p99_ms),
                 digits(row.renewed.longest_ms),
                 format!("{} of {}", row.renewed.late, row.renewed.renewals),
                 row.elections.to_string(),
@@ -197,7 +209,7 @@ impl fmt::Display for Hostile {
         write!(
             f,
             "Each for {} s on a fresh cluster: the longest step of a node's runtime, CPU of all nodes in cores, growth of\n\
-             the largest node's memory, the longest renewal of a holder and how many were late\n\n{}",
+             the largest node's memory, and the renewals of holders on another host: p99, longest, and how many were late\n\n{}",
             self.seconds,
             table(&headings, &rows.collect::<Vec<_>>())
         )

@@ -68,7 +68,7 @@ mod table;
 
 pub use command::{Acquire, Attachment, Command};
 pub use event::{Change, Event};
-pub use outcome::{Outcome, Refusal};
+pub use outcome::{Blocking, Outcome, Refusal};
 pub use owner::{Owner, Quota, Request};
 pub use rules::{SUPPORTED, UnsupportedRules};
 pub use table::{Fence, FrozenTable, LeaseState, LeaseTable, RestoreError};

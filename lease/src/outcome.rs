@@ -1,4 +1,6 @@
-use ringfence_wire::{Blocker, EndReason, Grant, Waiting};
+use std::num::NonZeroU32;
+
+use ringfence_wire::{EndReason, Grant, Holder, Key, ModeName, Token, Waiting};
 use serde::{Deserialize, Serialize};
 
 /// The result of a [`Command`](crate::Command).
@@ -19,13 +21,30 @@ pub enum Outcome {
     Kept(Waiting),
 }
 
+/// A live lease that blocks another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blocking {
+    /// The key that it holds.
+    pub key: Key,
+    /// Its token.
+    pub token: Token,
+    /// Its public label.
+    pub holder: Option<Holder>,
+    /// Its mode on the key.
+    pub mode: ModeName,
+    /// The limit of a shared mode.
+    pub limit: Option<NonZeroU32>,
+    /// How long it lives unless renewed, in milliseconds.
+    pub expires_in_ms: u64,
+}
+
 /// Why a command was refused. An ordinary result, the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// The acquire tried once, and a key was not free.
     Held {
         /// Some of the live leases that block it.
-        holders: Vec<Blocker>,
+        holders: Vec<Blocking>,
         /// The length of the longest of the queues.
         waiters: u64,
     },

@@ -77,9 +77,8 @@ async fn answer(
             let verdict = handle.view(|table| {
                 let verdict = match (table.is_live(&key, token), local) {
                     (true, false) => VerdictName::Live,
-                    (false, true) if token.0 > table.revision().0 => VerdictName::Unknown,
-                    (true, true) => VerdictName::Unknown,
-                    (false, _) => VerdictName::Stale,
+                    (false, _) if token.0 <= table.revision().0 => VerdictName::Stale,
+                    _ => VerdictName::Unknown,
                 };
                 Verdict { verdict, fence: table.fence(&key) }
             });

@@ -250,7 +250,7 @@ async fn requests_that_wait_keep_nobody_out() {
 async fn others_get_in(request: impl Fn(&Credential, usize) -> String) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (holder, rules) = principal("holder", ALL);
-    let builder = Cluster::builder(limited(&dir, 256)).nodes(1);
+    let builder = Cluster::builder(limited(&dir, 512)).nodes(1);
     let secured = Secured::lay_out(builder, &rules).await;
     secured.start(&["--door-threads=2".to_owned()]);
     secured.ready().await;
@@ -279,7 +279,7 @@ async fn others_get_in(request: impl Fn(&Credential, usize) -> String) {
     let others = async {
         for number in 0..3 {
             // More than the node has connections for.
-            let goal = begun.get() + 200;
+            let goal = begun.get() + 300;
             until(SOON, "more bodies", async || (begun.get() >= goal).then_some(())).await.unwrap();
             let client = secured.client([node], &holder);
             let lease = client.lock(format!("a/{number}")).ttl(TTL).acquire().await.unwrap();

@@ -7,7 +7,8 @@ const MAX_BYTES: usize = 260;
 pub fn check_peer_address(address: &str) -> Result<(), &'static str> {
     let (host, port) = address.rsplit_once(':').unwrap_or_default();
     let is_port = port.parse::<u16>().is_ok_and(|port| port > 0);
-    if host.is_empty() || !is_port || address.len() > MAX_BYTES {
+    let is_host = !host.is_empty() && !host.contains(|c: char| c.is_control() || c.is_whitespace());
+    if !is_host || !is_port || address.len() > MAX_BYTES {
         return Err("must have the form HOST:PORT");
     }
     match is_unspecified(address) {
@@ -40,7 +41,20 @@ mod tests {
         for right in ["a:1", "10.0.0.1:65535", "[fe80::1]:7500", "127.0.0.1:7500"] {
             assert_eq!(check_peer_address(right), Ok(()), "{right}");
         }
-        for wrong in ["", "a", ":1", "a:", "a:0", "a:65536", "a:x", "0.0.0.0:1", "[::]:1", &"a".repeat(260)] {
+        for wrong in [
+            "",
+            "a",
+            ":1",
+            "a:",
+            "a:0",
+            "a:65536",
+            "a:x",
+            "0.0.0.0:1",
+            "[::]:1",
+            "\u{16}:1",
+            "a b:1",
+            &"a".repeat(260),
+        ] {
             assert!(check_peer_address(wrong).is_err(), "{wrong}");
         }
     }

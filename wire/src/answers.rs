@@ -90,6 +90,9 @@ pub struct Blocker {
     pub limit: Option<NonZeroU32>,
     /// How long it lives unless renewed, in milliseconds.
     pub expires_in_ms: u64,
+    /// The principal that acquired it; `None` if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<PrincipalName>,
 }
 
 /// The public view of a key.
@@ -168,7 +171,7 @@ pub enum VerdictName {
     Stale,
     /// The lease was live at one instant of the call. This permits no later write.
     Live,
-    /// Not known to be dead. This is never a reason to accept.
+    /// Not known to be dead: the token was not granted yet, or a local read cannot tell. This is never a reason to accept.
     Unknown,
 }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{EndReason, Holder, Key, ModeName, Revision, Token};
+use crate::{EndReason, Holder, Key, ModeName, PrincipalName, Revision, Token};
 
 /// The name of a server-sent event: what happened to a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -53,6 +53,9 @@ pub struct WatchEvent {
     pub token: Option<Token>,
     /// Its public label.
     pub holder: Option<Holder>,
+    /// The principal whose lease it is; `None` without access rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<PrincipalName>,
     /// Why it ended or left; `None` for a grant, a place in the queue, and a wait that ran out.
     pub reason: Option<EndReason>,
 }
@@ -112,6 +115,7 @@ mod tests {
             }],
             token: Some(Token(6)),
             holder: Holder::new("me"),
+            by: PrincipalName::new("app"),
             reason: Some(EndReason::Abandoned),
         };
         let written = json!({
@@ -119,6 +123,7 @@ mod tests {
             "keys": [{ "key": "a", "mode": "shared", "limit": 3, "fence": 5 }],
             "token": 6,
             "holder": "me",
+            "by": "app",
             "reason": "abandoned",
         });
         assert_eq!(serde_json::to_value(&event).unwrap(), written);

@@ -14,6 +14,7 @@ use std::time::Duration;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, HeaderValue};
 use ringfence_access::{ClusterRight, Digest, KeyRight, Principal, Proof, Watched};
+use ringfence_http::Remote;
 use ringfence_lease::{Attachment, Command, LeaseState, LeaseTable, Owner, Quota, Refusal};
 use ringfence_raft::Unanswered;
 use ringfence_wire::{Key, LeaseId, PrincipalName, ProblemKind};
@@ -22,7 +23,6 @@ use tokio::time::sleep;
 use super::Door;
 use crate::problems::Failed;
 use crate::request::query::Consistency;
-use crate::serve::Remote;
 
 /// How often requests that last look for new rules.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);

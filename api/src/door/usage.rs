@@ -3,12 +3,17 @@
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use ringfence_access::Principal;
+use ringfence_raft::Lines;
 use ringfence_wire::{PrincipalName, ProblemKind};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::problems::Failed;
+
+/// How long a request that was refused is held back at most.
+const HELD_BACK: Duration = Duration::from_secs(1);
 
 /// What the principals use, by their names. It outlives new rules.
 #[derive(Default)]
@@ -20,6 +25,10 @@ struct Usage {
     /// In units of 4 KiB. Reads take nothing of what renewals need.
     reads: Option<Allowance>,
     watches: u32,
+    /// Requests that were refused, and whose connections are not read on yet.
+    held_back: u32,
+    /// Lines of the audit log about what was refused.
+    refusals: Lines,
 }
 
 /// How many requests may come, or how much may be read, at once. It grows to that of one second. One batch or read may leave it
@@ -29,10 +38,11 @@ struct Allowance {
     at: Instant,
 }
 
-/// A watch that is counted. Dropping it ends that.
-pub(crate) struct WatchPlace {
+/// Something that is counted. Dropping it ends that.
+pub(crate) struct Counted {
     usages: Arc<Usages>,
     name: Option<PrincipalName>,
+    count: fn(&mut Usage) -> &mut u32,
 }
 
 impl Usages {
@@ -83,7 +93,7 @@ impl Usages {
         });
     }
 
-    pub(super) fn watch_place(self: &Arc<Self>, principal: &Principal) -> Result<WatchPlace, Failed> {
+    pub(super) fn watch_place(self: &Arc<Self>, principal: &Principal) -> Result<Counted, Failed> {
         let limit = principal.limits().watches;
         let has_place = self.with(principal, |usage| {
             let has_place = limit.is_none_or(|limit| usage.watches < limit.get());
@@ -95,8 +105,28 @@ impl Usages {
                 ProblemKind::Overloaded,
                 format!("{} may have {limit} watches at once on each node", display(principal)),
             )),
-            _ => Ok(WatchPlace { usages: Arc::clone(self), name: principal.name().cloned() }),
+            _ => Ok(self.counted(principal, |usage| &mut usage.watches)),
         }
+    }
+
+    /// Waits until a request that was refused would be allowed, behind those that wait already, but for at most a second. Refusing costs
+    /// as much as answering, and meanwhile its connection is not read.
+    pub(super) async fn hold_back(self: &Arc<Self>, principal: &Principal) {
+        let Some(limit) = principal.limits().requests_per_s else { return };
+        let place = self.with(principal, |usage| {
+            usage.held_back += 1;
+            usage.held_back
+        });
+        let _counted = self.counted(principal, |usage| &mut usage.held_back);
+        sleep((Duration::from_secs(1) * place / limit.get()).min(HELD_BACK)).await;
+    }
+
+    pub(super) fn take_refusal_line(&self, principal: &Principal) -> Option<u64> {
+        self.with(principal, |usage| usage.refusals.take())
+    }
+
+    fn counted(self: &Arc<Self>, principal: &Principal, count: fn(&mut Usage) -> &mut u32) -> Counted {
+        Counted { usages: Arc::clone(self), name: principal.name().cloned(), count }
     }
 
     fn with<T>(&self, principal: &Principal, work: impl FnOnce(&mut Usage) -> T) -> T {
@@ -108,10 +138,10 @@ impl Usages {
     }
 }
 
-impl Drop for WatchPlace {
+impl Drop for Counted {
     fn drop(&mut self) {
         if let Some(usage) = self.usages.lock().get_mut(&self.name) {
-            usage.watches -= 1;
+            *(self.count)(usage) -= 1;
         }
     }
 }
@@ -151,8 +181,6 @@ fn display(principal: &Principal) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use ringfence_access::{Proof, Rules};
 
     use super::*;
@@ -195,6 +223,21 @@ mod tests {
         assert!(usages.count_request(principal).is_ok());
         tokio::time::advance(Duration::from_millis(200)).await;
         assert!(usages.check_reads(principal).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_requests_wait_one_behind_the_other_for_at_most_a_second() {
+        let rules = Rules::parse("[anonymous]\nlimits = { requests-per-s = 10 }").unwrap();
+        let principal = rules.identify(&Proof::default()).unwrap();
+        let usages = Arc::<Usages>::default();
+        let held_back = || async {
+            let begun = Instant::now();
+            usages.hold_back(principal).await;
+            begun.elapsed().as_millis()
+        };
+        let waited = futures_util::future::join_all((0..12).map(|_| held_back())).await;
+        assert_eq!(waited, [100, 200, 300, 400, 500, 600, 700, 800, 900, 1_000, 1_000, 1_000]);
+        assert_eq!(held_back().await, 100);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use axum::BoxError;
 use axum::body::HttpBody;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use ringfence_http::{RequestBody, Shed};
 use ringfence_wire::{FieldError, ProblemKind, from_json};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -11,7 +12,6 @@ use tokio::time::timeout;
 use crate::door::access::Caller;
 use crate::door::{BYTES_OF_A_REQUEST, Door, Request};
 use crate::problems::Failed;
-use crate::serve::{RequestBody, Shed};
 
 /// The time for a body to arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -42,8 +42,15 @@ pub(crate) fn check<B>(
             return Err(Failed::new(ProblemKind::Misdirected, detail));
         }
     }
-    if !headers.contains_key(ORIGIN) || request.method().is_safe() {
+    if request.method().is_safe() {
         return Ok(());
+    }
+    if !headers.contains_key(ORIGIN) {
+        let is_own = |site: &HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");
+        return match headers.get_all(SEC_FETCH_SITE).iter().all(is_own) {
+            true => Ok(()),
+            false => Err(Failed::new(ProblemKind::Forbidden, "the header Sec-Fetch-Site names another site")),
+        };
     }
     let is_own = |origin: &str| match (origin.split_once("://"), host) {
         (Some((scheme, from)), Some(host)) => {

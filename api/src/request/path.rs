@@ -14,7 +14,8 @@ pub(crate) fn lease_id(uri: &Uri) -> Result<LeaseId, FieldError> {
 /// The `id` of `/v1/cluster/members/{id}`.
 pub(crate) fn member(uri: &Uri) -> Result<u64, FieldError> {
     let id = uri.path().strip_prefix("/v1/cluster/members/").unwrap_or_default();
-    id.parse().map_err(|_| FieldError::new("id", format!("`{id}` is not a node id")))
+    let number = id.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| FieldError::new("id", format!("`{id}` is not a node id")))
 }
 
 /// The `key` of `/v1/keys/{key}`: the rest of the path, decoded once, so that `%2F` and `/` are the same.

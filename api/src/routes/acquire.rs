@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use ringfence_access::KeyRight;
+use ringfence_http::Connection;
 use ringfence_lease::{Acquire, Command, LeaseState, Outcome, Refusal};
 use ringfence_raft::Settled;
 use ringfence_wire::{AcquireRequest, BatchBody, Key, LeaseId, ProblemKind, Waiting};
@@ -28,7 +29,6 @@ use crate::request::query::Query;
 use crate::request::{body, path};
 use crate::request_log::Waited;
 use crate::response::json;
-use crate::serve::Connection;
 
 /// Cluster time stands still without a leader. This long after the wait should have ended, the response is `indeterminate`.
 const GRACE: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ async fn try_acquire(
 ) -> Answer {
     let began = Instant::now();
     Query::none(request.uri())?;
-    let connection = request.body().connection();
+    let connection = Arc::clone(request.body().connection());
     let request = body::read(door, caller, request, AcquireRequest::check).await?;
     let acquired = acquire(door, caller, lease_id, request, &connection, began, waited).await;
     measure::acquired(acquired.as_ref().map(|(status, _)| *status));
@@ -130,7 +130,7 @@ async fn acquire(
     };
     guard.answered();
     let sees_holders = caller.sees_holders(keys.iter());
-    outcome::acquired(outcome?, mirrored, sees_holders)
+    outcome::acquired(door, outcome?, mirrored, sees_holders)
 }
 
 /// A request whose lease is in the queue.

@@ -1,12 +1,17 @@
 //! The audit log: the node that receives an operator's request logs a line with the target `ringfence::audit`.
+//!
+//! What was done, or may have been, is always logged. Of what was refused, each principal causes a hundred lines at once, and ten a second
+//! from then on; the next one counts those that were left out.
 
 use ringfence_wire::Key;
 
-use crate::door::Answer;
+use crate::door::{Answer, Door};
+use crate::problems::Failed;
 use crate::request::requester::Requester;
 
 /// An operator's act. It is logged however it ends, also when the connection closes first.
 pub(crate) struct Act<'a> {
+    door: &'a Door,
     requester: &'a Requester,
     subject: Subject,
     is_logged: bool,
@@ -24,27 +29,40 @@ pub(crate) struct Subject {
 }
 
 impl<'a> Act<'a> {
-    pub(crate) fn begin(requester: &'a Requester, subject: Subject) -> Self {
-        Self { requester, subject, is_logged: false }
+    pub(crate) fn begin(door: &'a Door, requester: &'a Requester, subject: Subject) -> Self {
+        Self { door, requester, subject, is_logged: false }
     }
 
     /// Logs the act with its `answer`, which it returns.
     pub(crate) fn ended(mut self, answer: Answer) -> Answer {
         match &answer {
-            Ok(_) => self.log("done", None),
-            Err(failed) => self.log(failed.name(), Some(failed.detail())),
+            Ok(_) => self.log("done", None, 0),
+            Err(failed) => {
+                if let Some(untold) = self.take_line(failed) {
+                    self.log(failed.name(), Some(failed.detail()), untold);
+                }
+            }
         }
         self.is_logged = true;
         answer
     }
 
-    fn log(&self, outcome: &str, detail: Option<&str>) {
+    /// Whether this failure is logged, and how many were not before it.
+    fn take_line(&self, failed: &Failed) -> Option<u64> {
+        match &self.requester.principal {
+            Some(principal) if !failed.is_indeterminate() => self.door.take_refusal_line(principal),
+            _ => Some(0),
+        }
+    }
+
+    fn log(&self, outcome: &str, detail: Option<&str>, untold: u64) {
         let Subject { act, key, token, member, peer, rules } = &self.subject;
         let (request_id, (trace_id, span_id)) = (self.requester.request_id(), self.requester.trace());
         tracing::info!(
             target: "ringfence::audit",
             act, key = key.as_ref().map(Key::as_str), token, member, peer, rules, outcome, detail,
             principal = self.requester.name(), from = %self.requester.from, request_id = &*request_id, trace_id, span_id,
+            untold = (untold > 0).then_some(untold),
             "operator action"
         );
     }
@@ -53,7 +71,7 @@ impl<'a> Act<'a> {
 impl Drop for Act<'_> {
     fn drop(&mut self) {
         if !self.is_logged {
-            self.log("indeterminate", Some("the connection closed before the response"));
+            self.log("indeterminate", Some("the connection closed before the response"), 0);
         }
     }
 }

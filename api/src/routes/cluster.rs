@@ -42,7 +42,7 @@ pub(crate) async fn add(door: &Door, requester: &Requester, caller: &Caller, req
     let AddMemberRequest { id, peer } = body::read(door, caller, request, AddMemberRequest::check).await?;
     let subject =
         Subject { act: "add-member", member: Some(id), peer: Some(peer.clone()), ..Subject::default() };
-    let act = Act::begin(requester, subject);
+    let act = Act::begin(door, requester, subject);
     act.ended(done(door.cluster().add_member(id, peer).await))
 }
 
@@ -51,7 +51,7 @@ pub(crate) async fn remove(door: &Door, requester: &Requester, request: Request)
     let id = path::member(request.uri())?;
     let force = Query::of(request.uri(), &["force"])?.flag("force")?;
     let act = if force { "force-remove-member" } else { "remove-member" };
-    let act = Act::begin(requester, Subject { act, member: Some(id), ..Subject::default() });
+    let act = Act::begin(door, requester, Subject { act, member: Some(id), ..Subject::default() });
     act.ended(done(match force {
         false => door.cluster().remove_member(id).await,
         true => door.cluster().force_remove_member(id).await,
@@ -67,7 +67,7 @@ pub(crate) async fn transfer(
 ) -> Answer {
     Query::none(request.uri())?;
     let TransferRequest { to } = body::read(door, caller, request, |_| Ok(())).await?;
-    let act = Act::begin(requester, Subject { act: "transfer", member: to, ..Subject::default() });
+    let act = Act::begin(door, requester, Subject { act: "transfer", member: to, ..Subject::default() });
     act.ended(done(door.cluster().transfer_leadership(to).await))
 }
 
@@ -76,7 +76,7 @@ pub(crate) async fn upgrade(door: &Door, requester: &Requester, caller: &Caller,
     Query::none(request.uri())?;
     let UpgradeRequest { to, check } = body::read(door, caller, request, |_| Ok(())).await?;
     let act = if check { "check-upgrade" } else { "upgrade" };
-    let act = Act::begin(requester, Subject { act, rules: to, ..Subject::default() });
+    let act = Act::begin(door, requester, Subject { act, rules: to, ..Subject::default() });
     let upgraded = door.cluster().upgrade(to, check).await;
     act.ended(upgraded.map(|upgraded| json(StatusCode::OK, &upgraded)).map_err(failed))
 }

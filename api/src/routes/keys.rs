@@ -74,7 +74,7 @@ pub(crate) async fn revoke(door: &Door, requester: &Requester, caller: &Caller, 
     let RevokeRequest { key, token } = body::read(door, caller, request, |_| Ok(())).await?;
     let subject =
         Subject { act: "revoke", key: Some(key.clone()), token: Some(token.0), ..Subject::default() };
-    let act = Act::begin(requester, subject);
+    let act = Act::begin(door, requester, subject);
     let outcome = door.propose(caller, Command::Revoke { key, token }).await;
     let ended = outcome.and_then(outcome::ended);
     act.ended(ended.map(IntoResponse::into_response))

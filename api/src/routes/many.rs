@@ -11,6 +11,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::response::Response;
 use futures_util::future::{join, join_all};
+use ringfence_http::Connection;
 use ringfence_lease::{Acquire, Command, Outcome};
 use ringfence_raft::Unanswered;
 use ringfence_wire::{
@@ -28,12 +29,11 @@ use crate::problems::Failed;
 use crate::request::body;
 use crate::request::query::Query;
 use crate::response::with_type;
-use crate::serve::Connection;
 
 /// `POST /v1/renew`
 pub(crate) async fn renew(door: &Door, caller: &Caller, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let connection = request.body().connection();
+    let connection = Arc::clone(request.body().connection());
     let (request, counted) = body::read_counted(door, caller, request, RenewManyRequest::check).await?;
     let renew = |lease_id| Operation::Renew(BatchRenew { lease_id, ttl_ms: None });
     run(door, caller, &connection, request.lease_ids.into_iter().map(renew).collect(), counted).await
@@ -42,7 +42,7 @@ pub(crate) async fn renew(door: &Door, caller: &Caller, request: Request) -> Ans
 /// `POST /v1/batch`
 pub(crate) async fn batch(door: &Door, caller: &Caller, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let connection = request.body().connection();
+    let connection = Arc::clone(request.body().connection());
     let (request, counted) = body::read_counted(door, caller, request, BatchRequest::check).await?;
     run(door, caller, &connection, request.operations, counted).await
 }
@@ -130,7 +130,7 @@ async fn run(
                 };
                 for (kind, outcome) in kinds.into_iter().zip(outcomes) {
                     results.put(&match outcome {
-                        Ok(outcome) => kind.result(outcome, mirrored),
+                        Ok(outcome) => kind.result(door, outcome, mirrored),
                         Err(denied) => kind.failed(&denied),
                     });
                 }
@@ -256,10 +256,10 @@ impl Kind {
     }
 
     /// The response that the operation would have had on its own.
-    fn result(self, outcome: Outcome, mirrored: Option<bool>) -> BatchResult {
+    fn result(self, door: &Door, outcome: Outcome, mirrored: Option<bool>) -> BatchResult {
         match self {
             Self::Acquire { lease_id, sees_holders } => {
-                let acquired = outcome::acquired(outcome, mirrored, sees_holders);
+                let acquired = outcome::acquired(door, outcome, mirrored, sees_holders);
                 measure::acquired(acquired.as_ref().map(|(status, _)| *status));
                 acquired.map_or_else(
                     |failed| problem(failed.of_lease(lease_id)),

@@ -5,11 +5,13 @@ use ringfence_lease::Outcome;
 use ringfence_raft::Unanswered;
 use ringfence_wire::{BatchBody, Grant, MirroredGrant};
 
+use crate::door::Door;
 use crate::problems::Failed;
 
 /// The response to an acquire. `mirrored`: whether the mirror has the grant; `None` if grants do not wait for it.
 /// `sees_holders`: whether a refusal may name those who hold the keys.
 pub(crate) fn acquired(
+    door: &Door,
     outcome: Outcome,
     mirrored: Option<bool>,
     sees_holders: bool,
@@ -26,7 +28,7 @@ pub(crate) fn acquired(
         }
         Outcome::Refused(refusal) => {
             let failed = Failed::from(refusal);
-            Err(if sees_holders { failed } else { failed.without_holders() })
+            Err(if sees_holders { door.name_principals(failed) } else { failed.without_holders() })
         }
         // Not an outcome of an acquire.
         Outcome::Done => Err(Unanswered::Indeterminate.into()),

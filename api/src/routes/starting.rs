@@ -7,11 +7,11 @@ use axum::extract::Request;
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderValue, Method};
 use axum::response::{IntoResponse, Response};
+use ringfence_http::Remote;
 use ringfence_wire::ProblemKind;
 
 use crate::problems::Failed;
 use crate::routes::health::is_live;
-use crate::serve::Remote;
 
 /// Answers for a node that waits for the other members of a new cluster: it is alive, and everything else is certainly not
 /// done. Each response closes its connection, so that the client's next one gets the routes of the API.

@@ -29,11 +29,10 @@ fn verdict(table: &LeaseTable, check: &Check, consistency: Consistency) -> Verdi
     let is_live = table.is_live(&check.key, check.token);
     let verdict = match consistency {
         Consistency::Linearizable if is_live => VerdictName::Live,
-        Consistency::Linearizable => VerdictName::Stale,
-        // The table has every grant up to its revision. A token up to there that is not live has ended or never existed;
-        // this covers every token below the fence.
-        Consistency::Local if !is_live && check.token.0 <= table.revision().0 => VerdictName::Stale,
-        Consistency::Local => VerdictName::Unknown,
+        // The table has every grant up to its revision. A token up to there that is not live has ended, or will never be granted;
+        // this covers every token below the fence. One beyond may be granted next.
+        _ if !is_live && check.token.0 <= table.revision().0 => VerdictName::Stale,
+        _ => VerdictName::Unknown,
     };
     Verdict { verdict, fence }
 }

@@ -1,5 +1,5 @@
 use axum::body::Body;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::IntoResponse;
 use ringfence_wire::{FieldError, Key, ProblemKind, Revision};
@@ -35,11 +35,7 @@ pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answe
     // Without it this node could not tell a revision beyond the cluster's from one that it has not applied yet.
     door.catch_up().await?;
     let stream = door.watchers.open(allowed, caller, place, &prefix, after)?;
-    let headers = [
-        (CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
-        (CACHE_CONTROL, HeaderValue::from_static("no-store")),
-        UNBUFFERED,
-    ];
+    let headers = [(CONTENT_TYPE, HeaderValue::from_static("text/event-stream")), UNBUFFERED];
     Ok((headers, Body::new(stream)).into_response())
 }
 

@@ -44,6 +44,7 @@ pub(super) fn put_event(text: &mut BytesMut, event: &Event, prefix: &str) {
         keys,
         token: event.token,
         holder: event.holder.clone(),
+        by: event.by.clone(),
         reason,
     };
     text.put_slice(format!("event: {}\nid: {}\n", name.as_str(), event.revision).as_bytes());

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::HttpBody;
 use bytes::Bytes;
-use hyper::body::Frame;
+use http_body::{Body as HttpBody, Frame};
 use ringfence_access::KeyRight;
 use ringfence_raft::{Handle, History, Progress};
 use ringfence_wire::{ProblemKind, Revision};
@@ -18,7 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::fanout::{Fanout, Next};
 use crate::door::access::{Allowed, Caller};
-use crate::door::usage::WatchPlace;
+use crate::door::usage::Counted;
 use crate::problems::Failed;
 
 /// The pause after a round, so that changes gather, and the addition for each watch that the round woke: waking one costs a
@@ -66,7 +65,7 @@ pub(crate) struct Stream {
     watchers: Arc<Watchers>,
     number: u64,
     /// Counts the watch.
-    _place: WatchPlace,
+    _place: Counted,
 }
 
 impl HttpBody for Stream {
@@ -106,7 +105,7 @@ impl Watchers {
         self: &Arc<Self>,
         _: Allowed<KeyRight>,
         caller: &Caller,
-        place: WatchPlace,
+        place: Counted,
         prefix: &str,
         after: Option<Revision>,
     ) -> Result<Stream, Failed> {

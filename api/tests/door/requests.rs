@@ -251,7 +251,7 @@ async fn browsers_must_use_a_name_of_the_cluster_and_programs_may_use_any() {
         for host in ["evil.test:7400", "127.0.0.1.evil.test", "localhost.evil.test:7400", "", "a b"] {
             got(&service, &format!("Host: {host}\r\n{line}")).await.problem("misdirected");
         }
-        got(&service, line).await.problem("misdirected");
+        got(&service, line).await.problem("invalid-request");
         for host in ["127.0.0.1:7400", "[::1]", "LOCALHOST:7400", "Ringfence.TEST", "ringfence.test:443"] {
             assert_eq!(got(&service, &format!("Host: {host}\r\n{line}")).await.status, 200, "{host}");
         }

@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use ringfence_api::{Connections, Options, Threads, metrics_builder, routes, serve};
+use ringfence_api::{Options, metrics_builder, routes};
+use ringfence_http::{Connections, Threads, serve};
 use ringfence_raft::{Handle, Node, Settings, WallClock};
 use ringfence_wire::{Grant, LeaseId, Role, Waiting};
 use serde_json::{Value, json};

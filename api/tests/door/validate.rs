@@ -4,7 +4,7 @@ use serde_json::json;
 use crate::service::Service;
 
 #[tokio::test]
-async fn a_linearizable_verdict_is_live_or_stale() {
+async fn a_linearizable_verdict_is_live_or_stale_or_of_a_token_that_may_be_granted_yet() {
     let service = Service::start().await;
     let grant = service.hold("a").await;
     let body = json!({ "key": "a", "token": grant.token });
@@ -15,9 +15,14 @@ async fn a_linearizable_verdict_is_live_or_stale() {
     let verdict: Verdict = service.post("/v1/validate?consistency=linearizable", body).await.expect(200);
     assert_eq!(verdict.verdict, VerdictName::Stale);
     assert!(verdict.fence > grant.token, "every token so far is below the fence");
-    let body = json!({ "key": "a", "token": verdict.fence });
-    let verdict: Verdict = service.post("/v1/validate", body).await.expect(200);
-    assert_eq!(verdict.verdict, VerdictName::Stale, "a token that was never granted is not live");
+    // Once it was `stale`, which is for good, and then it was granted.
+    let next = json!({ "key": "a", "token": verdict.fence });
+    let verdict: Verdict = service.post("/v1/validate", next.clone()).await.expect(200);
+    assert_eq!(verdict.verdict, VerdictName::Unknown);
+    let granted = service.hold("a").await;
+    assert_eq!(granted.token, verdict.fence);
+    let verdict: Verdict = service.post("/v1/validate", next).await.expect(200);
+    assert_eq!(verdict.verdict, VerdictName::Live);
 }
 
 #[tokio::test]

@@ -61,6 +61,10 @@ pub(super) const SHAPES: &[Shape] = &[
     shape!("2,000 silent connections to the peer port", silent_peers),
     shape!("rubbish at the peer port", rubbish_for_peers),
     shape!("10,000 pipelined requests a connection", pipelined),
+    shape!("64 connections that pipeline GET /livez", small_on_64),
+    shape!("64 connections that pipeline GET /openapi.json", large_on_64),
+    shape!("1,000 connections that pipeline GET /livez", small_on_1000),
+    shape!("1,000 connections that pipeline GET /openapi.json", large_on_1000),
     shape!("connections that come and go", churn),
     shape!("a key of 10,000 holders, answers unread", ten_thousand_holders, unread_key),
     shape!("pages of 1,000 keys, answers unread", a_thousand_keys, unread_pages),
@@ -327,6 +331,22 @@ async fn pipelined(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     }
     sleep_until(end).await;
     Ok(done)
+}
+
+async fn small_on_64(stranger: &mut Stranger, end: Instant) -> Result<u64> {
+    stranger.pipeline(64, "/livez", end).await
+}
+
+async fn large_on_64(stranger: &mut Stranger, end: Instant) -> Result<u64> {
+    stranger.pipeline(64, "/openapi.json", end).await
+}
+
+async fn small_on_1000(stranger: &mut Stranger, end: Instant) -> Result<u64> {
+    stranger.pipeline(1_000, "/livez", end).await
+}
+
+async fn large_on_1000(stranger: &mut Stranger, end: Instant) -> Result<u64> {
+    stranger.pipeline(1_000, "/openapi.json", end).await
 }
 
 async fn churn(stranger: &mut Stranger, end: Instant) -> Result<u64> {

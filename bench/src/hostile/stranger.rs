@@ -1,5 +1,7 @@
 //! A stranger: a client that reaches the ports of the nodes, and keeps the connections that it opens.
 
+use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,9 +10,9 @@ use futures_util::future::join_all;
 use ringfence_harness::{Builder, Cluster, HttpConnection, Node};
 use ringfence_wire::LeaseId;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// The usual soft limit of a service.
 const DESCRIPTORS: u64 = 1_024;
@@ -110,6 +112,41 @@ impl Stranger {
         let answered: u64 = join_all((0..connections).map(|_| one())).await.into_iter().sum();
         self.sent += answered * (path.len() + body.len()) as u64;
         Ok(answered)
+    }
+
+    /// Asks the leader for `path` over `connections` connections until `end`, each many times before the first answer. Counts the
+    /// answers by their bytes, as the first one has.
+    pub(super) async fn pipeline(&mut self, connections: usize, path: &str, end: Instant) -> Result<u64> {
+        let leader = self.leader;
+        let requests = format!("GET {path} HTTP/1.1\r\nhost: {leader}\r\n\r\n").repeat(100);
+        let one = async || {
+            let mut stream = TcpStream::connect(leader).await?;
+            let (mut reader, mut writer) = stream.split();
+            let write = async {
+                loop {
+                    if let Err(error) = writer.write_all(requests.as_bytes()).await {
+                        return io::Result::<Infallible>::Err(error);
+                    }
+                }
+            };
+            let (mut read, mut buffer) = (0, vec![0; 64 << 10]);
+            let read_all = async {
+                loop {
+                    match reader.read(&mut buffer).await? {
+                        0 => return io::Result::<Infallible>::Err(io::ErrorKind::UnexpectedEof.into()),
+                        bytes => read += bytes as u64,
+                    }
+                }
+            };
+            // A node may close the connection.
+            let _ = timeout_at(end, async { tokio::try_join!(write, read_all) }).await;
+            io::Result::Ok(read)
+        };
+        let answer = HttpConnection::open(leader).await?.expect(200, "GET", path, "").await?.len() as u64;
+        let all = join_all((0..connections).map(|_| one())).await;
+        let read: u64 = all.into_iter().flatten().sum();
+        self.sent += connections as u64 * requests.len() as u64;
+        Ok(read / answer.max(1))
     }
 
     /// Opens a connection, sends `bytes` and keeps it without reading. Returns whether all was sent: a node may refuse.

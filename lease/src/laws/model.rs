@@ -2,13 +2,14 @@
 //! shares no code with the table except the types of commands and outcomes.
 
 use ringfence_wire::{
-    Blocker, EndReason, Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Mode,
-    PrincipalName, Revision, Token, Ttl, WaiterView, Waiting, WaitingState,
+    EndReason, Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Mode, PrincipalName,
+    Revision, Token, Ttl, WaiterView, Waiting, WaitingState,
 };
 
 use crate::limits::Limits;
 use crate::{
-    Acquire, Attachment, Change, Command, Event, LeaseState, Outcome, Owner, Quota, Refusal, Request,
+    Acquire, Attachment, Blocking, Change, Command, Event, LeaseState, Outcome, Owner, Quota, Refusal,
+    Request,
 };
 
 #[derive(Debug)]
@@ -267,7 +268,7 @@ impl Model {
             for (key, _) in lease.first.claims.iter().filter(|claim| !lease.admitted.contains(&claim.0)) {
                 for holder in self.holders(key) {
                     let mode = holder.mode_on(key).expect("it holds the key");
-                    holders.push(Blocker {
+                    holders.push(Blocking {
                         key: key.clone(),
                         token: Token(holder.number),
                         holder: holder.first.holder.clone(),

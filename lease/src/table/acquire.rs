@@ -1,4 +1,4 @@
-use ringfence_wire::{Blocker, EndReason};
+use ringfence_wire::EndReason;
 
 use super::LeaseTable;
 use crate::keys::Keys;
@@ -6,7 +6,7 @@ use crate::lease::Lease;
 use crate::limits::{KEEP_PLACE_MS, MAX_BLOCKERS};
 use crate::requests::Request;
 use crate::store::{Found, Slot};
-use crate::{Acquire, Event, Outcome, Owner, Refusal};
+use crate::{Acquire, Blocking, Event, Outcome, Owner, Refusal};
 
 impl LeaseTable {
     pub(super) fn acquire(
@@ -120,7 +120,7 @@ impl LeaseTable {
         for &(ref key, mode) in lease.keys.iter() {
             if self.store.lock(key).is_some_and(|lock| !lock.fits(mode)) {
                 let room = MAX_BLOCKERS - holders.len();
-                holders.extend(self.holders(key).take(room).map(|(holder, mode)| Blocker {
+                holders.extend(self.holders(key).take(room).map(|(holder, mode)| Blocking {
                     key: key.clone(),
                     token: holder.number.into(),
                     holder: holder.holder.clone(),

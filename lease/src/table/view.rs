@@ -59,6 +59,12 @@ impl LeaseTable {
         Some(self.store.get(slot).keys.iter().map(|(key, _)| key))
     }
 
+    /// The principal that acquired the live lease that holds `key` with this token.
+    pub fn principal_of_holder(&self, key: &Key, token: Token) -> Option<&PrincipalName> {
+        let slot = self.store.lock(key)?.holder(token)?;
+        self.store.owner(self.store.get(slot))
+    }
+
     /// How many keys `command` of `by` would touch now, which is what it costs. 0 for a lease that is neither live nor waiting.
     pub fn keys_of(&self, by: Option<&PrincipalName>, command: &Command) -> usize {
         let keys = |slot: Option<Slot>| slot.map_or(0, |slot| self.store.get(slot).keys.len());

@@ -192,12 +192,9 @@ fn verdict_fits(verdict: &Verdict, token: Token, line: &Line, span: &Range<u64>,
     let (at, life) = (meet(span, &line.with_fence(verdict.fence.0)), line.life(token.0));
     match verdict.verdict {
         VerdictName::Live => !local && !meet(&at, &life).is_empty(),
-        VerdictName::Stale if local => !meet(&at, &(life.end.max(token.0)..u64::MAX)).is_empty(),
-        VerdictName::Stale => {
-            let before = if life.is_empty() { at.clone() } else { meet(&at, &(0..life.start)) };
-            !before.is_empty() || !meet(&at, &(life.end..u64::MAX)).is_empty()
-        }
-        VerdictName::Unknown => local && !at.is_empty(),
+        VerdictName::Stale => !meet(&at, &(life.end.max(token.0)..u64::MAX)).is_empty(),
+        VerdictName::Unknown if local => !at.is_empty(),
+        VerdictName::Unknown => !meet(&at, &(0..token.0)).is_empty(),
     }
 }
 

@@ -161,7 +161,7 @@ fn an_end_that_the_log_does_not_know_is_found() {
     let mut story = fair();
     let token = story.token(2);
     // Asked before anybody knew of the grant: it may not have been given yet.
-    story.call(45..60, validate("b", token), verdict(VerdictName::Stale, 103));
+    story.call(45..60, validate("b", token), verdict(VerdictName::Unknown, 103));
     story.keeps(&LINEARIZABLE_READS);
     story.call(80..90, validate("b", token), verdict(VerdictName::Stale, 103));
     story.breaks(&LINEARIZABLE_READS, "token 103 was called Stale with fence 103");

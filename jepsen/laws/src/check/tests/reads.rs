@@ -65,7 +65,7 @@ fn answers_that_are_the_table_at_one_instant_are_valid() {
         get(13, 14, view(1, 1, &[1], 0)),
         get(42, 43, view(2, 1, &[1], 1)),
         validate(30, 31, 1, Live, 1),
-        validate(30, 31, 4, Stale, 1),
+        validate(30, 31, 4, Unknown, 1),
         // While it is released.
         validate(41, 49, 1, Live, 1),
         validate(41, 49, 1, Stale, 4),
@@ -106,6 +106,7 @@ fn each_answer_that_the_table_never_had_then_is_found() {
         validate(30, 31, 1, Stale, 2),
         validate(30, 31, 1, Live, 2),
         validate(30, 31, 1, Unknown, 1),
+        validate(30, 31, 4, Stale, 1),
         local(validate(30, 31, 1, Live, 1)),
         local(validate(30, 31, 1, Stale, 1)),
         local(validate(30, 31, 9, Stale, 1)),

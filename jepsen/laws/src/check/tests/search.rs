@@ -27,6 +27,14 @@ impl Model {
         self.holder.map_or(self.revision + 1, |(_, token)| token)
     }
 
+    fn verdict(&self, token: Token) -> VerdictName {
+        match self.holder {
+            Some((_, holder)) if holder == token.0 => VerdictName::Live,
+            _ if token.0 <= self.revision => VerdictName::Stale,
+            _ => VerdictName::Unknown,
+        }
+    }
+
     /// The table after an acquire.
     fn acquired(mut self, lease: LeaseId) -> Self {
         if self.holder.is_none() && !self.over.contains(&lease) {
@@ -74,9 +82,8 @@ impl Model {
                 fits.then(|| self.clone())
             }
             (Asked::Validate { token, .. }, Came::Verdict { verdict }) => {
-                let live = self.holder.is_some_and(|(_, holder)| holder == token.0);
-                let said = if live { VerdictName::Live } else { VerdictName::Stale };
-                (verdict.verdict == said && verdict.fence.0 == self.fence()).then(|| self.clone())
+                (verdict.verdict == self.verdict(*token) && verdict.fence.0 == self.fence())
+                    .then(|| self.clone())
             }
             _ => unknown.then(|| self.clone()),
         }
@@ -185,8 +192,7 @@ fn does(model: &mut Model, asked: &Asked) -> Came {
         }
         Asked::Key { .. } => Came::Key { view: shown(model) },
         Asked::Validate { token, .. } => {
-            let live = model.holder.is_some_and(|(_, holder)| holder == token.0);
-            let verdict = if live { VerdictName::Live } else { VerdictName::Stale };
+            let verdict = model.verdict(*token);
             Came::Verdict { verdict: TokenVerdict { verdict, fence: Token(model.fence()) } }
         }
         other => unreachable!("{other:?} is not planned"),

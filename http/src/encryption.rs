@@ -1,46 +1,40 @@
-//! TLS at the door: handshakes, and certificates that end or lose their authority while their clients are connected.
+//! TLS: handshakes, and certificates that end or lose their authority while their clients are connected.
 
 use std::io;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ringfence_tls::{Name, Server, expires, names};
-use ringfence_wire::ProblemKind;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
-use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
 use tokio_rustls::rustls::server::Acceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::connections::HEAD_TIMEOUT;
-use super::paced::Paced;
-use super::refusal::refuse;
-use super::socket::Stream;
-use crate::problems::Failed;
+use crate::connections::{Connection, HEAD_TIMEOUT};
+use crate::paced::Paced;
+use crate::socket::Stream;
+use crate::turns::Turns;
 
 /// Encrypted bytes that wait for the client to read. The bodies of responses have a budget of their own.
 const MAX_UNSENT: usize = 16 << 10;
 /// How often connections with a certificate ask whether it ended, or the files changed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The first byte of a connection with TLS, which no method of HTTP begins with.
-pub(super) const HANDSHAKE: u8 = 0x16;
-
-thread_local! {
-    /// Whose handshake this thread computes.
-    static TURN: Arc<Semaphore> = Arc::new(Semaphore::new(1));
-}
+const HANDSHAKE: u8 = 0x16;
+/// How long a client that is refused may take to read why.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// TLS of a listener.
 #[derive(Clone)]
 pub struct Tls {
     /// Certificates.
     pub server: Arc<Server>,
-    /// Whether connections may be plain, too.
-    pub plain: bool,
+    /// What the client of a plain connection is told: a whole response. `None`: it is served, too.
+    pub refusal: Option<Bytes>,
 }
 
 /// The client's certificate, followed by others.
@@ -65,11 +59,13 @@ pub(super) struct Opened<D> {
 pub(super) async fn open(
     stream: TcpStream,
     tls: Option<Tls>,
+    turns: &Arc<Turns>,
+    connection: &Connection,
 ) -> io::Result<Opened<impl Future<Output = ()>>> {
     let (stream, chain) = match tls {
         None => (Stream::Plain(stream), None),
         Some(tls) => {
-            let opened = timeout(HEAD_TIMEOUT, opened(stream, tls)).await;
+            let opened = timeout(HEAD_TIMEOUT, opened(stream, tls, turns, connection)).await;
             opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?
         }
     };
@@ -84,40 +80,41 @@ pub(super) async fn open(
     Ok(Opened { stream, distrusted, is_encrypted, names })
 }
 
-async fn opened(stream: TcpStream, tls: Tls) -> io::Result<(Stream, Option<Chain>)> {
+async fn opened(
+    stream: TcpStream,
+    tls: Tls,
+    turns: &Arc<Turns>,
+    connection: &Connection,
+) -> io::Result<(Stream, Option<Chain>)> {
     let mut first = [0];
     if stream.peek(&mut first).await? == 1 && first != [HANDSHAKE] {
-        if tls.plain {
-            return Ok((Stream::Plain(stream), None));
-        }
-        let failed = Failed::new(ProblemKind::InvalidRequest, "this port requires TLS: use an https URL");
-        refuse(stream, failed).await;
+        let Some(refusal) = tls.refusal else { return Ok((Stream::Plain(stream), None)) };
+        let _ = timeout(REFUSAL_TIMEOUT, refuse(stream, &refusal)).await;
         return Err(io::Error::other("the connection is plain"));
     }
-    let (stream, chain) = shake_hands(stream, tls.server).await?;
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), Paced::new(stream)).await?;
+    // What follows signs.
+    turns.take(connection.owner()).await;
+    let version = tls.server.version();
+    let mut accept = hello.into_stream(tls.server.current());
+    if let Some(stream) = accept.get_mut() {
+        stream.has_hello();
+    }
+    let mut stream: TlsStream<_> = accept.await?;
+    stream.get_mut().1.set_buffer_limit(Some(MAX_UNSENT));
+    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+    let chain = Chain { certificates, server: tls.server, version };
     Ok((Stream::Encrypted(Box::new(stream)), Some(chain)))
 }
 
-/// Shakes hands. Between the handshakes that a thread computes, it serves everything else that is ready.
-async fn shake_hands(
-    stream: TcpStream,
-    server: Arc<Server>,
-) -> io::Result<(TlsStream<Paced<TcpStream>>, Chain)> {
-    let hello = LazyConfigAcceptor::new(Acceptor::default(), Paced(stream)).await?;
-    let turn = TURN.with(Arc::clone).acquire_owned().await.expect("the semaphore is never closed");
-    yield_now().await;
-    let version = server.version();
-    let mut accept = hello.into_stream(server.current());
-    // This signs; what follows waits for the client.
-    let first = std::future::poll_fn(|cx| Poll::Ready(std::pin::Pin::new(&mut accept).poll(cx))).await;
-    drop(turn);
-    let mut stream = match first {
-        Poll::Ready(accepted) => accepted?,
-        Poll::Pending => accept.await?,
-    };
-    stream.get_mut().1.set_buffer_limit(Some(MAX_UNSENT));
-    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
-    Ok((stream, Chain { certificates, server, version }))
+/// Answers a plain request without reading it, then drains what the client sends: closing a socket with unread bytes resets
+/// the connection, and the client would lose the answer.
+async fn refuse(mut stream: TcpStream, refusal: &[u8]) -> io::Result<()> {
+    stream.write_all(refusal).await?;
+    stream.shutdown().await?;
+    let mut buffer = [0; 1024];
+    while stream.read(&mut buffer).await? > 0 {}
+    Ok(())
 }
 
 impl Chain {

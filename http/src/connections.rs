@@ -1,4 +1,4 @@
-//! The connections of a node: how many there are, the phase of each, and when one is closed.
+//! The connections of a server: what each one is doing, and which one is closed if there is no room.
 //!
 //! ```text
 //!         ┌────────────────────── flushed ◀──────────────── flushing ◀──┐
@@ -6,58 +6,61 @@
 //!  ───▶ idle ─────────────▶ head ───────────▶ handling ───────────▶ responding
 //!   accepted   first byte         whole head             response
 //! ```
-//! While a connection is idle, or its request has not arrived in full, it has no request to lose. If there is no room for a
-//! new connection, the one that has been in such a state for longest is evicted. If there is none, it is the one that has kept
-//! responses unread for longest.
+//! A connection belongs to the host that it comes from, until a request on it was authenticated; then to that principal. If there is no
+//! room for a new one, another one is closed:
 //!
-//! A host that has a sixteenth of all connections loses its own first, and its new ones evict no others that were used a moment
-//! ago. If there is nothing else to evict for other hosts, it also loses responses that it is reading, and requests that last:
-//! those that wait for a lease, and watches.
+//! - one of no principal, if these are a quarter of all or more; else one of a principal. So strangers take no connection from
+//!   principals that have three quarters together;
+//! - of those, one of the owner that has most;
+//! - of the owner's, by what it is doing: see [`Class`]. Its own waits go before the connections on which it renews.
 
 mod table;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use self::table::{Class, Place, Table, UNREAD_FOR, host_of};
-use super::budget::Budget;
+pub(crate) use self::table::Owner;
+use self::table::{Class, Place, Table};
+use crate::budget::Budget;
 use crate::measure::{CloseReason, connections_closed_total};
 
 /// How long a connection may make no progress: no next request begins, or nothing more of a response can be sent because the
 /// client does not read.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// How many evicted connections may still be open when the next one is admitted.
-pub(crate) const MAX_EVICTING: usize = 16;
+const MAX_EVICTING: usize = 16;
 /// The time for the head of a request, from its first byte.
 pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a connection whose request body arrives gets a new place among those that may be evicted.
+/// How often a connection whose request body arrives gets a new place among those that are closed first.
 const BODY_TURN_MS: u64 = 1_000;
 /// Bytes of unfinished request bodies, and of large responses that are being sent.
 const MAX_REQUEST_BODIES: usize = 64 << 20;
 const MAX_RESPONSE_BODIES: usize = 64 << 20;
 
-/// The connections of a node.
+/// The connections of a server.
 pub struct Connections {
     max: usize,
     created: Instant,
     table: Mutex<Table>,
-    /// Notified when a connection has closed, or an evicted one stays after all.
+    /// Notified when a connection has closed.
     room: Notify,
     pub(super) request_bodies: Arc<Budget<Connection>>,
     pub(super) response_bodies: Arc<Budget<Connection>>,
 }
 
 /// One connection.
-pub(crate) struct Connection {
+pub struct Connection {
     pub(super) connections: Arc<Connections>,
     pub(super) from: SocketAddr,
-    host: IpAddr,
+    /// It is closed for another one.
+    is_evicted: AtomicBool,
     state: Mutex<State>,
     /// Notified when the connection may have to close.
     close: Notify,
@@ -69,14 +72,10 @@ struct State {
     phase: Phase,
     /// When the phase began or, of a response, when something was last sent.
     since: Instant,
-    /// For how long responses could not be sent on, less the time in between.
-    unread_for: Duration,
-    /// When a response could last be sent on or, while that is not so, since when, less the time of earlier ones.
-    unread_since: Instant,
-    /// Its place among the evictable, also after it was evicted.
-    place: Option<Place>,
-    /// Since when the request waits for a lease or is a watch, if it does or is.
-    lasts_since: Option<Instant>,
+    owner: Owner,
+    place: Place,
+    /// The request waits for a lease or is a watch, or the like.
+    lasts: bool,
     /// The next request waits until all of the response is sent.
     begins: bool,
     /// The response is not read, and others need its memory.
@@ -89,7 +88,7 @@ struct State {
 enum Phase {
     /// No byte of a request has arrived.
     Idle,
-    /// Part of a request head has arrived.
+    /// Part of a request head has arrived, or all of it, and it is not its turn yet.
     Head,
     /// A handler works on the request.
     Handling,
@@ -117,44 +116,47 @@ impl Connections {
         (self.table().count(), self.max)
     }
 
-    /// Admits a new connection, evicting another where there is no room; `None` if none may be evicted. Waits while many
-    /// evicted connections have not closed yet.
-    pub(super) async fn admit(self: &Arc<Self>, from: SocketAddr) -> Option<Admitted> {
-        let host = host_of(from);
+    /// Admits a new connection, and closes another one for it where there is no room. Waits while many such have not closed yet.
+    pub(super) async fn admit(self: &Arc<Self>, from: SocketAddr) -> Admitted {
+        let owner = Owner::host(from);
         loop {
             {
                 let mut table = self.table();
-                if table.count() >= self.max {
-                    table.evict(host, self.ms(Instant::now()))?.close.notify_one();
-                }
                 if table.open < self.max + MAX_EVICTING {
-                    return Some(self.add(&mut table, from));
+                    if let Some(evicted) = table.make_room(&owner) {
+                        evicted.is_evicted.store(true, Relaxed);
+                        evicted.close.notify_one();
+                    }
+                    return self.add(&mut table, from, owner);
                 }
             }
             self.room.notified().await;
         }
     }
 
-    fn add(self: &Arc<Self>, table: &mut Table, from: SocketAddr) -> Admitted {
-        let host = host_of(from);
-        table.open(host);
+    fn add(self: &Arc<Self>, table: &mut Table, from: SocketAddr, owner: Owner) -> Admitted {
         let now = Instant::now();
-        let place = table.place(Class::Idle, self.ms(now));
+        let place = table.place(Class::Unfinished, self.ms(now));
         let state = State {
             phase: Phase::Idle,
             since: now,
-            unread_for: Duration::ZERO,
-            unread_since: now,
-            place: Some(place),
-            lasts_since: None,
+            owner: owner.clone(),
+            place,
+            lasts: false,
             begins: false,
             is_response_shed: false,
             is_body_shed: false,
         };
-        let (connections, state) = (Arc::clone(self), Mutex::new(state));
-        let (close, flushed) = (Notify::new(), Notify::new());
-        let connection = Arc::new(Connection { connections, from, host, state, close, flushed });
-        table.add(place, &connection);
+        let connection = Arc::new(Connection {
+            connections: Arc::clone(self),
+            from,
+            is_evicted: AtomicBool::new(false),
+            state: Mutex::new(state),
+            close: Notify::new(),
+            flushed: Notify::new(),
+        });
+        table.open += 1;
+        table.add(&owner, place, Arc::clone(&connection));
         Admitted(connection)
     }
 
@@ -169,8 +171,9 @@ impl Connections {
 }
 
 impl State {
-    fn is_unread(&self) -> bool {
-        self.place.is_some_and(|place| place.class == Class::Unread)
+    /// Whether it must be closed now if it was evicted: a request that is being answered is answered before.
+    fn may_close(&self) -> bool {
+        self.place.class != Class::Busy
     }
 }
 
@@ -180,29 +183,34 @@ impl Connection {
         self.state.lock().expect("nothing panics while the state is locked")
     }
 
-    /// From now on, it may be evicted, in `class`.
-    fn put(self: &Arc<Self>, state: &mut State, class: Class, since: Instant) {
-        self.keep(state);
-        let mut table = self.connections.table();
-        let place = table.place(class, self.connections.ms(since));
-        table.add(place, self);
-        state.place = Some(place);
-    }
-
-    /// From now on, it may not be evicted.
-    fn keep(&self, state: &mut State) {
-        let Some(place) = state.place.take() else { return };
-        if self.connections.table().keep(place, self.host) {
-            self.connections.room.notify_one();
+    /// Gives it a new place.
+    fn put(&self, state: &mut State, class: Class) {
+        {
+            let mut table = self.connections.table();
+            let new = table.place(class, self.connections.ms(Instant::now()));
+            table.replace(&state.owner, state.place, new);
+            state.place = new;
+        }
+        if self.is_evicted.load(Relaxed) {
+            self.close.notify_one();
         }
     }
 
-    /// From now on, it may be evicted only if its request lasts.
-    fn keep_or_last(self: &Arc<Self>, state: &mut State) {
-        match state.lasts_since {
-            Some(since) => self.put(state, Class::Lasting, since),
-            None => self.keep(state),
+    /// A request was authenticated: from now on the connection is this principal's, if it was nobody's.
+    pub fn belongs_to(&self, principal: &str) {
+        let mut state = self.state();
+        if matches!(state.owner, Owner::Host(_)) {
+            let owner = Owner::Principal(principal.into());
+            let mut table = self.connections.table();
+            if let Some(connection) = table.remove(&state.owner, state.place) {
+                table.add(&owner, state.place, connection);
+            }
+            state.owner = owner;
         }
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        self.state().owner.clone()
     }
 
     /// Bytes were read.
@@ -213,14 +221,15 @@ impl Connection {
         }
     }
 
-    /// The head of a request is complete. Waits until all earlier responses are sent. hyper does not after a request that expects
-    /// `100 Continue` and whose body nobody read, and a client that reads nothing could ask for any number of responses.
+    /// The head of a request is complete, and it is its turn. Waits until all earlier responses are sent. hyper does not after a request
+    /// that expects `100 Continue` and whose body nobody read, and a client that reads nothing could ask for any number of responses.
+    /// Never returns if the connection is about to be closed for another one.
     pub(super) async fn begin(self: &Arc<Self>) -> InFlight {
         loop {
             {
                 let mut state = self.state();
-                if state.phase != Phase::Flushing {
-                    self.keep(&mut state);
+                if state.phase != Phase::Flushing && !self.is_evicted.load(Relaxed) {
+                    self.put(&mut state, Class::Busy);
                     (state.phase, state.is_body_shed, state.is_response_shed) =
                         (Phase::Handling, false, false);
                     return InFlight(Arc::clone(self));
@@ -236,25 +245,27 @@ impl Connection {
     }
 
     /// The handler waits for more of the request's body.
-    pub(super) fn waits_for_body(self: &Arc<Self>) {
-        let (mut state, now) = (self.state(), Instant::now());
+    pub(super) fn waits_for_body(&self) {
+        let mut state = self.state();
         // A new place for each of many small pieces would hold up all other connections.
-        let is_old = |place: Place| place.since_ms + BODY_TURN_MS <= self.connections.ms(now);
-        if state.phase == Phase::Handling && state.place.is_none_or(is_old) {
-            self.put(&mut state, Class::Idle, now);
+        let now_ms = self.connections.ms(Instant::now());
+        let is_new = state.place.class == Class::Unfinished && now_ms < state.place.since_ms + BODY_TURN_MS;
+        if state.phase == Phase::Handling && !is_new {
+            self.put(&mut state, Class::Unfinished);
         }
     }
 
     /// All of the request's body has arrived.
     pub(super) fn received_body(&self) {
-        self.keep(&mut self.state());
+        self.put(&mut self.state(), Class::Busy);
     }
 
-    /// The request lasts, until its response ends.
-    pub(crate) fn lasts(self: &Arc<Self>) {
+    /// The request lasts, until its response ends: it waits for a lease, or is a watch.
+    pub fn lasts(&self) {
         let mut state = self.state();
-        state.lasts_since.get_or_insert_with(Instant::now);
-        self.keep_or_last(&mut state);
+        if !std::mem::replace(&mut state.lasts, true) {
+            self.put(&mut state, Class::Lasting);
+        }
     }
 
     /// Part of a response was sent.
@@ -266,39 +277,22 @@ impl Connection {
     }
 
     /// Nothing more of a response can be sent before the client reads.
-    pub(super) fn blocked(self: &Arc<Self>) {
+    pub(super) fn blocked(&self) {
         let mut state = self.state();
-        if !state.is_unread() && matches!(state.phase, Phase::Responding | Phase::Flushing) {
-            let now = Instant::now();
-            let earlier = match state.lasts_since {
-                // A watch is behind again and again.
-                Some(_) => Duration::ZERO,
-                None => state.unread_for.saturating_sub(state.unread_since.elapsed()),
-            };
-            state.unread_since = now.checked_sub(earlier).unwrap_or(now);
-            let since = state.unread_since;
-            self.put(&mut state, Class::Unread, since);
+        if state.place.class == Class::Busy && matches!(state.phase, Phase::Responding | Phase::Flushing) {
+            self.put(&mut state, Class::Blocked);
         }
     }
 
     /// Everything buffered was sent.
-    pub(super) fn flushed(self: &Arc<Self>) {
+    pub(super) fn flushed(&self) {
         let mut state = self.state();
-        let (is_unread, now) = (state.is_unread(), Instant::now());
-        if is_unread && state.lasts_since.is_none() {
-            state.unread_for = now.saturating_duration_since(state.unread_since).min(UNREAD_FOR);
-            state.unread_since = now;
-        }
-        match state.phase {
-            Phase::Flushing => {
-                (state.phase, state.since) = (Phase::Idle, now);
-                self.put(&mut state, Class::Idle, now);
-                if std::mem::take(&mut state.begins) {
-                    self.flushed.notify_one();
-                }
+        if state.phase == Phase::Flushing {
+            (state.phase, state.since) = (Phase::Idle, Instant::now());
+            self.put(&mut state, Class::Idle);
+            if std::mem::take(&mut state.begins) {
+                self.flushed.notify_one();
             }
-            Phase::Responding if is_unread => self.keep_or_last(&mut state),
-            _ => {}
         }
     }
 
@@ -324,7 +318,7 @@ impl Connection {
             let mut check_at = Instant::now() + HEAD_TIMEOUT;
             {
                 let state = self.state();
-                if state.place.is_some_and(|place| self.connections.table().is_evicted(place)) {
+                if self.is_evicted.load(Relaxed) && state.may_close() {
                     return CloseReason::Evicted;
                 }
                 let (timeout, reason) = match state.phase {
@@ -359,8 +353,10 @@ impl Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        self.0.keep(&mut self.0.state());
-        self.0.connections.table().close(self.0.host);
+        let state = self.0.state();
+        let mut table = self.0.connections.table();
+        table.remove(&state.owner, state.place);
+        table.open -= 1;
         self.0.connections.room.notify_one();
     }
 }
@@ -373,7 +369,9 @@ impl InFlight {
     pub(super) fn respond(&self) {
         let mut state = self.0.state();
         // The rest of the body may be missing.
-        self.0.keep_or_last(&mut state);
+        if state.place.class == Class::Unfinished {
+            self.0.put(&mut state, Class::Busy);
+        }
         (state.phase, state.since) = (Phase::Responding, Instant::now());
     }
 }
@@ -381,6 +379,6 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.0.state();
-        (state.phase, state.lasts_since) = (Phase::Flushing, None);
+        (state.phase, state.lasts) = (Phase::Flushing, false);
     }
 }

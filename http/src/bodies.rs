@@ -9,9 +9,9 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 
-use super::budget::Share;
-use super::connections::{Connection, Connections, InFlight};
-use super::socket::Reader;
+use crate::budget::Share;
+use crate::connections::{Connection, Connections, InFlight};
+use crate::socket::Reader;
 
 /// Bytes of a response that are buffered at a time. A response up to this size needs no share of the budget.
 const CHUNK: usize = 16 << 10;
@@ -21,7 +21,7 @@ const MAX_KEPT: usize = 1 << 20;
 /// The error of a request body that was dropped because the budget was exceeded and it was the oldest.
 #[derive(Debug, thiserror::Error)]
 #[error("there are too many unfinished request bodies, and this one is the oldest")]
-pub(crate) struct Shed;
+pub struct Shed;
 
 /// A request body as it arrives.
 pub struct RequestBody {
@@ -57,12 +57,12 @@ impl RequestBody {
     }
 
     /// The connection that it arrives on.
-    pub(crate) fn connection(&self) -> Arc<Connection> {
-        Arc::clone(self.reader.connection())
+    pub fn connection(&self) -> &Arc<Connection> {
+        self.reader.connection()
     }
 
     /// The same body, of which nothing is kept, so it needs no memory that is reserved.
-    pub(crate) fn dropped(self) -> Self {
+    pub fn dropped(self) -> Self {
         Self { is_dropped: true, ..self }
     }
 

@@ -10,8 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 use tokio::time::Instant;
 
-use super::connections::{HEAD_TIMEOUT, IDLE_TIMEOUT};
 use super::*;
+use crate::connections::{HEAD_TIMEOUT, IDLE_TIMEOUT};
 
 const MAX_CONNECTIONS: usize = 100;
 /// Longer than the idle timeout.
@@ -64,7 +64,7 @@ async fn a_request_that_arrived_before_the_stop_is_answered() {
     let connections = Connections::new(100);
     let (stop, stopping) = watch::channel(false);
     let (go_on, gate) = std::sync::mpsc::channel::<()>();
-    threads.serve(async move {
+    threads.serve(|_| async move {
         let _ = gate.recv();
     });
     let answer = async |_, _from| Ok(().into_response());

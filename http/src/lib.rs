@@ -1,9 +1,8 @@
-//! The HTTP/1.1 server: accepts connections, bounds their resources, and drains on shutdown.
+//! The HTTP/1.1 server: accepts connections, bounds what they take, and drains on shutdown. It knows nothing of what is served.
 //!
-//! Clients are not trusted, so all connections together are bounded: descriptors by the number of connections
-//! (`connections`), memory by the size of buffered bodies (`budget`, `bodies`). At a bound, the connections that have been
-//! idle or slow for longest are closed, but none that a handler is working for, unless it waits. Each thread computes one TLS
-//! handshake at a time, and does other work in between (`encryption`).
+//! Clients are not trusted. All connections together are bounded: descriptors by the number of connections, which the owners of
+//! connections share ([`Connections`]), memory by the size of buffered bodies (`budget`, `bodies`), and time by turns, which owners take
+//! one after the other, too (`turns`).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,42 +23,39 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use ringfence_tls::Name;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
-
-use crate::measure::{CloseReason, connections_closed_total, handshakes_failed_total};
 
 mod bodies;
 mod budget;
 mod connections;
 mod encryption;
+mod measure;
 mod paced;
-mod refusal;
 mod socket;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod turns;
 
-pub use bodies::RequestBody;
-pub(crate) use bodies::Shed;
-pub(crate) use connections::Connection;
-pub use connections::Connections;
+pub use bodies::{RequestBody, Shed};
+pub use connections::{Connection, Connections};
 pub use encryption::Tls;
+pub use measure::register;
 pub use threads::Threads;
 
 use bodies::ResponseBody;
 use connections::Admitted;
 use encryption::Opened;
-use refusal::{no_room, refuse};
+use measure::handshakes_failed_total;
 use socket::Socket;
+use turns::Turns;
 
 /// Bytes buffered per connection and direction. The head of a request must fit.
 const MAX_BUFFER: usize = 32 << 10;
 /// Bytes that the kernel keeps of a connection in each direction: those not sent yet, and those not read.
 const MAX_KERNEL: usize = 64 << 10;
-/// Connections that are being refused at one time.
-const MAX_REFUSALS: usize = 32;
 
 /// The other side of a connection.
 #[derive(Clone, Debug)]
@@ -87,7 +83,6 @@ pub async fn serve<A, F>(
     F: Future<Output = Result<Response, Infallible>> + Send + 'static,
 {
     let open = GracefulShutdown::new();
-    let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
     loop {
         let (stream, from) = tokio::select! {
             accepted = accept(&listener) => accepted,
@@ -95,25 +90,15 @@ pub async fn serve<A, F>(
         };
         let admitted = tokio::select! {
             admitted = connections.admit(from) => admitted,
-            _ = draining.wait_for(|draining| *draining) => None,
-        };
-        let Some(admitted) = admitted else {
-            connections_closed_total(CloseReason::Refused).increment(1);
-            if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
-                tokio::spawn(async move {
-                    refuse(stream, no_room()).await;
-                    drop(permit);
-                });
-            }
-            continue;
+            _ = draining.wait_for(|draining| *draining) => break,
         };
         // Moves the socket to the reactor of the thread that will serve it.
         let Ok(stream) = stream.into_std() else { continue };
         let (answer, watcher, tls) = (answer.clone(), open.watcher(), tls.clone());
         let ending = draining.clone();
-        threads.serve(async move {
+        threads.serve(|turns| async move {
             if let Ok(stream) = TcpStream::from_std(stream) {
-                serve_connection(stream, tls, admitted, answer, watcher, ending).await;
+                serve_connection(stream, tls, admitted, turns, answer, watcher, ending).await;
             }
         });
     }
@@ -128,6 +113,7 @@ async fn serve_connection<A, F>(
     stream: TcpStream,
     tls: Option<Tls>,
     admitted: Admitted,
+    turns: Arc<Turns>,
     answer: A,
     watcher: Watcher,
     mut draining: watch::Receiver<bool>,
@@ -139,7 +125,7 @@ async fn serve_connection<A, F>(
     let opened = tokio::select! {
         // Whatever has arrived before a stop is answered.
         biased;
-        opened = encryption::open(stream, tls) => opened,
+        opened = encryption::open(stream, tls, &turns, &admitted.0) => opened,
         reason = admitted.0.until_closed() => return admitted.log_close(reason),
         // It has sent no request, and a stop does not wait for it.
         _ = draining.wait_for(|draining| *draining) => return,
@@ -157,9 +143,10 @@ async fn serve_connection<A, F>(
     let is_new = AtomicBool::new(true);
     let service = service_fn(|request: Request<Incoming>| {
         let is_new = is_new.swap(false, Ordering::Relaxed);
-        let (reader, connections, answer) = (&reader, &admitted.0.connections, &answer);
+        let (reader, connections, answer, turns) = (&reader, &admitted.0.connections, &answer, &turns);
         let remote = Arc::clone(&remote);
         async move {
+            turns.take(reader.connection().owner()).await;
             let in_flight = reader.connection().begin().await;
             let only_reads = request.method().is_safe();
             if !only_reads && is_new {

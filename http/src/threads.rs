@@ -13,6 +13,8 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::turns::Turns;
+
 /// The threads that serve connections. Dropping it stops them, and the tasks that run on them, soon.
 pub struct Threads {
     all: Vec<Thread>,
@@ -28,11 +30,12 @@ struct Thread {
     runtime: Handle,
     /// Each connection that the thread serves holds a clone.
     load: Arc<()>,
+    turns: Arc<Turns>,
 }
 
 impl Thread {
     fn new(runtime: &Handle) -> Self {
-        Self { runtime: runtime.clone(), load: Arc::default() }
+        Self { runtime: runtime.clone(), load: Arc::default(), turns: Arc::default() }
     }
 }
 
@@ -85,12 +88,16 @@ impl Threads {
         self.all[0].runtime.spawn(task)
     }
 
-    /// Serves `connection` on the thread that serves the fewest, round-robin among equals.
-    pub(super) fn serve(&self, connection: impl Future<Output = ()> + Send + 'static) {
+    /// Serves a connection on the thread that serves the fewest, round-robin among equals. `serve` gets the thread's turns.
+    pub(super) fn serve<F>(&self, serve: impl FnOnce(Arc<Turns>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let (before, from) = self.all.split_at(self.next.fetch_add(1, Ordering::Relaxed) % self.all.len());
         let thread = from.iter().chain(before).min_by_key(|thread| Arc::strong_count(&thread.load));
         let thread = thread.expect("there is at least one thread");
         let load = Arc::clone(&thread.load);
+        let connection = serve(Arc::clone(&thread.turns));
         thread.runtime.spawn(async move {
             connection.await;
             drop(load);
@@ -115,7 +122,7 @@ mod tests {
         let (end, ended) = watch::channel(false);
         let serve = |number: usize| {
             let (names, mut ended) = (names.clone(), ended.clone());
-            threads.serve(async move {
+            threads.serve(|_| async move {
                 names.send((number, thread::current().name().unwrap().to_owned())).unwrap();
                 let _ = ended.wait_for(|ended| *ended || number == 0).await;
             });
@@ -143,7 +150,7 @@ mod tests {
         let threads = Threads::start(1).unwrap();
         let (go_on, gate) = mpsc::channel::<()>();
         let (begun, begins) = mpsc::channel();
-        threads.serve(async move {
+        threads.serve(|_| async move {
             begun.send(()).unwrap();
             let _ = gate.recv();
         });
@@ -165,7 +172,7 @@ mod tests {
         let (ends, ended) = mpsc::channel();
         for _ in 0..2 {
             let ends = Ends(ends.clone());
-            threads.serve(async move {
+            threads.serve(|_| async move {
                 std::future::pending::<()>().await;
                 drop(ends);
             });

@@ -17,8 +17,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use super::connections::Connection;
-use super::paced::Paced;
+use crate::connections::Connection;
+use crate::paced::Paced;
 
 /// Bytes that are read before hyper asks for them.
 const MAX_AHEAD: usize = 16 << 10;

@@ -1,0 +1,169 @@
+//! Whose connections there are, and which one is closed for a new one.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use super::Connection;
+
+/// The part of all connections that those of no principal may have if there is no room: one of this many.
+const STRANGERS: usize = 4;
+
+/// Who is counted as one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Owner {
+    /// Connections of no principal: an IPv4 address, or the 2^64 IPv6 addresses that a host can choose from.
+    Host(IpAddr),
+    /// By its name.
+    Principal(Arc<str>),
+}
+
+impl Owner {
+    /// The owner of a new connection.
+    pub(super) fn host(from: SocketAddr) -> Self {
+        Self::Host(match from.ip().to_canonical() {
+            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+            ip => ip,
+        })
+    }
+}
+
+/// The place of a connection among those of its owner: the first one is closed first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) class: Class,
+    order: u64,
+    /// Makes it unique.
+    number: u64,
+    /// When it was given, in milliseconds since the server started.
+    pub(super) since_ms: u64,
+}
+
+/// What a connection is doing, in the order in which they are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Class {
+    /// Its first request, or the body of one, is to arrive.
+    Unfinished,
+    /// Its request lasts. The newest is closed first.
+    Lasting,
+    /// It is between two requests.
+    Idle,
+    /// It is to read its response.
+    Blocked,
+    /// Its request is being answered. It is closed once the response is sent.
+    Busy,
+}
+
+/// The connections of a server that were not evicted.
+#[derive(Default)]
+pub(super) struct Table {
+    /// How many connections there may be.
+    max: usize,
+    /// Connections that have a descriptor, evicted or not.
+    pub(super) open: usize,
+    strangers: Pool,
+    principals: Pool,
+    next: u64,
+}
+
+/// Connections of owners of one kind.
+#[derive(Default)]
+struct Pool {
+    count: usize,
+    owners: HashMap<Owner, BTreeMap<Place, Arc<Connection>>>,
+    /// The owners by how many connections they have.
+    by_count: BTreeSet<(usize, Owner)>,
+}
+
+impl Table {
+    /// A table of at most `max` connections.
+    pub(super) fn new(max: usize) -> Self {
+        Self { max, ..Self::default() }
+    }
+
+    /// How many connections there are that were not evicted.
+    pub(super) fn count(&self) -> usize {
+        self.strangers.count + self.principals.count
+    }
+
+    /// A new place.
+    pub(super) fn place(&mut self, class: Class, since_ms: u64) -> Place {
+        self.next += 1;
+        let (order, number) = match class {
+            Class::Lasting => (u64::MAX - since_ms, u64::MAX - self.next),
+            _ => (since_ms, self.next),
+        };
+        Place { class, order, number, since_ms }
+    }
+
+    /// Adds a connection.
+    pub(super) fn add(&mut self, owner: &Owner, place: Place, connection: Arc<Connection>) {
+        self.pool(owner).add(owner, place, connection);
+    }
+
+    /// Removes a connection, if it was not evicted.
+    pub(super) fn remove(&mut self, owner: &Owner, place: Place) -> Option<Arc<Connection>> {
+        self.pool(owner).remove(owner, place)
+    }
+
+    /// Gives a connection another place, if it was not evicted.
+    pub(super) fn replace(&mut self, owner: &Owner, place: Place, new: Place) {
+        if let Some(places) = self.pool(owner).owners.get_mut(owner)
+            && let Some(connection) = places.remove(&place)
+        {
+            places.insert(new, connection);
+        }
+    }
+
+    /// If there is no room for a connection of `newcomer`, removes another one, which is to be closed.
+    pub(super) fn make_room(&mut self, newcomer: &Owner) -> Option<Arc<Connection>> {
+        if self.count() < self.max {
+            return None;
+        }
+        let share = (self.max / STRANGERS).max(1);
+        let pool = if self.strangers.count >= share { &mut self.strangers } else { &mut self.principals };
+        let own = pool.owners.get(newcomer).map_or(0, BTreeMap::len);
+        let (most, largest) = pool.by_count.last()?;
+        let owner = if own > 0 && own + 1 >= *most { newcomer.clone() } else { largest.clone() };
+        let place = *pool.owners.get(&owner)?.keys().next()?;
+        pool.remove(&owner, place)
+    }
+
+    fn pool(&mut self, owner: &Owner) -> &mut Pool {
+        match owner {
+            Owner::Host(_) => &mut self.strangers,
+            Owner::Principal(_) => &mut self.principals,
+        }
+    }
+
+    /// Whether nothing is left of closed connections.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        let is_empty = |pool: &Pool| pool.count == 0 && pool.owners.is_empty() && pool.by_count.is_empty();
+        self.open == 0 && is_empty(&self.strangers) && is_empty(&self.principals)
+    }
+}
+
+impl Pool {
+    fn add(&mut self, owner: &Owner, place: Place, connection: Arc<Connection>) {
+        let places = self.owners.entry(owner.clone()).or_default();
+        self.by_count.remove(&(places.len(), owner.clone()));
+        places.insert(place, connection);
+        self.by_count.insert((places.len(), owner.clone()));
+        self.count += 1;
+    }
+
+    fn remove(&mut self, owner: &Owner, place: Place) -> Option<Arc<Connection>> {
+        let places = self.owners.get_mut(owner)?;
+        let connection = places.remove(&place)?;
+        let left = places.len();
+        self.by_count.remove(&(left + 1, owner.clone()));
+        if left == 0 {
+            self.owners.remove(owner);
+        } else {
+            self.by_count.insert((left, owner.clone()));
+        }
+        self.count -= 1;
+        Some(connection)
+    }
+}

@@ -1,0 +1,231 @@
+use std::collections::VecDeque;
+
+use futures_util::FutureExt;
+
+use super::*;
+
+/// Admits a connection from this host, which must not wait.
+fn admit(connections: &Arc<Connections>, host: u8) -> Admitted {
+    let from = SocketAddr::from(([10, 0, 0, host], 1));
+    connections.admit(from).now_or_never().expect("few evicted connections are open")
+}
+
+/// The same, for a principal.
+fn admit_known(connections: &Arc<Connections>, host: u8, principal: &str) -> Admitted {
+    let admitted = admit(connections, host);
+    answer(&admitted, |connection| connection.belongs_to(principal));
+    admitted
+}
+
+/// Begins a request, which must not wait.
+fn begin(admitted: &Admitted) -> InFlight {
+    admitted.0.begin().now_or_never().expect("all earlier responses are sent")
+}
+
+/// A request is answered, and the response is sent.
+fn answer(admitted: &Admitted, handle: impl FnOnce(&Connection)) {
+    let request = begin(admitted);
+    handle(&admitted.0);
+    request.respond();
+    drop(request);
+    admitted.0.flushed();
+}
+
+/// Whether it must be closed now.
+fn is_closed(admitted: &Admitted) -> bool {
+    admitted.0.until_closed().now_or_never().is_some()
+}
+
+/// Which ones must be closed now.
+fn closed<const N: usize>(all: [&Admitted; N]) -> [bool; N] {
+    all.map(is_closed)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_connection_is_doing_decides_which_of_an_owner_is_closed() {
+    let connections = Connections::new(7);
+    let [new, body, old_wait, new_wait, idle, blocked, busy] = [1; 7].map(|host| admit(&connections, host));
+    answer(&idle, |_| ());
+    let (_body, _old, _new) = (begin(&body), begin(&old_wait), begin(&new_wait));
+    let (reads, _busy) = (begin(&blocked), begin(&busy));
+    tokio::time::advance(Duration::from_millis(1)).await;
+    body.0.waits_for_body();
+    old_wait.0.lasts();
+    tokio::time::advance(Duration::from_millis(1)).await;
+    new_wait.0.lasts();
+    reads.respond();
+    drop(reads);
+    blocked.0.blocked();
+    // Of another host, which has fewer, so that each of them has to give up one.
+    let order = [&new, &body, &new_wait, &old_wait, &idle, &blocked];
+    let mut others = Vec::new();
+    for (number, next) in order.iter().enumerate() {
+        assert_eq!(order.map(is_closed).iter().filter(|closed| **closed).count(), number);
+        others.push(admit_known(&connections, 2, "other"));
+        assert!(is_closed(next), "{number}");
+    }
+    assert!(!is_closed(&busy));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_being_answered_is_answered_before_its_connection_is_closed() {
+    let connections = Connections::new(1);
+    let first = admit(&connections, 1);
+    let request = begin(&first);
+    let second = admit(&connections, 1);
+    assert!(!is_closed(&first));
+    request.respond();
+    drop(request);
+    assert!(!is_closed(&first));
+    first.0.flushed();
+    assert!(is_closed(&first) && first.0.begin().now_or_never().is_none(), "nothing more begins");
+    // Nor on one that was idle.
+    answer(&second, |_| ());
+    let _third = admit(&connections, 1);
+    assert!(is_closed(&second) && second.0.begin().now_or_never().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn strangers_take_no_connection_from_principals_within_their_share() {
+    let connections = Connections::new(16);
+    let known: Vec<_> = (0..12).map(|number| admit_known(&connections, number, "holder")).collect();
+    let mut strangers: VecDeque<_> = (100..104).map(|host| admit(&connections, host)).collect();
+    for _ in 0..4 {
+        for host in 200..232 {
+            strangers.push_back(admit(&connections, host));
+            assert!(!known.iter().any(is_closed));
+            strangers.retain(|stranger| !is_closed(stranger));
+        }
+    }
+    assert_eq!(connections.count(), (16, 16));
+    // What principals have beyond it is lent.
+    let more = admit_known(&connections, 7, "holder");
+    let _stranger = admit(&connections, 99);
+    assert_eq!(known.iter().chain([&more]).filter(|known| is_closed(known)).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_owner_with_most_connections_gives_one_up() {
+    let connections = Connections::new(8);
+    let quiet = [1, 2, 3].map(|host| admit(&connections, host));
+    let crowd = [4; 5].map(|host| admit(&connections, host));
+    let _own = admit(&connections, 4);
+    assert_eq!(closed([&crowd[0], &crowd[1]]), [true, false]);
+    let _other = admit(&connections, 5);
+    assert_eq!(closed([&crowd[1], &crowd[2]]), [true, false]);
+    let _second_of_quiet = admit(&connections, 1);
+    assert!(is_closed(&crowd[2]) && !quiet.iter().any(is_closed));
+
+    // The same for principals, wherever they come from.
+    let connections = Connections::new(8);
+    let few = admit_known(&connections, 1, "few");
+    let many = [1, 2, 3, 4, 5, 6, 7].map(|host| admit_known(&connections, host, "many"));
+    let _new = admit(&connections, 1);
+    assert!(is_closed(&many[0]) && !is_closed(&few));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_with_ipv6_is_one_whatever_the_lower_half_of_its_address() {
+    let connections = Connections::new(4);
+    let from = |address: &str| connections.admit(address.parse().unwrap()).now_or_never().unwrap();
+    let quiet = from("[2001:db8:0:1::1]:1");
+    let crowd = [1, 2, 3].map(|low| from(&format!("[2001:db8::{low}]:1")));
+    let _new = from("[2001:db8::4]:1");
+    assert!(is_closed(&crowd[0]) && !is_closed(&quiet));
+}
+
+/// Own waits once cost a holder the connection on which it renewed, and there was no room for another.
+#[tokio::test(start_paused = true)]
+async fn own_waits_go_before_the_connection_of_a_holder_between_two_renewals() {
+    let connections = Connections::new(60);
+    let holder = admit_known(&connections, 1, "app");
+    let mut waits = Vec::new();
+    for _ in 0..100 {
+        tokio::time::advance(Duration::from_millis(10)).await;
+        let waiter = admit(&connections, 1);
+        let request = begin(&waiter);
+        waiter.0.belongs_to("app");
+        waiter.0.lasts();
+        waits.push((waiter, request));
+        waits.retain(|(waiter, _)| !is_closed(waiter));
+        assert!(!is_closed(&holder));
+    }
+    answer(&holder, |_| ());
+    assert_eq!((connections.count(), waits.len()), ((60, 60), 59));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_arrives_piece_by_piece_gets_a_new_place_each_second() {
+    let connections = Connections::new(2);
+    let (first, second) = (admit(&connections, 1), admit(&connections, 1));
+    let (_first, _second) = (begin(&first), begin(&second));
+    first.0.waits_for_body();
+    second.0.waits_for_body();
+    tokio::time::advance(Duration::from_millis(BODY_TURN_MS - 1)).await;
+    let before = first.0.state().place;
+    first.0.waits_for_body();
+    assert_eq!(first.0.state().place, before);
+    tokio::time::advance(Duration::from_millis(1)).await;
+    first.0.waits_for_body();
+    let _third = admit(&connections, 1);
+    assert!(!is_closed(&first) && is_closed(&second));
+}
+
+/// Once the table lost count of evicted connections, until the server accepted nothing.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left_of_connections_whatever_they_did() {
+    let connections = Connections::new(5);
+    let mut draws = fastrand::Rng::with_seed(7);
+    let mut open: Vec<(Admitted, Option<InFlight>)> = Vec::new();
+    for _ in 0..20_000 {
+        tokio::time::advance(Duration::from_millis(draws.u64(0..300))).await;
+        if draws.u8(0..4) == 0 {
+            if let Some(admitted) =
+                connections.admit(SocketAddr::from(([10, 0, 0, draws.u8(0..3)], 1))).now_or_never()
+            {
+                open.push((admitted, None));
+            }
+        } else if let Some((admitted, request)) = draws.choice(&mut open) {
+            match draws.u8(0..9) {
+                0 => admitted.0.received(),
+                1 if request.is_none() => *request = admitted.0.begin().now_or_never(),
+                2 => admitted.0.belongs_to(draws.choice(["a", "b"]).unwrap()),
+                3 => admitted.0.waits_for_body(),
+                4 if request.is_some() => admitted.0.lasts(),
+                5 => request.iter().for_each(InFlight::respond),
+                6 => *request = None,
+                7 => admitted.0.blocked(),
+                _ => admitted.0.flushed(),
+            }
+        }
+        open.retain(|(admitted, _)| !is_closed(admitted) && draws.u8(0..100) > 0);
+        let table = connections.table();
+        assert!(table.count() <= 5 && table.open == open.len() && table.open <= 5 + MAX_EVICTING);
+    }
+    drop(open);
+    assert!(connections.table().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_connection_waits_while_many_evicted_ones_are_open() {
+    let connections = Connections::new(1);
+    let mut all: VecDeque<Admitted> = (0..=MAX_EVICTING).map(|_| admit(&connections, 1)).collect();
+    let mut next = Box::pin(connections.admit(SocketAddr::from(([10, 0, 0, 1], 1))));
+    assert!((&mut next).now_or_never().is_none());
+    all.pop_front();
+    next.await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_does_not_begin_before_the_last_response_is_sent() {
+    let connections = Connections::new(1);
+    let admitted = admit(&connections, 1);
+    let request = begin(&admitted);
+    request.respond();
+    drop(request);
+    admitted.0.blocked();
+    let mut next = Box::pin(admitted.0.begin());
+    assert!((&mut next).now_or_never().is_none());
+    admitted.0.flushed();
+    drop(next.await);
+}

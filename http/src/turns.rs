@@ -1,0 +1,143 @@
+//! Turns: in which order a thread begins requests and handshakes.
+//!
+//! A thread polls whatever is ready in the order in which it became ready. Whoever had a thousand connections would have a thousand
+//! times the time of others. So a request begins, and a handshake is computed, only in a turn, and the owners of connections take turns,
+//! however many connections each of them has.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+
+use crate::connections::Owner;
+
+/// How many turns are given before the thread looks for what else has become ready.
+const AT_ONCE: usize = 4;
+
+/// The turns of a thread.
+#[derive(Default)]
+pub(super) struct Turns(Mutex<Queue>);
+
+#[derive(Default)]
+struct Queue {
+    /// Turns given since the thread last looked.
+    given: usize,
+    /// Whether a task gives turns.
+    is_given: bool,
+    /// Who waits, in the order of the next turns.
+    owners: VecDeque<Owner>,
+    waiting: HashMap<Owner, VecDeque<oneshot::Sender<()>>>,
+}
+
+impl Turns {
+    /// Waits for a turn of `owner`. It lasts until the task waits for anything.
+    pub(super) async fn take(self: &Arc<Self>, owner: Owner) {
+        let turn = {
+            let mut queue = self.queue();
+            if queue.owners.is_empty() && queue.given < AT_ONCE {
+                queue.given += 1;
+                return;
+            }
+            let (give, turn) = oneshot::channel();
+            queue.push(owner, give);
+            if !std::mem::replace(&mut queue.is_given, true) {
+                tokio::spawn(Arc::clone(self).give());
+            }
+            turn
+        };
+        // Nobody drops the other end while it waits.
+        let _ = turn.await;
+    }
+
+    async fn give(self: Arc<Self>) {
+        loop {
+            // Who is ready by now is in the queue afterwards.
+            yield_now().await;
+            let mut queue = self.queue();
+            queue.given = 0;
+            while queue.given < AT_ONCE {
+                let Some(turn) = queue.pop() else {
+                    queue.is_given = false;
+                    return;
+                };
+                // Not to whoever has gone meanwhile.
+                queue.given += usize::from(turn.send(()).is_ok());
+            }
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock().expect("nothing panics while the queue is locked")
+    }
+}
+
+impl Queue {
+    fn push(&mut self, owner: Owner, turn: oneshot::Sender<()>) {
+        let own = self.waiting.entry(owner.clone()).or_default();
+        if own.is_empty() {
+            self.owners.push_back(owner);
+        }
+        own.push_back(turn);
+    }
+
+    fn pop(&mut self) -> Option<oneshot::Sender<()>> {
+        let owner = self.owners.pop_front()?;
+        let own = self.waiting.get_mut(&owner)?;
+        let turn = own.pop_front();
+        if own.is_empty() {
+            self.waiting.remove(&owner);
+        } else {
+            self.owners.push_back(owner);
+        }
+        turn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn owner(name: &str) -> Owner {
+        Owner::Principal(name.into())
+    }
+
+    #[tokio::test]
+    async fn owners_take_turns_however_many_connections_each_has() {
+        let turns = Arc::new(Turns::default());
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let begin = |name: &'static str| {
+            let (turns, order) = (Arc::clone(&turns), Arc::clone(&order));
+            tokio::spawn(async move {
+                turns.take(owner(name)).await;
+                order.lock().unwrap().push(name);
+            })
+        };
+        let mut all: Vec<_> = (0..100).map(|_| begin("many")).collect();
+        all.extend([begin("few"), begin("few")]);
+        for task in all {
+            task.await.unwrap();
+        }
+        let order = order.lock().unwrap();
+        let last_of_few = order.iter().rposition(|name| *name == "few").unwrap();
+        assert!(last_of_few < 3 * AT_ONCE, "{last_of_few}");
+        assert_eq!(order.len(), 102);
+    }
+
+    #[tokio::test]
+    async fn whoever_goes_away_loses_its_turn_and_no_one_elses() {
+        let turns = Arc::new(Turns::default());
+        for _ in 0..AT_ONCE {
+            turns.take(owner("a")).await;
+        }
+        let mut gone: Vec<_> = (0..100).map(|_| Box::pin(turns.take(owner("a")))).collect();
+        for turn in &mut gone {
+            assert!(turn.now_or_never().is_none());
+        }
+        drop(gone);
+        turns.take(owner("a")).await;
+        assert!(turns.queue().owners.is_empty() && turns.queue().waiting.is_empty());
+    }
+}
