@@ -4,7 +4,8 @@
 --     psql -v ON_ERROR_STOP=1 --single-transaction -f postgres.sql
 --     GRANT USAGE ON SCHEMA ringfence TO the_writers;
 --
--- It fails if the schema or anything in it belongs to another role, or if the table has foreign triggers or rules.
+-- It fails if the schema or anything in it belongs to another role, or if the table has foreign triggers or rules. A writer
+-- without USAGE gets 42501 (permission denied for schema ringfence) instead of RF428.
 --
 -- A holder shows the token of its lease and the fence that its grant or last renewal gave for the key (`keys[].fence`). A
 -- fence of NULL means the token, which is right for exclusive leases. Every token below the stored number is dead.
@@ -30,6 +31,12 @@
 --      new partition or an inheriting table, call `protect` again: a new partition is open to TRUNCATE until then, a new
 --      inheriting table to everything.
 --    - TRUNCATE needs the claim of a table with one key. Where each row has its own key, it is always refused.
+--    - An id that the INSERT would generate (serial, identity) is not known before it: take the number first, acquire and claim
+--      its key, and insert it (with OVERRIDING SYSTEM VALUE if it is GENERATED ALWAYS):
+--      SELECT nextval(pg_get_serial_sequence('orders', 'id'));
+--    - A dump of the table alone (pg_dump -t) has no numbers, and where this schema is missing it makes a table without
+--      triggers, after an error. These tables have them:
+--      SELECT tgrelid::regclass FROM pg_trigger WHERE tgname = 'ringfence_new' AND tgenabled IN ('O', 'A');
 --    - The id is smallint, int, bigint, numeric, text, varchar, char, name, uuid, or a domain over one of these: the text of
 --      other types depends on the settings of the session. After renaming the column, call `protect` again.
 --    - They guard against mistakes, not against attackers. A role that may disable triggers, drop the table, detach a partition
@@ -40,7 +47,7 @@
 -- 2. THE FUNCTION FORM: the same claim without the triggers, for any number of tables. YOU MUST OPEN A TRANSACTION: in
 --    autocommit, the default of psql, Django, JDBC and Go's database/sql, the claim ends with its own statement, and the
 --    writes after it are not guarded at all. `claim` fails with 25P01 if it can detect this: if the statement is nothing but
---    the call. Only the trigger form detects it every time.
+--    the call, and comments. Only the trigger form detects it every time.
 --
 --    `claim` raises the number and keeps its row locked until the transaction ends. A newer holder's claim waits for
 --    that, and an older one's finds the number raised: every write lands before the newer holder reads, or not at all. `SELECT accepted, high FROM ringfence.admit('orders/42', 7, 7)` is the same without any error.
@@ -67,7 +74,8 @@
 --
 -- The number is as durable as the rows beside it: a server that loses acknowledged commits (synchronous_commit = off and
 -- a crash, a failover to an asynchronous replica) loses numbers too, and may admit a stale token until the live holder
--- shows its own again.
+-- shows its own again. What moves the rows must move the table ringfence.guard with them: a dump of some tables, or a
+-- publication FOR TABLES IN SCHEMA public, leaves the numbers behind.
 --
 -- UPGRADING from a file without `protect`: run this one. It waits for transactions that have claimed, and keeps all
 -- numbers. Then:
@@ -129,6 +137,14 @@ ALTER TABLE ringfence.guard
   ADD COLUMN IF NOT EXISTS claimed_at timestamptz,
   ADD COLUMN IF NOT EXISTS alone_since timestamptz;
 
+-- Whether a statement is nothing but a claim, as drivers send it: SELECT ringfence.claim($1, $2, $3). Texts and comments, which
+-- may contain anything, count as blanks. Of the parentheses within those of the call, as of CAST, it knows two levels.
+CREATE OR REPLACE FUNCTION ringfence.is_only_a_claim(statement text) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT regexp_replace(statement, '''[^'']*''|--[^\n]*|/\*([^*]|\*+[^*/])*\*+/', ' ', 'g') COLLATE "C"
+    ~* '^\s*select\s+(\*\s+from\s+)?"?ringfence"?\."?claim"?\s*\(([^;()]|\(([^;()]|\([^;()]*\))*\))*\)(\s+as\s+"?\w+"?)?[\s;]*$'
+$$;
+
 -- The rule. Returns whether the claim is accepted, and the resulting number.
 --
 -- If the row exists, or is being created by another transaction, ON CONFLICT waits until its last writer has ended,
@@ -147,11 +163,10 @@ BEGIN
   END IF;
   INSERT INTO ringfence.guard AS g (key, high, claimed_by, claimed_at, alone_since)
     VALUES (admit.key, admit.fence, pg_current_xact_id(), now(),
-            -- As drivers send it, with or without parameters: SELECT ringfence.claim($1, $2, $3). The pattern is slow, and
-            -- fails beyond 256 MB: it must not see long texts, such as a claim and its writes in one string.
+            -- The pattern is slow, and fails beyond 256 MB: it must not see long texts, such as a claim and its writes in one
+            -- string.
             CASE WHEN octet_length(current_query()) < 4000 THEN
-              CASE WHEN current_query() ~* '^\s*select\s+(\*\s+from\s+)?"?ringfence"?\."?claim"?\s*\([^;()]*\)(\s+as\s+\w+)?[\s;]*$'
-                   THEN statement_timestamp() END
+              CASE WHEN ringfence.is_only_a_claim(current_query()) THEN statement_timestamp() END
             END)
     ON CONFLICT (key) DO UPDATE SET high = greatest(g.high, excluded.high), claimed_by = excluded.claimed_by,
                                     claimed_at = excluded.claimed_at, alone_since = excluded.alone_since
@@ -279,6 +294,9 @@ DECLARE
   part regclass;
   is_partition boolean;
 BEGIN
+  IF guarded IS NULL OR key IS NULL THEN
+    RAISE 'protect: there is no such table, or the key is NULL' USING ERRCODE = 'null_value_not_allowed';
+  END IF;
   WITH RECURSIVE types(oid) AS (
     SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = guarded AND a.attname = id
     UNION SELECT t.typbasetype FROM pg_catalog.pg_type t JOIN types USING (oid) WHERE t.typtype = 'd')

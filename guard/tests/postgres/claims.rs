@@ -78,6 +78,10 @@ async fn a_claim_that_is_alone_in_its_transaction_is_an_error_and_raises_nothing
         "SELECT ringfence.claim('k', 7)",
         "select * from RINGFENCE.claim( 'k', 7, 7 ) as result ;\n",
         "SELECT * FROM \"ringfence\".\"claim\"('k', 7)",
+        "/* app */ SELECT ringfence.claim('k', 7)",
+        "SELECT ringfence.claim('k', 7) /*controller='it''s',action='**'*/ -- and more",
+        "-- job 4\nSELECT ringfence.claim(CAST('k' AS text), CAST(abs(-7) AS bigint)) AS \"claimed\"",
+        "SELECT ringfence.claim('k (1) -- ; /*', 7)",
     ] {
         assert_eq!(code(&client.batch_execute(sql).await.unwrap_err()), "25P01", "{sql}");
         assert_eq!(code(&client.execute(sql, &[]).await.unwrap_err()), "25P01", "{sql}");
@@ -103,6 +107,8 @@ async fn a_claim_with_other_statements_in_its_transaction_is_not_alone() {
         "BEGIN; SELECT ringfence.claim('k', 7); UPDATE t SET n = n + 1; COMMIT",
         "SELECT ringfence.claim('k', 7); UPDATE t SET n = n + 1",
         "SELECT claim()",
+        "SELECT ringfence.claim('k', 7), claim()",
+        "SELECT claim() /* SELECT ringfence.claim('k', 7) */",
         "DO $$ BEGIN PERFORM ringfence.claim('k', 7); UPDATE t SET n = n + 1; END $$",
         "WITH claimed AS (SELECT ringfence.claim('k', 7)) UPDATE t SET n = n + 1 FROM claimed",
     ] {

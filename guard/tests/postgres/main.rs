@@ -6,6 +6,7 @@ mod column;
 mod costs;
 mod database;
 mod kills;
+mod protect;
 mod shown;
 mod triggers;
 mod upgrade;
