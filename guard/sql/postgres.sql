@@ -8,7 +8,9 @@
 -- without USAGE gets 42501 (permission denied for schema ringfence) instead of RF428.
 --
 -- A holder shows the token of its lease and the fence that its grant or last renewal gave for the key (`keys[].fence`). A
--- fence of NULL means the token, which is right for exclusive leases. Every token below the stored number is dead.
+-- fence of NULL means the token, which is right for exclusive leases. Every token below the stored number is dead. Keys are
+-- compared as bytes, whatever the collation of the text that a caller passes. No number is ever removed: the table has a row for
+-- each key that was ever shown.
 --
 -- 1. THE TRIGGER FORM. Use this one unless you know why not: nobody can forget it. A write to the table without a claim
 --    of its key in the same transaction is an error, RF428. The owner of the table turns it on, once:
@@ -84,6 +86,10 @@
 --      partitions, triggers that run later), costs less, and reads the id as `id::text`:
 --      BEGIN; DROP TRIGGER guarded ON orders; SELECT ringfence.protect('orders', 'orders/', 'id'); COMMIT;
 --    - The function ringfence.claims and the setting ringfence.claims are gone.
+-- UPGRADING from a file without `is_only_a_claim`, which compared keys by the caller's collation: run this one. It waits as
+-- above, and makes the index of the keys anew. If it finds a key twice (new locales had broken the index), delete the row with
+-- the lower number, and run it again. Then call `protect` again for each table whose id has a nondeterministic collation:
+-- the old triggers miss a change of the id that this collation takes for none.
 
 -- Hides notices about existing objects.
 SET LOCAL client_min_messages = warning;
@@ -127,12 +133,15 @@ BEGIN
 END $$;
 
 CREATE TABLE IF NOT EXISTS ringfence.guard (
-  key  text   PRIMARY KEY,
+  key  text   COLLATE pg_catalog."C" PRIMARY KEY,
   high bigint NOT NULL CONSTRAINT high_is_a_token CHECK (high BETWEEN 1 AND 9007199254740991)
 );
 -- The last transaction that claimed the key. Its start time distinguishes it from a transaction with the same number in a
 -- server that the table was restored from. `alone_since` is the start of the claim's statement, if that was nothing but the claim.
+--
+-- A key is its bytes. In another collation, two keys could be one, and an update of the system's locales could break the index.
 ALTER TABLE ringfence.guard
+  ALTER COLUMN key TYPE text COLLATE pg_catalog."C",
   ADD COLUMN IF NOT EXISTS claimed_by xid8,
   ADD COLUMN IF NOT EXISTS claimed_at timestamptz,
   ADD COLUMN IF NOT EXISTS alone_since timestamptz;
@@ -175,7 +184,8 @@ BEGIN
     RETURNING g.high INTO high;
   accepted := FOUND;
   IF NOT accepted THEN
-    SELECT g.high, g.high <= admit.token INTO high, accepted FROM ringfence.guard AS g WHERE g.key = admit.key;
+    SELECT g.high, g.high <= admit.token INTO high, accepted FROM ringfence.guard AS g
+      WHERE g.key = admit.key COLLATE "C";
     -- NULL if the row is gone.
     accepted := accepted IS TRUE;
   END IF;
@@ -223,7 +233,7 @@ CREATE CONSTRAINT TRIGGER refuse_autocommit AFTER INSERT OR UPDATE ON ringfence.
 -- The number of a key; NULL if nobody has claimed it yet.
 CREATE OR REPLACE FUNCTION ringfence.high(key text) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-  SELECT g.high FROM ringfence.guard AS g WHERE g.key = high.key
+  SELECT g.high FROM ringfence.guard AS g WHERE g.key = high.key COLLATE "C"
 $$;
 
 -- Sets the number, down as well. For operators only.
@@ -238,7 +248,7 @@ REVOKE EXECUTE ON FUNCTION ringfence.reset FROM PUBLIC;
 CREATE OR REPLACE FUNCTION ringfence.claimed(key text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  RETURN EXISTS (SELECT FROM ringfence.guard AS g WHERE g.key = claimed.key
+  RETURN EXISTS (SELECT FROM ringfence.guard AS g WHERE g.key = claimed.key COLLATE "C"
     AND (g.claimed_by, g.claimed_at) = (pg_current_xact_id_if_assigned(), now()));
 END $$;
 
@@ -324,7 +334,7 @@ BEGIN
                    part, old_unclaimed, demand);
     IF id IS NOT NULL THEN
       EXECUTE format('CREATE TRIGGER ringfence_moved AFTER UPDATE ON %1$s FOR EACH ROW '
-                     'WHEN (OLD.%2$I::text IS DISTINCT FROM NEW.%2$I::text AND %3$s) %4$s',
+                     'WHEN (OLD.%2$I::text COLLATE pg_catalog."C" IS DISTINCT FROM NEW.%2$I::text AND %3$s) %4$s',
                      part, id, old_unclaimed, demand);
     END IF;
   END LOOP;

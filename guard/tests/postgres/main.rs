@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod claims;
+mod collations;
 mod column;
 mod costs;
 mod database;

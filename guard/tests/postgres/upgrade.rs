@@ -6,7 +6,7 @@ use ringfence_wire::Token;
 use crate::database::{code, connect, exclusive, guarded, key, refused};
 
 /// What an earlier version of the file created and this one does not replace, and a trigger as it told users to create.
-const EARLIER: &str = "
+pub(crate) const EARLIER: &str = "
     CREATE SCHEMA ringfence;
     CREATE TABLE ringfence.guard (
       key  text   PRIMARY KEY,
