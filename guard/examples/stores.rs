@@ -163,8 +163,8 @@ async fn postgres_writes() {
             assert_eq!(updated.unwrap(), 1);
         },
         async |own| {
-            let sql =
-                "UPDATE own_column SET n = n + 1, high = GREATEST(high, $2) WHERE key = $1 AND high <= $2";
+            let sql = "UPDATE own_column SET n = n + 1, high = GREATEST(high, $2)
+                       WHERE key = $1 AND $2 BETWEEN GREATEST(high, 1) AND 9007199254740991";
             let token = i64::try_from(claim.token().0).unwrap();
             let parameters: [(&(dyn ToSql + Sync), Type); 2] =
                 [(&own.key.as_str(), Type::TEXT), (&token, Type::INT8)];

@@ -3,6 +3,7 @@ use mysql_async::{Conn, Value};
 use ringfence_harness::MariaDbServer;
 
 use crate::database::{BOTH, Counts, bound, connect, ends, state, waiting};
+use crate::pairs::{BAD, GOOD, Pair, raised};
 use crate::shown::shown;
 
 const FORM: &str = "**MySQL and MariaDB, by a column**";
@@ -73,16 +74,46 @@ async fn strings_are_compared_as_numbers() {
 }
 
 #[tokio::test]
-async fn a_timestamp_in_nanoseconds_is_refused_by_the_column() {
+async fn an_operator_cannot_set_a_timestamp_in_nanoseconds() {
     let server = accounts().await;
     let client = &mut connect(&server, Counts::Changed).await;
-    let now = Value::from(1_790_000_000_000_000_000_i64);
-    for statement in ["touch", "write"] {
-        let named = [("id", 1.into()), ("balance", 1.into()), ("token", now.clone()), ("fence", now.clone())];
-        let error = bound(client, &shown(FORM, statement), &named).await.unwrap_err();
-        assert_eq!(state(&error), "23000", "{error}");
-    }
+    let error = client.query_drop("UPDATE accounts SET high = 1790000000000000000").await.unwrap_err();
+    assert_eq!(state(&error), "23000", "{error}");
     assert_eq!(row(client).await, (100, 0));
+}
+
+/// Token 0, as an unset variable, once passed on every row that nobody had touched.
+#[tokio::test]
+async fn each_statement_contains_the_whole_rule() {
+    let server = accounts().await;
+    let client = &mut connect(&server, Counts::Changed).await;
+    for mode in ["STRICT_ALL_TABLES", ""] {
+        client.query_drop(format!("SET sql_mode = '{mode}'")).await.unwrap();
+        for (statement, high) in [("touch", 0), ("touch", 5), ("write", 0), ("write", 5)] {
+            let (sql, renew) =
+                (&shown(FORM, statement), format!("UPDATE accounts SET balance = 100, high = {high}"));
+            client.query_drop(&renew).await.unwrap();
+            for named in BAD.into_iter().flat_map(spelled) {
+                assert_eq!(bound(client, sql, &named).await.unwrap_or(0), 0, "{mode:?} {high}: {named:?}");
+                assert_eq!(row(client).await, (100, high), "{mode:?} {high}: {named:?}");
+            }
+            for (pair, named) in GOOD.into_iter().flat_map(|pair| spelled(pair).map(|named| (pair, named))) {
+                client.query_drop(&renew).await.unwrap();
+                assert_eq!(bound(client, sql, &named).await.unwrap(), 1, "{mode:?} {high}: {named:?}");
+                assert_eq!(row(client).await.1, raised(high, pair), "{mode:?} {high}: {named:?}");
+            }
+        }
+    }
+}
+
+/// The parameters with the pair as numbers, if it is one of numbers, and as texts.
+fn spelled((token, fence): Pair) -> [[(&'static str, Value); 4]; 2] {
+    let plain = |text: &str| text.parse::<i64>().map_or_else(|_| text.into(), Value::from);
+    let with = |spell: &dyn Fn(&str) -> Value| {
+        let spell = |text: Option<&str>| text.map_or(Value::NULL, spell);
+        [("id", 1.into()), ("balance", 5.into()), ("token", spell(token)), ("fence", spell(fence))]
+    };
+    [with(&plain), with(&|text| text.into())]
 }
 
 #[tokio::test]

@@ -4,6 +4,8 @@
 
 mod column;
 mod database;
+#[path = "../postgres/pairs.rs"]
+mod pairs;
 #[path = "../postgres/shown.rs"]
 mod shown;
 mod triggers;

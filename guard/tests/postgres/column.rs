@@ -2,12 +2,15 @@ use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
 use crate::database::{code, connect, ends, guarded, waiting};
+use crate::pairs::{BAD, GOOD, Pair, raised};
 use crate::shown::shown;
 
 const FORM: &str = "**SQL, by a column.**";
 /// The mistake that README.md warns of: the number is in another table.
 const ELSEWHERE: &str =
     "UPDATE accounts SET balance = :balance WHERE id = :id AND (SELECT high FROM numbers) <= :token";
+
+const STATEMENTS: [&str; 5] = ["touch", "write", "touch or make", "create or write", "delete"];
 
 /// Creates the table of accounts with the columns of README.md, and account 1 with 100.
 async fn accounts(client: &Client) {
@@ -80,7 +83,7 @@ async fn a_fence_of_null_is_the_token_and_a_token_of_null_changes_nothing() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
     accounts(&client).await;
-    for statement in ["touch", "write", "touch or make", "create or write", "delete"] {
+    for statement in STATEMENTS {
         client.batch_execute("UPDATE accounts SET balance = 100, high = 0, deleted = false").await.unwrap();
         assert_eq!(run(&client, statement, 1, Some(7), None).await, 1, "{statement}");
         assert_eq!(row(&client, 1).await.unwrap().1, 7, "{statement}");
@@ -95,17 +98,63 @@ async fn a_fence_of_null_is_the_token_and_a_token_of_null_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_timestamp_in_nanoseconds_is_refused_by_the_column() {
+async fn an_operator_cannot_set_a_timestamp_in_nanoseconds() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
     accounts(&client).await;
-    for statement in ["touch", "write", "touch or make", "create or write"] {
-        let now = Some(1_790_000_000_000_000_000);
-        let named = [("id", Some(1)), ("balance", Some(1)), ("token", now), ("fence", now)];
-        let refused = try_bound(&client, &shown(FORM, statement), &named).await.unwrap_err();
-        assert_eq!(code(&refused), "23514", "{statement}");
-    }
+    let named = [("id", Some(1)), ("fence", Some(1_790_000_000_000_000_000))];
+    let refused = try_bound(&client, &shown(FORM, "reset"), &named).await.unwrap_err();
+    assert_eq!(code(&refused), "23514");
     assert_eq!(row(&client, 1).await, Some((Some(100), 0, false)));
+}
+
+/// Token 0, as an unset variable, once passed on every row that nobody had touched.
+#[tokio::test]
+async fn each_statement_contains_the_whole_rule() {
+    let server = guarded().await;
+    let client = connect(&server.url()).await;
+    accounts(&client).await;
+    let renew = async |high: i64| {
+        let sql =
+            format!("TRUNCATE accounts; INSERT INTO accounts (id, balance, high) VALUES (1, 100, {high})");
+        client.batch_execute(&sql).await.unwrap();
+    };
+    for statement in STATEMENTS {
+        for high in [0, 5] {
+            renew(high).await;
+            for pair in BAD {
+                for (id, sql) in
+                    [1, 2].into_iter().flat_map(|id| spelled(statement, id, pair).map(move |sql| (id, sql)))
+                {
+                    assert_eq!(client.execute(&sql, &[]).await.unwrap_or(0), 0, "{high}: {sql}");
+                    let stands = (id == 1).then_some((Some(100), high, false));
+                    assert_eq!(row(&client, id).await, stands, "{high}: {sql}");
+                }
+            }
+            for pair in GOOD {
+                for sql in spelled(statement, 1, pair) {
+                    renew(high).await;
+                    assert_eq!(client.execute(&sql, &[]).await.expect(&sql), 1, "{high}: {sql}");
+                    assert_eq!(row(&client, 1).await.unwrap().1, raised(high, pair), "{high}: {sql}");
+                }
+            }
+        }
+    }
+}
+
+/// The statement with the pair as numbers, if it is one of numbers, and as texts.
+fn spelled(statement: &str, id: i64, (token, fence): Pair) -> impl Iterator<Item = String> {
+    let quote = |text: &str| format!("'{text}'");
+    let plain = |text: &str| text.parse::<i64>().map_or_else(|_| quote(text), |number| number.to_string());
+    let with = |spell: &dyn Fn(&str) -> String| {
+        let spell = |text: Option<&str>| text.map_or("NULL".to_owned(), spell);
+        shown(FORM, statement)
+            .replace(":id", &id.to_string())
+            .replace(":balance", "1")
+            .replace(":token", &spell(token))
+            .replace(":fence", &spell(fence))
+    };
+    [with(&plain), with(&quote)].into_iter()
 }
 
 /// A plain INSERT of a stale holder once landed, as there was no row whose number could reject it.

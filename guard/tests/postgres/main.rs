@@ -7,6 +7,7 @@ mod column;
 mod costs;
 mod database;
 mod kills;
+mod pairs;
 mod protect;
 mod shown;
 mod triggers;

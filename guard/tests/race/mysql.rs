@@ -66,11 +66,13 @@ impl Number {
             Form::Trigger => "UPDATE t SET n = COALESCE(:n, n), token = :token, fence = :fence WHERE id = 1",
             Form::Column => {
                 "UPDATE t SET n = COALESCE(:n, n), writes = writes + 1, high = GREATEST(high, COALESCE(:fence, :token))
-                  WHERE id = 1 AND high <= :token"
+                  WHERE id = 1 AND :token BETWEEN GREATEST(high, 1) AND 9007199254740991
+                    AND COALESCE(:fence, :token) BETWEEN 1 AND :token"
             }
             Form::Uncounted => {
                 "UPDATE t SET n = COALESCE(:n, n), high = GREATEST(high, COALESCE(:fence, :token))
-                  WHERE id = 1 AND high <= :token"
+                  WHERE id = 1 AND :token BETWEEN GREATEST(high, 1) AND 9007199254740991
+                    AND COALESCE(:fence, :token) BETWEEN 1 AND :token"
             }
             Form::Unguarded => "UPDATE t SET n = COALESCE(:n, n) WHERE id = 1",
         };

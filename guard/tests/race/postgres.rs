@@ -77,7 +77,8 @@ impl Number {
 
     /// One conditional UPDATE, with or without a number to write.
     async fn update(client: &Client, claim: Claim, number: Option<u64>) -> Admission {
-        let sql = "UPDATE t SET n = COALESCE($3, n), high = GREATEST(high, COALESCE($2, $1)) WHERE id = 1 AND high <= $1";
+        let sql = "UPDATE t SET n = COALESCE($3, n), high = GREATEST(high, COALESCE($2, $1))
+                   WHERE id = 1 AND $1 BETWEEN GREATEST(high, 1) AND 9007199254740991 AND COALESCE($2, $1) BETWEEN 1 AND $1";
         let (token, fence, number) = (bigint(claim.token().0), bigint(claim.fence().0), number.map(bigint));
         let updated = client
             .execute_typed(sql, &[(&token, Type::INT8), (&fence, Type::INT8), (&number, Type::INT8)])

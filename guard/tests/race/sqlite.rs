@@ -47,7 +47,8 @@ impl Number {
             let changed = match self.guarded {
                 true => db.execute(
                     "UPDATE t SET n = COALESCE(:n, n), high = max(high, CAST(COALESCE(:fence, :token) AS integer))
-                      WHERE id = 1 AND high <= CAST(:token AS integer)",
+                      WHERE id = 1 AND CAST(:token AS integer) BETWEEN max(high, 1) AND 9007199254740991
+                        AND CAST(COALESCE(:fence, :token) AS integer) BETWEEN 1 AND CAST(:token AS integer)",
                     named_params! { ":n": number, ":token": token, ":fence": fence },
                 ),
                 false => db.execute("UPDATE t SET n = COALESCE(?1, n) WHERE id = 1", [number]),
