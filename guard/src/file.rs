@@ -5,27 +5,33 @@
 //!  balance 130              the data, as given
 //! ```
 //! Number and data are in one file, which is replaced as a whole: written beside, synced, renamed, the directory synced. A
-//! crash leaves the old file or the new one. A lock on a second file, which is never replaced, keeps every other
-//! process out from the check to the end of the write. Readers need no lock.
+//! crash leaves the old file or the new one. Readers need no lock.
+//!
+//! A writer locks the file itself, from the check to the rename; to open it for reading suffices. If the writer before has
+//! replaced the file meanwhile, what it locked is the old inode, and it starts again. There is no second file, to which
+//! somebody could lack the rights, or which somebody could remove.
 //!
 //! A file that is missing or damaged is an error, not a new one: its number may have been higher than any.
 //!
 //! **What a replaced file keeps.** Its permissions; its owner and group, as far as this process may set them. If the group
 //! cannot be kept, the file loses its group permissions rather than grant them to another group. Access control
 //! lists and extended attributes are not kept, and other hard links keep the old contents. Symbolic links are followed:
-//! the target is replaced, and all links to it share one lock.
+//! the target is replaced, and all links to it share one number.
 //!
 //! **Not on a network file system.** A lock on NFS or SMB is itself a lease: the server gives it to the next client when the
 //! first one is silent, and the first one's rename lands when it wakes up, after the next one's. Some mounts (`nolock`,
 //! `local_lock`) keep locks local to each machine. Keep the file on a local disk and let one machine write it, or use
 //! a database or an object store.
 
-use std::fs::{File, Metadata};
-use std::io::{Error, ErrorKind, Result, Write};
+mod disk;
+
+use std::fs;
+use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
 use ringfence_wire::Token;
 
+use self::disk::Locked;
 use crate::contents::{decode, encode};
 use crate::{Admission, Claim, Contents, High};
 
@@ -41,17 +47,12 @@ impl GuardedFile {
         Self { path: path.into() }
     }
 
-    /// Creates the file, in which no token is dead yet. It must not exist.
+    /// Creates the file, in which no token is dead yet. It must not exist. The file system needs hard links.
+    ///
+    /// A process that is killed meanwhile may leave a file beside it, named with 16 digits more. Nothing needs that one.
     pub fn create(path: impl Into<PathBuf>, data: &[u8]) -> Result<Self> {
         let file = Self::open(path);
-        let locked = Locked::wait(file.path.clone())?;
-        match file.path.symlink_metadata() {
-            Err(error) if error.kind() == ErrorKind::NotFound => locked.replace(High::NEW, data, None)?,
-            Err(error) => return Err(error),
-            Ok(_) => {
-                return Err(Error::new(ErrorKind::AlreadyExists, format!("{} exists", file.path.display())));
-            }
-        }
+        disk::create(&file.path, &encode(High::NEW, data))?;
         Ok(file)
     }
 
@@ -91,80 +92,20 @@ impl GuardedFile {
     }
 
     fn update(&self, data: Option<&[u8]>, rule: impl FnOnce(&mut High) -> Admission) -> Result<Admission> {
-        let locked = Locked::wait(self.path.canonicalize()?)?;
-        let (mut high, old_data) = read(&locked.path)?;
+        let locked = Locked::wait(&self.path)?;
+        let (mut high, old_data) = read(locked.path())?;
         let admission = rule(&mut high);
         if admission.is_accepted() {
             // Even if nothing changes: what was read may have been renamed by a process that died before it synced the
             // directory.
-            locked.replace(high, data.unwrap_or(&old_data), Some(locked.path.metadata()?))?;
+            locked.replace(&encode(high, data.unwrap_or(&old_data)))?;
         }
         Ok(admission)
     }
 }
 
-/// The path of the file itself, not of a link to it, locked against every other process.
-struct Locked {
-    path: PathBuf,
-    _lock: File,
-}
-
-impl Locked {
-    /// Waits for the lock, which also keeps out other calls in this process. Dropping it unlocks.
-    fn wait(path: PathBuf) -> Result<Self> {
-        let lock = File::options().create(true).append(true).open(beside(&path, ".lock"))?;
-        loop {
-            match lock.lock() {
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                locked => return locked.map(|()| Self { path, _lock: lock }),
-            }
-        }
-    }
-
-    /// `old` is the file to be replaced.
-    fn replace(&self, high: High, data: &[u8], old: Option<Metadata>) -> Result<()> {
-        let new = beside(&self.path, ".new");
-        // A file left by a killed writer may have another owner and other permissions.
-        match std::fs::remove_file(&new) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = create(&new, old.as_ref())?;
-        file.write_all(&encode(high, data))?;
-        file.sync_all()?;
-        std::fs::rename(&new, &self.path)?;
-        let directory = self.path.parent().filter(|directory| !directory.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
-    }
-}
-
-/// Creates a file with the permissions of the old one, before it has any contents.
-#[cfg(unix)]
-fn create(path: &Path, old: Option<&Metadata>) -> Result<File> {
-    use std::fs::Permissions;
-    use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-    const GROUP: u32 = 0o070;
-    let Some(old) = old else { return File::create_new(path) };
-    let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    let mut mode = old.mode() & 0o777;
-    // Only root can set another owner; only root and members can set a group.
-    if fchown(&file, Some(old.uid()), Some(old.gid())).is_err()
-        && fchown(&file, None, Some(old.gid())).is_err()
-    {
-        mode &= !GROUP;
-    }
-    file.set_permissions(Permissions::from_mode(mode))?;
-    Ok(file)
-}
-
-#[cfg(not(unix))]
-fn create(path: &Path, old: Option<&Metadata>) -> Result<File> {
-    let file = File::create_new(path)?;
-    old.map_or(Ok(()), |old| file.set_permissions(old.permissions())).map(|()| file)
-}
-
 fn read(path: &Path) -> Result<(High, Vec<u8>)> {
-    let mut bytes = std::fs::read(path)?;
+    let mut bytes = fs::read(path)?;
     let Some((high, data)) = decode(&bytes) else {
         return Err(Error::new(ErrorKind::InvalidData, format!("{} is no guarded file", path.display())));
     };
@@ -172,14 +113,10 @@ fn read(path: &Path) -> Result<(High, Vec<u8>)> {
     Ok((high, bytes))
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
     use std::sync::Barrier;
 
     use tempfile::TempDir;
@@ -263,8 +200,8 @@ mod tests {
     #[test]
     fn a_file_left_by_a_killed_writer_is_ignored() {
         let (_dir, file) = made();
-        std::fs::write(
-            beside(&file.path, ".new"),
+        fs::write(
+            file.path.with_extension("new"),
             "ringfence-guard 1 99\nmuch more than will be written now",
         )
         .unwrap();
@@ -274,18 +211,15 @@ mod tests {
     }
 
     /// Once the first write made a private file readable by all.
-    #[cfg(unix)]
     #[test]
     fn permissions_owner_and_group_stay() {
-        use std::fs::{Permissions, metadata, set_permissions};
-        use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
         let (_dir, file) = made();
         // Only root can change the owner; then it stays changed.
         let _ = chown(&file.path, Some(65_534), Some(65_533));
         for mode in [0o600, 0o640, 0o444, 0o664] {
-            set_permissions(&file.path, Permissions::from_mode(mode)).unwrap();
+            fs::set_permissions(&file.path, Permissions::from_mode(mode)).unwrap();
             let rights =
-                |path: &Path| metadata(path).map(|of| (of.mode() & 0o7777, of.uid(), of.gid())).unwrap();
+                |path: &Path| fs::metadata(path).map(|of| (of.mode() & 0o7777, of.uid(), of.gid())).unwrap();
             let before = rights(&file.path);
             assert_eq!(before.0, mode);
             assert!(file.touch(exclusive(2)).unwrap().is_accepted());
@@ -296,26 +230,11 @@ mod tests {
         }
     }
 
-    #[cfg(unix)]
-    #[test]
-    fn a_group_that_cannot_be_kept_loses_its_permissions() {
-        use std::os::unix::fs::MetadataExt;
-        let dir = tempfile::tempdir().unwrap();
-        // Only root and members of its group can create another such file.
-        let of_root = std::fs::metadata("/etc/passwd").unwrap();
-        let made = create(&dir.path().join("new"), Some(&of_root)).unwrap().metadata().unwrap();
-        let is_kept = made.gid() == of_root.gid();
-        let rights = if is_kept { of_root.mode() } else { of_root.mode() & !0o070 };
-        assert_eq!(made.mode() & 0o777, rights & 0o777, "the group is kept: {is_kept}");
-    }
-
     /// Once a write replaced the link and left its target as it was.
-    #[cfg(unix)]
     #[test]
     fn a_link_and_its_target_share_one_number() {
-        use std::os::unix::fs::symlink;
         let (dir, file) = made();
-        std::fs::create_dir(dir.path().join("elsewhere")).unwrap();
+        fs::create_dir(dir.path().join("elsewhere")).unwrap();
         let linked = GuardedFile::open(dir.path().join("elsewhere/link"));
         symlink("../account", &linked.path).unwrap();
         assert_eq!(write(&linked, 4, "130"), Admission::Accepted(()));
@@ -325,10 +244,10 @@ mod tests {
         linked.reset(Token(6)).unwrap();
         assert_eq!(linked.read().unwrap(), contents(6, "150"));
         assert!(linked.path.is_symlink());
-        let locks = |folder: &str| std::fs::read_dir(dir.path().join(folder)).unwrap().count();
-        assert_eq!((locks("elsewhere"), locks("")), (1, 3), "link; file, its lock, and the folder");
+        let names = |folder: &str| fs::read_dir(dir.path().join(folder)).unwrap().count();
+        assert_eq!((names("elsewhere"), names("")), (1, 2), "the link; the file, and the folder");
 
-        std::fs::remove_file(&file.path).unwrap();
+        fs::remove_file(&file.path).unwrap();
         assert_eq!(linked.touch(exclusive(9)).unwrap_err().kind(), ErrorKind::NotFound);
         let made = GuardedFile::create(&linked.path, b"100");
         assert_eq!(made.unwrap_err().kind(), ErrorKind::AlreadyExists, "a link to nothing is not replaced");
@@ -340,12 +259,12 @@ mod tests {
         for damage in
             ["", "130", "ringfence-guard 1 \n130", "ringfence-guard 1 x\n130", "ringfence-guard 2 4\n130"]
         {
-            std::fs::write(&file.path, damage).unwrap();
+            fs::write(&file.path, damage).unwrap();
             assert_eq!(file.touch(exclusive(9)).unwrap_err().kind(), ErrorKind::InvalidData, "{damage:?}");
         }
         let again = GuardedFile::create(&file.path, b"100");
         assert_eq!(again.unwrap_err().kind(), ErrorKind::AlreadyExists);
-        std::fs::remove_file(&file.path).unwrap();
+        fs::remove_file(&file.path).unwrap();
         assert_eq!(file.touch(exclusive(9)).unwrap_err().kind(), ErrorKind::NotFound);
     }
 
@@ -369,5 +288,61 @@ mod tests {
             assert!(first == Admission::Accepted(()) || rejected, "{first:?}");
             assert_eq!(file.read().unwrap(), contents(newer, &format!("by {newer}")));
         }
+    }
+
+    /// Once the lock was a second file. A job that removed it let a newer holder in beside a late writer.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_newer_holder_waits_for_a_writer_whatever_is_removed_beside_the_file() {
+        let (dir, file) = made();
+        let waiter = format!("-> FLOCK  ADVISORY  WRITE {} ", std::process::id());
+        std::thread::scope(|scope| {
+            let late = file.update(Some(b"A, late"), |high| {
+                for entry in fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()) {
+                    let _ = if entry == file.path { Ok(()) } else { fs::remove_file(entry) };
+                }
+                let newer = scope.spawn(|| file.touch(exclusive(9)).unwrap());
+                while !newer.is_finished() && !fs::read_to_string("/proc/locks").unwrap().contains(&waiter) {
+                    std::thread::yield_now();
+                }
+                high.admit(exclusive(5))
+            });
+            assert_eq!(late.unwrap(), Admission::Accepted(()));
+        });
+        assert_eq!(file.read().unwrap(), contents(9, "A, late"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing stands beside the file");
+    }
+
+    /// Each of them leaves another inode to lock.
+    #[test]
+    fn no_update_of_many_at_once_is_lost() {
+        let (_dir, file) = made();
+        let next = |high: &mut High| {
+            *high = High::reset(Token(high.token().0 + 1)).unwrap();
+            Admission::Accepted(())
+        };
+        let updates = || (0..50).for_each(|_| assert!(file.update(None, next).unwrap().is_accepted()));
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(updates))));
+        assert_eq!(file.high().unwrap(), Token(200));
+    }
+
+    #[test]
+    fn of_many_that_create_a_file_one_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, together) = (dir.path().join("account"), Barrier::new(8));
+        let create = |by: u64| {
+            together.wait();
+            GuardedFile::create(&path, by.to_string().as_bytes()).map(|_| by).map_err(|error| error.kind())
+        };
+        let made: Vec<_> = std::thread::scope(|scope| {
+            let tasks: Vec<_> = (0..8).map(|by| scope.spawn(move || create(by))).collect();
+            tasks.into_iter().map(|task| task.join().unwrap()).collect()
+        });
+        let [by] = made.iter().flatten().collect::<Vec<_>>()[..] else { panic!("{made:?}") };
+        assert!(
+            made.iter().all(|made| made.as_ref().err().is_none_or(|&kind| kind == ErrorKind::AlreadyExists))
+        );
+        assert_eq!(GuardedFile::open(&path).read().unwrap(), contents(0, &by.to_string()));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }

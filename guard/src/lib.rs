@@ -23,7 +23,9 @@
 mod async_guard;
 mod cache;
 mod claim;
+#[cfg(any(unix, feature = "objects"))]
 mod contents;
+#[cfg(unix)]
 mod file;
 mod high;
 #[cfg(feature = "http")]
@@ -41,7 +43,9 @@ pub mod redis;
 #[cfg(feature = "tokio")]
 pub use async_guard::{AsyncGuard, AsyncGuardedKey, FenceError, Interrupted};
 pub use claim::{Claim, ClaimError};
+#[cfg(any(unix, feature = "objects"))]
 pub use contents::Contents;
+#[cfg(unix)]
 pub use file::GuardedFile;
 pub use high::{Admission, High};
 pub use memory::{GuardedKey, MemoryGuard, UnknownKey};
