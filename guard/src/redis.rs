@@ -76,7 +76,7 @@ impl RedisGuard {
         self.run(connection, claim, &[name], &command).await
     }
 
-    /// `HSET name field value …`
+    /// `HSET name field value …`, for at most 3,499 fields.
     pub async fn hset<F: ToRedisArgs, V: ToRedisArgs>(
         &self,
         connection: &mut impl ConnectionLike,
@@ -102,8 +102,8 @@ impl RedisGuard {
         self.run(connection, claim, &[name], &redis::cmd("DEL").arg(name).take()).await
     }
 
-    /// Any command, with its options and its answer: `SET name value EX 60 NX`, `INCR`, `LPUSH` … `names` are those that
-    /// it uses. An empty command is a touch.
+    /// Any command of at most 7,000 words, with its options and its answer: `SET name value EX 60 NX`, `INCR`, `LPUSH` …
+    /// `names` are those that it uses: at least one, and never the number. An empty command is a touch.
     pub async fn run<T: FromRedisValue>(
         &self,
         connection: &mut impl ConnectionLike,

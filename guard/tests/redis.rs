@@ -171,6 +171,115 @@ async fn a_corrupt_number_accepts_nobody_until_an_operator_resets_it() {
     assert_eq!(k.set(&mut redis, exclusive(7), "k", "v").await.unwrap(), Admission::Stale { high: Token(8) });
 }
 
+/// Once the command could be one that destroys the number.
+#[tokio::test]
+async fn a_command_that_could_destroy_a_number_is_refused_and_raises_nothing() {
+    let (_server, mut redis) = redis().await;
+    let k = guard("k");
+    assert_eq!(k.set(&mut redis, exclusive(7), "k", "old").await.unwrap(), Admission::Accepted(()));
+    for (command, why) in [
+        ("SET guard:{k} 3", "uses the number itself"),
+        ("DEL k guard:{k}", "uses the number itself"),
+        ("RENAME k guard:{k}", "uses the number itself"),
+        ("FLUSHDB", "uses none of the names"),
+        ("FLUSHALL SYNC", "uses none of the names"),
+        ("SWAPDB 0 1", "uses none of the names"),
+        ("SET another 1", "uses none of the names"),
+    ] {
+        let (name, words) = command.split_once(' ').unwrap_or((command, ""));
+        let words = redis::cmd(name).arg(words.split_terminator(' ').collect::<Vec<_>>()).take();
+        let error = k.run::<()>(&mut redis, exclusive(9), &["k"], &words).await.expect_err(command);
+        assert!(said(&error).contains(why), "{command}: {error:?}");
+        assert_eq!(k.high(&mut redis).await.unwrap(), High::new(Token(7)).unwrap(), "{command}");
+    }
+    assert_eq!(redis.keys::<_, Vec<String>>("*").await.unwrap().len(), 2);
+}
+
+/// Once a command of 8,000 words failed after it had raised the number.
+#[tokio::test]
+async fn a_command_of_too_many_words_raises_nothing() {
+    let (_server, mut redis) = redis().await;
+    let k = guard("k");
+    for (token, values, high) in [(7, 6_998, 7), (9, 6_999, 7), (9, 100_000, 7)] {
+        let push = redis::cmd("RPUSH").arg("k").arg(vec![0; values]).take();
+        let pushed = k.run::<u64>(&mut redis, exclusive(token), &["k"], &push).await;
+        assert_eq!(pushed.is_ok(), token == high, "{values}");
+        let why = pushed.map_or_else(|error| said(&error), |_| String::new());
+        assert!(token == high || why.contains("more than 7000 words"), "{why}");
+        assert_eq!(k.high(&mut redis).await.unwrap(), High::new(Token(high)).unwrap(), "{values}");
+    }
+    let fields: Vec<_> = (0..3_499).map(|field| (field, 0)).collect();
+    assert_eq!(k.hset(&mut redis, exclusive(9), "{k}:h", &fields).await.unwrap(), Admission::Accepted(()));
+}
+
+/// Once a time to live that somebody had set stayed while the number was used.
+#[tokio::test]
+async fn a_number_in_use_does_not_expire() {
+    let (_server, mut redis) = redis().await;
+    let k = guard("k");
+    assert_eq!(k.touch(&mut redis, exclusive(7)).await.unwrap(), Admission::Accepted(()));
+    for token in [7, 8] {
+        for is_touch in [true, false] {
+            redis.expire::<_, ()>(k.number(), 1_000).await.unwrap();
+            let admission = match is_touch {
+                true => k.touch(&mut redis, exclusive(token)).await,
+                false => k.set(&mut redis, exclusive(token), "k", 1).await,
+            };
+            assert_eq!(admission.unwrap(), Admission::Accepted(()));
+            assert_eq!(redis.ttl::<_, i64>(k.number()).await.unwrap(), -1, "{token} {is_touch}");
+            assert_eq!(k.high(&mut redis).await.unwrap(), High::new(Token(token)).unwrap());
+        }
+    }
+}
+
+/// Once a replica accepted a touch that had nothing to raise, while its master knew of a newer holder.
+#[tokio::test]
+async fn a_replica_admits_nobody() {
+    let (master, mut redis) = redis().await;
+    let address = master.address();
+    let line = format!("replicaof {} {}", address.ip(), address.port());
+    let replica = RedisServer::builder().line(line).start().await.unwrap();
+    let k = guard("k");
+    assert_eq!(k.touch(&mut redis, exclusive(7)).await.unwrap(), Admission::Accepted(()));
+    let mut at_replica = connect(&replica).await;
+    while k.high(&mut at_replica).await.ok() != High::new(Token(7)).ok() {
+        tokio::task::yield_now().await;
+    }
+    for token in [7, 9] {
+        for error in [
+            k.touch(&mut at_replica, exclusive(token)).await.unwrap_err(),
+            k.set(&mut at_replica, exclusive(token), "k", 1).await.unwrap_err(),
+        ] {
+            assert_eq!(error.code(), Some("READONLY"), "{error:?}");
+        }
+    }
+    assert_eq!(k.touch(&mut at_replica, exclusive(5)).await.unwrap(), STALE_BELOW_7);
+}
+
+/// As README.md shows it for Python.
+#[tokio::test]
+async fn a_watched_number_guards_a_transaction_of_several_commands() {
+    let (server, mut redis) = redis().await;
+    let k = guard("k");
+    // The transaction's own.
+    let mut old = connect(&server).await;
+    for (newer, landed) in [(None, true), (Some(7), true), (Some(9), false)] {
+        assert_eq!(k.touch(&mut old, exclusive(7)).await.unwrap(), Admission::Accepted(()));
+        redis::cmd("WATCH").arg(k.number()).exec_async(&mut old).await.unwrap();
+        assert!(k.high(&mut old).await.unwrap().token() <= Token(7));
+        if let Some(token) = newer {
+            assert_eq!(k.touch(&mut redis, exclusive(token)).await.unwrap(), Admission::Accepted(()));
+        }
+        redis.del::<_, ()>("k").await.unwrap();
+        let mut transaction = redis::pipe();
+        transaction.atomic().set("k", 130).rpush("{k}:log", "+30");
+        let done: Option<(String, u64)> = transaction.query_async(&mut old).await.unwrap();
+        assert_eq!(done.is_some(), landed, "{newer:?}");
+        assert_eq!(redis.exists::<_, bool>("k").await.unwrap(), landed, "{newer:?}");
+    }
+    assert_eq!(redis.llen::<_, u64>("{k}:log").await.unwrap(), 2);
+}
+
 #[tokio::test]
 async fn the_script_is_sent_again_to_a_server_that_forgot_it() {
     let (_server, mut redis) = redis().await;
@@ -195,10 +304,13 @@ async fn a_full_server_does_no_command_if_it_cannot_raise_the_number() {
     for error in [
         k.del(&mut redis, exclusive(9), "k").await.unwrap_err(),
         k.set(&mut redis, exclusive(9), "k", "new").await.unwrap_err(),
+        // The number stands, and is no way past the limit.
+        k.set(&mut redis, exclusive(7), "k", "new").await.unwrap_err(),
     ] {
         assert!(said(&error).contains("OOM"), "{error:?}");
     }
     assert_eq!(k.touch(&mut redis, exclusive(5)).await.unwrap(), STALE_BELOW_7);
+    assert_eq!(k.touch(&mut redis, exclusive(7)).await.unwrap(), Admission::Accepted(()));
     config("0").exec_async(&mut redis).await.unwrap();
     assert_eq!(redis.get::<_, String>("k").await.unwrap(), "old");
     assert_eq!(k.high(&mut redis).await.unwrap(), High::new(Token(7)).unwrap());
