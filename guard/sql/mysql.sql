@@ -18,14 +18,16 @@
 --    - An error ends its statement, not its transaction: the caller rolls back.
 --    - The row of an accepted statement stays locked until its transaction ends: claims of one key wait for one another.
 --    - The first SELECT of a transaction fixes what the later ones see (REPEATABLE READ, the default): touch before it.
---    - Not covered: TRUNCATE, a foreign key's CASCADE, a change of the row's id; several writable nodes (Galera, Group
---      Replication), unless all statements of a key go to one of them.
+--    - In ON DUPLICATE KEY UPDATE, show the numbers themselves: `token = VALUES(token)` is RF428, because the trigger of the INSERT
+--      has cleared it.
+--    - Not covered: TRUNCATE, also of a partition, and its DROP or EXCHANGE; a foreign key's CASCADE, a change of the row's id;
+--      several writable nodes (Galera, Group Replication), unless all statements of a key go to one of them.
 --    - The triggers guard against mistakes, not against attackers.
 --
 -- After someone showed a number that was no token (a timestamp, say), the row rejects everybody. An operator asks the cluster
--- for the fence of the key and sets it, for one row at a time:
+-- for the fence of the key and sets it, for one row at a time, named twice:
 --
---     SET @ringfence_reset = TRUE;
+--     SET @ringfence_reset = 8;
 --     UPDATE orders SET high = 8 WHERE id = 42;
 
 DROP PROCEDURE IF EXISTS ringfence_admit;
@@ -35,8 +37,8 @@ DELIMITER //
 CREATE PROCEDURE ringfence_admit(known BIGINT, INOUT high BIGINT, INOUT token BIGINT, INOUT fence BIGINT)
 BEGIN
   DECLARE why VARCHAR(128);
-  IF @ringfence_reset AND token IS NULL AND high <> known AND high BETWEEN 1 AND 9007199254740991 THEN
-    -- For this row only.
+  IF @ringfence_reset = high AND token IS NULL AND high <> known AND high BETWEEN 1 AND 9007199254740991 THEN
+    -- For this row only. If the operator's UPDATE met no row, a later one of a whole row, with another `high`, is no reset.
     SET @ringfence_reset = NULL;
   ELSE
     SET fence = COALESCE(fence, token), high = known;

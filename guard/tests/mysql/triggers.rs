@@ -47,7 +47,7 @@ async fn a_stale_holder_is_rejected_and_no_live_peer_whatever_the_driver_counts(
     let server = accounts().await;
     for counts in BOTH {
         let client = &mut connect(&server, counts).await;
-        client.query_drop("SET @ringfence_reset = TRUE").await.unwrap();
+        client.query_drop("SET @ringfence_reset = 1").await.unwrap();
         client.query_drop("UPDATE accounts SET balance = 100, high = 1").await.unwrap();
         assert_eq!(run(client, "write", 9, 5).await, Ok(1));
         assert_eq!(run(client, "write", 9, 5).await, Ok(u64::from(counts == Counts::Matched)), "{counts:?}");
@@ -102,6 +102,7 @@ async fn a_write_that_shows_no_token_is_an_error() {
         "INSERT INTO accounts (id, balance) VALUES (2, 1)",
         "INSERT IGNORE INTO accounts (id, balance, high) VALUES (2, 1, 9)",
         "INSERT INTO accounts (id, token) VALUES (1, 9) ON DUPLICATE KEY UPDATE balance = 1",
+        "INSERT INTO accounts (id, token) VALUES (1, 9) ON DUPLICATE KEY UPDATE balance = 1, token = VALUES(token)",
         "REPLACE INTO accounts (id, balance, token) VALUES (1, 1, 9)",
         "DELETE FROM accounts",
     ] {
@@ -189,17 +190,19 @@ async fn an_operator_resets_one_row() {
     let client = &mut connect(&server, Counts::Changed).await;
     assert_eq!(run(client, "touch", 1_790_000_000_000_000_i64, Value::NULL).await, Ok(2));
     assert_eq!(run(client, "write", 8, 8).await, refused("RF412"));
-    client.query_drop("SET @ringfence_reset = TRUE").await.unwrap();
+    client.query_drop("SET @ringfence_reset = 8").await.unwrap();
     client.query_drop("UPDATE accounts SET high = 8 WHERE id = 1").await.unwrap();
     assert_eq!(run(client, "write", 7, 7).await, refused("RF412"));
     assert_eq!(run(client, "write", 8, 8).await, Ok(1));
     let again = client.query_drop("UPDATE accounts SET high = 6 WHERE id = 1").await;
     assert_eq!(state(&again.unwrap_err()), "RF428", "once");
-    // A reset that met no row lets no other write through.
-    client.query_drop("SET @ringfence_reset = TRUE").await.unwrap();
+    // A reset that met no row lets no other write through, not even one of a whole row as it was read.
+    client.query_drop("SET @ringfence_reset = 6").await.unwrap();
     client.query_drop("UPDATE accounts SET high = 6 WHERE id = 77").await.unwrap();
-    let unguarded = client.query_drop("UPDATE accounts SET balance = 1 WHERE id = 1").await;
-    assert_eq!(state(&unguarded.unwrap_err()), "RF428");
+    for write in ["balance = 1", "balance = 1, high = 7, token = NULL, fence = NULL, deleted = false"] {
+        let unguarded = client.query_drop(format!("UPDATE accounts SET {write} WHERE id = 1")).await;
+        assert_eq!(state(&unguarded.expect_err(write)), "RF428", "{write}");
+    }
     assert_eq!(run(client, "write", 7, 7).await, refused("RF412"));
     assert_eq!(row(client).await, (Some(5), 8, false));
 }
