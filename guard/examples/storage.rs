@@ -15,7 +15,7 @@ use axum::{Extension, Router};
 use percent_encoding::percent_decode_str;
 use ringfence_client::{Client, Consistency};
 use ringfence_guard::Claim;
-use ringfence_guard::http::GuardLayer;
+use ringfence_guard::http::{GuardLayer, Target};
 use ringfence_wire::Key;
 
 #[tokio::main(flavor = "current_thread")]
@@ -38,14 +38,15 @@ pub(crate) fn storage(cluster: Client, folder: PathBuf) -> Router {
     };
     Router::new()
         .route("/files/{name}", get(read).put(write))
-        .layer(GuardLayer::new(key_of, fence, 10_000, 1 << 20))
+        .layer(GuardLayer::new(target_of, fence, 10_000, 1 << 20))
         .with_state(folder)
 }
 
 /// The key of `/files/report` is `files/report`; that of `/files/%72eport` as well, which is the same file.
-fn key_of(request: &Parts) -> Option<Key> {
-    let path = percent_decode_str(request.uri.path()).decode_utf8().ok()?;
-    path.strip_prefix('/')?.parse().ok()
+fn target_of(request: &Parts) -> Target {
+    let path = percent_decode_str(request.uri.path()).decode_utf8().ok();
+    let key = path.and_then(|path| path.strip_prefix('/')?.parse().ok());
+    key.map_or(Target::Refused, Target::Guarded)
 }
 
 async fn read(State(folder): State<PathBuf>, Path(name): Path<String>) -> Result<Vec<u8>, StatusCode> {
@@ -53,7 +54,7 @@ async fn read(State(folder): State<PathBuf>, Path(name): Path<String>) -> Result
     std::fs::read(path).map_err(|_| StatusCode::NOT_FOUND)
 }
 
-/// The layer admits one request for a key at a time, and none whose token is dead. It adds the claim: without one, axum
+/// The layer admits one request for a key at a time, and none whose token is dead. It adds the claim: without the layer, axum
 /// answers 500, and nothing is written.
 async fn write(
     State(folder): State<PathBuf>,

@@ -19,8 +19,7 @@
 //!   writes while it is sent is not covered. All claims on one key take turns, shared holders and their reads too, and
 //!   a handler that never answers blocks its key for ever.
 //! - *Elsewhere*, in a database that other processes write to as well: no layer can be right. The handler takes the
-//!   [`claim`] from the headers and shows it in its own write (`… AND high <= :token`; the other guards of this
-//!   crate), and answers [`Refused::stale`] if the write is rejected.
+//!   [`claim`] from the headers and shows it in its own write (by the other guards of this crate), and answers [`Refused::stale`] if the write is rejected.
 //!
 //! **Reads.** A safe request (GET, HEAD, OPTIONS) without these headers passes freely. With them it is a *touch*: a new
 //! holder's first read carries them, waits for a write in progress, and shuts out earlier holders before it reads.
@@ -35,7 +34,9 @@
 mod headers;
 mod layer;
 mod refused;
+mod target;
 
 pub use headers::{FENCE, KEY, TOKEN, claim};
 pub use layer::{GuardLayer, GuardService};
 pub use refused::Refused;
+pub use target::Target;

@@ -1,5 +1,5 @@
 use std::fmt::Display;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,7 +12,7 @@ use ringfence_wire::{Key, Token};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{Refused, headers};
+use super::{Refused, Target, headers};
 use crate::async_guard::{AsyncGuard, AsyncGuardedKey, FenceError, Interrupted};
 use crate::{Admission, Claim};
 
@@ -29,7 +29,7 @@ pub struct GuardService<S, K, A> {
 }
 
 struct Shared<K, A> {
-    key_of: K,
+    target_of: K,
     ask: A,
     max_bytes: usize,
     guard: AsyncGuard,
@@ -49,18 +49,19 @@ impl<S: Clone, K, A> Clone for GuardService<S, K, A> {
 
 impl<K, A, F, E> GuardLayer<K, A>
 where
-    K: Fn(&Parts) -> Option<Key>,
+    K: Fn(&Parts) -> Target,
     A: Fn(Key) -> F,
     F: Future<Output = Result<Token, E>>,
     E: Display,
 {
-    /// - `key_of` returns the key that guards the target of a request; `None` passes it unguarded.
+    /// - `target_of` tells what a request is for, and so which key guards it. Where a handler might write, answer
+    ///   [`Target::Open`] only for what you have recognized.
     /// - `ask` gets the fence of an unknown key from the cluster, by a linearizable read (`GET /v1/keys/{key}`). The mirror
     ///   does not suffice. It must time out. An error, or a number that cannot be a fence, is answered 503.
     /// - `max_keys`: about how many numbers are kept.
     /// - `max_bytes`: the largest body. Bodies of guarded requests are read whole.
-    pub fn new(key_of: K, ask: A, max_keys: usize, max_bytes: usize) -> Self {
-        Self(Arc::new(Shared { key_of, ask, max_bytes, guard: AsyncGuard::new(max_keys) }))
+    pub fn new(target_of: K, ask: A, max_keys: usize, max_bytes: usize) -> Self {
+        Self(Arc::new(Shared { target_of, ask, max_bytes, guard: AsyncGuard::new(max_keys) }))
     }
 
     /// The guarded key, to read or reset its number. Asks the cluster if the number is unknown.
@@ -101,7 +102,7 @@ where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Send + 'static,
-    K: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
+    K: Fn(&Parts) -> Target + Send + Sync + 'static,
     A: Fn(Key) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Token, E>> + Send + 'static,
     E: Display + Send + 'static,
@@ -124,9 +125,12 @@ where
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let guard = self.guard.clone();
         let (parts, body) = request.into_parts();
-        let key = (guard.0.key_of)(&parts);
-        let Some(key) = key.filter(|_| !parts.method.is_safe() || headers::has_any(&parts.headers)) else {
-            return Box::pin(inner.call(Request::from_parts(parts, body)));
+        let key = match (guard.0.target_of)(&parts) {
+            Target::Guarded(key) if !parts.method.is_safe() || headers::has_any(&parts.headers) => key,
+            Target::Guarded(_) | Target::Open => {
+                return Box::pin(inner.call(Request::from_parts(parts, body)));
+            }
+            Target::Refused => return Box::pin(ready(Ok(Refused::without_key().into_response()))),
         };
         Box::pin(async move {
             let (claim, request, guarded) = match guard.check(&key, parts, body).await {

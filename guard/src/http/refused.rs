@@ -25,6 +25,10 @@ impl Refused {
         )
     }
 
+    pub(super) fn without_key() -> Self {
+        Self::invalid("path", "what is asked for has a name that is no key, so that nothing could guard it")
+    }
+
     pub(super) fn invalid(field: &str, detail: impl Into<String>) -> Self {
         let mut refused = Self::new(ProblemKind::InvalidRequest, detail);
         refused.0.field = Some(field.to_owned());

@@ -45,6 +45,22 @@ async fn a_write_without_a_token_is_428_and_a_read_passes() {
     assert_eq!(service.send("GET", "/things/a", &[], "").await.status, 200);
 }
 
+/// Once a target without a key passed unguarded.
+#[tokio::test]
+async fn a_target_whose_name_is_no_key_is_400_and_reaches_no_handler() {
+    let service = Service::start(Ok(1)).await;
+    let (none, holder): (&[_], _) = (&[], exclusive("5"));
+    for name in [&*"x".repeat(512), "a%00b", "a%0Ab", "a%FFb"] {
+        let path = format!("/things/{name}");
+        for (method, headers) in [("PUT", none), ("PUT", &holder[..]), ("GET", none), ("POST", none)] {
+            let answer = service.send(method, &path, headers, "x").await;
+            let problem = answer.problem(ProblemKind::InvalidRequest);
+            assert_eq!(problem.field.as_deref(), Some("path"), "{method} {path}");
+        }
+    }
+    assert_eq!(service.done(), Vec::<String>::new());
+}
+
 #[tokio::test]
 async fn an_ambiguous_header_is_400_and_named() {
     let service = Service::start(Ok(1)).await;

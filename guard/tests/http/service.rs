@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::request::Parts;
 use axum::routing::get;
 use percent_encoding::percent_decode_str;
-use ringfence_guard::http::GuardLayer;
+use ringfence_guard::http::{GuardLayer, Target};
 use ringfence_wire::{Key, Problem, ProblemKind, Token};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
@@ -18,7 +18,7 @@ use crate::client::{Answer, Connection};
 
 /// Asks the cluster for a fence. Here: a scripted answer, or that the cluster is unreachable.
 type Ask = Box<dyn Fn(Key) -> std::future::Ready<Result<Token, &'static str>> + Send + Sync>;
-pub(crate) type Guard = GuardLayer<fn(&Parts) -> Option<Key>, Ask>;
+pub(crate) type Guard = GuardLayer<fn(&Parts) -> Target, Ask>;
 
 pub(crate) const MOST_BYTES: usize = 1_000;
 
@@ -42,7 +42,7 @@ impl Service {
     /// The cluster's answer for any key, if it answers.
     pub(crate) async fn start(fence: Result<u64, &'static str>) -> Self {
         let ask: Ask = Box::new(move |_| std::future::ready(fence.map(Token)));
-        let guard = GuardLayer::new(key_of as fn(&Parts) -> Option<Key>, ask, 100, MOST_BYTES);
+        let guard = GuardLayer::new(target_of as fn(&Parts) -> Target, ask, 100, MOST_BYTES);
         let things = Arc::new(Things {
             written: Mutex::default(),
             done: Mutex::default(),
@@ -94,9 +94,13 @@ impl Answer {
 }
 
 /// Paths outside `/things/` are not guarded.
-fn key_of(parts: &Parts) -> Option<Key> {
-    let path = percent_decode_str(parts.uri.path()).decode_utf8().ok()?;
-    path.starts_with("/things/").then(|| path[1..].parse().ok()).flatten()
+fn target_of(parts: &Parts) -> Target {
+    let path = percent_decode_str(parts.uri.path()).decode_utf8();
+    match path.as_deref() {
+        Ok(path) if !path.starts_with("/things/") => Target::Open,
+        Ok(path) => path[1..].parse().map_or(Target::Refused, Target::Guarded),
+        Err(_) => Target::Refused,
+    }
 }
 
 async fn read(State(things): State<Arc<Things>>, Path(name): Path<String>) -> String {

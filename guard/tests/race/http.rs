@@ -8,7 +8,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::request::Parts;
 use axum::routing::get;
-use ringfence_guard::http::GuardLayer;
+use ringfence_guard::http::{GuardLayer, Target};
 use ringfence_guard::{Admission, Claim};
 use ringfence_wire::{Key, Problem, ProblemKind, Token};
 use tokio::net::TcpListener;
@@ -30,10 +30,10 @@ impl Service {
     fn start(guarded: bool) -> Self {
         let runtime = Runtime::new().unwrap();
         let router = Router::new().route("/number", get(read).put(write));
-        let key_of = |_: &Parts| Some("number".parse().unwrap());
+        let target_of = |_: &Parts| Target::Guarded("number".parse().unwrap());
         let ask = |_: Key| ready(Ok::<_, Infallible>(Token(1)));
         let router = match guarded {
-            true => router.layer(GuardLayer::new(key_of, ask, 1, 100)),
+            true => router.layer(GuardLayer::new(target_of, ask, 1, 100)),
             false => router,
         };
         let router = router.with_state(Arc::new(AtomicU64::new(0)));
