@@ -51,3 +51,4 @@ pub use high::{Admission, High};
 pub use memory::{GuardedKey, MemoryGuard, UnknownKey};
 #[cfg(feature = "mirror")]
 pub use mirror::{MirrorReader, MirrorVerdict};
+pub use ringfence_wire::{Key, Token};
