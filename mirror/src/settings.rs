@@ -96,6 +96,10 @@ impl Settings {
             let why = "must be 1 to 64 of the characters A-Z a-z 0-9 . _ : / -";
             return Err(refuse("mirror.prefix", why.to_owned()));
         }
+        if self.prefix == "guard" {
+            let why = "must not be `guard`: the numbers of the guard for Redis begin with it";
+            return Err(refuse("mirror.prefix", why.to_owned()));
+        }
         let read = self.tls_ca.as_ref().map(|path| {
             let why = |error| format!("cannot read {}: {error}", path.display());
             std::fs::read(path).map_err(|error| refuse("mirror.tls-ca", why(error)))
@@ -166,6 +170,7 @@ mod tests {
             ("mirror.prefix", Settings { prefix: "a{b".to_owned(), ..good() }),
             ("mirror.prefix", Settings { prefix: "a*".to_owned(), ..good() }),
             ("mirror.prefix", Settings { prefix: String::new(), ..good() }),
+            ("mirror.prefix", Settings { prefix: "guard".to_owned(), ..good() }),
             (
                 "mirror.tls-ca",
                 Settings { tls_ca: Some("/nowhere".into()), ..Settings::new("rediss://localhost") },
