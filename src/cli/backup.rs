@@ -1,15 +1,16 @@
 //! `ringfence backup`: saves the revision of a cluster, for a new cluster that replaces it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::ensure;
 use clap::{Args, Subcommand};
 use ringfence_raft::StoppedNode;
 use ringfence_wire::Backup;
 
 use crate::backup;
 use crate::cli::client::Call;
-use crate::cli::output::Output;
+use crate::cli::output::{self, Output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -21,7 +22,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Save {
-    /// The file to write
+    /// The file to write; - writes it to standard output, and nothing else
     file: PathBuf,
     /// Read this data directory of a stopped node instead of asking the cluster, which has lost its majority for good
     #[arg(long, value_name = "DIR")]
@@ -32,7 +33,7 @@ pub(crate) struct Save {
 
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
-    /// The backup to read
+    /// The backup to read; - reads standard input
     file: PathBuf,
     /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
@@ -42,21 +43,27 @@ pub(crate) struct Inspect {
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Save(Save { file, data: Some(data), call }) => {
-            let saved = StoppedNode::open(data)?.backup()?;
-            backup::write(&saved, file)?;
-            call.output.print(&saved, text)?;
-            Ok(ExitCode::SUCCESS)
+            save(&StoppedNode::open(data)?.backup()?, file, call.output)
         }
-        Command::Save(Save { file, data: None, call }) => call.print(text, async |client| {
-            let saved = client.backup().await?;
-            backup::write(&saved, file)?;
-            Ok(saved)
-        }),
+        Command::Save(Save { file, data: None, call }) => {
+            call.run(async |client| save(&client.backup().await?, file, call.output))
+        }
         Command::Inspect(Inspect { file, output }) => {
             output.print(&backup::read(file)?, text)?;
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Writes the backup, and prints what is in it.
+fn save(backup: &Backup, file: &Path, output: Output) -> anyhow::Result<ExitCode> {
+    if file == Path::new(backup::STANDARD) {
+        ensure!(output::print(&backup::text(backup)?)?, "cannot write the backup: standard output is closed");
+    } else {
+        backup::write(backup, file)?;
+        output.print(backup, text)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn text(backup: &Backup) -> String {

@@ -164,6 +164,28 @@ async fn a_survivor_that_is_ahead_of_the_clock_gives_a_wide_margin() {
     assert!(saved.first_revision.0 == first + 1 && saved.revision.0 > token.0 + (1 << 44), "{saved:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_can_go_to_standard_output_and_come_from_standard_input() {
+    let dir = TempDir::new().unwrap();
+    let cluster = cluster(1_000).nodes(1).start().await.unwrap();
+    let save = |file: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.current_dir(dir.path()).args(["backup", "save", file, "--urls", &cluster.node(1).url()]);
+        command.output().unwrap()
+    };
+    let (saved, in_file) = (save("-"), save("file"));
+    assert!(saved.status.success() && in_file.status.success(), "{saved:?} {in_file:?}");
+    let [of_output, of_file] = [saved.stdout.clone(), std::fs::read(dir.path().join("file")).unwrap()]
+        .map(|text| serde_json::from_slice::<Backup>(&text).unwrap());
+    assert_eq!(of_output.cluster_id, of_file.cluster_id);
+    assert!(!dir.path().join("-").exists());
+    let out = dir.path().join("out");
+    std::fs::write(&out, &saved.stdout).unwrap();
+    let mut inspect = Command::new(PROGRAM);
+    inspect.args(["backup", "inspect", "-"]).stdin(std::fs::File::open(&out).unwrap());
+    assert!(inspect.status().unwrap().success());
+}
+
 #[tokio::test]
 async fn a_directory_without_a_committed_entry_gives_no_backup() {
     let dir = TempDir::new().unwrap();
