@@ -55,6 +55,8 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         ),
         None => {}
     }
+    let guarded = watched_files::Guarded::of(&config);
+    guarded.warn(None);
     let listener = bind(config.http, "--http")?;
     let peer_listener = TcpListener::from_std(bind(config.peer, "--peer")?)?;
     let mut stop = Signals::stop()?;
@@ -85,7 +87,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let of_access = access.clone().map(|rules| (watched_files::ACCESS, rules as Arc<dyn Reload>));
     let files: Vec<_> = [of_door, of_peers, of_access].into_iter().flatten().collect();
     if !files.is_empty() {
-        tokio::spawn(watched_files::watch(files, signal(SignalKind::hangup())?));
+        tokio::spawn(watched_files::watch(files, guarded, signal(SignalKind::hangup())?));
     }
     let settings = Settings {
         id: config.id,

@@ -1,11 +1,15 @@
 //! Files that may change while a node runs.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_tls::{Look, Reload};
 use tokio::signal::unix::Signal;
 use tokio::time::interval;
+
+use crate::config::Config;
+use crate::private;
 
 /// How often the files are looked at. A change counts at the second look that finds it, or at a SIGHUP.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -15,8 +19,36 @@ pub(crate) const ACCESS: &str = "access";
 pub(crate) const CLIENTS: &str = "clients";
 pub(crate) const PEERS: &str = "peers";
 
+/// The files that others must not write, each with its use, and whether others must not read it either.
+pub(crate) struct Guarded(Vec<(&'static str, PathBuf, bool)>);
+
+impl Guarded {
+    pub(crate) fn of(config: &Config) -> Self {
+        let mut files = Vec::new();
+        if let Some(tls) = &config.tls {
+            files.extend([(CLIENTS, &tls.certificate, false), (CLIENTS, &tls.key, true)]);
+            files.extend(tls.client_authority.iter().map(|file| (CLIENTS, file, false)));
+        }
+        if let Some(tls) = &config.peer_tls {
+            files.extend([(PEERS, &tls.certificate, false), (PEERS, &tls.key, true)]);
+            files.push((PEERS, &tls.authority, false));
+        }
+        files.extend(config.access.iter().map(|file| (ACCESS, file, false)));
+        Self(files.into_iter().map(|(r#use, file, is_secret)| (r#use, file.clone(), is_secret)).collect())
+    }
+
+    /// Warns of files that others may access, all or those of one use.
+    pub(crate) fn warn(&self, of: Option<&str>) {
+        for (r#use, file, is_secret) in &self.0 {
+            if of.is_none_or(|of| of == *r#use) {
+                private::warn_of_others(file, *is_secret);
+            }
+        }
+    }
+}
+
 /// Looks at files again and again, each for the use that is named.
-pub(crate) async fn watch(files: Vec<(&'static str, Arc<dyn Reload>)>, mut hangup: Signal) {
+pub(crate) async fn watch(files: Vec<(&'static str, Arc<dyn Reload>)>, guarded: Guarded, mut hangup: Signal) {
     let mut looks = interval(LOOK_EVERY);
     loop {
         let at_once = tokio::select! {
@@ -29,7 +61,10 @@ pub(crate) async fn watch(files: Vec<(&'static str, Arc<dyn Reload>)>, mut hangu
             let looked = tokio::task::spawn_blocking(move || of_use.look(at_once)).await;
             match looked {
                 Ok(Look::Same | Look::Changing) | Err(_) => {}
-                Ok(Look::Loaded) => tracing::info!(r#use, "files that changed are in use"),
+                Ok(Look::Loaded) => {
+                    tracing::info!(r#use, "files that changed are in use");
+                    guarded.warn(Some(r#use));
+                }
                 Ok(Look::Refused(error)) => {
                     tracing::error!(r#use, %error, "files that changed cannot be used: what they contained before stays in use");
                 }

@@ -16,6 +16,7 @@ mod dev;
 mod drill;
 mod failed_syncs;
 mod failover;
+mod file_access;
 mod founding;
 mod full_disk;
 mod grants;
