@@ -16,7 +16,7 @@ trap 'kill -9 "${pid[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
 
 url() { echo "http://$host:741$1"; }
 peers=1=$host:7511,2=$host:7512,3=$host:7513
-export RINGFENCE_URLS=$(url 1),$(url 2),$(url 3) RINGFENCE_CONFIG=/dev/null
+export RINGFENCE_URLS=$(url 1),$(url 2),$(url 3)
 
 # start ID DATA [OPTION]...
 start() {

@@ -18,8 +18,10 @@ pub(crate) mod serve;
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::config::options;
 use crate::{demo, job};
 
 /// A Raft-replicated lease service with fencing tokens.
@@ -91,6 +93,10 @@ enum Command {
 /// Parses the command line and runs the command.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let mut program = Arguments::command();
+    if let Some(variable) = empty_variable(&program) {
+        let message = format!("{variable} is empty: give it a value, or unset it");
+        return Ok(usage_error(&program.error(ErrorKind::InvalidValue, message)));
+    }
     let parsed = program.try_get_matches_from_mut(std::env::args_os()).and_then(|matches| {
         let arguments = Arguments::from_arg_matches(&matches);
         Ok((arguments.map_err(|error| error.format(&mut program))?, matches))
@@ -100,6 +106,10 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Err(error) => return Ok(usage_error(&error)),
     };
     let done = |()| ExitCode::SUCCESS;
+    // A node logs this itself.
+    if !matches!(command, Command::Serve(_)) && options::shows_password(innermost(&matches)) {
+        eprintln!("ringfence: every user of this machine can see the password in --redis while this runs");
+    }
     match command {
         Command::Lock(arguments) => Ok(lock::run(&arguments)),
         Command::Acquire(arguments) => leases::acquire(&arguments),
@@ -127,6 +137,26 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     }
 }
 
+fn innermost(matches: &ArgMatches) -> &ArgMatches {
+    matches.subcommand().map_or(matches, |(_, inner)| innermost(inner))
+}
+
+/// A variable of the command that is called, if it is set and empty: a deployment forgot to fill it, probably. That is an error
+/// for all variables alike, as for the values in a file.
+fn empty_variable(program: &clap::Command) -> Option<String> {
+    let mut command = program;
+    for word in std::env::args_os().skip(1) {
+        let Some(inner) = word.to_str().and_then(|word| command.find_subcommand(word)) else { break };
+        command = inner;
+    }
+    let mut names: Vec<_> = command.get_arguments().filter_map(|argument| argument.get_env()).collect();
+    if names.iter().any(|name| *name == "RINGFENCE_URLS") {
+        names.push(client::CREDENTIAL.as_ref());
+    }
+    let empty = names.into_iter().find(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));
+    empty.map(|name| name.to_string_lossy().into_owned())
+}
+
 fn of_subcommand(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().expect("clap requires a subcommand").1
 }
@@ -136,6 +166,11 @@ fn usage_error(error: &clap::Error) -> ExitCode {
     // If this fails, the exit status still shows the error.
     let _ = error.print();
     let is_lock = std::env::args_os().nth(1).is_some_and(|command| command == "lock");
+    if is_lock && error.kind() == ErrorKind::MissingRequiredArgument {
+        eprintln!(
+            "\nringfence: `--` goes between the keys and the command: ringfence lock orders/42 -- ./ship 42"
+        );
+    }
     match error.exit_code() {
         // 2 would look like the status of COMMAND.
         code if code != 0 && is_lock => ExitCode::from(lock::FAILED),

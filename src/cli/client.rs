@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
-use ringfence_client::{Client, Credential, Tls};
+use clap::builder::NonEmptyStringValueParser;
+use ringfence_client::{Client, Credential, Error, Tls};
 use serde::Serialize;
 
 use crate::cli::output::Output;
@@ -30,9 +31,16 @@ const DEFAULT: [&str; 4] =
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Connection {
     /// URLs of one or more nodes: https://HOST:PORT,… or http://HOST:PORT,… [default: http, 127.0.0.1, ports 7400 to 7403]
-    #[arg(short, long = "urls", env = "RINGFENCE_URLS", value_name = "LIST", value_delimiter = ',')]
+    #[arg(
+        short,
+        long = "urls",
+        env = "RINGFENCE_URLS",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     urls: Vec<String>,
-    /// TOML file to read `urls` from [default: ./ringfence.toml, if it exists]
+    /// TOML file to read `urls` from [default: none]
     #[arg(long, env = "RINGFENCE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// PEM file of the authorities that sign the nodes' certificates [default: those that this system trusts]
@@ -48,24 +56,41 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        let Self { urls, config, authority, certificate, certificate_key } = self;
-        let credential = std::env::var(CREDENTIAL).ok().filter(|secret| !secret.is_empty());
-        let credential = credential.map(|secret| Credential::new(&secret)).transpose().context(CREDENTIAL)?;
+        let urls = self.urls()?;
+        if urls.is_empty() { self.client_of(&DEFAULT) } else { self.client_of(&urls) }
+    }
+
+    /// A client of other nodes, called in the same way.
+    pub(crate) fn client_of(&self, urls: &[impl AsRef<str>]) -> anyhow::Result<Client> {
+        let Self { authority, certificate, certificate_key, .. } = self;
+        let secret = std::env::var(CREDENTIAL).ok();
+        let credential = secret.map(|secret| Credential::new(&secret)).transpose().context(CREDENTIAL)?;
         let tls = Tls {
             authority: authority.clone(),
             certificate: certificate.clone(),
             key: certificate_key.clone(),
             credential,
         };
-        if !urls.is_empty() {
-            return Ok(Client::connect_with(urls, &tls)?);
-        }
-        let urls = options::file(config.as_deref())?.urls;
-        Ok(if urls.is_empty() {
-            Client::connect_with(DEFAULT, &tls)?
+        Ok(Client::connect_with(urls, &tls)?)
+    }
+
+    /// Those that are set.
+    fn urls(&self) -> anyhow::Result<Vec<String>> {
+        if self.urls.is_empty() {
+            Ok(options::file(self.config.as_deref())?.urls)
         } else {
-            Client::connect_with(urls, &tls)?
-        })
+            Ok(self.urls.clone())
+        }
+    }
+
+    /// Adds to an error why these nodes were called, if no others were named.
+    pub(crate) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        match error.downcast_ref() {
+            Some(Error::Unavailable { .. }) if self.urls().is_ok_and(|urls| urls.is_empty()) => anyhow!(
+                "{error:#}; no nodes were named (-u or RINGFENCE_URLS), so this called 127.0.0.1, ports 7400 to 7403"
+            ),
+            _ => error,
+        }
     }
 }
 
@@ -85,7 +110,13 @@ impl Call {
         &self,
         work: impl AsyncFnOnce(Client) -> anyhow::Result<ExitCode>,
     ) -> anyhow::Result<ExitCode> {
-        runtime::block_on(async { work(self.connection.client()?).await })?
+        let called = runtime::block_on(async { work(self.connection.client()?).await })?;
+        called.map_err(|error| self.connection.explain(error))
+    }
+
+    /// A client of other nodes, called in the same way.
+    pub(crate) fn client_of(&self, urls: &[impl AsRef<str>]) -> anyhow::Result<Client> {
+        self.connection.client_of(urls)
     }
 
     /// Makes one call and prints its answer, as JSON or as `text`.
@@ -98,5 +129,25 @@ impl Call {
             self.output.print(&call(client).await?, text)?;
             Ok(ExitCode::SUCCESS)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_named_no_nodes_learns_which_were_called_and_how_to_name_them() {
+        let named = |urls: &[&str]| Connection {
+            urls: urls.iter().map(|url| (*url).to_owned()).collect(),
+            config: None,
+            authority: None,
+            certificate: None,
+            certificate_key: None,
+        };
+        let error = || anyhow!(Error::Unavailable { why: "refused".to_owned() });
+        let told = named(&[]).explain(error()).to_string();
+        assert!(told.contains("-u or RINGFENCE_URLS") && told.contains("refused"), "{told}");
+        assert_eq!(named(&["http://a:1"]).explain(error()).to_string(), error().to_string());
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::{ArgMatches, Args, FromArgMatches};
 use ringfence_mirror::Mirror;
 use ringfence_raft::StartError;
@@ -11,11 +11,11 @@ use ringfence_raft::StartError;
 use crate::config::Config;
 use crate::config::options::{self, Options};
 use crate::stderr::Stderr;
-use crate::{child, logging, runtime, server};
+use crate::{child, logging, private, runtime, server};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// TOML file with any of these options by name [default: ./ringfence.toml, if it exists]
+    /// TOML file with any of these options by name [default: none]
     #[arg(long, env = "RINGFENCE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -69,7 +69,46 @@ fn configure(mut arguments: Arguments, matches: &ArgMatches, stderr: &Stderr) ->
     arguments.update_from_arg_matches(matches)?;
     let options = arguments.options;
     logging::start(options.log.as_deref(), options.log_format.unwrap_or_default(), stderr)?;
-    let config = Config::from_options(options)?;
+    if let Some(file) = &arguments.config {
+        tracing::info!(file = %file.display(), "settings are read from a file");
+        private::warn_of_others(file, options.redis.is_some());
+    }
+    if options::shows_password(matches) {
+        tracing::warn!(
+            "every user of this machine can see the password in --redis: use RINGFENCE_REDIS or a file"
+        );
+    }
+    let config = Config::from_options(options).map_err(name_variables)?;
     config.mirror.clone().map(Mirror::new).transpose()?;
     Ok(config)
+}
+
+/// Adds to a message that names options the variables that set them: unit files and manifests have those.
+fn name_variables(error: anyhow::Error) -> anyhow::Error {
+    let message = format!("{error:#}");
+    let words = message.split([' ', ',', ':', ';', '(', ')', '`']);
+    let mut variables: Vec<String> = Vec::new();
+    for flag in words.filter_map(|word| word.strip_prefix("--")).filter(|flag| !flag.is_empty()) {
+        let variable = format!("RINGFENCE_{}", flag.to_ascii_uppercase().replace('-', "_"));
+        if !variables.contains(&variable) {
+            variables.push(variable);
+        }
+    }
+    if variables.is_empty() { error } else { anyhow!("{message} (as variables: {})", variables.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_names_the_variables_of_the_options_that_it_names() {
+        let named = |text: &'static str| name_variables(anyhow!(text)).to_string();
+        assert_eq!(
+            named("use --tls-key and --access, or --tls-key"),
+            "use --tls-key and --access, or --tls-key (as variables: RINGFENCE_TLS_KEY, RINGFENCE_ACCESS)"
+        );
+        assert_eq!(named("--peers: `a` is wrong"), "--peers: `a` is wrong (as variables: RINGFENCE_PEERS)");
+        assert_eq!(named("nothing -- here"), "nothing -- here");
+    }
 }

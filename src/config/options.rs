@@ -1,11 +1,12 @@
-//! The table of a node's settings: each is a flag, a `RINGFENCE_*` variable and a key of `ringfence.toml`. Flags take
-//! precedence over variables, variables over the file, and the file over defaults.
+//! The table of a node's settings: each is a flag, a `RINGFENCE_*` variable and a key of the file that --config names. Flags
+//! take precedence over variables, variables over the file, and the file over defaults.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use clap::{Args, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, ValueEnum};
 use serde::{Deserialize, Deserializer, de};
 use toml::{Table, Value};
 use uuid::Uuid;
@@ -189,14 +190,10 @@ fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<humantime::
     String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
 
-/// Reads the file at `path`, or `./ringfence.toml` if it exists.
+/// Reads the file at `path`, if there is one. No file is read that was not named: whoever wrote it could choose the servers that
+/// grant, or open a port.
 pub(crate) fn file(path: Option<&Path>) -> anyhow::Result<Options> {
-    let default = Path::new("ringfence.toml");
-    let path = match path {
-        Some(path) => path,
-        None if default.exists() => default,
-        None => return Ok(Options::default()),
-    };
+    let Some(path) = path else { return Ok(Options::default()) };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     // The error must not quote the line, which may hold a password.
     let invalid = |error: toml::de::Error| {
@@ -208,6 +205,14 @@ pub(crate) fn file(path: Option<&Path>) -> anyhow::Result<Options> {
         bail!("{} is not valid: `{name}` is empty: give it a value, or leave it out", path.display());
     }
     Ok(options)
+}
+
+/// Whether the URL of Redis, with a password, is among the command's arguments, which everybody on the machine sees.
+pub(crate) fn shows_password(matches: &ArgMatches) -> bool {
+    let is_argument = matches.ids().any(|id| id == "redis")
+        && matches.value_source("redis") == Some(ValueSource::CommandLine);
+    let url = is_argument.then(|| matches.get_one::<String>("redis")).flatten();
+    url.is_some_and(|url| url.contains('@') || url.contains("sentinel-password="))
 }
 
 /// The name of a value that is set and empty: that of a variable which is not set, probably.

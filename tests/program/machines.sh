@@ -24,7 +24,7 @@ start() {
   case $1 in
     */ringfence) (
       set -a; source "$root/etc/default/ringfence"
-      exec ringfence serve --config /dev/null --die-with-parent $$
+      exec ringfence serve --die-with-parent $$
     ) >> "$root/log" 2>&1 & ;;
     */redis-server) setpriv --pdeathsig KILL redis-server --bind "$HOST" --port 742"${1%/*}" --save '' > "$root/log" & ;;
   esac
@@ -129,7 +129,7 @@ flood() {
   fail "node 3 still has space"
 }
 
-export RINGFENCE_CONFIG=/dev/null RINGFENCE_URLS
+export RINGFENCE_URLS
 RINGFENCE_URLS=$(url 1),$(url 2),$(url 3)
 mkdir -p 0/var/backups
 for id in 1 2 3 4 5 8 9; do mkdir -p $id/var/lib/ringfence $id/var/backups $id/etc/default; done

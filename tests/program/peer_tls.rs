@@ -103,8 +103,7 @@ async fn files_that_cannot_be_used_are_refused_at_the_start() {
     let files = Certificates::new(dir.path(), "URI:ringfence:node:2").unwrap();
     let serve = async |arguments: &[String]| {
         let data = dir.path().join("data").display().to_string();
-        let own =
-            ["serve", "--config=/dev/null", "--id=1", "--http=127.0.0.1:0", "--peer=127.0.0.1:0", "--data"];
+        let own = ["serve", "--id=1", "--http=127.0.0.1:0", "--peer=127.0.0.1:0", "--data"];
         let own = own.map(str::to_owned).into_iter().chain([data]);
         let ended = run(PROGRAM, own.chain(arguments.iter().cloned()), SOON).await.unwrap();
         assert!(!ended.status.success(), "{ended:?}");

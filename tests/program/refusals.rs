@@ -22,7 +22,7 @@ async fn a_data_directory_that_is_not_this_nodes_is_refused() {
         // Free ports: only the directory conflicts.
         let (http, peer) = (format!("{}:0", node.http().ip()), format!("{}:0", node.peer().ip()));
         let parent = format!("--die-with-parent={}", std::process::id());
-        let arguments = ["serve".to_owned(), "--config=/dev/null".to_owned(), parent];
+        let arguments = ["serve".to_owned(), parent];
         let settings =
             [format!("--id={id}"), format!("--http={http}"), format!("--peer={peer}"), "--data".to_owned()];
         let data = data.to_str().unwrap().to_owned();
@@ -150,7 +150,6 @@ async fn a_node_that_the_cluster_does_not_know_is_refused() {
     peers.push(format!("4={ip}:7504"));
     let arguments = [
         "serve".to_owned(),
-        "--config=/dev/null".to_owned(),
         "--id=4".to_owned(),
         format!("--http={ip}:7404"),
         format!("--peer={ip}:7504"),

@@ -22,7 +22,7 @@ async fn the_commands_of_the_document_found_a_cluster_that_two_principals_can_us
     assert!(script.contains("ringfence serve") && script.contains("access check"), "{script}");
     let script = format!(
         "set -euo pipefail
-        export PATH={}:$PATH RINGFENCE_CONFIG=/dev/null
+        export PATH={}:$PATH
         work=$(mktemp -d); cd $work
         trap 'cat $work/played; kill $(jobs -p); wait; rm -r $work' EXIT
         {{ {script} }} > $work/played

@@ -312,7 +312,7 @@ async fn options_that_contradict_each_other_are_refused() {
     let dir = TempDir::new().unwrap();
     let files = Certificates::new(dir.path(), "DNS:localhost").unwrap();
     let serve = async |more: &[String]| {
-        let own = ["serve", "--check", "--config=/dev/null", "--id=1", "--data=/nowhere"].map(str::to_owned);
+        let own = ["serve", "--check", "--id=1", "--data=/nowhere"].map(str::to_owned);
         let ended = run(PROGRAM, own.into_iter().chain(more.iter().cloned()), SOON).await.unwrap();
         (!ended.status.success()).then_some(ended.output)
     };

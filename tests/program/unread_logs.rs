@@ -160,5 +160,8 @@ async fn an_error_that_nobody_reads_keeps_no_node_from_its_end() {
     node.start_with(|command| _ = command.arg("--door-threads=0")).unwrap();
     assert_eq!(node.ends().await.unwrap().code(), Some(2));
     let said = reading.end();
-    assert!(said.ends_with("--door-threads must be from 1 to 64\n"), "{said}");
+    assert!(
+        said.ends_with("--door-threads must be from 1 to 64 (as variables: RINGFENCE_DOOR_THREADS)\n"),
+        "{said}"
+    );
 }

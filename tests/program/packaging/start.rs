@@ -46,7 +46,7 @@ impl Start {
             return Err(format!("the program does not know the variable {unknown}"));
         }
         let mut command = Command::new(PROGRAM);
-        command.args(["serve", "--check", "--config", "/dev/null"]).args(flags);
+        command.args(["serve", "--check"]).args(flags);
         let checked = command.env_clear().envs(&self.variables).output().unwrap();
         match checked.status.success() {
             true => Ok(()),
