@@ -12,7 +12,7 @@ use crate::cli::output::{Table, or_dash};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show the members and their state, as the node that answers sees them
+    /// Show the members and their state as the node that answers sees them, and the lags as the leader does
     Status(Call),
     /// Add a node that was started with --join
     Add(Add),
@@ -90,7 +90,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         // Finds a node that answers, too: an order is sent only once, and a frozen node would keep it.
         let status = client.cluster().await?;
         match command {
-            Command::Status(_) | Command::Upgrade(_) => return Ok(status),
+            Command::Status(_) | Command::Upgrade(_) => return Ok(with_lags(status, call).await),
             Command::Add(Add { id, peer, .. }) => client.add_member(*id, peer).await?,
             Command::Remove(Remove { id, force: false, .. }) => client.remove_member(*id).await?,
             Command::Remove(Remove { id, force: true, .. }) => client.force_remove_member(*id).await?,
@@ -101,8 +101,35 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         {
             eprintln!("ringfence: node {} did not know node {id} as a member", status.node_id);
         }
-        Ok(client.cluster().await?)
+        Ok(with_lags(client.cluster().await?, call).await)
     })
+}
+
+/// Adds the lags, which only the leader knows, or tells why they are missing.
+async fn with_lags(mut status: ClusterStatus, call: &Call) -> ClusterStatus {
+    if status.leader == Some(status.node_id) {
+        return status;
+    }
+    let leader = status.leader.and_then(|id| Some((id, status.members.get(&id)?.url.clone()?)));
+    let why = match leader {
+        None => format!("node {} knows no leader, or not its URL", status.node_id),
+        Some((id, url)) => match ask(&url, call).await {
+            Ok(of_leader) if of_leader.leader == Some(of_leader.node_id) => {
+                for (id, member) in &mut status.members {
+                    member.lag_entries = of_leader.members.get(id).and_then(|member| member.lag_entries);
+                }
+                return status;
+            }
+            Ok(_) => format!("node {id}, at {url}, does not lead"),
+            Err(error) => format!("node {id}, at {url}, does not answer: {error:#}"),
+        },
+    };
+    eprintln!("ringfence: the lags are missing, as only the leader knows them: {why}");
+    status
+}
+
+async fn ask(url: &str, call: &Call) -> anyhow::Result<ClusterStatus> {
+    Ok(call.client_of(&[url])?.cluster().await?)
 }
 
 fn raised(upgraded: &Upgraded) -> String {
