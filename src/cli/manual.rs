@@ -33,7 +33,19 @@ pub(crate) fn man(program: &Command, arguments: &Man) -> anyhow::Result<()> {
     }
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page)?;
-    output::print(&String::from_utf8(page)?).map(drop)
+    output::print(&with_usual_sections(&String::from_utf8(page)?)).map(drop)
+}
+
+/// Names the text after the options as manual pages do: exit statuses have a section of their own.
+fn with_usual_sections(page: &str) -> String {
+    let (statuses, notes) = (".SH \"EXIT STATUS\"\n", ".SH NOTES\n");
+    let Some((before, after)) = page.split_once(".SH EXTRA\n") else { return page.to_owned() };
+    let (text, of_statuses) = match after.split_once("Exit status:") {
+        Some((text, of_statuses)) => (text, Some(of_statuses.trim_start_matches([' ', '\n']))),
+        None => (after, None),
+    };
+    let notes = if text.is_empty() { String::new() } else { format!("{notes}{text}") };
+    before.to_owned() + &notes + &of_statuses.map(|text| format!("{statuses}{text}")).unwrap_or_default()
 }
 
 /// `clap` completes hidden commands too, and has no way to remove one.
