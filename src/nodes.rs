@@ -98,6 +98,14 @@ impl Nodes {
         &self.nodes
     }
 
+    /// Fails if other programs listen on the ports. Their answers would look like those of the nodes.
+    pub(crate) fn check_ports(&self) -> anyhow::Result<()> {
+        for address in self.nodes.iter().flat_map(|node| [node.http, node.peer]) {
+            TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
+        }
+        Ok(())
+    }
+
     /// Starts every node that is down.
     pub(crate) fn start(&mut self) -> anyhow::Result<()> {
         let peers: Vec<String> = self.nodes.iter().map(|node| format!("{}={}", node.id, node.peer)).collect();
@@ -106,7 +114,6 @@ impl Nodes {
             let mut command = child::this_program("serve")?;
             command
                 .envs(self.variables.iter().map(|(name, value)| (name, value)))
-                .args(["--config", "/dev/null"])
                 .args(["--log", "warn,openraft=error", "--peers", &peers, "--id", &node.id.to_string()])
                 .args(["--http", &node.http.to_string(), "--peer", &node.peer.to_string()])
                 .arg("--data")

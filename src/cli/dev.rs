@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 
 use crate::cli::cert::Trial;
@@ -77,6 +78,9 @@ async fn run_cluster(arguments: &Arguments) -> anyhow::Result<()> {
     let variables =
         arguments.redis.as_ref().map(|redis| arguments.mirror.variables(redis)).unwrap_or_default();
     let mut nodes = Nodes::new(arguments.nodes, arguments.base_port, data, variables, Log::Stderr)?;
+    nodes.check_ports().map_err(|error| {
+        anyhow!("{error:#}; if another `ringfence dev` runs, choose other ports with --base-port")
+    })?;
     let mut authority = None;
     if arguments.tls {
         let trial = Trial::new(data.join("certificates"), arguments.nodes, "127.0.0.1")?;
@@ -131,9 +135,47 @@ fn announce(
         "  curl {of_curl}-X PUT {url}/v1/leases/$(cat /proc/sys/kernel/random/uuid) \\\n       -d '{{\"keys\":[\"orders/42\"],\"holder\":\"me\",\"ttl_ms\":30000}}'"
     )?;
     writeln!(out, "  curl {of_curl}{url}/v1/keys/orders/42")?;
-    if arguments.redis.is_some() {
-        let prefix = &arguments.mirror.prefix;
-        writeln!(out, "  redis-cli HMGET '{prefix}:{{orders/42}}' fence state   # status: {url}/#/mirror")?;
+    if let Some(redis) = &arguments.redis {
+        let (prefix, of_redis) = (&arguments.mirror.prefix, redis_cli(redis));
+        writeln!(out, "  {of_redis} HMGET '{prefix}:{{orders/42}}' fence state   # status: {url}/#/mirror")?;
     }
     writeln!(out, "\nCtrl-C ends all nodes.")
+}
+
+/// The command that reads from this Redis. It does not show a password.
+fn redis_cli(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
+    let (login, servers) = rest.rsplit_once('@').map_or(("", rest), |(login, servers)| (login, servers));
+    let servers = servers.split('?').next().unwrap_or_default();
+    let first = servers.split([',', '/']).next().unwrap_or_default();
+    let tls = if scheme.starts_with("rediss") { "rediss" } else { "redis" };
+    let mut command = match scheme.split_once('+').map(|(_, kind)| kind) {
+        // It asks a Sentinel for the master, which a person has to do, too.
+        Some("sentinel") => "redis-cli -h MASTER".to_owned(),
+        Some("cluster") => format!("redis-cli -c -u {tls}://{first}"),
+        _ => format!("redis-cli -u {tls}://{servers}"),
+    };
+    if !login.is_empty() {
+        let user = login.split(':').next().filter(|user| !user.is_empty()).unwrap_or("default");
+        command += &format!(" --user {user} --askpass");
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_redis_of_the_hint_is_that_of_the_nodes_without_its_password() {
+        for (url, command) in [
+            ("redis://127.0.0.1:22379", "redis-cli -u redis://127.0.0.1:22379"),
+            ("rediss://me:secret@db:1/2", "redis-cli -u rediss://db:1/2 --user me --askpass"),
+            ("redis://:secret@db", "redis-cli -u redis://db --user default --askpass"),
+            ("redis+cluster://a:1,b:2", "redis-cli -c -u redis://a:1"),
+            ("redis+sentinel://a:1,b:2/name", "redis-cli -h MASTER"),
+        ] {
+            assert_eq!(redis_cli(url), command, "{url}");
+        }
+    }
 }

@@ -134,6 +134,17 @@ async fn dev_publishes_to_the_given_redis() {
     dev.ends_with("-INT");
 }
 
+/// Regression: the banner of the second showed the nodes of the first.
+#[tokio::test]
+async fn a_dev_whose_ports_are_taken_says_what_to_do() {
+    let dev = Dev::start(&["--nodes", "1"]);
+    let base = dev.nodes[0].0.port() - 1;
+    let ended = run(PROGRAM, ["dev", "--base-port", &base.to_string()], SOON).await.unwrap();
+    assert!(!ended.status.success() && ended.output.contains("--base-port"), "{ended:?}");
+    assert!(!ended.output.contains("Ctrl-C"), "{ended:?}");
+    dev.ends_with("-TERM");
+}
+
 async fn acquire(dev: &Dev, name: &str) -> Token {
     let client = Client::new(dev.nodes[0].0).patient();
     match client.acquire(LeaseId::random(), &try_once(name)).await.done() {
@@ -150,7 +161,6 @@ async fn a_node_that_starts_after_its_parent_has_ended_ends_too() {
     let arguments = [
         "serve".to_owned(),
         format!("--die-with-parent={}", parent.id()),
-        "--config=/dev/null".to_owned(),
         "--id=1".to_owned(),
         "--data=data".to_owned(),
         "--http=127.0.0.1:0".to_owned(),
