@@ -222,14 +222,14 @@ async fn an_operator_revokes_a_lease_and_transfers_the_leadership() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn urls_come_from_the_flag_then_the_variable_then_the_file() {
+async fn urls_come_from_the_flag_then_the_variable_then_the_file_that_is_named() {
     let cluster = Cluster::builder(PROGRAM).nodes(1).start().await.unwrap();
     let (right, wrong) = (cluster.node(1).url(), "http://127.0.0.1:9");
     let dir = TempDir::new().unwrap();
     let get = |flag: Option<&str>, variable: Option<&str>, file: &str| {
         std::fs::write(dir.path().join("ringfence.toml"), format!("urls = [{file:?}]\n")).unwrap();
         let mut command = Command::new(PROGRAM);
-        command.current_dir(dir.path()).args(["get", "a"]);
+        command.current_dir(dir.path()).args(["get", "a"]).env("RINGFENCE_CONFIG", "ringfence.toml");
         flag.into_iter().for_each(|urls| _ = command.args(["--urls", urls]));
         variable.into_iter().for_each(|urls| _ = command.env("RINGFENCE_URLS", urls));
         command.output().unwrap().status.success()
@@ -239,6 +239,90 @@ async fn urls_come_from_the_flag_then_the_variable_then_the_file() {
     assert!(get(None, None, &right));
     assert!(!get(None, None, wrong));
     assert!(!get(None, Some("https://127.0.0.1:1"), &right));
+}
+
+/// Whoever wrote it would decide which servers grant, or open a port.
+#[test]
+fn no_file_is_read_that_was_not_named() {
+    let dir = TempDir::new().unwrap();
+    std::fs::write(dir.path().join("ringfence.toml"), "id = 1\ndata = \"d\"\nurls = [\"none\"]\n").unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        let output = command.current_dir(dir.path()).args(words).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (_, said) = run(&["get", "a"]);
+    assert!(!said.contains("none"), "{said}");
+    let (succeeded, said) = run(&["get", "a", "--config=ringfence.toml"]);
+    assert!(!succeeded && said.contains("none"), "{said}");
+    let (succeeded, said) = run(&["serve", "--check"]);
+    assert!(!succeeded && said.contains("--id"), "{said}");
+    let (succeeded, said) = run(&["serve", "--check", "--config=ringfence.toml"]);
+    assert!(succeeded && said.contains("file=ringfence.toml"), "{said}");
+}
+
+#[test]
+fn a_variable_that_is_set_and_empty_is_named() {
+    for (words, variables) in [
+        (&["get", "a"][..], &["RINGFENCE_URLS", "RINGFENCE_CREDENTIAL", "RINGFENCE_CONFIG"][..]),
+        (&["lock", "a", "--", "true"], &["RINGFENCE_URLS", "RINGFENCE_CREDENTIAL"]),
+        (&["cluster", "status"], &["RINGFENCE_URLS", "RINGFENCE_AUTHORITY"]),
+        (
+            &["serve", "--check", "--id=1", "--data=d"],
+            &["RINGFENCE_JOIN", "RINGFENCE_PEERS", "RINGFENCE_CONFIG"],
+        ),
+        (&["mirror", "purge", "--cluster=x"], &["RINGFENCE_REDIS"]),
+    ] {
+        for variable in variables {
+            let output = Command::new(PROGRAM).args(words).env(variable, "").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(said.contains(&format!("{variable} is empty")), "{words:?} {variable}: {said}");
+            assert_eq!(output.status.code(), Some(if words[0] == "lock" { 125 } else { 2 }), "{said}");
+        }
+    }
+    let output = Command::new(PROGRAM).args(["get", "a", "--urls", ""]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("--urls"), "{said}");
+}
+
+#[test]
+fn a_password_of_redis_among_the_arguments_is_warned_of() {
+    let said = |words: &[&str], variable: Option<&str>| {
+        let mut command = Command::new(PROGRAM);
+        command.args(words).envs(variable.map(|url| ("RINGFENCE_REDIS", url)));
+        String::from_utf8(command.output().unwrap().stderr).unwrap()
+    };
+    let (open, secret) = ("--redis=redis://127.0.0.1:9", "--redis=redis://:hush@127.0.0.1:9");
+    let id = "--cluster=00000000-0000-4000-8000-000000000001";
+    for command in [&["serve", "--check", "--id=1", "--data=d"][..], &["mirror", "purge", id]] {
+        let with = |word| [command, &[word]].concat();
+        let warned = said(&with(secret), None);
+        assert!(warned.contains("can see the password in --redis") && !warned.contains("hush"), "{warned}");
+        assert!(!said(&with(open), None).contains("password"), "{command:?}");
+        let of_variable = said(command, secret.strip_prefix("--redis="));
+        assert!(!of_variable.contains("password in --redis"), "{of_variable}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_node_shows_the_lags_that_only_the_leader_knows() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let leader = cluster.leader().await.unwrap().id();
+    for node in cluster.nodes() {
+        let status = json_of(&cluster, &format!("cluster status -u {}", node.url()));
+        assert_eq!(status["node_id"], node.id());
+        for other in cluster.others(leader) {
+            let lag = &status["members"][other.id().to_string()]["lag_entries"];
+            assert!(lag.is_u64(), "{status}");
+        }
+    }
+    cluster.node(leader).stop().unwrap();
+    let node = cluster.others(leader).next().unwrap();
+    let output = run(&cluster, &format!("cluster status -u {}", node.url()));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    // Unless another leads by now.
+    let lags = text(&output).lines().filter(|line| line.contains("http://") && line.contains(" – ")).count();
+    assert!(output.status.success() && (said.contains("lags are missing") || lags < 3), "{said}{output:?}");
 }
 
 #[test]
@@ -256,6 +340,10 @@ fn completions_and_manual_pages_cover_every_command_but_hidden_ones() {
     assert!(print(&["man"]).contains("ringfence\\-lock"));
     let page = print(&["man", "lock"]);
     assert!(page.contains("kill\\-after") && page.contains("RINGFENCE_TOKEN"), "{page}");
+    let synopsis = page.split(".SH ").find(|section| section.starts_with("SYNOPSIS")).unwrap();
+    assert!(synopsis.contains("<KEY>... \\-\\- <COMMAND>"), "{synopsis}");
+    let statuses = page.split(".SH ").find(|section| section.starts_with("\"EXIT STATUS\"")).unwrap();
+    assert!(statuses.contains("125") && !page.contains("Exit status:"), "{page}");
     let wrong = Command::new(PROGRAM).args(["man", "locks"]).output().unwrap();
     assert!(!wrong.status.success());
 }
