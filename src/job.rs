@@ -7,10 +7,11 @@
 //! The supervisor is a subreaper: it adopts orphans, whatever process group or session they are in (`timeout`, `setsid`, a
 //! double fork). So every descendant of COMMAND is found below it, and once it has no child left, none is alive, and it
 //! exits. It reads a socket whose other end `lock` holds, and kills all descendants when that is closed, however `lock`
-//! ended.
+//! ended. After each renewal, `lock` sends it the [`deadline`] through that socket, at which it kills by itself: `lock` may
+//! be stopped, or late.
 //!
-//! `exec` runs in the new process before COMMAND does: it makes the kernel kill that process when the supervisor ends, and
-//! takes the terminal, if there is one.
+//! `exec` runs in the new process before COMMAND does: it makes the kernel kill that process when the supervisor ends,
+//! takes the terminal, if there is one, and starts nothing after the deadline.
 //!
 //! Not covered: processes that became another user (`sudo`) cannot be signalled; `lock` reports them and waits for them.
 //! Processes that a server started for COMMAND (`docker run`, `systemd-run`, `ssh`) are not its descendants. If the
@@ -19,8 +20,9 @@
 //! On a terminal, COMMAND's group is in the foreground from the start if standard input is that terminal. Otherwise it
 //! moves there when it first reads from the terminal: until then, other commands of a pipeline may need it.
 //!
-//! If all of these processes are paused together, the lease may end meanwhile. Only the token helps against that.
+//! If `lock` and the supervisor are paused together, the lease may end meanwhile. Only the token helps against that.
 
+pub(crate) mod deadline;
 pub(crate) mod exec;
 mod process_tree;
 pub(crate) mod supervisor;
@@ -34,6 +36,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ExitStatus};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use rustix::io::Errno;
@@ -45,8 +48,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use crate::cli::client::CREDENTIAL;
-use process_tree::{RepeatedKill, Target};
+use deadline::Deadline;
+use process_tree::{RepeatedKill, Target, Whom};
 use terminal::Terminal;
+
+/// A deadline that is later by less is the same: the clocks were read at other times.
+const RENEWED: Duration = Duration::from_millis(10);
 
 /// A running command and its descendants. Killed on drop.
 #[derive(Debug)]
@@ -63,6 +70,12 @@ pub(crate) struct Job {
     has_exited: bool,
     killing: Option<RepeatedKill>,
     is_detached: bool,
+    /// A SIGTSTP was passed on, and no SIGCONT since.
+    is_suspended: bool,
+    /// The deadline came before the command was started, which is not reported yet.
+    is_late: bool,
+    /// As the supervisor knows it.
+    until: Deadline,
 }
 
 /// A change in the state of a job.
@@ -73,11 +86,18 @@ pub(crate) enum Event {
     AllExited,
     /// COMMAND was stopped by this signal.
     Stopped(Option<i32>),
+    /// The supervisor kills all, because the deadline has come.
+    TooLate,
 }
 
 impl Job {
-    /// Starts `command`, a program and its arguments, with additional environment variables.
-    pub(crate) async fn start(command: &[OsString], variables: &[(&str, String)]) -> anyhow::Result<Self> {
+    /// Starts `command`, a program and its arguments, with additional environment variables, unless it is too late. It is killed
+    /// at this deadline, if it is not [extended](Self::extend).
+    pub(crate) async fn start(
+        command: &[OsString],
+        variables: &[(&str, String)],
+        until: Deadline,
+    ) -> anyhow::Result<Self> {
         // An inherited SIG_IGN for SIGCHLD would hide exit statuses from the supervisor.
         drop(signal(SignalKind::child())?);
         let terminal = Terminal::open();
@@ -87,7 +107,8 @@ impl Job {
         own.set_nonblocking(true)?;
         let mut reports = BufReader::new(tokio::net::UnixStream::from_std(own)?).lines();
         let mut supervise = exec::this_program("supervise");
-        supervise.arg(format!("--terminal={uses_terminal}")).arg("--").args(command);
+        supervise.arg(format!("--terminal={uses_terminal}")).arg(format!("--until={until}"));
+        supervise.arg("--").args(command);
         // COMMAND gets its lease, not the right to others.
         supervise.env_remove(CREDENTIAL);
         supervise.envs(variables.iter().map(|(name, value)| (name, value)));
@@ -96,7 +117,12 @@ impl Job {
         let supervisor = supervise.spawn().context("cannot start a process")?;
         // Closes this process's copy of the supervisor's end of the socket.
         drop(supervise);
-        let Some(group) = reports.next_line().await.ok().flatten() else { bail!("cannot start the command") };
+        let mut report = reports.next_line().await.ok().flatten();
+        let is_late = report.as_deref() == Some(supervisor::TOO_LATE);
+        if is_late {
+            report = reports.next_line().await.ok().flatten();
+        }
+        let Some(group) = report else { bail!("cannot start the command") };
         let group = group.parse().ok().and_then(Pid::from_raw).context("the supervisor sent no pid")?;
         let leader = process_tree::open_child(group, Pid::from_child(&supervisor));
         Ok(Self {
@@ -109,11 +135,17 @@ impl Job {
             has_exited: false,
             killing: None,
             is_detached: false,
+            is_suspended: false,
+            is_late,
+            until,
         })
     }
 
     /// Waits for the next event. Cancel safe.
     pub(crate) async fn next(&mut self) -> Event {
+        if std::mem::take(&mut self.is_late) {
+            return Event::TooLate;
+        }
         loop {
             let kill_again = async {
                 match &mut self.killing {
@@ -133,6 +165,9 @@ impl Job {
     }
 
     fn event(&mut self, report: Option<String>) -> Event {
+        if report.as_deref() == Some(supervisor::TOO_LATE) {
+            return Event::TooLate;
+        }
         match report.and_then(|status| status.parse().ok()).map(ExitStatus::from_raw) {
             Some(status) if status.stopped_signal().is_some() => Event::Stopped(status.stopped_signal()),
             Some(status) => {
@@ -158,11 +193,52 @@ impl Job {
         }
     }
 
+    /// Tells the supervisor a later deadline, if the lease was renewed.
+    pub(crate) fn extend(&mut self, until: Deadline) {
+        if until.since(self.until) < RENEWED {
+            return;
+        }
+        let line = format!("{until}\n");
+        // It fails while the supervisor does not read, as when it is stopped. Then the next call sends a later one.
+        if self.reports.get_ref().get_ref().try_write(line.as_bytes()).is_ok() {
+            self.until = until;
+        }
+    }
+
+    /// Whether `signal`, sent to `lock`, ends the job: SIGHUP only if it says that the terminal is gone. Else it is a message to
+    /// COMMAND, as to a server that is to read its configuration again.
+    pub(crate) fn is_ended_by(&self, signal: Signal) -> bool {
+        match signal {
+            Signal::INT | Signal::TERM | Signal::QUIT => true,
+            Signal::HUP => self.terminal.as_ref().is_some_and(Terminal::is_gone),
+            _ => false,
+        }
+    }
+
+    /// Passes on a signal that was sent to `lock` and does not end the job: to all descendants if it stops or continues them, else
+    /// to COMMAND alone.
+    pub(crate) fn pass_on(&mut self, signal: Signal) -> io::Result<()> {
+        match signal {
+            Signal::TSTP => {
+                self.is_suspended = true;
+                self.send(signal, Whom::Own)
+            }
+            Signal::CONT if self.is_suspended => {
+                self.is_suspended = false;
+                self.send(signal, Whom::Own)
+            }
+            _ => match self.leader.as_ref().map(|leader| leader.signal(signal)) {
+                // It has exited.
+                None | Some(Ok(()) | Err(Errno::SRCH)) => Ok(()),
+                Some(Err(error)) => Err(error.into()),
+            },
+        }
+    }
+
     /// Sends `signal` to COMMAND and all descendants, then SIGCONT, so that stopped ones notice. Fails if some of them may
     /// not be signalled.
-    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
-        let sent = self.send(signal);
-        if signal != Signal::TSTP { sent.and(self.send(Signal::CONT)) } else { sent }
+    pub(crate) fn end(&self, signal: Signal) -> io::Result<()> {
+        self.send(signal, Whom::Own).and(self.send(Signal::CONT, Whom::Own))
     }
 
     /// Kills COMMAND and all descendants, and what they fork until [`Event::AllExited`].
@@ -171,8 +247,8 @@ impl Job {
         self.killing.get_or_insert_with(|| RepeatedKill::new(root)).kill()
     }
 
-    fn send(&self, signal: Signal) -> io::Result<()> {
-        process_tree::signal(Pid::from_child(&self.supervisor), signal)
+    fn send(&self, signal: Signal, whom: Whom) -> io::Result<()> {
+        process_tree::signal(Pid::from_child(&self.supervisor), signal, whom)
     }
 
     /// Handles [`Event::Stopped`]. To the shell and to Ctrl-Z, COMMAND's group and this process's are one job, so the rest
@@ -193,7 +269,7 @@ impl Job {
             return false;
         }
         // A descendant that ignores Ctrl-Z would run without the lease, which nobody renews while this process is stopped.
-        report(self.send(Signal::STOP));
+        report(self.send(Signal::STOP, Whom::All));
         terminal.take_from(self.group);
         // Unlike SIGSTOP, SIGTTIN does not stop an orphaned group, which nobody could continue. Signalling one's own
         // group cannot fail.
@@ -206,7 +282,12 @@ impl Job {
         if let Some(terminal) = self.terminal.as_ref().filter(|_| self.uses_terminal) {
             terminal.give_to(self.group);
         }
-        let _ = self.send(Signal::CONT);
+        let _ = self.send(Signal::CONT, Whom::All);
+    }
+
+    /// See [`reap_orphans`].
+    pub(crate) fn reap_orphans(&self) {
+        process_tree::reap_children_except(Some(Pid::from_child(&self.supervisor)));
     }
 
     /// Whether Ctrl-C goes to COMMAND.
@@ -222,6 +303,17 @@ impl Job {
             let _ = self.supervisor.wait();
         }
     }
+}
+
+/// Whether this is the first process of a container, which gets the orphans of all others there, also of those that entered it
+/// (`docker exec`).
+pub(crate) fn gets_orphans() -> bool {
+    getpid() == Pid::INIT
+}
+
+/// Reaps the orphans that have exited, before there is a job.
+pub(crate) fn reap_orphans() {
+    process_tree::reap_children_except(None);
 }
 
 /// Fails if `/proc` belongs to another pid namespace: no descendant would be found there.

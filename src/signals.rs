@@ -29,6 +29,12 @@ impl Signals {
         signals.into_iter().map(listen).collect::<io::Result<_>>().map(Self)
     }
 
+    /// Adds a signal that has no other effect by default.
+    pub(crate) fn add(&mut self, one: Signal) -> io::Result<()> {
+        self.0.push((one, signal(SignalKind::from_raw(one.as_raw()))?));
+        Ok(())
+    }
+
     pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|context| {
             let received = |(signal, stream): &mut (Signal, unix::Signal)| {

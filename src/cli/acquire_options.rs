@@ -48,6 +48,15 @@ impl AcquireOptions {
         }
     }
 
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Whether it may stand in the queue.
+    pub(crate) fn waits(&self) -> bool {
+        !self.try_once
+    }
+
     pub(crate) fn ttl(&self) -> Duration {
         self.ttl.into()
     }

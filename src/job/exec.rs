@@ -8,8 +8,10 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 use rustix::process::getpgrp;
 
+use super::deadline::Deadline;
 use super::terminal::Terminal;
 use crate::child;
+use crate::cli::client::LOST;
 
 /// Exit statuses, as in shells.
 const CANNOT_RUN: u8 = 126;
@@ -23,6 +25,9 @@ pub(crate) struct Arguments {
     /// Whether to take the terminal.
     #[arg(long, action = clap::ArgAction::Set)]
     terminal: bool,
+    /// When it is too late to start COMMAND.
+    #[arg(long)]
+    until: Deadline,
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -36,7 +41,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         terminal.set_foreground(getpgrp());
     }
     let (program, rest) = arguments.command.split_first().expect("clap requires at least one");
-    let error = Command::new(program).args(rest).exec();
+    let mut command = Command::new(program);
+    command.args(rest);
+    // Right before the last step: a pause since the grant may have been of any length.
+    if arguments.until.left().is_zero() {
+        let _ = writeln!(io::stderr(), "ringfence: not started: the lease may have ended meanwhile");
+        return Ok(ExitCode::from(LOST));
+    }
+    let error = command.exec();
     let _ = writeln!(io::stderr(), "ringfence: cannot run {}: {error}", program.display());
     Ok(ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }))
 }

@@ -8,11 +8,15 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::param::clock_ticks_per_second;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open, pidfd_send_signal,
-    test_kill_process,
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, kill_process_group, pidfd_open,
+    pidfd_send_signal, test_kill_process, waitpid,
 };
+use rustix::time::{ClockId, clock_gettime};
 
+/// How the command line of a supervisor begins, as in proc_pid_cmdline(5).
+const SUPERVISOR: &[u8] = b"ringfence\0supervise\0";
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -37,14 +41,70 @@ pub(super) struct Target {
     pidfd: Option<OwnedFd>,
 }
 
-/// Sends `signal` to all descendants of `root`, oldest first, so that a command that waits for its children dies of the
-/// signal and not of their deaths. May miss processes that are forked or orphaned meanwhile. Fails if some of them may not
-/// be signalled, after signalling all others.
-pub(super) fn signal(root: Pid, signal: Signal) -> io::Result<()> {
-    let all: Vec<Process> = living()?.collect();
-    let mut found = descendants(root, &all);
-    found.sort_by_key(|process| process.start);
-    send(&found, &all, signal)
+/// Which descendants get a signal.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Whom {
+    /// All but those below another supervisor: its `lock`, which gets the signal, passes it on to them.
+    Own,
+    /// All but supervisors, which never need to stop, and go on watching deadlines.
+    All,
+}
+
+/// Sends `signal` to descendants of `root`, oldest first, so that a command that waits for its children dies of the signal and not
+/// of their deaths. Each gets it once, also if it lost its parent meanwhile; one that is forked afterwards does not. Fails if some
+/// of them may not be signalled, after signalling all others.
+pub(super) fn signal(root: Pid, signal: Signal, whom: Whom) -> io::Result<()> {
+    let (begun, mut sent, mut result) = (ticks(), Sent::default(), Ok(()));
+    loop {
+        let all: Vec<Process> = living()?.collect();
+        let mut found = match whom {
+            Whom::Own => descendants(root, &all, Process::is_supervisor),
+            Whom::All => descendants(root, &all, |_| false),
+        };
+        found.retain(|process| !process.is_supervisor());
+        // While the processes were read, some may have been between two parents.
+        if !sent.processes.is_empty() {
+            found.retain(|process| process.start < begun && !sent.has(process));
+        }
+        if found.is_empty() {
+            return result;
+        }
+        found.sort_by_key(|process| process.start);
+        result = result.and(send(&found, &all, signal, &mut sent));
+    }
+}
+
+/// Who got a signal.
+#[derive(Debug, Default)]
+struct Sent {
+    /// By pid and start time. The parent and the group may change.
+    processes: HashSet<(Pid, u64)>,
+    groups: HashSet<Pid>,
+}
+
+impl Sent {
+    fn has(&self, process: &Process) -> bool {
+        self.processes.contains(&(process.pid, process.start))
+            || process.group.is_some_and(|group| self.groups.contains(&group))
+    }
+}
+
+/// The time now, in the unit of [`Process::start`].
+fn ticks() -> u64 {
+    let (now, per_second) = (clock_gettime(ClockId::Boottime), clock_ticks_per_second());
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    seconds * per_second + u64::try_from(now.tv_nsec).unwrap_or_default() * per_second / 1_000_000_000
+}
+
+/// Reaps the children of this process that have exited, except one that it waits for.
+pub(super) fn reap_children_except(own: Option<Pid>) {
+    let this = Pid::as_raw(Some(getpid()));
+    let Ok(processes) = processes() else { return };
+    for process in processes.filter(|process| process.parent == this && process.is_zombie) {
+        if Some(process.pid) != own {
+            let _ = waitpid(Some(process.pid), WaitOptions::NOHANG);
+        }
+    }
 }
 
 /// `None` unless `pid` is a child of `parent`: the pid may have been reused.
@@ -78,10 +138,10 @@ impl RepeatedKill {
             }
             all.push(process);
         }
-        let mut found = descendants(self.root, &all);
+        let mut found = descendants(self.root, &all, |_| false);
         // Youngest first: a process that forks and exits is among them.
         found.sort_by_key(|process| Reverse(process.start));
-        let sent = send(&found, &all, Signal::KILL);
+        let sent = send(&found, &all, Signal::KILL, &mut Sent::default());
         self.pause = if found == self.killed { (2 * self.pause).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
         self.killed = found;
         sent
@@ -89,15 +149,15 @@ impl RepeatedKill {
 }
 
 /// Signals a group at once if it has no other members, else each process.
-fn send(to: &[Process], all: &[Process], signal: Signal) -> io::Result<()> {
+fn send(to: &[Process], all: &[Process], signal: Signal, sent: &mut Sent) -> io::Result<()> {
     let ours: HashSet<Pid> = to.iter().map(|process| process.pid).collect();
     let strangers = all.iter().filter(|process| !ours.contains(&process.pid));
     let shared: HashSet<Pid> = strangers.filter_map(|process| process.group).collect();
-    let mut signalled = HashSet::new();
     let mut result = Ok(());
     for process in to {
         let group = process.group.filter(|group| !shared.contains(group));
-        match process.send(signal, group, &mut signalled) {
+        sent.processes.insert((process.pid, process.start));
+        match process.send(signal, group, &mut sent.groups) {
             // It has exited.
             Ok(()) | Err(Errno::SRCH) => {}
             Err(error) => result = Err(error.into()),
@@ -147,6 +207,11 @@ impl Process {
         test_kill_process(self.pid)
     }
 
+    /// Whether it supervises the command of another `lock`. Whoever pretends to, is killed like all others.
+    fn is_supervisor(&self) -> bool {
+        fs::read(format!("/proc/{}/cmdline", self.pid)).is_ok_and(|line| line.starts_with(SUPERVISOR))
+    }
+
     /// `None` if there is no process with this pid.
     fn read(pid: Pid) -> Option<Self> {
         let mut line = [0; 1024];
@@ -165,9 +230,14 @@ impl Process {
     }
 }
 
-/// All living processes, each read when it is taken, the latest first: pids are given out in order, and from the start again
-/// after the highest.
+/// All processes that have not exited, as [`processes`].
 fn living() -> io::Result<impl Iterator<Item = Process>> {
+    Ok(processes()?.filter(|process| !process.is_zombie))
+}
+
+/// All processes, each read when it is taken, the latest first: pids are given out in order, and from the start again after the
+/// highest.
+fn processes() -> io::Result<impl Iterator<Item = Process>> {
     let names = fs::read_dir("/proc")?.map(|entry| Ok(entry?.file_name()));
     let names = names.collect::<io::Result<Vec<_>>>()?;
     // Skips other names.
@@ -176,8 +246,7 @@ fn living() -> io::Result<impl Iterator<Item = Process>> {
     let latest = latest_pid().unwrap_or(i32::MAX);
     numbers.sort_unstable_by_key(|pid| (*pid > latest, Reverse(*pid)));
     // Skips processes that exited meanwhile.
-    let processes = numbers.into_iter().filter_map(|pid| Process::read(Pid::from_raw(pid)?));
-    Ok(processes.filter(|process| !process.is_zombie))
+    Ok(numbers.into_iter().filter_map(|pid| Process::read(Pid::from_raw(pid)?)))
 }
 
 /// The pid that was given out last, from proc_loadavg(5).
@@ -185,8 +254,8 @@ fn latest_pid() -> Option<i32> {
     fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().last()?.parse().ok()
 }
 
-/// All descendants of `root`, parents before children.
-fn descendants(root: Pid, processes: &[Process]) -> Vec<Process> {
+/// All descendants of `root`, parents before children, without those below a process that `hides` them.
+fn descendants(root: Pid, processes: &[Process], hides: impl Fn(&Process) -> bool) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
     for process in processes {
         children.entry(process.parent).or_default().push(*process);
@@ -194,8 +263,10 @@ fn descendants(root: Pid, processes: &[Process]) -> Vec<Process> {
     let mut found = children.remove(&Pid::as_raw(Some(root))).unwrap_or_default();
     let mut visited = 0;
     while let Some(process) = found.get(visited) {
-        let its_children = children.remove(&Pid::as_raw(Some(process.pid)));
-        found.extend(its_children.into_iter().flatten());
+        if !hides(process) {
+            let its_children = children.remove(&Pid::as_raw(Some(process.pid)));
+            found.extend(its_children.into_iter().flatten());
+        }
         visited += 1;
     }
     found
@@ -257,7 +328,7 @@ mod tests {
         let (mut left, mut moved) = (sleep(), sleep());
         let process = Process::read(Pid::from_child(&moved)).unwrap();
         let group = Some(Pid::from_child(&left));
-        let sent = send(&[Process { group, ..process }], &[], Signal::KILL);
+        let sent = send(&[Process { group, ..process }], &[], Signal::KILL, &mut Sent::default());
         assert_eq!(moved.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
         assert!(left.try_wait().unwrap().is_none());
         left.kill().unwrap();
@@ -270,10 +341,14 @@ mod tests {
         let process =
             |own, parent| Process { pid: pid(own), parent, group: None, start: 0, is_zombie: false };
         let all = [process(9, 4), process(4, 2), process(2, 1), process(3, 1), process(5, 2), process(6, 3)];
-        let mut found: Vec<i32> =
-            descendants(pid(2), &all).iter().map(|process| Pid::as_raw(Some(process.pid))).collect();
-        found.sort_unstable();
-        assert_eq!(found, [4, 5, 9]);
-        assert_eq!(descendants(pid(9), &all), []);
+        let found = |root, hidden| {
+            let found = descendants(pid(root), &all, |process| process.pid == pid(hidden));
+            let mut found: Vec<i32> = found.iter().map(|process| Pid::as_raw(Some(process.pid))).collect();
+            found.sort_unstable();
+            found
+        };
+        assert_eq!(found(2, 3), [4, 5, 9]);
+        assert_eq!(found(2, 4), [4, 5], "what is below it is hidden");
+        assert!(found(9, 3).is_empty());
     }
 }

@@ -31,6 +31,11 @@ impl Terminal {
         tcgetpgrp(&self.tty).is_ok_and(|foreground| foreground == group)
     }
 
+    /// Whether it has hung up: its window was closed, or its connection was lost.
+    pub(super) fn is_gone(&self) -> bool {
+        tcgetpgrp(&self.tty).is_err()
+    }
+
     /// Puts `group` in the foreground if this process is there: not if a shell runs the job in the background.
     pub(super) fn give_to(&self, group: Pid) {
         if self.is_own() {

@@ -286,3 +286,43 @@ async fn an_earlier_process_is_not_a_descendant() {
     assert_eq!(status.code(), Some(143), "{err}");
     assert!(lives(earlier.0));
 }
+
+/// The living and dead children of a process.
+fn children_of(parent: Pid) -> Vec<Pid> {
+    let entries = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap());
+    let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    let is_child = |pid: &Pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let parent_of = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+        parent_of.is_some_and(|of| of == parent.to_string())
+    };
+    pids.filter(is_child).collect()
+}
+
+/// A process that entered the container (`docker exec`) leaves an orphan behind.
+#[tokio::test]
+async fn the_first_process_of_a_container_reaps_orphans_of_others() {
+    if !is_root() {
+        return;
+    }
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let [up, go] = ["up", "go"].map(|name| dir.path().join(name));
+    let command = lock(&cluster, "a --ttl 60s", &format!("echo up > {}; exec sleep 1000", up.display()));
+    let command = by(&["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"], command, None);
+    let child = { command }.spawn().unwrap();
+    text_of(&up).await;
+    let lock = children_of(Pid::from_raw(child.id().unwrap().try_into().unwrap()).unwrap())[0];
+    let children = |count: usize| {
+        let look = move || async move { (children_of(lock).len() == count).then_some(()) };
+        until(SOON, format!("{count} children"), look)
+    };
+    children(1).await.unwrap();
+    let orphan = format!("setsid -f sh -c 'until test -e {}; do sleep 0.05; done' >&- 2>&-", go.display());
+    let mut enter = Command::new("nsenter");
+    enter.args(["--target", &lock.to_string(), "--pid", "--mount", "sh", "-c", &orphan]);
+    assert!(run(piped(enter)).await.0.success());
+    children(2).await.unwrap();
+    std::fs::write(&go, "").unwrap();
+    children(1).await.unwrap();
+}

@@ -116,3 +116,44 @@ async fn a_command_ends_with_its_lease_even_if_standard_error_blocks() {
     command.stderr(broken);
     assert_eq!(code(command).await, 75);
 }
+
+/// As a debugger stops it. The command goes on, and nobody renews the lease.
+#[tokio::test]
+async fn a_command_is_dead_before_another_holds_while_its_lock_alone_is_stopped() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pids");
+    let child = lock(&cluster, "a --ttl 6s", &stubborn(&file)).spawn().unwrap();
+    let pids = pids_in(&file).await;
+    signal(&child, Signal::STOP);
+    let looks = format!(
+        "for pid in $(cat {}); do grep -s ^State: /proc/$pid/status; done; echo held",
+        file.display()
+    );
+    let (status, out, err) = run(lock(&cluster, "a", &looks)).await;
+    signal(&child, Signal::CONT);
+    assert!(status.success() && out.ends_with("held\n"), "{out}{err}");
+    let lives = |line: &&str| line.starts_with("State:") && !line.contains('Z');
+    assert_eq!(out.lines().filter(lives).count(), 0, "{pids:?}: {out}");
+    let (status, _, err) = end_of(child).await;
+    assert_eq!(status.code(), Some(76), "{err}");
+    assert!(err.contains("lost"), "{err}");
+}
+
+#[tokio::test]
+async fn a_command_is_not_started_after_a_pause_that_its_lease_may_not_have_survived() {
+    if !may_inject() {
+        return;
+    }
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("started");
+    // The first process or thread that the main thread makes writes to standard error, the second is the supervisor.
+    let pause = "inject=clone,clone3,vfork:delay_enter=7000000:when=2";
+    let words =
+        ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=clone,clone3,vfork", "-e", pause];
+    let command = lock(&cluster, "a --ttl 5s", &format!("touch {}", file.display()));
+    let (status, _, err) = run(by(&words, command, None)).await;
+    assert_eq!(status.code(), Some(76), "{err}");
+    assert!(!file.exists(), "{err}");
+}

@@ -60,7 +60,9 @@ async fn the_command_gets_its_token_and_standard_input() {
     lines.sort_unstable();
     // The second key and the second fence are on lines of their own.
     let (fence, name) = (format!("RINGFENCE_FENCE={token}"), format!("RINGFENCE_TOKEN={token}"));
-    assert_eq!(lines, [fence.as_str(), "RINGFENCE_KEYS=b", name.as_str()], "{out}");
+    // So are the keys, with their tokens.
+    let held = format!("RINGFENCE_HELD={token} b");
+    assert_eq!(lines, [fence.as_str(), &held, "RINGFENCE_KEYS=b", name.as_str()], "{out}");
     is_free(&cluster, "a").await;
 }
 
@@ -118,6 +120,36 @@ async fn a_command_is_ended_after_its_maximum_time() {
     is_free(&cluster, "a").await;
 }
 
+/// Nothing forces SIGKILL upon it while the lease is healthy.
+#[tokio::test]
+async fn a_command_has_as_much_time_after_its_maximum_as_was_said() {
+    let cluster = cluster().await;
+    let script = "trap 'sleep 4; exit 5' TERM; echo set; while :; do sleep 0.05; done";
+    let (status, _, err) = run(lock(&cluster, "a --ttl 6s --max 2s --kill-after 10m", script)).await;
+    assert_eq!(status.code(), Some(5), "{err}");
+}
+
+#[tokio::test]
+async fn a_lock_that_would_wait_for_itself_fails_at_once() {
+    let cluster = cluster().await;
+    let nested = |outer: &str, inner: &str| {
+        lock(&cluster, outer, &format!("{PROGRAM} lock b -- {PROGRAM} lock {inner} -- echo ran"))
+    };
+    for (outer, inner) in [("a", "a"), ("a", "c a"), ("a", "a --shared"), ("a --shared", "a")] {
+        let (status, out, err) = run(nested(outer, inner)).await;
+        assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{outer}, {inner}: {err}");
+        assert!(err.contains("wait for itself"), "{err}");
+    }
+    for (outer, inner) in [("a", "c"), ("a --shared", "a --shared")] {
+        let (status, out, err) = run(nested(outer, inner)).await;
+        assert_eq!((status.code(), out.as_str()), (Some(0), "ran\n"), "{outer}, {inner}: {err}");
+    }
+    // The lease of the variable has ended.
+    let mut late = lock(&cluster, "a", "echo ran");
+    late.env("RINGFENCE_HELD", "3 a\n");
+    assert_eq!(run(late).await.1, "ran\n");
+}
+
 #[tokio::test]
 async fn a_waiter_can_start_its_command_after_the_program_was_replaced() {
     let cluster = cluster().await;
@@ -141,6 +173,11 @@ async fn invalid_arguments_have_an_exit_status_of_their_own() {
         assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
         assert!(err.contains(named), "{err}");
     }
+    let mut forgotten = Command::new(PROGRAM);
+    forgotten.args(["lock", "a", "echo", "ran"]);
+    let (status, out, err) = run(piped(forgotten)).await;
+    assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
+    assert!(err.contains("`--` goes between"), "{err}");
     let help = Command::new(PROGRAM).args(["lock", "--help"]).output().await.unwrap();
     assert!(help.status.success() && !help.stdout.is_empty());
 }

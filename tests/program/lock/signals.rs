@@ -87,3 +87,77 @@ async fn without_a_terminal_stopping_the_lock_stops_the_command() {
     let (status, _, err) = end_of(child).await;
     assert_eq!(status.code(), Some(5), "{err}");
 }
+
+/// As a server reads its configuration again, and its children serve on.
+#[tokio::test]
+async fn signals_that_do_not_end_the_job_go_to_the_command_alone() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let [log, pids] = ["log", "pids"].map(|name| dir.path().join(name));
+    let names = ["HUP", "USR1", "USR2", "WINCH", "CONT"];
+    let traps = names.map(|name| format!("trap 'echo {name} >> {}' {name}; ", log.display())).concat();
+    // The child does not handle them, and was stopped by somebody.
+    let script = format!(
+        "{traps} sh -c 'kill -STOP $$; exec sleep 1000' >&- 2>&- & echo $! $$ > {0}.new; mv {0}.new {0}; while :; do wait; done",
+        pids.display()
+    );
+    let child = lock(&cluster, "a", &script).spawn().unwrap();
+    let left = Left(pids_in(&pids).await[0]);
+    let is_stopped =
+        || async { (state(left.0.as_raw_nonzero().get().unsigned_abs()) == Some('T')).then_some(()) };
+    until(SOON, "the child is stopped", is_stopped).await.unwrap();
+    for (sent, name) in
+        [Signal::HUP, Signal::USR1, Signal::USR2, Signal::WINCH, Signal::CONT].into_iter().zip(names)
+    {
+        signal(&child, sent);
+        let logged = || async { text_of(&log).await.ends_with(&format!("{name}\n")).then_some(()) };
+        until(SOON, format!("{name} is handled"), logged).await.unwrap();
+        is_stopped().await.unwrap_or_else(|| panic!("{name} reached the child"));
+    }
+    assert_eq!(text_of(&log).await.lines().collect::<Vec<_>>(), names);
+    signal(&child, Signal::KILL);
+    die(&[left.0]).await;
+}
+
+#[tokio::test]
+async fn each_process_gets_the_signal_that_ends_the_job_once_also_below_another_lock() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let [worker, up, log] = ["worker", "up", "log"].map(|name| dir.path().join(name).display().to_string());
+    // They stay until they are killed, so that a second signal would be seen.
+    let handler = format!("trap 'echo $$ >> {log}' TERM; echo $$ >> {up}; while :; do sleep 0.05; done");
+    std::fs::write(&worker, handler).unwrap();
+    // Their parent dies of the signal.
+    let script = format!(
+        "exec >&- 2>&-; for i in 1 2 3 4 5; do setsid sh {worker} & sh {worker} & done; \
+         {PROGRAM} lock b -- sh {worker} & wait"
+    );
+    let child = lock(&cluster, "a --kill-after 4s", &script).spawn().unwrap();
+    let all = || async { (text_of(Path::new(&up)).await.lines().count() == 11).then_some(()) };
+    until(SOON, "all are up", all).await.unwrap();
+    signal(&child, Signal::TERM);
+    assert_eq!(end_of(child).await.0.code(), Some(143));
+    let sorted = |file: String| async move {
+        let mut lines: Vec<String> = text_of(Path::new(&file)).await.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted(log).await, sorted(up).await);
+}
+
+#[tokio::test]
+async fn a_command_that_ignores_a_signal_that_was_passed_on_is_killed() {
+    let cluster = cluster().await;
+    for sent in [Signal::TERM, Signal::INT, Signal::QUIT] {
+        let dir = TempDir::new().unwrap();
+        let file = dir.path().join("pid");
+        let script =
+            format!("trap '' TERM INT QUIT; echo $$ > {}; while :; do sleep 0.05; done", file.display());
+        let child = lock(&cluster, "a --kill-after 500ms", &script).spawn().unwrap();
+        pids_in(&file).await;
+        signal(&child, sent);
+        let (status, _, err) = end_of(child).await;
+        assert_eq!(status.code(), Some(137), "{sent:?}: {err}");
+        is_free(&cluster, "a").await;
+    }
+}

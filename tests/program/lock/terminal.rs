@@ -93,6 +93,25 @@ async fn ctrl_z_stops_a_script_and_the_command_in_it_and_fg_continues_both() {
     typed.shows("went on").await;
 }
 
+/// Nobody renews it, and whoever continued the command alone would let it write.
+#[tokio::test]
+async fn a_command_that_ctrl_z_stops_is_killed_before_its_lease_ends() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("pid");
+    let command = format!("echo $$ > {}; echo up; read x", file.display());
+    let script = script_in(&dir, "$PROGRAM lock a --ttl 6s --", &command);
+    let mut typed = Typed::start(&cluster, "bash --norc -i");
+    typed.types(&format!("{script}\n")).await;
+    typed.shows("up").await;
+    typed.types("\x1a").await;
+    typed.shows("Stopped").await;
+    die(&pids_in(&file).await).await;
+    typed.types("fg\n").await;
+    typed.shows("killing the command").await;
+    typed.shows("went on").await;
+}
+
 #[tokio::test]
 async fn a_command_in_a_pipe_gets_the_terminal_when_it_asks_for_it() {
     let cluster = cluster().await;
@@ -105,4 +124,36 @@ async fn a_command_in_a_pipe_gets_the_terminal_when_it_asks_for_it() {
     typed.types("said\n").await;
     typed.shows("got said").await;
     typed.shows("went on").await;
+}
+
+/// Its window was closed.
+#[tokio::test]
+async fn a_terminal_that_hangs_up_ends_the_command_and_its_descendants() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    let [worker, log] = ["worker", "log"].map(|name| dir.path().join(name).display().to_string());
+    let handler = format!("trap 'echo hung up > {log}; exit' HUP; echo up; while :; do sleep 0.05; done");
+    std::fs::write(&worker, handler).unwrap();
+    let script = script_in(&dir, "exec $PROGRAM lock a --", &format!("setsid sh {worker} & wait"));
+    let mut typed = Typed::start(&cluster, &format!("exec {script}"));
+    typed.shows("up").await;
+    typed.script.kill().await.unwrap();
+    assert_eq!(text_of(Path::new(&log)).await, "hung up\n");
+    let free = || async { view(&cluster, "a").await.holders.is_empty().then_some(()) };
+    until(SOON, "the key is free", free).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_waits_at_a_terminal_learns_who_holds() {
+    let cluster = cluster().await;
+    let token = {
+        take(&cluster, "a").await;
+        view(&cluster, "a").await.holders[0].token
+    };
+    let queue = lock(&cluster, "a", "true").spawn().unwrap();
+    waiters(&cluster, "a", 1).await;
+    let typed = Typed::start(&cluster, "$PROGRAM lock a -- true");
+    typed.shows("waiting for a: held").await;
+    typed.shows(&format!("with token {token}; one other waits")).await;
+    drop(queue);
 }

@@ -1,0 +1,130 @@
+//! Before the grant: what a person learns who waits, and a wait that would never end.
+
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use anyhow::bail;
+use ringfence_client::{Client, Consistency, KeyView, Lease};
+use ringfence_wire::ModeName;
+use tokio::time::sleep;
+
+use crate::cli::acquire_options::AcquireOptions;
+use crate::stderr::Stderr;
+
+/// The variable with the leases of all `lock` that a process runs under: one TOKEN KEY per line.
+pub(super) const HELD: &str = "RINGFENCE_HELD";
+/// How long a person waits without a word.
+const SILENT: Duration = Duration::from_secs(1);
+
+/// The value of [`HELD`] for a command under `lease`.
+pub(super) fn held_with(lease: &Lease) -> String {
+    let mut held = held();
+    for key in lease.keys() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(held, "{} {key}", lease.token());
+    }
+    held
+}
+
+fn held() -> String {
+    std::env::var(HELD).unwrap_or_default()
+}
+
+/// Fails if this process runs under a lease on one of the keys that shuts it out: it would wait for its own end.
+pub(super) async fn refuse_own(
+    client: &Client,
+    keys: &[String],
+    options: &AcquireOptions,
+) -> anyhow::Result<()> {
+    if !options.waits() {
+        return Ok(());
+    }
+    for (token, key) in held().lines().filter_map(|line| line.split_once(' ')) {
+        if !keys.iter().any(|wanted| wanted == key) {
+            continue;
+        }
+        // The variable outlives the lease in processes that were left behind. If the call fails, the acquire tells why.
+        let Ok(view) = client.key(key, Consistency::Linearizable).await else { continue };
+        let own = view.holders.iter().find(|holder| holder.token.to_string() == token);
+        if own.is_some_and(|own| !options.is_shared() || own.mode == ModeName::Exclusive) {
+            bail!(
+                "{key} is held, with token {token}, by a lock that runs this one: it would wait for itself"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Tells once, on a terminal, for whom the lock waits.
+pub(super) async fn tell(client: &Client, keys: &[String], options: &AcquireOptions, stderr: &Stderr) {
+    if !options.waits() || !std::io::stderr().is_terminal() {
+        return;
+    }
+    sleep(SILENT).await;
+    for key in keys {
+        // Who may acquire may be forbidden to read.
+        if let Ok(view) = client.key(key, Consistency::Local).await
+            && let Some(obstacle) = obstacle(&view)
+        {
+            return stderr.print(obstacle);
+        }
+    }
+}
+
+/// Who holds the key, and how many others wait for it; `None` if nobody is in the way.
+fn obstacle(view: &KeyView) -> Option<String> {
+    let KeyView { key, holders, more_holders, waiters, more_waiters, .. } = view;
+    // One of them is this process.
+    let others = (waiters.len() as u64 + more_waiters).saturating_sub(1);
+    let queue = match others {
+        0 => String::new(),
+        1 => "; one other waits".to_owned(),
+        _ => format!("; {others} others wait"),
+    };
+    let Some(first) = holders.first() else {
+        return (others > 0).then(|| format!("waiting for {key}{queue}"));
+    };
+    // Another client chose it: it must not reach terminals unescaped.
+    let by = first.holder.as_ref().map(|holder| format!(" by {}", holder.as_str().escape_debug()));
+    let more = match holders.len() as u64 + more_holders - 1 {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    Some(format!("waiting for {key}: held{} with token {}{more}{queue}", by.unwrap_or_default(), first.token))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(holders: &serde_json::Value, waiters: usize) -> Option<String> {
+        let waiter = json!({ "holder": null, "mode": "exclusive", "waited_ms": 5 });
+        let view = json!({
+            "key": "a", "fence": 7, "revision": 9, "holders": holders, "waiters": vec![waiter; waiters],
+        });
+        obstacle(&serde_json::from_value(view).unwrap())
+    }
+
+    #[test]
+    fn who_waits_learns_who_holds_and_how_many_others_wait() {
+        let holder = |name: &str| {
+            json!({
+                "token": 7, "holder": name, "mode": "shared", "limit": null, "ttl_ms": 9, "expires_in_ms": 5,
+                "metadata": {},
+            })
+        };
+        let of = |holders: serde_json::Value, waiters| told(&holders, waiters).unwrap_or_default();
+        assert_eq!(of(json!([holder("me")]), 1), "waiting for a: held by me with token 7");
+        assert_eq!(
+            of(json!([holder("me\n")]), 2),
+            "waiting for a: held by me\\n with token 7; one other waits"
+        );
+        let two = json!([holder("me"), holder("you")]);
+        assert_eq!(of(two, 3), "waiting for a: held by me with token 7, and 1 more; 2 others wait");
+        assert_eq!(of(json!([]), 3), "waiting for a; 2 others wait");
+        assert_eq!(of(json!([]), 1), "");
+    }
+}
