@@ -70,6 +70,7 @@ impl Routes {
             caller.check(right)?;
             Ok(caller)
         });
+        let connection = Arc::clone(request.body().connection());
         let answer = match admitted {
             Ok(caller) => call.answer(door, &requester, &caller, request).await,
             Err(failed) => {
@@ -82,6 +83,8 @@ impl Routes {
         door.add_headers(&mut response, &requester);
         open.answered(&response);
         if let Some(principal) = requester.principal.filter(|_| is_too_fast) {
+            // It may be closed meanwhile.
+            connection.lasts();
             door.hold_back(&principal).await;
         }
         Ok(response)

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use axum::BoxError;
 use axum::body::Body;
+use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 
@@ -117,6 +118,26 @@ impl HttpBody for RequestBody {
     }
 }
 
+/// Marks a response whose body takes no memory of its own.
+#[derive(Clone, Copy)]
+struct WithoutShare;
+
+/// `response`, whose body is in memory anyway: clients that do not read it take no memory.
+pub fn without_share(mut response: Response) -> Response {
+    response.extensions_mut().insert(WithoutShare);
+    response
+}
+
+/// Gives the body of a response to hyper.
+pub(super) fn chunked(
+    response: Response,
+    in_flight: InFlight,
+    connections: &Connections,
+) -> hyper::Response<ResponseBody> {
+    let takes_memory = response.extensions().get::<WithoutShare>().is_none();
+    response.map(|body| ResponseBody::new(body, in_flight, connections, takes_memory))
+}
+
 /// A response body, given to hyper in chunks.
 pub(super) struct ResponseBody {
     body: Body,
@@ -127,10 +148,10 @@ pub(super) struct ResponseBody {
 }
 
 impl ResponseBody {
-    pub(super) fn new(body: Body, in_flight: InFlight, connections: &Connections) -> Self {
+    fn new(body: Body, in_flight: InFlight, connections: &Connections, takes_memory: bool) -> Self {
         in_flight.respond();
         let bytes = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        let share = (bytes > CHUNK).then(|| {
+        let share = (takes_memory && bytes > CHUNK).then(|| {
             let share = connections.response_bodies.share(&in_flight.0);
             share.grow(bytes);
             share

@@ -136,7 +136,7 @@ impl Connections {
 
     fn add(self: &Arc<Self>, table: &mut Table, from: SocketAddr, owner: Owner) -> Admitted {
         let now = Instant::now();
-        let place = table.place(Class::Unfinished, self.ms(now));
+        let place = table.place(Class::Quiet, self.ms(now));
         let state = State {
             phase: Phase::Idle,
             since: now,
@@ -249,9 +249,9 @@ impl Connection {
         let mut state = self.state();
         // A new place for each of many small pieces would hold up all other connections.
         let now_ms = self.connections.ms(Instant::now());
-        let is_new = state.place.class == Class::Unfinished && now_ms < state.place.since_ms + BODY_TURN_MS;
+        let is_new = state.place.class == Class::Quiet && now_ms < state.place.since_ms + BODY_TURN_MS;
         if state.phase == Phase::Handling && !is_new {
-            self.put(&mut state, Class::Unfinished);
+            self.put(&mut state, Class::Quiet);
         }
     }
 
@@ -289,7 +289,7 @@ impl Connection {
         let mut state = self.state();
         if state.phase == Phase::Flushing {
             (state.phase, state.since) = (Phase::Idle, Instant::now());
-            self.put(&mut state, Class::Idle);
+            self.put(&mut state, Class::Quiet);
             if std::mem::take(&mut state.begins) {
                 self.flushed.notify_one();
             }
@@ -369,7 +369,7 @@ impl InFlight {
     pub(super) fn respond(&self) {
         let mut state = self.0.state();
         // The rest of the body may be missing.
-        if state.place.class == Class::Unfinished {
+        if state.place.class == Class::Quiet {
             self.0.put(&mut state, Class::Busy);
         }
         (state.phase, state.since) = (Phase::Responding, Instant::now());

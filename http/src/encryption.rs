@@ -60,10 +60,10 @@ pub(super) async fn open(
     stream: TcpStream,
     tls: Option<Tls>,
     turns: &Arc<Turns>,
-    connection: &Connection,
+    connection: &Arc<Connection>,
 ) -> io::Result<Opened<impl Future<Output = ()>>> {
     let (stream, chain) = match tls {
-        None => (Stream::Plain(stream), None),
+        None => (Stream::Plain(Paced::plain(stream, turns, connection)), None),
         Some(tls) => {
             let opened = timeout(HEAD_TIMEOUT, opened(stream, tls, turns, connection)).await;
             opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?
@@ -84,15 +84,18 @@ async fn opened(
     stream: TcpStream,
     tls: Tls,
     turns: &Arc<Turns>,
-    connection: &Connection,
+    connection: &Arc<Connection>,
 ) -> io::Result<(Stream, Option<Chain>)> {
     let mut first = [0];
     if stream.peek(&mut first).await? == 1 && first != [HANDSHAKE] {
-        let Some(refusal) = tls.refusal else { return Ok((Stream::Plain(stream), None)) };
+        let Some(refusal) = tls.refusal else {
+            return Ok((Stream::Plain(Paced::plain(stream, turns, connection)), None));
+        };
         let _ = timeout(REFUSAL_TIMEOUT, refuse(stream, &refusal)).await;
         return Err(io::Error::other("the connection is plain"));
     }
-    let hello = LazyConfigAcceptor::new(Acceptor::default(), Paced::new(stream)).await?;
+    let stream = Paced::encrypted(stream, turns, connection);
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
     // What follows signs.
     turns.take(connection.owner()).await;
     let version = tls.server.version();
@@ -101,7 +104,9 @@ async fn opened(
         stream.has_hello();
     }
     let mut stream: TlsStream<_> = accept.await?;
-    stream.get_mut().1.set_buffer_limit(Some(MAX_UNSENT));
+    let (socket, session) = stream.get_mut();
+    socket.has_shaken_hands();
+    session.set_buffer_limit(Some(MAX_UNSENT));
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
     let chain = Chain { certificates, server: tls.server, version };
     Ok((Stream::Encrypted(Box::new(stream)), Some(chain)))

@@ -39,13 +39,12 @@ mod tests;
 mod threads;
 mod turns;
 
-pub use bodies::{RequestBody, Shed};
+pub use bodies::{RequestBody, Shed, without_share};
 pub use connections::{Connection, Connections};
 pub use encryption::Tls;
 pub use measure::register;
 pub use threads::Threads;
 
-use bodies::ResponseBody;
 use connections::Admitted;
 use encryption::Opened;
 use measure::handshakes_failed_total;
@@ -160,7 +159,7 @@ async fn serve_connection<A, F>(
             let request = request
                 .map(|body| RequestBody::new(body, Arc::clone(reader), only_reads, Arc::clone(connections)));
             let response = answer(request, remote).await?;
-            Ok::<_, Infallible>(response.map(|body| ResponseBody::new(body, in_flight, connections)))
+            Ok::<_, Infallible>(bodies::chunked(response, in_flight, connections))
         }
     });
     let mut builder = http1::Builder::new();

@@ -1,57 +1,113 @@
+//! A socket that is read in turns.
+//!
+//! What is read is work before it is a request: TLS decrypts it, and may compute new keys for every few bytes without any data for the
+//! application; chunks of one byte are parsed one by one.
+
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::task::coop::poll_proceed;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 
-/// How much of what a task may do before it yields a read of 4 KiB takes. tokio gives it 128 of these units.
-const UNITS: usize = 8;
+use super::connections::Connection;
+use super::turns::Turns;
 
+/// Bytes that may be read before the next turn.
+const PER_TURN: usize = 16 << 10;
 /// Bytes that are read at most before a client has said what it offers.
 const MAX_HELLO: usize = 16 << 10;
 
-/// A stream below TLS that lets others of its thread go first after some reads. rustls reads on as long as it finds no data for the
-/// application, and a client could send half a megabyte of new keys at once, each of which takes microseconds.
-///
-/// It also bounds the bytes of the first message, which rustls keeps until the message is whole.
-pub(super) struct Paced<S> {
-    stream: S,
-    /// Bytes that may still be read.
-    left: usize,
+/// A connected socket.
+pub(super) struct Paced {
+    stream: TcpStream,
+    turns: Arc<Turns>,
+    connection: Arc<Connection>,
+    /// Bytes that may be read before the next turn.
+    free: usize,
+    /// The next turn, if it was asked for.
+    turn: Option<oneshot::Receiver<()>>,
+    handshake: Handshake,
 }
 
-impl<S> Paced<S> {
-    pub(super) fn new(stream: S) -> Self {
-        Self { stream, left: MAX_HELLO }
+/// How far a handshake is.
+enum Handshake {
+    /// The first message arrives, of which so many bytes more may be read: TLS keeps them until it is whole.
+    Hello(usize),
+    /// All that arrives may be a reason to compute for long.
+    Goes,
+    Done,
+}
+
+impl Paced {
+    /// A connection without TLS.
+    pub(super) fn plain(stream: TcpStream, turns: &Arc<Turns>, connection: &Arc<Connection>) -> Self {
+        let (turns, connection) = (Arc::clone(turns), Arc::clone(connection));
+        Self { stream, turns, connection, free: PER_TURN, turn: None, handshake: Handshake::Done }
+    }
+
+    /// One that begins with the handshake of TLS.
+    pub(super) fn encrypted(stream: TcpStream, turns: &Arc<Turns>, connection: &Arc<Connection>) -> Self {
+        Self { handshake: Handshake::Hello(MAX_HELLO), ..Self::plain(stream, turns, connection) }
     }
 
     /// The first message is whole.
     pub(super) fn has_hello(&mut self) {
-        self.left = usize::MAX;
+        (self.handshake, self.free) = (Handshake::Goes, 0);
     }
-}
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context, buffer: &mut ReadBuf) -> Poll<io::Result<()>> {
-        if self.left == 0 {
-            return Poll::Ready(Err(io::Error::other("the first message of TLS is too long")));
-        }
-        // Nothing is read before the task is polled again.
-        drop(ready!(poll_proceed(cx)));
-        let (this, before) = (self.get_mut(), buffer.filled().len());
-        let read = ready!(Pin::new(&mut this.stream).poll_read(cx, buffer));
-        for _ in 0..UNITS {
-            if let Poll::Ready(unit) = poll_proceed(cx) {
-                unit.made_progress();
+    pub(super) fn has_shaken_hands(&mut self) {
+        self.handshake = Handshake::Done;
+    }
+
+    /// Waits until there is something to read, and then for a turn.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if let Some(turn) = &mut self.turn {
+                // Nobody drops the other end while it waits.
+                let _ = ready!(Pin::new(turn).poll(cx));
+                self.turn = None;
+                break;
+            }
+            ready!(self.stream.poll_read_ready(cx))?;
+            self.turn = self.turns.ask(self.connection.owner());
+            if self.turn.is_none() {
+                break;
             }
         }
-        this.left = this.left.saturating_sub(buffer.filled().len() - before);
-        Poll::Ready(read)
+        self.free = PER_TURN;
+        Poll::Ready(Ok(()))
+    }
+
+    fn has_read(&mut self, bytes: usize) {
+        self.free = self.free.saturating_sub(bytes);
+        match &mut self.handshake {
+            Handshake::Hello(left) => *left = left.saturating_sub(bytes),
+            Handshake::Goes => self.free = 0,
+            Handshake::Done => {}
+        }
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl AsyncRead for Paced {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context, buffer: &mut ReadBuf) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if let Handshake::Hello(0) = this.handshake {
+            return Poll::Ready(Err(io::Error::other("the first message of TLS is too long")));
+        }
+        if this.free == 0 {
+            ready!(this.poll_turn(cx))?;
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
+        this.has_read(buffer.filled().len() - before);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Paced {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
     }
@@ -68,31 +124,63 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::task::yield_now;
 
     use super::*;
+    use crate::connections::Connections;
+
+    /// A socket from which all of `bytes` can be read, and the turns that it takes.
+    async fn socket(bytes: usize) -> (Paced, Arc<Turns>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, from) = listener.accept().await.unwrap();
+        tokio::spawn(async move {
+            client.write_all(&vec![7; bytes]).await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let (turns, admitted) = (Arc::default(), Connections::new(1).admit(from).await);
+        (Paced::plain(stream, &turns, &admitted.0), turns)
+    }
 
     #[tokio::test]
-    async fn others_go_first_after_some_reads() {
-        let mut stream = Paced::new(&[7; 100][..]);
-        for _ in 0..3 {
-            tokio::task::yield_now().await;
-            let reads = (0..100).take_while(|_| stream.read_u8().now_or_never().is_some()).count();
-            assert!((10..=128 / UNITS).contains(&reads), "{reads}");
-            // TLS asks again if it had some data.
-            assert!(stream.read_u8().now_or_never().is_none());
+    async fn others_take_turns_while_much_is_read() {
+        const BYTES: usize = 40 * PER_TURN;
+        let (mut socket, turns) = socket(BYTES).await;
+        let reads = tokio::spawn(async move { socket.read_exact(&mut vec![0; BYTES]).await.unwrap() });
+        let mut others = 0;
+        while !reads.is_finished() {
+            // Whoever had its turn goes on only behind all that are ready.
+            turns.take(crate::connections::Owner::Principal("other".into())).await;
+            yield_now().await;
+            others += 1;
         }
+        assert_eq!(reads.await.unwrap(), BYTES);
+        assert!(others > 5, "{others}");
+    }
+
+    #[tokio::test]
+    async fn each_read_of_a_handshake_behind_its_first_message_needs_a_turn() {
+        let (mut socket, turns) = socket(3).await;
+        socket.has_hello();
+        socket.stream.readable().await.unwrap();
+        while turns.ask(socket.connection.owner()).is_none() {}
+        assert!(socket.read_u8().now_or_never().is_none(), "there are no more turns now");
+        assert_eq!(socket.read_u8().await.unwrap(), 7);
+        while turns.ask(socket.connection.owner()).is_none() {}
+        assert!(socket.read_u8().now_or_never().is_none());
+        socket.has_shaken_hands();
+        assert_eq!(socket.read_u16().await.unwrap(), 0x0707);
     }
 
     #[tokio::test]
     async fn a_first_message_that_does_not_end_is_not_kept() {
-        let all = vec![7; 10 * MAX_HELLO];
+        let (mut socket, _turns) = socket(10 * MAX_HELLO).await;
+        socket.handshake = Handshake::Hello(MAX_HELLO);
         let mut read = Vec::new();
-        let refused = Paced::new(&all[..]).read_to_end(&mut read).await.unwrap_err();
+        let refused = socket.read_to_end(&mut read).await.unwrap_err();
         assert!(refused.to_string().contains("too long"), "{refused}");
-        assert!(read.len() < all.len(), "{}", read.len());
-        let mut stream = Paced::new(&all[..]);
-        stream.has_hello();
-        assert_eq!(stream.read_to_end(&mut Vec::new()).await.unwrap(), all.len());
+        assert!(read.len() < 10 * MAX_HELLO, "{}", read.len());
     }
 }

@@ -14,7 +14,6 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 use crate::connections::Connection;
@@ -28,8 +27,8 @@ pub(super) struct Socket(Arc<Reader>);
 
 /// A connection's stream.
 pub(super) enum Stream {
-    Plain(TcpStream),
-    Encrypted(Box<TlsStream<Paced<TcpStream>>>),
+    Plain(Paced),
+    Encrypted(Box<TlsStream<Paced>>),
 }
 
 /// The stream, shared by hyper and hang-up detection.

@@ -1,8 +1,8 @@
 //! Turns: in which order a thread begins requests and handshakes.
 //!
 //! A thread polls whatever is ready in the order in which it became ready. Whoever had a thousand connections would have a thousand
-//! times the time of others. So a request begins, and a handshake is computed, only in a turn, and the owners of connections take turns,
-//! however many connections each of them has.
+//! times the time of others. So a request begins, a handshake goes on, and more bytes are read (`paced`) only in a turn, and the owners of
+//! connections take turns, however many connections each of them has.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -33,21 +33,25 @@ struct Queue {
 impl Turns {
     /// Waits for a turn of `owner`. It lasts until the task waits for anything.
     pub(super) async fn take(self: &Arc<Self>, owner: Owner) {
-        let turn = {
-            let mut queue = self.queue();
-            if queue.owners.is_empty() && queue.given < AT_ONCE {
-                queue.given += 1;
-                return;
-            }
-            let (give, turn) = oneshot::channel();
-            queue.push(owner, give);
-            if !std::mem::replace(&mut queue.is_given, true) {
-                tokio::spawn(Arc::clone(self).give());
-            }
-            turn
-        };
-        // Nobody drops the other end while it waits.
-        let _ = turn.await;
+        if let Some(turn) = self.ask(owner) {
+            // Nobody drops the other end while it waits.
+            let _ = turn.await;
+        }
+    }
+
+    /// Asks for a turn of `owner`; `None` if it is one at once.
+    pub(super) fn ask(self: &Arc<Self>, owner: Owner) -> Option<oneshot::Receiver<()>> {
+        let mut queue = self.queue();
+        if queue.owners.is_empty() && queue.given < AT_ONCE {
+            queue.given += 1;
+            return None;
+        }
+        let (give, turn) = oneshot::channel();
+        queue.push(owner, give);
+        if !std::mem::replace(&mut queue.is_given, true) {
+            tokio::spawn(Arc::clone(self).give());
+        }
+        Some(turn)
     }
 
     async fn give(self: Arc<Self>) {
@@ -84,7 +88,11 @@ impl Queue {
     fn pop(&mut self) -> Option<oneshot::Sender<()>> {
         let owner = self.owners.pop_front()?;
         let own = self.waiting.get_mut(&owner)?;
-        let turn = own.pop_front();
+        let mut turn = own.pop_front();
+        // Many may have gone meanwhile.
+        while turn.as_ref().is_some_and(oneshot::Sender::is_closed) && !own.is_empty() {
+            turn = own.pop_front();
+        }
         if own.is_empty() {
             self.waiting.remove(&owner);
         } else {

@@ -43,6 +43,8 @@ pub(crate) async fn ready(door: &Door, request: Request) -> Answer {
     if *door.options.draining.borrow() {
         return Err(Failed::new(ProblemKind::Unavailable, "this node is stopping"));
     }
+    // Without a leader this takes a second.
+    request.body().connection().lasts();
     if !door.cluster().is_ready().await {
         return Err(Failed::new(
             ProblemKind::Unavailable,

@@ -122,11 +122,11 @@ async fn run(
         match propose(door, caller, commands).await {
             Ok(outcomes) => {
                 let mirrored = match &mut mirror_timeout {
-                    Some(left) => {
+                    Some(left) if kinds.iter().any(Kind::is_acquire) => {
                         connection.lasts();
                         Some(mirrored(door, &kinds, &outcomes, left).await)
                     }
-                    None => None,
+                    _ => None,
                 };
                 for (kind, outcome) in kinds.into_iter().zip(outcomes) {
                     results.put(&match outcome {
@@ -237,6 +237,10 @@ async fn mirrored(
 }
 
 impl Kind {
+    fn is_acquire(&self) -> bool {
+        matches!(self, Self::Acquire { .. })
+    }
+
     /// Counts an operation that failed with its whole part.
     fn count_failed(&self, failed: &Failed) {
         match self {

@@ -2,6 +2,7 @@ use std::sync::LazyLock;
 
 use axum::http::StatusCode;
 use bytes::Bytes;
+use ringfence_http::without_share;
 
 use crate::door::{Answer, Request};
 use crate::request::query::Query;
@@ -19,5 +20,5 @@ static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
 /// `GET /openapi.json`
 pub(crate) async fn get(request: Request) -> Answer {
     Query::none(request.uri())?;
-    Ok(with_type(StatusCode::OK, "application/json", DOCUMENT.clone()))
+    Ok(without_share(with_type(StatusCode::OK, "application/json", DOCUMENT.clone())))
 }

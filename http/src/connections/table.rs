@@ -1,5 +1,6 @@
 //! Whose connections there are, and which one is closed for a new one.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -42,12 +43,10 @@ pub(super) struct Place {
 /// What a connection is doing, in the order in which they are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
-    /// Its first request, or the body of one, is to arrive.
-    Unfinished,
     /// Its request lasts. The newest is closed first.
     Lasting,
-    /// It is between two requests.
-    Idle,
+    /// A request, or the body of one, is to arrive.
+    Quiet,
     /// It is to read its response.
     Blocked,
     /// Its request is being answered. It is closed once the response is sent.
@@ -70,9 +69,16 @@ pub(super) struct Table {
 #[derive(Default)]
 struct Pool {
     count: usize,
-    owners: HashMap<Owner, BTreeMap<Place, Arc<Connection>>>,
-    /// The owners by how many connections they have.
-    by_count: BTreeSet<(usize, Owner)>,
+    owners: HashMap<Owner, Owned>,
+    /// The owners by how many connections they have; of those with as many, the one that has had some for longest comes last.
+    by_count: BTreeSet<(usize, Reverse<u64>, Owner)>,
+}
+
+/// The connections of one owner.
+struct Owned {
+    /// Counts owners.
+    number: u64,
+    places: BTreeMap<Place, Arc<Connection>>,
 }
 
 impl Table {
@@ -98,7 +104,9 @@ impl Table {
 
     /// Adds a connection.
     pub(super) fn add(&mut self, owner: &Owner, place: Place, connection: Arc<Connection>) {
-        self.pool(owner).add(owner, place, connection);
+        self.next += 1;
+        let number = self.next;
+        self.pool(owner).add(owner, number, place, connection);
     }
 
     /// Removes a connection, if it was not evicted.
@@ -108,10 +116,10 @@ impl Table {
 
     /// Gives a connection another place, if it was not evicted.
     pub(super) fn replace(&mut self, owner: &Owner, place: Place, new: Place) {
-        if let Some(places) = self.pool(owner).owners.get_mut(owner)
-            && let Some(connection) = places.remove(&place)
+        if let Some(owned) = self.pool(owner).owners.get_mut(owner)
+            && let Some(connection) = owned.places.remove(&place)
         {
-            places.insert(new, connection);
+            owned.places.insert(new, connection);
         }
     }
 
@@ -122,10 +130,10 @@ impl Table {
         }
         let share = (self.max / STRANGERS).max(1);
         let pool = if self.strangers.count >= share { &mut self.strangers } else { &mut self.principals };
-        let own = pool.owners.get(newcomer).map_or(0, BTreeMap::len);
-        let (most, largest) = pool.by_count.last()?;
+        let own = pool.owners.get(newcomer).map_or(0, |owned| owned.places.len());
+        let (most, _, largest) = pool.by_count.last()?;
         let owner = if own > 0 && own + 1 >= *most { newcomer.clone() } else { largest.clone() };
-        let place = *pool.owners.get(&owner)?.keys().next()?;
+        let place = *pool.owners.get(&owner)?.places.keys().next()?;
         pool.remove(&owner, place)
     }
 
@@ -145,23 +153,27 @@ impl Table {
 }
 
 impl Pool {
-    fn add(&mut self, owner: &Owner, place: Place, connection: Arc<Connection>) {
-        let places = self.owners.entry(owner.clone()).or_default();
-        self.by_count.remove(&(places.len(), owner.clone()));
-        places.insert(place, connection);
-        self.by_count.insert((places.len(), owner.clone()));
+    /// `number`: of the owner, if it is new.
+    fn add(&mut self, owner: &Owner, number: u64, place: Place, connection: Arc<Connection>) {
+        let new = || Owned { number, places: BTreeMap::new() };
+        let owned = self.owners.entry(owner.clone()).or_insert_with(new);
+        let at = |count| (count, Reverse(owned.number), owner.clone());
+        let (before, after) = (at(owned.places.len()), at(owned.places.len() + 1));
+        owned.places.insert(place, connection);
+        self.by_count.remove(&before);
+        self.by_count.insert(after);
         self.count += 1;
     }
 
     fn remove(&mut self, owner: &Owner, place: Place) -> Option<Arc<Connection>> {
-        let places = self.owners.get_mut(owner)?;
-        let connection = places.remove(&place)?;
-        let left = places.len();
-        self.by_count.remove(&(left + 1, owner.clone()));
+        let owned = self.owners.get_mut(owner)?;
+        let connection = owned.places.remove(&place)?;
+        let (left, number) = (owned.places.len(), Reverse(owned.number));
+        self.by_count.remove(&(left + 1, number, owner.clone()));
         if left == 0 {
             self.owners.remove(owner);
         } else {
-            self.by_count.insert((left, owner.clone()));
+            self.by_count.insert((left, number, owner.clone()));
         }
         self.count -= 1;
         Some(connection)

@@ -56,8 +56,8 @@ async fn what_a_connection_is_doing_decides_which_of_an_owner_is_closed() {
     reads.respond();
     drop(reads);
     blocked.0.blocked();
-    // Of another host, which has fewer, so that each of them has to give up one.
-    let order = [&new, &body, &new_wait, &old_wait, &idle, &blocked];
+    // Another owner has fewer, so that this one has to give up one each time.
+    let order = [&new_wait, &old_wait, &new, &idle, &body, &blocked];
     let mut others = Vec::new();
     for (number, next) in order.iter().enumerate() {
         assert_eq!(order.map(is_closed).iter().filter(|closed| **closed).count(), number);
