@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ringfence_guard::{Admission, Claim, GuardedKey, MemoryGuard};
 use ringfence_harness::{
-    Acquired, Answered, Client, Cluster, Consistency, Failure, PostgresServer, Shown, try_once,
+    Acquired, Answered, Client, Cluster, Consistency, Failure, PostgresServer, RedisServer, Shown, try_once,
 };
 use ringfence_wire::{Grant, Key, LeaseId};
 use tokio::net::TcpListener;
@@ -57,6 +57,21 @@ async fn the_first_section_of_the_readme_works_as_shown() {
     ];
     Shown::new(readme, "## Ten minutes", "### The same in")
         .play(Path::new(env!("CARGO_MANIFEST_DIR")), &variables, TEN_MINUTES)
+        .await
+        .unwrap();
+}
+
+/// The old code, both locks, and then the lease alone.
+#[tokio::test]
+async fn a_redis_lock_is_replaced_without_a_gap_as_the_page_shows() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let redis = RedisServer::builder().start().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let programs = Path::new(PROGRAM).parent().unwrap().display();
+    let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
+    let (urls, redis) = (cluster.leader().await.unwrap().url(), redis.url());
+    Shown::new(include_str!("../../docs/which-lock.md"), "## Moving from", "## Sources")
+        .play(folder.path(), &[("RINGFENCE_URLS", &*urls), ("REDIS", &redis), ("PATH", &path)], TEN_MINUTES)
         .await
         .unwrap();
 }
