@@ -135,6 +135,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn those_who_have_gone_hold_up_nobody_of_their_owner() {
+        let turns = Arc::new(Turns::default());
+        while turns.ask(owner("a")).is_none() {}
+        for _ in 0..100 {
+            drop(turns.ask(owner("a")));
+        }
+        let waits = turns.ask(owner("a")).expect("others were before");
+        let first = turns.queue().pop().expect("one waits");
+        first.send(()).unwrap();
+        assert!(waits.now_or_never().is_some());
+    }
+
+    #[tokio::test]
     async fn whoever_goes_away_loses_its_turn_and_no_one_elses() {
         let turns = Arc::new(Turns::default());
         for _ in 0..AT_ONCE {
