@@ -143,7 +143,7 @@ impl Door {
         // An old answer about a lease is a wrong one.
         response.headers_mut().entry(CACHE_CONTROL).or_insert(NO_STORE);
         response.headers_mut().entry(X_CONTENT_TYPE_OPTIONS).or_insert(NO_SNIFF);
-        // Those whom the node does not know learn nothing of other nodes.
+        // A caller that the node does not know learns nothing of other nodes.
         let is_stranger =
             matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::MISDIRECTED_REQUEST);
         let leader = (!is_stranger).then(|| self.handle.leader_url()).flatten();

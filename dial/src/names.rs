@@ -16,7 +16,7 @@ use crate::Error;
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(1);
 /// A lookup that takes longer may never end: another begins beside it. With each one the time doubles.
 const HANGS: Duration = Duration::from_secs(60);
-/// The most lookups of a name that are under way. When so many hang, the name keeps its addresses.
+/// The maximum number of lookups of one name at a time. If that many hang, the name keeps its addresses.
 const MAX_THREADS: usize = 8;
 /// The most names that are remembered. What is known of others is forgotten, unless a lookup is under way.
 const MAX_NAMES: usize = 1_024;

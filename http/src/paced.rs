@@ -34,7 +34,7 @@ pub(super) struct Paced {
 
 /// How far a handshake is.
 enum Handshake {
-    /// The first message arrives, of which so many bytes more may be read: TLS keeps them until it is whole.
+    /// The first message is arriving. TLS keeps it until it is whole, so at most this many more bytes are read.
     Hello(usize),
     /// All that arrives may be a reason to compute for long.
     Goes,

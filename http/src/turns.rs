@@ -1,7 +1,7 @@
 //! Turns: in which order a thread begins requests and handshakes.
 //!
-//! A thread polls whatever is ready in the order in which it became ready. Whoever had a thousand connections would have a thousand
-//! times the time of others. So a request begins, a handshake goes on, and more bytes are read (`paced`) only in a turn, and the owners of
+//! A thread polls its tasks in the order in which they became ready. So an owner of a thousand connections would get a thousand times
+//! the time of another. Therefore a request begins, a handshake goes on, and more bytes are read (`paced`) only in a turn, and the owners of
 //! connections take turns, however many connections each of them has.
 
 use std::collections::{HashMap, VecDeque};
@@ -65,7 +65,7 @@ impl Turns {
                     queue.is_given = false;
                     return;
                 };
-                // Not to whoever has gone meanwhile.
+                // A connection that has closed uses no turn.
                 queue.given += usize::from(turn.send(()).is_ok());
             }
         }

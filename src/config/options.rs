@@ -190,8 +190,8 @@ fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<humantime::
     String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
 
-/// Reads the file at `path`, if there is one. No file is read that was not named: whoever wrote it could choose the servers that
-/// grant, or open a port.
+/// Reads the file at `path`, if one was named. It looks for no other: its author could choose the servers that grant, or open a
+/// port.
 pub(crate) fn file(path: Option<&Path>) -> anyhow::Result<Options> {
     let Some(path) = path else { return Ok(Options::default()) };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -207,7 +207,7 @@ impl Process {
         test_kill_process(self.pid)
     }
 
-    /// Whether it supervises the command of another `lock`. Whoever pretends to, is killed like all others.
+    /// Whether it supervises the command of another `lock`. SIGKILL goes to a process that only pretends to, too.
     fn is_supervisor(&self) -> bool {
         fs::read(format!("/proc/{}/cmdline", self.pid)).is_ok_and(|line| line.starts_with(SUPERVISOR))
     }

@@ -241,7 +241,7 @@ async fn urls_come_from_the_flag_then_the_variable_then_the_file_that_is_named()
     assert!(!get(None, Some("https://127.0.0.1:1"), &right));
 }
 
-/// Whoever wrote it would decide which servers grant, or open a port.
+/// The author of such a file would choose the servers that grant, or open a port.
 #[test]
 fn no_file_is_read_that_was_not_named() {
     let dir = TempDir::new().unwrap();

@@ -56,7 +56,7 @@ pub(super) async fn refuse_own(
     Ok(())
 }
 
-/// Tells once, on a terminal, for whom the lock waits.
+/// On a terminal, says once who holds the keys and how many wait.
 pub(super) async fn tell(client: &Client, keys: &[String], options: &AcquireOptions, stderr: &Stderr) {
     if !options.waits() || !std::io::stderr().is_terminal() {
         return;

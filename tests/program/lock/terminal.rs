@@ -93,7 +93,7 @@ async fn ctrl_z_stops_a_script_and_the_command_in_it_and_fg_continues_both() {
     typed.shows("went on").await;
 }
 
-/// Nobody renews it, and whoever continued the command alone would let it write.
+/// Nobody renews the lease, and a SIGCONT to the command alone would let it write.
 #[tokio::test]
 async fn a_command_that_ctrl_z_stops_is_killed_before_its_lease_ends() {
     let cluster = cluster().await;
