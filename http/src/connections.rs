@@ -248,8 +248,8 @@ impl Connection {
     pub(super) fn waits_for_body(&self) {
         let mut state = self.state();
         // A new place for each of many small pieces would hold up all other connections.
-        let now_ms = self.connections.ms(Instant::now());
-        let is_new = state.place.class == Class::Quiet && now_ms < state.place.since_ms + BODY_TURN_MS;
+        let turn_began_ms = (self.connections.ms(Instant::now()) + 1).saturating_sub(BODY_TURN_MS);
+        let is_new = state.place.is_quiet_since(turn_began_ms);
         if state.phase == Phase::Handling && !is_new {
             self.put(&mut state, Class::Quiet);
         }

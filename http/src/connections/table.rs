@@ -33,11 +33,17 @@ impl Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) class: Class,
+    /// When it was given, in milliseconds since the server started; counted down where the newest goes first.
     order: u64,
     /// Makes it unique.
     number: u64,
-    /// When it was given, in milliseconds since the server started.
-    pub(super) since_ms: u64,
+}
+
+impl Place {
+    /// Whether it was given to a quiet connection at this time or later.
+    pub(super) fn is_quiet_since(self, since_ms: u64) -> bool {
+        self.class == Class::Quiet && self.order >= since_ms
+    }
 }
 
 /// What a connection is doing, in the order in which they are closed.
@@ -99,7 +105,7 @@ impl Table {
             Class::Lasting => (u64::MAX - since_ms, u64::MAX - self.next),
             _ => (since_ms, self.next),
         };
-        Place { class, order, number, since_ms }
+        Place { class, order, number }
     }
 
     /// Adds a connection.
