@@ -13,15 +13,14 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use crate::budget::Share;
 use crate::connections::{Connection, Connections, InFlight};
 use crate::socket::Reader;
+use crate::turns::{PER_TURN, Pace, Turns};
 
-/// Bytes of a response that are buffered at a time. A response up to this size needs no share of the budget.
-const CHUNK: usize = 16 << 10;
 /// Bytes of a request body that are kept at most. Longer bodies are read, but refused.
 const MAX_KEPT: usize = 1 << 20;
 
-/// The error of a request body that was dropped because the budget was exceeded and it was the oldest.
+/// The error of a request body that was dropped because the budget was exceeded and its owner held most of it.
 #[derive(Debug, thiserror::Error)]
-#[error("there are too many unfinished request bodies, and this one is the oldest")]
+#[error("there are too many unfinished request bodies, and this client's take most of the memory")]
 pub struct Shed;
 
 /// A request body as it arrives.
@@ -71,7 +70,8 @@ impl RequestBody {
     fn reserve(&mut self, data: &Bytes) {
         let more = data.len().min(MAX_KEPT - self.kept);
         self.kept += more;
-        let new = || self.connections.request_bodies.share(self.reader.connection());
+        let connection = self.reader.connection();
+        let new = || self.connections.request_bodies.share(connection.owner(), connection);
         // Joining the pieces takes up to twice their size.
         self.share.get_or_insert_with(new).grow(2 * more);
     }
@@ -133,30 +133,39 @@ pub(super) fn chunked(
     response: Response,
     in_flight: InFlight,
     connections: &Connections,
+    turns: &Arc<Turns>,
 ) -> hyper::Response<ResponseBody> {
     let takes_memory = response.extensions().get::<WithoutShare>().is_none();
-    response.map(|body| ResponseBody::new(body, in_flight, connections, takes_memory))
+    response.map(|body| ResponseBody::new(body, in_flight, connections, takes_memory, Pace::new(turns)))
 }
 
-/// A response body, given to hyper in chunks.
+/// A response body, given to hyper in chunks that are sent in a turn each. The first one is sent in the turn of the request.
 pub(super) struct ResponseBody {
     body: Body,
     /// The rest of a large piece.
     rest: Bytes,
+    pace: Pace,
     _share: Option<Share<Connection>>,
-    _in_flight: InFlight,
+    in_flight: InFlight,
 }
 
 impl ResponseBody {
-    fn new(body: Body, in_flight: InFlight, connections: &Connections, takes_memory: bool) -> Self {
+    fn new(
+        body: Body,
+        in_flight: InFlight,
+        connections: &Connections,
+        takes_memory: bool,
+        pace: Pace,
+    ) -> Self {
         in_flight.respond();
         let bytes = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        let share = (takes_memory && bytes > CHUNK).then(|| {
-            let share = connections.response_bodies.share(&in_flight.0);
+        // What is sent in one turn needs no share.
+        let share = (takes_memory && bytes > PER_TURN).then(|| {
+            let share = connections.response_bodies.share(in_flight.0.owner(), &in_flight.0);
             share.grow(bytes);
             share
         });
-        Self { body, rest: Bytes::new(), _share: share, _in_flight: in_flight }
+        Self { body, rest: Bytes::new(), pace, _share: share, in_flight }
     }
 }
 
@@ -176,7 +185,9 @@ impl HttpBody for ResponseBody {
                 Some(Err(trailers)) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
-        let chunk = this.rest.split_to(this.rest.len().min(CHUNK));
+        ready!(this.pace.poll(cx, || this.in_flight.0.owner()));
+        let chunk = this.rest.split_to(this.rest.len().min(PER_TURN));
+        this.pace.took(chunk.len());
         Poll::Ready(Some(Ok(Frame::data(chunk))))
     }
 
@@ -194,5 +205,34 @@ impl HttpBody for ResponseBody {
         }
         hint.set_lower(lower);
         hint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use axum::response::IntoResponse;
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn each_further_piece_of_a_response_is_sent_in_a_turn() {
+        let connections = Connections::new(1);
+        let (admitted, turns) = (connections.admit(([127, 0, 0, 1], 1).into()).await, Arc::default());
+        let response = vec![7; 3 * PER_TURN].into_response();
+        let mut response = chunked(response, admitted.0.begin().await, &connections, &turns).into_body();
+        for piece in 0..3 {
+            while turns.ask(admitted.0.owner()).is_none() {}
+            let mut next = poll_fn(|cx| Pin::new(&mut response).poll_frame(cx));
+            let at_once = (&mut next).now_or_never();
+            assert_eq!(at_once.is_some(), piece == 0, "there are no more turns now");
+            let frame = match at_once {
+                Some(frame) => frame,
+                None => next.await,
+            };
+            assert_eq!(frame.unwrap().unwrap().into_data().unwrap().len(), PER_TURN);
+        }
     }
 }

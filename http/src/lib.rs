@@ -24,6 +24,7 @@ use ringfence_tls::Name;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::task::coop::unconstrained;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
@@ -159,7 +160,7 @@ async fn serve_connection<A, F>(
             let request = request
                 .map(|body| RequestBody::new(body, Arc::clone(reader), only_reads, Arc::clone(connections)));
             let response = answer(request, remote).await?;
-            Ok::<_, Infallible>(bodies::chunked(response, in_flight, connections))
+            Ok::<_, Infallible>(bodies::chunked(response, in_flight, connections, turns))
         }
     });
     let mut builder = http1::Builder::new();
@@ -177,6 +178,8 @@ async fn serve_connection<A, F>(
             Poll::Pending => watcher.watch(serving).await,
         }
     };
+    // However much the connection does in a poll, they look at the clock.
+    let (closed, distrusted) = (unconstrained(admitted.0.until_closed()), unconstrained(distrusted));
     tokio::select! {
         // hyper first: `poll_hangup` takes only what hyper has not read.
         biased;
@@ -186,7 +189,7 @@ async fn serve_connection<A, F>(
             }
         }
         () = std::future::poll_fn(|cx| reader.poll_hangup(cx)) => tracing::debug!("an HTTP client closed its connection"),
-        reason = admitted.0.until_closed() => admitted.log_close(reason),
+        reason = closed => admitted.log_close(reason),
         () = distrusted => tracing::info!(%from, "closed a connection whose certificate is no longer trusted"),
     }
 }

@@ -10,25 +10,18 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
 
 use super::connections::Connection;
-use super::turns::Turns;
+use super::turns::{Pace, Turns};
 
-/// Bytes that may be read before the next turn.
-const PER_TURN: usize = 16 << 10;
 /// Bytes that are read at most before a client has said what it offers.
 const MAX_HELLO: usize = 16 << 10;
 
 /// A connected socket.
 pub(super) struct Paced {
     stream: TcpStream,
-    turns: Arc<Turns>,
     connection: Arc<Connection>,
-    /// Bytes that may be read before the next turn.
-    free: usize,
-    /// The next turn, if it was asked for.
-    turn: Option<oneshot::Receiver<()>>,
+    pace: Pace,
     handshake: Handshake,
 }
 
@@ -44,8 +37,8 @@ enum Handshake {
 impl Paced {
     /// A connection without TLS.
     pub(super) fn plain(stream: TcpStream, turns: &Arc<Turns>, connection: &Arc<Connection>) -> Self {
-        let (turns, connection) = (Arc::clone(turns), Arc::clone(connection));
-        Self { stream, turns, connection, free: PER_TURN, turn: None, handshake: Handshake::Done }
+        let (connection, pace) = (Arc::clone(connection), Pace::new(turns));
+        Self { stream, connection, pace, handshake: Handshake::Done }
     }
 
     /// One that begins with the handshake of TLS.
@@ -55,7 +48,8 @@ impl Paced {
 
     /// The first message is whole.
     pub(super) fn has_hello(&mut self) {
-        (self.handshake, self.free) = (Handshake::Goes, 0);
+        self.handshake = Handshake::Goes;
+        self.pace.end();
     }
 
     pub(super) fn has_shaken_hands(&mut self) {
@@ -64,28 +58,17 @@ impl Paced {
 
     /// Waits until there is something to read, and then for a turn.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            if let Some(turn) = &mut self.turn {
-                // Nobody drops the other end while it waits.
-                let _ = ready!(Pin::new(turn).poll(cx));
-                self.turn = None;
-                break;
-            }
+        if self.pace.is_over() {
             ready!(self.stream.poll_read_ready(cx))?;
-            self.turn = self.turns.ask(self.connection.owner());
-            if self.turn.is_none() {
-                break;
-            }
         }
-        self.free = PER_TURN;
-        Poll::Ready(Ok(()))
+        self.pace.poll(cx, || self.connection.owner()).map(Ok)
     }
 
     fn has_read(&mut self, bytes: usize) {
-        self.free = self.free.saturating_sub(bytes);
+        self.pace.took(bytes);
         match &mut self.handshake {
             Handshake::Hello(left) => *left = left.saturating_sub(bytes),
-            Handshake::Goes => self.free = 0,
+            Handshake::Goes => self.pace.end(),
             Handshake::Done => {}
         }
     }
@@ -97,9 +80,7 @@ impl AsyncRead for Paced {
         if let Handshake::Hello(0) = this.handshake {
             return Poll::Ready(Err(io::Error::other("the first message of TLS is too long")));
         }
-        if this.free == 0 {
-            ready!(this.poll_turn(cx))?;
-        }
+        ready!(this.poll_turn(cx))?;
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
         this.has_read(buffer.filled().len() - before);
@@ -129,6 +110,7 @@ mod tests {
 
     use super::*;
     use crate::connections::Connections;
+    use crate::turns::PER_TURN;
 
     /// A socket from which all of `bytes` can be read, and the turns that it takes.
     async fn socket(bytes: usize) -> (Paced, Arc<Turns>) {

@@ -7,13 +7,15 @@
 //!
 //! A client that shuts down only its sending side counts as gone: the two cannot be distinguished.
 
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::coop::unconstrained;
 use tokio_rustls::server::TlsStream;
 
 use crate::connections::Connection;
@@ -82,7 +84,9 @@ impl Reader {
         while !input.is_closed && input.ahead.len() < MAX_AHEAD {
             let mut piece = [0; 1024];
             let mut piece = ReadBuf::new(&mut piece);
-            let read = ready!(input.stream.poll_read(cx, &mut piece));
+            // A task that has done much in this poll would not see a hang-up that is there.
+            let read = pin!(unconstrained(poll_fn(|cx| input.stream.poll_read(cx, &mut piece)))).poll(cx);
+            let read = ready!(read);
             input.is_closed = read.is_err() || piece.filled().is_empty();
             input.ahead.extend_from_slice(piece.filled());
             // hyper, which is polled before this, may be waiting for these bytes.
@@ -93,10 +97,7 @@ impl Reader {
 
     /// Returns at once; after a hang-up never, and the same poll ends the connection.
     pub(super) async fn check_connected(&self) {
-        std::future::poll_fn(
-            |cx| if self.poll_hangup(cx).is_ready() { Poll::Pending } else { Poll::Ready(()) },
-        )
-        .await;
+        poll_fn(|cx| if self.poll_hangup(cx).is_ready() { Poll::Pending } else { Poll::Ready(()) }).await;
     }
 }
 
@@ -153,5 +154,36 @@ impl AsyncWrite for Socket {
             Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Encrypted(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::coop::{consume_budget, has_budget_remaining};
+
+    use super::*;
+    use crate::connections::Connections;
+
+    #[tokio::test]
+    async fn a_task_that_has_done_much_sees_a_hangup() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, from) = listener.accept().await.unwrap();
+        drop(client);
+        stream.readable().await.unwrap();
+        let admitted = Connections::new(1).admit(from).await;
+        let socket = Socket::new(
+            Stream::Plain(Paced::plain(stream, &Arc::default(), &admitted.0)),
+            Arc::clone(&admitted.0),
+        );
+        let _in_flight = admitted.0.begin().await;
+        tokio::task::yield_now().await;
+        while has_budget_remaining() {
+            consume_budget().await;
+        }
+        let hangup = poll_fn(|cx| socket.reader().poll_hangup(cx)).now_or_never();
+        assert!(hangup.is_some());
     }
 }

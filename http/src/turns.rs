@@ -1,11 +1,13 @@
 //! Turns: in which order a thread begins requests and handshakes.
 //!
 //! A thread polls its tasks in the order in which they became ready. So an owner of a thousand connections would get a thousand times
-//! the time of another. Therefore a request begins, a handshake goes on, and more bytes are read (`paced`) only in a turn, and the owners of
-//! connections take turns, however many connections each of them has.
+//! the time of another. Therefore a request begins, a handshake goes on, and more bytes are read (`paced`) or sent (`bodies`) only in a
+//! turn, and the owners of connections take turns, however many connections each of them has.
 
 use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, ready};
 
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
@@ -14,6 +16,9 @@ use crate::connections::Owner;
 
 /// How many turns are given before the thread looks for what else has become ready.
 const AT_ONCE: usize = 4;
+
+/// Bytes that are read, or sent, in a turn.
+pub(super) const PER_TURN: usize = 16 << 10;
 
 /// The turns of a thread.
 #[derive(Default)]
@@ -73,6 +78,52 @@ impl Turns {
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.0.lock().expect("nothing panics while the queue is locked")
+    }
+}
+
+/// What a reader or a writer has left of its turn, and its next one.
+pub(super) struct Pace {
+    turns: Arc<Turns>,
+    /// Bytes before the next turn.
+    free: usize,
+    /// The next turn, if it was asked for.
+    next: Option<oneshot::Receiver<()>>,
+}
+
+impl Pace {
+    /// In a turn.
+    pub(super) fn new(turns: &Arc<Turns>) -> Self {
+        Self { turns: Arc::clone(turns), free: PER_TURN, next: None }
+    }
+
+    pub(super) fn took(&mut self, bytes: usize) {
+        self.free = self.free.saturating_sub(bytes);
+    }
+
+    /// Nothing more until the next turn.
+    pub(super) fn end(&mut self) {
+        self.free = 0;
+    }
+
+    /// Whether a turn must be asked for.
+    pub(super) fn is_over(&self) -> bool {
+        self.free == 0 && self.next.is_none()
+    }
+
+    /// Waits until there is something left of a turn of `owner`.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, owner: impl FnOnce() -> Owner) -> Poll<()> {
+        if self.is_over() {
+            self.next = self.turns.ask(owner());
+        }
+        if let Some(turn) = &mut self.next {
+            // Nobody drops the other end while it waits.
+            let _ = ready!(Pin::new(turn).poll(cx));
+            self.next = None;
+        }
+        if self.free == 0 {
+            self.free = PER_TURN;
+        }
+        Poll::Ready(())
     }
 }
 
