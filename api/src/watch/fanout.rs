@@ -118,7 +118,7 @@ impl Fanout {
         group.numbers.insert(number);
         // The next change may have passed this prefix already.
         if self.cursor.is_begun()
-            && let Some(event) = history.after(position).and_then(|mut events| events.next())
+            && let Some(event) = history.after(position, prefix).and_then(|mut events| events.next())
             && event.keys.iter().any(|(key, ..)| key.as_str().starts_with(prefix))
         {
             if group.is_fresh() {
@@ -148,7 +148,7 @@ impl Fanout {
 
     /// Fans out the next changes up to `upto`, or a part of one, in one short step. Returns whether there are more.
     pub(super) fn step(&mut self, history: &History, upto: Revision) -> bool {
-        let Some(events) = history.after(self.position) else {
+        let Some(events) = history.after(self.position, "") else {
             // A snapshot replaced the table, or fan-out lagged behind the history: each watch finds its own place.
             (self.position, self.cursor, self.kept) = (history.last(), Cursor::default(), 0);
             self.groups.values_mut().for_each(|group| group.start_after(self.position));
@@ -338,7 +338,7 @@ impl Fanout {
                         self.to_wake.push(*number);
                     }
                 }
-                Some(Available::InHistory(_)) if history.after(watch.at).is_none() => {
+                Some(Available::InHistory(_)) if history.after(watch.at, &watch.prefix).is_none() => {
                     watch.cut_off(history);
                     self.to_wake.push(*number);
                 }
@@ -406,7 +406,7 @@ impl Watch {
 
     /// Reads one step of the history, up to `upto`.
     fn read(&mut self, upto: Revision, history: &History) -> Option<Bytes> {
-        let Some(events) = history.after(self.at) else {
+        let Some(events) = history.after(self.at, &self.prefix) else {
             self.cut_off(history);
             return None;
         };

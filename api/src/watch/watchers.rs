@@ -118,9 +118,9 @@ impl Watchers {
         }
         let number = self.handle.history(|history| {
             let after = after.unwrap_or(history.last());
-            match history.after(after).is_some() {
+            match history.after(after, prefix).is_some() {
                 true => Ok(state.fanout.enter(caller.clone(), prefix, after, history)),
-                false => Err(gone(after, history)),
+                false => Err(gone(after, prefix, history)),
             }
         })?;
         if !std::mem::replace(&mut state.runs, true) {
@@ -227,8 +227,8 @@ impl Watchers {
     }
 }
 
-fn gone(after: Revision, history: &History) -> Failed {
-    let (before, last) = (history.before(), history.last());
+fn gone(after: Revision, prefix: &str, history: &History) -> Failed {
+    let (before, last) = (history.oldest(prefix), history.last());
     let detail = if after > last {
         format!(
             "the cluster is at revision {last} and has not reached {after}: list the keys, then watch from there"

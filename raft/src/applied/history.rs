@@ -3,11 +3,19 @@
 //! Apply keeps them, so they are the same on every node, and no change is missing between two of them: a revision that none
 //! has was skipped. How far back they go differs by node: to the log or snapshot that it started from, within the bounds
 //! below.
+//!
+//! If they take too many bytes, the principal whose changes take most loses its oldest ones. A watch misses nothing if none of them was
+//! of the trees that it watches: a tree is all keys with the same text up to their first slash.
 
-use std::collections::VecDeque;
+mod owners;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 use ringfence_lease::Event;
 use ringfence_wire::{Key, Mode, Revision, Token};
+
+use self::owners::Owners;
 
 /// The maximum number of changes kept.
 const MOST: usize = 65_536;
@@ -15,8 +23,10 @@ const MOST: usize = 65_536;
 const MOST_BYTES: usize = 8 << 20;
 /// The maximum number of times that revisions were skipped: once in each term of a leader.
 const MOST_SKIPS: usize = 1_024;
+/// The maximum number of trees of which changes were dropped between others that are kept.
+const MOST_TREES: usize = 1_024;
 /// The size of a change and of each of its keys in bytes, allocations included, without their text.
-const BYTES_OF_ONE: usize = size_of::<Event>() + 16;
+const BYTES_OF_ONE: usize = size_of::<Event>() + 64;
 const BYTES_OF_KEY: usize = size_of::<(Key, Mode, Token)>() + 16;
 
 /// The recent changes of the table.
@@ -30,7 +40,11 @@ pub struct History {
     last: Revision,
     /// Revisions that were skipped: those between each two. Nobody was ever told one of them.
     skips: VecDeque<(Revision, Revision)>,
-    events: VecDeque<Event>,
+    /// In the order of their revisions; `None` for one that was dropped.
+    events: VecDeque<(Revision, Option<Box<Event>>)>,
+    owners: Owners,
+    /// The last change of each tree that was dropped though earlier ones are kept.
+    dropped: BTreeMap<Box<str>, Revision>,
     bytes: usize,
     most: usize,
     most_bytes: usize,
@@ -51,6 +65,8 @@ impl History {
             last: Revision(0),
             skips: VecDeque::new(),
             events: VecDeque::new(),
+            owners: Owners::default(),
+            dropped: BTreeMap::new(),
             bytes: 0,
             most,
             most_bytes,
@@ -72,34 +88,48 @@ impl History {
         self.last
     }
 
-    /// The changes after `revision`; `None` if some of them were dropped, `revision` is still in the future, or it was skipped:
-    /// then it is of another cluster, or of changes that were lost.
-    pub fn after(&self, revision: Revision) -> Option<impl Iterator<Item = &Event>> {
+    /// The changes after `revision`, those of keys that start with `prefix` and others; `None` if some of the former were dropped,
+    /// `revision` is still in the future, or it was skipped: then it is of another cluster, or of changes that were lost.
+    pub fn after(&self, revision: Revision, prefix: &str) -> Option<impl Iterator<Item = &Event>> {
         let skip = self.skips.get(self.skips.partition_point(|(_, to)| *to <= revision));
         let is_skipped = skip.is_some_and(|(from, _)| *from < revision);
-        let is_known = self.before <= revision && revision <= self.last && !is_skipped;
-        is_known.then(|| self.events.range(self.place(revision)..))
+        let is_known = self.oldest(prefix) <= revision && revision <= self.last && !is_skipped;
+        is_known.then(|| self.events.range(self.place(revision)..).filter_map(|(_, event)| event.as_deref()))
     }
 
-    /// How many changes after `revision` are kept.
+    /// The first revision after which no change of keys that start with `prefix` was dropped.
+    pub fn oldest(&self, prefix: &str) -> Revision {
+        let tree = tree(prefix);
+        let from = self.dropped.range::<str, _>((Bound::Included(tree), Bound::Unbounded));
+        let same = from.take_while(|(of, _)| match tree.ends_with('/') {
+            true => &***of == tree,
+            false => of.starts_with(tree),
+        });
+        same.map(|(_, revision)| *revision).fold(self.before, Revision::max)
+    }
+
+    /// How many changes after `revision` there were, those included that were dropped since.
     pub fn count_after(&self, revision: Revision) -> usize {
         self.events.len() - self.place(revision)
     }
 
     /// Of the first change after `revision`.
     fn place(&self, revision: Revision) -> usize {
-        self.events.partition_point(|event| event.revision <= revision)
+        self.events.partition_point(|(of, _)| *of <= revision)
     }
 
     /// The revision of the first change after `revision` that is kept; `None` if there is none.
     pub fn next_after(&self, revision: Revision) -> Option<Revision> {
-        self.events.get(self.place(revision)).map(|event| event.revision)
+        let mut kept = self.events.range(self.place(revision)..).filter(|(_, event)| event.is_some());
+        kept.next().map(|(of, _)| *of)
     }
 
     /// Drops all changes; the next one follows `revision`.
     pub fn start_after(&mut self, revision: Revision) {
         self.events.clear();
         self.skips.clear();
+        self.dropped.clear();
+        self.owners = Owners::default();
         (self.before, self.began_after, self.last, self.bytes) = (revision, revision, revision, 0);
     }
 
@@ -120,25 +150,64 @@ impl History {
     }
 
     fn drop_up_to(&mut self, revision: Revision) {
-        let dropped = self.events.drain(..self.place(revision));
-        self.bytes -= dropped.map(|event| bytes_of(&event)).sum::<usize>();
+        let upto = self.place(revision);
+        for event in self.events.drain(..upto).filter_map(|(_, event)| event) {
+            let bytes = bytes_of(&event);
+            self.owners.drop_oldest(&event.by, bytes);
+            self.bytes -= bytes;
+        }
         self.before = revision;
     }
 
-    /// Appends `event`, and drops the oldest changes beyond the bounds.
+    /// Appends `event`, and drops changes beyond the bounds.
     pub fn keep(&mut self, event: Event) {
         self.raise(Revision(event.revision.0.saturating_sub(1)));
-        self.last = event.revision;
-        self.bytes += bytes_of(&event);
-        self.events.push_back(event);
-        while (self.events.len() > self.most || self.bytes > self.most_bytes)
-            && let Some(oldest) = self.events.front().map(|event| event.revision)
+        let (revision, bytes) = (event.revision, bytes_of(&event));
+        self.last = revision;
+        self.bytes += bytes;
+        self.owners.add(&event.by, revision, bytes);
+        self.events.push_back((revision, Some(Box::new(event))));
+        while self.events.len() > self.most
+            && let Some((oldest, _)) = self.events.front()
         {
-            self.drop_up_to(oldest);
+            self.drop_up_to(*oldest);
+        }
+        while self.bytes > self.most_bytes
+            && let Some((oldest, is_alone)) = self.owners.oldest_of_largest()
+        {
+            if is_alone { self.drop_up_to(oldest) } else { self.drop_one(oldest) }
         }
         let dropped = self.skips.partition_point(|(_, to)| *to <= self.before);
         self.skips.drain(..dropped);
     }
+
+    /// Drops one change, and remembers its trees.
+    fn drop_one(&mut self, revision: Revision) {
+        let place = self.place(Revision(revision.0 - 1));
+        let Some(event) = self.events.get_mut(place).and_then(|(_, event)| event.take()) else { return };
+        let bytes = bytes_of(&event);
+        self.owners.drop_oldest(&event.by, bytes);
+        self.bytes -= bytes;
+        for (key, ..) in &event.keys {
+            match self.dropped.get_mut(tree(key.as_str())) {
+                Some(last) => *last = revision,
+                None => drop(self.dropped.insert(tree(key.as_str()).into(), revision)),
+            }
+        }
+        while let Some((_, None)) = self.events.front() {
+            self.events.pop_front();
+        }
+        if self.dropped.len() > MOST_TREES {
+            let last = self.dropped.values().copied().fold(revision, Revision::max);
+            self.dropped.clear();
+            self.drop_up_to(last);
+        }
+    }
+}
+
+/// What the keys of a tree begin with.
+fn tree(key: &str) -> &str {
+    key.find('/').map_or(key, |slash| &key[..=slash])
 }
 
 fn bytes_of(event: &Event) -> usize {
@@ -151,7 +220,7 @@ fn bytes_of(event: &Event) -> usize {
 #[cfg(test)]
 mod tests {
     use ringfence_lease::Change;
-    use ringfence_wire::{Holder, LeaseId};
+    use ringfence_wire::{Holder, LeaseId, PrincipalName};
 
     use super::*;
 
@@ -168,7 +237,11 @@ mod tests {
     }
 
     fn numbers_after(history: &History, revision: u64) -> Option<Vec<u64>> {
-        Some(history.after(Revision(revision))?.map(|event| event.revision.0).collect())
+        numbers_under("", history, revision)
+    }
+
+    fn numbers_under(prefix: &str, history: &History, revision: u64) -> Option<Vec<u64>> {
+        Some(history.after(Revision(revision), prefix)?.map(|event| event.revision.0).collect())
     }
 
     #[test]
@@ -233,5 +306,46 @@ mod tests {
         let mut history = History::with_bounds(MOST, 1);
         history.keep(event(1, "a"));
         assert_eq!((history.before(), history.last(), history.bytes), (Revision(1), Revision(1), 0));
+    }
+
+    #[test]
+    fn who_fills_the_history_loses_its_own_changes() {
+        let by =
+            |name: &str, revision, key: &str| Event { by: PrincipalName::new(name), ..event(revision, key) };
+        let mut history = History::with_bounds(MOST, 10 * bytes_of(&by("few", 1, "few/a")));
+        history.keep(by("few", 1, "few/a"));
+        history.keep(by("few", 2, "x_all"));
+        for revision in 3..=100 {
+            history.keep(by("all", revision, if revision == 90 { "x_all" } else { "all/a" }));
+        }
+        history.keep(by("few", 101, "few/b"));
+        assert_eq!(history.before(), Revision(0));
+        assert_eq!(history.next_after(Revision(2)), Some(Revision(94)));
+        let under = |prefix: &str, revision| {
+            Some(
+                numbers_under(prefix, &history, revision)?
+                    .into_iter()
+                    .filter(|number| *number < 50 || *number > 100)
+                    .collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(under("few/", 0), Some(vec![1, 2, 101]));
+        assert_eq!(under("few/b", 2), Some(vec![101]));
+        assert_eq!(under("other", 0), Some(vec![1, 2, 101]));
+        for prefix in ["all/", "all/a", "all", "a", ""] {
+            assert_eq!(history.oldest(prefix), Revision(93), "{prefix}");
+            assert_eq!((under(prefix, 92), under(prefix, 93)), (None, Some(vec![101])), "{prefix}");
+        }
+        assert_eq!((history.oldest("x_all"), history.oldest("x_all/")), (Revision(90), Revision(0)));
+        // What nobody lost is not remembered for each of any number of trees.
+        for revision in 102..102 + 2 * MOST_TREES as u64 {
+            history.keep(by("all", revision, &format!("{revision}/a")));
+            assert!(history.dropped.len() <= MOST_TREES && history.bytes <= history.most_bytes);
+        }
+        assert!(history.before() > Revision(101));
+        let kept: usize = history.owners.all_bytes();
+        assert_eq!(kept, history.bytes);
+        history.start_after(Revision(9_000));
+        assert!(history.dropped.is_empty() && history.owners.all_bytes() == 0);
     }
 }

@@ -1,4 +1,4 @@
-use ringfence_wire::Key;
+use ringfence_wire::{Key, PrincipalName};
 
 use super::*;
 use crate::watch::group::MOST_BYTES;
@@ -201,6 +201,25 @@ fn a_slow_reader_gets_the_rest_from_the_history() {
     round(&mut fanout, &history);
     assert!(matches!(fanout.groups[""].after(Revision(0), fanout.position), Available::InHistory(_)));
     assert_eq!(revisions(&mut fanout, number, &history), (1..=changes).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_watch_reads_on_behind_changes_of_others_that_were_dropped() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    let by =
+        |name: &str, revision, key: &str| Event { by: PrincipalName::new(name), ..event(revision, &[key]) };
+    history.keep(by("few", 1, "few/a"));
+    let long = format!("many/{}", "k".repeat(500));
+    let last = 3 * ((8 << 20) / long.len() as u64);
+    (2..last).for_each(|revision| history.keep(by("many", revision, &long)));
+    history.keep(by("few", last, "few/a"));
+    assert_eq!(history.after(Revision(1), "").map(Iterator::count), None);
+    let watch = fanout.enter(Caller::anybody(), "few/", Revision(0), &history);
+    round(&mut fanout, &history);
+    assert_eq!(revisions(&mut fanout, watch, &history), [1, last]);
+    assert_eq!(fanout.watches[&watch].at, Revision(last));
+    let lagging = fanout.enter(Caller::anybody(), "many/", Revision(0), &history);
+    assert!(sent(&mut fanout, lagging, &history).1, "it is cut off");
 }
 
 #[test]
