@@ -8,14 +8,19 @@ use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use crate::connections::Owner;
 
-/// How many turns are given before the thread looks for what else has become ready.
+/// How many turns are given at once. A turn may cost some milliseconds.
 const AT_ONCE: usize = 4;
+/// The thread looks for what else has become ready once turns have taken this much of its CPU time. Looking after each few cheap
+/// turns costs more than the turns.
+const UNTIL_LOOK: Duration = Duration::from_millis(1);
 
 /// Bytes that are read, or sent, in a turn.
 pub(super) const PER_TURN: usize = 16 << 10;
@@ -26,7 +31,7 @@ pub(super) struct Turns(Mutex<Queue>);
 
 #[derive(Default)]
 struct Queue {
-    /// Turns given since the thread last looked.
+    /// Turns given at once.
     given: usize,
     /// Whether a task gives turns.
     is_given: bool,
@@ -63,22 +68,53 @@ impl Turns {
         loop {
             // Who is ready by now is in the queue afterwards.
             yield_now().await;
-            let mut queue = self.queue();
-            queue.given = 0;
-            while queue.given < AT_ONCE {
-                let Some(turn) = queue.pop() else {
-                    queue.is_given = false;
+            let began = cpu_time();
+            while cpu_time().saturating_sub(began) < UNTIL_LOOK {
+                if !self.give_some() {
                     return;
-                };
-                // A connection that has closed uses no turn.
-                queue.given += usize::from(turn.send(()).is_ok());
+                }
+                turns_taken().await;
             }
         }
+    }
+
+    /// Gives some turns; `false` if nobody waits for one.
+    fn give_some(&self) -> bool {
+        let mut queue = self.queue();
+        queue.given = 0;
+        while queue.given < AT_ONCE {
+            let Some(turn) = queue.pop() else {
+                queue.is_given = queue.given > 0;
+                return queue.is_given;
+            };
+            // A connection that has closed uses no turn.
+            queue.given += usize::from(turn.send(()).is_ok());
+        }
+        true
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.0.lock().expect("nothing panics while the queue is locked")
     }
+}
+
+/// Returns once the tasks that were woken before have run.
+async fn turns_taken() {
+    let mut is_behind = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut is_behind, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// The CPU time of this thread.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// What a reader or a writer has left of its turn, and its next one.
