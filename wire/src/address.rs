@@ -6,7 +6,8 @@ const MAX_BYTES: usize = 260;
 /// Checks the address at which other nodes reach a node: `HOST:PORT`.
 pub fn check_peer_address(address: &str) -> Result<(), &'static str> {
     let (host, port) = address.rsplit_once(':').unwrap_or_default();
-    let is_port = port.parse::<u16>().is_ok_and(|port| port > 0);
+    let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+    let is_port = is_number && port.parse::<u16>().is_ok_and(|port| port > 0);
     let is_host = !host.is_empty() && !host.contains(|c: char| c.is_control() || c.is_whitespace());
     if !is_host || !is_port || address.len() > MAX_BYTES {
         return Err("must have the form HOST:PORT");
@@ -48,6 +49,7 @@ mod tests {
             "a:",
             "a:0",
             "a:65536",
+            "a:+1",
             "a:x",
             "0.0.0.0:1",
             "[::]:1",

@@ -2,6 +2,8 @@ use axum::http::Uri;
 use percent_encoding::percent_decode_str;
 use ringfence_wire::{FieldError, Key, LeaseId};
 
+use super::number;
+
 /// The `lease_id` of `/v1/leases/{lease_id}` and `/v1/leases/{lease_id}/renew`.
 pub(crate) fn lease_id(uri: &Uri) -> Result<LeaseId, FieldError> {
     let rest = uri.path().strip_prefix("/v1/leases/").unwrap_or_default();
@@ -14,8 +16,9 @@ pub(crate) fn lease_id(uri: &Uri) -> Result<LeaseId, FieldError> {
 /// The `id` of `/v1/cluster/members/{id}`.
 pub(crate) fn member(uri: &Uri) -> Result<u64, FieldError> {
     let id = uri.path().strip_prefix("/v1/cluster/members/").unwrap_or_default();
-    let number = id.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| FieldError::new("id", format!("`{id}` is not a node id")))
+    number(&decode(id, "id")?)
+        .filter(|number| *number > 0)
+        .ok_or_else(|| FieldError::new("id", format!("`{id}` is not a node id")))
 }
 
 /// The `key` of `/v1/keys/{key}`: the rest of the path, decoded once, so that `%2F` and `/` are the same.

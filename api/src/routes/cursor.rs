@@ -3,6 +3,8 @@ use std::str::FromStr;
 
 use ringfence_wire::{FieldError, Key, Revision};
 
+use crate::request::number;
+
 /// Where the next page of a list starts: `<revision>.<key in hexadecimal>`. Opaque to clients. It consists of letters, digits
 /// and a dot, which are the same in a URL with or without percent-encoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +38,7 @@ fn parse(text: &str) -> Option<Cursor> {
     let bytes: Option<Vec<u8>> =
         pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect();
     let last = Key::new(std::str::from_utf8(&bytes?).ok()?).ok()?;
-    Some(Cursor { revision: Revision(revision.parse().ok()?), last })
+    Some(Cursor { revision: Revision(number(revision)?), last })
 }
 
 #[cfg(test)]
@@ -53,7 +55,9 @@ mod tests {
 
     #[test]
     fn other_texts_are_rejected() {
-        for text in ["", "7", "7.", "x.61", "7.6", "7.6g", "7.ff", "7.2f", "-7.61", "7.61.61", "7.+1"] {
+        for text in
+            ["", "7", "7.", "x.61", "7.6", "7.6g", "7.ff", "7.2f", "-7.61", "7.61.61", "7.+1", "+7.61"]
+        {
             let error = text.parse::<Cursor>().expect_err(text);
             assert_eq!(error.field.as_deref(), Some("after"));
         }

@@ -14,7 +14,7 @@ use crate::door::access::Caller;
 use crate::door::{Answer, Door, Request};
 use crate::request::query::Query;
 use crate::request::requester::Requester;
-use crate::request::{body, path};
+use crate::request::{body, number, path};
 use crate::response::json;
 
 /// Keys per page.
@@ -40,9 +40,9 @@ pub(crate) async fn list(door: &Door, caller: &Caller, request: Request) -> Answ
     }
     let allowed = caller.allow_under(&prefix)?;
     let after = query.take("after").map(|text| text.parse::<Cursor>()).transpose()?;
-    let limit = match query.take("limit").map(|text| text.parse()) {
+    let limit = match query.take("limit").map(|text| usize::try_from(number(&text)?).ok()) {
         None => DEFAULT_LIMIT,
-        Some(Ok(limit @ 1..=MAX_LIMIT)) => limit,
+        Some(Some(limit @ 1..=MAX_LIMIT)) => limit,
         Some(_) => return Err(FieldError::new("limit", "must be a number from 1 to 1,000").into()),
     };
     let now_ms = door.now_ms(query.consistency()?).await?;

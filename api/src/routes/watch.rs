@@ -7,6 +7,7 @@ use ringfence_wire::{FieldError, Key, ProblemKind, Revision};
 use crate::door::access::Caller;
 use crate::door::{Answer, Door, Request};
 use crate::problems::Failed;
+use crate::request::number;
 use crate::request::query::Query;
 
 /// What a browser sends when it reconnects: the last `id` that it received.
@@ -40,8 +41,7 @@ pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answe
 }
 
 fn revision(text: &str, field: &str) -> Result<Revision, FieldError> {
-    let number = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
-    number
+    number(text)
         .map(Revision)
         .ok_or_else(|| FieldError::new(field, "must be a revision, as in the `id` of an event"))
 }
