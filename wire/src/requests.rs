@@ -106,6 +106,16 @@ pub struct TransferRequest {
     pub to: Option<u64>,
 }
 
+impl TransferRequest {
+    /// Checks the id.
+    pub fn check(&self) -> Result<(), FieldError> {
+        match self.to {
+            Some(0) => Err(FieldError::new("to", "a node id must be at least 1")),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The body of `POST /v1/cluster/upgrade`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, remote = "Self")]

@@ -126,7 +126,7 @@ fn taken(body: &[u8]) -> usize {
         read::<RenewManyRequest>(body, |request| request.check()),
         read::<RevokeRequest>(body, |_| Ok(())),
         read::<AddMemberRequest>(body, |request| request.check()),
-        read::<TransferRequest>(body, |_| Ok(())),
+        read::<TransferRequest>(body, |request| request.check()),
         read::<UpgradeRequest>(body, |_| Ok(())),
         read::<BatchRequest>(body, |request| request.check()),
         read::<ValidateRequest>(body, |request| request.checks().map(drop)),

@@ -66,7 +66,7 @@ pub(crate) async fn transfer(
     request: Request,
 ) -> Answer {
     Query::none(request.uri())?;
-    let TransferRequest { to } = body::read(door, caller, request, |_| Ok(())).await?;
+    let TransferRequest { to } = body::read(door, caller, request, TransferRequest::check).await?;
     let act = Act::begin(door, requester, Subject { act: "transfer", member: to, ..Subject::default() });
     act.ended(done(door.cluster().transfer_leadership(to).await))
 }
