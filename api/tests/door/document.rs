@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 use crate::client::Response;
 use crate::service::Service;
 
+mod agreement;
+
 static DOCUMENT: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("../../openapi.json")).unwrap());
 
@@ -159,7 +161,7 @@ fn wire_types() -> BTreeMap<&'static str, Reads> {
         ("BatchRequest", |it| request(it, BatchRequest::check)),
         ("RevokeRequest", |it| request::<RevokeRequest>(it, |_| Ok(()))),
         ("AddMemberRequest", |it| request(it, AddMemberRequest::check)),
-        ("TransferRequest", |it| request::<TransferRequest>(it, |_| Ok(()))),
+        ("TransferRequest", |it| request(it, TransferRequest::check)),
         ("UpgradeRequest", |it| request::<UpgradeRequest>(it, |_| Ok(()))),
         ("ValidateRequest", |it| request::<ValidateRequest>(it, |body| body.clone().checks().map(drop))),
         ("Grant", answer::<Grant>),
@@ -298,9 +300,12 @@ fn watch_events_are_documented_as_the_wire_types_write_them() {
         check_schema(name, example);
         reads(example).unwrap_or_else(|error| panic!("{error}: {example}"));
     }
-    let watch = DOCUMENT["paths"]["/v1/watch"]["get"]["description"].as_str().unwrap();
-    for name in WatchEventName::ALL.iter().map(|name| name.as_str()).chain([CutOff::NAME]) {
-        assert!(watch.contains(&format!("`{name}`")), "{name}");
+    let watch = &DOCUMENT["paths"]["/v1/watch"]["get"];
+    let names: Vec<_> = WatchEventName::ALL.iter().map(|name| name.as_str()).chain([CutOff::NAME]).collect();
+    let event = &watch["responses"]["200"]["content"]["text/event-stream"]["schema"]["properties"]["event"];
+    assert_eq!(event["enum"], json!(names));
+    for name in names {
+        assert!(watch["description"].as_str().unwrap().contains(&format!("`{name}`")), "{name}");
     }
 }
 
