@@ -97,7 +97,8 @@ pub struct Client {
 
 impl Client {
     /// A client of the cluster whose nodes are at `urls` (`https://host:port` or `http://host:port`; some of the nodes are
-    /// enough). Sends nothing: the first call shows whether the cluster is reachable. With https, the nodes' certificates must
+    /// enough). A URL may have a path, as that of a gateway does (`https://gateway/ringfence`): the client then sends all
+    /// requests there, and none to URLs that responses name. A slash at the end changes nothing. Sends nothing: the first call shows whether the cluster is reachable. With https, the nodes' certificates must
     /// be signed by an authority that this system trusts.
     pub fn connect<S: AsRef<str>>(urls: impl IntoIterator<Item = S>) -> Result<Self, Error> {
         Self::connect_with(urls, &Tls::default())

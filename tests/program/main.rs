@@ -19,6 +19,7 @@ mod failover;
 mod file_access;
 mod founding;
 mod full_disk;
+mod gateway;
 mod grants;
 mod guards;
 mod hostile;

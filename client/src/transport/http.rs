@@ -99,6 +99,8 @@ pub(crate) struct Server {
     host: String,
     target: Target,
     authority: HeaderValue,
+    /// What the path of each request begins with, such as `/ringfence` at a gateway. Empty for a node itself.
+    base: String,
     /// `None`: connections are plain.
     encryption: Option<Arc<Encryption>>,
     idle: Mutex<Vec<Connection>>,
@@ -154,14 +156,11 @@ impl Request {
         Self { is_once: true, ..self }
     }
 
-    fn to_http(
-        &self,
-        authority: &HeaderValue,
-        encryption: Option<&Encryption>,
-    ) -> Result<hyper::Request<Full<Bytes>>, Failure> {
-        let mut request =
-            hyper::Request::builder().method(&self.method).uri(&self.path).header(HOST, authority);
-        if let Some(credential) = encryption.and_then(|encryption| encryption.credential.as_ref()) {
+    fn to_http(&self, server: &Server) -> Result<hyper::Request<Full<Bytes>>, Failure> {
+        let Server { authority, base, encryption, .. } = server;
+        let uri = format!("{base}{}", self.path);
+        let mut request = hyper::Request::builder().method(&self.method).uri(uri).header(HOST, authority);
+        if let Some(credential) = encryption.as_ref().and_then(|encryption| encryption.credential.as_ref()) {
             request = request.header(AUTHORIZATION, credential.header());
         }
         if !self.body.is_empty() {
@@ -185,7 +184,7 @@ impl Response {
 }
 
 impl Server {
-    /// The server at `url`: `https://host:port` with encryption, `http://host:port` without.
+    /// The server at `url`: `https://host:port` with encryption, `http://host:port` without, and perhaps a path.
     pub(super) fn parse(url: &str, encryption: Option<&Arc<Encryption>>) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|error| format!("{url:?} is no URL: {error}"))?;
         match (uri.scheme_str(), encryption) {
@@ -198,9 +197,10 @@ impl Server {
             }
             _ => return Err(format!("{url:?} does not begin with https:// or http://")),
         }
-        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return Err(format!("{url:?}: a node's URL has no path"));
+        if uri.query().is_some() {
+            return Err(format!("{url:?}: a node's URL has no query"));
         }
+        let base = uri.path().trim_end_matches('/').to_owned();
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
         let authority = authority.ok_or_else(|| format!("{url:?} is not of the form https://host:port"))?;
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -209,12 +209,17 @@ impl Server {
             HeaderValue::from_str(authority.as_str()).map_err(|error| format!("{url:?}: {error}"))?;
         let target = Target::new(&host, port);
         let (encryption, idle, pulse) = (encryption.cloned(), Mutex::default(), Pulse::default());
-        Ok(Self { host, target, authority, encryption, idle, pulse })
+        Ok(Self { host, target, authority, base, encryption, idle, pulse })
     }
 
-    /// Whether both have the same host and port.
+    /// Whether both have the same host, port and path.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.target == other.target
+        self.target == other.target && self.base == other.base
+    }
+
+    /// Whether it is part of a larger site.
+    pub(super) fn has_path(&self) -> bool {
+        !self.base.is_empty()
     }
 
     /// Where it is.
@@ -264,7 +269,7 @@ impl Server {
     }
 
     async fn exchange(&self, request: &Request, time: Duration) -> Result<Streaming, Failure> {
-        let request = request.to_http(&self.authority, self.encryption.as_deref())?;
+        let request = request.to_http(self)?;
         loop {
             let (mut connection, is_reused) = self.connection(time.min(CONNECT_TIMEOUT)).await?;
             let (sent, deadline) = (Moment::now(), Instant::now() + time);
@@ -342,7 +347,7 @@ impl Server {
 impl Display for Server {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let scheme = if self.encryption.is_some() { "https" } else { "http" };
-        write!(f, "{scheme}://{}", String::from_utf8_lossy(self.authority.as_bytes()))
+        write!(f, "{scheme}://{}{}", String::from_utf8_lossy(self.authority.as_bytes()), self.base)
     }
 }
 

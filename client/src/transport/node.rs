@@ -69,7 +69,7 @@ type BatchedResult = Result<Option<Response>, Failure>;
 type Lane<'a> = (SemaphorePermit<'a>, Option<SemaphorePermit<'a>>);
 
 impl Node {
-    /// The node at `url`: `https://host:port` with encryption, `http://host:port` without.
+    /// The node at `url`: `https://host:port` with encryption, `http://host:port` without, and perhaps a path.
     pub(crate) fn parse(url: &str, encryption: Option<&Arc<Encryption>>) -> Result<Self, String> {
         Ok(Self {
             server: Server::parse(url, encryption)?,

@@ -6,6 +6,9 @@
 //! of a node that it knows. It avoids a node that failed for a while, even if others still name it: twice as long each time
 //! that it does not answer at all.
 //!
+//! A URL with a path leads through a gateway. The client may be unable to reach the nodes directly, or meant not to: what answers
+//! at a node's address in the client's network may be something else. So if one of its URLs has a path, it learns none.
+//!
 //! A URL may lead to another cluster: a tunnel or a port mapping leads elsewhere, or three nodes have founded three clusters.
 //! Two clusters grant the same key at once. So a client belongs for ever to the cluster of its first definite response, and the
 //! response of another cluster is none. A node that gave one, or whose URL was learned, which may lead nowhere, is used once it
@@ -46,6 +49,8 @@ struct Known {
     /// The configured nodes, then those learned from responses.
     nodes: Vec<Entry>,
     configured: usize,
+    /// Whether a configured URL has a path.
+    is_behind_gateway: bool,
     preferred: usize,
     /// The leader, as the last response named it.
     leader: Option<usize>,
@@ -90,9 +95,11 @@ impl Nodes {
             return Err(FieldError::new("urls", "a client needs the URL of at least one node"));
         }
         let configured = nodes.len();
+        let is_behind_gateway = nodes.iter().any(|entry| entry.node.server.has_path());
         Ok(Self(Arc::new(Mutex::new(Known {
             nodes,
             configured,
+            is_behind_gateway,
             preferred: 0,
             leader: None,
             cluster: None,
@@ -315,7 +322,8 @@ impl Known {
         let own = if self.encryption.is_some() { "https" } else { "http" };
         let node = Node::parse(&format!("{own}://{address}"), self.encryption.as_ref()).ok()?;
         let known = self.index_of(&node);
-        if known.is_none() && named == own && self.nodes.len() < self.configured + MAX_LEARNED {
+        let may_learn = !self.is_behind_gateway && self.nodes.len() < self.configured + MAX_LEARNED;
+        if known.is_none() && named == own && may_learn {
             self.nodes.push(Entry::new(node, false));
             return Some(self.nodes.len() - 1);
         }

@@ -74,6 +74,27 @@ async fn a_learned_node_that_answers_too_late_to_be_the_leader_is_not_preferred(
     assert_eq!(best(&nodes), URLS[1]);
 }
 
+/// In the client's network, another program may be at the address of a node behind the gateway.
+#[tokio::test(start_paused = true)]
+async fn a_client_of_a_gateway_learns_no_nodes_but_follows_to_its_own_urls() {
+    let urls = ["http://gateway/a/", "http://gateway/b", "http://gateway:80/a"];
+    let nodes = Nodes::parse(urls, &Tls::default()).unwrap();
+    assert_eq!((nodes.count(), best(&nodes).as_str()), (2, "http://gateway/a"));
+    for elsewhere in [ELSEWHERE, "http://gateway", "http://gateway/a/b", "http://gateway/c"] {
+        assert!(names(&nodes, elsewhere).is_none(), "{elsewhere}");
+        assert_eq!(best(&nodes), "http://gateway/a", "{elsewhere}");
+    }
+    introduces(&nodes, "http://gateway/b/");
+    assert_eq!(best(&nodes), "http://gateway/b");
+    let nodes = configured();
+    introduces(&nodes, "http://gateway/c/");
+    assert_eq!(best(&nodes), "http://gateway/c", "another client may learn a gateway");
+    for (url, why) in [("http://a/b?c", "no query"), ("http:///b", "no URL"), ("http://a b", "no URL")] {
+        let error = Nodes::parse([url], &Tls::default()).unwrap_err();
+        assert!(error.field.as_deref() == Some("urls[0]") && error.detail.contains(why), "{url}: {error:?}");
+    }
+}
+
 /// What is sent to it would not be encrypted, and nobody would have verified who reads it.
 #[tokio::test(start_paused = true)]
 async fn a_client_with_tls_follows_no_url_without() {
