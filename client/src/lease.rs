@@ -6,7 +6,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
-use ringfence_wire::{EndReason, Grant, Key, LeaseId, Token};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use ringfence_wire::{Claim, EndReason, FENCE_HEADER, Grant, KEY_HEADER, Key, LeaseId, TOKEN_HEADER, Token};
 
 use crate::cluster::ReleaseGuard;
 use crate::held::Held;
@@ -43,6 +44,30 @@ impl Lease {
                 .find(|granted| granted.key.as_str() == key.as_ref())
                 .map(|granted| granted.fence)
         })
+    }
+
+    /// What a guard needs to admit an access to what `key` protects: the token and the [fence](Self::fence), as `ringfence_guard`
+    /// takes them. Take a new one for each access: the fence of a shared lease rises.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lease is lost, so no access can be begun with it, and [`Error::Invalid`] if it has no such key.
+    pub fn claim(&self, key: impl AsRef<str>) -> Result<Claim, Error> {
+        self.check()?;
+        let fence = self.fence(&key).ok_or_else(|| self.lacks(key.as_ref()))?;
+        Claim::new(self.token(), fence).map_err(|error| Error::invalid("grant", error.to_string()))
+    }
+
+    /// The same as headers, names and values, for a resource that is guarded over HTTP.
+    ///
+    /// # Errors
+    /// Those of [`claim`](Self::claim).
+    pub fn headers(&self, key: impl AsRef<str>) -> Result<[(&'static str, String); 3], Error> {
+        let claim = self.claim(&key)?;
+        Ok([
+            (KEY_HEADER, utf8_percent_encode(key.as_ref(), NON_ALPHANUMERIC).to_string()),
+            (TOKEN_HEADER, claim.token().to_string()),
+            (FENCE_HEADER, claim.fence().to_string()),
+        ])
     }
 
     /// Its keys, in the order of the request.
@@ -155,6 +180,11 @@ impl Lease {
         self.release.is_armed = false;
         self.renewals.remove(self.lease_id());
         self.lease_id()
+    }
+
+    fn lacks(&self, key: &str) -> Error {
+        let keys: Vec<_> = self.keys().iter().map(Key::to_string).collect();
+        Error::invalid("key", format!("{key:?} is none of this lease's: {}", keys.join(", ")))
     }
 
     /// An error if it is lost.

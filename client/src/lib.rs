@@ -95,7 +95,8 @@ pub use lock::Lock;
 pub use ringfence_wire as wire;
 pub use ringfence_wire::{
     Check, Claim, ClusterStatus, Grant, Key, KeyList, KeyView, LeaseId, MemberStatus, Operation, Revision,
-    Role, RulesRange, Token, Upgraded, Verdict, VerdictName, WatchEvent, WatchEventName, WatchedKey,
+    Role, RulesRange, Token, Upgraded, Verdict, VerdictName, WantedKey, WatchEvent, WatchEventName,
+    WatchedKey,
 };
 pub use watch::{Event, Watch};
 

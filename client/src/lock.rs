@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_wire::{AcquireRequest, Claim, Holder, Key, Metadata, Mode, Ttl, Wait};
+use ringfence_wire::{AcquireRequest, Holder, Key, Metadata, Mode, Ttl, Wait, WantedKey};
 
 use crate::acquire::{Acquire, Granted};
 use crate::held::Held;
@@ -57,8 +57,8 @@ impl Lock {
     }
 
     /// One more key, with a mode of its own.
-    pub fn and_claim(mut self, claim: Claim) -> Self {
-        self.keys.push((claim.key.as_str().to_owned(), Some(claim.mode)));
+    pub fn and_wanted(mut self, wanted: WantedKey) -> Self {
+        self.keys.push((wanted.key.as_str().to_owned(), Some(wanted.mode)));
         self
     }
 
@@ -139,14 +139,14 @@ impl Lock {
         });
         let limit = limit.transpose()?;
         let mode = if self.is_shared { Mode::Shared { limit } } else { Mode::Exclusive };
-        let claim = |(index, (key, own)): (usize, &(String, Option<Mode>))| {
-            Ok(Claim { key: parse_key(key, &format!("keys[{index}]"))?, mode: own.unwrap_or(mode) })
+        let wanted = |(index, (key, own)): (usize, &(String, Option<Mode>))| {
+            Ok(WantedKey { key: parse_key(key, &format!("keys[{index}]"))?, mode: own.unwrap_or(mode) })
         };
         let holder = self.holder.as_deref().map(|holder| {
             Holder::new(holder).ok_or_else(|| Error::invalid("holder", "a holder has at most 256 bytes"))
         });
         let request = AcquireRequest {
-            keys: self.keys.iter().enumerate().map(claim).collect::<Result<_, Error>>()?,
+            keys: self.keys.iter().enumerate().map(wanted).collect::<Result<_, Error>>()?,
             ttl_ms: self.ttl.map_or(Ok(Ttl::default()), parse_ttl)?,
             wait_ms: Wait::default(),
             keep_place: false,

@@ -1,6 +1,4 @@
-use ringfence_wire::Token;
-
-use crate::claim::{Claim, ClaimError, check};
+use ringfence_wire::{Claim, ClaimError, Token};
 
 /// The number that a resource keeps with its data: every token below it is dead.
 ///
@@ -29,13 +27,13 @@ impl High {
     /// The number as read from the resource. One that no guard can have written, 2^53 or more, is an error: it would
     /// reject everybody.
     pub fn new(high: Token) -> Result<Self, ClaimError> {
-        if high == Self::NEW.0 { Ok(Self::NEW) } else { check("high", high).map(|()| Self(high)) }
+        if high == Self::NEW.0 { Ok(Self::NEW) } else { high.check("high").map(|()| Self(high)) }
     }
 
     /// The number that an operator sets, or that a guard starts with: a fence of the key from the cluster. No fence is
     /// 0, so an answer without one is an error.
     pub fn reset(fence: Token) -> Result<Self, ClaimError> {
-        check("fence", fence).map(|()| Self(fence))
+        fence.check("fence").map(|()| Self(fence))
     }
 
     /// The number.

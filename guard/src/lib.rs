@@ -22,7 +22,6 @@
 #[cfg(feature = "tokio")]
 mod async_guard;
 mod cache;
-mod claim;
 #[cfg(any(unix, feature = "objects"))]
 mod contents;
 #[cfg(unix)]
@@ -42,7 +41,6 @@ pub mod redis;
 
 #[cfg(feature = "tokio")]
 pub use async_guard::{AsyncGuard, AsyncGuardedKey, FenceError, Interrupted};
-pub use claim::{Claim, ClaimError};
 #[cfg(any(unix, feature = "objects"))]
 pub use contents::Contents;
 #[cfg(unix)]
@@ -51,4 +49,4 @@ pub use high::{Admission, High};
 pub use memory::{GuardedKey, MemoryGuard, UnknownKey};
 #[cfg(feature = "mirror")]
 pub use mirror::{MirrorReader, MirrorVerdict};
-pub use ringfence_wire::{Key, Token};
+pub use ringfence_wire::{Claim, ClaimError, Key, Token};

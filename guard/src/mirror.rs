@@ -8,8 +8,6 @@ use redis::aio::ConnectionLike;
 use redis::{Cmd, RedisResult, Value};
 use ringfence_wire::{Key, Token};
 
-use crate::claim;
-
 /// What the mirror says about a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MirrorVerdict {
@@ -98,7 +96,7 @@ fn verdict(answer: RedisResult<Value>, token: Token) -> RedisResult<MirrorVerdic
         Err(error) => return Err(error),
     };
     // A number that cannot be a fence was not written by the mirror.
-    let fence = fence.map(Token).filter(|&fence| claim::check("fence", fence).is_ok());
+    let fence = fence.map(Token).filter(|&fence| fence.check("fence").is_ok());
     Ok(match fence {
         Some(fence) if token < fence => MirrorVerdict::Stale { fence },
         _ => MirrorVerdict::Unknown,

@@ -28,7 +28,7 @@ use ringfence_laws::check::register::{FENCED_REGISTER, LOCKED_SET};
 use ringfence_laws::check::repeats::ONE_GRANT_PER_LEASE;
 use ringfence_laws::check::{ALWAYS, Checker, OF_ALL_CALLS};
 use ringfence_laws::history::{About, Came};
-use ringfence_wire::{Claim, Key, Mode, Token};
+use ringfence_wire::{Key, Mode, Token, WantedKey};
 
 use crate::nemesis::Nemesis;
 use crate::process::Process;
@@ -213,8 +213,8 @@ fn numbered(name: &str, count: u32) -> Vec<Key> {
 }
 
 /// The wish for one key, alone.
-pub(crate) fn exclusive(key: &Key) -> Vec<Claim> {
-    vec![Claim { key: key.clone(), mode: Mode::Exclusive }]
+pub(crate) fn exclusive(key: &Key) -> Vec<WantedKey> {
+    vec![WantedKey { key: key.clone(), mode: Mode::Exclusive }]
 }
 
 /// The token and the fence of a lease on one key, if it was granted.

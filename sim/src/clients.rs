@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use ringfence_laws::history::{Asked, Call, Came};
-use ringfence_wire::{Claim, Key, LeaseId, Mode, Token};
+use ringfence_wire::{Key, LeaseId, Mode, Token, WantedKey};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -121,7 +121,8 @@ impl Client {
         let mut keys: Vec<Key> = (0..self.load.keys).map(key_number).collect();
         self.rng.shuffle(&mut keys);
         keys.truncate(count);
-        let claims: Vec<Claim> = keys.into_iter().map(|key| Claim { key, mode: self.mode() }).collect();
+        let claims: Vec<WantedKey> =
+            keys.into_iter().map(|key| WantedKey { key, mode: self.mode() }).collect();
         let lease = LeaseId::from_u128(self.rng.u128(1..)).expect("it is not 0");
         let wait_ms = if self.rng.bool() { self.rng.u32(100..3_000) } else { 0 };
         let acquire = Asked::Acquire {
@@ -191,7 +192,7 @@ impl Client {
     /// Releases a lease that nobody has seen, and then asks for it: that must not grant.
     async fn forestall(&mut self) {
         let lease = LeaseId::from_u128(self.rng.u128(1..)).expect("it is not 0");
-        let keys = vec![Claim { key: self.key(), mode: Mode::Exclusive }];
+        let keys = vec![WantedKey { key: self.key(), mode: Mode::Exclusive }];
         self.repeat(Asked::Release { lease }).await;
         self.ask(Asked::Acquire { lease, keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false }).await;
     }

@@ -14,7 +14,7 @@ use ringfence_laws::check::{ALWAYS, Checker, OF_ALL_CALLS, Results, Verdict, jud
 use ringfence_laws::history::{About, Asked, Call, Came, Change, End, History, NodeEnd};
 use ringfence_lease::LeaseTable;
 use ringfence_raft::{NodeId, StoppedNode};
-use ringfence_wire::{Claim, LeaseId, Mode, RulesRange};
+use ringfence_wire::{LeaseId, Mode, RulesRange, WantedKey};
 
 use crate::clients::{self, Client, key_number};
 use crate::coverage::Coverage;
@@ -164,7 +164,7 @@ fn read(plan: &Plan, world: &mut World, members: &[NodeId], end: &mut End) {
     }
     for id in members {
         let lease = LeaseId::from_u128(u128::from(*id)).expect("ids of nodes begin at 1");
-        let keys = vec![Claim { key: key_number(1_000 + *id as u32), mode: Mode::Exclusive }];
+        let keys = vec![WantedKey { key: key_number(1_000 + *id as u32), mode: Mode::Exclusive }];
         let asked = Asked::Acquire { lease, keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false };
         wishes.push((Some(*id), *id, asked));
     }

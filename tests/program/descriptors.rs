@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 
 use ringfence_harness::{Cluster, definite, key, try_once, until};
-use ringfence_wire::{AcquireRequest, Claim, LeaseId, Mode};
+use ringfence_wire::{AcquireRequest, LeaseId, Mode, WantedKey};
 
 use crate::support::{PROGRAM, SOON};
 
@@ -16,7 +16,7 @@ const WRITES: u64 = 400;
 /// A request with about 15 KB of keys.
 fn large(number: u64) -> AcquireRequest {
     let claim =
-        |part| Claim { key: key(&format!("{number}/{part}/{}", "x".repeat(220))), mode: Mode::Exclusive };
+        |part| WantedKey { key: key(&format!("{number}/{part}/{}", "x".repeat(220))), mode: Mode::Exclusive };
     AcquireRequest { keys: (0..64).map(claim).collect(), ..try_once("replaced") }
 }
 

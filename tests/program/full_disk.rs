@@ -1,7 +1,7 @@
 //! A full disk: its node stops, or refuses to start, with a clear message; the others go on; with free space it comes back.
 
 use ringfence_harness::{Acquired, Answered, Disk, definite, key, may_mount, try_once, until};
-use ringfence_wire::{AcquireRequest, Claim, LeaseId, Mode};
+use ringfence_wire::{AcquireRequest, LeaseId, Mode, WantedKey};
 
 use crate::support::{SOON, cluster};
 
@@ -10,7 +10,7 @@ const MANY: u64 = 400;
 
 /// A request with about 15 KB of keys.
 fn large(number: u64) -> AcquireRequest {
-    let claim = |part| Claim {
+    let claim = |part| WantedKey {
         key: key(&format!("full/{number}/{part}/{}", "x".repeat(220))),
         mode: Mode::Exclusive,
     };

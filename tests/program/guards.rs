@@ -117,6 +117,49 @@ async fn a_restarted_guard_accepts_nothing_without_a_quorum() {
     assert_eq!(known(&guard, &key, &client).await.unwrap().touch(live), Admission::Accepted(()));
 }
 
+#[tokio::test]
+async fn a_lease_is_shown_to_guards_of_all_kinds() {
+    let cluster = Cluster::builder(PROGRAM).nodes(1).start().await.unwrap();
+    let url = cluster.node(1).url();
+    let client = ringfence_client::Client::connect([&url]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let backend = storage::storage(client.clone(), folder.path().to_owned());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async { axum::serve(listener, backend).await.unwrap() });
+    let put = async |headers: [(&str, String); 3]| {
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "-X", "PUT", "-d", "mine"]);
+        for (name, value) in headers {
+            curl.arg("-H").arg(format!("{name}: {value}"));
+        }
+        let output = curl.arg(format!("http://{address}/files/%C3%A4%20b")).output().await.unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (memory, key) = (MemoryGuard::new(100), "files/ä b".parse().unwrap());
+    let known = known(&memory, &key, &cluster.node(1).client().patient()).await.unwrap();
+
+    let lock = || client.lock_all(["files/ä b", "other"]);
+    let first = lock().acquire().await.unwrap();
+    let claim = first.claim("files/ä b").unwrap();
+    assert_eq!((claim.token(), Some(claim.fence())), (first.token(), first.fence("files/ä b")));
+    assert_eq!(known.write(claim, || ()), Admission::Accepted(()));
+    let headers = first.headers("files/ä b").unwrap();
+    assert_eq!(put(headers.clone()).await, "204");
+    let no_key = first.claim("files/a").unwrap_err().to_string();
+    assert_eq!(no_key, "key: \"files/a\" is none of this lease's: files/ä b, other");
+
+    client.revoke("other", first.token()).await.unwrap();
+    first.renew().await.unwrap_err();
+    assert!(matches!(first.claim("files/ä b"), Err(ringfence_client::Error::Lost(_))));
+    assert!(matches!(first.headers("files/ä b"), Err(ringfence_client::Error::Lost(_))));
+    let second = lock().acquire().await.unwrap();
+    assert_eq!(put(second.headers("files/ä b").unwrap()).await, "204");
+    assert_eq!(known.touch(second.claim("files/ä b").unwrap()), Admission::Accepted(()));
+    assert_eq!(put(headers).await, "412");
+    assert!(!known.touch(claim).is_accepted());
+}
+
 async fn acquire(client: &Client, lease: LeaseId) -> Grant {
     match client.acquire(lease, &try_once("accounts/42")).await.done() {
         Acquired::Granted(grant) => grant,

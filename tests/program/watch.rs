@@ -12,8 +12,8 @@ use ringfence_harness::{
 };
 use ringfence_wire::WatchEventName::{Expired, Granted, Left, Queued, Released, Revoked};
 use ringfence_wire::{
-    AcquireRequest, Claim, CutOffReason, EndReason, Grant, Holder, Key, LeaseId, Mode, ProblemKind, Revision,
-    Token, Ttl, WatchEvent, WatchEventName,
+    AcquireRequest, CutOffReason, EndReason, Grant, Holder, Key, LeaseId, Mode, ProblemKind, Revision, Token,
+    Ttl, WantedKey, WatchEvent, WatchEventName,
 };
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -57,7 +57,7 @@ async fn release(client: &Client, lease: LeaseId) {
 }
 
 fn of(keys: &[&str]) -> AcquireRequest {
-    let claims = keys.iter().map(|name| Claim { key: key(name), mode: Mode::Exclusive });
+    let claims = keys.iter().map(|name| WantedKey { key: key(name), mode: Mode::Exclusive });
     AcquireRequest { keys: claims.collect(), ..try_once("replaced") }
 }
 

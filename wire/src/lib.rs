@@ -11,6 +11,7 @@ mod access;
 mod address;
 mod answers;
 mod backup;
+mod claim;
 mod cluster;
 mod event;
 mod header;
@@ -32,18 +33,19 @@ pub use answers::{
     KeyView, MirroredGrant, Verdict, VerdictName, VerdictsAnswer, WaiterView, Waiting, WaitingState,
 };
 pub use backup::Backup;
+pub use claim::{Claim, ClaimError};
 pub use cluster::{ClusterStatus, MemberStatus, Role, RulesRange, Upgraded};
 pub use event::EndReason;
-pub use header::{CLUSTER_HEADER, LEADER_HEADER};
+pub use header::{CLUSTER_HEADER, FENCE_HEADER, KEY_HEADER, LEADER_HEADER, TOKEN_HEADER};
 pub use json::{FieldError, from_json};
 pub use key::{Key, KeyError};
 pub use lease_id::{LeaseId, LeaseIdError};
 pub use mode::{Mode, ModeName};
 pub use problem::{Problem, ProblemKind};
 pub use requests::{
-    AcquireRequest, AddMemberRequest, BatchAcquire, BatchRelease, BatchRenew, BatchRequest, Check, Claim,
-    MAX_BATCH, MAX_KEYS, Operation, RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest,
-    UpgradeRequest, ValidateRequest,
+    AcquireRequest, AddMemberRequest, BatchAcquire, BatchRelease, BatchRenew, BatchRequest, Check, MAX_BATCH,
+    MAX_KEYS, Operation, RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest, UpgradeRequest,
+    ValidateRequest, WantedKey,
 };
 pub use text::{Holder, Metadata, PrincipalName};
 pub use time::{MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, Ttl, Wait};

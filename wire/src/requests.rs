@@ -18,7 +18,7 @@ pub const MAX_BATCH: usize = 1_000;
 
 /// A key of a lease and its mode. In JSON a string (exclusive) or `{"key","mode","limit"}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct WantedKey {
     /// The thing to protect.
     pub key: Key,
     /// Alone or shared.
@@ -31,7 +31,7 @@ pub struct Claim {
 pub struct AcquireRequest {
     /// 1 to [`MAX_KEYS`] keys, none twice, granted together or not at all.
     #[serde(deserialize_with = "list::<MAX_KEYS, _, _>")]
-    pub keys: Vec<Claim>,
+    pub keys: Vec<WantedKey>,
     /// The time-to-live.
     #[serde(default)]
     pub ttl_ms: Ttl,
@@ -157,7 +157,7 @@ pub struct BatchAcquire {
     pub lease_id: LeaseId,
     /// As in [`AcquireRequest`].
     #[serde(deserialize_with = "list::<MAX_KEYS, _, _>")]
-    pub keys: Vec<Claim>,
+    pub keys: Vec<WantedKey>,
     /// As in [`AcquireRequest`].
     #[serde(default)]
     pub ttl_ms: Ttl,
@@ -216,17 +216,17 @@ pub struct ValidateRequest {
     pub checks: Option<Vec<Check>>,
 }
 
-impl Claim {
+impl WantedKey {
     /// Checks the number of keys, and that none comes twice. `path` is their field in the request.
-    fn check_all(claims: &[Self], path: &str) -> Result<(), FieldError> {
-        if claims.is_empty() || claims.len() > MAX_KEYS {
+    fn check_all(keys: &[Self], path: &str) -> Result<(), FieldError> {
+        if keys.is_empty() || keys.len() > MAX_KEYS {
             return Err(FieldError::new(
                 path,
-                format!("a lease has 1 to {MAX_KEYS} keys, not {}", claims.len()),
+                format!("a lease has 1 to {MAX_KEYS} keys, not {}", keys.len()),
             ));
         }
         let mut seen = BTreeSet::new();
-        match claims.iter().position(|claim| !seen.insert(&claim.key)) {
+        match keys.iter().position(|wanted| !seen.insert(&wanted.key)) {
             Some(twice) => {
                 Err(FieldError::new(format!("{path}[{twice}]"), "a lease must not have a key twice"))
             }
@@ -238,7 +238,7 @@ impl Claim {
 impl AcquireRequest {
     /// Checks the number of keys, and that none comes twice.
     pub fn check(&self) -> Result<(), FieldError> {
-        Claim::check_all(&self.keys, "keys")
+        WantedKey::check_all(&self.keys, "keys")
     }
 }
 
@@ -255,7 +255,7 @@ impl BatchRequest {
         check_batch(self.operations.len(), "operations")?;
         for (index, operation) in self.operations.iter().enumerate() {
             if let Operation::Acquire(acquire) = operation {
-                Claim::check_all(&acquire.keys, &format!("operations[{index}].acquire.keys"))?;
+                WantedKey::check_all(&acquire.keys, &format!("operations[{index}].acquire.keys"))?;
             }
         }
         Ok(())
@@ -366,10 +366,10 @@ objects! {
     BatchRequest BatchAcquire BatchRenew BatchRelease Check ValidateRequest
 }
 
-/// The long form of a [`Claim`].
+/// The long form of a [`WantedKey`].
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename = "key")]
-struct ClaimObject {
+struct WantedKeyObject {
     key: Key,
     #[serde(default)]
     mode: ModeName,
@@ -377,29 +377,29 @@ struct ClaimObject {
     limit: Option<NonZeroU32>,
 }
 
-impl Serialize for Claim {
+impl Serialize for WantedKey {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        ClaimObject { key: self.key.clone(), mode: self.mode.name(), limit: self.mode.limit() }
+        WantedKeyObject { key: self.key.clone(), mode: self.mode.name(), limit: self.mode.limit() }
             .serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Claim {
+impl<'de> Deserialize<'de> for WantedKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl<'de> de::Visitor<'de> for Visitor {
-            type Value = Claim;
+            type Value = WantedKey;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a key as a string, or an object with `key`, `mode` and `limit`")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Claim, E> {
-                Ok(Claim { key: Key::new(text).map_err(E::custom)?, mode: Mode::Exclusive })
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<WantedKey, E> {
+                Ok(WantedKey { key: Key::new(text).map_err(E::custom)?, mode: Mode::Exclusive })
             }
 
-            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Claim, A::Error> {
-                let object = ClaimObject::deserialize(de::value::MapAccessDeserializer::new(map))?;
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<WantedKey, A::Error> {
+                let object = WantedKeyObject::deserialize(de::value::MapAccessDeserializer::new(map))?;
                 let mode = match (object.mode, object.limit) {
                     (ModeName::Exclusive, None) => Mode::Exclusive,
                     (ModeName::Exclusive, Some(_)) => {
@@ -407,7 +407,7 @@ impl<'de> Deserialize<'de> for Claim {
                     }
                     (ModeName::Shared, limit) => Mode::Shared { limit },
                 };
-                Ok(Claim { key: object.key, mode })
+                Ok(WantedKey { key: object.key, mode })
             }
         }
         deserializer.deserialize_any(Visitor)

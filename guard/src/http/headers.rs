@@ -1,16 +1,10 @@
 use http::HeaderMap;
 use percent_encoding::percent_decode_str;
+pub use ringfence_wire::{FENCE_HEADER as FENCE, KEY_HEADER as KEY, TOKEN_HEADER as TOKEN};
 use ringfence_wire::{Key, Token};
 
 use super::Refused;
 use crate::{Claim, ClaimError};
-
-/// The header with the key, percent-encoded.
-pub const KEY: &str = "ringfence-key";
-/// The header with the token of the grant.
-pub const TOKEN: &str = "ringfence-token";
-/// The header with the fence that the grant or the last renewal gave for the key; by default the token.
-pub const FENCE: &str = "ringfence-fence";
 
 /// The claim in the headers of a request to a resource guarded by `key`.
 ///

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use ringfence_wire::{
-    Claim, EndReason, Grant, Key, KeyView, LeaseId, Mode, ProblemKind, Revision, Role, Token, Verdict,
+    EndReason, Grant, Key, KeyView, LeaseId, Mode, ProblemKind, Revision, Role, Token, Verdict, WantedKey,
 };
 use serde::{Deserialize, Serialize};
 
@@ -81,7 +81,7 @@ pub enum Asked {
         /// The client's handle.
         lease: LeaseId,
         /// All or nothing.
-        keys: Vec<Claim>,
+        keys: Vec<WantedKey>,
         /// The time-to-live.
         ttl_ms: u32,
         /// How long to wait; 0 tries once.

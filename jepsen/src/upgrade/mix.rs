@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use ringfence_harness::{Node, until};
 use ringfence_laws::history::Fault;
-use ringfence_wire::{BatchAcquire, Claim, Key, LeaseId, Metadata, Mode, Ttl};
+use ringfence_wire::{BatchAcquire, Key, LeaseId, Metadata, Mode, Ttl, WantedKey};
 use tokio::time::sleep;
 
 use super::scene::{Age, Scene};
@@ -100,7 +100,7 @@ fn filler(number: u32) -> BatchAcquire {
     let key = Key::new(&format!("filler/{number}")).expect("a name and a number are a key");
     BatchAcquire {
         lease_id: LeaseId::random(),
-        keys: vec![Claim { key, mode: Mode::Shared { limit: None } }],
+        keys: vec![WantedKey { key, mode: Mode::Shared { limit: None } }],
         ttl_ms: Ttl::from_ms(1_000).expect("a second may be asked for"),
         keep_place: false,
         holder: None,

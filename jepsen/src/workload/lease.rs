@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 
 use ringfence_laws::history::{Asked, Came};
-use ringfence_wire::{Claim, Key, LeaseId, Mode, Token};
+use ringfence_wire::{Key, LeaseId, Mode, Token, WantedKey};
 
 use super::Turn;
 use super::draws::Draws;
@@ -29,7 +29,7 @@ pub(super) enum Errand {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hold {
     lease: LeaseId,
-    keys: Vec<Claim>,
+    keys: Vec<WantedKey>,
     ttl_ms: u32,
     wait_ms: u32,
     keep_place: bool,
@@ -88,7 +88,7 @@ impl Turn for Errand {
             }
             Self::Forestall { lease, key } => {
                 process.repeat(Asked::Release { lease }).await?;
-                let keys = vec![Claim { key, mode: Mode::Exclusive }];
+                let keys = vec![WantedKey { key, mode: Mode::Exclusive }];
                 let wish = Asked::Acquire { lease, keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false };
                 process.ask(wish).await.map(drop)
             }
@@ -115,7 +115,7 @@ impl Hold {
         let deeds = draws.within(0..=4);
         Self {
             lease: draws.lease(),
-            keys: keys.into_iter().map(|key| Claim { key, mode: mode(draws) }).collect(),
+            keys: keys.into_iter().map(|key| WantedKey { key, mode: mode(draws) }).collect(),
             ttl_ms: draws.within(shortest_ms..=3_000),
             wait_ms,
             keep_place: draws.percent(50),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringfence_wire::{AcquireRequest, Claim, Grant, Key, LeaseId, Metadata, Mode, Ttl, Wait};
+use ringfence_wire::{AcquireRequest, Grant, Key, LeaseId, Metadata, Mode, Ttl, Wait, WantedKey};
 
 use crate::{Acquired, Client, Consistency, Reply, definite, until};
 
@@ -20,7 +20,7 @@ pub fn key(text: &str) -> Key {
 /// A request for the key `text` that does not wait. It has the longest TTL, so that no lease expires unless a test wants that.
 pub fn try_once(text: &str) -> AcquireRequest {
     AcquireRequest {
-        keys: vec![Claim { key: key(text), mode: Mode::Exclusive }],
+        keys: vec![WantedKey { key: key(text), mode: Mode::Exclusive }],
         ttl_ms: Ttl::from_ms(ringfence_wire::MAX_TTL_MS).unwrap_or_default(),
         wait_ms: Wait::default(),
         keep_place: false,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringfence_client::wire::{Claim, EndReason, Mode};
+use ringfence_client::wire::{EndReason, Mode, WantedKey};
 use ringfence_client::{Consistency, Error, Key, LeaseView, Loss, State};
 use ringfence_harness::key;
 
@@ -55,9 +55,9 @@ async fn a_lease_that_waited_longer_than_its_ttl_has_its_full_ttl_when_granted()
 #[tokio::test]
 async fn several_keys_are_granted_in_one_step_each_in_its_mode() {
     let (_cluster, client) = cluster().await;
-    let read = Claim { key: Key::new("config").unwrap(), mode: Mode::Shared { limit: None } };
-    let one = client.lock("a").and("b").and_claim(read.clone()).acquire().await.unwrap();
-    let two = client.lock_all(["c", "d"]).and_claim(read).try_acquire().await.unwrap();
+    let read = WantedKey { key: Key::new("config").unwrap(), mode: Mode::Shared { limit: None } };
+    let one = client.lock("a").and("b").and_wanted(read.clone()).acquire().await.unwrap();
+    let two = client.lock_all(["c", "d"]).and_wanted(read).try_acquire().await.unwrap();
     assert_eq!(two.fence("config"), Some(one.token()), "the older reader is not fenced");
     assert_eq!(two.fence("d"), Some(two.token()));
     let held = client.lock("z").and("b").try_acquire().await.unwrap_err();

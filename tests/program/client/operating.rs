@@ -1,6 +1,6 @@
 //! The calls of operators and tools.
 
-use ringfence_client::wire::{BatchAcquire, BatchBody, BatchRelease, Check, Claim, Metadata, Mode, Ttl};
+use ringfence_client::wire::{BatchAcquire, BatchBody, BatchRelease, Check, Metadata, Mode, Ttl, WantedKey};
 use ringfence_client::{Consistency, Error, Key, LeaseId, Operation, Token, VerdictName};
 use ringfence_harness::until;
 
@@ -58,7 +58,7 @@ async fn a_batch_is_answered_one_by_one() {
     let acquire = |key: &str| {
         Operation::Acquire(BatchAcquire {
             lease_id: LeaseId::random(),
-            keys: vec![Claim { key: Key::new(key).unwrap(), mode: Mode::Exclusive }],
+            keys: vec![WantedKey { key: Key::new(key).unwrap(), mode: Mode::Exclusive }],
             ttl_ms: Ttl::default(),
             keep_place: false,
             holder: None,

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use ringfence_harness::{Network, try_once};
-use ringfence_wire::{Claim, LeaseId, Mode};
+use ringfence_wire::{LeaseId, Mode, WantedKey};
 use tokio::task::JoinSet;
 
 use super::{Fault, Scene};
@@ -48,7 +48,7 @@ impl Fault for Losing {
                 let mut request = try_once("grey/large");
                 let names = (0..16).map(|number| format!("grey/large/{number}/{}", "x".repeat(400)));
                 let claim =
-                    |name: String| Claim { key: ringfence_harness::key(&name), mode: Mode::Exclusive };
+                    |name: String| WantedKey { key: ringfence_harness::key(&name), mode: Mode::Exclusive };
                 request.keys = names.map(claim).collect();
                 // Whether it is answered is not asked.
                 let mut asks = JoinSet::new();

@@ -1,8 +1,8 @@
 //! Small histories, made by hand, for the tests of checkers.
 
 use ringfence_wire::{
-    Claim, Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Metadata, Mode, ModeName,
-    Revision, Token, WaiterView,
+    Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Metadata, Mode, ModeName, Revision,
+    Token, WaiterView, WantedKey,
 };
 
 use crate::history::{Asked, Call, Came, Change, ChangeName, ChangedKey, History};
@@ -33,7 +33,7 @@ pub(crate) fn numbered(calls: impl IntoIterator<Item = Call>) -> History {
 }
 
 pub(crate) fn acquire(n: u64) -> Asked {
-    let keys = vec![Claim { key: key(), mode: Mode::Exclusive }];
+    let keys = vec![WantedKey { key: key(), mode: Mode::Exclusive }];
     Asked::Acquire { lease: lease(n), keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false }
 }
 

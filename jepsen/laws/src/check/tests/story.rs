@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ringfence_wire::{
-    Claim, EndReason, Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Metadata, Mode,
-    ProblemKind, Revision, Token, Verdict as TokenVerdict, VerdictName,
+    EndReason, Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Metadata, Mode, ProblemKind,
+    Revision, Token, Verdict as TokenVerdict, VerdictName, WantedKey,
 };
 
 use crate::check::{Checker, Facts, Found, Verdict};
@@ -72,7 +72,7 @@ impl Story {
         }
         let keys = claims.into_iter();
         let keys =
-            keys.map(|Claim { key, mode }| ChangedKey { fence: self.fence(&key), key, mode }).collect();
+            keys.map(|WantedKey { key, mode }| ChangedKey { fence: self.fence(&key), key, mode }).collect();
         let (revision, lease_id) = (Revision(self.revision), id(lease));
         let index = self.revision;
         self.history.end.changes.push(Change {
@@ -145,7 +145,7 @@ impl Story {
 
     pub(crate) fn grant(&self, lease: u128) -> Grant {
         let (words, token) = &self.leases[&lease];
-        let keys = claims(words).into_iter().map(|Claim { key, mode }| {
+        let keys = claims(words).into_iter().map(|WantedKey { key, mode }| {
             let fence = self.fence(&key);
             GrantedKey { key, mode: mode.name(), limit: mode.limit(), fence }
         });
@@ -234,10 +234,10 @@ pub(crate) fn key(key: &str) -> Key {
     Key::new(key).unwrap()
 }
 
-fn claims(words: &str) -> Vec<Claim> {
+fn claims(words: &str) -> Vec<WantedKey> {
     let claim = |word: &str| match word.split_once(':') {
-        None => Claim { key: key(word), mode: Mode::Exclusive },
-        Some((word, limit)) => Claim { key: key(word), mode: Mode::Shared { limit: limit.parse().ok() } },
+        None => WantedKey { key: key(word), mode: Mode::Exclusive },
+        Some((word, limit)) => WantedKey { key: key(word), mode: Mode::Shared { limit: limit.parse().ok() } },
     };
     words.split(' ').map(claim).collect()
 }

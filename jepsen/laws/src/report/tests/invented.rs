@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use ringfence_wire::{
-    Claim, EndReason, Grant, GrantState, GrantedKey, Holder, Key, KeyView, LeaseId, Mode, ModeName,
-    ProblemKind, Revision, Role, Token,
+    EndReason, Grant, GrantState, GrantedKey, Holder, Key, KeyView, LeaseId, Mode, ModeName, ProblemKind,
+    Revision, Role, Token, WantedKey,
 };
 
 use crate::check::facts::Facts;
@@ -153,7 +153,7 @@ impl Maker {
         let waits = self.rng.f32() < 0.5;
         let asked = Asked::Acquire {
             lease,
-            keys: vec![Claim { key: self.keys[place].clone(), mode: Mode::Exclusive }],
+            keys: vec![WantedKey { key: self.keys[place].clone(), mode: Mode::Exclusive }],
             ttl_ms: TTL_MS,
             wait_ms: if waits { 1_000 } else { 0 },
             keep_place: false,

@@ -1,4 +1,6 @@
-use ringfence_wire::Token;
+//! What a holder shows to a guard.
+
+use crate::Token;
 
 /// Tokens are below 2^53, so that every JSON reader keeps them exact.
 const END: u64 = 1 << 53;
@@ -41,8 +43,8 @@ impl Claim {
 
     /// The claim of any holder, with the fence that its grant or last renewal gave for the key.
     pub fn new(token: Token, fence: Token) -> Result<Self, ClaimError> {
-        check("token", token)?;
-        check("fence", fence)?;
+        token.check("token")?;
+        fence.check("fence")?;
         if fence > token {
             return Err(ClaimError::FenceAboveToken { token, fence });
         }
@@ -60,11 +62,13 @@ impl Claim {
     }
 }
 
-/// Checks that a grant can have this number.
-pub(crate) fn check(field: &'static str, token: Token) -> Result<(), ClaimError> {
-    match token.0 {
-        1..END => Ok(()),
-        number => Err(ClaimError::OutOfRange { field, number }),
+impl Token {
+    /// Checks that a grant can have this number. `field` is where it stands.
+    pub fn check(self, field: &'static str) -> Result<(), ClaimError> {
+        match self.0 {
+            1..END => Ok(()),
+            number => Err(ClaimError::OutOfRange { field, number }),
+        }
     }
 }
 
