@@ -45,8 +45,8 @@ storage=${STORAGE:-}
 if [ -z "$storage" ]; then
   storage=$host:7480
   root=$(realpath "$(dirname "$0")/..")
-  cargo build -q --manifest-path "$root/Cargo.toml" -p ringfence-guard --example storage
-  "${CARGO_TARGET_DIR:-$root/target}/debug/examples/storage" "$(url 1)" "$storage" "$work/files" &
+  cargo build -q --manifest-path "$root/Cargo.toml" -p ringfence-storage
+  "${CARGO_TARGET_DIR:-$root/target}/debug/ringfence-storage" "$(url 1)" "$storage" "$work/files" &
   pid[storage]=$!
 fi
 

@@ -53,6 +53,6 @@ mod waiting;
 mod wall_clocks;
 mod watch;
 
-#[path = "../../guard/examples/storage.rs"]
+#[path = "../../guard/storage/src/main.rs"]
 #[allow(dead_code, reason = "its `main` is for the command line")]
 mod storage;

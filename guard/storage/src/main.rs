@@ -1,7 +1,7 @@
 //! A storage backend that rejects stale writers: files over HTTP, each guarded by the key in its path.
 //!
 //! ```sh
-//! cargo run -p ringfence-guard --example storage -- http://localhost:7401 127.0.0.1:7480 /tmp/files
+//! cargo run -p ringfence-storage -- http://localhost:7401 127.0.0.1:7480 /tmp/files
 //! ```
 
 use std::path::PathBuf;
