@@ -1,7 +1,7 @@
 //! The views, and what is done in them.
 
 use ringfence_harness::{Consistency, key, wait_for};
-use ringfence_wire::Token;
+use ringfence_wire::{Mode, Token, WantedKey};
 
 use super::*;
 
@@ -120,6 +120,32 @@ async fn a_lease_appears_counts_down_and_is_revoked_from_the_page() {
         .unwrap();
     let serious = browser.complaints().iter().filter(|text| !text.contains("409") && !is_too_far_back(text));
     assert_eq!(serious.collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+/// On a narrow screen, a long token with the number of further holders moved the time of its row to the left.
+#[tokio::test]
+async fn the_times_of_all_rows_line_up_on_a_narrow_screen() {
+    if !Browser::is_installed() {
+        return;
+    }
+    // The tokens are as long as those of a real cluster.
+    let cluster = Cluster::builder(PROGRAM).nodes(1).first_revision(None).start().await.unwrap();
+    let client = cluster.node(1).client().patient();
+    acquire(&client, &held_for(600_000, "orders/41", "one")).await;
+    for holder in ["two", "three"] {
+        let wanted = WantedKey { key: key("orders/42"), mode: Mode::Shared { limit: None } };
+        acquire(&client, &AcquireRequest { keys: vec![wanted], ..held_for(600_000, "orders/42", holder) })
+            .await;
+    }
+    let mut browser = browse(cluster.node(1), "").await;
+    browser.resize(390, 800).await.unwrap();
+    browser.until(SOON, "document.querySelector('.spacer').innerText.includes('+1')").await.unwrap();
+    let lefts =
+        "[...document.querySelectorAll('.spacer .row .time')].map(time => time.getBoundingClientRect().left)";
+    browser
+        .until(SOON, &format!("(lefts => lefts.length === 2 && lefts[0] === lefts[1])({lefts})"))
+        .await
+        .unwrap();
 }
 
 /// The tokens of the holders of a key.
