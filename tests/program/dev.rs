@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use ringfence_harness::{Acquired, Answered, Client, RedisServer, Reply, run, try_once, until};
 use ringfence_wire::{LeaseId, Token};
+use tempfile::TempDir;
 
 use crate::support::{PROGRAM, SOON};
 
@@ -17,11 +18,15 @@ struct Dev {
     child: Child,
     /// The address and pid of each node, from its output.
     nodes: Vec<(SocketAddr, u32)>,
+    /// Where it makes its data directory, which it leaves behind if it is killed.
+    _temporary: TempDir,
 }
 
 impl Dev {
     fn start(arguments: &[&str]) -> Self {
+        let temporary = tempfile::tempdir().unwrap();
         let mut child = Command::new(PROGRAM)
+            .env("TMPDIR", temporary.path())
             .args(["dev", "--base-port", &free_base_port().to_string()])
             .args(arguments)
             // Settings of real nodes must not reach those of dev.
@@ -32,7 +37,7 @@ impl Dev {
             .spawn()
             .unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let mut dev = Self { child, nodes: Vec::new() };
+        let mut dev = Self { child, nodes: Vec::new(), _temporary: temporary };
         for line in stdout {
             let words: Vec<&str> = line.split_whitespace().collect();
             if let [_, url, pid] = words.as_slice()

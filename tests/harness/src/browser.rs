@@ -4,6 +4,8 @@
 //! each end with a NUL. A shell opens two named pipes there. We hold both ends of each, so opening never blocks, and a
 //! browser that died shows as a timeout.
 
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -44,8 +46,8 @@ pub struct Browser {
     last: u64,
     requests: Vec<String>,
     complaints: Vec<String>,
-    _process: Process,
-    _dir: TempDir,
+    process: Process,
+    dir: TempDir,
 }
 
 impl Browser {
@@ -73,6 +75,8 @@ impl Browser {
             .args(["-c", r#"to=$1 from=$2; shift 2; exec "$@" 3<"$to" 4>"$from""#, "sh"])
             .arg(to)
             .arg(from);
+        // Its processes are a group of their own, and leave nothing elsewhere.
+        command.process_group(0).env("TMPDIR", dir.path());
         command.arg(PROGRAM).args(ARGUMENTS).arg(format!("--user-data-dir={}", dir.path().display()));
         let process = Process::start(command, &dir.path().join("log"));
         let mut browser = Self {
@@ -82,8 +86,8 @@ impl Browser {
             last: 0,
             requests: Vec::new(),
             complaints: Vec::new(),
-            _process: process.map_err(Error::io("cannot start the browser"))?,
-            _dir: dir,
+            process: process.map_err(Error::io("cannot start the browser"))?,
+            dir,
         };
         let target = browser.command("Target.createTarget", json!({ "url": "about:blank" })).await?;
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
@@ -233,6 +237,21 @@ fn note(requests: &mut Vec<String>, complaints: &mut Vec<String>, event: &Value)
     }
 }
 
+/// Ends all of its processes before the profile is removed: those that have outlived the first would still write to it.
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // They may have ended.
+        let _ = self.process.kill_group();
+        // What they were about to create may appear meanwhile.
+        for _ in 0..1_000 {
+            match std::fs::remove_dir_all(self.dir.path()) {
+                Err(error) if error.kind() != ErrorKind::NotFound => std::thread::sleep(AGAIN / 3),
+                _ => return,
+            }
+        }
+    }
+}
+
 fn make_pipe(at: &Path) -> Result<(), Error> {
     let made = mknodat(CWD, at, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0);
     made.map_err(|error| Error::io("cannot make a pipe")(error.into()))
@@ -240,4 +259,39 @@ fn make_pipe(at: &Path) -> Result<(), Error> {
 
 fn failed(why: String) -> Error {
     Error::Failed(format!("the browser failed: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// The programs whose command line names `dir`.
+    fn of(dir: &Path) -> Vec<PathBuf> {
+        let names_it = |process: &PathBuf| {
+            let line = std::fs::read(process.join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&*dir.to_string_lossy())
+        };
+        let processes = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+        processes.filter(names_it).collect()
+    }
+
+    /// A profile once came back after it was removed, and each browser left a directory beside it.
+    #[tokio::test]
+    async fn a_browser_leaves_nothing_behind() {
+        if !Browser::is_installed() {
+            return;
+        }
+        let mut browser = Browser::start().await.unwrap();
+        browser.open("about:blank").await.unwrap();
+        let dir = browser.dir.path().to_owned();
+        assert!(of(&dir).len() > 1, "it has processes: {:?}", of(&dir));
+        let entries = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());
+        let is_socket = |name: &std::ffi::OsString| name.to_string_lossy().starts_with("org.chromium");
+        assert!(entries.collect::<Vec<_>>().iter().any(is_socket), "its sockets are there");
+        drop(browser);
+        crate::until(WITHIN, "they end", async || of(&dir).is_empty().then_some(())).await.unwrap();
+        assert!(!dir.exists());
+    }
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, mpsc};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
 use crate::{Error, until};
@@ -83,6 +83,12 @@ impl Process {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Kills it and all of its group, which it must lead, and reaps it.
+    pub(crate) fn kill_group(&mut self) -> io::Result<()> {
+        kill_process_group(Pid::from_child(&self.child), Signal::KILL)?;
+        self.child.wait().map(drop)
     }
 
     /// Whether every thread is stopped.
