@@ -13,6 +13,8 @@ use tracing_subscriber::{Layer, fmt};
 use crate::stderr::{self, Stderr};
 
 const DEFAULT: &str = "info,openraft=error";
+/// Says of each call to a node that is stopping, or has failed, that it failed. Its caller gets the error, and the node says why it stops.
+const REPEATED: &str = "openraft::raft::raft_inner";
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, ValueEnum, Deserialize)]
@@ -30,7 +32,8 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat, stderr: &Stderr) ->
     let filter = parse(filter.unwrap_or(DEFAULT))
         .context("--log must be a level (error, warn, info, debug, trace, off) or a list of target=level")?;
     // Whoever sees any line must see where others are missing.
-    let filter = filter.with_target(stderr::TARGET, LevelFilter::WARN);
+    let filter =
+        filter.with_target(stderr::TARGET, LevelFilter::WARN).with_target(REPEATED, LevelFilter::OFF);
     let lines = fmt::layer().with_writer(stderr.queue()).with_ansi(std::io::stderr().is_terminal());
     let layer = match format {
         LogFormat::Text => lines.boxed(),

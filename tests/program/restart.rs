@@ -33,6 +33,11 @@ async fn nodes_stopped_in_turn_under_load_lose_no_acknowledged_lease() {
         node.start().unwrap();
         cluster.ready().await.unwrap();
     }
+    for node in cluster.nodes() {
+        let log = node.log();
+        let errors: Vec<&str> = log.lines().filter(|line| line.contains("ERROR")).collect();
+        assert!(errors.is_empty(), "a stop is no error: {errors:?}");
+    }
     load.end().await.check(&cluster).await;
 }
 
