@@ -110,7 +110,7 @@ impl World {
         let (changes, findings) = (&mut self.changes, &mut self.findings);
         let last = handle.history(|history| {
             let after = Revision(from).max(history.before());
-            for event in history.after(after).into_iter().flatten() {
+            for event in history.after(after, "").into_iter().flatten() {
                 match changes.get(&event.revision.0) {
                     None => drop(changes.insert(event.revision.0, event.clone())),
                     Some(known) if known != event => findings.push(format!(

@@ -154,13 +154,13 @@ fn the_document_and_the_wire_types_take_and_refuse_the_same_bodies() {
 /// Whether `schema` allows a parameter that is written as `text`.
 fn allows(schema: &Value, text: &str) -> bool {
     let is_string = resolved(schema)["type"] == "string";
-    let read = serde_json::from_str(text).ok().filter(|read: &Value| !is_string && read.to_string() == text);
+    let read = serde_json::from_str(text).ok().filter(|read: &Value| !is_string && *text == read.to_string());
     validator(schema).is_valid(&read.unwrap_or_else(|| text.into()))
 }
 
 fn resolved(schema: &Value) -> &Value {
     let pointer = schema["$ref"].as_str().map(|reference| reference.trim_start_matches('#'));
-    pointer.map_or(schema, |pointer| &DOCUMENT.pointer(pointer).unwrap())
+    pointer.map_or(schema, |pointer| DOCUMENT.pointer(pointer).unwrap())
 }
 
 fn encoded(text: &str) -> String {
