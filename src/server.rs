@@ -15,6 +15,7 @@ use axum::response::Response;
 use ringfence_http::{Connections, Remote, RequestBody, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
 use ringfence_raft::{Handle, Node, Quartz, Random, Settings, System, Tcp, Tls, Transport, WallClock};
+use ringfence_service::Service;
 use ringfence_tls::{Apart, Reload};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
@@ -65,7 +66,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let door_tls = tls::door(&config, &apart)?;
     let peer_tls = tls::peer(&config, &apart)?;
     let access = config.access.clone().map(ringfence_access::Watched::load).transpose()?.map(Arc::new);
-    let before_answer = config
+    let mirror_timeout = config
         .mirror
         .as_ref()
         .and_then(|mirror| (mirror.mode == MirrorMode::BeforeAnswer).then_some(mirror.timeout));
@@ -139,17 +140,24 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
             upkeep.run_upkeep();
         }
     });
+    let service = Arc::new(Service::new(
+        node.handle().on(&threads.runtimes()),
+        ringfence_service::Options {
+            access,
+            mirror_timeout,
+            draining: drain.clone(),
+            first_attachment: uuid::Uuid::new_v4().as_u64_pair().0,
+        },
+    ));
     let options = ringfence_api::Options {
         metrics: recorder,
         connections: Arc::clone(&connections),
         hosts: config.hosts,
-        draining: drain.clone(),
         hangs_for: loop_lag::hangs_for,
         slow_request: config.slow_request,
-        mirror: mirror.map(|mirror| start_mirror(node.handle(), mirror, before_answer)),
-        access,
+        mirror_status: mirror.map(|mirror| start_mirror(node.handle(), mirror)),
     };
-    let routes = ringfence_api::routes(node.handle().on(&threads.runtimes()), options);
+    let routes = ringfence_api::routes(service, options);
     let answer = move |request, remote| routes.clone().answer(request, remote);
     let mut serving = serve(listener, door_tls, &threads, &connections, answer, drain);
 
@@ -181,11 +189,11 @@ fn end(threads: &Threads) {
     }
 }
 
-/// Starts publishing in Redis.
-fn start_mirror(handle: Handle, mirror: Mirror, before_answer: Option<Duration>) -> ringfence_api::Mirror {
+/// Starts publishing in Redis. Gives what tells the state of that.
+fn start_mirror(handle: Handle, mirror: Mirror) -> Arc<dyn Fn() -> serde_json::Value + Send + Sync> {
     handle.set_mirror(Box::new(mirror::Published(mirror.clone())));
     tokio::spawn(mirror::run(handle, mirror.clone()));
-    ringfence_api::Mirror { before_answer, status: Arc::new(move || serde_json::json!(mirror.status())) }
+    Arc::new(move || serde_json::json!(mirror.status()))
 }
 
 /// Answers the requests of `listener` on `threads`.

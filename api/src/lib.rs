@@ -1,22 +1,20 @@
 //! The HTTP JSON API of Ringfence, and its dashboard.
 //!
 //! ```text
-//!  request ─▶ routes ───────▶ a handler ────▶ Handle (raft) ─▶ outcome ─▶ response or problem
+//!  request ─▶ routes ───────▶ a handler ────▶ Service ─▶ result ─▶ response or problem
 //!             checks head,    parses path,
 //!             Host, right;    query and body
 //!             measures, logs  into wire types
 //! ```
-//! A handler turns a request into `Result<Response, Failed>`. It parses the request into wire types, calls the [`Handle`] of
-//! the replicated table, and encodes the outcome as JSON. It keeps no state: whatever must outlive the connection is in the
-//! replicated table.
+//! A handler turns a request into `Result<Response, Failed>`. It parses the request into wire types, calls the
+//! [`Service`](ringfence_service), which knows what requests mean and no HTTP, and encodes the result as JSON. It keeps no state.
 //!
-//! What this crate guarantees to clients:
+//! What this crate guarantees to clients, besides what the service does:
 //!
-//! - *Certainly not done* (503) is kept apart from *maybe done* (504). Only `problems` maps refusals to statuses.
-//! - An acquire whose connection closes before the response is abandoned (`routes::abandon`). After any response,
-//!   including a 504, it is not.
-//! - Handlers spawn no tasks (all watches share one). When a connection closes, hyper drops the handler and its
-//!   retries, so a command is either sent before that, or never.
+//! - *Certainly not done* (503) is kept apart from *maybe done* (504): `problems` gives each kind of failure its status.
+//! - An acquire whose connection closes before the response is abandoned. After any response, including a 504, it is not.
+//! - When a connection closes, hyper drops the handler and its retries, so a command is either sent before that, or never.
+//!   Handlers spawn no tasks, but for two: all watches share one, and the service takes an abandoned acquire back.
 //! - A watch gets every change once and in order, or an event that says that it was cut off (`watch`).
 //! - No value that a client chose (key, lease id, path) becomes a metric label.
 //! - A lease id is its owner's secret: no log line contains one.
@@ -37,17 +35,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use ringfence_access::Watched;
 use ringfence_http::Connections;
-use ringfence_raft::Handle;
-use tokio::sync::watch::Receiver;
+use ringfence_service::Service;
 
 pub use measure::metrics_builder;
 pub use problems::requires_tls;
 pub use routes::Routes;
 pub use routes::starting::starting;
 
-/// What the API needs besides the table.
+/// What the API needs besides the service.
 #[derive(Clone)]
 pub struct Options {
     /// Renders the metrics of the process, for `/metrics`.
@@ -57,30 +53,15 @@ pub struct Options {
     /// Host names that requests may name, besides IP addresses and the members' own names. Empty: any name, except in
     /// requests from browsers.
     pub hosts: Vec<String>,
-    /// Turns `true` when the process is about to stop. Then `/readyz` answers 503 and waiting requests are answered: 202 if
-    /// they keep their place, else 504. Either way the client repeats its PUT at another node, which finds the place in the
-    /// queue.
-    pub draining: Receiver<bool>,
     /// How long the Raft thread has been stuck. `/livez` reports it, from another thread.
     pub hangs_for: fn() -> Duration,
     /// A request that takes this long, not counting the wait it asked for, is logged.
     pub slow_request: Duration,
-    /// The mirror, if there is one.
-    pub mirror: Option<Mirror>,
-    /// The access rules. `None`: everybody may do everything.
-    pub access: Option<Arc<Watched>>,
+    /// The state of this node's mirror, for `GET /v1/cluster`, if there is one.
+    pub mirror_status: Option<Arc<dyn Fn() -> serde_json::Value + Send + Sync>>,
 }
 
-/// What the API needs to know about the mirror in Redis.
-#[derive(Clone)]
-pub struct Mirror {
-    /// How long the response to an acquire waits for the mirror to have the fences; `None`: it does not wait.
-    pub before_answer: Option<Duration>,
-    /// The state of this node's mirror, for `GET /v1/cluster`.
-    pub status: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
-}
-
-/// The routes of the API and the dashboard, over the table behind `handle`.
-pub fn routes(handle: Handle, options: Options) -> Routes {
-    Routes::new(Arc::new(door::Door::new(handle, options)))
+/// The routes of the API and the dashboard, over `service`.
+pub fn routes(service: Arc<Service>, options: Options) -> Routes {
+    Routes::new(Arc::new(door::Door::new(service, options)))
 }

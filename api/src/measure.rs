@@ -1,4 +1,4 @@
-//! Metrics of the API. Labels are routes, statuses and outcomes, never values that a client chose.
+//! Metrics of the API. Labels are routes and statuses, never values that a client chose.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,30 +10,11 @@ use metrics::{Counter, Histogram, counter, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use ringfence_wire::CutOffReason;
 
-use crate::problems::Failed;
-
 /// Bucket bounds of all metrics in seconds: from a batch in memory to the longest wait.
 const SECONDS: &[f64] = &[
     0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
     60.0, 120.0,
 ];
-
-/// The outcomes of acquires and renewals, registered at start.
-const ACQUIRE_OUTCOMES: &[&str] = &[
-    "granted",
-    "standing",
-    "waiting",
-    "held",
-    "wait-timeout",
-    "lease-mismatch",
-    "lease-gone",
-    "forbidden",
-    "overloaded",
-    "unavailable",
-    "indeterminate",
-];
-const RENEW_OUTCOMES: &[&str] =
-    &["renewed", "not-granted", "lease-gone", "unknown-lease", "forbidden", "unavailable", "indeterminate"];
 
 /// A recorder with the buckets of this program's metrics. The process installs it once, before it measures anything.
 pub fn metrics_builder() -> PrometheusBuilder {
@@ -44,17 +25,8 @@ pub fn metrics_builder() -> PrometheusBuilder {
 
 /// Registers all counters with 0: a rate misses the first count of a metric that did not exist before.
 pub(crate) fn register() {
-    ACQUIRE_OUTCOMES.iter().for_each(|outcome| drop(ACQUIRED.of(outcome)));
-    RENEW_OUTCOMES.iter().for_each(|outcome| drop(RENEWED.of(outcome)));
-    LazyLock::force(&RELEASED);
-    LazyLock::force(&WAITED);
     CUT_OFF_REASONS.iter().for_each(|reason| drop(watches_cut_off_total(*reason)));
 }
-
-static ACQUIRED: Outcomes = Outcomes { total: "ringfence_acquire_total", cache: Cache::new() };
-static RENEWED: Outcomes = Outcomes { total: "ringfence_renew_total", cache: Cache::new() };
-static RELEASED: LazyLock<Counter> = LazyLock::new(|| counter!("ringfence_release_total"));
-static WAITED: LazyLock<Histogram> = LazyLock::new(|| histogram!("ringfence_acquire_wait_seconds"));
 
 const CUT_OFF_REASONS: [CutOffReason; 2] = [CutOffReason::TooSlow, CutOffReason::StateReplaced];
 
@@ -81,18 +53,6 @@ impl<L: Copy + Eq + Hash, M: Clone> Cache<L, M> {
             let mut all = self.0.write().expect("nothing panics while this is locked");
             all.entry(label).or_insert_with(new).clone()
         })
-    }
-}
-
-/// A counter for each outcome.
-struct Outcomes {
-    total: &'static str,
-    cache: Cache<&'static str, Counter>,
-}
-
-impl Outcomes {
-    fn of(&self, outcome: &'static str) -> Counter {
-        self.cache.get(outcome, || counter!(self.total, "outcome" => outcome))
     }
 }
 
@@ -128,30 +88,4 @@ pub(crate) fn method(method: &Method) -> &'static str {
         Method::DELETE => "DELETE",
         _ => "other",
     }
-}
-
-/// An acquire was answered: with 201, 200 or 202, or with a problem.
-pub(crate) fn acquired(result: Result<StatusCode, &Failed>) {
-    let outcome = match result {
-        Ok(StatusCode::CREATED) => "granted",
-        Ok(StatusCode::OK) => "standing",
-        Ok(_) => "waiting",
-        Err(failed) => failed.name(),
-    };
-    ACQUIRED.of(outcome).increment(1);
-}
-
-/// An acquire was granted after a wait in the queue.
-pub(crate) fn waited(took: Duration) {
-    WAITED.record(took);
-}
-
-/// A renewal was answered.
-pub(crate) fn renewed(failed: Option<&Failed>) {
-    RENEWED.of(failed.map_or("renewed", Failed::name)).increment(1);
-}
-
-/// A release was answered.
-pub(crate) fn released() {
-    RELEASED.increment(1);
 }

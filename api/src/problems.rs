@@ -1,12 +1,14 @@
-//! The only place that maps failures to statuses and [`Problem`]s.
+//! The only place that maps failures to [`Problem`]s, with their statuses and headers.
+
+use std::borrow::Cow;
 
 use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use ringfence_lease::{Blocking, Refusal};
 use ringfence_raft::Unanswered;
-use ringfence_wire::{Blocker, EndReason, FieldError, LeaseId, Problem, ProblemKind, Revision};
+use ringfence_service::Failure;
+use ringfence_wire::{EndReason, FieldError, LeaseId, Problem, ProblemKind, Revision};
 
 use crate::response::with_type;
 
@@ -34,21 +36,9 @@ impl Failed {
         self
     }
 
-    /// Does not name holders.
-    pub(crate) fn without_holders(mut self) -> Self {
-        self.0.holders = None;
-        self
-    }
-
-    /// The holders that it names.
-    pub(crate) fn holders_mut(&mut self) -> &mut [Blocker] {
-        self.0.holders.as_deref_mut().unwrap_or_default()
-    }
-
     /// The name of the problem, without `urn:ringfence:problem:`.
     pub(crate) fn name(&self) -> &'static str {
-        let urn = self.0.kind.urn();
-        urn.rsplit_once(':').map_or(urn, |(_, name)| name)
+        self.0.kind.name()
     }
 
     /// Whether it is for the rate at which its principal asks.
@@ -93,76 +83,64 @@ impl From<FieldError> for Failed {
 
 impl From<Unanswered> for Failed {
     fn from(unanswered: Unanswered) -> Self {
-        match unanswered {
-            Unanswered::Unavailable => {
-                Self::new(ProblemKind::Unavailable, "no leader accepted the request in time: it was not done")
-            }
-            Unanswered::Indeterminate => Self::new(
-                ProblemKind::Indeterminate,
-                "the request may have been done, or may be done later: repeat it until the response is definite",
-            ),
-        }
+        Failure::from(unanswered).into()
     }
 }
 
-impl From<Refusal> for Failed {
-    fn from(refusal: Refusal) -> Self {
-        let of_quota = |most: u64, what| {
-            let detail =
-                format!("the principal has all the {most} {what} that its limits allow: release some first");
-            Self::new(ProblemKind::Overloaded, detail)
-        };
-        let (kind, detail) = match &refusal {
-            Refusal::TooManyLeases { most } => return of_quota((*most).into(), "leases"),
-            Refusal::TooManyWaiting { most } => return of_quota((*most).into(), "waiting leases"),
-            Refusal::TooManyBytes { most } => return of_quota(*most, "bytes of leases"),
-            Refusal::Held { holders, .. } if holders.is_empty() => {
-                (ProblemKind::Held, "an earlier waiter is first in the queue of a key: set wait_ms to wait")
-            }
-            Refusal::Held { .. } => {
-                (ProblemKind::Held, "another lease holds a key: set wait_ms to wait for it")
-            }
-            Refusal::WaitTimeout => (
-                ProblemKind::WaitTimeout,
-                "the wait ended before the keys were free, and the lease left the queue: use a new lease_id",
-            ),
-            Refusal::Mismatch => {
-                (ProblemKind::LeaseMismatch, "this lease_id was used with other keys: use a new one")
-            }
-            Refusal::NotGranted => {
-                (ProblemKind::NotGranted, "the lease is still in the queue: repeat its PUT instead")
-            }
-            Refusal::NotLive => {
-                (ProblemKind::NotLive, "no live lease holds this key with this token: nothing was revoked")
-            }
-            Refusal::Gone(reason) => (ProblemKind::LeaseGone, gone(*reason)),
-            Refusal::Unknown => (
-                ProblemKind::UnknownLease,
-                "no lease with this id exists, or it ended so long ago that it is forgotten",
-            ),
-            Refusal::Overloaded => {
-                (ProblemKind::Overloaded, "the queue of a key is full: the lease was not queued")
-            }
-            Refusal::Full => (
-                ProblemKind::Overloaded,
-                "the leases of the cluster take all the memory that they may: the lease was not granted",
-            ),
-        };
-        let mut failed = Self::new(kind, detail);
-        match refusal {
-            Refusal::Held { holders, waiters } => {
-                let holders = holders.into_iter().map(blocker).collect();
-                (failed.0.holders, failed.0.waiters) = (Some(holders), Some(waiters));
-            }
-            Refusal::Gone(reason) => failed.0.reason = Some(reason),
-            _ => {}
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        let mut failed = Self::new(failure.kind(), detail(&failure));
+        failed.0.reason = failure.end_reason();
+        if let Failure::Held { holders, waiters, .. } = failure {
+            (failed.0.holders, failed.0.waiters) = (holders, Some(waiters));
         }
         failed
     }
 }
 
-fn blocker(Blocking { key, token, holder, mode, limit, expires_in_ms }: Blocking) -> Blocker {
-    Blocker { key, token, holder, mode, limit, expires_in_ms, by: None }
+/// What a failure means to a client that speaks HTTP.
+fn detail(failure: &Failure) -> Cow<'static, str> {
+    Cow::Borrowed(match failure {
+        Failure::Unauthenticated(why)
+        | Failure::Forbidden(why)
+        | Failure::RateLimited(why)
+        | Failure::TooManyWatches(why) => return why.clone().into(),
+        Failure::OverQuota { most, of } => {
+            let detail =
+                format!("the principal has all the {most} {of} that its limits allow: release some first");
+            return detail.into();
+        }
+        Failure::Held { by_waiters: true, .. } => {
+            "an earlier waiter is first in the queue of a key: set wait_ms to wait"
+        }
+        Failure::Held { .. } => "another lease holds a key: set wait_ms to wait for it",
+        Failure::WaitTimeout => {
+            "the wait ended before the keys were free, and the lease left the queue: use a new lease_id"
+        }
+        Failure::Mismatch => "this lease_id was used with other keys: use a new one",
+        Failure::NotGranted => "the lease is still in the queue: repeat its PUT instead",
+        Failure::NotLive => "no live lease holds this key with this token: nothing was revoked",
+        Failure::Gone(reason) => gone(*reason),
+        Failure::Unknown => "no lease with this id exists, or it ended so long ago that it is forgotten",
+        Failure::QueueFull => "the queue of a key is full: the lease was not queued",
+        Failure::TableFull => {
+            "the leases of the cluster take all the memory that they may: the lease was not granted"
+        }
+        Failure::NoRoom => {
+            "the response became too large before this operation, which was not done: send fewer operations at once"
+        }
+        Failure::AfterUnanswered => "an earlier operation has no outcome, so this one was certainly not done",
+        Failure::NoLeader => "no leader accepted the request in time: it was not done",
+        Failure::CutOff => {
+            "this node may learn late of a grant: it does not keep up with a leader, or its disk hangs. Wait at another node"
+        }
+        Failure::Indeterminate => {
+            "the request may have been done, or may be done later: repeat it until the response is definite"
+        }
+        Failure::StoppedWaiting => {
+            "this node stopped waiting, but the lease may still be granted: repeat the PUT, or DELETE"
+        }
+    })
 }
 
 /// `text`, which quotes a request, without what may be a lease id or a credential: clients log errors.

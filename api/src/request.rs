@@ -1,6 +1,7 @@
-//! The parts of a request: its sender, host, head, path, query and body.
+//! The parts of a request: its sender and credential, host, head, path, query and body.
 
 pub(crate) mod body;
+pub(crate) mod credential;
 pub(crate) mod head;
 pub(crate) mod origin;
 pub(crate) mod path;

@@ -1,6 +1,5 @@
 //! The route table of the API, and the `match` that calls the handlers.
 
-mod abandon;
 mod access;
 mod acquire;
 mod audit;
@@ -13,7 +12,6 @@ mod leases;
 mod many;
 mod metrics;
 mod openapi;
-mod outcome;
 pub(crate) mod starting;
 mod validate;
 mod watch;
@@ -24,16 +22,16 @@ use std::sync::Arc;
 use axum::http::Method;
 use axum::http::header::{ALLOW, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use ringfence_access::{ClusterRight, KeyRight};
+use ringfence_access::{ClusterRight, KeyRight, Proof};
 use ringfence_http::Remote;
+use ringfence_service::{Caller, Right};
 use ringfence_wire::ProblemKind;
 
-use crate::door::access::{Caller, Right};
 use crate::door::{Answer, Door, Request};
 use crate::measure;
 use crate::problems::{Failed, without_secrets};
-use crate::request::body;
 use crate::request::requester::Requester;
+use crate::request::{body, credential};
 
 /// The `route` label of requests that match no route.
 const NO_ROUTE: &str = "none";
@@ -56,7 +54,10 @@ impl Routes {
         let (route, right, call) = find(request.method(), request.uri().path());
         let caller = door.check(&request).and_then(|()| match right {
             Right::Public => Ok(Caller::anybody()),
-            _ => door.caller(&request, &remote),
+            _ if door.service.has_rules() => {
+                Ok(door.service.caller(credential::proof(request.headers(), &remote)?)?)
+            }
+            _ => Ok(door.service.caller(Proof::default())?),
         });
         if let Ok(caller) = &caller {
             if let Some(name) = caller.name() {
@@ -66,7 +67,7 @@ impl Routes {
         }
         let open = door.log.open(&requester, measure::method(request.method()), route);
         let admitted = caller.and_then(|caller| {
-            door.count_request(&caller)?;
+            door.service.count_request(&caller)?;
             caller.check(right)?;
             Ok(caller)
         });
@@ -85,7 +86,7 @@ impl Routes {
         if let Some(principal) = requester.principal.filter(|_| is_too_fast) {
             // It may be closed meanwhile.
             connection.lasts();
-            door.hold_back(&principal).await;
+            door.service.hold_back(&principal).await;
         }
         Ok(response)
     }

@@ -115,6 +115,12 @@ problems! {
 }
 
 impl ProblemKind {
+    /// Its name: the URN without `urn:ringfence:problem:`.
+    pub fn name(self) -> &'static str {
+        let urn = self.urn();
+        urn.rsplit_once(':').map_or(urn, |(_, name)| name)
+    }
+
     /// Whether it was not allowed, whatever it was.
     pub fn is_denial(self) -> bool {
         matches!(self, Self::Unauthenticated | Self::Forbidden)

@@ -5,12 +5,12 @@ use axum::body::HttpBody;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use ringfence_http::{RequestBody, Shed};
+use ringfence_service::{BYTES_OF_A_REQUEST, Caller};
 use ringfence_wire::{FieldError, ProblemKind, from_json};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use crate::door::access::Caller;
-use crate::door::{BYTES_OF_A_REQUEST, Door, Request};
+use crate::door::{Door, Request};
 use crate::problems::Failed;
 
 /// The time for a body to arrive.
@@ -43,7 +43,7 @@ pub(crate) async fn read_counted<T: DeserializeOwned>(
         Failed::from(FieldError { field: None, detail })
     })??;
     let counted = size.min(MAX_BYTES) / BYTES_OF_A_REQUEST;
-    let is_allowed = door.count_more(caller, counted, 0);
+    let is_allowed = door.service.count_more(caller, counted, 0);
     let body = body.ok_or_else(too_large)?;
     is_allowed?;
     let body = from_json(&body)?;

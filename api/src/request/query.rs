@@ -1,15 +1,7 @@
 use axum::http::Uri;
 use percent_encoding::percent_decode;
+use ringfence_service::Consistency;
 use ringfence_wire::FieldError;
-
-/// The consistency of a read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Consistency {
-    /// The cluster's state at some instant during the call.
-    Linearizable,
-    /// This node's state, which may lag.
-    Local,
-}
 
 /// The query parameters of a request.
 pub(crate) struct Query(Vec<(&'static str, String)>);

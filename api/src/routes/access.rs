@@ -1,6 +1,6 @@
 use axum::http::StatusCode;
+use ringfence_service::Caller;
 
-use crate::door::access::Caller;
 use crate::door::{Answer, Request};
 use crate::request::query::Query;
 use crate::response::json;

@@ -50,7 +50,7 @@ impl<'a> Act<'a> {
     /// Whether this failure is logged, and how many were not before it.
     fn take_line(&self, failed: &Failed) -> Option<u64> {
         match &self.requester.principal {
-            Some(principal) if !failed.is_indeterminate() => self.door.take_refusal_line(principal),
+            Some(principal) if !failed.is_indeterminate() => self.door.service.take_refusal_line(principal),
             _ => Some(0),
         }
     }

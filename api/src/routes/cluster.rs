@@ -1,12 +1,12 @@
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use ringfence_raft::MembersError;
+use ringfence_service::Caller;
 use ringfence_wire::{
     AddMemberRequest, Backup, ClusterStatus, ProblemKind, Revision, TransferRequest, UpgradeRequest,
 };
 
 use super::audit::{Act, Subject};
-use crate::door::access::Caller;
 use crate::door::{Answer, Door, Request};
 use crate::problems::Failed;
 use crate::request::query::Query;
@@ -17,7 +17,7 @@ use crate::response::json;
 /// `GET /v1/cluster`
 pub(crate) async fn get(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let mirror = door.options.mirror.as_ref().map(|mirror| (mirror.status)());
+    let mirror = door.options.mirror_status.as_ref().map(|status| status());
     Ok(json(StatusCode::OK, &ClusterStatus { mirror, ..door.cluster().status() }))
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn is_live() -> Response {
 /// `GET /readyz`: whether to send requests here.
 pub(crate) async fn ready(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
-    if *door.options.draining.borrow() {
+    if door.is_draining() {
         return Err(Failed::new(ProblemKind::Unavailable, "this node is stopping"));
     }
     // Without a leader this takes a second.

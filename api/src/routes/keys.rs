@@ -1,17 +1,15 @@
 use axum::body::HttpBody;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use ringfence_access::KeyRight;
-use ringfence_lease::Command;
+use ringfence_service::{Caller, Page};
 use ringfence_wire::{FieldError, Key, KeyList, RevokeRequest};
 use serde::Serialize;
 use tokio::task::yield_now;
 
 use super::audit::{Act, Subject};
 use super::cursor::Cursor;
-use super::outcome;
-use crate::door::access::Caller;
 use crate::door::{Answer, Door, Request};
+use crate::problems::Failed;
 use crate::request::query::Query;
 use crate::request::requester::Requester;
 use crate::request::{body, number, path};
@@ -24,10 +22,8 @@ const MAX_LIMIT: usize = 1_000;
 /// `GET /v1/keys/{key}`
 pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answer {
     let key = path::key(request.uri())?;
-    let allowed = caller.allow(KeyRight::Read, std::iter::once(&key))?;
-    let now_ms = door.now_ms(Query::consistency_only(request.uri())?).await?;
-    door.check_reads(caller)?;
-    let view = door.view(&allowed, |table| table.key(&key, now_ms));
+    let key = caller.allow_key(&key)?;
+    let view = door.service.key(caller, key, Query::consistency_only(request.uri())?).await?;
     Ok(found(door, caller, &view).await)
 }
 
@@ -38,20 +34,16 @@ pub(crate) async fn list(door: &Door, caller: &Caller, request: Request) -> Answ
     if prefix.len() > Key::MAX_BYTES {
         return Err(FieldError::new("prefix", "must have at most 512 bytes of UTF-8").into());
     }
-    let allowed = caller.allow_under(&prefix)?;
+    let prefix = caller.allow_under(&prefix)?;
     let after = query.take("after").map(|text| text.parse::<Cursor>()).transpose()?;
     let limit = match query.take("limit").map(|text| usize::try_from(number(&text)?).ok()) {
         None => DEFAULT_LIMIT,
         Some(Some(limit @ 1..=MAX_LIMIT)) => limit,
         Some(_) => return Err(FieldError::new("limit", "must be a number from 1 to 1,000").into()),
     };
-    let now_ms = door.now_ms(query.consistency()?).await?;
-    door.check_reads(caller)?;
-    let (keys, last, revision) = door.view(&allowed, |table| {
-        let after = after.as_ref().map(|cursor| cursor.last.as_str());
-        let (keys, last) = table.keys(&prefix, after, limit, now_ms);
-        (keys, last, table.revision())
-    });
+    let behind = after.as_ref().map(|cursor| &cursor.last);
+    let page = door.service.keys(caller, prefix, behind, limit, query.consistency()?).await?;
+    let Page { keys, last, revision } = page;
     let revision = after.map_or(revision, |cursor| cursor.revision);
     let next = last.map(|last| Cursor { revision, last }.to_string());
     Ok(found(door, caller, &KeyList { keys, next, revision }).await)
@@ -61,7 +53,7 @@ pub(crate) async fn list(door: &Door, caller: &Caller, request: Request) -> Answ
 async fn found(door: &Door, caller: &Caller, found: &impl Serialize) -> Response {
     let response = json(StatusCode::OK, found);
     let bytes = response.body().size_hint().exact().unwrap_or_default();
-    if door.count_read(caller, bytes as usize) {
+    if door.service.count_read(caller, bytes as usize) {
         // Connections that send many such requests at once let others of this thread go first.
         yield_now().await;
     }
@@ -75,7 +67,6 @@ pub(crate) async fn revoke(door: &Door, requester: &Requester, caller: &Caller, 
     let subject =
         Subject { act: "revoke", key: Some(key.clone()), token: Some(token.0), ..Subject::default() };
     let act = Act::begin(door, requester, subject);
-    let outcome = door.propose(caller, Command::Revoke { key, token }).await;
-    let ended = outcome.and_then(outcome::ended);
-    act.ended(ended.map(IntoResponse::into_response))
+    let revoked = door.service.revoke(caller, key, token).await;
+    act.ended(revoked.map(|()| StatusCode::NO_CONTENT.into_response()).map_err(Failed::from))
 }

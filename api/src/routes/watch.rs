@@ -2,9 +2,9 @@ use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::IntoResponse;
+use ringfence_service::Caller;
 use ringfence_wire::{FieldError, Key, ProblemKind, Revision};
 
-use crate::door::access::Caller;
 use crate::door::{Answer, Door, Request};
 use crate::problems::Failed;
 use crate::request::number;
@@ -28,14 +28,14 @@ pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answe
         None | Some("") => after,
         Some(id) => Some(revision(id, "Last-Event-ID")?),
     };
-    if *door.options.draining.borrow() {
+    if door.is_draining() {
         return Err(Failed::new(ProblemKind::Unavailable, "this node is stopping"));
     }
-    let place = door.watch_place(caller)?;
+    let place = door.service.watch_place(caller)?;
     request.body().connection().lasts();
     // Without it this node could not tell a revision beyond the cluster's from one that it has not applied yet.
-    door.catch_up().await?;
-    let stream = door.watchers.open(allowed, caller, place, &prefix, after)?;
+    door.service.catch_up().await?;
+    let stream = door.watchers.open(allowed, caller, place, after)?;
     let headers = [(CONTENT_TYPE, HeaderValue::from_static("text/event-stream")), UNBUFFERED];
     Ok((headers, Body::new(stream)).into_response())
 }

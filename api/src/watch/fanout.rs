@@ -7,12 +7,12 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use ringfence_lease::Event;
 use ringfence_raft::History;
+use ringfence_service::Caller;
 use ringfence_wire::{CutOff, CutOffReason, Revision};
 use tokio::time::Instant;
 
 use super::frame;
 use super::group::{Available, Group};
-use crate::door::access::Caller;
 use crate::measure;
 
 /// Limits of one step: changes read, and bytes of text encoded.

@@ -8,16 +8,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
-use ringfence_access::KeyRight;
 use ringfence_raft::{Handle, History, Progress};
+use ringfence_service::{Allowed, Caller, Counted};
 use ringfence_wire::{ProblemKind, Revision};
 use tokio::sync::{Notify, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::fanout::{Fanout, Next};
-use crate::door::access::{Allowed, Caller};
-use crate::door::usage::Counted;
 use crate::problems::Failed;
 
 /// The pause after a round, so that changes gather, and the addition for each watch that the round woke: waking one costs a
@@ -100,13 +98,12 @@ impl Watchers {
         self.state().fanout.count()
     }
 
-    /// Opens a watch of the changes after `after`, or from now on, of keys that start with `prefix`.
+    /// Opens a watch of the changes after `after`, or from now on, of keys that start with `prefix`, for `caller`.
     pub(crate) fn open(
         self: &Arc<Self>,
-        _: Allowed<KeyRight>,
+        prefix: Allowed<&str>,
         caller: &Caller,
         place: Counted,
-        prefix: &str,
         after: Option<Revision>,
     ) -> Result<Stream, Failed> {
         // Taken before the history is read, so that no later change is missed.
@@ -118,9 +115,10 @@ impl Watchers {
         }
         let number = self.handle.history(|history| {
             let after = after.unwrap_or(history.last());
-            match history.after(after, prefix).is_some() {
-                true => Ok(state.fanout.enter(caller.clone(), prefix, after, history)),
-                false => Err(gone(after, prefix, history)),
+            let under = prefix.get();
+            match history.after(after, under).is_some() {
+                true => Ok(state.fanout.enter(caller.clone(), under, after, history)),
+                false => Err(gone(after, under, history)),
             }
         })?;
         if !std::mem::replace(&mut state.runs, true) {

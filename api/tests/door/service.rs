@@ -124,17 +124,26 @@ impl Service {
         let handle = node.handle();
         let (draining, is_draining) = watch::channel(false);
         let connections = Connections::new(MOST_CONNECTIONS);
-        let routes = routes(
+        // The recorder comes first: counters are made once.
+        let metrics = measurements();
+        let service = ringfence_service::Service::new(
             handle.clone(),
+            ringfence_service::Options {
+                access: None,
+                mirror_timeout: None,
+                draining: is_draining,
+                first_attachment: 0,
+            },
+        );
+        let routes = routes(
+            Arc::new(service),
             Options {
-                metrics: measurements(),
+                metrics,
                 connections: Arc::clone(&connections),
                 hosts: Vec::new(),
-                draining: is_draining,
                 hangs_for: || Duration::ZERO,
                 slow_request: PATIENCE,
-                mirror: None,
-                access: None,
+                mirror_status: None,
             },
         );
         let answer = move |request, remote| routes.clone().answer(request, remote);

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use ringfence_access::Principal;
 use ringfence_raft::Lines;
-use ringfence_wire::{PrincipalName, ProblemKind};
+use ringfence_wire::PrincipalName;
 use tokio::time::{Instant, sleep};
 
-use crate::problems::Failed;
+use crate::failure::Failure;
 
+/// The unit in which large requests count as several, and reads of keys against their own limit: they are work to parse and to write.
+pub const BYTES_OF_A_REQUEST: usize = 4 << 10;
 /// How long a request that was refused is held back at most.
 const HELD_BACK: Duration = Duration::from_secs(1);
 
@@ -39,14 +41,14 @@ struct Allowance {
 }
 
 /// Something that is counted. Dropping it ends that.
-pub(crate) struct Counted {
+pub struct Counted {
     usages: Arc<Usages>,
     name: Option<PrincipalName>,
     count: fn(&mut Usage) -> &mut u32,
 }
 
 impl Usages {
-    pub(super) fn count_request(&self, principal: &Principal) -> Result<(), Failed> {
+    pub(crate) fn count_request(&self, principal: &Principal) -> Result<(), Failure> {
         let Some(limit) = principal.limits().requests_per_s else { return Ok(()) };
         match self.with(principal, |usage| usage.take(limit, Instant::now())) {
             true => Ok(()),
@@ -56,12 +58,12 @@ impl Usages {
 
     /// Counts more requests, for a batch or a large body that came with one that was counted. They may arrive together, after their
     /// heads were counted one by one: the next one after a debt is refused, but not for what it was `counted` for itself.
-    pub(super) fn count_more(
+    pub(crate) fn count_more(
         &self,
         principal: &Principal,
         more: usize,
         counted: usize,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), Failure> {
         let Some(limit) = principal.limits().requests_per_s else { return Ok(()) };
         let is_allowed = |usage: &mut Usage| {
             let left = Allowance::refill(&mut usage.requests, limit, Instant::now());
@@ -75,25 +77,28 @@ impl Usages {
     }
 
     /// An error if other reads have used up what is allowed.
-    pub(super) fn check_reads(&self, principal: &Principal) -> Result<(), Failed> {
+    pub(crate) fn check_reads(&self, principal: &Principal) -> Result<(), Failure> {
         let Some(limit) = principal.limits().requests_per_s else { return Ok(()) };
         if self.with(principal, |usage| *Allowance::refill(&mut usage.reads, limit, Instant::now()) >= 0.0) {
             return Ok(());
         }
         let detail = format!("{} may read {limit} times 4 KiB per second from each node", display(principal));
-        Err(Failed::new(ProblemKind::RateLimited, detail))
+        Err(Failure::RateLimited(detail))
     }
 
-    /// Counts what was read. Others may have written it, so what cannot be made up for in a second is forgiven.
-    pub(super) fn count_read(&self, principal: &Principal, more: usize) {
-        let Some(limit) = principal.limits().requests_per_s else { return };
+    /// Counts what was read, and returns whether it was much. Others may have written it, so what cannot be made up for in a second is
+    /// forgiven.
+    pub(crate) fn count_read(&self, principal: &Principal, bytes: usize) -> bool {
+        let more = bytes / BYTES_OF_A_REQUEST;
+        let Some(limit) = principal.limits().requests_per_s.filter(|_| more > 0) else { return more > 0 };
         self.with(principal, |usage| {
             let left = Allowance::refill(&mut usage.reads, limit, Instant::now());
             *left = (*left - more as f64).max(-f64::from(limit.get()));
         });
+        true
     }
 
-    pub(super) fn watch_place(self: &Arc<Self>, principal: &Principal) -> Result<Counted, Failed> {
+    pub(crate) fn watch_place(self: &Arc<Self>, principal: &Principal) -> Result<Counted, Failure> {
         let limit = principal.limits().watches;
         let has_place = self.with(principal, |usage| {
             let has_place = limit.is_none_or(|limit| usage.watches < limit.get());
@@ -101,17 +106,17 @@ impl Usages {
             has_place
         });
         match (has_place, limit) {
-            (false, Some(limit)) => Err(Failed::new(
-                ProblemKind::Overloaded,
-                format!("{} may have {limit} watches at once on each node", display(principal)),
-            )),
+            (false, Some(limit)) => Err(Failure::TooManyWatches(format!(
+                "{} may have {limit} watches at once on each node",
+                display(principal)
+            ))),
             _ => Ok(self.counted(principal, |usage| &mut usage.watches)),
         }
     }
 
     /// Waits until a request that was refused would be allowed, behind those that wait already, but for at most a second. Refusing costs
     /// as much as answering, and meanwhile its connection is not read.
-    pub(super) async fn hold_back(self: &Arc<Self>, principal: &Principal) {
+    pub(crate) async fn hold_back(self: &Arc<Self>, principal: &Principal) {
         let Some(limit) = principal.limits().requests_per_s else { return };
         let place = self.with(principal, |usage| {
             usage.held_back += 1;
@@ -121,7 +126,7 @@ impl Usages {
         sleep((Duration::from_secs(1) * place / limit.get()).min(HELD_BACK)).await;
     }
 
-    pub(super) fn take_refusal_line(&self, principal: &Principal) -> Option<u64> {
+    pub(crate) fn take_refusal_line(&self, principal: &Principal) -> Option<u64> {
         self.with(principal, |usage| usage.refusals.take())
     }
 
@@ -170,9 +175,9 @@ impl Allowance {
     }
 }
 
-fn too_many(principal: &Principal, limit: NonZeroU32) -> Failed {
+fn too_many(principal: &Principal, limit: NonZeroU32) -> Failure {
     let detail = format!("{} may send {limit} requests per second to each node", display(principal));
-    Failed::new(ProblemKind::RateLimited, detail)
+    Failure::RateLimited(detail)
 }
 
 fn display(principal: &Principal) -> &str {
@@ -213,11 +218,11 @@ mod tests {
         let rules = Rules::parse("[anonymous]\nlimits = { requests-per-s = 3 }").unwrap();
         let principal = rules.identify(&Proof::default()).unwrap();
         let usages = Usages::default();
-        usages.count_read(principal, 4);
+        usages.count_read(principal, 4 * BYTES_OF_A_REQUEST);
         assert!(usages.check_reads(principal).is_err());
         tokio::time::advance(Duration::from_millis(400)).await;
         assert!(usages.check_reads(principal).is_ok());
-        usages.count_read(principal, 1_000_000);
+        usages.count_read(principal, 1_000_000 * BYTES_OF_A_REQUEST);
         tokio::time::advance(Duration::from_millis(900)).await;
         assert!(usages.check_reads(principal).is_err());
         assert!(usages.count_request(principal).is_ok());

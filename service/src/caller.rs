@@ -1,0 +1,133 @@
+//! Who sent a request.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use ringfence_access::{Principal, Proof, Watched};
+use ringfence_lease::{Owner, Quota};
+use ringfence_wire::PrincipalName;
+use tokio::time::sleep;
+
+use crate::failure::Failure;
+
+/// How often requests that last look for new rules.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The rules of a node.
+#[derive(Clone, Default)]
+pub(crate) struct Access(Option<Arc<Watched>>);
+
+/// Who sent a request.
+#[derive(Clone)]
+pub struct Caller {
+    principal: Arc<Principal>,
+    proof: Proof,
+    /// Of the rules that were asked, or older.
+    version: u64,
+    access: Access,
+}
+
+impl Access {
+    pub(crate) fn new(rules: Option<Arc<Watched>>) -> Self {
+        Self(rules)
+    }
+
+    pub(crate) fn has_rules(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Who shows `proof`.
+    pub(crate) fn identify(&self, proof: Proof) -> Result<Caller, Failure> {
+        let Some(rules) = &self.0 else {
+            let principal = Arc::clone(&UNRESTRICTED);
+            return Ok(Caller { principal, proof, version: 0, access: self.clone() });
+        };
+        let version = rules.version();
+        let rules = rules.current();
+        let principal =
+            rules.identify(&proof).map_err(|error| Failure::Unauthenticated(error.to_string()))?;
+        Ok(Caller { principal: Arc::clone(principal), proof, version, access: self.clone() })
+    }
+}
+
+static UNRESTRICTED: LazyLock<Arc<Principal>> = LazyLock::new(|| Arc::new(Principal::unrestricted()));
+static ANONYMOUS: LazyLock<PrincipalName> = LazyLock::new(PrincipalName::anonymous);
+static NOBODY: LazyLock<Arc<Principal>> = LazyLock::new(Arc::default);
+
+impl Caller {
+    /// Whoever sent a request that anybody may send.
+    pub fn anybody() -> Self {
+        Self {
+            principal: Arc::clone(&NOBODY),
+            proof: Proof::default(),
+            version: 0,
+            access: Access::default(),
+        }
+    }
+
+    /// The name of the principal. `None`: anonymous.
+    pub fn name(&self) -> Option<&PrincipalName> {
+        self.principal.name()
+    }
+
+    /// Whose its leases are. `None`: nobody's.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        let limits = self.principal.limits();
+        let quota = Quota {
+            leases: limits.leases.map(Into::into),
+            waiting: limits.waiting.map(Into::into),
+            bytes: limits.lease_bytes.map(|limit| limit.get().into()),
+        };
+        self.owner_name().map(|name| Owner { name: name.clone(), quota })
+    }
+
+    /// Whose its leases are. The anonymous have theirs in common. Without rules, leases are nobody's.
+    pub(crate) fn owner_name(&self) -> Option<&PrincipalName> {
+        self.access.0.as_ref().map(|_| self.name().unwrap_or(&ANONYMOUS))
+    }
+
+    /// What it may do.
+    pub fn principal(&self) -> &Arc<Principal> {
+        &self.principal
+    }
+
+    /// Why it may not do something: for `why`, which lacks who.
+    pub(crate) fn denied(&self, why: &str) -> Failure {
+        match self.name() {
+            Some(name) => Failure::Forbidden(format!("{why}, which {name} does not have")),
+            None => Failure::Unauthenticated(format!(
+                "{why}, and the request has no credential or certificate of a principal"
+            )),
+        }
+    }
+
+    /// The same caller under the rules in use now, if they are new.
+    pub fn renewed(&self) -> Option<Result<Self, Failure>> {
+        let newest = self.access.0.as_ref()?.version();
+        (newest != self.version).then(|| self.access.identify(self.proof.clone()))
+    }
+
+    /// Resolves when new rules no longer let the caller do what it does, which `check` tells.
+    pub(crate) async fn until_denied<T>(mut self, check: impl Fn(&Self) -> Result<T, Failure>) -> Failure {
+        if self.access.0.is_none() {
+            return std::future::pending().await;
+        }
+        loop {
+            sleep(CHECK_INTERVAL).await;
+            match self.renewed() {
+                None => {}
+                Some(Err(failure)) => return failure,
+                Some(Ok(caller)) => {
+                    // What it waits for belongs to the principal that it was.
+                    if caller.name() != self.name() {
+                        return caller.denied("this was begun as another principal");
+                    }
+                    self = caller;
+                    if let Err(failure) = check(&self) {
+                        return failure;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+use ringfence_lease::{Blocking, Refusal};
+use ringfence_raft::Unanswered;
+use ringfence_wire::{Blocker, EndReason, ProblemKind};
+
+/// Why a request was not done, or may not have been. Each door has its own words for it; texts in here hold for all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It shows no principal, and nobody may do this without one; or what it shows is not valid.
+    Unauthenticated(String),
+    /// A right is missing.
+    Forbidden(String),
+    /// More requests or reads than the limits of the principal allow.
+    RateLimited(String),
+    /// As many watches as the limits of the principal allow.
+    TooManyWatches(String),
+    /// The acquire tried once, and a key was not free.
+    Held {
+        /// Some of the live leases that block it; `None` if the caller may not see them.
+        holders: Option<Vec<Blocker>>,
+        /// Whether only earlier waiters do.
+        by_waiters: bool,
+        /// The length of the longest of the queues.
+        waiters: u64,
+    },
+    /// The wait timed out.
+    WaitTimeout,
+    /// The lease id belongs to a lease with other keys.
+    Mismatch,
+    /// The lease still waits.
+    NotGranted,
+    /// The token is not live on that key.
+    NotLive,
+    /// The lease ended.
+    Gone(EndReason),
+    /// The lease is unknown, or was forgotten.
+    Unknown,
+    /// A queue is full.
+    QueueFull,
+    /// The principal has as much as its limits allow.
+    OverQuota {
+        /// The limit.
+        most: u64,
+        /// Of what: `leases`.
+        of: &'static str,
+    },
+    /// All leases together take as much memory as they may.
+    TableFull,
+    /// An operation among many: the results of those before it take all the room. It was not done.
+    NoRoom,
+    /// An operation among many: one before it has no outcome. It was not done.
+    AfterUnanswered,
+    /// No leader took it in time. It was not done.
+    NoLeader,
+    /// This node may learn late of a grant, so nobody begins to wait here. It was not done.
+    CutOff,
+    /// It may have been done, or may be done later.
+    Indeterminate,
+    /// This node stopped waiting for the lease, which may still be granted.
+    StoppedWaiting,
+}
+
+impl Failure {
+    /// Of which kind it is. The only place that keeps *certainly not done* apart from *maybe done*.
+    pub fn kind(&self) -> ProblemKind {
+        match self {
+            Self::Unauthenticated(_) => ProblemKind::Unauthenticated,
+            Self::Forbidden(_) => ProblemKind::Forbidden,
+            Self::RateLimited(_) => ProblemKind::RateLimited,
+            Self::Held { .. } => ProblemKind::Held,
+            Self::WaitTimeout => ProblemKind::WaitTimeout,
+            Self::Mismatch => ProblemKind::LeaseMismatch,
+            Self::NotGranted => ProblemKind::NotGranted,
+            Self::NotLive => ProblemKind::NotLive,
+            Self::Gone(_) => ProblemKind::LeaseGone,
+            Self::Unknown => ProblemKind::UnknownLease,
+            Self::TooManyWatches(_) | Self::QueueFull | Self::OverQuota { .. } | Self::TableFull => {
+                ProblemKind::Overloaded
+            }
+            Self::NoRoom => ProblemKind::TooLarge,
+            Self::NoLeader | Self::CutOff | Self::AfterUnanswered => ProblemKind::Unavailable,
+            Self::Indeterminate | Self::StoppedWaiting => ProblemKind::Indeterminate,
+        }
+    }
+
+    /// How the lease ended, if that is why.
+    pub fn end_reason(&self) -> Option<EndReason> {
+        if let Self::Gone(reason) = self { Some(*reason) } else { None }
+    }
+}
+
+impl From<Unanswered> for Failure {
+    fn from(unanswered: Unanswered) -> Self {
+        match unanswered {
+            Unanswered::Unavailable => Self::NoLeader,
+            Unanswered::Indeterminate => Self::Indeterminate,
+        }
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Held { holders, waiters } => {
+                let by_waiters = holders.is_empty();
+                let holders = Some(holders.into_iter().map(blocker).collect());
+                Self::Held { holders, by_waiters, waiters }
+            }
+            Refusal::WaitTimeout => Self::WaitTimeout,
+            Refusal::Mismatch => Self::Mismatch,
+            Refusal::NotGranted => Self::NotGranted,
+            Refusal::NotLive => Self::NotLive,
+            Refusal::Gone(reason) => Self::Gone(reason),
+            Refusal::Unknown => Self::Unknown,
+            Refusal::Overloaded => Self::QueueFull,
+            Refusal::TooManyLeases { most } => Self::OverQuota { most: most.into(), of: "leases" },
+            Refusal::TooManyWaiting { most } => Self::OverQuota { most: most.into(), of: "waiting leases" },
+            Refusal::TooManyBytes { most } => Self::OverQuota { most, of: "bytes of leases" },
+            Refusal::Full => Self::TableFull,
+        }
+    }
+}
+
+fn blocker(Blocking { key, token, holder, mode, limit, expires_in_ms }: Blocking) -> Blocker {
+    Blocker { key, token, holder, mode, limit, expires_in_ms, by: None }
+}

@@ -1,0 +1,45 @@
+//! What a request means, whichever protocol it came by.
+//!
+//! ```text
+//!  door ──▶ Proof ──▶ Caller ──▶ Service ──▶ Allowed<Command> ──▶ Handle (raft)
+//!           who is    what it    acquire,                              │
+//!           it?       may do     renew, read, …  ◀── outcome ◀─────────┘
+//!  door ◀── its own words ◀── result or Failure ◀──┘
+//! ```
+//! A door (`api/`) speaks a protocol: it reads requests, shows who sent them, calls the [`Service`], and words what it returns. The
+//! service knows no protocol. It keeps no state of a request: whatever must outlive that is in the replicated table.
+//!
+//! What this crate guarantees to every door:
+//!
+//! - Nothing is proposed or shown but what the rights of the [`Caller`] allow: only `rights` makes an [`Allowed`].
+//! - *Certainly not done* is kept apart from *maybe done*, by [`Failure::kind`] alone.
+//! - An acquire that is dropped before it is [answered](Attempt::answered) is abandoned (`abandon`). After any answer, it is not.
+//! - A command is sent before the future of its call is dropped, or never. The one task that outlives a call takes an abandoned
+//!   acquire back.
+
+mod abandon;
+mod acquire;
+mod caller;
+mod commands;
+mod done;
+mod failure;
+mod many;
+mod measure;
+mod mirror;
+mod reads;
+mod rights;
+mod service;
+mod usage;
+mod wait;
+
+pub use acquire::Attempt;
+pub use caller::Caller;
+pub use done::{Acquired, Done};
+pub use failure::Failure;
+pub use many::Results;
+pub use reads::{Consistency, Page};
+pub use rights::{Allowed, Right};
+pub use ringfence_access::Proof;
+pub use ringfence_lease::LeaseState;
+pub use service::{Options, Service};
+pub use usage::{BYTES_OF_A_REQUEST, Counted};

@@ -1,0 +1,243 @@
+//! Many operations of one request.
+//!
+//! Operations on few keys share one log entry. Applying an entry blocks the Raft thread, and encoding its outcomes blocks a
+//! thread that serves other clients. So operations on very many keys are proposed in parts, one after the other. If the
+//! first part has no outcome, the whole request fails. If a later part has no outcome, its operations fail so, and the operations
+//! after it are certainly not done.
+
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use ringfence_lease::{Acquire, Command, LeaseTable, Outcome};
+use ringfence_raft::Unanswered;
+use ringfence_wire::{BatchRenew, LeaseId, MAX_KEYS, Operation, Wait};
+use tokio::time::Instant;
+
+use crate::abandon::AbandonGuard;
+use crate::caller::Caller;
+use crate::commands::{ended, renewed};
+use crate::done::Done;
+use crate::failure::Failure;
+use crate::measure;
+use crate::rights::Allowed;
+use crate::service::Service;
+
+/// The maximum number of keys of a part with more than one operation.
+const MAX_KEYS_AT_ONCE: usize = 4_096;
+
+/// Takes the results of many operations, in their order.
+pub trait Results {
+    /// Takes the result of the next one. `of`: the lease, if it is an acquire.
+    fn put(&mut self, result: Result<Done, Failure>, of: Option<LeaseId>);
+
+    /// Whether there is no room for more. Then no further part is proposed.
+    fn are_full(&self) -> bool;
+}
+
+/// The kind of an operation, which its outcome does not tell.
+enum Kind {
+    Acquire {
+        lease_id: LeaseId,
+        /// Whether a refusal may name those who hold the keys.
+        sees_holders: bool,
+    },
+    Renew,
+    Release,
+}
+
+impl Service {
+    /// Does `operations` of `caller`, and puts what they come to into `results`. The request was `counted` for so many before. Calls
+    /// `lasts` before it waits for the mirror.
+    ///
+    /// # Errors
+    /// None of them was done, or the first ones have no outcome and the others were not done. Then there are no results.
+    pub async fn run(
+        &self,
+        caller: &Caller,
+        operations: Vec<Operation>,
+        counted: usize,
+        lasts: impl Fn(),
+        results: &mut impl Results,
+    ) -> Result<(), Failure> {
+        self.count_more(caller, operations.len().saturating_sub(1), counted)?;
+        let are_few = operations.len() * MAX_KEYS <= MAX_KEYS_AT_ONCE;
+        let operations = operations.into_iter().map(|operation| self.command(caller, operation));
+        let (commands, kinds): (Vec<_>, Vec<_>) = operations.unzip();
+        let allowed = caller.allow_commands(&self.handle, commands).await?;
+        let keys = if are_few { vec![0; allowed.len()] } else { self.keys_of(caller, &allowed) };
+        let parts = parts(allowed.into_iter().zip(kinds).zip(keys));
+        // `failure`: why all further operations are not done.
+        let (mut guards, mut failure) = (Vec::new(), None::<Failure>);
+        // All parts share it: a mirror that is down holds the request up once.
+        let mut mirror_timeout = self.mirror_timeout;
+        for (number, part) in parts.into_iter().enumerate() {
+            let (commands, kinds): (Vec<_>, Vec<_>) = part.into_iter().unzip();
+            if failure.is_none() && results.are_full() {
+                failure = Some(Failure::NoRoom);
+            }
+            if let Some(failure) = &failure {
+                kinds.into_iter().for_each(|kind| results.put(Err(failure.clone()), kind.acquires()));
+                continue;
+            }
+            let acquires = commands.iter().flatten().filter_map(Allowed::attachment);
+            guards.push(AbandonGuard::new(self, caller, acquires.collect()));
+            match self.propose_part(caller, commands).await {
+                Ok(outcomes) => {
+                    let mirrored = match &mut mirror_timeout {
+                        Some(left) if kinds.iter().any(|kind| kind.acquires().is_some()) => {
+                            lasts();
+                            Some(self.mirrored_part(&kinds, &outcomes, left).await)
+                        }
+                        _ => None,
+                    };
+                    for (kind, outcome) in kinds.into_iter().zip(outcomes) {
+                        let of = kind.acquires();
+                        results.put(outcome.and_then(|outcome| self.done(kind, outcome, mirrored)), of);
+                    }
+                }
+                Err(unanswered) => {
+                    let unanswered = Failure::from(unanswered);
+                    kinds.iter().for_each(|kind| kind.count_failed(&unanswered));
+                    if number == 0 {
+                        guards.into_iter().for_each(AbandonGuard::answered);
+                        return Err(unanswered);
+                    }
+                    kinds.into_iter().for_each(|kind| results.put(Err(unanswered.clone()), kind.acquires()));
+                    failure = Some(Failure::AfterUnanswered);
+                }
+            }
+        }
+        guards.into_iter().for_each(AbandonGuard::answered);
+        Ok(())
+    }
+
+    fn command(&self, caller: &Caller, operation: Operation) -> (Command, Kind) {
+        match operation {
+            Operation::Acquire(acquire) => {
+                let lease_id = acquire.lease_id;
+                let sees_holders = caller.sees_holders(acquire.keys.iter().map(|claim| &claim.key));
+                let command = Acquire {
+                    lease_id,
+                    claims: acquire.keys.into_iter().map(|claim| (claim.key, claim.mode)).collect(),
+                    ttl: acquire.ttl_ms,
+                    wait: Wait::default(),
+                    keep_place: acquire.keep_place,
+                    holder: acquire.holder,
+                    metadata: acquire.metadata,
+                    attachment: self.attachment(),
+                };
+                (Command::Acquire(Box::new(command)), Kind::Acquire { lease_id, sees_holders })
+            }
+            Operation::Renew(BatchRenew { lease_id, ttl_ms }) => {
+                (Command::Renew { lease_id, ttl: ttl_ms }, Kind::Renew)
+            }
+            Operation::Release(release) => (Command::Release { lease_id: release.lease_id }, Kind::Release),
+        }
+    }
+
+    /// How many keys each of `commands` of `caller` touches; 0 if it is not allowed.
+    fn keys_of(&self, caller: &Caller, commands: &[Result<Allowed<Command>, Failure>]) -> Vec<usize> {
+        let keys = |table: &LeaseTable, command: &Result<Allowed<Command>, Failure>| {
+            command.as_ref().map_or(0, |command| table.keys_of(caller.owner_name(), command.get()))
+        };
+        self.handle.view(|table| commands.iter().map(|command| keys(table, command)).collect())
+    }
+
+    /// The outcomes of the commands that are allowed, and why the others are not.
+    async fn propose_part(
+        &self,
+        caller: &Caller,
+        commands: Vec<Result<Allowed<Command>, Failure>>,
+    ) -> Result<Vec<Result<Outcome, Failure>>, Unanswered> {
+        let mut allowed = Vec::with_capacity(commands.len());
+        let denied: Vec<_> =
+            commands.into_iter().map(|command| command.map(|command| allowed.push(command)).err()).collect();
+        let mut outcomes = match allowed.is_empty() {
+            true => Vec::new(),
+            false => self.propose_all(caller, allowed).await?,
+        }
+        .into_iter();
+        let outcome = |denied: Option<Failure>| match denied {
+            None => Ok(outcomes.next().expect("one outcome per command")),
+            Some(failure) => Err(failure),
+        };
+        Ok(denied.into_iter().map(outcome).collect())
+    }
+
+    /// Whether the mirror has all grants of a part. Takes the time that it waits from `left`. New grants are waited for together:
+    /// one log entry made them, and no view shows only some of them. Older ones are probably mirrored, each at its own revision.
+    async fn mirrored_part(
+        &self,
+        kinds: &[Kind],
+        outcomes: &[Result<Outcome, Failure>],
+        left: &mut Duration,
+    ) -> bool {
+        let grants = kinds.iter().zip(outcomes).filter_map(|(kind, outcome)| match (kind, outcome) {
+            (Kind::Acquire { .. }, Ok(Outcome::Granted(grant))) => Some((true, &**grant)),
+            (Kind::Acquire { .. }, Ok(Outcome::Standing(grant))) => Some((false, &**grant)),
+            _ => None,
+        });
+        let (new, older): (Vec<_>, Vec<_>) = grants.partition(|(is_new, _)| *is_new);
+        let (began, within) = (Instant::now(), *left);
+        let new = self.mirrored(new.into_iter().map(|(_, grant)| grant), within);
+        let older = older.into_iter().map(|(_, grant)| self.mirrored(std::iter::once(grant), within));
+        let (new, older) = join(new, join_all(older)).await;
+        *left = left.saturating_sub(began.elapsed());
+        new && older.into_iter().all(|is_mirrored| is_mirrored)
+    }
+
+    /// What the operation would have come to on its own.
+    fn done(&self, kind: Kind, outcome: Outcome, mirrored: Option<bool>) -> Result<Done, Failure> {
+        match kind {
+            Kind::Acquire { sees_holders, .. } => {
+                let acquired = self.acquired(outcome, mirrored, sees_holders);
+                measure::acquired(acquired.as_ref());
+                acquired.map(Done::Acquired)
+            }
+            Kind::Renew => {
+                let renewed = renewed(outcome);
+                measure::renewed(renewed.as_ref().err());
+                renewed.map(Done::Renewed)
+            }
+            Kind::Release => {
+                measure::released();
+                ended(outcome).map(|()| Done::Released)
+            }
+        }
+    }
+}
+
+impl Kind {
+    /// The lease, if it is an acquire.
+    fn acquires(&self) -> Option<LeaseId> {
+        if let Self::Acquire { lease_id, .. } = self { Some(*lease_id) } else { None }
+    }
+
+    /// Counts an operation that failed with its whole part.
+    fn count_failed(&self, failure: &Failure) {
+        match self {
+            Self::Acquire { .. } => measure::acquired(Err(failure)),
+            Self::Renew => measure::renewed(Some(failure)),
+            Self::Release => {}
+        }
+    }
+}
+
+/// Splits operations, each with its number of keys, into parts of at most [`MAX_KEYS_AT_ONCE`] keys, in order.
+fn parts<T>(operations: impl Iterator<Item = (T, usize)>) -> Vec<Vec<T>> {
+    let mut parts: Vec<Vec<T>> = Vec::new();
+    let mut keys = 0;
+    for (operation, more) in operations {
+        match parts.last_mut() {
+            Some(part) if keys + more <= MAX_KEYS_AT_ONCE => {
+                keys += more;
+                part.push(operation);
+            }
+            _ => {
+                keys = more;
+                parts.push(vec![operation]);
+            }
+        }
+    }
+    parts
+}

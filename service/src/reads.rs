@@ -1,0 +1,130 @@
+use ringfence_access::KeyRight;
+use ringfence_lease::{LeaseState, LeaseTable};
+use ringfence_raft::Unanswered;
+use ringfence_wire::{Check, Key, KeyView, LeaseId, Revision, Verdict, VerdictName};
+
+use crate::caller::Caller;
+use crate::failure::Failure;
+use crate::rights::Allowed;
+use crate::service::Service;
+
+/// The consistency of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consistency {
+    /// The cluster's state at some instant during the call.
+    Linearizable,
+    /// This node's state, which may lag.
+    Local,
+}
+
+/// A page of a list of keys.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// Its keys, in order.
+    pub keys: Vec<KeyView>,
+    /// The last of them, if there may be more.
+    pub last: Option<Key>,
+    /// The revision of the table that it shows.
+    pub revision: Revision,
+}
+
+impl Service {
+    /// The lease that `caller` calls `id`.
+    ///
+    /// # Errors
+    /// There is none, it has ended, the caller lacks the right on its keys, or no leader answers.
+    pub async fn lease(
+        &self,
+        caller: &Caller,
+        id: LeaseId,
+        consistency: Consistency,
+    ) -> Result<LeaseState, Failure> {
+        let now_ms = self.now_ms(consistency).await?;
+        self.handle.view(|table| {
+            caller.allow_lease(table, id)?;
+            Ok(table.lease(caller.owner_name(), id, now_ms)?)
+        })
+    }
+
+    /// Who holds `key`, and who waits for it.
+    ///
+    /// # Errors
+    /// The caller has read more than its limits allow, or no leader answers.
+    pub async fn key(
+        &self,
+        caller: &Caller,
+        key: Allowed<&Key>,
+        consistency: Consistency,
+    ) -> Result<KeyView, Failure> {
+        let now_ms = self.now_ms(consistency).await?;
+        self.check_reads(caller)?;
+        Ok(self.handle.view(|table| table.key(key.get(), now_ms)))
+    }
+
+    /// At most `limit` of the keys that start with `prefix`, behind `after`.
+    ///
+    /// # Errors
+    /// The caller has read more than its limits allow, or no leader answers.
+    pub async fn keys(
+        &self,
+        caller: &Caller,
+        prefix: Allowed<&str>,
+        after: Option<&Key>,
+        limit: usize,
+        consistency: Consistency,
+    ) -> Result<Page, Failure> {
+        let now_ms = self.now_ms(consistency).await?;
+        self.check_reads(caller)?;
+        Ok(self.handle.view(|table| {
+            let (keys, last) = table.keys(prefix.get(), after.map(Key::as_str), limit, now_ms);
+            Page { keys, last, revision: table.revision() }
+        }))
+    }
+
+    /// What is known of each of these tokens.
+    ///
+    /// # Errors
+    /// The caller lacks the right to validate on one of the keys, or no leader answers.
+    pub async fn validate(
+        &self,
+        caller: &Caller,
+        checks: &[Check],
+        consistency: Consistency,
+    ) -> Result<Vec<Verdict>, Failure> {
+        caller.allow(KeyRight::Validate, checks.iter().map(|check| &check.key))?;
+        self.now_ms(consistency).await?;
+        let verdicts =
+            |table: &LeaseTable| checks.iter().map(|check| verdict(table, check, consistency)).collect();
+        Ok(self.handle.view(verdicts))
+    }
+
+    /// Waits until this node's table is as new as the cluster's.
+    ///
+    /// # Errors
+    /// No leader answers.
+    pub async fn catch_up(&self) -> Result<(), Failure> {
+        self.handle.linearize().await?;
+        Ok(())
+    }
+
+    /// Waits until this node's table may be read. Returns the cluster time of the read, `None` for a local one.
+    async fn now_ms(&self, consistency: Consistency) -> Result<Option<u64>, Unanswered> {
+        match consistency {
+            Consistency::Linearizable => self.handle.linearize().await.map(Some),
+            Consistency::Local => Ok(None),
+        }
+    }
+}
+
+fn verdict(table: &LeaseTable, check: &Check, consistency: Consistency) -> Verdict {
+    let fence = table.fence(&check.key);
+    let is_live = table.is_live(&check.key, check.token);
+    let verdict = match consistency {
+        Consistency::Linearizable if is_live => VerdictName::Live,
+        // The table has every grant up to its revision. A token up to there that is not live has ended, or will never be granted;
+        // this covers every token below the fence. One beyond may be granted next.
+        _ if !is_live && check.token.0 <= table.revision().0 => VerdictName::Stale,
+        _ => VerdictName::Unknown,
+    };
+    Verdict { verdict, fence }
+}

@@ -1,0 +1,197 @@
+//! What a caller may do.
+//!
+//! A door checks the [`Right`] that a request requires before it reads more of it. What a request does with keys is checked again
+//! for these keys: the service proposes and shows only what is [`Allowed`], and only [`Caller`] makes that.
+//!
+//! Leases belong to the principal that acquired them: to others, their ids are unknown. A lease id is a secret, and still no
+//! permission: calls about a lease need the right on its keys. This node's table has these. If it does not know the lease, it
+//! may lag, so it catches up first.
+
+use ringfence_access::{ClusterRight, KeyRight};
+use ringfence_lease::{Attachment, Command, LeaseTable, Refusal};
+use ringfence_raft::{Handle, Unanswered};
+use ringfence_wire::{Key, LeaseId};
+
+use crate::caller::Caller;
+use crate::failure::Failure;
+
+/// What a request requires of its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// Nothing, and who it is does not matter.
+    Public,
+    /// Nothing, but the answer depends on who it is.
+    Identity,
+    /// This, on the keys of the request.
+    OnKeys(KeyRight),
+    /// This.
+    OnCluster(ClusterRight),
+}
+
+/// Something that its caller may do, or see.
+pub struct Allowed<T>(T);
+
+impl<T> Allowed<T> {
+    /// What it is.
+    pub fn get(&self) -> &T {
+        &self.0
+    }
+
+    pub(crate) fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+impl Allowed<Command> {
+    /// The lease and the attachment of an acquire.
+    pub(crate) fn attachment(&self) -> Option<(LeaseId, Attachment)> {
+        match &self.0 {
+            Command::Acquire(acquire) => Some((acquire.lease_id, acquire.attachment)),
+            _ => None,
+        }
+    }
+}
+
+impl Caller {
+    /// Checks what a request requires, as far as that does not depend on the keys of the request.
+    ///
+    /// # Errors
+    /// It lacks the right.
+    pub fn check(&self, right: Right) -> Result<(), Failure> {
+        let (is_allowed, right) = match right {
+            Right::Public | Right::Identity => return Ok(()),
+            Right::OnKeys(right) => (self.principal().may_somewhere(right), right.to_string()),
+            Right::OnCluster(right) => (self.principal().may_with_cluster(right), right.to_string()),
+        };
+        if is_allowed { Ok(()) } else { Err(self.denied(&format!("this requires the right `{right}`"))) }
+    }
+
+    fn denied_on_keys(&self, right: KeyRight, of: &str) -> Failure {
+        self.denied(&format!("this requires the right `{right}` on {of}"))
+    }
+
+    /// Checks a right on all `keys`.
+    pub(crate) fn allow<'a>(
+        &self,
+        right: KeyRight,
+        mut keys: impl Iterator<Item = &'a Key>,
+    ) -> Result<(), Failure> {
+        match keys.find(|key| !self.principal().may(right, key)) {
+            None => Ok(()),
+            Some(key) => Err(self.denied_on_keys(right, &format!("the key {key}"))),
+        }
+    }
+
+    /// To read `key`.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn allow_key<'a>(&self, key: &'a Key) -> Result<Allowed<&'a Key>, Failure> {
+        self.allow(KeyRight::Read, std::iter::once(key))?;
+        Ok(Allowed(key))
+    }
+
+    /// To read all keys that start with `prefix`. They must be within one subtree that the caller may read: nothing is filtered.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn allow_under<'a>(&self, prefix: &'a str) -> Result<Allowed<&'a str>, Failure> {
+        match self.principal().may_under(KeyRight::Read, prefix) {
+            true => Ok(Allowed(prefix)),
+            false => {
+                Err(self.denied_on_keys(KeyRight::Read, &format!("all keys with the prefix {prefix:?}")))
+            }
+        }
+    }
+
+    /// Whether answers may name holders of `keys`.
+    pub(crate) fn sees_holders<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> bool {
+        self.allow(KeyRight::Read, keys).is_ok()
+    }
+
+    /// What of `commands` the caller may do.
+    pub(crate) async fn allow_commands(
+        &self,
+        handle: &Handle,
+        commands: Vec<Command>,
+    ) -> Result<Vec<Result<Allowed<Command>, Failure>>, Unanswered> {
+        // Looking at the table holds up those who apply to it.
+        if commands.iter().all(|command| self.may_whatever_is_held(command)) {
+            return Ok(commands.into_iter().map(|command| Ok(Allowed(command))).collect());
+        }
+        let allow = |table: &LeaseTable, commands: Vec<Command>| {
+            commands.into_iter().map(|command| self.allow_command(table, command)).collect()
+        };
+        let at_once = handle.view(|table| {
+            let knows_all = commands.iter().all(|command| self.knows(table, command));
+            if knows_all { Ok(allow(table, commands)) } else { Err(commands) }
+        });
+        match at_once {
+            Ok(allowed) => Ok(allowed),
+            Err(commands) => {
+                handle.linearize().await?;
+                Ok(handle.view(|table| allow(table, commands)))
+            }
+        }
+    }
+
+    /// Whether the caller may do this whichever keys the lease has that `command` names.
+    fn may_whatever_is_held(&self, command: &Command) -> bool {
+        match command {
+            Command::Acquire(acquire) => {
+                acquire.claims.iter().all(|(key, _)| self.principal().may(KeyRight::Acquire, key))
+            }
+            Command::Renew { .. } | Command::Release { .. } => {
+                self.principal().may_under(KeyRight::Acquire, "")
+            }
+            Command::Revoke { .. } | Command::Start { .. } | Command::Detach { .. } => false,
+        }
+    }
+
+    fn allow_command(&self, table: &LeaseTable, command: Command) -> Result<Allowed<Command>, Failure> {
+        match &command {
+            Command::Acquire(acquire) => {
+                self.allow(KeyRight::Acquire, acquire.claims.iter().map(|(key, _)| key))?;
+            }
+            Command::Renew { lease_id, .. } => self.allow_lease(table, *lease_id)?,
+            // The release of a lease that is not there yet keeps a late acquire out.
+            Command::Release { lease_id } if table.keys_of_lease(self.owner_name(), *lease_id).is_none() => {}
+            Command::Release { lease_id } => self.allow_lease(table, *lease_id)?,
+            Command::Revoke { key, token } => {
+                self.allow(KeyRight::Revoke, std::iter::once(key))?;
+                // A lease that is granted later may have keys that the caller has no right on.
+                let mut keys = table.keys_of_holder(key, *token).ok_or(Refusal::NotLive)?;
+                if !keys.all(|key| self.principal().may(KeyRight::Revoke, key)) {
+                    return Err(self.denied_on_keys(KeyRight::Revoke, "all keys of the lease"));
+                }
+            }
+            Command::Start { .. } | Command::Detach { .. } => {
+                return Err(self.denied("no request may do this"));
+            }
+        }
+        Ok(Allowed(command))
+    }
+
+    /// Whether the caller may see and change the lease. Who lost a right must not keep its leases by renewing them.
+    pub(crate) fn allow_lease(&self, table: &LeaseTable, id: LeaseId) -> Result<(), Failure> {
+        let Some(mut keys) = table.keys_of_lease(self.owner_name(), id) else {
+            // It has ended, or was never acquired.
+            return Err(table.lease(self.owner_name(), id, None).err().unwrap_or(Refusal::Unknown).into());
+        };
+        match keys.all(|key| self.principal().may(KeyRight::Acquire, key)) {
+            true => Ok(()),
+            false => Err(self.denied_on_keys(KeyRight::Acquire, "all keys of the lease")),
+        }
+    }
+
+    /// Whether the table has what `command` is about.
+    fn knows(&self, table: &LeaseTable, command: &Command) -> bool {
+        match command {
+            Command::Renew { lease_id, .. } | Command::Release { lease_id } => {
+                table.keys_of_lease(self.owner_name(), *lease_id).is_some()
+            }
+            Command::Revoke { key, token } => table.keys_of_holder(key, *token).is_some(),
+            Command::Start { .. } | Command::Acquire(_) | Command::Detach { .. } => true,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ringfence_access::{Principal, Proof, Watched};
+use ringfence_lease::Attachment;
+use ringfence_raft::Handle;
+use tokio::sync::watch;
+
+use crate::caller::{Access, Caller};
+use crate::failure::Failure;
+use crate::measure;
+use crate::usage::{Counted, Usages};
+
+/// What the service needs besides the table.
+pub struct Options {
+    /// The access rules. `None`: everybody may do everything.
+    pub access: Option<Arc<Watched>>,
+    /// How long an acquire waits for the mirror to have the fences of its grant; `None`: it does not wait.
+    pub mirror_timeout: Option<Duration>,
+    /// Turns `true` when the process is about to stop. Then requests that wait are answered: with their place if they keep it,
+    /// else as indeterminate. Either way the client asks again at another node, which finds the place in the queue.
+    pub draining: watch::Receiver<bool>,
+    /// A number that no other start of a node draws: acquires are numbered from here, to tell those of one lease apart.
+    pub first_attachment: u64,
+}
+
+/// What all doors of a node offer: the replicated table, for callers with rights and limits.
+pub struct Service {
+    pub(crate) handle: Handle,
+    pub(crate) draining: watch::Receiver<bool>,
+    pub(crate) mirror_timeout: Option<Duration>,
+    access: Access,
+    usages: Arc<Usages>,
+    attachments: AtomicU64,
+}
+
+impl Service {
+    /// The service of a node, over the table behind `handle`.
+    pub fn new(handle: Handle, options: Options) -> Self {
+        measure::register();
+        Self {
+            handle,
+            draining: options.draining,
+            mirror_timeout: options.mirror_timeout,
+            access: Access::new(options.access),
+            usages: Arc::default(),
+            attachments: AtomicU64::new(options.first_attachment),
+        }
+    }
+
+    /// The table itself, for what requires a right on the cluster, or none.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Turns `true` when the process is about to stop.
+    pub fn draining(&self) -> &watch::Receiver<bool> {
+        &self.draining
+    }
+
+    /// Whether there are access rules. Without them, nobody has to show anything.
+    pub fn has_rules(&self) -> bool {
+        self.access.has_rules()
+    }
+
+    /// Who shows `proof`.
+    ///
+    /// # Errors
+    /// It shows nobody, or two principals.
+    pub fn caller(&self, proof: Proof) -> Result<Caller, Failure> {
+        self.access.identify(proof)
+    }
+
+    /// Counts a request.
+    ///
+    /// # Errors
+    /// It is one too many.
+    pub fn count_request(&self, caller: &Caller) -> Result<(), Failure> {
+        self.usages.count_request(caller.principal())
+    }
+
+    /// Counts many operations or a large request as `more` requests, too. Of these it was `counted` for some before.
+    ///
+    /// # Errors
+    /// Others have used up what is allowed.
+    pub fn count_more(&self, caller: &Caller, more: usize, counted: usize) -> Result<(), Failure> {
+        self.usages.count_more(caller.principal(), more, counted)
+    }
+
+    /// Counts `bytes` that `caller` reads. Returns whether they are many.
+    pub fn count_read(&self, caller: &Caller, bytes: usize) -> bool {
+        self.usages.count_read(caller.principal(), bytes)
+    }
+
+    /// Checks that other reads of `caller` have not used up what is allowed.
+    pub(crate) fn check_reads(&self, caller: &Caller) -> Result<(), Failure> {
+        self.usages.check_reads(caller.principal())
+    }
+
+    /// A place for a watch of `caller`.
+    ///
+    /// # Errors
+    /// It has as many as its limits allow.
+    pub fn watch_place(&self, caller: &Caller) -> Result<Counted, Failure> {
+        self.usages.watch_place(caller.principal())
+    }
+
+    /// Holds back a client that was refused for the rate of its requests.
+    pub async fn hold_back(&self, principal: &Principal) {
+        self.usages.hold_back(principal).await;
+    }
+
+    /// Takes a line of the audit log for something that was refused to `principal`: how many were left out before it, if it is
+    /// logged.
+    pub fn take_refusal_line(&self, principal: &Principal) -> Option<u64> {
+        self.usages.take_refusal_line(principal)
+    }
+
+    /// A new number for one request to acquire.
+    pub(crate) fn attachment(&self) -> Attachment {
+        Attachment(self.attachments.fetch_add(1, Ordering::Relaxed))
+    }
+}
