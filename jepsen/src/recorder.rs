@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use ringfence_harness::{Acquired, Called, Failure, Fate, LeaseView, Reply};
 use ringfence_laws::history::{Asked, Call, Came};
-use ringfence_wire::{Grant, KeyView, LeaseId, Problem, ProblemKind, Verdict, Waiting};
+use ringfence_wire::{Grant, KeyView, LeaseId, Problem, ProblemKind, Verdict};
 
 use crate::clock::Clock;
 
@@ -99,7 +99,7 @@ pub(crate) fn acquired(called: Called<(Acquired, Option<bool>)>) -> Came {
     came(called, |(acquired, mirrored)| match acquired {
         Acquired::Granted(grant) => Came::Granted { grant, standing: false, mirrored },
         Acquired::Standing(grant) => Came::Granted { grant, standing: true, mirrored },
-        Acquired::Waiting(waiting) => waits(waiting),
+        Acquired::Waiting(waiting) => waiting.into(),
     })
 }
 
@@ -126,38 +126,30 @@ pub(crate) fn acquired_together(called: Result<Vec<Called<Acquired>>, Failure>, 
 
 /// What came of a renewal.
 pub(crate) fn renewed(called: Called<Grant>) -> Came {
-    came(called, granted)
+    came(called, Came::from)
 }
 
 /// What came of a look at a lease.
 pub(crate) fn lease(called: Called<LeaseView>) -> Came {
     came(called, |view| match view {
-        LeaseView::Granted(grant) => granted(*grant),
-        LeaseView::Waiting(waiting) => waits(waiting),
+        LeaseView::Granted(grant) => (*grant).into(),
+        LeaseView::Waiting(waiting) => waiting.into(),
     })
 }
 
 /// What came of a look at a key.
 pub(crate) fn key(called: Called<KeyView>) -> Came {
-    came(called, |view| Came::Key { view })
+    came(called, Came::from)
 }
 
 /// What came of a validation.
 pub(crate) fn verdict(called: Called<Verdict>) -> Came {
-    came(called, |verdict| Came::Verdict { verdict })
+    came(called, Came::from)
 }
 
 /// What came of a call whose success says nothing more.
 pub(crate) fn done(called: Called<()>) -> Came {
     came(called, |()| Came::Done)
-}
-
-fn granted(grant: Grant) -> Came {
-    Came::Granted { grant, standing: true, mirrored: None }
-}
-
-fn waits(waiting: Waiting) -> Came {
-    Came::Waiting { ahead: waiting.ahead }
 }
 
 fn came<T>(called: Called<T>, body: impl FnOnce(T) -> Came) -> Came {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use ringfence_laws::history::{Asked, Call, Came};
-use ringfence_wire::{Key, LeaseId, Mode, Token, WantedKey};
+use ringfence_wire::{AcquireRequest, Key, LeaseId, Metadata, Mode, Token, Ttl, Wait, WantedKey};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -35,6 +35,33 @@ pub struct Load {
     /// How many bytes of metadata a lease has.
     #[serde(default)]
     pub metadata: usize,
+}
+
+impl Load {
+    /// The request of an acquire that a client drew.
+    pub(crate) fn acquire(
+        &self,
+        keys: Vec<Claim>,
+        ttl_ms: u32,
+        wait_ms: u32,
+        keep_place: bool,
+    ) -> AcquireRequest {
+        let entries = (self.metadata > 0).then(|| ("m".to_owned(), "-".repeat(self.metadata)));
+        let metadata = Metadata::new(entries.into_iter().collect());
+        AcquireRequest {
+            keys,
+            ttl_ms: ttl(ttl_ms),
+            wait_ms: Wait::from_ms(wait_ms).expect("clients draw waits that may be asked for"),
+            keep_place,
+            holder: None,
+            metadata: metadata.expect("plans have metadata of a size that is allowed"),
+        }
+    }
+}
+
+/// A time-to-live that a client drew.
+pub(crate) fn ttl(ms: u32) -> Ttl {
+    Ttl::from_ms(ms).expect("clients draw times that may be asked for")
 }
 
 /// The longest time-to-live, as a rule.

@@ -1,6 +1,6 @@
 //! Whole clusters in one thread: the order of every message, flush and tick comes from a seed.
 //!
-//! The code of `raft/`, `lease/` and the log runs as in the product. A seed replaces what is around it: the disks
+//! The code of `service/`, `raft/`, `lease/` and the log runs as in the product. A seed replaces what is around it: the disks
 //! ([`disk`]), the network ([`network`]), the clocks and schedules of the processes ([`machine`], [`world`]), the clients
 //! ([`clients`]) and the faults ([`plan`]). [`run`] plays a plan and has it judged by the laws in `jepsen/laws`.
 

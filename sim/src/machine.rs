@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use ringfence_raft::{Handle, Node, NodeId, Quartz, Random, Settings};
+use ringfence_service::{Options, Service};
 use ringfence_wire::{ClusterStatus, Revision, RulesRange};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
 
 pub use self::process::Process;
@@ -29,12 +30,14 @@ pub(crate) const DOES_NOT_START: &str = "it does not start";
 /// What a node's process has come to.
 #[derive(Default)]
 pub struct Progress {
-    /// Once it has started.
-    pub handle: Option<Handle>,
+    /// What it offers, once it has started.
+    pub service: Option<Arc<Service>>,
     /// Why it ended, once it has.
     pub ended: Option<String>,
     /// Dropping or sending it stops the node.
     stop: Option<oneshot::Sender<()>>,
+    /// Tells the service that the node is about to stop.
+    draining: watch::Sender<bool>,
 }
 
 /// A machine.
@@ -158,6 +161,8 @@ impl Machine {
             random: Random::seeded(self.rng.u64(..)),
             quartz: Quartz::none(),
         };
+        // No two processes draw the same: a start makes fewer acquires than this.
+        let first_attachment = self.place << 48 | self.starts << 32;
         let process = Process::new(now, self.rng.u64(..), self.speed);
         let progress = Arc::clone(&self.progress);
         let (stop, stopped) = oneshot::channel();
@@ -172,7 +177,9 @@ impl Machine {
                     return;
                 }
             };
-            lock().handle = Some(node.handle());
+            let draining = lock().draining.subscribe();
+            let options = Options { access: None, mirror_timeout: None, draining, first_attachment };
+            lock().service = Some(Arc::new(Service::new(node.handle(), options)));
             let ended = tokio::select! {
                 biased;
                 why = node.failed() => why,
@@ -250,13 +257,19 @@ impl Machine {
     /// Asks the node to stop in order.
     pub fn stop(&self) {
         let stop = self.lock().stop.take();
+        self.lock().draining.send_replace(true);
         drop(stop);
     }
 
-    /// The table that the node offers, once it has started and while it runs.
-    pub fn handle(&self) -> Option<Handle> {
+    /// What the node offers, once it has started and while it runs.
+    pub fn service(&self) -> Option<Arc<Service>> {
         let progress = self.lock();
-        if progress.ended.is_some() { None } else { progress.handle.clone() }
+        if progress.ended.is_some() { None } else { progress.service.clone() }
+    }
+
+    /// The table of that.
+    pub fn handle(&self) -> Option<Handle> {
+        Some(self.service()?.handle().clone())
     }
 
     /// How the node sees the cluster, at the time of its own clock.

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
 use ringfence_laws::history::{Came, Fault, Sight};
-use ringfence_lease::{Attachment, Event};
+use ringfence_lease::Event;
 use ringfence_raft::{Handle, NodeId};
 
 use self::alive::Alive;
@@ -83,7 +83,8 @@ pub struct World {
     /// Faults that end, by time.
     later: BTreeMap<u64, Vec<Ending>>,
     answers: Answers,
-    attachments: u64,
+    /// Counts what clients asked nodes.
+    requests: u64,
     /// Up to which revision the changes of each process are recorded.
     recorded: BTreeMap<NodeId, (u64, u64)>,
     /// Nodes that somebody tried to remove: they may end.
@@ -140,7 +141,7 @@ impl World {
             plan: plan.clone(),
             later: BTreeMap::new(),
             answers: Answers::default(),
-            attachments: 0,
+            requests: 0,
             recorded: BTreeMap::new(),
             removed: BTreeSet::new(),
             gone: Arc::default(),
@@ -364,38 +365,29 @@ impl World {
     /// Passes on what clients and nodes said to each other.
     fn pass_on(&mut self) {
         for request in self.desk.take_requests() {
-            self.attachments += 1;
-            let attachment = Attachment(self.attachments);
+            self.requests += 1;
             let machine = self.machines.get_mut(&request.node);
             // What a process is given, it is given at its own time: not while its clock lags behind.
             let machine = machine.map(|machine| {
                 machine.run_until(self.now);
                 &*machine
             });
-            let running = machine.and_then(|it| Some((it, it.process.as_ref()?, it.handle()?)));
-            let Some((machine, process, handle)) = running else {
+            let running = machine.and_then(|it| Some((it, it.process.as_ref()?, it.service()?)));
+            let Some((machine, process, service)) = running else {
                 self.clients.wake(self.now);
                 let _ = request.reply.send(Came::NotDone { why: "the node does not run".to_owned() });
                 continue;
             };
             let is_on = Arc::clone(&machine.is_on);
             let crate::clients::Request { asked, reply, .. } = request;
-            let (number, answers) = (self.attachments, Arc::clone(&self.answers));
-            let bytes = self.plan.load.metadata;
+            let (number, answers, load) = (self.requests, Arc::clone(&self.answers), self.plan.load);
             let mut asking = Asking { number, reply: Some(reply), came: None, answers };
-            let lease =
-                asked.lease().filter(|_| matches!(asked, ringfence_laws::history::Asked::Acquire { .. }));
             process.wake(self.now);
             process.spawn(async move {
                 let came = tokio::select! {
                     biased;
-                    came = serve(&handle, asked, attachment, bytes) => came,
-                    () = asking.given_up() => {
-                        if let Some(lease) = lease {
-                            handle.detach_later(None, lease, attachment);
-                        }
-                        return;
-                    }
+                    came = serve(&service, asked, load) => came,
+                    () = asking.given_up() => return,
                 };
                 // A machine that has stopped between two operations says nothing more.
                 if is_on.load(std::sync::atomic::Ordering::Relaxed) {

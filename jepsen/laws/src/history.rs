@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use ringfence_wire::{
-    EndReason, Grant, Key, KeyView, LeaseId, Mode, ProblemKind, Revision, Role, Token, Verdict, WantedKey,
+    EndReason, Grant, Key, KeyView, LeaseId, Mode, ProblemKind, Revision, Role, Token, Verdict, Waiting,
+    WantedKey,
 };
 use serde::{Deserialize, Serialize};
 
@@ -222,6 +223,48 @@ pub enum Came {
         /// For people.
         why: String,
     },
+}
+
+impl Came {
+    /// A grant, of which the answer does not say whether it stands in Redis.
+    pub fn granted(grant: Grant, standing: bool) -> Self {
+        Self::Granted { grant, standing, mirrored: None }
+    }
+
+    /// What a failure of the cluster is: of this kind, for `reason` if the lease has ended.
+    pub fn failed(problem: ProblemKind, reason: Option<EndReason>) -> Self {
+        let why = problem.name().to_owned();
+        match problem {
+            ProblemKind::Unavailable => Self::NotDone { why },
+            ProblemKind::Indeterminate => Self::Unknown { why },
+            _ => Self::Refused { problem, reason },
+        }
+    }
+}
+
+/// Of a renewal, or a look at a lease.
+impl From<Grant> for Came {
+    fn from(grant: Grant) -> Self {
+        Self::granted(grant, true)
+    }
+}
+
+impl From<Waiting> for Came {
+    fn from(waiting: Waiting) -> Self {
+        Self::Waiting { ahead: waiting.ahead }
+    }
+}
+
+impl From<KeyView> for Came {
+    fn from(view: KeyView) -> Self {
+        Self::Key { view }
+    }
+}
+
+impl From<Verdict> for Came {
+    fn from(verdict: Verdict) -> Self {
+        Self::Verdict { verdict }
+    }
 }
 
 /// A fault, while it lasted.
