@@ -41,7 +41,7 @@ impl Load {
     /// The request of an acquire that a client drew.
     pub(crate) fn acquire(
         &self,
-        keys: Vec<Claim>,
+        keys: Vec<WantedKey>,
         ttl_ms: u32,
         wait_ms: u32,
         keep_place: bool,

@@ -1,8 +1,7 @@
-use ringfence_wire::{BatchAnswer, BatchBody, EndReason, Grant, LeaseId};
+use ringfence_wire::{BatchAnswer, BatchBody, EndReason, LeaseId};
 use serde_json::{Value, json};
 
-use crate::client::{Connection, request};
-use crate::service::{Service, eventually};
+use crate::service::Service;
 
 /// PUT, renewal and GET of an ended lease say how it ended.
 async fn is_gone(service: &Service, id: LeaseId, reason: EndReason) {
@@ -33,24 +32,6 @@ async fn is_lost(service: &Service, id: LeaseId, reason: EndReason) {
 }
 
 #[tokio::test]
-async fn a_released_lease_is_gone() {
-    let service = Service::start().await;
-    let grant = service.hold("a").await;
-    service.delete(grant.lease_id).await;
-    service.delete(grant.lease_id).await;
-    is_gone(&service, grant.lease_id, EndReason::Released).await;
-}
-
-#[tokio::test]
-async fn an_expired_lease_is_gone() {
-    let service = Service::start().await;
-    let body = json!({ "keys": ["a"], "ttl_ms": 100 });
-    let grant: Grant = service.put(LeaseId::random(), body).await.expect(201);
-    eventually("it expires", || service.handle.view(|table| table.live()) == 0).await;
-    is_lost(&service, grant.lease_id, EndReason::Expired).await;
-}
-
-#[tokio::test]
 async fn a_revoked_lease_is_gone() {
     let service = Service::start().await;
     let grant = service.hold("a").await;
@@ -59,27 +40,4 @@ async fn a_revoked_lease_is_gone() {
     assert_eq!(response.status, 204);
     is_lost(&service, grant.lease_id, EndReason::Revoked).await;
     service.post("/v1/revoke", body).await.problem("not-live");
-}
-
-#[tokio::test]
-async fn a_token_is_revoked_only_on_a_key_that_it_holds() {
-    let service = Service::start().await;
-    let grant = service.hold("a").await;
-    service.post("/v1/revoke", json!({ "key": "b", "token": grant.token })).await.problem("not-live");
-    service.post("/v1/revoke", json!({ "key": "a", "token": grant.token.0 + 1 })).await.problem("not-live");
-    service.lease(grant.lease_id).await.expect::<Grant>(200);
-}
-
-#[tokio::test]
-async fn an_abandoned_lease_is_gone() {
-    let service = Service::start().await;
-    service.hold("a").await;
-    let id = LeaseId::random();
-    let body = json!({ "keys": ["a"], "wait_ms": 60_000 }).to_string();
-    let mut connection = Connection::open(service.address).await;
-    connection.send(&request("PUT", &format!("/v1/leases/{id}"), &[], body.as_bytes())).await;
-    service.until_waiters(1).await;
-    drop(connection);
-    service.until_waiters(0).await;
-    is_lost(&service, id, EndReason::Abandoned).await;
 }

@@ -66,59 +66,6 @@ async fn the_operations_of_a_batch_are_answered_in_order_each_on_its_own() {
 }
 
 #[tokio::test]
-async fn an_acquire_in_a_batch_enters_the_queue_with_keep_place() {
-    let service = Service::start().await;
-    let held = service.hold("held").await;
-    let id = LeaseId::random();
-    let body = json!({ "operations": [
-        { "acquire": { "lease_id": id, "keys": ["held"], "keep_place": true } },
-        { "acquire": { "lease_id": LeaseId::random(), "keys": ["free"], "keep_place": true } },
-        { "release": { "lease_id": held.lease_id } },
-        { "acquire": { "lease_id": id, "keys": ["held"] } },
-    ] });
-    let BatchAnswer { results } = service.post("/v1/batch", body).await.expect(200);
-    assert_eq!(results.iter().map(|result| result.status).collect::<Vec<_>>(), [202, 201, 204, 200]);
-    let Some(BatchBody::Waiting(place)) = &results[0].body else { panic!("no place: {results:?}") };
-    assert_eq!((place.lease_id, place.ahead), (id, 0));
-    assert_eq!(grant(&results[3]).lease_id, id, "it had its turn");
-}
-
-#[tokio::test]
-async fn a_batch_of_a_thousand_is_granted_at_once() {
-    let service = Service::start().await;
-    let operation =
-        |number| json!({ "acquire": { "lease_id": LeaseId::random(), "keys": [format!("k/{number}")] } });
-    let operations: Vec<_> = (0..1_000).map(operation).collect();
-    let BatchAnswer { results } =
-        service.post("/v1/batch", json!({ "operations": operations })).await.expect(200);
-    assert_eq!(results.len(), 1_000);
-    assert!(results.iter().all(|result| result.status == 201));
-    assert_eq!(service.handle.view(|table| table.live()), 1_000);
-}
-
-/// Regression: they were one log entry, and the response was encoded in one step.
-#[tokio::test]
-async fn operations_on_very_many_keys_are_proposed_in_parts() {
-    let service = Service::start().await;
-    let ids: Vec<_> = (0..200).map(|_| LeaseId::random()).collect();
-    let keys = |number: usize| (0..64).map(|key| format!("{number}/{key}")).collect::<Vec<_>>();
-    let acquire = |(number, id)| json!({ "acquire": { "lease_id": id, "keys": keys(number) } });
-    let operations: Vec<_> = ids.iter().enumerate().map(acquire).collect();
-    let entries = || service.handle.status().applied_index.unwrap();
-    let before = entries();
-    let BatchAnswer { results } =
-        service.post("/v1/batch", json!({ "operations": operations })).await.expect(200);
-    assert!(results.iter().all(|result| result.status == 201));
-    assert!(results.iter().map(|result| grant(result).token).is_sorted(), "in their order");
-    // 12,800 keys, of which an entry takes 4,096.
-    assert!(entries() - before >= 4, "{} entries", entries() - before);
-    let before = entries();
-    let renewed = service.post("/v1/renew", json!({ "lease_ids": ids })).await.expect::<BatchAnswer>(200);
-    assert!(renewed.results.iter().zip(&ids).all(|(result, id)| grant(result).lease_id == *id));
-    assert!(entries() - before >= 4, "{} entries", entries() - before);
-}
-
-#[tokio::test]
 async fn a_response_that_is_too_long_ends_the_batch() {
     let service = Service::start().await;
     let ids: Vec<_> = (0..400).map(|_| LeaseId::random()).collect();

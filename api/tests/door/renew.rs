@@ -1,4 +1,4 @@
-use ringfence_wire::{Grant, LeaseId};
+use ringfence_wire::Grant;
 use serde_json::{Value, json};
 
 use crate::service::Service;
@@ -15,16 +15,4 @@ async fn a_renewal_restores_the_full_time_to_live() {
     }
     let renewed: Grant = service.post(&target, json!({ "ttl_ms": 60_000 })).await.expect(200);
     assert_eq!((renewed.ttl_ms, renewed.expires_in_ms), (60_000, Some(60_000)));
-}
-
-#[tokio::test]
-async fn only_a_granted_lease_can_be_renewed() {
-    let service = Service::start().await;
-    service.hold("a").await;
-    let waiter = service.queue("a").await;
-    service.post(&format!("/v1/leases/{}/renew", waiter.lease_id), Value::Null).await.problem("not-granted");
-    service
-        .post(&format!("/v1/leases/{}/renew", LeaseId::random()), Value::Null)
-        .await
-        .problem("unknown-lease");
 }

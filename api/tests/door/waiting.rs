@@ -38,47 +38,6 @@ async fn a_wait_times_out_and_its_repeat_too() {
 }
 
 #[tokio::test]
-async fn a_kept_place_is_found_again_by_the_next_put() {
-    let service = Service::start().await;
-    let holder = service.hold("a").await;
-    let id = LeaseId::random();
-    let body = json!({ "keys": ["a"], "wait_ms": 100, "keep_place": true });
-    let began = Instant::now();
-    let waiting: Waiting = service.put(id, body.clone()).await.expect(202);
-    assert!(began.elapsed() >= Duration::from_millis(100), "it waited");
-    assert_eq!((waiting.lease_id, waiting.ahead), (id, 0));
-    let later = service.queue("a").await;
-
-    service.delete(holder.lease_id).await;
-    let grant: Grant = service.put(id, body).await.expect(200);
-    assert_eq!(grant.lease_id, id);
-    let waiting: Waiting = service.lease(later.lease_id).await.expect(200);
-    assert_eq!(waiting.ahead, 0, "who came later comes later");
-}
-
-#[tokio::test]
-async fn a_place_can_be_taken_without_waiting_at_all() {
-    let service = Service::start().await;
-    service.hold("a").await;
-    let body = json!({ "keys": ["a"], "wait_ms": 0, "keep_place": true });
-    let first: Waiting = service.put(LeaseId::random(), body.clone()).await.expect(202);
-    let second: Waiting = service.put(LeaseId::random(), body).await.expect(202);
-    assert_eq!((first.ahead, second.ahead), (0, 1));
-}
-
-#[tokio::test]
-async fn a_waiter_that_is_released_learns_that_it_is_gone() {
-    let service = Service::start().await;
-    service.hold("a").await;
-    let id = LeaseId::random();
-    let waiting = service.put_later(id, json!({ "keys": ["a"], "wait_ms": 60_000 })).await;
-    service.until_waiters(1).await;
-    service.delete(id).await;
-    let problem = waiting.await.unwrap().problem("lease-gone");
-    assert_eq!((problem.reason, problem.lease_id), (Some(EndReason::Released), Some(id)));
-}
-
-#[tokio::test]
 async fn a_waiter_whose_connection_closes_loses_its_place_to_the_next() {
     let service = Service::start().await;
     let holder = service.hold("a").await;
@@ -152,60 +111,6 @@ async fn a_request_that_was_abandoned_before_it_is_read_is_not_executed() {
     }
     service.lease(holder.lease_id).await.expect::<Grant>(200);
     service.hold("a").await;
-}
-
-#[tokio::test]
-async fn a_lease_granted_to_a_closed_connection_is_abandoned() {
-    let service = Service::start().await;
-    let holder = service.hold("a").await;
-    let gone = LeaseId::random();
-    let body = json!({ "keys": ["a"], "wait_ms": 60_000 });
-    let mut connection = Connection::open(service.address).await;
-    connection.send(&request("PUT", &format!("/v1/leases/{gone}"), &[], body.to_string().as_bytes())).await;
-    service.until_waiters(1).await;
-    drop(connection);
-    service.delete(holder.lease_id).await;
-    let next: Grant = service.put(LeaseId::random(), body).await.expect(201);
-    assert_eq!(service.lease(gone).await.problem("lease-gone").reason, Some(EndReason::Abandoned));
-    assert!(next.token.0 > holder.token.0 + 1, "the lost grant had a token too");
-}
-
-#[tokio::test]
-async fn a_closed_connection_ends_nothing_once_a_newer_put_came() {
-    let service = Service::start().await;
-    service.hold("a").await;
-    let id = LeaseId::random();
-    let target = format!("/v1/leases/{id}");
-    let body = json!({ "keys": ["a"], "wait_ms": 3_000 });
-    let mut connection = Connection::open(service.address).await;
-    connection.send(&request("PUT", &target, &[], body.to_string().as_bytes())).await;
-    service.until_waiters(1).await;
-    let newer = service.put_later(id, body).await;
-    drop(connection);
-    // The wait is longer than the 2 s after which the first would have been abandoned.
-    newer.await.unwrap().problem("wait-timeout");
-}
-
-#[tokio::test]
-async fn a_place_that_was_answered_outlives_its_connection() {
-    let service = Service::start().await;
-    service.hold("a").await;
-    let kept = service.queue("a").await;
-    let body = json!({ "keys": ["a"], "wait_ms": 3_000 });
-    service.put(LeaseId::random(), body).await.problem("wait-timeout");
-    service.lease(kept.lease_id).await.expect::<Waiting>(200);
-}
-
-/// The repeat may be an older request that arrives late. Regression: it removed the lease from the queue.
-#[tokio::test]
-async fn a_repeat_with_a_shorter_wait_or_none_leaves_the_place() {
-    let service = Service::start().await;
-    service.hold("a").await;
-    let kept = service.queue("a").await.lease_id;
-    for wait_ms in [0, 50] {
-        service.put(kept, json!({ "keys": ["a"], "wait_ms": wait_ms })).await.expect::<Waiting>(202);
-    }
-    service.lease(kept).await.expect::<Waiting>(200);
 }
 
 /// Regression: it ended 2 s later.

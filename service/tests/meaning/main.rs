@@ -1,0 +1,11 @@
+//! What requests mean, over a real node, without any protocol.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod acquire;
+mod ended;
+mod many;
+mod node;
+mod rights;
+mod validate;
+mod waiting;

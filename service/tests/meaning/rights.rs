@@ -1,0 +1,60 @@
+use ringfence_access::Digest;
+use ringfence_service::{Acquired, Caller, Failure, Proof};
+use ringfence_wire::LeaseId;
+use tokio::time::Instant;
+
+use crate::node::{Node, granted, request};
+
+/// A node with three principals, each with its name as its credential.
+async fn node() -> Node {
+    let principal = |name: &str, may: &str| {
+        let digest = Digest::of(name.as_bytes());
+        format!(
+            "[principals.{name}]\ncredentials = [\"{digest}\"]\nallow = [{{ keys = \"a/\", may = [{may}] }}]\n"
+        )
+    };
+    let rules = [
+        principal("holder", "\"acquire\""),
+        principal("reader", "\"acquire\", \"read\""),
+        principal("stranger", "\"acquire\""),
+    ];
+    Node::start_with(Some(&rules.concat())).await
+}
+
+fn caller(node: &Node, name: &str) -> Caller {
+    let proof = Proof { credential: Some(Digest::of(name.as_bytes())), ..Proof::default() };
+    node.service.caller(proof).unwrap()
+}
+
+async fn acquire(node: &Node, name: &str, lease_id: LeaseId, key: &str) -> Result<Acquired, Failure> {
+    let caller = caller(node, name);
+    node.service.acquire(&caller, lease_id, request(key), Instant::now(), || ()).await.answered().0
+}
+
+#[tokio::test]
+async fn only_who_may_read_a_key_learns_who_holds_it() {
+    let node = node().await;
+    granted(acquire(&node, "holder", LeaseId::random(), "a/1").await);
+    let seen = acquire(&node, "reader", LeaseId::random(), "a/1").await.unwrap_err();
+    let Failure::Held { holders: Some(holders), by_waiters: false, .. } = seen else { panic!("{seen:?}") };
+    let names: Vec<_> = holders.iter().map(|holder| holder.by.as_ref().map(|by| by.as_str())).collect();
+    assert_eq!(names, [Some("holder")]);
+    let refused = acquire(&node, "stranger", LeaseId::random(), "a/1").await.unwrap_err();
+    assert_eq!(refused, Failure::Held { holders: None, by_waiters: false, waiters: 0 });
+}
+
+#[tokio::test]
+async fn a_lease_id_of_another_principal_is_unknown_and_a_key_without_a_right_forbidden() {
+    let node = node().await;
+    let grant = granted(acquire(&node, "holder", LeaseId::random(), "a/1").await);
+    let stranger = caller(&node, "stranger");
+    let renewed = node.service.renew(&stranger, grant.lease_id, None).await;
+    assert_eq!(renewed.unwrap_err(), Failure::Unknown);
+    node.service.release(&stranger, grant.lease_id).await.unwrap();
+    node.service.renew(&caller(&node, "holder"), grant.lease_id, None).await.unwrap();
+
+    let denied = acquire(&node, "holder", LeaseId::random(), "b").await.unwrap_err();
+    assert!(matches!(denied, Failure::Forbidden(_)), "{denied:?}");
+    let unknown = Proof { credential: Some(Digest::of(b"nobody")), ..Proof::default() };
+    assert!(matches!(node.service.caller(unknown), Err(Failure::Unauthenticated(_))));
+}
