@@ -10,16 +10,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
+use tokio::time::Instant;
 
 use crate::connections::Owner;
 
 /// How many turns are given at once. A turn may cost some milliseconds.
 const AT_ONCE: usize = 4;
-/// The thread looks for what else has become ready once turns have taken this much of its CPU time. Looking after each few cheap
-/// turns costs more than the turns.
+/// The thread looks for what else has become ready once turns have taken this long. Looking after each few cheap turns costs more than
+/// the turns.
 const UNTIL_LOOK: Duration = Duration::from_millis(1);
 
 /// Bytes that are read, or sent, in a turn.
@@ -68,8 +68,8 @@ impl Turns {
         loop {
             // Who is ready by now is in the queue afterwards.
             yield_now().await;
-            let began = cpu_time();
-            while cpu_time().saturating_sub(began) < UNTIL_LOOK {
+            let began = Instant::now();
+            while began.elapsed() < UNTIL_LOOK {
                 if !self.give_some() {
                     return;
                 }
@@ -109,12 +109,6 @@ async fn turns_taken() {
         Poll::Pending
     })
     .await;
-}
-
-/// The CPU time of this thread.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// What a reader or a writer has left of its turn, and its next one.

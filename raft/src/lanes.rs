@@ -1,13 +1,14 @@
 //! Batches what other threads ask of the Raft thread, and what it answers.
 //!
 //! Waking a task on another thread costs a system call, so requests share them. A lane belongs to one runtime: it gathers
-//! the commands and reads that its tasks send within one turn of the runtime, and passes them on as one message.
+//! the commands and reads that its tasks send until the runtime next looks for what has become ready, and passes them on as one message.
 
 use std::sync::Arc;
 
 use ringfence_lease::Request;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
 
 use crate::propose::proposer::{Failure, Proposal, Proposed, Proposer};
 use crate::reads::{Read, Reads};
@@ -88,10 +89,16 @@ impl Lane {
     }
 }
 
-/// Passes on what was asked in each turn.
+/// Passes on what was asked between two looks of the runtime. Its tasks may begin requests a few at a time.
 async fn gather(mut asking: mpsc::UnboundedReceiver<Asked>, proposer: Proposer, reads: Reads) {
     let mut asked = Vec::new();
     while asking.recv_many(&mut asked, MOST_GATHERED).await > 0 {
+        yield_now().await;
+        while asked.len() < MOST_GATHERED
+            && let Ok(one) = asking.try_recv()
+        {
+            asked.push(one);
+        }
         let (mut proposals, mut replies) = (Vec::new(), Vec::new());
         for one in asked.drain(..) {
             match one {

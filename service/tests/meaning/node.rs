@@ -8,7 +8,7 @@ use ringfence_access::Watched;
 use ringfence_raft::{Node as RaftNode, Quartz, Random, Settings, System, Tcp, WallClock};
 use ringfence_service::{Acquired, Caller, Failure, Options, Proof, Service};
 use ringfence_wire::{
-    AcquireRequest, WantedKey, Grant, Key, LeaseId, Metadata, Mode, Revision, Ttl, Wait, Waiting,
+    AcquireRequest, Grant, Key, LeaseId, Metadata, Mode, Revision, Ttl, Wait, Waiting, WantedKey,
 };
 use tempfile::TempDir;
 use tokio::net::TcpListener;

@@ -1,5 +1,5 @@
 use ringfence_service::Consistency;
-use ringfence_wire::{AcquireRequest, Check, WantedKey, Key, LeaseId, Mode, Token, Verdict, VerdictName};
+use ringfence_wire::{AcquireRequest, Check, Key, LeaseId, Mode, Token, Verdict, VerdictName, WantedKey};
 
 use crate::node::{Node, granted, request};
 
