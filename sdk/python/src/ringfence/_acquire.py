@@ -1,0 +1,220 @@
+"""One acquire, from the request to a lease that is safe to use.
+
+                ┌─ 202: the place is kept ◀─┐
+                ▼                           │
+     new id ─▶ PUT, waiting up to 30 s ─────┼─ 201, 200 ─▶ fresh? ─▶ granted
+       ▲       ▲        │                   │                └─ no ─▶ renew once ───▶ granted
+       │       └────────┘ ambiguous: the same PUT elsewhere, for 5 s
+       └── the lease ended unused (its connection was lost for long)
+
+An acquire that was in the queue has reached the cluster, so during an outage it retries until its wait is over. After a PUT
+without a definite outcome, and at a node that has had none yet, a PUT waits only briefly, to learn the state of the lease soon.
+
+However the acquire ends, also if it is cancelled, the lease is released in the background as long as it may be granted or in the
+queue. The time of a grant counts from when *its* PUT was sent. After a wait that is too long ago to begin work, so the client
+renews once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from typing import Any
+
+from . import _wire
+from ._cluster import ATTEMPT_TIMEOUT, RETRY_FOR, Attempts, Backoff, Cluster
+from ._http import Request, Response
+from ._lifetime import Confirmation, Lifetime
+from ._outcome import Ambiguous, Done, NotDone, Refused
+from .errors import Error, Held, Lost, TimedOut, Unknown
+
+# Proxies often close connections that are silent for a minute.
+_SLICE_MS = 30_000
+_PROBE_MS = 100
+# How long an acquire that has timed out waits until it has left the queue. Then that goes on in the background.
+_LEAVES_WITHIN = 1.0
+
+
+class _UnusedError(Exception):
+    """The lease ended unused: another id may do, after this pause, if time is left."""
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.pause = pause
+
+
+class Acquire:
+    """An acquire, under one id after the other."""
+
+    def __init__(self, cluster: Cluster, spec: _wire.Spec) -> None:
+        self._cluster, self._spec = cluster, spec
+        self._begun = time.monotonic()
+        self._has_waited = False
+        self._is_try = spec.wait_ms == 0
+
+    async def run(self) -> Confirmation:
+        """Acquires. Raises an `Error`."""
+        # A lookup is not part of the wait.
+        await self._cluster.resolve()
+        self._begun = time.monotonic()
+        backoff = Backoff()
+        while True:
+            try:
+                return await _Attempt(self, str(uuid.uuid4())).run()
+            except _UnusedError as unused:
+                pause = max(backoff.next(), unused.pause)
+            if self._is_try:
+                # It was granted, for less time than it takes to make sure of that.
+                if time.monotonic() - self._begun >= RETRY_FOR:
+                    raise Lost("renewal-unconfirmed")
+            elif self.is_over():
+                raise self.timed_out()
+            left = self.left_ms()
+            await asyncio.sleep(pause if left is None or self._is_try else min(pause, left / 1_000))
+
+    @property
+    def is_try(self) -> bool:
+        """Whether it does not wait."""
+        return self._is_try
+
+    def left_ms(self) -> int | None:
+        """How much longer it may wait; `None` for ever."""
+        if self._spec.wait_ms is None:
+            return None
+        return max(0, self._spec.wait_ms - int((time.monotonic() - self._begun) * 1_000))
+
+    def is_over(self) -> bool:
+        """Whether its time has passed."""
+        return self.left_ms() == 0
+
+    def timed_out(self) -> TimedOut:
+        """The error of a wait that was in vain."""
+        return TimedOut((self._spec.wait_ms or 0) / 1_000)
+
+
+class _Attempt:
+    """The use of one id."""
+
+    def __init__(self, acquire: Acquire, lease_id: str) -> None:
+        self._acquire, self._lease_id = acquire, lease_id
+        self._cluster = acquire._cluster
+        self._attempts: Attempts[Confirmation | None] = Attempts(acquire._cluster, lease_id)
+        self._has_place = False
+        # Since when there was no definite outcome, if the last was none.
+        self._unanswered_since: float | None = None
+        # Whether the lease may be granted or in the queue.
+        self._is_armed = True
+
+    async def run(self) -> Confirmation:
+        try:
+            while True:
+                confirmation = await self._put()
+                if confirmation is not None:
+                    confirmation = await self._freshen(confirmation)
+                    self._is_armed = False
+                    return confirmation
+        finally:
+            if self._is_armed:
+                self._cluster.release_in_background(self._lease_id)
+
+    async def _put(self) -> Confirmation | None:
+        """One PUT. Returns the grant, or `None` to go on."""
+        node = self._cluster.nodes.best(time.monotonic())
+        is_probe = self._unanswered_since is not None or not node.is_proven
+        left_ms = self._acquire.left_ms()
+        wait_ms = slice_ms(left_ms, is_probe)
+        if left_ms is not None and not self._acquire.is_try:
+            self._attempts.longest_pause = max(left_ms / 1_000, _PROBE_MS / 1_000)
+        put_at = time.monotonic()
+        request = Request("PUT", f"/v1/leases/{self._lease_id}", self._acquire._spec.body(wait_ms))
+        outcome = await self._attempts.attempt(request, wait_ms / 1_000 + ATTEMPT_TIMEOUT, self._read)
+        if isinstance(outcome, Refused):
+            self._refused(outcome)
+        elif isinstance(outcome, NotDone):
+            # Whoever asks too often waits as long as the cluster says.
+            if outcome.retry_after is None or self._acquire.is_try or self._acquire.is_over():
+                self._unanswered(put_at)
+        elif isinstance(outcome, Ambiguous):
+            # A node that held the request for longer than it looks for a leader had it in the queue.
+            if time.monotonic() - put_at > RETRY_FOR:
+                self._acquire._has_waited = True
+            # How a long wait ended says nothing of how long the cluster has been silent.
+            self._unanswered(max(put_at, time.monotonic() - ATTEMPT_TIMEOUT))
+        elif outcome.value is None:
+            self._unanswered_since, self._has_place, self._acquire._has_waited = None, True, True
+            if self._acquire.is_over():
+                await self._leave()
+                raise self._acquire.timed_out()
+        if isinstance(outcome, Done):
+            return outcome.value
+        self._check_time()
+        return None
+
+    def _read(self, response: Response) -> Confirmation | None:
+        body: Any = response.json()
+        if response.status in (200, 201):
+            return Confirmation(response.sent, _wire.grant(body, self._lease_id))
+        is_waiting = isinstance(body, dict) and body.get("state") == "waiting"
+        if response.status == 202 and is_waiting and body.get("lease_id") == self._lease_id:
+            return None
+        raise ValueError(f"{response.status} is no response to an acquire")
+
+    def _unanswered(self, since: float) -> None:
+        if self._unanswered_since is None:
+            self._unanswered_since = since
+
+    def _check_time(self) -> None:
+        """Gives up after 5 s without a definite outcome; if it was in the queue, once the wait is over."""
+        retries = self._acquire._has_waited and not self._acquire.is_over()
+        since = self._unanswered_since
+        if retries or since is None or time.monotonic() - since < RETRY_FOR:
+            return
+        # The place may still stand.
+        self._attempts.maybe_done = self._attempts.maybe_done or self._has_place
+        self._is_armed = self._attempts.maybe_done
+        raise self._attempts.error()
+
+    def _refused(self, refused: Refused) -> None:
+        acquire, kind = self._acquire, refused.kind
+        # An abandoned PUT may still arrive, and find the key free.
+        self._is_armed = self._attempts.maybe_done
+        if refused.is_denial and (self._attempts.maybe_done or self._has_place):
+            self._is_armed = True
+            raise Unknown(f"the outcome is unknown: {refused.problem.get('detail')}", self._lease_id)
+        if kind == "held" and acquire.is_try:
+            raise Held(*_wire.blockers(refused.problem))
+        if kind in ("held", "wait-timeout"):
+            # The place is lost: no PUT came for it in time, or this was the last one.
+            raise acquire.timed_out() if acquire.is_over() else _UnusedError()
+        if refused.loss in ("expired", "abandoned"):
+            raise _UnusedError
+        if kind == "overloaded" and not acquire.is_try and not acquire.is_over():
+            raise _UnusedError(refused.retry_after or 1.0)
+        raise self._attempts.refused(refused)
+
+    async def _leave(self) -> None:
+        """The caller may end now, or ask again: no place may stay behind."""
+        try:
+            await self._cluster.release(self._lease_id, _LEAVES_WITHIN)
+        except Error as error:
+            self._is_armed = not isinstance(error, Lost)
+        else:
+            self._is_armed = False
+
+    async def _freshen(self, confirmation: Confirmation) -> Confirmation:
+        """Renews a lease that is not fresh enough to begin work."""
+        if Lifetime(confirmation).is_fresh(self._cluster.clock()):
+            return confirmation
+        try:
+            return await self._cluster.renew(self._lease_id)
+        except Lost as lost:
+            self._is_armed = self._attempts.maybe_done
+            if lost.reason in ("expired", "abandoned", "forgotten"):
+                raise _UnusedError from None
+            raise
+
+
+def slice_ms(left_ms: int | None, is_probe: bool) -> int:
+    """How long one PUT waits."""
+    most = _PROBE_MS if is_probe else _SLICE_MS
+    return most if left_ms is None else min(left_ms, most)

@@ -1,0 +1,213 @@
+"""One task per client renews all its leases, with one call for all that are due, and notices that one is lost.
+
+     leases ──due after 1/3, or after 1/6 along with another──▶ POST /v1/renew, up to 1,000 ids ──▶ each confirmed, or lost
+                                                                   │              ▲
+                                                                   └─ ambiguous ──┘ at once at the next node, then with pauses
+
+An attempt takes at most a quarter of the shortest ttl in it, so that another node is asked in time. Calls run in parallel: one
+that hangs delays no other lease. Safety does not depend on this task: without it, leases become unsure, then lost, by their
+clocks alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from . import _outcome, _wire
+from ._clock import Moment
+from ._cluster import ATTEMPT_TIMEOUT, MAX_BATCH, Attempts, Cluster, results
+from ._held import Held
+from ._http import Request, Response
+from ._lifetime import MS, Confirmation
+from ._outcome import Done, Refused
+
+_LOG = logging.getLogger("ringfence")
+# Timers stand still while the machine sleeps.
+_MAX_NAP = 1_000 * MS
+_MIN_NAP = MS
+# Nodes answer with 8 MiB at most: what does not fit is not done.
+_MAX_ANSWER = 4 << 20
+
+
+class _Kept:
+    def __init__(self, held: Held) -> None:
+        self.held = held
+        self.is_in_flight = False
+        self.not_before: Moment | None = None
+        """A pause after the last call, which may have been in vain, or so slow that the lease is due again."""
+        # The keys of a lease never change.
+        self.answer_bytes = 300 + sum(120 + 6 * len(key) for key in held.fences())
+
+    def is_ready(self, now: Moment) -> bool:
+        return not self.is_in_flight and (self.not_before is None or now.has_reached(self.not_before))
+
+
+class Keeper:
+    """The leases that are renewed, and told of their loss."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._kept: dict[str, _Kept] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        # Many clients that began together renew apart.
+        self._jitter = random.random()  # noqa: S311
+
+    def add(self, held: Held) -> None:
+        """Keeps a lease from now on."""
+        self._kept[held.lease_id] = _Kept(held)
+        if self._task is None or self._task.done():
+            # Calls end with their task.
+            for kept in self._kept.values():
+                kept.is_in_flight = False
+            self._wake.clear()
+            self._task = self._cluster.spawn(self._run())
+        else:
+            self._wake.set()
+
+    def remove(self, held: Held) -> None:
+        """Keeps it no longer. If it was the last, the task ends at its next look."""
+        kept = self._kept.get(held.lease_id)
+        if kept is not None and kept.held is held:
+            del self._kept[held.lease_id]
+
+    def leases(self) -> list[Held]:
+        """Those that are kept."""
+        return [kept.held for kept in self._kept.values()]
+
+    def wake(self) -> None:
+        """Looks at the clock now."""
+        self._wake.set()
+
+    async def _run(self) -> None:
+        calls: set[asyncio.Task[None]] = set()
+        wake: asyncio.Task[bool] | None = None
+        try:
+            while (nap := self._look(calls)) is not None:
+                if wake is None or wake.done():
+                    self._wake.clear()
+                    wake = asyncio.ensure_future(self._wake.wait())
+                # A timer may be slower than the clock of leases, by a tenth.
+                nap = min(max(nap - nap // 8, _MIN_NAP), _MAX_NAP)
+                done, _ = await asyncio.wait(
+                    {wake, *calls}, timeout=nap / 1e9, return_when=asyncio.FIRST_COMPLETED
+                )
+                calls -= done
+        finally:
+            for task in calls | ({wake} if wake is not None else set()):
+                task.cancel()
+
+    def _look(self, calls: set[asyncio.Task[None]]) -> int | None:
+        """Tells losses, and begins the calls that are due. Returns when to look again, or `None` if no lease is left."""
+        now = self._cluster.clock()
+        for kept in list(self._kept.values()):
+            if kept.held.loss() is not None:
+                del self._kept[kept.held.lease_id]
+                self._tell(kept.held)
+        if not self._kept:
+            self._task = None
+            return None
+        for chunk in _chunks(self._due(now)):
+            for kept in chunk:
+                kept.is_in_flight = True
+            calls.add(self._cluster.spawn(self._renew([kept.held for kept in chunk])))
+        return min(self._next_look(kept, now) for kept in self._kept.values())
+
+    def _tell(self, held: Held) -> None:
+        try:
+            held.tell()
+        except Exception:  # noqa: BLE001 a callback of the caller's must not stop the renewal of other leases
+            _LOG.exception("a callback for the loss of a lease failed")
+
+    def _due(self, now: Moment) -> list[_Kept]:
+        """The leases to renew now: all that are half as old as one that is due. Those with the least time come first."""
+        ready = [kept for kept in self._kept.values() if kept.is_ready(now)]
+        if not any((at := self._renew_at(kept)) is not None and now.has_reached(at) for kept in ready):
+            return []
+        early = [(kept, kept.held.read().renew_early_at()) for kept in ready]
+        due = [kept for kept, at in early if at is not None and now.has_reached(at)]
+        return sorted(due, key=lambda kept: kept.held.read().until.boot)
+
+    def _renew_at(self, kept: _Kept) -> Moment | None:
+        lifetime = kept.held.read()
+        due = lifetime.renew_at()
+        return due and due.after(-int(lifetime.ttl / 12 * self._jitter))
+
+    def _next_look(self, kept: _Kept, now: Moment) -> int:
+        """How long until there is something to do for it, if nothing happens."""
+        lifetime = kept.held.read()
+        at = lifetime.end()
+        due = None if kept.is_in_flight else self._renew_at(kept)
+        if due is not None:
+            at = at.min(due if kept.not_before is None else kept.not_before.max(due))
+        return at.since(now)
+
+    async def _renew(self, leases: list[Held]) -> None:
+        """Renews these leases together, until an outcome is definite or none of them is left."""
+        seconds = min(min(held.read().ttl for held in leases) / 4e9, ATTEMPT_TIMEOUT)
+        attempts: Attempts[tuple[Moment, list[dict[str, Any]]]] = Attempts(self._cluster, None)
+        attempts.longest_pause = seconds / 2
+        while leases := [held for held in leases if self._is_kept(held)]:
+            asked = leases
+            request = Request("POST", "/v1/renew", {"lease_ids": [held.lease_id for held in asked]})
+
+            def read(response: Response, count: int = len(asked)) -> tuple[Moment, list[dict[str, Any]]]:
+                return response.sent, results(response, count)
+
+            outcome = await attempts.attempt(request, seconds, read)
+            if isinstance(outcome, Done):
+                sent, found = outcome.value
+                full = [held for held, one in zip(asked, found, strict=True) if _learn(held, sent, one)]
+                self._finish(asked, full)
+                return
+            if isinstance(outcome, Refused):
+                _LOG.warning(
+                    "a renewal of %d leases was refused: %s", len(asked), outcome.problem.get("detail")
+                )
+                self._finish(asked, [])
+                return
+
+    def _is_kept(self, held: Held) -> bool:
+        kept = self._kept.get(held.lease_id)
+        return kept is not None and kept.held is held and held.loss() is None
+
+    def _finish(self, leases: Sequence[Held], at_once: Sequence[Held]) -> None:
+        now = self._cluster.clock()
+        for held in leases:
+            kept = self._kept.get(held.lease_id)
+            if kept is not None and kept.held is held:
+                pause = 0 if held in at_once else min(held.read().ttl // 12, _MAX_NAP)
+                kept.is_in_flight, kept.not_before = False, now.after(pause)
+
+
+def _chunks(due: list[_Kept]) -> Iterator[list[_Kept]]:
+    """As many as fit into one request and its answer."""
+    chunk: list[_Kept] = []
+    size = 0
+    for kept in due:
+        if chunk and (len(chunk) == MAX_BATCH or size + kept.answer_bytes > _MAX_ANSWER):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(kept)
+        size += kept.answer_bytes
+    if chunk:
+        yield chunk
+
+
+def _learn(held: Held, sent: Moment, result: dict[str, Any]) -> bool:
+    """Learns the result of one lease. Returns whether the answer had no room for it: then it was not done."""
+    status, body = result.get("status"), result.get("body")
+    if status == 200:
+        try:
+            held.confirm(Confirmation(sent, _wire.grant(body, held.lease_id)))
+        except ValueError as error:
+            _LOG.warning("the renewal of a lease was unreadable: %s", error)
+    elif isinstance(body, dict) and isinstance(body.get("type"), str):
+        loss = Refused(body).loss if body["type"].startswith(_outcome.PROBLEM) else None
+        if loss is not None:
+            held.lose(loss)
+    return status == 413

@@ -1,0 +1,118 @@
+"""What the handles of a lease have in common, for threads and for tasks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from . import _wire
+from ._held import Held
+from ._lifetime import State
+from .errors import Invalid, Lost
+
+DEFAULT_TTL = 15.0
+
+
+class BaseLease:
+    """A granted lease. It is renewed until it is released."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+
+    @property
+    def token(self) -> int:
+        """The fencing token: send it with every access to what the lease protects."""
+        return self._held.token
+
+    @property
+    def lease_id(self) -> str:
+        """Its id. Anyone who knows it can renew and release the lease: keep it out of logs."""
+        return self._held.lease_id
+
+    @property
+    def keys(self) -> list[str]:
+        """Its keys, in the order of the request."""
+        return list(self._held.fences())
+
+    @property
+    def state(self) -> State:
+        """How it stands now, by the clock."""
+        return self._held.state()
+
+    @property
+    def remaining(self) -> float:
+        """How many seconds it certainly lives on; 0 once it is lost."""
+        return self._held.remaining() / 1e9
+
+    @property
+    def lost_reason(self) -> str | None:
+        """Why it is lost (see `Lost.reason`); `released` once it is released; `None` while it lives."""
+        return self._held.loss()
+
+    def fence(self, key: str | None = None) -> int:
+        """The lowest token that may still be live on `key`, as last confirmed. The key can be left out if there is one only."""
+        return self._held.fences()[self._one_of(key)]
+
+    def headers(self, key: str | None = None) -> dict[str, str]:
+        """The headers that show a guarded HTTP resource this lease. Raises `Lost` if it is lost."""
+        self.check()
+        one = self._one_of(key)
+        return {
+            "Ringfence-Key": quote(one, safe="/"),
+            "Ringfence-Token": str(self.token),
+            "Ringfence-Fence": str(self.fence(one)),
+        }
+
+    def check(self) -> None:
+        """Raises `Lost` if it is lost or released. No check stops a process that is paused after it: send the token."""
+        reason = self._held.loss()
+        if reason is not None:
+            raise Lost(reason)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__qualname__} keys={self.keys!r} token={self.token} {self.state.value}>"
+
+    def _one_of(self, key: str | None) -> str:
+        keys = self.keys
+        if key is None and len(keys) == 1:
+            return keys[0]
+        if key is None or key not in keys:
+            raise Invalid("key", f"is one of the lease's keys: {keys!r}")
+        return key
+
+
+class Options:
+    """A checked request for leases, which can be used again and again."""
+
+    def __init__(
+        self,
+        keys: _wire.Keys,
+        *,
+        ttl: float = DEFAULT_TTL,
+        wait: float | None = None,
+        shared: bool = False,
+        limit: int | None = None,
+        holder: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_hold: float | None = None,
+        hold_at_least: float | None = None,
+        renew: bool = True,
+        on_lost: Callable[..., Any] | None = None,
+    ) -> None:
+        if on_lost is not None and (not callable(on_lost) or inspect.iscoroutinefunction(on_lost)):
+            raise Invalid("on_lost", "is a function, and no coroutine function")
+        self.on_lost = on_lost
+        self.spec = _wire.spec(
+            keys,
+            ttl=ttl,
+            wait=wait,
+            shared=shared,
+            limit=limit,
+            holder=holder,
+            metadata=metadata,
+            max_hold=max_hold,
+            hold_at_least=hold_at_least,
+            renew=renew,
+        )

@@ -1,0 +1,114 @@
+"""How long a lease is certainly live, as far as its holder can know.
+
+The cluster guarantees `expires_in_ms` from when the request was *sent*, because it cannot have received the request earlier. The
+holder counts on its own clock, and subtracts an allowance (0.2 % and 5 ms) for clocks that differ and timers that are late:
+
+     sent        renewed            in doubt           until    sent + expires_in
+      |------------|------------------|------------------|---------|
+      :    1/3     :       1/3        :       1/3        : allowance
+           held           held              unsure         lost, for good
+
+Each confirmation gives a bound of its own. The latest bound counts, in whatever order responses arrive. A confirmation that
+arrives after `until` does not revive the lease: its loss may have been reported already.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from ._clock import Moment
+from ._wire import Grant
+
+MS = 1_000_000
+_DRIFT = 500
+_LATE = 5 * MS
+
+
+class State(enum.Enum):
+    """How a lease stands, by its holder's own clock."""
+
+    HELD = "held"
+    """Confirmed lately: it certainly lives."""
+    UNSURE = "unsure"
+    """It certainly lives for what remains, but two thirds of its time have passed without a renewal: get ready to stop."""
+    LOST = "lost"
+    """It has ended, or may have. For good."""
+    RELEASED = "released"
+    """Its holder released it."""
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """A grant, and when the request that it answers was sent."""
+
+    sent: Moment
+    grant: Grant
+
+    @property
+    def until(self) -> Moment:
+        """Until when the lease certainly lives."""
+        ns = self.grant.expires_in_ms * MS
+        return self.sent.after(max(0, ns - ns // _DRIFT - _LATE))
+
+
+class Lifetime:
+    """How long a lease certainly lives."""
+
+    def __init__(self, first: Confirmation) -> None:
+        self.ttl = first.grant.ttl_ms * MS
+        self.until = first.until
+        self.hold_until: Moment | None = None
+        """When its holder gives it up."""
+        self.renews = True
+        self.lost: str | None = None
+
+    def confirm(self, confirmation: Confirmation, now: Moment) -> bool:
+        """Extends the lifetime, and adopts the ttl, which another client may have changed. Returns whether it was in time."""
+        if self.state(now) is State.LOST:
+            return False
+        self.ttl = confirmation.grant.ttl_ms * MS
+        self.until = self.until.max(confirmation.until)
+        return True
+
+    def lose(self, reason: str, now: Moment) -> None:
+        """Ends it for this reason, unless it is lost already."""
+        if self.state(now) is not State.LOST:
+            self.lost = reason
+
+    def state(self, now: Moment) -> State:
+        """A loss that was reported once is final, so it is stored."""
+        if self.lost is None and now.has_reached(self.end()):
+            self.lost = "max-hold" if self._is_renewed_enough() else "renewal-unconfirmed"
+        if self.lost is not None:
+            return State.LOST
+        if self._needs_renewals() and now.has_reached(self.until.after(-self.ttl // 3)):
+            return State.UNSURE
+        return State.HELD
+
+    def remaining(self, now: Moment) -> int:
+        """How much longer it certainly lives, in nanoseconds."""
+        return 0 if self.state(now) is State.LOST else self.end().since(now)
+
+    def is_fresh(self, now: Moment) -> bool:
+        """Whether a holder may begin: at least half of the ttl is left."""
+        return self.until.since(now) >= self.ttl // 2
+
+    def renew_at(self) -> Moment | None:
+        """When it is due to be renewed, a third of its time after the last confirmed request; `None` if it is not."""
+        return self.until.after(-self.ttl // 3 * 2) if self._needs_renewals() else None
+
+    def renew_early_at(self) -> Moment | None:
+        """From when on it is renewed along with a lease that is due, so that leases are soon renewed together."""
+        due = self.renew_at()
+        return due and due.after(-self.ttl // 6)
+
+    def end(self) -> Moment:
+        """When it ends by its holder's clock, or its holder gives it up."""
+        return self.until if self.hold_until is None else self.hold_until.min(self.until)
+
+    def _needs_renewals(self) -> bool:
+        return self.renews and not self._is_renewed_enough()
+
+    def _is_renewed_enough(self) -> bool:
+        return self.hold_until is not None and self.until.has_reached(self.hold_until)

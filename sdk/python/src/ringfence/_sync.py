@@ -1,0 +1,304 @@
+"""The client for threads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+from . import _clock, _fork, _wire
+from ._engine import Engine, Settings
+from ._held import Held
+from ._lease import DEFAULT_TTL, BaseLease, Options
+from ._lifetime import State
+from ._runner import Runner
+from .errors import Error, Lost, Unavailable, Unknown
+
+T = TypeVar("T")
+_LOG = logging.getLogger("ringfence")
+_CLOSE_WITHIN = 5.0
+
+
+class Client:
+    """A client of the cluster whose nodes are at `urls` (`https://host:port`; some of them are enough). It sends nothing by itself.
+
+    `credential` shows who the client is, `ca` is a file with the authorities of the nodes' certificates (by default those that
+    this system trusts), `cert` and `key` are files with the client's certificate and key. All of them are for https URLs.
+
+    Threads may share a client. It has a thread that renews its leases: so a caller that hangs keeps its lease, unless `max_hold`
+    limits that. After a fork, the child's first call makes connections and a thread of its own; leases stay with the parent.
+    """
+
+    def __init__(
+        self,
+        urls: str | list[str] | tuple[str, ...],
+        *,
+        credential: str | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        cert: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+        clock: _clock.Clock = _clock.now,
+    ) -> None:
+        self._settings = Settings.check(urls, credential, ca, cert, key, clock)
+        # Those of parents are never touched again.
+        self._runners: dict[tuple[int, int], Runner] = {}
+        weakref.finalize(self, _abandon, self._runners).atexit = False
+
+    def lock(
+        self,
+        keys: _wire.Keys,
+        *,
+        ttl: float = DEFAULT_TTL,
+        wait: float | None = None,
+        shared: bool = False,
+        limit: int | None = None,
+        holder: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_hold: float | None = None,
+        hold_at_least: float | None = None,
+        renew: bool = True,
+        on_lost: Callable[[Lease], Any] | None = None,
+    ) -> Lock:
+        """A lock on one or several keys, granted together. It can be used again and again, also by several threads at once.
+
+        Times are in seconds. `ttl`: how long others wait if this process vanishes. `wait`: how long to wait in the queue (by default
+        for as long as it takes). `shared`, `limit`: share the keys, with at most so many holders. `holder`, `metadata`: public
+        labels. `max_hold`: after this time the lease is lost, even while it is renewed. `hold_at_least`: the lease outlives the
+        block until this time has passed since the grant. `renew=False`: do not renew by itself. `on_lost` is called, on a thread of
+        its own, if the lease is lost before it is released.
+        """
+        options = Options(
+            keys,
+            ttl=ttl,
+            wait=wait,
+            shared=shared,
+            limit=limit,
+            holder=holder,
+            metadata=metadata,
+            max_hold=max_hold,
+            hold_at_least=hold_at_least,
+            renew=renew,
+            on_lost=on_lost,
+        )
+        return Lock(self, options)
+
+    def adopt(self, lease_id: str) -> Lease:
+        """Takes over a lease by its id, perhaps from another process: renews it once, and from then on.
+
+        Nobody else may renew or release it. Raises `Lost` if it has ended.
+        """
+        checked = _wire.lease_id(lease_id)
+        runner = self._runner()
+
+        async def work(engine: Engine) -> Lease:
+            return Lease(self, runner, engine, await engine.adopt(checked), 0, None)
+
+        return runner.run(work)
+
+    def lead(
+        self,
+        key: str,
+        work: Callable[[Lease], T],
+        *,
+        ttl: float = DEFAULT_TTL,
+        holder: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_hold: float | None = None,
+    ) -> T:
+        """Runs `work` as the leader, and returns its result.
+
+        `work` finds out that it leads no longer by `lease.check()`, whose `Lost` it lets through. Once it has ended, it stands for
+        election again. The lease is released only after `work` has ended. Any other error of `work` ends it.
+        """
+        lock = self.lock(key, ttl=ttl, holder=holder, metadata=metadata, max_hold=max_hold)
+        while True:
+            try:
+                lease = lock.acquire()
+            except (Unavailable, Unknown) as error:
+                _LOG.warning("cannot stand for election: %s", error)
+                time.sleep(random.uniform(0.5, 1.0))  # noqa: S311
+                continue
+            try:
+                with lease:
+                    return work(lease)
+            except Lost:
+                # The caller sees the loss of another lease as an error of `work`.
+                if lease.state is State.RELEASED:
+                    raise
+
+    def close(self, within: float = _CLOSE_WITHIN) -> None:
+        """Releases all leases, ends what waits, and returns once releases have been answered, after this time at the latest."""
+        self._runner().stop(within, closes=True)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self.close()
+
+    def _runner(self) -> Runner:
+        """The runner of this process."""
+        process = _fork.process()
+        runner = self._runners.get(process)
+        return runner if runner is not None else self._runners.setdefault(process, Runner(self._settings))
+
+
+class Lock:
+    """A lock, from `Client.lock`. Each `with` acquires a lease of its own."""
+
+    def __init__(self, client: Client, options: Options) -> None:
+        self._client, self._options = client, options
+        self._local = threading.local()
+
+    def acquire(self) -> Lease:
+        """Acquires a lease: waits its turn, first come first served. If it is interrupted, the place, or the grant, is given back."""
+        return self._acquire(self._options.spec)
+
+    def try_acquire(self) -> Lease:
+        """Tries once: raises `Held` if a key is not free."""
+        return self._acquire(_wire.tried(self._options.spec))
+
+    def _acquire(self, spec: _wire.Spec) -> Lease:
+        runner = self._client._runner()
+
+        async def work(engine: Engine) -> Lease:
+            # If the caller is interrupted meanwhile, nobody has the lease, and it is released.
+            held = await engine.acquire(spec)
+            return Lease(self._client, runner, engine, held, spec.hold_at_least_ms, self._options.on_lost)
+
+        return runner.run(work)
+
+    def __enter__(self) -> Lease:
+        lease = self.acquire().__enter__()
+        self._entered().append(lease)
+        return lease
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        entered = self._entered()
+        if not entered:
+            raise RuntimeError("a thread leaves only the locks that it has entered")
+        entered.pop().__exit__(kind, error, traceback)
+
+    def _entered(self) -> list[Lease]:
+        found: list[Lease] = self._local.__dict__.setdefault("leases", [])
+        return found
+
+
+class Lease(BaseLease):
+    """A granted lease. Use it with `with`, or call `release`. If it is dropped, it is released in the background."""
+
+    def __init__(
+        self,
+        client: Client,
+        runner: Runner,
+        engine: Engine,
+        held: Held,
+        hold_at_least_ms: int,
+        on_lost: Callable[[Lease], Any] | None,
+    ) -> None:
+        super().__init__(held)
+        # The client lives as long as its leases.
+        self._client, self._runner = client, runner
+        self._hold_at_least_ms = hold_at_least_ms
+        self._is_entered = False
+        self._dropped = weakref.finalize(self, runner.call_soon, engine.drop, held)
+        self._dropped.atexit = False
+        if on_lost is not None:
+            _tell(self, on_lost)
+
+    def renew(self, ttl: float | None = None) -> None:
+        """Renews it now, perhaps with another ttl. There is no need to if it renews itself."""
+        self.check()
+        ttl_ms = None if ttl is None else _wire.ttl_ms(ttl)
+        self._runner.run(lambda engine: engine.renew(self._held, ttl_ms))
+
+    def release(self) -> None:
+        """Releases the keys. A repeat does nothing.
+
+        Raises `Lost` if the lease was lost before: what was done under it may have met another holder. After `Unknown` and
+        `Unavailable` the release is repeated in the background.
+        """
+        if self._held.is_forked:
+            raise Lost("forked")
+        if self.state is State.RELEASED:
+            return
+        self._dropped.detach()
+        self._runner.run(lambda engine: engine.release(self._held))
+
+    def into_id(self) -> str:
+        """Leaves the lease as it is, and returns its id: it ends with its ttl unless somebody adopts or releases it."""
+        self.check()
+        self._dropped.detach()
+        self._runner.run(self._give_up)
+        return self.lease_id
+
+    def wait_lost(self, timeout: float | None = None) -> str | None:
+        """Waits until the lease is lost or released, and returns the reason; `None` after this many seconds."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while (reason := self._held.loss()) is None:
+            # A timer may be slower than the clock of leases.
+            nap = min(max(self._held.remaining() / 1e9 * 0.875, 0.001), 1.0)
+            if until is not None:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return None
+                nap = min(nap, left)
+            self._held.told.wait(nap)
+        return reason
+
+    def __enter__(self) -> Lease:
+        if self._is_entered:
+            raise RuntimeError("a lease is entered once")
+        self.check()
+        self._is_entered = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        state = self.state
+        if self._held.is_forked:
+            if error is None:
+                raise Lost("forked")
+            return
+        if state is State.RELEASED:
+            return
+        reason = self._held.loss()
+        self._dropped.detach()
+        try:
+            self._runner.run(lambda engine: engine.leave(self._held, self._hold_at_least_ms))
+        except Error as failure:
+            if error is None:
+                raise
+            _LOG.debug("a lease was not released, and the error of the block says more: %s", failure)
+        if reason is not None and error is None:
+            raise Lost(reason)
+
+    async def _give_up(self, engine: Engine) -> None:
+        engine.give_up(self._held)
+
+
+def _tell(lease: Lease, on_lost: Callable[[Lease], Any]) -> None:
+    """Calls back on a thread of its own, which may take as long as it likes. Does not keep the lease alive."""
+    weak = weakref.ref(lease)
+
+    def call() -> None:
+        alive = weak()
+        if alive is not None:
+            threading.Thread(target=on_lost, args=(alive,), name="ringfence-lost", daemon=True).start()
+
+    lease._held.on_loss(call)
+
+
+def _abandon(runners: dict[tuple[int, int], Runner]) -> None:
+    runner = runners.get(_fork.process())
+    if runner is not None:
+        runner.abandon()

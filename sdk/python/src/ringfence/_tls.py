@@ -1,0 +1,70 @@
+"""TLS to the nodes, from files that are loaded again once they have changed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import time
+
+from .errors import Invalid
+
+_LOG = logging.getLogger("ringfence")
+_LOOK_INTERVAL = 1.0
+# A server tells in one of these ways that it refuses the client's certificate, or wants one.
+_REFUSALS = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "DECRYPT_ERROR")
+
+
+class Tls:
+    """The authorities that sign the nodes' certificates (`None`: those that this system trusts), and the client's certificate."""
+
+    def __init__(self, ca: str | None, cert: str | None, key: str | None) -> None:
+        if (cert is None) is not (key is None):
+            raise Invalid("key" if key is None else "cert", "a certificate and its key are given together")
+        self._ca, self._cert, self._key = ca, cert, key
+        self._seen = self._files()
+        self._looked_at = time.monotonic()
+        try:
+            self._context = self._load()
+        except (OSError, ValueError) as error:
+            raise Invalid(
+                "ca" if cert is None else "cert", f"the TLS files cannot be used: {error}"
+            ) from error
+
+    def context(self) -> ssl.SSLContext:
+        """The context of new connections. If files that changed cannot be used, the old ones stay in use."""
+        now = time.monotonic()
+        if now - self._looked_at >= _LOOK_INTERVAL:
+            self._looked_at = now
+            files = self._files()
+            if files != self._seen:
+                self._seen = files
+                try:
+                    self._context = self._load()
+                except (OSError, ValueError) as error:
+                    _LOG.warning("TLS files that changed cannot be used, the old ones stay in use: %s", error)
+        return self._context
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self._ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self._cert is not None:
+            context.load_cert_chain(self._cert, self._key)
+        return context
+
+    def _files(self) -> list[tuple[int, int, int] | None]:
+        return [_look(path) for path in (self._ca, self._cert, self._key)]
+
+
+def _look(path: str | None) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path) if path is not None else None
+    except OSError:
+        return None
+    return found and (found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether the server refused this client's certificate. It says so after the handshake, and has read no request."""
+    reason = getattr(error, "reason", None) if isinstance(error, ssl.SSLError) else None
+    return isinstance(reason, str) and "ALERT" in reason and any(name in reason for name in _REFUSALS)
