@@ -42,13 +42,15 @@ def until(look: Callable[[], T | None], what: str, seconds: float = SOON) -> T:
 def spawn(command: Sequence[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:
     """A process that ends with this one."""
     with log.open("ab") as output:
-        return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], stdout=output, stderr=output, **options)
+        return subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", *command], stdout=output, stderr=output, **options
+        )
 
 
 class Cluster:
     def __init__(self, nodes: int = 3, arguments: Sequence[str] = (), scheme: str = "http") -> None:
         self.dir = Path(tempfile.mkdtemp(prefix="ringfence-py-"))
-        self.host, self._claim = _claim()
+        self.host, self._claim = claim()
         self.ids = range(1, nodes + 1)
         self.scheme, self.arguments = scheme, list(arguments)
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -129,7 +131,7 @@ def get(url: str) -> dict[str, Any] | None:
         return None
 
 
-def _claim() -> tuple[str, socket.socket]:
+def claim() -> tuple[str, socket.socket]:
     """An address that no other cluster has: whoever listens on this port owns it."""
     for _ in range(100):
         host = f"127.{random.randint(1, 254)}.{random.randint(0, 255)}.{random.randint(1, 254)}"

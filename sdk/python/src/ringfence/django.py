@@ -1,0 +1,130 @@
+"""Writes that PostgreSQL refuses once their lease has ended, for Django.
+
+    # migrations
+    operations = [InstallGuard(), ProtectTable("account", "accounts/", "id")]
+
+    # the work
+    with client.lock(f"accounts/{id}") as lease:
+        touch(lease)                                   # before the first read
+        account = Account.objects.get(id=id)
+        guarded_update(Account.objects.filter(id=id), lease, balance=account.balance + 1)
+
+A stale token is `ringfence.Stale`. A write to a protected table without a claim is a database error (RF428).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, NotSupportedError, connections, transaction
+from django.db.migrations.operations.base import Operation
+
+from . import _sql
+from .errors import Stale
+
+__all__ = ["InstallGuard", "ProtectTable", "guarded", "guarded_update", "touch"]
+
+
+def touch(lease: _sql.Shown, key: str | None = None, *, using: str = DEFAULT_DB_ALIAS) -> None:
+    """Shows the guard the token, before the first read. Reads that follow see all that older holders wrote.
+
+    The key can be left out if the lease has one only. Raises `Stale`, or `Lost` if the lease is known to be lost.
+    """
+    _show(_sql.TOUCH, lease, key, using)
+
+
+@contextmanager
+def guarded(lease: _sql.Shown, key: str | None = None, *, using: str = DEFAULT_DB_ALIAS) -> Iterator[None]:
+    """A transaction that begins with the claim of a key: what the block writes lands if the token is live, or not at all."""
+    with transaction.atomic(using=using):
+        _show(_sql.CLAIM, lease, key, using)
+        yield
+
+
+def guarded_update(queryset: Any, lease: _sql.Shown, key: str | None = None, /, **values: Any) -> int:
+    """`queryset.update(**values)` under the claim of a key, in one transaction. Returns the number of rows."""
+    queryset = queryset.all()
+    # As `update` itself does, so that routers name the same database.
+    queryset._for_write = True
+    with guarded(lease, key, using=queryset.db):
+        updated: int = queryset.update(**values)
+        return updated
+
+
+class InstallGuard(Operation):  # type: ignore[misc]
+    """A migration that makes the schema `ringfence`, or brings it up to date. It is never taken back: numbers must not be lost."""
+
+    reduces_to_sql = True
+    reversible = True
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """It changes no model."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Runs the statements."""
+        _demand_postgres(schema_editor.connection)
+        schema_editor.execute(_sql.install_sql(), params=None)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Keeps all numbers."""
+
+    def describe(self) -> str:
+        """What `migrate --plan` prints."""
+        return "Install the guard of Ringfence"
+
+
+class ProtectTable(Operation):  # type: ignore[misc]
+    """A migration that refuses writes to a model's table without a claim.
+
+    With `id_column`, each row has a key of its own, `key` followed by its id; without, `key` is that of the whole table.
+    """
+
+    reduces_to_sql = True
+    reversible = True
+
+    def __init__(self, model_name: str, key: str, id_column: str | None = None) -> None:
+        self.model_name, self.key, self.id_column = model_name, key, id_column
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """It changes no model."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Makes the triggers."""
+        _demand_postgres(schema_editor.connection)
+        table = to_state.apps.get_model(app_label, self.model_name)._meta.db_table
+        quoted = schema_editor.connection.ops.quote_name(table)
+        with schema_editor.connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT ringfence.protect(%s::regclass, %s, %s)", [quoted, self.key, self.id_column]
+            )
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Drops the triggers. Numbers stay."""
+        table = from_state.apps.get_model(app_label, self.model_name)._meta.db_table
+        for trigger in _sql.TRIGGERS:
+            schema_editor.execute(
+                f"DROP TRIGGER IF EXISTS {trigger} ON {schema_editor.quote_name(table)}", params=None
+            )
+
+    def describe(self) -> str:
+        """What `migrate --plan` prints."""
+        return f"Demand a claim of {self.key!r} for writes to {self.model_name}"
+
+
+def _show(statement: str, lease: _sql.Shown, key: str | None, using: str) -> None:
+    _demand_postgres(connections[using])
+    shown = _sql.arguments(lease, key)
+    try:
+        with connections[using].cursor() as cursor:
+            cursor.execute(statement.format("%s", "%s", "%s"), shown)
+    except DatabaseError as error:
+        if _sql.is_stale(error):
+            raise Stale(str(error).splitlines()[0]) from error
+        raise
+
+
+def _demand_postgres(connection: Any) -> None:
+    if connection.vendor != "postgresql":
+        raise NotSupportedError(f"the guard is for PostgreSQL, not {connection.vendor}")

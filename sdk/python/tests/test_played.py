@@ -1,0 +1,486 @@
+"""Against a played node: what became of each request, whatever the answers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from cluster import until
+from conftest import JumpingClock
+from played import SOON, Asked, Played
+
+import ringfence
+
+Background = Callable[[Callable[[], Any]], "Future[Any]"]
+
+
+def acquire(background: Background, *nodes: Played, **options: Any) -> Future[Any]:
+    client = ringfence.Client([node.url for node in nodes])
+    return background(client.lock("a", **options).acquire)
+
+
+def released(asked: Asked, lease_id: str) -> None:
+    assert (asked.method, asked.path) == ("DELETE", f"/v1/leases/{lease_id}")
+    asked.answer(204)
+
+
+def test_a_grant_whose_answer_is_lost_is_found_by_the_same_put_elsewhere(
+    background: Background, node: Played, other: Played
+) -> None:
+    call = acquire(background, node, other)
+    first = node.receive("PUT")
+    first.drop()
+    second = other.receive("PUT")
+    assert second.path == first.path
+    second.grant(token=2**53 - 1)
+    lease = call.result(SOON)
+    assert lease.token == 2**53 - 1
+    assert lease.state is ringfence.State.HELD
+
+
+def test_a_refused_connection_is_unavailable(background: Background, node: Played) -> None:
+    node.close()
+    with pytest.raises(ringfence.Unavailable, match="refused"):
+        acquire(background, node).result(SOON)
+
+
+def test_a_503_is_repeated_elsewhere(background: Background, node: Played, other: Played) -> None:
+    call = acquire(background, node, other)
+    node.receive("PUT").problem(503, "unavailable", Retry_After="1")
+    other.receive("PUT").grant()
+    assert call.result(SOON).token == 7
+
+
+def test_doubt_stays_through_503s_and_the_lease_is_given_back(background: Background, node: Played) -> None:
+    call = acquire(background, node, wait=0)
+    first = node.receive("PUT")
+    first.problem(504, "indeterminate")
+    while (asked := node.receive()).method == "PUT":
+        assert asked.path == first.path
+        asked.problem(503, "unavailable")
+    released(asked, first.lease_id)
+    with pytest.raises(ringfence.Unknown) as error:
+        call.result(SOON)
+    assert error.value.lease_id == first.lease_id
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n<html>",
+        b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+        b'HTTP/1.1 201 Created\r\ncontent-length: 500\r\n\r\n{"state":"granted"',
+        b"HTTP/1.1 201 Created\r\ncontent-le",
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+    ],
+)
+def test_what_no_node_wrote_and_half_an_answer_is_unknown(
+    background: Background, node: Played, data: bytes
+) -> None:
+    call = acquire(background, node, wait=0)
+    first = asked = node.receive("PUT")
+    while asked.method == "PUT":
+        asked.raw(data)
+        asked.drop()
+        asked = node.receive()
+    released(asked, first.lease_id)
+    with pytest.raises(ringfence.Unknown):
+        call.result(SOON)
+
+
+def test_a_reset_is_unknown_until_a_refusal_resolves_it_and_the_lease_is_deleted_all_the_same(
+    background: Background, node: Played, other: Played
+) -> None:
+    call = acquire(background, node, other, wait=0)
+    first = node.receive("PUT")
+    first.reset()
+    holder = {
+        "key": "a",
+        "token": 3,
+        "holder": "me",
+        "mode": "exclusive",
+        "limit": None,
+        "expires_in_ms": 1_500,
+    }
+    other.receive("PUT").problem(409, "held", {"holders": [holder], "waiters": 2})
+    # The PUT that was reset may still arrive, and find the key free.
+    released(other.receive("DELETE"), first.lease_id)
+    with pytest.raises(ringfence.Held) as error:
+        call.result(SOON)
+    assert error.value.holders == (ringfence.Blocker("a", 3, "me", False, None, 1.5),)
+    assert error.value.waiters == 2
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, "unauthenticated"), (403, "forbidden")])
+def test_a_denial_resolves_no_doubt(
+    background: Background, node: Played, other: Played, status: int, kind: str
+) -> None:
+    call = acquire(background, node, other, wait=0)
+    first = node.receive("PUT")
+    first.drop()
+    other.receive("PUT").problem(status, kind)
+    released(other.receive("DELETE"), first.lease_id)
+    with pytest.raises(ringfence.Unknown):
+        call.result(SOON)
+    call = acquire(background, node, wait=0)
+    node.receive("PUT").problem(status, kind)
+    with pytest.raises(ringfence.Unauthorized):
+        call.result(SOON)
+    assert node.is_quiet(), "nothing was in doubt"
+
+
+def test_429_waits_for_as_long_as_it_says_while_time_is_left(background: Background, node: Played) -> None:
+    call = acquire(background, node, wait=30)
+    first = node.receive("PUT")
+    first.problem(429, "overloaded", Retry_After="1")
+    second = node.receive("PUT")
+    assert second.path != first.path
+    second.problem(429, "rate-limited", Retry_After="1")
+    third = node.receive("PUT")
+    assert third.path == second.path, "it was not done"
+    third.grant()
+    assert call.result(SOON).token == 7
+    call = acquire(background, node, wait=0)
+    node.receive("PUT").problem(429, "overloaded", Retry_After="1")
+    with pytest.raises(ringfence.Rejected) as error:
+        call.result(SOON)
+    assert error.value.kind == "overloaded"
+
+
+def test_a_stale_grant_is_renewed_before_it_is_handed_out(background: Background, node: Played) -> None:
+    call = acquire(background, node)
+    node.receive("PUT").grant(expires_in_ms=5_000)
+    renewal = node.receive("POST", "/renew")
+    assert not call.done()
+    renewal.grant()
+    assert call.result(SOON).remaining > 7.5
+
+
+def test_a_wait_keeps_its_place_and_takes_a_new_id_only_once_that_is_lost(
+    background: Background, node: Played
+) -> None:
+    call = acquire(background, node)
+    first = node.receive("PUT")
+    assert (first.body["wait_ms"], first.body["keep_place"]) == (100, True), (
+        "a node that has not answered yet"
+    )
+    first.answer(202, {"lease_id": first.lease_id, "state": "waiting", "ahead": 1})
+    second = node.receive("PUT")
+    assert (second.path, second.body["wait_ms"]) == (first.path, 30_000)
+    second.problem(409, "wait-timeout")
+    third = node.receive("PUT")
+    assert third.path != first.path
+    third.problem(410, "lease-gone", {"reason": "revoked"})
+    with pytest.raises(ringfence.Lost) as error:
+        call.result(SOON)
+    assert error.value.reason == "revoked"
+
+
+def test_a_wait_that_times_out_leaves_the_queue(background: Background, node: Played) -> None:
+    call = acquire(background, node, wait=0.1)
+    asked = node.receive("PUT")
+    lease_id = asked.lease_id
+    while asked.method == "PUT":
+        until(lambda: True, "")
+        asked.answer(202, {"lease_id": lease_id, "state": "waiting", "ahead": 0})
+        asked = node.receive()
+    released(asked, lease_id)
+    with pytest.raises(ringfence.TimedOut):
+        call.result(SOON)
+
+
+def test_a_place_that_no_leader_answers_for_is_given_back(background: Background, node: Played) -> None:
+    call = acquire(background, node, wait=0.5)
+    asked = node.receive("PUT")
+    lease_id = asked.lease_id
+    asked.answer(202, {"lease_id": lease_id, "state": "waiting", "ahead": 0})
+    while (asked := node.receive()).method == "PUT":
+        asked.problem(503, "unavailable")
+    released(asked, lease_id)
+    with pytest.raises((ringfence.Unknown, ringfence.TimedOut)):
+        call.result(SOON)
+
+
+def test_a_node_that_hangs_is_left_for_another_and_the_place_is_kept(
+    background: Background, node: Played, other: Played
+) -> None:
+    call = acquire(background, node, other)
+    asked = node.receive("PUT")
+    asked.answer(202, {"lease_id": asked.lease_id, "state": "waiting", "ahead": 1})
+    waiting = node.receive("PUT")
+    until(lambda: node.probes > 1, "the node is probed while a call waits")
+    node.hangs = True
+    repeat = other.receive("PUT")
+    assert repeat.path == asked.path
+    assert waiting.is_closed()
+    repeat.grant()
+    assert call.result(SOON).token == 7
+
+
+def test_an_answer_that_nobody_waits_for_reaches_no_later_call(
+    background: Background, node: Played, other: Played
+) -> None:
+    client = ringfence.Client([node.url, other.url])
+    call = background(client.lock("a", wait=0).acquire)
+    first = node.receive("PUT")
+    node.hangs = True
+    second = other.receive("PUT")
+    # Late, on a connection that the client has closed.
+    assert first.is_closed()
+    second.grant()
+    lease = call.result(SOON)
+    call = background(client.lock("b", wait=0).acquire)
+    other.receive("PUT").grant(token=8)
+    assert (lease.token, call.result(SOON).token) == (7, 8)
+
+
+def test_another_cluster_is_no_answer(background: Background, node: Played, other: Played) -> None:
+    client = ringfence.Client([node.url, other.url])
+    call = background(client.lock("a", wait=0).acquire)
+    node.receive("PUT").grant()
+    call.result(SOON)
+    call = background(client.lock("b", wait=0).acquire)
+    first = node.receive("PUT")
+    # The first of two headers counts.
+    text = b'{"x":1}'
+    first.raw(b"HTTP/1.1 201 X\r\nringfence-cluster: other\r\ncontent-length: 7\r\n\r\n" + text)
+    other.receive("PUT").grant(token=8)
+    assert call.result(SOON).token == 8
+
+
+def test_1_000_leases_are_renewed_by_one_request(background: Background, node: Played) -> None:
+    client = ringfence.Client(node.url)
+    leases = []
+    for number in range(1_001):
+        call = background(client.lock(f"k/{number}", ttl=60, wait=0).acquire)
+        node.receive("PUT").grant()
+        leases.append(call.result(SOON))
+    for held in (lease._held for lease in leases):
+        # As if a third of the time had passed for all.
+        held.read().until = held.read().until.after(-30_000_000_000)
+    client._runner().call_soon(client._runner().engine().keeper.wake)
+    sizes = []
+    for _ in range(2):
+        asked = node.receive("POST", "/v1/renew")
+        sizes.append(len(asked.body["lease_ids"]))
+        asked.renew_all(ttl_ms=60_000)
+    assert sizes == [1_000, 1]
+    until(lambda: all(lease.remaining > 50 for lease in leases), "all are renewed")
+    close = background(client.close)
+    batches = []
+    for _ in range(2):
+        asked = node.receive("POST", "/v1/batch")
+        batches.append(len(asked.body["operations"]))
+        asked.answer(200, {"results": [{"status": 204, "body": None}] * batches[-1]})
+    close.result(SOON)
+    assert batches == [1_000, 1]
+
+
+def granted(background: Background, client: ringfence.Client, node: Played, **options: Any) -> Any:
+    call = background(client.lock("a", **options).acquire)
+    node.receive("PUT").grant()
+    return call.result(SOON)
+
+
+def test_a_renewal_that_hangs_is_repeated_elsewhere_in_time(
+    background: Background, node: Played, other: Played
+) -> None:
+    client = ringfence.Client([node.url, other.url])
+    lease = granted(background, client, node, ttl=3)
+    node.receive("POST", "/v1/renew")
+    other.receive("POST", "/v1/renew").renew_all(ttl_ms=3_000)
+    until(lambda: lease.remaining > 1.5, "it is renewed")
+    assert lease.state is ringfence.State.HELD
+
+
+def test_unsure_then_held_again(background: Background, node: Played) -> None:
+    lease = granted(background, ringfence.Client(node.url), node, ttl=6)
+
+    def look() -> bool:
+        if not node.is_quiet():
+            node.receive("POST", "/v1/renew").problem(503, "unavailable")
+        return lease.state is ringfence.State.UNSURE
+
+    until(look, "two thirds have passed")
+    while lease.state is ringfence.State.UNSURE:
+        if not node.is_quiet():
+            node.receive("POST", "/v1/renew").renew_all(ttl_ms=6_000)
+    assert lease.state is ringfence.State.HELD
+
+
+def test_an_ended_lease_is_lost_with_its_reason_and_others_live(background: Background, node: Played) -> None:
+    client = ringfence.Client(node.url)
+    told: list[Any] = []
+    first = granted(background, client, node, ttl=3, on_lost=told.append)
+    second = granted(background, client, node, ttl=3)
+    while (asked := node.receive("POST", "/v1/renew")) and first.lease_id not in asked.body["lease_ids"]:
+        asked.renew_all(ttl_ms=3_000)
+    gone = {
+        "status": 410,
+        "body": {"type": "urn:ringfence:problem:lease-gone", "reason": "revoked", "status": 410},
+    }
+    from played import grant
+
+    results = [
+        gone if one == first.lease_id else {"status": 200, "body": grant(one, 7, 3_000, ["a"])}
+        for one in asked.body["lease_ids"]
+    ]
+    asked.answer(200, {"results": results})
+    assert first.wait_lost() == "revoked"
+    until(lambda: told == [first], "it is told")
+    assert second.state is ringfence.State.HELD
+    with pytest.raises(ringfence.Lost):
+        first.headers()
+
+
+def test_a_clock_that_jumps_ends_the_lease_before_any_timer(
+    background: Background, node: Played, clock: JumpingClock
+) -> None:
+    client = ringfence.Client(node.url, clock=clock)
+    lease = granted(background, client, node, ttl=3_600)
+    assert lease.state is ringfence.State.HELD
+    clock.jump(3_600)
+    assert lease.state is ringfence.State.LOST
+    assert lease.wait_lost() == "renewal-unconfirmed"
+    with pytest.raises(ringfence.Lost):
+        lease.check()
+    release = background(lease.release)
+    # The cluster may have it for longer.
+    released(node.receive("DELETE"), lease.lease_id)
+    with pytest.raises(ringfence.Lost):
+        release.result(SOON)
+
+
+def test_an_error_of_the_body_is_not_masked_by_the_loss(
+    background: Background, node: Played, clock: JumpingClock
+) -> None:
+    client = ringfence.Client(node.url, clock=clock)
+
+    def block(error: type[Exception] | None) -> None:
+        with client.lock("a", ttl=3_600):
+            clock.jump(3_600)
+            if error is not None:
+                raise error("the body")
+
+    for error in (KeyError, None):
+        call = background(lambda error=error: block(error))  # type: ignore[misc]
+        asked = node.receive("PUT")
+        asked.grant()
+        released(node.receive("DELETE"), asked.lease_id)
+        with pytest.raises(error or ringfence.Lost):
+            call.result(SOON)
+
+
+def test_a_release_that_is_unknown_goes_on_and_close_waits_for_it(
+    background: Background, node: Played
+) -> None:
+    client = ringfence.Client(node.url)
+    lease = granted(background, client, node)
+    release = background(lease.release)
+    while not release.done():
+        if not node.is_quiet():
+            node.receive("DELETE").drop()
+    with pytest.raises(ringfence.Unknown):
+        release.result(SOON)
+    lease.release()
+    close = background(lambda: client.close(SOON))
+    asked = node.receive("DELETE")
+    assert not close.done()
+    released(asked, lease.lease_id)
+    close.result(SOON)
+    with pytest.raises(ringfence.Closed):
+        client.lock("a").acquire()
+
+
+def test_a_lease_that_nobody_has_is_released(background: Background, node: Played) -> None:
+    client = ringfence.Client(node.url)
+    lease = granted(background, client, node)
+    lease_id = lease.lease_id
+    del lease
+    released(node.receive("DELETE"), lease_id)
+
+
+def test_an_adopted_lease_is_renewed_and_released_once(background: Background, node: Played) -> None:
+    client = ringfence.Client(node.url)
+    lease = granted(background, client, node, ttl=3)
+    lease_id = lease.into_id()
+    adopt = background(lambda: client.adopt(lease_id))
+    node.receive("POST", f"{lease_id}/renew").grant(ttl_ms=3_000)
+    adopted = adopt.result(SOON)
+    assert (adopted.keys, adopted.lease_id) == (["a"], lease_id)
+    del lease
+    asked = node.receive("POST", "/v1/renew")
+    assert asked.body["lease_ids"] == [lease_id]
+    asked.renew_all(ttl_ms=3_000)
+    release = background(adopted.release)
+    released(node.receive("DELETE"), lease_id)
+    release.result(SOON)
+    adopted.release()
+
+
+def test_headers_have_the_key_encoded_and_the_renewed_fence(background: Background, node: Played) -> None:
+    client = ringfence.Client(node.url)
+    call = background(client.lock("ä b/c", ttl=3, shared=True).acquire)
+    asked = node.receive("PUT")
+    assert asked.body["keys"] == [{"key": "ä b/c", "mode": "shared"}]
+    asked.grant()
+    lease = call.result(SOON)
+    assert lease.headers() == {
+        "Ringfence-Key": "%C3%A4%20b/c",
+        "Ringfence-Token": "7",
+        "Ringfence-Fence": "7",
+    }
+    renewal = node.receive("POST", "/v1/renew")
+    from played import grant
+
+    body = grant(lease.lease_id, 7, 3_000, [])
+    body["keys"] = [{"key": "ä b/c", "fence": 6}]
+    renewal.answer(200, {"results": [{"status": 200, "body": body}]})
+    until(lambda: lease.fence() == 6, "the fence is that of the renewal")
+
+
+def test_the_leader_that_an_answer_names_is_asked_once_it_has_answered(
+    background: Background, node: Played, other: Played
+) -> None:
+    client = ringfence.Client(node.url)
+    call = background(client.lock("a", wait=0).acquire)
+    asked = node.receive("PUT")
+    asked.answer(
+        409, {"type": "urn:ringfence:problem:held", "status": 409, "detail": "x"}, ringfence_leader=other.url
+    )
+    with pytest.raises(ringfence.Held):
+        call.result(SOON)
+    until(lambda: other.probes > 0, "it is probed")
+
+    def at_the_other() -> bool:
+        call = background(client.lock("a", wait=0).acquire)
+        found = until(lambda: next((one for one in (node, other) if not one.is_quiet()), None), "a request")
+        found.receive("PUT").grant()
+        call.result(SOON)
+        return found is other
+
+    until(at_the_other, "the leader is asked")
+
+
+def test_a_lease_outlives_its_block_for_as_long_as_it_was_to_be_held(
+    background: Background, node: Played, clock: JumpingClock
+) -> None:
+    client = ringfence.Client(node.url, clock=clock)
+
+    def block() -> Any:
+        with client.lock("a", ttl=15, hold_at_least=60) as lease:
+            return lease
+
+    call = background(block)
+    asked = node.receive("PUT")
+    asked.grant()
+    renewal = node.receive("POST", "/renew")
+    assert 60_000 < renewal.body["ttl_ms"] < 60_500, "it lasts even if this process ends"
+    renewal.grant()
+    assert call.result(SOON).state is ringfence.State.RELEASED
+    assert node.is_quiet()
+    clock.jump(60)
+    released(node.receive("DELETE"), asked.lease_id)

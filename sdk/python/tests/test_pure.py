@@ -1,0 +1,269 @@
+"""What decides without I/O: time, outcomes, bytes, nodes, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from played import grant, problem
+
+import ringfence
+from ringfence import _outcome
+from ringfence._acquire import slice_ms
+from ringfence._clock import Moment
+from ringfence._http import Malformed, Request, Response, ResponseReader
+from ringfence._lifetime import MS, Confirmation, Lifetime, State
+from ringfence._nodes import Nodes
+from ringfence._outcome import Ambiguous, Done, NotDone, NotSent, Refused
+from ringfence._wire import Grant
+
+SURE_MS = 9_000 - 18 - 5
+
+
+def at(ms: int, raw_ms: int | None = None) -> Moment:
+    return Moment((1_000_000 + ms) * MS, (1_000_000 + (ms if raw_ms is None else raw_ms)) * MS)
+
+
+def sent_at(ms: int, ttl_ms: int = 9_000, expires_in_ms: int | None = None) -> Confirmation:
+    expires = ttl_ms if expires_in_ms is None else expires_in_ms
+    return Confirmation(at(ms), Grant("id", 1, ttl_ms, expires, {}))
+
+
+def test_a_lease_is_held_then_unsure_then_lost() -> None:
+    lifetime = Lifetime(sent_at(0))
+    assert lifetime.remaining(at(7_000)) == (SURE_MS - 7_000) * MS
+    assert lifetime.renew_at() == at(SURE_MS - 6_000)
+    for ms, state in [
+        (0, State.HELD),
+        (SURE_MS - 3_001, State.HELD),
+        (SURE_MS - 3_000, State.UNSURE),
+        (SURE_MS - 1, State.UNSURE),
+        (SURE_MS, State.LOST),
+        (0, State.LOST),
+    ]:
+        assert lifetime.state(at(ms)) is state, ms
+    assert lifetime.lost == "renewal-unconfirmed"
+
+
+def test_either_clock_ends_a_lease() -> None:
+    for now in (at(0, SURE_MS), at(SURE_MS, 0)):
+        assert Lifetime(sent_at(0)).state(now) is State.LOST
+
+
+def test_an_older_answer_that_comes_late_changes_nothing_and_one_past_the_end_revives_nothing() -> None:
+    lifetime = Lifetime(sent_at(0))
+    assert lifetime.confirm(sent_at(7_000), at(8_000))
+    assert lifetime.confirm(sent_at(3_000), at(8_001))
+    assert lifetime.remaining(at(8_000)) == (SURE_MS - 1_000) * MS
+    assert not lifetime.confirm(sent_at(16_000), at(7_000 + SURE_MS))
+    assert lifetime.state(at(7_000 + SURE_MS)) is State.LOST
+
+
+def test_what_is_held_for_its_maximum_is_lost_while_it_lives_and_is_not_renewed_beyond() -> None:
+    lifetime = Lifetime(sent_at(0))
+    lifetime.hold_until = at(5_000)
+    assert lifetime.renew_at() is None
+    assert lifetime.state(at(4_999)) is State.HELD
+    assert lifetime.state(at(5_000)) is State.LOST
+    assert lifetime.lost == "max-hold"
+
+
+def test_a_wait_is_cut_into_slices() -> None:
+    assert [slice_ms(None, False), slice_ms(90_000, False), slice_ms(7, False), slice_ms(7, True)] == [
+        30_000,
+        30_000,
+        7,
+        7,
+    ]
+    assert [slice_ms(None, True), slice_ms(0, False)] == [100, 0]
+
+
+def response(status: int, body: str, **headers: str) -> Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(at(0), status, named, body.encode())
+
+
+def outcome(status: int, body: str, **headers: str) -> Any:
+    def read(found: Response) -> int:
+        number = found.json()
+        if not isinstance(number, int):
+            raise ValueError("no number")
+        return number
+
+    return _outcome.of(response(status, body, **headers), read)
+
+
+def test_each_response_has_its_outcome() -> None:
+    assert outcome(200, "7") == Done(7)
+    assert isinstance(outcome(409, json.dumps(problem(409, "held"))), Refused)
+    assert isinstance(outcome(503, json.dumps(problem(503, "unavailable"))), NotDone)
+    assert outcome(429, json.dumps(problem(429, "rate-limited")), retry_after="2").retry_after == 2
+    for status, body in [
+        (200, "<html>"),
+        (200, ""),
+        (200, "[" * 100_000),
+        (302, ""),
+        (404, "no such page"),
+        (407, '{"type":"about:blank"}'),
+        (500, ""),
+        (502, json.dumps(problem(503, "unavailable"))),
+        (503, "no server is available"),
+        (503, '{"type":"urn:somebody:else","status":503}'),
+        (504, json.dumps(problem(504, "indeterminate"))),
+    ]:
+        assert isinstance(outcome(status, body), Ambiguous), (status, body)
+
+
+def test_a_grant_of_another_lease_or_with_a_token_that_is_none_is_no_grant() -> None:
+    from ringfence import _wire
+
+    assert _wire.grant(grant("x", 2**53 - 1, 100, ["a"]), "x").token == 2**53 - 1
+    for changes in (
+        {"lease_id": "y"},
+        {"token": 2**53},
+        {"token": 1.0},
+        {"token": True},
+        {"expires_in_ms": None},
+        {"keys": {}},
+    ):
+        with pytest.raises(ValueError, match="."):
+            _wire.grant({**grant("x", 1, 100, ["a"]), **changes}, "x")
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+def test_a_response_is_read_whatever_pieces_it_comes_in(size: int) -> None:
+    chunked = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nab\r\n1\r\nc\r\n0\r\nt: 1\r\n\r\n"
+    sized = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc"
+    for data in (chunked, sized):
+        reader = ResponseReader()
+        pieces = [data[start : start + size] for start in range(0, len(data), size)]
+        assert [reader.feed(piece) for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+        assert reader.response(at(0)).body == b"abc"
+    assert not reader.response(at(0)).keeps_alive
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n",
+        b"HTTP/1.1 204 OK\r\n\r\nx",
+        b"x" * 70_000,
+    ],
+)
+def test_what_has_no_certain_end_is_no_response(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        ResponseReader().feed(data)
+
+
+def test_a_credential_is_in_no_request_without_one() -> None:
+    assert b"authorization: Bearer secret\r\n" in Request("GET", "/").encode("a:1", "secret")
+    assert b"authorization" not in Request("GET", "/").encode("a:1", None)
+
+
+def test_the_leader_is_followed_once_it_is_met_and_a_failed_one_is_passed_over() -> None:
+    nodes = Nodes(["http://a:1", "http://b:1"])
+    first, second = nodes.entries
+    assert nodes.best(0) is first
+    assert nodes.responded(first, "http://b:1", 0) is None
+    assert nodes.best(0) is second
+    nodes.failed(second, silent_since=0, now=1)
+    nodes.responded(first, "http://b:1", 1)
+    assert nodes.best(2) is first, "it failed just now"
+    assert nodes.best(5) is second
+    stranger = nodes.responded(second, "http://c:1", 10)
+    assert stranger is not None
+    assert nodes.best(10) is second, "it has not answered"
+    nodes.met(stranger)
+    assert nodes.best(10) is stranger
+    assert nodes.responded(first, "https://d:1", 10) is None, "another scheme"
+    assert Nodes(["http://a:1"], learns=False).responded(nodes.entries[0], "http://d:1", 0) is None
+
+
+def test_a_client_belongs_to_the_cluster_that_answers_first() -> None:
+    nodes = Nodes(["http://a:1"])
+    nodes.check_cluster(nodes.entries[0], "one", is_definite=False)
+    nodes.check_cluster(nodes.entries[0], "two", is_definite=True)
+    with pytest.raises(
+        NotSent, match=r"http://a:1 answers for cluster 'one', this client belongs to cluster 'two'"
+    ):
+        nodes.check_cluster(nodes.entries[0], "one", is_definite=True)
+    assert not nodes.entries[0].is_met
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("keys[0]", {"keys": ""}),
+        ("keys[1]", {"keys": ["a", "b//c"]}),
+        ("keys[1]", {"keys": ["a", "a"]}),
+        ("keys[0]", {"keys": [7]}),
+        ("keys[0]", {"keys": "x" * 513}),
+        ("keys[0]", {"keys": "a\n"}),
+        ("keys[0]", {"keys": "\ud800"}),
+        ("keys", {"keys": []}),
+        ("keys", {"keys": [f"{one}" for one in range(65)]}),
+        ("keys", {"keys": None}),
+        ("keys[0].limit", {"keys": [ringfence.Claim("a", limit=3)]}),
+        ("limit", {"limit": 0}),
+        ("limit", {"limit": True}),
+        ("ttl", {"ttl": 0.05}),
+        ("ttl", {"ttl": float("nan")}),
+        ("ttl", {"ttl": "15"}),
+        ("wait", {"wait": -1}),
+        ("holder", {"holder": "x" * 257}),
+        ("metadata", {"metadata": {"a": 1}}),
+        ("metadata", {"metadata": {"a": "x" * 5_000}}),
+        ("max_hold", {"max_hold": 0}),
+        ("hold_at_least", {"hold_at_least": 90_000}),
+        ("hold_at_least", {"hold_at_least": 2, "max_hold": 1}),
+        ("on_lost", {"on_lost": 7}),
+    ],
+)
+def test_an_invalid_request_names_the_field(field: str, wrong: dict[str, Any]) -> None:
+    client = ringfence.Client("http://127.0.0.1:1")
+    with pytest.raises(ringfence.Invalid) as error:
+        client.lock(wrong.pop("keys", "a"), **wrong)
+    assert error.value.field == field
+    with pytest.raises(ringfence.Invalid) as error:
+        client.adopt("7")
+    assert error.value.field == "lease_id"
+    assert client._runners == {} or not any(runner.engine() for runner in client._runners.values()), (
+        "nothing was sent"
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "urls", "more"),
+    [
+        ("urls", [], {}),
+        ("urls[0]", "a:1", {}),
+        ("urls[0]", ["http://u@a:1"], {}),
+        ("urls[0]", ["http://a:1/x"], {}),
+        ("urls[0]", ["http://a:x"], {}),
+        ("urls[1]", ["http://a:1", "https://a:2"], {}),
+        ("credential", "http://a:1", {"credential": "secret"}),
+        ("credential", "https://a:1", {"credential": "two words"}),
+        ("ca", "http://a:1", {"ca": "/x"}),
+        ("ca", "https://a:1", {"ca": "/nonexistent"}),
+        ("key", "https://a:1", {"cert": "/x"}),
+    ],
+)
+def test_an_invalid_client_names_the_field(field: str, urls: Any, more: dict[str, str]) -> None:
+    for kind in (ringfence.Client, ringfence.aio.Client):
+        with pytest.raises(ringfence.Invalid) as error:
+            kind(urls, **more)
+        assert error.value.field == field
+        assert "secret" not in str(error.value)
+
+
+def test_the_name_of_another_client_is_escaped() -> None:
+    blocker = ringfence.Blocker("a", 7, "Ä\x1b[2J\nme", False, None, 1)
+    assert str(ringfence.Held([blocker], 0)) == r"a is held by \xc4\x1b[2J\nme with token 7"

@@ -1,0 +1,114 @@
+"""TLS, client certificates and credentials, against real nodes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from certificates import authority, signed
+from cluster import Cluster, program, until
+
+import ringfence
+
+RULES = """
+[principals.billing]
+credentials = ["{digest}"]
+certificates = ["URI:spiffe://example.org/billing"]
+allow = [{{ keys = "accounts/", may = ["acquire", "read"] }}]
+"""
+
+
+class Secure:
+    def __init__(self, folder: Path) -> None:
+        self.ca, self.strange = authority(folder, "ca"), authority(folder, "strange")
+        self.node = signed(self.ca, "node", "IP:127.0.0.1,DNS:localhost")
+        self.billing = signed(self.ca, "billing", "URI:spiffe://example.org/billing")
+        self.stranger = signed(self.strange, "stranger", "URI:spiffe://example.org/billing")
+        secret = folder / "billing.credential"
+        made = subprocess.run(
+            [program(), "access", "credential", "--file", secret], check=True, capture_output=True, text=True
+        )
+        self.credential = secret.read_text().strip()
+        self.rules = folder / "access.toml"
+        self.rules.write_text(RULES.format(digest=made.stdout.strip()))
+        subprocess.run([program(), "access", "check", self.rules], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Secure:
+    return Secure(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def url(secure: Secure) -> Iterator[str]:
+    certificate, key = secure.node
+    tls = [f"--tls-certificate={certificate}", f"--tls-key={key}", f"--tls-client-authority={secure.ca}"]
+    cluster = Cluster(1, [*tls, f"--access={secure.rules}"], scheme="https")
+    # The certificate is for this address.
+    cluster.host = "127.0.0.1"
+    with cluster:
+        url = cluster.url(1)
+        probe = ringfence.Client(url, ca=str(secure.ca), credential=secure.credential)
+        until(lambda: _grants(probe), "the node is ready")
+        yield url
+
+
+def _grants(client: ringfence.Client) -> bool:
+    try:
+        client.lock("accounts/ready").try_acquire().release()
+    except (ringfence.Unavailable, ringfence.Unknown):
+        return False
+    return True
+
+
+def test_a_credential_or_a_certificate_shows_who_the_client_is(secure: Secure, url: str) -> None:
+    with ringfence.Client(url, ca=secure.ca, credential=secure.credential) as client:
+        with client.lock("accounts/42", ttl=1) as lease:
+            assert lease.wait_lost(1.5) is None, "it is renewed"
+        with pytest.raises(ringfence.Unauthorized):
+            client.lock("wages/42").try_acquire()
+    certificate, key = secure.billing
+    with ringfence.Client(url, ca=secure.ca, cert=certificate, key=key) as client:
+        client.lock("accounts/42").acquire().release()
+    with ringfence.Client(url, ca=secure.ca) as client, pytest.raises(ringfence.Unauthorized):
+        client.lock("accounts/42").try_acquire()
+    with (
+        ringfence.Client(url, ca=secure.ca, credential="rf_wrong") as client,
+        pytest.raises(ringfence.Unauthorized),
+    ):
+        client.lock("accounts/42").try_acquire()
+
+
+def test_a_node_of_another_authority_gets_nothing_and_the_error_says_why(secure: Secure, url: str) -> None:
+    for ca in (secure.strange, None):
+        with ringfence.Client(url, ca=ca, credential=secure.credential) as client:
+            with pytest.raises(ringfence.Unavailable, match="certificate verify failed"):
+                client.lock("accounts/42").try_acquire()
+
+
+def test_a_certificate_for_another_host_is_refused(secure: Secure, url: str) -> None:
+    elsewhere = url.replace("127.0.0.1", "127.0.0.2")
+    with ringfence.Client(elsewhere, ca=secure.ca) as client, pytest.raises(ringfence.Unavailable):
+        client.lock("accounts/42").try_acquire()
+
+
+def test_a_certificate_that_the_node_refuses_is_unavailable_and_not_unknown(secure: Secure, url: str) -> None:
+    certificate, key = secure.stranger
+    with ringfence.Client(url, ca=secure.ca, cert=certificate, key=key) as client:
+        with pytest.raises(ringfence.Unavailable):
+            client.lock("accounts/42").try_acquire()
+
+
+def test_a_certificate_that_is_replaced_is_used_without_a_new_client(
+    secure: Secure, url: str, tmp_path: Path
+) -> None:
+    certificate, key, ca = tmp_path / "c.pem", tmp_path / "c.key", tmp_path / "ca.pem"
+    for path, source in ((certificate, secure.billing[0]), (key, secure.billing[1]), (ca, secure.strange)):
+        path.write_bytes(source.read_bytes())
+    with ringfence.Client(url, ca=ca, cert=certificate, key=key) as client:
+        with pytest.raises(ringfence.Unavailable):
+            client.lock("accounts/42").try_acquire()
+        ca.write_bytes(secure.ca.read_bytes())
+        until(lambda: _grants(client), "the new authority is used")
