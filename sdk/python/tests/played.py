@@ -7,6 +7,7 @@ import queue
 import socket
 import struct
 import threading
+from contextlib import suppress
 from typing import Any
 
 SOON = 60.0
@@ -105,6 +106,9 @@ class Played:
 
     def close(self) -> None:
         """Refuses connections from now on."""
+        with suppress(OSError):
+            # Closing alone would let the thread that accepts take one more.
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for connection in self._connections:
             connection.close()

@@ -86,3 +86,4 @@ def test_the_adapter_speaks_the_protocol(cluster: Cluster, arguments: tuple[str,
     assert adapter.ask("try", lease="L5", **request)["kind"] == "Closed"
     assert adapter.ask("exit") == {}
     assert adapter.process.wait(SOON) == 0
+    adapter.process.communicate()

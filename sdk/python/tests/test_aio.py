@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import warnings
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
@@ -150,15 +152,24 @@ def test_leaves_in_the_wrong_task_or_on_another_loop_are_errors_at_once(cluster:
 
 
 def test_a_client_is_used_again_by_a_later_loop(cluster: Cluster) -> None:
-    client = aio.Client(cluster.urls)
+    def use() -> None:
+        client = aio.Client(cluster.urls)
 
-    async def work() -> None:
-        async with client.lock("aio/loops"):
-            pass
+        async def work() -> None:
+            async with client.lock("aio/loops"):
+                pass
 
-    asyncio.run(work())
-    asyncio.run(work())
-    asyncio.run(client.close())
+        asyncio.run(work())
+        asyncio.run(work())
+        asyncio.run(client.close())
+        with pytest.raises(ringfence.Closed):
+            asyncio.run(work())
+
+    with warnings.catch_warnings():
+        # Of the connections that the loops have left behind.
+        warnings.simplefilter("ignore")
+        use()
+        gc.collect()
 
 
 def test_who_leads_is_cancelled_and_elected_anew(cluster: Cluster) -> None:

@@ -127,13 +127,14 @@ def test_a_grant_of_another_lease_or_with_a_token_that_is_none_is_no_grant() -> 
         {"expires_in_ms": None},
         {"keys": {}},
     ):
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match="no "):
             _wire.grant({**grant("x", 1, 100, ["a"]), **changes}, "x")
 
 
 @pytest.mark.parametrize("size", [1, 3, 10_000])
 def test_a_response_is_read_whatever_pieces_it_comes_in(size: int) -> None:
-    chunked = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nab\r\n1\r\nc\r\n0\r\nt: 1\r\n\r\n"
+    chunked = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunked += b"2;x\r\nab\r\n1\r\nc\r\n0\r\nt: 1\r\n\r\n"
     sized = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc"
     for data in (chunked, sized):
         reader = ResponseReader()

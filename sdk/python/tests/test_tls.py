@@ -15,7 +15,7 @@ import ringfence
 RULES = """
 [principals.billing]
 credentials = ["{digest}"]
-certificates = ["URI:spiffe://example.org/billing"]
+certificates = ["uri:spiffe://example.org/billing"]
 allow = [{{ keys = "accounts/", may = ["acquire", "read"] }}]
 """
 

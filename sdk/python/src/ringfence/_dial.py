@@ -8,7 +8,9 @@ another lookup renews them. All addresses are tried, 250 ms apart, and the one t
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
+import os
 import socket
 import threading
 import time
@@ -71,7 +73,7 @@ class Names:
                 done, attempts = await asyncio.wait(
                     attempts, timeout=_STAGGER if left else None, return_when=asyncio.FIRST_COMPLETED
                 )
-                failures += [str(error) for error in (attempt.exception() for attempt in done) if error]
+                failures += [_why(error) for error in (attempt.exception() for attempt in done) if error]
                 connected = [attempt.result() for attempt in done if not attempt.exception()]
                 for late in connected[1:]:
                     late.close()
@@ -88,6 +90,10 @@ class Names:
             connection.setblocking(False)
             _tune(connection)
             await self._loop.sock_connect(connection, address)
+        except OSError as error:
+            connection.close()
+            # asyncio says only that connecting failed.
+            raise OSError(error.errno, os.strerror(error.errno or errno.EIO)) from error
         except BaseException:
             connection.close()
             raise
@@ -166,6 +172,10 @@ class _Name:
 
 async def _wait(ended: asyncio.Future[None]) -> None:
     await ended
+
+
+def _why(error: BaseException) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

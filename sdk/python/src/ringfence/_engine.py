@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -142,6 +143,7 @@ class Engine:
         if self.is_closed:
             return
         self.cluster.is_closed = True
+        until = time.monotonic() + within
         pending = set(self._pending)
         for task in pending:
             if task.get_name() == "ringfence-call":
@@ -158,7 +160,7 @@ class Engine:
             )
         if pending:
             await asyncio.wait(pending, timeout=within)
-        await self.cluster.close(within)
+        await self.cluster.close(until - time.monotonic())
 
     async def _call(self, work: Coroutine[Any, Any, Held]) -> Held:
         """Runs it as a task of its own, which `close` ends. A result that the caller does not get is released."""
@@ -229,13 +231,16 @@ class Engine:
                 return
         self._check(held)
         self.keeper.remove(held)
+        held.release()
         self.cluster.spawn(self._release_at(held, until))
 
     async def _release_at(self, held: Held, until: Moment) -> None:
         while (left := until.since(self.cluster.clock())) > 0:  # noqa: ASYNC110 a clock tells no event
             await asyncio.sleep(min(left / 1e9, 1.0))
         self._outliving.discard(held)
-        self.drop(held)
+        self.keeper.remove(held)
+        held.release()
+        self.cluster.release_in_background(held.lease_id)
 
     def _check(self, held: Held) -> None:
         lost = held.loss()

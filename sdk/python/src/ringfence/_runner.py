@@ -12,6 +12,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -43,9 +44,15 @@ class Runner:
         engine = self._started()
         if threading.current_thread() is self._thread:
             raise RuntimeError("the client's own thread cannot wait for itself")
-        future = asyncio.run_coroutine_threadsafe(work(engine), engine.loop)
+        with self._lock:
+            # What is submitted before the client stops is answered.
+            if self._is_stopped:
+                raise Closed("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(work(engine), engine.loop)
         try:
             return future.result()
+        except CancelledError:
+            raise Closed("the client was closed") from None
         except BaseException:
             future.cancel()
             raise
@@ -81,6 +88,7 @@ class Runner:
 
     def abandon(self) -> None:
         """Ends the thread once all releases are done: nobody has the client any more."""
+        # Nobody else can call: no lock, which the thread that the garbage collector interrupted may have.
         if self.process == _fork.process() and self._engine is not None and not self._is_stopped:
             self._is_stopped = True
             with suppress(RuntimeError):
@@ -104,6 +112,12 @@ class Runner:
             asyncio.set_event_loop(loop)
             loop.run_until_complete(self._begin())
             loop.run_forever()
+            # Whoever waits for one of these is told.
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(asyncio.wait(left))
         finally:
             self._is_ready.set()
             loop.close()

@@ -24,7 +24,7 @@ from ._held import Held
 from ._lease import DEFAULT_TTL, BaseLease, Options
 from ._lifetime import State
 from ._tasks import cancellations, take_back_cancellation
-from .errors import Error, Lost, Unavailable, Unknown
+from .errors import Closed, Error, Lost, Unavailable, Unknown
 
 __all__ = ["Client", "Lease", "Lock"]
 
@@ -56,6 +56,7 @@ class Client:
     ) -> None:
         self._settings = Settings.check(urls, credential, ca, cert, key, clock)
         self._engine: Engine | None = None
+        self._is_closed = False
 
     def lock(
         self,
@@ -135,8 +136,9 @@ class Client:
 
     async def close(self, within: float = _CLOSE_WITHIN) -> None:
         """Releases all leases, ends what waits, and returns once releases have been answered, after this time at the latest."""
-        if self._engine is not None and self._engine.process == _fork.process():
-            await self._engine.close(within)
+        engine, self._is_closed = self._engine, True
+        if engine is not None and engine.process == _fork.process() and not engine.loop.is_closed():
+            await self._on_loop().close(within)
 
     async def __aenter__(self) -> Client:
         return self
@@ -152,6 +154,8 @@ class Client:
                 return engine
             if not engine.loop.is_closed():
                 raise RuntimeError("this client belongs to another event loop: use one client per loop")
+        if self._is_closed:
+            raise Closed("the client is closed")
         self._engine = Engine(self._settings)
         return self._engine
 
@@ -177,8 +181,9 @@ class Lock:
 
     async def __aenter__(self) -> Lease:
         lease = await self.acquire()
+        await lease.__aenter__()
         self._entered.setdefault(_task(), []).append(lease)
-        return await lease.__aenter__()
+        return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
