@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from cluster import SOON, Cluster, until
 from conftest import JumpingClock
+from relay import Relay
 
 import ringfence
 from ringfence import State
@@ -112,29 +113,34 @@ def test_a_node_that_hangs_holds_up_neither_holders_nor_waiters() -> None:
                 cluster.resume(leader)
 
 
-def test_without_nodes_the_lease_is_lost_before_another_can_have_it() -> None:
-    with Cluster(nodes=1) as cluster, ringfence.Client(cluster.urls) as client:
-        lost_at: list[float] = []
-        told = threading.Event()
+def test_a_holder_that_is_cut_off_is_told_before_its_successor_is_granted() -> None:
+    alone = Cluster(nodes=1)
+    relay = Relay(alone.host, 7401)
+    # The holder knows no other way.
+    alone.arguments.append(f"--advertise-http={relay.url}")
+    told, lost_at = threading.Event(), []
 
-        def on_lost(lease: ringfence.Lease) -> None:
-            lost_at.append(time.monotonic())
-            told.set()
+    def on_lost(lease: ringfence.Lease) -> None:
+        lost_at.append(time.monotonic())
+        told.set()
 
-        lease = client.lock("a", ttl=2, on_lost=on_lost).acquire()
-        cluster.stop(1)
-        try:
+    with alone as cluster, ringfence.Client(relay.url) as holder, ringfence.Client(cluster.urls) as other:
+
+        def succeed() -> tuple[ringfence.Lease, float]:
+            return other.lock("a", wait=SOON).acquire(), time.monotonic()
+
+        with ThreadPoolExecutor() as pool:
+            lease = holder.lock("a", ttl=2, on_lost=on_lost).acquire()
+            successor = pool.submit(succeed)
+            until(lambda: cluster.waiters("a"), "the other waits")
+            relay.cut()
             assert lease.wait_lost(SOON) == "renewal-unconfirmed"
             assert told.wait(SOON)
-        finally:
-            cluster.resume(1)
-        with ringfence.Client(cluster.urls) as other:
-            successor = other.lock("a", wait=SOON).acquire()
-            assert lost_at[0] < time.monotonic()
-            assert successor.token > lease.token
-            with pytest.raises(ringfence.Lost):
-                lease.release()
-            assert cluster.holders("a")[0]["token"] == successor.token
+            next_lease, granted_at = successor.result(SOON)
+        assert lost_at[0] < granted_at
+        assert next_lease.token > lease.token
+        next_lease.release()
+        relay.close()
 
 
 def test_a_clock_that_jumped_ends_a_lease_that_the_cluster_still_has(

@@ -159,6 +159,22 @@ def test_a_stale_grant_is_renewed_before_it_is_handed_out(background: Background
     assert call.result(SOON).remaining > 7.5
 
 
+def test_time_counts_from_when_the_request_was_sent(background: Background, node: Played, clock: JumpingClock) -> None:
+    client = ringfence.Client(node.url, clock=clock)
+    call = background(client.lock("a", ttl=15).acquire)
+    asked = node.receive("PUT")
+    clock.jump(5)
+    asked.grant()
+    lease = call.result(SOON)
+    assert lease.remaining < 10
+    renew = background(lease.renew)
+    renewal = node.receive("POST", "/renew")
+    clock.jump(5)
+    renewal.grant()
+    renew.result(SOON)
+    assert lease.remaining < 10
+
+
 def test_a_wait_keeps_its_place_and_takes_a_new_id_only_once_that_is_lost(
     background: Background, node: Played
 ) -> None:
