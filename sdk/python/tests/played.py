@@ -1,4 +1,4 @@
-"""A node that a test plays, on plain sockets. By itself it answers only probes, unless it hangs."""
+"""A node that a test plays, on plain sockets, and the client's calls beside it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import queue
 import socket
 import struct
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
+import ringfence
+
 SOON = 60.0
+Background = Callable[[Callable[[], Any]], "Future[Any]"]
 CLUSTER = "0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10"
 
 
@@ -89,6 +94,8 @@ def grant(lease_id: str, token: int, ttl_ms: int, keys: list[str], **changes: An
 
 
 class Played:
+    """By itself it answers only probes, unless it hangs."""
+
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -151,3 +158,19 @@ class Played:
                     self._asked.put(asked)
         except (OSError, ValueError):
             return
+
+
+def acquire(background: Background, *nodes: Played, **options: Any) -> Future[Any]:
+    client = ringfence.Client([node.url for node in nodes])
+    return background(client.lock("a", **options).acquire)
+
+
+def released(asked: Asked, lease_id: str) -> None:
+    assert (asked.method, asked.path) == ("DELETE", f"/v1/leases/{lease_id}")
+    asked.answer(204)
+
+
+def granted(background: Background, client: ringfence.Client, node: Played, **options: Any) -> Any:
+    call = background(client.lock("a", **options).acquire)
+    node.receive("PUT").grant()
+    return call.result(SOON)

@@ -7,18 +7,15 @@ import gc
 import time
 import warnings
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from cluster import SOON, Cluster, until
 from conftest import JumpingClock
-from played import Played
+from played import Background, Played
 
 import ringfence
 from ringfence import State, aio
-
-Background = Callable[[Callable[[], Any]], "Future[Any]"]
 
 
 def run(work: Callable[[aio.Client], Coroutine[Any, Any, Any]], urls: Any, **options: Any) -> Any:

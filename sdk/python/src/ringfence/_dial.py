@@ -65,7 +65,7 @@ class Names:
     async def _race(self, addresses: list[_Address], what: str) -> socket.socket:
         """Tries all of them, staggered, until one accepts."""
         attempts: set[asyncio.Task[socket.socket]] = set()
-        left, failures = list(addresses), []
+        left, failures = list(addresses), list[str]()
         try:
             while attempts or left:
                 if left:

@@ -1,0 +1,232 @@
+"""Leases against a played node: renewals, losses, and releases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cluster import until
+from conftest import JumpingClock
+from played import SOON, Background, Played, grant, granted, released
+
+import ringfence
+
+
+def test_1_000_leases_are_renewed_by_one_request(background: Background, node: Played) -> None:
+    client = ringfence.Client(node.url)
+    leases = []
+    for number in range(1_001):
+        call = background(client.lock(f"k/{number}", ttl=3_600, wait=0).acquire)
+        node.receive("PUT").grant()
+        leases.append(call.result(SOON))
+    for lifetime in (lease._held.read() for lease in leases):
+        # As if half of the time had passed for all.
+        lifetime.until = lifetime.until.after(-1_800_000_000_000)
+    client._runner().call_soon(client._runner().engine().keeper.wake)
+    sizes = []
+    for _ in range(2):
+        asked = node.receive("POST", "/v1/renew")
+        sizes.append(len(asked.body["lease_ids"]))
+        asked.renew_all(ttl_ms=3_600_000)
+    assert sizes == [1_000, 1]
+    until(lambda: all(lease.remaining > 3_000 for lease in leases), "all are renewed")
+    close = background(client.close)
+    batches = []
+    for _ in range(2):
+        asked = node.receive("POST", "/v1/batch")
+        batches.append(len(asked.body["operations"]))
+        asked.answer(200, {"results": [{"status": 204, "body": None}] * batches[-1]})
+    close.result(SOON)
+    assert batches == [1_000, 1]
+
+
+def test_a_renewal_that_hangs_is_repeated_elsewhere_in_time(
+    background: Background, node: Played, other: Played
+) -> None:
+    client = ringfence.Client([node.url, other.url])
+    lease = granted(background, client, node, ttl=3)
+    node.receive("POST", "/v1/renew")
+    other.receive("POST", "/v1/renew").renew_all(ttl_ms=3_000)
+    until(lambda: lease.remaining > 1.5, "it is renewed")
+    assert lease.state is ringfence.State.HELD
+
+
+def test_unsure_then_held_again(background: Background, node: Played) -> None:
+    lease = granted(background, ringfence.Client(node.url), node, ttl=6)
+
+    def look() -> bool:
+        if not node.is_quiet():
+            node.receive("POST", "/v1/renew").problem(503, "unavailable")
+        return lease.state is ringfence.State.UNSURE
+
+    until(look, "two thirds have passed")
+    while lease.state is ringfence.State.UNSURE:
+        if not node.is_quiet():
+            node.receive("POST", "/v1/renew").renew_all(ttl_ms=6_000)
+    assert lease.state is ringfence.State.HELD
+
+
+def test_an_ended_lease_is_lost_with_its_reason_and_others_live(background: Background, node: Played) -> None:
+    client = ringfence.Client(node.url)
+    told: list[Any] = []
+    first = granted(background, client, node, ttl=3, on_lost=told.append)
+    second = granted(background, client, node, ttl=3)
+    while (asked := node.receive("POST", "/v1/renew")) and first.lease_id not in asked.body["lease_ids"]:
+        asked.renew_all(ttl_ms=3_000)
+    gone = {
+        "status": 410,
+        "body": {"type": "urn:ringfence:problem:lease-gone", "reason": "revoked", "status": 410},
+    }
+    results = [
+        gone if one == first.lease_id else {"status": 200, "body": grant(one, 7, 3_000, ["a"])}
+        for one in asked.body["lease_ids"]
+    ]
+    asked.answer(200, {"results": results})
+    assert first.wait_lost() == "revoked"
+    until(lambda: told == [first], "it is told")
+    assert second.state is ringfence.State.HELD
+    with pytest.raises(ringfence.Lost):
+        first.headers()
+
+
+def test_a_clock_that_jumps_ends_the_lease_before_any_timer(
+    background: Background, node: Played, clock: JumpingClock
+) -> None:
+    client = ringfence.Client(node.url, clock=clock)
+    lease = granted(background, client, node, ttl=3_600)
+    assert lease.state is ringfence.State.HELD
+    clock.jump(3_600)
+    assert lease.state is ringfence.State.LOST
+    assert lease.wait_lost() == "renewal-unconfirmed"
+    with pytest.raises(ringfence.Lost):
+        lease.check()
+    release = background(lease.release)
+    # The cluster may have it for longer.
+    released(node.receive("DELETE"), lease.lease_id)
+    with pytest.raises(ringfence.Lost):
+        release.result(SOON)
+
+
+def test_an_error_of_the_body_is_not_masked_by_the_loss(
+    background: Background, node: Played, clock: JumpingClock
+) -> None:
+    client = ringfence.Client(node.url, clock=clock)
+
+    def block(error: type[Exception] | None) -> None:
+        with client.lock("a", ttl=3_600):
+            clock.jump(3_600)
+            if error is not None:
+                raise error("the body")
+
+    for error in (KeyError, None):
+        call = background(lambda error=error: block(error))  # type: ignore[misc]
+        asked = node.receive("PUT")
+        asked.grant()
+        released(node.receive("DELETE"), asked.lease_id)
+        with pytest.raises(error or ringfence.Lost):
+            call.result(SOON)
+
+
+def test_a_release_that_is_unknown_goes_on_and_close_waits_for_it(
+    background: Background, node: Played
+) -> None:
+    client = ringfence.Client(node.url)
+    lease = granted(background, client, node)
+    release = background(lease.release)
+    while not release.done():
+        if not node.is_quiet():
+            node.receive("DELETE").drop()
+    with pytest.raises(ringfence.Unknown):
+        release.result(SOON)
+    lease.release()
+    close = background(lambda: client.close(SOON))
+    asked = node.receive("DELETE")
+    assert not close.done()
+    released(asked, lease.lease_id)
+    close.result(SOON)
+    with pytest.raises(ringfence.Closed):
+        client.lock("a").acquire()
+
+
+def test_a_lease_that_nobody_has_is_released(background: Background, node: Played) -> None:
+    client = ringfence.Client(node.url)
+    lease = granted(background, client, node)
+    lease_id = lease.lease_id
+    del lease
+    released(node.receive("DELETE"), lease_id)
+
+
+def test_an_adopted_lease_is_renewed_and_released_once(background: Background, node: Played) -> None:
+    client = ringfence.Client(node.url)
+    lease = granted(background, client, node, ttl=3)
+    lease_id = lease.into_id()
+    adopt = background(lambda: client.adopt(lease_id))
+    node.receive("POST", f"{lease_id}/renew").grant(ttl_ms=3_000)
+    adopted = adopt.result(SOON)
+    assert (adopted.keys, adopted.lease_id) == (["a"], lease_id)
+    del lease
+    asked = node.receive("POST", "/v1/renew")
+    assert asked.body["lease_ids"] == [lease_id]
+    asked.renew_all(ttl_ms=3_000)
+    release = background(adopted.release)
+    released(node.receive("DELETE"), lease_id)
+    release.result(SOON)
+    adopted.release()
+
+
+def test_headers_have_the_key_encoded_and_the_renewed_fence(background: Background, node: Played) -> None:
+    client = ringfence.Client(node.url)
+    call = background(client.lock("ä b/c", ttl=3, shared=True).acquire)
+    asked = node.receive("PUT")
+    assert asked.body["keys"] == [{"key": "ä b/c", "mode": "shared"}]
+    asked.grant()
+    lease = call.result(SOON)
+    assert lease.headers() == {
+        "Ringfence-Key": "%C3%A4%20b/c",
+        "Ringfence-Token": "7",
+        "Ringfence-Fence": "7",
+    }
+    renewal = node.receive("POST", "/v1/renew")
+    body = grant(lease.lease_id, 7, 3_000, [])
+    body["keys"] = [{"key": "ä b/c", "fence": 6}]
+    renewal.answer(200, {"results": [{"status": 200, "body": body}]})
+    until(lambda: lease.fence() == 6, "the fence is that of the renewal")
+
+
+def test_the_leader_that_an_answer_names_is_asked_once_it_has_answered(
+    background: Background, node: Played, other: Played
+) -> None:
+    client = ringfence.Client(node.url)
+
+    def at_the_other() -> bool:
+        call = background(client.lock("a", wait=0).acquire)
+        found = until(lambda: next((one for one in (node, other) if not one.is_quiet()), None), "a request")
+        found.receive("PUT").problem(409, "held", ringfence_leader=other.url)
+        with pytest.raises(ringfence.Held):
+            call.result(SOON)
+        return found is other
+
+    assert not at_the_other()
+    until(lambda: other.probes > 0, "it is probed")
+    until(at_the_other, "the leader is asked")
+
+
+def test_a_lease_outlives_its_block_for_as_long_as_it_was_to_be_held(
+    background: Background, node: Played, clock: JumpingClock
+) -> None:
+    client = ringfence.Client(node.url, clock=clock)
+
+    def block() -> Any:
+        with client.lock("a", ttl=15, hold_at_least=60) as lease:
+            return lease
+
+    call = background(block)
+    asked = node.receive("PUT")
+    asked.grant()
+    renewal = node.receive("POST", "/renew")
+    assert 60_000 < renewal.body["ttl_ms"] < 60_500, "it lasts even if this process ends"
+    renewal.grant()
+    assert call.result(SOON).state is ringfence.State.RELEASED
+    assert node.is_quiet()
+    clock.jump(60)
+    released(node.receive("DELETE"), asked.lease_id)
