@@ -116,6 +116,16 @@ def test_a_denial_resolves_no_doubt(
     assert node.is_quiet(), "nothing was in doubt"
 
 
+def test_a_denial_takes_no_place_away(background: Background, node: Played) -> None:
+    call = acquire(background, node)
+    first = node.receive("PUT")
+    first.answer(202, {"lease_id": first.lease_id, "state": "waiting", "ahead": 1})
+    node.receive("PUT").problem(403, "forbidden")
+    released(node.receive("DELETE"), first.lease_id)
+    with pytest.raises(ringfence.Unknown):
+        call.result(SOON)
+
+
 def test_429_waits_for_as_long_as_it_says_while_time_is_left(background: Background, node: Played) -> None:
     call = acquire(background, node, wait=30)
     first = node.receive("PUT")

@@ -127,7 +127,7 @@ def test_a_grant_of_another_lease_or_with_a_token_that_is_none_is_no_grant() -> 
         {"expires_in_ms": None},
         {"keys": {}},
     ):
-        with pytest.raises(ValueError, match="no such number|no keys|another lease"):
+        with pytest.raises(ValueError, match=r"no such number|no keys|another lease"):
             _wire.grant({**grant("x", 1, 100, ["a"]), **changes}, "x")
 
 

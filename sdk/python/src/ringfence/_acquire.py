@@ -27,7 +27,7 @@ from ._cluster import ATTEMPT_TIMEOUT, RETRY_FOR, Attempts, Backoff, Cluster
 from ._http import Request, Response
 from ._lifetime import Confirmation, Lifetime
 from ._outcome import Ambiguous, Done, NotDone, Refused
-from .errors import Error, Held, Lost, TimedOut, Unknown
+from .errors import Error, Held, Lost, TimedOut
 
 # Proxies often close connections that are silent for a minute.
 _SLICE_MS = 30_000
@@ -177,10 +177,9 @@ class _Attempt:
     def _refused(self, refused: Refused) -> None:
         acquire, kind = self._acquire, refused.kind
         # An abandoned PUT may still arrive, and find the key free.
+        if refused.is_denial and self._has_place:
+            self._attempts.maybe_done = True
         self._is_armed = self._attempts.maybe_done
-        if refused.is_denial and (self._attempts.maybe_done or self._has_place):
-            self._is_armed = True
-            raise Unknown(f"the outcome is unknown: {refused.problem.get('detail')}", self._lease_id)
         if kind == "held" and acquire.is_try:
             raise Held(*_wire.blockers(refused.problem))
         if kind in ("held", "wait-timeout"):
