@@ -9,8 +9,10 @@ import asyncio
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ringfence
@@ -41,15 +43,17 @@ class Adapter:
         self.clients: dict[str, Any] = {}
         self.leases: dict[str, Any] = {}
         self.pending: dict[int, asyncio.Task[None]] = {}
+        self.waiting: list[asyncio.Task[None]] = []
         self.clock = PlayedClock()
 
     async def serve(self) -> None:
         """Takes requests until the runner ends them."""
         loop = asyncio.get_running_loop()
+        # Of two cores Python makes six threads, and any number of calls may wait.
+        loop.set_default_executor(ThreadPoolExecutor(256))
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             request = json.loads(line)
             if request["op"] == "exit":
-                say({"id": request["id"], "ok": {}})
                 return
             self.pending[request["id"]] = asyncio.create_task(self.answer(request))
 
@@ -77,19 +81,18 @@ class Adapter:
         self.clients[client] = kind(urls, clock=self.clock if clock == "played" else now, **given)
 
     async def do_acquire(self, client: str, lease: str, **request: Any) -> dict[str, Any]:
-        lock = self.lock(client, lease, **request)
-        self.leases[lease] = await self.call(lock.acquire)
-        return self.granted(lease)
+        lock = self.lock(client, **request)
+        return self.granted(lease, await self.call(lock.acquire))
 
     async def do_try(self, client: str, lease: str, **request: Any) -> dict[str, Any]:
         return await self.do_acquire(client, lease, **{**request, "wait_ms": 0})
 
     async def do_using(self, client: str, lease: str, body: str, ms: int = 0, **request: Any) -> None:
-        lock = self.lock(client, lease, **request)
+        lock = self.lock(client, **request)
 
         def in_thread() -> None:
             with lock as held:
-                self.leases[lease] = held
+                self.granted(lease, held)
                 if body == "until_lost":
                     held.wait_lost()
                 time.sleep(ms / 1_000)
@@ -98,7 +101,7 @@ class Adapter:
 
         async def in_task() -> None:
             async with lock as held:
-                self.leases[lease] = held
+                self.granted(lease, held)
                 await asyncio.sleep(1e6 if body == "until_lost" else ms / 1_000)
                 if body == "raise":
                     raise BodyError("the body failed")
@@ -116,8 +119,11 @@ class Adapter:
 
     async def do_state(self, lease: str) -> dict[str, Any]:
         held = self.leases[lease]
-        state = {"state": held.state.value, "remaining_ms": int(held.remaining * 1_000)}
-        return state if held.lost_reason is None else {**state, "reason": held.lost_reason}
+        return {
+            "state": held.state.value,
+            "remaining_ms": int(held.remaining * 1_000),
+            "reason": held.lost_reason,
+        }
 
     async def do_headers(self, lease: str, key: str) -> dict[str, Any]:
         return {"headers": self.leases[lease].headers(key)}
@@ -126,8 +132,7 @@ class Adapter:
         return {"fence": self.leases[lease].fence(key)}
 
     async def do_adopt(self, client: str, lease: str, lease_id: str) -> dict[str, Any]:
-        self.leases[lease] = await self.call(self.clients[client].adopt, lease_id)
-        return self.granted(lease)
+        return self.granted(lease, await self.call(self.clients[client].adopt, lease_id))
 
     async def do_block(self, ms: int) -> None:
         time.sleep(ms / 1_000)  # noqa: ASYNC251 it is to block
@@ -151,7 +156,7 @@ class Adapter:
     async def do_close(self, client: str) -> None:
         await self.call(self.clients[client].close)
 
-    def lock(self, client: str, lease: str, keys: list[Any], **request: Any) -> Any:
+    def lock(self, client: str, keys: list[Any], **request: Any) -> Any:
         """The lock that a request describes."""
         claims = [
             one
@@ -165,15 +170,22 @@ class Adapter:
             for name, value in request.items()
         }
         options = {name: value for name, value in options.items() if value is not None}
-        return self.clients[client].lock(
-            claims, on_lost=lambda held: lost(lease, held.lost_reason), **options
-        )
+        return self.clients[client].lock(claims, **options)
 
-    def granted(self, lease: str) -> dict[str, Any]:
-        """What the runner wants to know of a new lease."""
-        held = self.leases[lease]
+    def granted(self, lease: str, held: Any) -> dict[str, Any]:
+        """Keeps a new lease, and returns what the runner wants to know of it."""
+        self.leases[lease] = held
+        if THREADS:
+            threading.Thread(target=lambda: lost(lease, held.wait_lost()), daemon=True).start()
+        else:
+            self.waiting.append(asyncio.create_task(tell(lease, held)))
         fences = {key: held.fence(key) for key in held.keys}
         return {"lease_id": held.lease_id, "token": held.token, "fences": fences, "state": held.state.value}
+
+
+async def tell(lease: str, held: Any) -> None:
+    """Tells the runner of a loss, once it comes."""
+    lost(lease, await held.wait_lost())
 
 
 def lost(lease: str, reason: str | None) -> None:
@@ -183,17 +195,25 @@ def lost(lease: str, reason: str | None) -> None:
 
 def described(error: Exception) -> dict[str, Any]:
     """An error as the protocol has it."""
-    known = isinstance(error, ringfence.Error)
-    kind = "Body" if isinstance(error, BodyError) else type(error).__name__
+    kind = type(error).__name__ if isinstance(error, ringfence.Error) else "Internal"
+    if isinstance(error, BodyError):
+        kind = "Body"
     holders = [
-        {"key": one.key, "token": one.token, "holder": one.holder} for one in getattr(error, "holders", ())
+        {
+            "key": one.key,
+            "token": one.token,
+            "holder": one.holder,
+            "mode": "shared" if one.shared else "exclusive",
+            "expires_in_ms": int(one.expires_in * 1_000),
+        }
+        for one in getattr(error, "holders", ())
     ]
     more = {
         "reason": getattr(error, "reason", None),
         "lease_id": getattr(error, "lease_id", None),
         "retry_after_ms": None,
     }
-    return {"kind": kind, "message": str(error), **more, "holders": holders if known and holders else None}
+    return {"kind": kind, "message": str(error), **more, "holders": holders or None}
 
 
 def say(line: dict[str, Any]) -> None:

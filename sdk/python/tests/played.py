@@ -42,8 +42,11 @@ class Asked:
 
     def answer(self, status: int, body: Any = None, **headers: str) -> None:
         text = b"" if body is None else json.dumps(body).encode()
-        lines = [f"HTTP/1.1 {status} X", f"ringfence-cluster: {CLUSTER}", f"content-length: {len(text)}"]
-        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        headers = {"ringfence_cluster": CLUSTER, "content_length": str(len(text)), **headers}
+        lines = [
+            f"HTTP/1.1 {status} X",
+            *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items()),
+        ]
         self.raw("\r\n".join([*lines, "", ""]).encode() + text)
 
     def problem(self, status: int, kind: str, more: dict[str, Any] | None = None, **headers: str) -> None:

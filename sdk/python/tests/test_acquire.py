@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cluster import until
 from conftest import JumpingClock
-from played import SOON, Background, Played, acquire, released
+from played import SOON, Background, Played, acquire, grant, released
 
 import ringfence
 
@@ -255,10 +255,24 @@ def test_another_cluster_is_no_answer(background: Background, node: Played, othe
     node.receive("PUT").grant()
     kept = [call.result(SOON)]
     call = background(client.lock("b", wait=0).acquire)
-    first = node.receive("PUT")
-    # The first of two headers counts.
-    text = b'{"x":1}'
-    first.raw(b"HTTP/1.1 201 X\r\nringfence-cluster: other\r\ncontent-length: 7\r\n\r\n" + text)
+    asked = node.receive("PUT")
+    asked.answer(201, grant(asked.lease_id, 9, 15_000, ["b"]), ringfence_cluster="another")
     other.receive("PUT").grant(token=8)
     kept.append(call.result(SOON))
     assert [lease.token for lease in kept] == [7, 8]
+
+
+def test_a_name_is_looked_up_and_all_its_addresses_are_tried(background: Background, node: Played) -> None:
+    client = ringfence.Client(node.url.replace("127.0.0.1", "localhost"))
+    call = background(client.lock("a", wait=0).acquire)
+    asked = node.receive("PUT")
+    assert asked.headers["host"].startswith("localhost:")
+    asked.grant()
+    assert call.result(SOON).token == 7
+
+
+def test_a_name_without_an_address_is_unavailable(background: Background) -> None:
+    # No resolver is asked for what is no name.
+    client = ringfence.Client("http://" + "x" * 64 + ".example:1")
+    with pytest.raises(ringfence.Unavailable, match="was not resolved"):
+        background(client.lock("a", wait=0).acquire).result(SOON)

@@ -241,7 +241,7 @@ def test_the_body_is_told_by_its_clock_before_the_successor(cluster: Cluster, cl
         with pytest.raises(ringfence.Lost):
             async with client.lock("aio/jump", ttl=60) as lease:
                 clock.jump(60)
-                assert await lease.wait_lost() == "renewal-unconfirmed"
+                assert await lease.wait_lost() == "unconfirmed"
                 assert cluster.holders("aio/jump") != []
                 await asyncio.sleep(SOON)
 

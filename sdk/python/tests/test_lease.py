@@ -97,7 +97,7 @@ def test_a_clock_that_jumps_ends_the_lease_before_any_timer(
     assert lease.state is ringfence.State.HELD
     clock.jump(3_600)
     assert lease.state is ringfence.State.LOST
-    assert lease.wait_lost() == "renewal-unconfirmed"
+    assert lease.wait_lost() == "unconfirmed"
     with pytest.raises(ringfence.Lost):
         lease.check()
     release = background(lease.release)

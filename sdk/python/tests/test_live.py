@@ -134,7 +134,7 @@ def test_a_holder_that_is_cut_off_is_told_before_its_successor_is_granted() -> N
             successor = pool.submit(succeed)
             until(lambda: cluster.waiters("a"), "the other waits")
             relay.cut()
-            assert lease.wait_lost(SOON) == "renewal-unconfirmed"
+            assert lease.wait_lost(SOON) == "unconfirmed"
             assert told.wait(SOON)
             next_lease, granted_at = successor.result(SOON)
         assert lost_at[0] < granted_at

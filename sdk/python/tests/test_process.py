@@ -62,9 +62,9 @@ except ringfence.Lost as error: print(error.reason)
     assert successor.token > token
     holder.send_signal(signal.SIGCONT)
     assert rest(holder).split("\n") in (
-        ["lost renewal-unconfirmed", "renewal-unconfirmed", ""],
+        ["lost unconfirmed", "unconfirmed", ""],
         ["lost expired", "expired", ""],
-        ["unsure None", "renewal-unconfirmed", ""],
+        ["unsure None", "unconfirmed", ""],
     )
     assert cluster.holders("process/stopped")[0]["token"] == successor.token
     successor.release()

@@ -43,7 +43,7 @@ def test_a_lease_is_held_then_unsure_then_lost() -> None:
         (0, State.LOST),
     ]:
         assert lifetime.state(at(ms)) is state, ms
-    assert lifetime.lost == "renewal-unconfirmed"
+    assert lifetime.lost == "unconfirmed"
 
 
 def test_either_clock_ends_a_lease() -> None:

@@ -66,7 +66,7 @@ class Acquire:
             if self._is_try:
                 # It was granted, for less time than it takes to make sure of that.
                 if time.monotonic() - self._begun >= RETRY_FOR:
-                    raise Lost("renewal-unconfirmed")
+                    raise Lost("unconfirmed")
             elif self.is_over():
                 raise self.timed_out()
             left = self.left_ms()

@@ -79,7 +79,7 @@ class Lifetime:
     def state(self, now: Moment) -> State:
         """A loss that was reported once is final, so it is stored."""
         if self.lost is None and now.has_reached(self.end()):
-            self.lost = "max-hold" if self._is_renewed_enough() else "renewal-unconfirmed"
+            self.lost = "max-hold" if self._is_renewed_enough() else "unconfirmed"
         if self.lost is not None:
             return State.LOST
         if self._needs_renewals() and now.has_reached(self.until.after(-self.ttl // 3)):

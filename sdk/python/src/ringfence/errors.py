@@ -75,7 +75,7 @@ class Lost(Error):
     """The lease has ended, or may have: what was done under it may have met another holder.
 
     `reason` is one of `expired`, `revoked`, `released` and `abandoned` (the cluster said so), `forgotten` (the cluster no longer
-    knows it), `renewal-unconfirmed` (the time in which it certainly lived passed without a renewal), `max-hold`, and `forked`
+    knows it), `unconfirmed` (the time in which it certainly lived passed without a renewal), `max-hold`, and `forked`
     (this process is a child of the holder).
     """
 
@@ -130,7 +130,7 @@ _REASONS = {
     "revoked": "an operator revoked it",
     "abandoned": "its connection was lost before the response",
     "forgotten": "the cluster no longer knows it",
-    "renewal-unconfirmed": "no renewal was confirmed in time",
+    "unconfirmed": "no renewal was confirmed in time",
     "max-hold": "it reached its maximum hold time",
     "forked": "this process was forked from its holder",
 }
