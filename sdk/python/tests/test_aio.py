@@ -26,6 +26,11 @@ def run(work: Callable[[aio.Client], Coroutine[Any, Any, Any]], urls: Any, **opt
     return asyncio.run(main(), debug=True)
 
 
+async def sleep_until_cancelled() -> None:
+    await asyncio.sleep(SOON)
+    pytest.fail("nobody cancelled it")
+
+
 def test_tasks_that_share_a_lock_exclude_each_other(cluster: Cluster) -> None:
     async def work(client: aio.Client) -> list[int]:
         lock, inside, tokens = client.lock("aio/shared-lock", ttl=5), [], []
@@ -52,7 +57,7 @@ def test_the_body_is_cancelled_when_the_lease_is_lost_and_the_block_raises_lost(
         with pytest.raises(ringfence.Lost) as error:
             async with client.lock("aio/lost", max_hold=0.3) as lease:
                 try:
-                    await asyncio.sleep(SOON)
+                    await sleep_until_cancelled()
                 finally:
                     ended.append(lease.state.value)
                     await asyncio.sleep(0)
@@ -71,7 +76,7 @@ def test_an_error_of_the_body_is_not_masked(cluster: Cluster) -> None:
         with pytest.raises(KeyError):
             async with client.lock("aio/error", max_hold=0.2):
                 try:
-                    await asyncio.sleep(SOON)
+                    await sleep_until_cancelled()
                 except asyncio.CancelledError:
                     raise KeyError from None
         with pytest.raises(KeyError):
@@ -89,7 +94,7 @@ def test_the_callers_cancellation_stays_one_and_the_lease_is_released(cluster: C
         async def body() -> None:
             async with client.lock("aio/cancelled", ttl=600):
                 entered.set()
-                await asyncio.sleep(SOON)
+                await sleep_until_cancelled()
 
         task = asyncio.create_task(body())
         await entered.wait()
@@ -126,7 +131,7 @@ def test_a_loop_that_was_blocked_finds_the_lease_lost_and_is_told(cluster: Clust
                 assert lease.state is State.LOST, "whatever tasks ran"
                 with pytest.raises(ringfence.Lost):
                     lease.check()
-                await asyncio.sleep(SOON)
+                await sleep_until_cancelled()
         assert told == [lease]
 
     run(work, cluster.urls)
@@ -176,7 +181,7 @@ def test_who_leads_is_cancelled_and_elected_anew(cluster: Cluster) -> None:
         async def lead(lease: aio.Lease) -> str:
             try:
                 if not ended:
-                    await asyncio.sleep(SOON)
+                    await sleep_until_cancelled()
             finally:
                 ended.append(lease.token)
             return "done"
@@ -243,7 +248,7 @@ def test_the_body_is_told_by_its_clock_before_the_successor(cluster: Cluster, cl
                 clock.jump(60)
                 assert await lease.wait_lost() == "unconfirmed"
                 assert cluster.holders("aio/jump") != []
-                await asyncio.sleep(SOON)
+                await sleep_until_cancelled()
 
     run(work, cluster.urls, clock=clock)
     until(lambda: cluster.holders("aio/jump") == [], "it is released")

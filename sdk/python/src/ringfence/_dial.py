@@ -81,7 +81,9 @@ class Names:
                     return connected[0]
         finally:
             for attempt in attempts:
-                attempt.cancel()
+                # The caller may be cancelled when a connection has just been made.
+                if not attempt.cancel() and not attempt.cancelled() and attempt.exception() is None:
+                    attempt.result().close()
         raise NotSent(f"{what}: {', '.join(failures)}")
 
     async def _connect(self, family: int, address: tuple[str, int]) -> socket.socket:
