@@ -13,19 +13,17 @@ README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
 def test_the_commands_of_the_readme_work(cluster: Cluster, tmp_path: Path) -> None:
-    # The package as it is installed, with the SQL of the guard.
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--target",
-        str(tmp_path),
-    ]
-    subprocess.run([*install, str(Path(__file__).parent.parent)], check=True, capture_output=True)
+    # The package as it is published, with the SQL of the guard.
+    here, python = Path(__file__).parent.parent, [sys.executable, "-m"]
+    subprocess.run(
+        [*python, "hatchling", "build", "-t", "sdist", "-d", tmp_path],
+        cwd=here,
+        check=True,
+        capture_output=True,
+    )
+    archive = next(tmp_path.glob("*.tar.gz"))
+    options = ["--no-deps", "--no-build-isolation", "--target", tmp_path]
+    subprocess.run([*python, "pip", "install", "-q", *options, archive], check=True, capture_output=True)
     assert (tmp_path / "ringfence" / "py.typed").is_file()
     assert "CREATE SCHEMA IF NOT EXISTS ringfence" in (tmp_path / "ringfence" / "postgres.sql").read_text()
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
