@@ -157,7 +157,7 @@ def test_time_counts_from_when_the_request_was_sent(
     background: Background, node: Played, clock: JumpingClock
 ) -> None:
     client = ringfence.Client(node.url, clock=clock)
-    call = background(client.lock("a", ttl=15).acquire)
+    call = background(client.lock("a", ttl=15, renew=False).acquire)
     asked = node.receive("PUT")
     clock.jump(5)
     asked.grant()
