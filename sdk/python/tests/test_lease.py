@@ -158,7 +158,7 @@ def test_a_lease_that_nobody_has_is_released(background: Background, node: Playe
 
 def test_an_adopted_lease_is_renewed_and_released_once(background: Background, node: Played) -> None:
     client = ringfence.Client(node.url)
-    lease = granted(background, client, node, ttl=3)
+    lease = granted(background, client, node)
     lease_id = lease.into_id()
     adopt = background(lambda: client.adopt(lease_id))
     node.receive("POST", f"{lease_id}/renew").grant(ttl_ms=3_000)
