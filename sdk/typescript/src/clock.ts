@@ -1,0 +1,52 @@
+/**
+ * The clock that leases are measured on.
+ *
+ * It has to count the time that the machine sleeps, which `performance.now()` does not do on Linux; `os.uptime()` does, in steps
+ * of 10 ms. So each reading is of both, and the larger advance counts. Node reads no clock that a time service cannot slew: while
+ * one slows the machine's clocks down, a lease is counted too long by as much. Only the token helps then.
+ */
+import { uptime } from "node:os";
+import { performance } from "node:perf_hooks";
+
+/** Two clocks, both in milliseconds. For tests, which make them jump. */
+export interface Clock {
+  /** Never goes back, and may stand still while the machine sleeps. */
+  monotonic(): number;
+  /** Runs while the machine sleeps. */
+  uptime(): number;
+}
+
+/** An instant, on both clocks. */
+export interface Moment {
+  readonly monotonic: number;
+  readonly uptime: number;
+}
+
+/** Where uptime counts whole seconds, a smaller lead says nothing. */
+const COARSE_MS = process.platform === "linux" ? 0 : 1_000;
+
+/** The clocks of this machine. */
+export const systemClock: Clock = {
+  monotonic: () => performance.now(),
+  uptime: () => {
+    try {
+      return uptime() * 1_000;
+    } catch {
+      // A sandbox hides it.
+      return 0;
+    }
+  },
+};
+
+export function now(clock: Clock): Moment {
+  // In this order, a pause between the two makes the reading newer, never older.
+  const up = clock.uptime();
+  return { monotonic: clock.monotonic(), uptime: up };
+}
+
+/** The milliseconds from `earlier` to `later`: never too few, if one of the two clocks is right. */
+export function elapsed(earlier: Moment, later: Moment): number {
+  const monotonic = later.monotonic - earlier.monotonic;
+  const up = later.uptime - earlier.uptime;
+  return Math.max(0, up - monotonic > COARSE_MS ? up : monotonic);
+}

@@ -1,0 +1,281 @@
+/**
+ * Calls to the cluster: attempts at one node after another, until an [outcome](./outcome.ts) is definite.
+ *
+ * **Doubt is sticky.** If one attempt may have been done, the outcome *not done* of a repeat says nothing about it, nor does a denial; only
+ * *done* or *refused* resolves it. All attempts of a call together take 5 s, far less than the 60 s after which the cluster may forget an id.
+ */
+import type { Clock } from "./clock.js";
+import {
+  type LossReason,
+  LostError,
+  RejectedError,
+  type RingfenceError,
+  UnauthorizedError,
+  UnavailableError,
+  UnknownError,
+} from "./errors.js";
+import type { Confirmation } from "./lifetime.js";
+import type { Node, Nodes } from "./nodes.js";
+import { isDenial, type Outcome, outcomeOf, outcomeWithout } from "./outcome.js";
+import { Failure, type Request, type Response } from "./server.js";
+import { Backoff, orAbort, sleep } from "./timers.js";
+import { type Problem, readGrant } from "./wire.js";
+
+/** How long a call is repeated without a definite outcome. */
+export const RETRY_MS = 5_000;
+/** How long one node may take if another can be asked. An election takes about a second, but a node gives up only after 5 s. */
+export const ATTEMPT_MS = 2_000;
+/** How long a release is repeated in the background. */
+const RELEASE_MS = 30_000;
+/** How many calls that do not wait are under way at once; more would only need more connections. */
+const MAX_CALLS = 64;
+
+type Read<T> = (json: unknown, status: number) => T;
+type Done<T> = Extract<Outcome<T>, { is: "done" }>;
+
+/** The attempts of one call, each at the node that is best at the time. When all nodes have had their turn, a pause follows. */
+export class Attempts {
+  readonly #nodes: Nodes;
+  readonly #signal: AbortSignal | undefined;
+  readonly #backoff = new Backoff();
+  #failed = 0;
+  longestPauseMs = Number.POSITIVE_INFINITY;
+  /** Whether the process stays alive during a pause. */
+  keepsAlive = true;
+  /** Whether an attempt may have been done. */
+  maybeDone = false;
+  lastFailure = "";
+
+  constructor(nodes: Nodes, signal?: AbortSignal) {
+    this.#nodes = nodes;
+    this.#signal = signal;
+  }
+
+  /** One attempt. Throws only the signal's reason. */
+  async attempt<T>(request: Request, timeMs: number, read: Read<T>): Promise<Outcome<T>> {
+    if (this.#failed > 0 && this.#failed % this.#nodes.count === 0) {
+      await sleep(Math.min(this.#backoff.next(), this.longestPauseMs), this.#signal, this.keepsAlive);
+    }
+    const node = this.#nodes.best;
+    const asked = performance.now();
+    let outcome: Outcome<T>;
+    let response: Response | undefined;
+    try {
+      response = await this.#send(node, request, timeMs);
+      outcome = outcomeOf(response, read);
+    } catch (error) {
+      if (!(error instanceof Failure)) {
+        throw error;
+      }
+      outcome = outcomeWithout(error);
+    }
+    const isDefinite = outcome.is === "done" || outcome.is === "refused" || outcome.is === "limited";
+    const stranger = this.#nodes.checkCluster(node, response?.cluster, isDefinite);
+    if (stranger !== undefined) {
+      outcome = outcomeWithout(stranger);
+    }
+    this.#record(node, outcome, response, asked);
+    return outcome;
+  }
+
+  #record(node: Node, outcome: Outcome<unknown>, response: Response | undefined, asked: number): void {
+    switch (outcome.is) {
+      case "limited":
+        this.lastFailure = outcome.problem.detail;
+        this.#nodes.responded(node, response?.leader);
+        break;
+      case "done":
+      case "refused":
+        this.#failed = 0;
+        this.#backoff.reset();
+        this.#nodes.responded(node, response?.leader);
+        break;
+      case "not-done":
+      case "ambiguous":
+        this.#failed += 1;
+        this.maybeDone ||= outcome.is === "ambiguous";
+        this.lastFailure = outcome.why;
+        this.#nodes.failed(node, response === undefined ? asked : undefined);
+    }
+  }
+
+  /** Sends it, unless the node turns out to be silent while another may answer. */
+  async #send(node: Node, request: Request, timeMs: number): Promise<Response> {
+    if (!node.isMet) {
+      await orAbort(this.#nodes.meet(node), this.#signal);
+    }
+    const broken = new AbortController();
+    const silence = () => {
+      if (this.#nodes.hasUsableBesides(node)) {
+        broken.abort(new Failure(true, `${node.server}: it does not answer`));
+      }
+    };
+    const cancel = () => broken.abort(this.#signal?.reason);
+    if (this.#signal?.aborted) {
+      throw this.#signal.reason;
+    }
+    this.#signal?.addEventListener("abort", cancel, { once: true });
+    const unwatch = node.server.pulse.watch(silence);
+    try {
+      return await node.server.send(request, timeMs, broken.signal);
+    } finally {
+      unwatch();
+      this.#signal?.removeEventListener("abort", cancel);
+    }
+  }
+
+  /** Attempts until the outcome is definite, or `retryMs` is over. Throws a `RingfenceError`, or the signal's reason. */
+  async call<T>(request: Request, leaseId: string, retryMs: number, read: Read<T>): Promise<Done<T>> {
+    // The time for that is not taken from the attempts.
+    await orAbort(this.#nodes.resolve(), this.#signal);
+    const begun = performance.now();
+    for (;;) {
+      const leftMs = Math.max(retryMs - (performance.now() - begun), 100);
+      const timeMs = Math.min(leftMs, this.#nodes.hasAnother ? ATTEMPT_MS : RETRY_MS);
+      const outcome = await this.attempt(request, timeMs, read);
+      const pastMs = performance.now() - begun;
+      if (outcome.is === "done") {
+        return outcome;
+      }
+      if (outcome.is === "refused") {
+        throw this.refusal(outcome.problem, leaseId);
+      }
+      if (outcome.is === "limited") {
+        if (pastMs + outcome.retryAfterMs > retryMs) {
+          throw this.limit(outcome.problem, outcome.retryAfterMs, leaseId);
+        }
+        await sleep(outcome.retryAfterMs, this.#signal);
+      } else if (pastMs >= retryMs) {
+        throw this.failure(leaseId);
+      }
+    }
+  }
+
+  /** The error of a refusal. */
+  refusal(problem: Problem, leaseId: string): RingfenceError {
+    if (isDenial(problem)) {
+      return this.maybeDone ? new UnknownError(problem.detail, leaseId) : new UnauthorizedError(problem);
+    }
+    const reason = lossOf(problem);
+    return reason === undefined ? new RejectedError(problem) : new LostError(reason);
+  }
+
+  /** The error if a 429 asks for more time than there is. */
+  limit(problem: Problem, retryAfterMs: number, leaseId: string): RingfenceError {
+    return this.maybeDone ? new UnknownError(problem.detail, leaseId) : new RejectedError(problem, retryAfterMs);
+  }
+
+  /** The error of a call without a definite outcome. */
+  failure(leaseId: string): RingfenceError {
+    return this.maybeDone ? new UnknownError(this.lastFailure, leaseId) : new UnavailableError(this.lastFailure);
+  }
+}
+
+/** The cluster, as a client and its leases share it. */
+export class Cluster {
+  readonly nodes: Nodes;
+  readonly clock: Clock;
+  readonly #releases = new Set<Promise<void>>();
+  #calls = 0;
+  readonly #queue: (() => void)[] = [];
+
+  constructor(nodes: Nodes, clock: Clock) {
+    this.nodes = nodes;
+    this.clock = clock;
+  }
+
+  /** Renews a lease by its id. */
+  async renew(leaseId: string, ttlMs?: number, signal?: AbortSignal): Promise<Confirmation> {
+    const body = ttlMs === undefined ? {} : { ttl_ms: ttlMs };
+    const request: Request = { method: "POST", path: `/v1/leases/${leaseId}/renew`, body };
+    const read = (json: unknown) => readGrant(json, leaseId);
+    const { value, response } = await new Attempts(this.nodes, signal).call(request, leaseId, RETRY_MS, read);
+    return { grant: value, sent: response.sent };
+  }
+
+  /** Releases a lease, or leaves the queue. It also succeeds if there is no such lease. */
+  async release(leaseId: string, withinMs = RETRY_MS): Promise<void> {
+    const request: Request = { method: "DELETE", path: `/v1/leases/${leaseId}` };
+    const read = (_: unknown, status: number) => {
+      if (status !== 204) {
+        throw new TypeError("expected 204");
+      }
+    };
+    const leave = await this.enter();
+    try {
+      await new Attempts(this.nodes).call(request, leaseId, withinMs, read);
+    } finally {
+      leave();
+    }
+  }
+
+  /** Releases a lease, best effort, with nobody to tell. Keeps the process alive meanwhile. */
+  releaseInBackground(leaseId: string): void {
+    this.background(this.release(leaseId, RELEASE_MS));
+  }
+
+  /** Work that the client waits for when it is closed. Its failure is of no consequence. */
+  background(work: Promise<void>): void {
+    const done: Promise<void> = work.catch(() => undefined).finally(() => this.#releases.delete(done));
+    this.#releases.add(done);
+  }
+
+  /** Waits until nothing is left in the background. */
+  async settled(): Promise<void> {
+    while (this.#releases.size > 0) {
+      await Promise.all(this.#releases);
+    }
+  }
+
+  /** Waits for the turn of a call that does not wait at the node. The returned function gives it to the next. */
+  async enter(signal?: AbortSignal): Promise<() => void> {
+    if (this.#calls >= MAX_CALLS) {
+      const turn = new Promise<void>((resolve) => this.#queue.push(resolve));
+      try {
+        await orAbort(turn, signal);
+      } catch (error) {
+        // Its turn comes nevertheless.
+        turn.then(() => this.#leave());
+        throw error;
+      }
+    } else {
+      this.#calls += 1;
+    }
+    let isIn = true;
+    return () => {
+      if (isIn) {
+        isIn = false;
+        this.#leave();
+      }
+    };
+  }
+
+  #leave(): void {
+    const next = this.#queue.shift();
+    if (next === undefined) {
+      this.#calls -= 1;
+    } else {
+      next();
+    }
+  }
+}
+
+/** The loss that a refusal reports, if it reports one. */
+export function lossOf(problem: Problem): LossReason | undefined {
+  switch (problem.name) {
+    case "unknown-lease":
+      return "forgotten";
+    case "lease-gone":
+      switch (problem.reason) {
+        case "released":
+        case "expired":
+        case "revoked":
+        case "abandoned":
+          return problem.reason;
+        default:
+          return "forgotten";
+      }
+    default:
+      return undefined;
+  }
+}

@@ -1,0 +1,157 @@
+/**
+ * One timer per client looks after all its leases: it renews them, with one call for all that are due, and tells those that are lost.
+ *
+ *     leases --due after 1/3, or after 1/6 along with another--> POST /v1/renew, up to 1,000 ids --> each confirmed, or lost
+ *                                                                   |              ^
+ *                                                                   '- ambiguous --' at once at the next node, then with pauses
+ *
+ * Leases that were acquired at different times are soon renewed together, because each call includes all leases that are at least half as old.
+ * An attempt takes at most a quarter of the shortest time-to-live in it, so that another node is asked in time. Calls run in parallel: one that
+ * hangs delays no other lease.
+ *
+ * Safety does not depend on it: without it, leases become `unsure` and then `lost` by their clocks alone. It runs on the holder's event loop, so
+ * a holder that hangs loses its leases. It does not keep the process alive: a lease that was forgotten ends with the process.
+ */
+import { type Moment, now } from "./clock.js";
+import { ATTEMPT_MS, Attempts, type Cluster, lossOf } from "./cluster.js";
+import type { Held } from "./held.js";
+import type { Request } from "./server.js";
+import { type RenewalResult, readRenewals } from "./wire.js";
+
+/** The most leases that one request may renew. */
+const MAX_BATCH = 1_000;
+/** The longest sleep: timers stand still while the machine sleeps. */
+const MAX_SLEEP_MS = 1_000;
+
+interface Kept {
+  readonly held: Held;
+  /** Whether a call for it is under way. */
+  inFlight: boolean;
+  /** A pause after the last call, which may have been in vain, or so slow that the lease is due again. */
+  notBefore: number;
+}
+
+export class Keeper {
+  readonly #cluster: Cluster;
+  readonly #kept = new Map<string, Kept>();
+  #timer: NodeJS.Timeout | undefined;
+  #looksAt = Number.POSITIVE_INFINITY;
+  /** Renews up to a twelfth of the time earlier, so that clients that began together do not stay together. */
+  #jitter = Math.random();
+
+  constructor(cluster: Cluster) {
+    this.#cluster = cluster;
+  }
+
+  /** Looks after this lease from now on, until it is lost or removed. */
+  add(held: Held): void {
+    const kept = { held, inFlight: false, notBefore: 0 };
+    this.#kept.set(held.leaseId, kept);
+    this.#lookIn(this.#waitMs(kept, now(this.#cluster.clock)));
+  }
+
+  remove(held: Held): void {
+    this.#kept.delete(held.leaseId);
+  }
+
+  #lookIn(ms: number): void {
+    const looksAt = performance.now() + ms;
+    if (looksAt < this.#looksAt) {
+      clearTimeout(this.#timer);
+      this.#looksAt = looksAt;
+      this.#timer = setTimeout(() => this.#look(), ms);
+      this.#timer.unref();
+    }
+  }
+
+  /** How long there is nothing to do for a lease. Sleeps less than until its end, so that a timer that is late is not too late. */
+  #waitMs({ held, inFlight, notBefore }: Kept, at: Moment): number {
+    const leftMs = held.lifetime.remainingMs(at);
+    const dueMs = Math.max(this.#dueInMs(held, at), notBefore - performance.now());
+    return Math.min(Math.max(Math.min(leftMs - leftMs / 8, inFlight ? leftMs : dueMs), 1), MAX_SLEEP_MS);
+  }
+
+  #dueInMs({ lifetime }: Held, at: Moment): number {
+    return lifetime.renewInMs(at) - (lifetime.ttlMs / 12) * this.#jitter;
+  }
+
+  #look(): void {
+    this.#looksAt = Number.POSITIVE_INFINITY;
+    const at = now(this.#cluster.clock);
+    for (const [leaseId, { held }] of this.#kept) {
+      if (held.look(at) !== undefined) {
+        this.#kept.delete(leaseId);
+      }
+    }
+    const ready = [...this.#kept.values()].filter((kept) => !kept.inFlight && performance.now() >= kept.notBefore);
+    if (ready.some(({ held }) => this.#dueInMs(held, at) <= 0)) {
+      const due = ready.filter(({ held }) => this.#dueInMs(held, at) <= held.lifetime.ttlMs / 6);
+      this.#jitter = Math.random();
+      for (let from = 0; from < due.length; from += MAX_BATCH) {
+        void this.#renew(due.slice(from, from + MAX_BATCH));
+      }
+    }
+    let wait = Number.POSITIVE_INFINITY;
+    for (const kept of this.#kept.values()) {
+      wait = Math.min(wait, this.#waitMs(kept, at));
+    }
+    if (this.#kept.size > 0) {
+      this.#lookIn(wait);
+    }
+  }
+
+  /** Renews these leases together, until an outcome is definite or none of them is left. Never rejects. */
+  async #renew(all: Kept[]): Promise<void> {
+    for (const kept of all) {
+      kept.inFlight = true;
+    }
+    const ttlMs = Math.min(...all.map(({ held }) => held.lifetime.ttlMs));
+    const timeMs = Math.min(ttlMs / 4, ATTEMPT_MS);
+    const attempts = new Attempts(this.#cluster.nodes);
+    attempts.longestPauseMs = timeMs / 2;
+    attempts.keepsAlive = false;
+    let pauseMs = 0;
+    for (;;) {
+      const live = all.filter(({ held }) => this.#kept.has(held.leaseId) && held.look() === undefined);
+      if (live.length === 0) {
+        break;
+      }
+      const leaseIds = live.map(({ held }) => held.leaseId);
+      const request: Request = { method: "POST", path: "/v1/renew", body: { lease_ids: leaseIds } };
+      const outcome = await attempts.attempt(request, timeMs, (json) => readRenewals(json, leaseIds));
+      if (outcome.is === "done") {
+        live.forEach(({ held }, index) => {
+          learn(held, outcome.response.sent, outcome.value[index]);
+        });
+        break;
+      }
+      if (outcome.is === "limited") {
+        pauseMs = Math.min(outcome.retryAfterMs, ttlMs / 6);
+        break;
+      }
+      if (outcome.is === "refused") {
+        break;
+      }
+    }
+    for (const kept of all) {
+      kept.inFlight = false;
+      kept.notBefore = performance.now() + Math.max(Math.min(kept.held.lifetime.ttlMs / 12, MAX_SLEEP_MS), pauseMs);
+    }
+    this.#look();
+  }
+}
+
+/** Learns the result of one lease. A renewal that failed for now is repeated after a pause. */
+function learn(held: Held, sent: Moment, result: RenewalResult | undefined): void {
+  if (result === undefined) {
+    return;
+  }
+  if ("grant" in result) {
+    held.confirm({ grant: result.grant, sent });
+    return;
+  }
+  const loss = lossOf(result.problem);
+  if (loss !== undefined) {
+    held.lose(loss);
+  }
+}

@@ -1,0 +1,95 @@
+/**
+ * The guard for PostgreSQL, with the client `pg` or any other that has its `query`. The rule itself is in SQL, which `install` runs, once per
+ * database; `SELECT ringfence.protect('accounts', 'accounts/', 'id')` then refuses writes without a claim.
+ */
+import { readFileSync } from "node:fs";
+import { StaleError } from "./errors.js";
+import type { Lease } from "./lease.js";
+
+/** What is needed of a `pg.Client`, `pg.PoolClient` or `pg.Pool`. */
+export interface Queryable {
+  // biome-ignore lint/suspicious/noExplicitAny: as in `pg`, so that its own types fit.
+  query(text: string, values?: any[]): Promise<unknown>;
+}
+
+/** What is needed of a `pg.Pool`. */
+export interface Pool<C extends PoolClient> {
+  connect(): Promise<C>;
+}
+
+/** What is needed of a `pg.PoolClient`. */
+export interface PoolClient extends Queryable {
+  /** `true` closes the connection instead of returning it. */
+  release(destroy?: boolean): void;
+}
+
+/** The SQLSTATE of a stale token. */
+const STALE = "RF412";
+
+/** Creates the schema `ringfence`, or updates it and keeps all numbers. The client must be one connection, not a pool. */
+export async function install(client: Queryable): Promise<void> {
+  const sql = readFileSync(new URL("postgres.sql", import.meta.url), "utf8");
+  // A string of several statements is one transaction.
+  await client.query(sql);
+}
+
+/** Tells the guard the lease's token: call it before the first read. Throws a `StaleError` if a newer holder was there. */
+export async function touch(client: Queryable, lease: Lease, key?: string): Promise<void> {
+  await show(client, "touch", lease, key);
+}
+
+/** Guards the later writes of the transaction that is open on this client. Throws a `StaleError` if a newer holder was there. */
+export async function claim(client: Queryable, lease: Lease, key?: string): Promise<void> {
+  await show(client, "claim", lease, key);
+}
+
+/**
+ * Runs `work` in a transaction that begins with a claim, so that all its writes are guarded: they land before a newer holder reads, or not at
+ * all. A read after the claim, in `work`, needs no touch. The key may be left out if the lease has only one.
+ */
+export async function guarded<T, C extends PoolClient>(
+  pool: Pool<C>,
+  lease: Lease,
+  work: (client: C) => Promise<T>,
+  key?: string,
+): Promise<T> {
+  lease.throwIfLost();
+  const client = await pool.connect();
+  let isUsable = false;
+  try {
+    await client.query("BEGIN");
+    await claim(client, lease, key);
+    const result = await work(client);
+    await client.query("COMMIT");
+    isUsable = true;
+    return result;
+  } catch (error) {
+    isUsable = await client.query("ROLLBACK").then(
+      () => true,
+      () => false,
+    );
+    throw stale(error);
+  } finally {
+    // One that may still be in a transaction is not used again.
+    client.release(!isUsable);
+  }
+}
+
+async function show(client: Queryable, name: "touch" | "claim", lease: Lease, key: string | undefined): Promise<void> {
+  const headers = lease.headers(key);
+  try {
+    await client.query(`SELECT ringfence.${name}($1, $2, $3)`, [
+      decodeURIComponent(headers["Ringfence-Key"]),
+      headers["Ringfence-Token"],
+      headers["Ringfence-Fence"],
+    ]);
+  } catch (error) {
+    throw stale(error);
+  }
+}
+
+function stale(error: unknown): unknown {
+  return (error as { code?: unknown } | undefined)?.code === STALE
+    ? new StaleError((error as Error).message, { cause: error })
+    : error;
+}

@@ -1,0 +1,110 @@
+/**
+ * Whether a server still answers, while requests wait for it.
+ *
+ * A host that vanishes closes no connection, and the kernel of a process that hangs acknowledges whatever is sent. So a request that
+ * waits, be it for 30 s in the cluster's queue, has the server asked for a sign of life on another connection:
+ *
+ *     sent -- 300 ms without a response --> probe -- answered --> 1 s --> probe -- ...
+ *                                             '-- not within 1.5 s --> the requests are broken, and repeated elsewhere
+ *
+ * Any response counts as a sign of life. All requests that wait for a server share its probes.
+ */
+
+/** How long a request waits before the server is asked. Most responses take less. */
+const PROBE_AFTER_MS = 300;
+/** How long after a sign of life it is asked for another. */
+const PROBE_INTERVAL_MS = 1_000;
+
+/** A request that waits. */
+interface Waits {
+  readonly begun: number;
+  readonly silent: () => void;
+}
+
+export class Pulse {
+  readonly #probe: () => Promise<unknown>;
+  readonly #waits = new Set<Waits>();
+  #heard = Number.NEGATIVE_INFINITY;
+  #asked = Number.NEGATIVE_INFINITY;
+  #isProbing = false;
+  #timer: NodeJS.Timeout | undefined;
+  #timerDue = Number.POSITIVE_INFINITY;
+
+  /** `probe` resolves if the server answers, and rejects within a bound if not. */
+  constructor(probe: () => Promise<unknown>) {
+    this.#probe = probe;
+  }
+
+  /** The server has just responded. */
+  beat(): void {
+    this.#heard = performance.now();
+  }
+
+  /** Calls `silent` each time the server is found silent, until the returned function is called. */
+  watch(silent: () => void): () => void {
+    const waits = { begun: performance.now(), silent };
+    this.#waits.add(waits);
+    this.#lookAt(this.#dueAt(waits));
+    return () => {
+      this.#waits.delete(waits);
+      if (this.#waits.size === 0) {
+        this.#stopTimer();
+      }
+    };
+  }
+
+  #dueAt({ begun }: Waits): number {
+    const due = this.#heard > begun ? this.#heard + PROBE_INTERVAL_MS : begun + PROBE_AFTER_MS;
+    return Math.max(due, this.#asked + PROBE_INTERVAL_MS);
+  }
+
+  #lookAt(due: number): void {
+    if (this.#isProbing || due >= this.#timerDue) {
+      return;
+    }
+    this.#stopTimer();
+    this.#timerDue = due;
+    this.#timer = setTimeout(() => this.#look(), Math.max(due - performance.now(), 0) + 1);
+    // The request that waits keeps the process alive.
+    this.#timer.unref();
+  }
+
+  #stopTimer(): void {
+    clearTimeout(this.#timer);
+    this.#timerDue = Number.POSITIVE_INFINITY;
+  }
+
+  #look(): void {
+    this.#stopTimer();
+    let due = Number.POSITIVE_INFINITY;
+    for (const waits of this.#waits) {
+      due = Math.min(due, this.#dueAt(waits));
+    }
+    if (due <= performance.now()) {
+      void this.#ask();
+    } else if (due < Number.POSITIVE_INFINITY) {
+      this.#lookAt(due);
+    }
+  }
+
+  async #ask(): Promise<void> {
+    const asked = performance.now();
+    this.#asked = asked;
+    this.#isProbing = true;
+    try {
+      await this.#probe();
+      this.beat();
+    } catch {
+      // A response to another request meanwhile is a sign of life, too.
+      if (this.#heard < asked) {
+        for (const waits of [...this.#waits]) {
+          if (waits.begun <= asked) {
+            waits.silent();
+          }
+        }
+      }
+    }
+    this.#isProbing = false;
+    this.#look();
+  }
+}

@@ -1,0 +1,316 @@
+/**
+ * HTTP to one node, over connections that are reused.
+ *
+ * A failure tells whether any byte of the request may have been sent, which separates *not done* from *maybe done*. An abandoned
+ * request resets its connection, which also takes back what the kernel has not delivered yet: so an abandoned PUT does not arrive
+ * minutes later. (Node cannot set TCP_USER_TIMEOUT.) A connection is used again only if its last response was read in full.
+ */
+import { Agent, type ClientRequest, type ClientRequestArgs, type IncomingMessage, request as send } from "node:http";
+import { isIP, type Socket } from "node:net";
+import { connect as connectTls, type SecureContext } from "node:tls";
+import { type Clock, type Moment, now } from "./clock.js";
+import { Target } from "./dial.js";
+import { Pulse } from "./pulse.js";
+import { limit } from "./timers.js";
+
+/** How long connecting may take. */
+const CONNECT_MS = 1_000;
+/** How long a sign of life may take. */
+const ANSWERS_WITHIN_MS = 1_500;
+/** The longest body that is read: the results of 1,000 renewals take 8 MiB at most. */
+const MAX_BODY = 16 * 2 ** 20;
+const MAX_IDLE = 64;
+
+/** A request that any node can take. */
+export interface Request {
+  readonly method: "GET" | "PUT" | "POST" | "DELETE";
+  readonly path: string;
+  readonly body?: unknown;
+}
+
+/** A whole response. */
+export interface Response {
+  readonly sent: Moment;
+  readonly status: number;
+  /** The leader's URL, if the node knows it. */
+  readonly leader: string | undefined;
+  /** The id of the node's cluster, if the node has one. */
+  readonly cluster: string | undefined;
+  readonly retryAfterMs: number | undefined;
+  readonly body: string;
+}
+
+/** There is no response. `wasSent`: some of the request may have been sent. */
+export class Failure extends Error {
+  readonly wasSent: boolean;
+
+  constructor(wasSent: boolean, why: string) {
+    super(why);
+    this.wasSent = wasSent;
+  }
+}
+
+/** How to encrypt connections. */
+export interface Encryption {
+  /** Makes it anew once its files have changed. */
+  readonly context: () => SecureContext;
+  /** Whether the client was given the authority that signs the nodes' certificates. */
+  readonly hasOwnAuthority: boolean;
+  readonly credential: string | undefined;
+}
+
+/** The host and the port of a node. */
+export function addressOf(url: URL): string {
+  return `${url.hostname}:${url.port || (url.protocol === "https:" ? 443 : 80)}`;
+}
+
+export class Server {
+  readonly address: string;
+  /** As in the header `Host`. */
+  readonly #authority: string;
+  readonly target: Target;
+  readonly #encryption: Encryption | undefined;
+  readonly #clock: Clock;
+  readonly #agent: Connections;
+  readonly pulse: Pulse;
+
+  constructor(url: URL, encryption: Encryption | undefined, clock: Clock) {
+    this.address = addressOf(url);
+    this.#authority = url.host;
+    const host = url.hostname.replace(/^\[(.*)\]$/, "$1");
+    this.target = new Target(host, Number(url.port || (encryption === undefined ? 80 : 443)));
+    this.#encryption = encryption;
+    this.#clock = clock;
+    this.#agent = new Connections(this.target, encryption);
+    this.pulse = new Pulse(() => this.probe());
+  }
+
+  /** Its name in errors. */
+  toString(): string {
+    return `${this.#encryption === undefined ? "http" : "https"}://${this.#authority}`;
+  }
+
+  /** Sends a request and reads the whole response, within `timeMs` of being connected. Fails with a `Failure`, or the signal's reason. */
+  async send(request: Request, timeMs: number, signal?: AbortSignal): Promise<Response> {
+    const response = await this.#exchange(request, timeMs, signal);
+    this.pulse.beat();
+    return response;
+  }
+
+  /** Asks whether it lives. Fails unless it answers that it does, or that it has no room; nothing that matters was sent. */
+  async probe(): Promise<Response> {
+    const failure = (why: string) => new Failure(false, `${this}: ${why}`);
+    const response = await this.#exchange({ method: "GET", path: "/livez" }, ANSWERS_WITHIN_MS).catch(() => {
+      throw failure("it does not answer");
+    });
+    // A node without room for another connection does not say of which cluster it is. One that hangs does.
+    const hasNoRoom = response.cluster === undefined && response.body.includes("urn:ringfence:problem:");
+    if (response.status >= 500 && !hasNoRoom) {
+      throw failure(`${response.status} of a probe`);
+    }
+    return response;
+  }
+
+  /** Closes connections that are not in use. */
+  closeIdle(): void {
+    for (const socket of Object.values(this.#agent.freeSockets).flat()) {
+      socket?.destroy();
+    }
+  }
+
+  #exchange(request: Request, timeMs: number, signal?: AbortSignal): Promise<Response> {
+    return new Promise((resolve, reject) => {
+      if (signal?.aborted) {
+        reject(signal.reason);
+        return;
+      }
+      const body = request.body === undefined ? undefined : JSON.stringify(request.body);
+      let sent: Moment | undefined;
+      const outgoing = send({
+        agent: this.#agent,
+        method: request.method,
+        path: request.path,
+        headers: {
+          host: this.#authority,
+          ...(body === undefined
+            ? {}
+            : { "content-type": "application/json", "content-length": Buffer.byteLength(body) }),
+          ...(this.#encryption?.credential === undefined
+            ? {}
+            : { authorization: `Bearer ${this.#encryption.credential}` }),
+        },
+      });
+      const end = () => {
+        clear();
+        signal?.removeEventListener("abort", abort);
+      };
+      const fail = (error: unknown) => {
+        end();
+        abandon(outgoing);
+        reject(error);
+      };
+      const broken = (why: string) => fail(new Failure(sent !== undefined, `${this}: ${why}`));
+      const abort = () => fail(signal?.reason);
+      signal?.addEventListener("abort", abort, { once: true });
+      // A connection that is never made has a limit of its own.
+      let clear = limit(Math.min(timeMs, CONNECT_MS) + CONNECT_MS, () => broken("it has no connection"));
+      outgoing.once("socket", () => {
+        clear();
+        sent = now(this.#clock);
+        clear = limit(timeMs, () => {
+          this.target.distrust();
+          broken(`no response within ${Math.round(timeMs)} ms`);
+        });
+      });
+      // After an end that was told already, errors of the connection tell nothing new.
+      outgoing.on("error", (error) => {
+        if (!outgoing.reusedSocket && refusesCertificate(error)) {
+          sent = undefined;
+        }
+        broken(error.message);
+      });
+      outgoing.once("response", (response) => {
+        read(response).then(
+          (text) => {
+            end();
+            resolve({ sent: sent ?? now(this.#clock), body: text, ...head(response) });
+          },
+          (error: Error) => broken(`half a response: ${error.message}`),
+        );
+      });
+      outgoing.end(body);
+    });
+  }
+}
+
+/** Connections to one node. A request gets one only once it is established, and the node's certificate verified. */
+class Connections extends Agent {
+  readonly #target: Target;
+  readonly #encryption: Encryption | undefined;
+
+  constructor(target: Target, encryption: Encryption | undefined) {
+    super({ keepAlive: true, maxFreeSockets: MAX_IDLE, scheduling: "lifo" });
+    this.#target = target;
+    this.#encryption = encryption;
+  }
+
+  override createConnection(
+    _: ClientRequestArgs,
+    connected?: (error: Error | null, socket: Socket) => void,
+  ): undefined {
+    // Node always gives the callback. After an error it does not look at the socket.
+    const fail = connected as ((error: Error) => void) | undefined;
+    this.#connect().then((socket) => connected?.(null, socket), fail);
+  }
+
+  async #connect(): Promise<Socket> {
+    const raw = await this.#target.connect(CONNECT_MS);
+    return this.#encryption === undefined ? raw : await shakeHands(raw, this.#target.host, this.#encryption);
+  }
+
+  // Node asks whether it returns true; its type says that it returns nothing.
+  override keepSocketAlive(socket: Socket): boolean {
+    const isKept = super.keepSocketAlive(socket) as unknown as boolean;
+    if (isKept) {
+      // A response that nobody asked for must not become that to the next request.
+      socket.on("data", destroy);
+    }
+    return isKept;
+  }
+
+  override reuseSocket(socket: Socket, request: ClientRequest): void {
+    socket.off("data", destroy);
+    super.reuseSocket(socket, request);
+  }
+}
+
+/** The TCP connection below each TLS connection: only that can be reset. */
+const BELOW = new WeakMap<Socket, Socket>();
+
+function shakeHands(raw: Socket, host: string, encryption: Encryption): Promise<Socket> {
+  return new Promise((resolve, reject) => {
+    let clear = () => {};
+    const fail = (error: Error) => {
+      clear();
+      raw.destroy();
+      reject(error);
+    };
+    raw.on("error", fail);
+    let secured: ReturnType<typeof connectTls>;
+    try {
+      secured = connectTls({
+        socket: raw,
+        host,
+        secureContext: encryption.context(),
+        // Whatever the environment says.
+        rejectUnauthorized: true,
+        ALPNProtocols: ["http/1.1"],
+        ...(isIP(host) === 0 ? { servername: host } : {}),
+      });
+    } catch (error) {
+      fail(error as Error);
+      return;
+    }
+    clear = limit(CONNECT_MS, () => {
+      secured.destroy();
+      fail(new Error(`no handshake of TLS within ${CONNECT_MS} ms`));
+    });
+    secured.on("error", fail);
+    secured.once("secureConnect", () => {
+      clear();
+      BELOW.set(secured, raw);
+      resolve(secured);
+    });
+  });
+}
+
+function destroy(this: Socket): void {
+  this.destroy();
+}
+
+/**
+ * Whether the node refused this client's certificate, or wanted one. It says so after the handshake, when a request may have been sent,
+ * but has not read that.
+ */
+function refusesCertificate(error: NodeJS.ErrnoException): boolean {
+  return /^ERR_SSL_\w*ALERT_\w*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|DECRYPT_ERROR)/.test(error.code ?? "");
+}
+
+/** Ends a request whose response is not wanted any more, so that neither reaches anybody. */
+function abandon(outgoing: ClientRequest): void {
+  const { socket } = outgoing;
+  if (socket !== null && socket !== undefined && !socket.destroyed) {
+    (BELOW.get(socket) ?? socket).resetAndDestroy();
+  }
+  outgoing.destroy();
+}
+
+async function read(response: IncomingMessage): Promise<string> {
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  for await (const chunk of response as AsyncIterable<Buffer>) {
+    bytes += chunk.length;
+    if (bytes > MAX_BODY) {
+      throw new Error("it is too long");
+    }
+    chunks.push(chunk);
+  }
+  if (!response.complete) {
+    throw new Error("it was cut off");
+  }
+  return Buffer.concat(chunks).toString("utf8");
+}
+
+function head(response: IncomingMessage): Omit<Response, "sent" | "body"> {
+  const one = (name: string) => {
+    const value = response.headers[name];
+    return typeof value === "string" ? value : undefined;
+  };
+  const retryAfter = Number(one("retry-after") ?? Number.NaN);
+  return {
+    status: response.statusCode ?? 0,
+    leader: one("ringfence-leader"),
+    cluster: one("ringfence-cluster"),
+    retryAfterMs: Number.isFinite(retryAfter) && retryAfter >= 0 ? retryAfter * 1_000 : undefined,
+  };
+}
