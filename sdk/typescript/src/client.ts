@@ -31,8 +31,8 @@ const LONG_MS = 2 ** 31 - 1;
 export class Client implements AsyncDisposable {
   readonly #cluster: Cluster;
   readonly #keeper: Keeper;
-  /** Cancels the acquires that are under way. */
-  readonly #acquiring = new Set<AbortController>();
+  /** The acquires that are under way, and what cancels each. */
+  readonly #acquiring = new Map<AbortController, Promise<unknown>>();
   #isClosed = false;
 
   /** Sends nothing: the first call shows whether the cluster is reachable. Throws an `InvalidError`. */
@@ -137,9 +137,10 @@ export class Client implements AsyncDisposable {
    */
   async close(): Promise<void> {
     this.#isClosed = true;
-    for (const controller of this.#acquiring) {
+    for (const controller of this.#acquiring.keys()) {
       controller.abort(new ClosedError());
     }
+    await Promise.allSettled(this.#acquiring.values());
     await this.#cluster.settled();
     this.#cluster.nodes.closeIdle();
   }
@@ -164,9 +165,10 @@ export class Client implements AsyncDisposable {
     const controller = new AbortController();
     const abort = () => controller.abort(signal?.reason);
     signal?.addEventListener("abort", abort, { once: true });
-    this.#acquiring.add(controller);
+    const working = work(controller.signal);
+    this.#acquiring.set(controller, working);
     try {
-      return await work(controller.signal);
+      return await working;
     } finally {
       this.#acquiring.delete(controller);
       signal?.removeEventListener("abort", abort);

@@ -57,16 +57,14 @@ export class Held {
     return loss;
   }
 
-  confirm(confirmation: Confirmation): void {
-    const at = now(this.#clock);
+  confirm(confirmation: Confirmation, at: Moment = now(this.#clock)): void {
     if (this.lifetime.confirm(confirmation, at)) {
       this.#grant = confirmation.grant;
     }
     this.look(at);
   }
 
-  lose(reason: LossReason): void {
-    const at = now(this.#clock);
+  lose(reason: LossReason, at: Moment = now(this.#clock)): void {
     this.lifetime.lose(reason, at);
     this.look(at);
   }

@@ -112,7 +112,8 @@ export class Keeper {
     attempts.keepsAlive = false;
     let pauseMs = 0;
     for (;;) {
-      const live = all.filter(({ held }) => this.#kept.has(held.leaseId) && held.look() === undefined);
+      const at = now(this.#cluster.clock);
+      const live = all.filter(({ held }) => this.#kept.has(held.leaseId) && held.look(at) === undefined);
       if (live.length === 0) {
         break;
       }
@@ -120,8 +121,9 @@ export class Keeper {
       const request: Request = { method: "POST", path: "/v1/renew", body: { lease_ids: leaseIds } };
       const outcome = await attempts.attempt(request, timeMs, (json) => readRenewals(json, leaseIds));
       if (outcome.is === "done") {
+        const learnt = now(this.#cluster.clock);
         live.forEach(({ held }, index) => {
-          learn(held, outcome.response.sent, outcome.value[index]);
+          learn(held, outcome.response.sent, outcome.value[index], learnt);
         });
         break;
       }
@@ -142,16 +144,16 @@ export class Keeper {
 }
 
 /** Learns the result of one lease. A renewal that failed for now is repeated after a pause. */
-function learn(held: Held, sent: Moment, result: RenewalResult | undefined): void {
+function learn(held: Held, sent: Moment, result: RenewalResult | undefined, at: Moment): void {
   if (result === undefined) {
     return;
   }
   if ("grant" in result) {
-    held.confirm({ grant: result.grant, sent });
+    held.confirm({ grant: result.grant, sent }, at);
     return;
   }
   const loss = lossOf(result.problem);
   if (loss !== undefined) {
-    held.lose(loss);
+    held.lose(loss, at);
   }
 }

@@ -59,12 +59,12 @@ export class Lease implements AsyncDisposable {
    * it is the token itself. The key may be left out if the lease has only one.
    */
   fence(key?: string): number {
-    return this.#granted1(key).fence;
+    return this.#grantOf(key).fence;
   }
 
   /** The headers that carry the claim to a guarded resource. The key may be left out if the lease has only one. */
   headers(key?: string): FencingHeaders {
-    const { key: name, fence } = this.#granted1(key);
+    const { key: name, fence } = this.#grantOf(key);
     return {
       "Ringfence-Key": encodeURIComponent(name),
       "Ringfence-Token": String(this.token),
@@ -149,11 +149,12 @@ export class Lease implements AsyncDisposable {
 
   async #release(): Promise<void> {
     const { cluster, keeper } = this.#owner;
-    const loss = this.#held.look();
-    const leftMs = this.#held.remainingMs;
+    const at = now(this.#clock);
+    const loss = this.#held.look(at);
+    const leftMs = this.#held.lifetime.remainingMs(at);
     keeper.remove(this.#held);
-    this.#held.lose("released");
-    const holdMs = Math.ceil(this.#holdAtLeastMs - elapsed(this.#granted, now(this.#clock)));
+    this.#held.lose("released", at);
+    const holdMs = Math.ceil(this.#holdAtLeastMs - elapsed(this.#granted, at));
     if (loss === undefined && holdMs > 0) {
       await this.#hold(holdMs, leftMs);
       return;
@@ -182,7 +183,7 @@ export class Lease implements AsyncDisposable {
     setTimeout(() => cluster.releaseInBackground(this.leaseId), holdMs).unref();
   }
 
-  #granted1(key: string | undefined) {
+  #grantOf(key: string | undefined) {
     const { keys } = this.#held.grant;
     const granted = key === undefined && keys.length === 1 ? keys[0] : keys.find((granted) => granted.key === key);
     if (granted === undefined) {

@@ -1,0 +1,166 @@
+/** A server that answers as a test says, over plain sockets, so that it can answer wrongly. */
+
+import { once } from "node:events";
+import { createServer, type Server, type Socket } from "node:net";
+import { until } from "./until.js";
+
+/** A request that arrived. */
+export interface Received {
+  readonly method: string;
+  readonly path: string;
+  /** The last segment of the path, or the one before `renew`. */
+  readonly leaseId: string;
+  readonly headers: string;
+  // biome-ignore lint/suspicious/noExplicitAny: whatever was sent.
+  readonly body: any;
+  readonly socket: Socket;
+}
+
+/** How to answer: bytes to write, or something else to do. */
+export type Answer = string | ((request: Received) => void | Promise<void>);
+
+/** Chooses the answer to a request. `count` is how many requests of this method and kind came before. */
+export type Script = (request: Received, count: number) => Answer | undefined;
+
+export class Played implements AsyncDisposable {
+  readonly received: Received[] = [];
+  readonly #server: Server;
+  readonly #sockets = new Set<Socket>();
+  connections = 0;
+
+  private constructor(script: Script) {
+    this.#server = createServer((socket) => this.#serve(socket, script));
+  }
+
+  static async start(script: Script): Promise<Played> {
+    const played = new Played(script);
+    played.#server.listen(0, "127.0.0.1");
+    await once(played.#server, "listening");
+    return played;
+  }
+
+  get url(): string {
+    const address = this.#server.address();
+    return `http://127.0.0.1:${typeof address === "object" ? address?.port : ""}`;
+  }
+
+  /** The requests of this method, without probes. */
+  of(method: string): Received[] {
+    return this.received.filter((request) => request.method === method && request.path !== "/livez");
+  }
+
+  /** Waits for the nth request of this method, from 0. */
+  async nth(method: string, n: number): Promise<Received> {
+    return await until(`request ${n} of ${method}`, () => this.of(method)[n]);
+  }
+
+  #serve(socket: Socket, script: Script): void {
+    this.connections += 1;
+    this.#sockets.add(socket);
+    socket.on("error", () => {}).on("close", () => this.#sockets.delete(socket));
+    let text = "";
+    // One character per byte.
+    socket.setEncoding("latin1").on("data", (chunk: string) => {
+      text += chunk;
+      for (;;) {
+        const end = text.indexOf("\r\n\r\n");
+        const length = Number(/content-length: (\d+)/i.exec(text.slice(0, end))?.[1] ?? 0);
+        if (end < 0 || text.length < end + 4 + length) {
+          return;
+        }
+        const [head, body] = [text.slice(0, end), text.slice(end + 4, end + 4 + length)];
+        text = text.slice(end + 4 + length);
+        this.#answer(socket, head, body, script);
+      }
+    });
+  }
+
+  #answer(socket: Socket, head: string, body: string, script: Script): void {
+    const [method = "", path = ""] = head.split(" ");
+    const leaseId = path.split("/")[3] ?? "";
+    const request = {
+      method,
+      path,
+      leaseId,
+      headers: head,
+      body: body === "" ? undefined : JSON.parse(Buffer.from(body, "latin1").toString()),
+      socket,
+    };
+    const count = this.received.filter(
+      (earlier) => earlier.method === method && earlier.path.endsWith("/renew") === path.endsWith("/renew"),
+    ).length;
+    this.received.push(request);
+    const answer = script(request, count) ?? usual(request);
+    if (typeof answer === "string") {
+      socket.write(answer);
+    } else {
+      void answer(request);
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const socket of this.#sockets) {
+      socket.destroy();
+    }
+    this.#server.close();
+    await once(this.#server, "close");
+  }
+}
+
+/** A whole response. */
+export function response(status: number, body: unknown = undefined, headers: Record<string, string> = {}): string {
+  const text = body === undefined ? "" : typeof body === "string" ? body : JSON.stringify(body);
+  const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
+  return `HTTP/1.1 ${status} .\r\ncontent-length: ${Buffer.byteLength(text)}\r\n${lines.join("")}\r\n${text}`;
+}
+
+export function problem(name: string, status: number, more: object = {}, headers: Record<string, string> = {}): string {
+  return response(
+    status,
+    { type: `urn:ringfence:problem:${name}`, title: name, status, detail: `${name} it is`, ...more },
+    headers,
+  );
+}
+
+/** The grant of the lease that a request is about. */
+export function grant(request: Received, more: object = {}): Record<string, unknown> {
+  const keys = ((request.body?.keys ?? [{ key: "a" }]) as { key: string }[]).map(({ key }) => ({
+    key,
+    mode: "exclusive",
+    limit: null,
+    fence: 7,
+  }));
+  const ttl_ms = request.body?.ttl_ms ?? 15_000;
+  return {
+    lease_id: request.leaseId,
+    state: "granted",
+    token: 7,
+    holder: null,
+    ttl_ms,
+    expires_in_ms: ttl_ms,
+    keys,
+    ...more,
+  };
+}
+
+export function waiting(request: Received): string {
+  return response(202, { lease_id: request.leaseId, state: "waiting", ahead: 0 });
+}
+
+/** What a node without other clients answers. */
+export function usual(request: Received): string {
+  switch (request.method) {
+    case "PUT":
+      return response(201, grant(request));
+    case "DELETE":
+      return response(204);
+    case "POST":
+      if (request.path === "/v1/renew") {
+        const ids = request.body.lease_ids as string[];
+        return response(200, { results: ids.map((lease_id) => ({ status: 200, body: grant(request, { lease_id }) })) });
+      }
+      return response(200, grant(request));
+    default:
+      return response(200, "{}");
+  }
+}
