@@ -1,5 +1,5 @@
 /** Processes that end with the test program. */
-import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { type ChildProcess, execFileSync, type SpawnOptions, spawn } from "node:child_process";
 import { closeSync, openSync } from "node:fs";
 
 const running = new Set<ChildProcess>();
@@ -27,11 +27,13 @@ export function runs(program: string, args: readonly string[], cwd?: string): st
 export class Program {
   readonly #command: readonly [string, ...string[]];
   readonly #log: string;
+  readonly #options: SpawnOptions;
   #child: ChildProcess | undefined;
 
-  constructor(command: readonly [string, ...string[]], log: string) {
+  constructor(command: readonly [string, ...string[]], log: string, options: SpawnOptions = {}) {
     this.#command = command;
     this.#log = log;
+    this.#options = options;
   }
 
   get isRunning(): boolean {
@@ -41,7 +43,7 @@ export class Program {
   start(): void {
     const log = openSync(this.#log, "a");
     const [file, ...args] = this.#command;
-    const child = spawn(file, args, { stdio: ["ignore", log, log] });
+    const child = spawn(file, args, { ...this.#options, stdio: ["ignore", log, log] });
     closeSync(log);
     this.#child = child;
     running.add(child);

@@ -2,6 +2,7 @@
 
 import { once } from "node:events";
 import { createServer, type Server, type Socket } from "node:net";
+import { createServer as createTlsServer, type TlsOptions } from "node:tls";
 import { until } from "./until.js";
 
 /** A request that arrived. */
@@ -25,15 +26,19 @@ export type Script = (request: Received, count: number) => Answer | undefined;
 export class Played implements AsyncDisposable {
   readonly received: Received[] = [];
   readonly #server: Server;
+  readonly #isEncrypted: boolean;
   readonly #sockets = new Set<Socket>();
+  readonly #counts = new Map<string, number>();
   connections = 0;
 
-  private constructor(script: Script) {
-    this.#server = createServer((socket) => this.#serve(socket, script));
+  private constructor(script: Script, tls: TlsOptions | undefined) {
+    const serve = (socket: Socket) => this.#serve(socket, script);
+    this.#isEncrypted = tls !== undefined;
+    this.#server = tls === undefined ? createServer(serve) : createTlsServer(tls, serve);
   }
 
-  static async start(script: Script): Promise<Played> {
-    const played = new Played(script);
+  static async start(script: Script, tls?: TlsOptions): Promise<Played> {
+    const played = new Played(script, tls);
     played.#server.listen(0, "127.0.0.1");
     await once(played.#server, "listening");
     return played;
@@ -41,7 +46,7 @@ export class Played implements AsyncDisposable {
 
   get url(): string {
     const address = this.#server.address();
-    return `http://127.0.0.1:${typeof address === "object" ? address?.port : ""}`;
+    return `${this.#isEncrypted ? "https" : "http"}://127.0.0.1:${typeof address === "object" ? address?.port : ""}`;
   }
 
   /** The requests of this method, without probes. */
@@ -86,9 +91,9 @@ export class Played implements AsyncDisposable {
       body: body === "" ? undefined : JSON.parse(Buffer.from(body, "latin1").toString()),
       socket,
     };
-    const count = this.received.filter(
-      (earlier) => earlier.method === method && earlier.path.endsWith("/renew") === path.endsWith("/renew"),
-    ).length;
+    const kind = `${method} ${path.split("/").at(-1) === "renew"}`;
+    const count = this.#counts.get(kind) ?? 0;
+    this.#counts.set(kind, count + 1);
     this.received.push(request);
     const answer = script(request, count) ?? usual(request);
     if (typeof answer === "string") {
@@ -122,17 +127,25 @@ export function problem(name: string, status: number, more: object = {}, headers
   );
 }
 
-/** The grant of the lease that a request is about. */
-export function grant(request: Received, more: object = {}): Record<string, unknown> {
+/** The time-to-live that each lease was asked for, by its id. */
+const TTLS = new Map<string, number>();
+
+/** The grant of the lease that a request is about, which may be another than `more` says. */
+export function grant(
+  request: Received,
+  more: { lease_id?: string; [name: string]: unknown } = {},
+): Record<string, unknown> {
   const keys = ((request.body?.keys ?? [{ key: "a" }]) as { key: string }[]).map(({ key }) => ({
     key,
     mode: "exclusive",
     limit: null,
     fence: 7,
   }));
-  const ttl_ms = request.body?.ttl_ms ?? 15_000;
+  const lease_id = more.lease_id ?? request.leaseId;
+  const ttl_ms = request.body?.ttl_ms ?? TTLS.get(lease_id) ?? 15_000;
+  TTLS.set(lease_id, ttl_ms);
   return {
-    lease_id: request.leaseId,
+    lease_id,
     state: "granted",
     token: 7,
     holder: null,

@@ -1,0 +1,403 @@
+/** What a holder sees while it holds a lease, against a played server. */
+import assert from "node:assert/strict";
+import { describe, test } from "node:test";
+import { systemClock } from "../src/clock.js";
+import { Client, type Lease, LostError, UnknownError } from "../src/index.js";
+import { grant, Played, problem, type Received, response, type Script, usual } from "./support/played.js";
+import { failure, until } from "./support/until.js";
+
+const isRenewal = ({ method, path }: Received) => method === "POST" && path === "/v1/renew";
+
+/** Answers renewals of all leases at once; anything else as usual. */
+function renewals(answer: (request: Received, count: number) => ReturnType<Script>): Script {
+  let count = 0;
+  return (request) => {
+    if (!isRenewal(request)) {
+      return undefined;
+    }
+    count += 1;
+    return answer(request, count - 1);
+  };
+}
+
+/** Only records what it gets. */
+const hang: Script = () => () => {};
+
+/** Clocks that the test makes jump. */
+function clocks() {
+  const jumped = { monotonic: 0, uptime: 0 };
+  const clock = {
+    monotonic: () => systemClock.monotonic() + jumped.monotonic,
+    uptime: () => systemClock.uptime() + jumped.uptime,
+  };
+  return { jumped, clock };
+}
+
+function client(...servers: readonly Played[]): Client {
+  return new Client({ urls: servers.map(({ url }) => url) });
+}
+
+/** Leases that a test has not released live on in its client. */
+async function released(...leases: readonly Lease[]): Promise<void> {
+  await Promise.allSettled(leases.map((lease) => lease.release()));
+}
+
+describe("holding", { concurrency: 4 }, () => {
+  test("an end that the cluster reports is told with its reason, and the others live", async () => {
+    await using played = await Played.start(
+      renewals((request) => {
+        const results = (request.body.lease_ids as string[]).map((lease_id, n) => {
+          const gone = {
+            type: "urn:ringfence:problem:lease-gone",
+            title: "",
+            status: 410,
+            detail: "",
+            reason: "revoked",
+          };
+          return n === 0 ? { status: 410, body: gone } : { status: 200, body: grant(request, { lease_id }) };
+        });
+        return response(200, { results });
+      }),
+    );
+    await using it = client(played);
+    const one = await it.acquire("a", { ttl: 6_000 });
+    const other = await it.acquire("b", { ttl: 6_000 });
+    assert.equal(await one.lost, "revoked");
+    assert.equal(one.state, "lost");
+    assert.equal(one.signal.reason.reason, "revoked");
+    assert.throws(() => one.throwIfLost(), LostError);
+    assert.notEqual(other.state, "lost");
+    await released(one, other);
+  });
+
+  test("a renewal that is answered too late does not revive the lease", async () => {
+    const { jumped, clock } = clocks();
+    let asked: Received | undefined;
+    await using played = await Played.start((request) => {
+      const isOne = request.method === "POST" && !isRenewal(request);
+      asked ??= isOne ? request : undefined;
+      return isOne ? () => {} : undefined;
+    });
+    await using it = new Client({ urls: [played.url], clock });
+    const lease = await it.acquire("a");
+    const renewal = failure(lease.renew(), LostError);
+    const request = await until("it is asked", () => asked);
+    jumped.monotonic += 15_000;
+    request.socket.write(usual(request));
+    assert.equal((await renewal).reason, "unconfirmed");
+    assert.equal(lease.state, "lost");
+    assert.equal(lease.remaining, 0);
+    await released(lease);
+  });
+
+  test("a lease is lost before its time is over for the cluster", async () => {
+    await using played = await Played.start(renewals(hang));
+    await using it = client(played);
+    const begun = performance.now();
+    const lease = await it.acquire("a", { ttl: 6_000 });
+    const states = new Set<string>();
+    await until("it is lost", () => {
+      states.add(lease.state);
+      return lease.state === "lost";
+    });
+    // The look, and not a timer, says so: the bound is that of the clock.
+    assert.ok(performance.now() - begun >= 5_900);
+    assert.deepEqual([...states], ["held", "unsure", "lost"]);
+    assert.ok(lease.signal.aborted);
+    await released(lease);
+  });
+
+  test("an unsure lease is held again after a renewal", async () => {
+    let mayAnswer = false;
+    await using played = await Played.start(
+      renewals((request) => (mayAnswer ? usual(request) : problem("unavailable", 503))),
+    );
+    await using it = client(played);
+    const lease = await it.acquire("a", { ttl: 9_000 });
+    await until("it is unsure", () => lease.state === "unsure");
+    mayAnswer = true;
+    await until("it is held", () => lease.state === "held");
+    await released(lease);
+  });
+
+  test("a renewal that hangs is sent to the next node in time", async () => {
+    await using first = await Played.start((request) => (isRenewal(request) ? () => {} : undefined));
+    await using second = await Played.start(() => undefined);
+    await using it = client(first, second);
+    const lease = await it.acquire("a", { ttl: 8_000 });
+    await until("the second one is asked", () => second.received.some(isRenewal));
+    assert.notEqual(lease.state, "lost");
+    await released(lease);
+  });
+
+  test("a node that hangs is noticed while an acquire waits in its queue", async () => {
+    let hangs = false;
+    await using first = await Played.start((request) => {
+      if (request.method === "PUT" && request.body.wait_ms > 100) {
+        hangs = true;
+      }
+      const place = { lease_id: request.leaseId, state: "waiting", ahead: 0 };
+      return hangs ? () => {} : request.method === "PUT" ? response(202, place) : undefined;
+    });
+    await using second = await Played.start(() => undefined);
+    await using it = client(first, second);
+    const begun = performance.now();
+    const lease = await it.acquire("a");
+    assert.ok(performance.now() - begun < 20_000, "and not after the 30 s of its wait");
+    assert.equal(second.of("PUT")[0]?.leaseId, first.of("PUT")[0]?.leaseId);
+    await released(lease);
+  });
+
+  test("the clock jumps: the state says so before any timer", async () => {
+    for (const which of ["monotonic", "uptime"] as const) {
+      const { jumped, clock } = clocks();
+      await using played = await Played.start(() => undefined);
+      await using it = new Client({ urls: [played.url], clock });
+      const lease = await it.acquire("a");
+      const { signal } = lease;
+      assert.equal(lease.state, "held");
+      jumped[which] += 15_000;
+      assert.equal(lease.state, "lost");
+      assert.ok(signal.aborted, "whoever looks tells the others");
+      assert.equal(lease.reason, "unconfirmed");
+      await released(lease);
+    }
+  });
+
+  test("the clock jumps: the holder is told without looking", async () => {
+    const { jumped, clock } = clocks();
+    await using played = await Played.start(() => undefined);
+    await using it = new Client({ urls: [played.url], clock });
+    const lease = await it.acquire("a");
+    const { signal } = lease;
+    jumped.uptime += 15_000;
+    await until("the signal aborts", () => signal.aborted);
+    const other = await it.acquire("b", { ttl: 3_000 });
+    const renewal = await until("another lease is renewed", () => played.received.find(isRenewal));
+    assert.deepEqual(renewal.body.lease_ids, [other.leaseId], "and the lost one is not");
+    await released(lease, other);
+  });
+
+  test("the event loop is blocked past the end: the holder is told", async () => {
+    await using played = await Played.start(() => undefined);
+    await using it = client(played);
+    const lease = await it.acquire("a", { ttl: 2_000 });
+    const { signal } = lease;
+    const end = performance.now() + 2_000;
+    while (performance.now() < end) {
+      // Nothing else runs.
+    }
+    assert.ok(!signal.aborted, "no timer has run");
+    assert.equal(lease.state, "lost");
+    assert.ok(signal.aborted);
+    await released(lease);
+  });
+
+  test("a lease without renewals, and one with a longest hold, end by themselves", async () => {
+    await using played = await Played.start(() => undefined);
+    await using it = client(played);
+    const plain = await it.acquire("a", { ttl: 1_000, renew: false });
+    const bounded = await it.acquire("b", { ttl: 15_000, maxHold: 1_000 });
+    assert.equal(await plain.lost, "unconfirmed");
+    assert.equal(await bounded.lost, "max-hold");
+    assert.equal(played.received.filter(isRenewal).length, 0);
+    await released(plain, bounded);
+  });
+
+  test("the fence of the last renewal counts, and not that of an older answer", async () => {
+    let late: Received | undefined;
+    await using played = await Played.start(({ method, path }, count) => {
+      if (method !== "POST" || !path.endsWith("/renew") || path === "/v1/renew") {
+        return undefined;
+      }
+      return (request) => {
+        const keys = [{ key: "a", mode: "shared", limit: null, fence: 5 + count }];
+        if (count === 0) {
+          late = request;
+        } else {
+          request.socket.write(response(200, grant(request, { keys })));
+        }
+      };
+    });
+    await using it = client(played);
+    const lease = await it.acquire({ key: "a", shared: true }, { ttl: 60_000 });
+    const slow = lease.renew();
+    const first = await until("the first is under way", () => late);
+    await lease.renew();
+    assert.equal(lease.fence(), 6);
+    first.socket.write(response(200, grant(first, { keys: [{ key: "a", mode: "shared", limit: null, fence: 5 }] })));
+    await slow;
+    assert.equal(lease.fence("a"), 6);
+    await released(lease);
+  });
+
+  test("the error of the work is passed on, also if the lease is lost or the release fails", async () => {
+    const wrong = new Error("the work failed");
+    const scripts: Script[] = [
+      () => undefined,
+      ({ method }) => (method === "DELETE" ? problem("lease-gone", 410, { reason: "expired" }) : undefined),
+      ({ method }) => (method === "DELETE" ? problem("forbidden", 403) : undefined),
+    ];
+    for (const script of scripts) {
+      await using played = await Played.start(script);
+      await using it = client(played);
+      const error = await failure(
+        it.using("a", () => Promise.reject(wrong)),
+        Error,
+      );
+      assert.equal(error, wrong);
+      assert.ok(played.of("DELETE").length > 0);
+      // What is not released for good is repeated in the background, which close need not wait for here.
+      void it.close();
+      break;
+    }
+    await using played = await Played.start(renewals(hang));
+    await using it = client(played);
+    const lost = it.using("a", { ttl: 500 }, async (lease) => {
+      await lease.lost;
+      throw wrong;
+    });
+    assert.equal(await failure(lost, Error), wrong);
+  });
+
+  test("a lease that is lost under work that succeeds is an error, and is released all the same", async () => {
+    await using played = await Played.start(renewals(hang));
+    await using it = client(played);
+    const error = await failure(
+      it.using("a", { ttl: 500 }, (lease) => lease.lost),
+      LostError,
+    );
+    assert.equal(error.reason, "unconfirmed");
+    assert.equal(played.of("DELETE").length, 1);
+    await using gone = await Played.start(({ method }) =>
+      method === "DELETE" ? problem("lease-gone", 410, { reason: "revoked" }) : undefined,
+    );
+    await using other = client(gone);
+    assert.equal(
+      (
+        await failure(
+          other.using("a", () => 7),
+          LostError,
+        )
+      ).reason,
+      "revoked",
+    );
+  });
+
+  test("work that succeeded is not failed by a release in doubt", async () => {
+    await using played = await Played.start(({ method }, count) =>
+      method === "DELETE" && count < 8 ? ({ socket }) => void socket.destroy() : undefined,
+    );
+    await using it = client(played);
+    assert.equal(await it.using("a", () => 7), 7);
+    await it.close();
+    assert.ok(played.of("DELETE").length > 8);
+  });
+
+  test("`await using` releases, and hides no error of the block", async () => {
+    await using played = await Played.start(({ method }) =>
+      method === "DELETE" ? problem("lease-gone", 410, { reason: "expired" }) : undefined,
+    );
+    await using it = client(played);
+    const block = async () => {
+      await using lease = await it.acquire("a");
+      throw new Error(lease.state);
+    };
+    await assert.rejects(block, { name: "Error", message: "held" });
+    assert.equal(played.of("DELETE").length, 1);
+  });
+
+  test("a lease that is held at least for a time outlives its release", async () => {
+    await using played = await Played.start(() => undefined);
+    await using it = client(played);
+    const begun = performance.now();
+    const lease = await it.acquire("a", { ttl: 3_000, holdAtLeast: 6_000 });
+    await lease.release();
+    assert.equal(lease.state, "released");
+    const [renewal] = played.of("POST");
+    assert.ok(renewal?.body.ttl_ms > 3_000 && renewal?.body.ttl_ms <= 6_000, "also if this process ends now");
+    assert.equal(played.of("DELETE").length, 0);
+    await until("it is released", () => played.of("DELETE").length === 1);
+    assert.ok(performance.now() - begun >= 5_990);
+  });
+
+  test("a leader works until its work is done, and campaigns again when it has lost", async () => {
+    await using played = await Played.start(
+      renewals((_, count) => (count === 0 ? problem("forbidden", 403) : undefined)),
+    );
+    await using it = client(played);
+    let terms = 0;
+    const order: string[] = [];
+    const result = await it.lead(
+      "leader",
+      async (_, signal) => {
+        terms += 1;
+        if (terms > 1) {
+          return "done";
+        }
+        await new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
+        order.push(`told, after ${played.of("DELETE").length} releases`);
+        throw signal.reason;
+      },
+      { ttl: 6_000, maxHold: 1_000 },
+    );
+    assert.equal(result, "done");
+    assert.deepEqual(order, ["told, after 0 releases"], "the key is released only after the work has ended");
+    assert.equal(played.of("PUT").length, 2);
+  });
+
+  test("a leader is stopped by its signal, and its own errors are passed on", async () => {
+    await using played = await Played.start(() => undefined);
+    await using it = client(played);
+    const controller = new AbortController();
+    const leading = it.lead(
+      "leader",
+      async (lease, signal) => {
+        setTimeout(() => controller.abort(new Error("enough")), 10);
+        await new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
+        return `${lease.state}, ${signal.reason.message}`;
+      },
+      { signal: controller.signal },
+    );
+    assert.equal(await leading, "held, enough");
+    // An error of another call of the work is not an outage of the campaign.
+    const own = new UnknownError("of the work", "x");
+    assert.equal(
+      await failure(
+        it.lead("leader", () => Promise.reject(own)),
+        Error,
+      ),
+      own,
+    );
+  });
+
+  test("a leader goes on campaigning during an outage", async () => {
+    let isDown = true;
+    await using played = await Played.start(({ method }) =>
+      method === "PUT" && isDown ? problem("unavailable", 503) : undefined,
+    );
+    await using it = client(played);
+    const told: string[] = [];
+    const onError = (error: Error) => {
+      told.push(error.name);
+      isDown = false;
+    };
+    assert.equal(await it.lead("leader", () => 7, { onError }), 7);
+    assert.deepEqual(told, ["UnavailableError"]);
+  });
+
+  test("an adopted lease is renewed, and released once", async () => {
+    await using played = await Played.start(() => undefined);
+    await using it = client(played);
+    const lease = await it.acquire("a", { ttl: 6_000 });
+    const id = lease.detach();
+    await lease.release();
+    assert.equal(played.of("DELETE").length, 0, "it is left to its id");
+    const adopted = await it.adopt(id);
+    assert.equal(adopted.leaseId, id);
+    assert.equal(adopted.token, lease.token);
+    await adopted.release();
+    await adopted.release();
+    assert.equal(played.of("DELETE").length, 1);
+  });
+});

@@ -1,0 +1,55 @@
+/** The guard in a real PostgreSQL, with the client `pg`. */
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { StaleError } from "../src/index.js";
+import { guarded, install, touch } from "../src/pg.js";
+import { Cluster } from "./support/cluster.js";
+import { Postgres } from "./support/postgres.js";
+import { failure } from "./support/until.js";
+
+test("a stale writer is rejected, and so is one that claims nothing", async () => {
+  await using cluster = await Cluster.start(1);
+  await using client = cluster.client();
+  await using postgres = await Postgres.start();
+  const { pool } = postgres;
+  const connection = await pool.connect();
+  await install(connection);
+  await install(connection);
+  connection.release();
+  await pool.query("CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL)");
+  await pool.query("INSERT INTO accounts VALUES (42, 100)");
+  await pool.query("SELECT ringfence.protect('accounts', 'accounts/', 'id')");
+  const balance = async () => (await pool.query("SELECT balance FROM accounts WHERE id = 42")).rows[0].balance;
+  const add = (lease: Parameters<typeof guarded>[1], amount: number) =>
+    guarded(pool, lease, (tx) => tx.query("UPDATE accounts SET balance = balance + $1 WHERE id = 42", [amount]));
+
+  const paused = await client.acquire("accounts/42");
+  await touch(pool, paused);
+  await add(paused, 1);
+  // It does not know that its lease ends, as a paused process would not.
+  const body = JSON.stringify({ key: "accounts/42", token: paused.token });
+  await fetch(`${cluster.urls[0]}/v1/revoke`, { method: "POST", body });
+  const next = await client.acquire("accounts/42");
+  await touch(pool, next);
+  assert.equal(await balance(), 101);
+  assert.equal(paused.state, "held");
+  const stale = await failure(add(paused, 50), StaleError);
+  assert.match(stale.message, /stale token/);
+  await failure(touch(pool, paused), StaleError);
+  await add(next, 10);
+  assert.equal(await balance(), 111);
+
+  await assert.rejects(pool.query("UPDATE accounts SET balance = 0"), { code: "RF428" });
+  const wrong = new Error("the work failed");
+  const work = guarded(pool, next, async (tx) => {
+    await tx.query("UPDATE accounts SET balance = 0 WHERE id = 42");
+    throw wrong;
+  });
+  assert.equal(await failure(work, Error), wrong);
+  assert.equal(await balance(), 111, "it was rolled back");
+  // A connection that broke in a transaction is not used again, and the error is its own.
+  const broken = guarded(pool, next, (tx) => tx.query("SELECT pg_terminate_backend(pg_backend_pid())"));
+  await assert.rejects(broken, { code: "57P01" });
+  assert.equal(await balance(), 111);
+  await next.release();
+});

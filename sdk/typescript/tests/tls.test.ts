@@ -1,0 +1,139 @@
+/** TLS, certificates and credentials. */
+import assert from "node:assert/strict";
+import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { Client, UnauthorizedError, UnavailableError } from "../src/index.js";
+import { Adapter } from "./support/adapter.js";
+import { Cluster } from "./support/cluster.js";
+import { grant, Played, response } from "./support/played.js";
+import { ringfence, runs } from "./support/program.js";
+import { failure, until } from "./support/until.js";
+
+const dir = mkdtempSync(join(tmpdir(), "ringfence-ts-"));
+const at = (name: string) => join(dir, name);
+const SERVER = () => ({ cert: readFileSync(at("node-1.pem")), key: readFileSync(at("node-1.key")) });
+
+before(() => {
+  runs(ringfence(), ["cert", "authorities"], dir);
+  runs(ringfence(), ["cert", "client", "--name", "billing"], dir);
+});
+after(() => rmSync(dir, { recursive: true, force: true }));
+
+/** One node with TLS, and more options. */
+async function start(...options: string[]): Promise<Cluster> {
+  const own = ["--tls-certificate", at("node-1.pem"), "--tls-key", at("node-1.key"), ...options];
+  const cluster = new Cluster(1, () => own, "https");
+  runs(
+    ringfence(),
+    ["cert", "node", "--force", "--id", "1", "--hosts", `${new URL(cluster.urls[0] ?? "").hostname},127.0.0.1`],
+    dir,
+  );
+  for (const { program } of cluster.nodes) {
+    program.start();
+  }
+  return cluster;
+}
+
+/** A lease from a node that is starting. */
+function acquires(client: Client) {
+  return until("the node is ready", () =>
+    client.acquire("billing/1", { wait: 0 }).catch((error) => {
+      if (error instanceof UnavailableError) {
+        return undefined;
+      }
+      throw error;
+    }),
+  );
+}
+
+test("a certificate shows who the client is, and a replaced one is used", async () => {
+  await using cluster = await start("--tls-client-authority", at("authority.pem"));
+  const [ca, cert, key] = [at("authority.pem"), at("own.pem"), at("own.key")];
+  copyFileSync(at("client-billing.pem"), cert);
+  copyFileSync(at("client-billing.key"), key);
+  await using client = cluster.client({ ca, cert, key });
+  await (await acquires(client)).release();
+  await using nobody = cluster.client({ ca });
+  const error = await failure(nobody.acquire("billing/1", { wait: 0 }), UnavailableError);
+  assert.match(error.message, /certificate/i, "nothing was done, and it says why");
+  writeFileSync(key, "half a fi");
+  // More at once than there are connections.
+  const leases = await Promise.all([1, 2, 3].map((n) => client.acquire(`billing/${n}`)));
+  await Promise.all(leases.map((lease) => lease.release()));
+});
+
+test("a credential shows who the client is", async () => {
+  const digest = runs(ringfence(), ["access", "credential", "--file", at("billing.credential")], dir).trim();
+  writeFileSync(
+    at("access.toml"),
+    `[principals.billing]\ncredentials = ["${digest}"]\nallow = [{ keys = "billing/", may = ["acquire"] }]\n`,
+  );
+  await using cluster = await start("--access", at("access.toml"));
+  const ca = at("authority.pem");
+  const credential = readFileSync(at("billing.credential"), "utf8").trim();
+  await using client = cluster.client({ ca, credential });
+  await (await acquires(client)).release();
+  await failure(client.acquire("wages/1", { wait: 0 }), UnauthorizedError);
+  await using nobody = cluster.client({ ca });
+  await failure(nobody.acquire("billing/1", { wait: 0 }), UnauthorizedError);
+});
+
+test("a credential goes to verified nodes only, whatever the environment says", async () => {
+  runs(ringfence(), ["cert", "node", "--force", "--id", "1", "--hosts", "127.0.0.1"], dir);
+  await using played = await Played.start(() => undefined, SERVER());
+  await using adapter = new Adapter({ NODE_TLS_REJECT_UNAUTHORIZED: "0" });
+  await adapter.ok("open", { client: "C", urls: [played.url], credential: "secret", clock: "real" });
+  const { error } = await adapter.call("try", { client: "C", lease: "L", keys: ["a"], ttl_ms: 15_000 });
+  assert.equal(error.kind, "Unavailable");
+  assert.match(error.message, /certificate/);
+  assert.deepEqual(played.received, []);
+  await using trusting = new Client({ urls: [played.url], ca: at("authority.pem"), credential: "secret" });
+  await (await trusting.acquire("a")).release();
+  assert.match(played.of("PUT")[0]?.headers ?? "", /authorization: Bearer secret/i);
+  const named = new Client({
+    urls: [played.url.replace("127.0.0.1", "localhost")],
+    ca: at("authority.pem"),
+    credential: "secret",
+  });
+  assert.match(
+    (await failure(named.acquire("a", { wait: 0 }), UnavailableError)).message,
+    /localhost/,
+    "it is for another host",
+  );
+});
+
+test("a leader that only an answer names is trusted only by the authority that the client was given", async () => {
+  runs(ringfence(), ["cert", "node", "--force", "--id", "1", "--hosts", "127.0.0.1"], dir);
+  await using leader = await Played.start(() => undefined, SERVER());
+  const names = { "ringfence-leader": leader.url };
+  await using follower = await Played.start(
+    (request) => (request.method === "PUT" ? response(201, grant(request), names) : undefined),
+    SERVER(),
+  );
+  const urls = [follower.url];
+  await using adapter = new Adapter({ NODE_EXTRA_CA_CERTS: at("authority.pem") });
+  await adapter.ok("open", { client: "C", urls, credential: "secret", clock: "real" });
+  for (const lease of ["L", "M", "N"]) {
+    await adapter.ok("try", { client: "C", lease, keys: [lease], ttl_ms: 15_000 });
+  }
+  assert.equal(leader.connections, 0, "any site has a certificate that this system trusts");
+  await using client = new Client({ urls, ca: at("authority.pem"), credential: "secret" });
+  const lease = await client.acquire("a");
+  await until("the leader was met", () => leader.received.length > 0);
+  await lease.release();
+});
+
+test("an abandoned request over TLS takes its connection along", async () => {
+  runs(ringfence(), ["cert", "node", "--force", "--id", "1", "--hosts", "127.0.0.1"], dir);
+  await using played = await Played.start(({ method }) => (method === "PUT" ? () => {} : undefined), SERVER());
+  await using client = new Client({ urls: [played.url], ca: at("authority.pem") });
+  const controller = new AbortController();
+  const acquire = failure(client.acquire("a", { signal: controller.signal }), DOMException);
+  const put = await played.nth("PUT", 0);
+  controller.abort();
+  await acquire;
+  await until("it is closed", () => put.socket.destroyed);
+  await played.nth("DELETE", 0);
+});
