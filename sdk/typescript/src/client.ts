@@ -1,4 +1,5 @@
 /** The client. */
+import { setMaxListeners } from "node:events";
 import { acquire } from "./acquire.js";
 import { type Clock, systemClock } from "./clock.js";
 import { Cluster } from "./cluster.js";
@@ -201,6 +202,7 @@ async function under<T>(lease: Lease, work: Work<T>): Promise<T> {
 /** Work that is told to stop when the lease is lost, or when `stop` aborts. */
 async function stoppable<T>(lease: Lease, work: Work<T>, stop: AbortSignal | undefined): Promise<T> {
   const controller = new AbortController();
+  setMaxListeners(0, controller.signal);
   const ends = [lease.signal, ...(stop === undefined ? [] : [stop])];
   const end = () => controller.abort(ends.find(({ aborted }) => aborted)?.reason);
   for (const signal of ends) {

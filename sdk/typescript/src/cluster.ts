@@ -107,7 +107,7 @@ export class Attempts {
     const broken = new AbortController();
     const silence = () => {
       if (this.#nodes.hasUsableBesides(node)) {
-        broken.abort(new Failure(true, `${node.server}: it does not answer`));
+        broken.abort(new Failure(true, "it does not answer"));
       }
     };
     const cancel = () => broken.abort(this.#signal?.reason);

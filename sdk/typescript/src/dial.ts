@@ -22,6 +22,8 @@ export class Target {
   #lookup: Promise<void> | undefined;
   /** The address that the last connection used. */
   #last: string | undefined;
+  /** Addresses whose last connection brought nothing. */
+  readonly #distrusted = new Set<string>();
 
   constructor(host: string, port: number) {
     this.host = host;
@@ -56,12 +58,14 @@ export class Target {
     await this.#lookup;
   }
 
-  /** The address of the last connection brought nothing: it comes last next time. */
+  /** The last connection brought nothing: other addresses are tried first next time, since the process at its address may hang. */
   distrust(): void {
-    const last = this.#last;
-    this.#last = undefined;
-    if (last !== undefined && this.#addresses.includes(last)) {
-      this.#addresses = [...this.#addresses.filter((address) => address !== last), last];
+    if (this.#last !== undefined) {
+      this.#distrusted.add(this.#last);
+      this.#last = undefined;
+    }
+    if (this.#addresses.every((address) => this.#distrusted.has(address))) {
+      this.#distrusted.clear();
     }
   }
 
@@ -69,7 +73,8 @@ export class Target {
   connect(withinMs: number): Promise<Socket> {
     // Ends whenever it ends. It tells the next connection.
     this.resolve().catch(() => undefined);
-    const addresses = [...this.#addresses].sort((a, b) => Number(b === this.#last) - Number(a === this.#last));
+    const rank = (address: string) => (address === this.#last ? 0 : this.#distrusted.has(address) ? 2 : 1);
+    const addresses = [...this.#addresses].sort((a, b) => rank(a) - rank(b));
     if (addresses.length === 0) {
       return Promise.reject(new Error(`${this.host} is not resolved yet`));
     }

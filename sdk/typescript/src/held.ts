@@ -1,4 +1,5 @@
 /** The state of a lease, which its handle and the keeper share. */
+import { setMaxListeners } from "node:events";
 import { type Clock, type Moment, now } from "./clock.js";
 import { type LossReason, LostError } from "./errors.js";
 import type { Confirmation, Lifetime, State } from "./lifetime.js";
@@ -17,6 +18,8 @@ export class Held {
     this.#grant = confirmation.grant;
     this.lifetime = lifetime;
     this.#clock = clock;
+    // However much work listens.
+    setMaxListeners(0, this.#ended.signal);
     this.lost = new Promise((resolve) => {
       this.#tell = resolve;
     });

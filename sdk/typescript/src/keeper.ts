@@ -51,7 +51,9 @@ export class Keeper {
   }
 
   remove(held: Held): void {
-    this.#kept.delete(held.leaseId);
+    if (this.#kept.get(held.leaseId)?.held === held) {
+      this.#kept.delete(held.leaseId);
+    }
   }
 
   #lookIn(ms: number): void {

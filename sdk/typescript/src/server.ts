@@ -150,10 +150,12 @@ export class Server {
         reject(error);
       };
       const broken = (why: string) => fail(new Failure(sent !== undefined, `${this}: ${why}`));
-      const abort = () => fail(signal?.reason);
+      // A failure that is the reason does not know whether anything was sent.
+      const abort = () => (signal?.reason instanceof Failure ? broken(signal.reason.message) : fail(signal?.reason));
       signal?.addEventListener("abort", abort, { once: true });
       // A connection that is never made has a limit of its own.
-      let clear = limit(Math.min(timeMs, CONNECT_MS) + CONNECT_MS, () => broken("it has no connection"));
+      const connectMs = Math.min(timeMs, CONNECT_MS) * (this.#encryption === undefined ? 1 : 2);
+      let clear = limit(connectMs, () => broken(`no connection within ${Math.round(connectMs)} ms`));
       outgoing.once("socket", () => {
         clear();
         sent = now(this.#clock);
