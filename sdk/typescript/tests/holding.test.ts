@@ -90,18 +90,15 @@ describe("holding", { concurrency: 4 }, () => {
     await released(lease);
   });
 
-  test("a lease is lost before its time is over for the cluster", async () => {
+  test("a lease that nobody confirms is held, then unsure, then lost, and the holder is told", async () => {
     await using played = await Played.start(renewals(hang));
     await using it = client(played);
-    const begun = performance.now();
     const lease = await it.acquire("a", { ttl: 6_000 });
     const states = new Set<string>();
     await until("it is lost", () => {
       states.add(lease.state);
       return lease.state === "lost";
     });
-    // The look, and not a timer, says so: the bound is that of the clock.
-    assert.ok(performance.now() - begun >= 5_900);
     assert.deepEqual([...states], ["held", "unsure", "lost"]);
     assert.ok(lease.signal.aborted);
     await released(lease);

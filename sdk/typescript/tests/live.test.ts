@@ -5,6 +5,7 @@ import { HeldError, type Lease, LostError, TimedOutError } from "../src/index.js
 import { Adapter } from "./support/adapter.js";
 import { Cluster } from "./support/cluster.js";
 import { failure, until } from "./support/until.js";
+import { Way } from "./support/way.js";
 
 describe("live", { concurrency: 1 }, () => {
   test("keys are held alone, shared, in part and together, first come first served", async () => {
@@ -114,28 +115,28 @@ describe("live", { concurrency: 1 }, () => {
     await Promise.all([lease.release(), kept.release()]);
   });
 
-  test("a holder without nodes stops before another client can have the lease", async () => {
+  test("a holder that is cut off stops before another client has the lease", async () => {
     await using cluster = await Cluster.start(1);
-    await using client = cluster.client();
-    let ended = Number.POSITIVE_INFINITY;
-    const work = client.using("key", { ttl: 3_000 }, async (lease, signal) => {
-      const [node] = cluster.nodes;
-      node?.program.signal("SIGSTOP");
-      await new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
-      ended = performance.now();
-      assert.equal(lease.state, "lost");
-      node?.program.signal("SIGCONT");
-    });
-    const lost = failure(work, LostError);
-    await using other = cluster.client();
-    await until(
-      "it is at work",
-      async () => (await cluster.key("key").catch(() => undefined))?.holders === 1 || ended < performance.now(),
+    await using way = await Way.start(cluster.urls[0] ?? "");
+    await using rival = cluster.client();
+    const order: string[] = [];
+    const cutOff = cluster.client({ urls: [way.url] });
+    const lost = failure(
+      cutOff.using("key", { ttl: 4_000 }, async (lease, signal) => {
+        way.cut();
+        order.push("works");
+        void rival.acquire("key").then((next) => {
+          order.push(`is held with ${next.token > lease.token ? "a larger token" : "the same"}`);
+          return next.release();
+        });
+        await new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
+        order.push(`stops, ${lease.state}`);
+      }),
+      LostError,
     );
-    const lease = await other.acquire("key");
-    assert.ok(ended < performance.now(), "the first one had stopped");
     assert.equal((await lost).reason, "unconfirmed");
-    await lease.release();
+    await until("the other one has had it", () => order.length === 3);
+    assert.deepEqual(order, ["works", "stops, lost", "is held with a larger token"]);
   });
 
   test("a process that was stopped past the end knows at its first look", async () => {

@@ -8,7 +8,7 @@ import { until } from "./support/until.js";
 test("a thousand leases are renewed by one call a round, and more by several", async () => {
   await using played = await Played.start(() => undefined);
   await using it = new Client({ urls: [played.url] });
-  const acquire = (n: number) => it.acquire(`k${n}`, { ttl: 60_000 });
+  const acquire = (n: number) => it.acquire(`k${n}`, { ttl: 40_000 });
   const leases = await Promise.all(Array.from({ length: 1_000 }, (_, n) => acquire(n)));
   const renewals = () => played.received.filter(({ path }) => path === "/v1/renew");
   const sizes = () => renewals().map(({ body }: Received) => body.lease_ids.length as number);
