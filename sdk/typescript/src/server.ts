@@ -297,9 +297,6 @@ async function read(response: IncomingMessage): Promise<string> {
     }
     chunks.push(chunk);
   }
-  if (!response.complete) {
-    throw new Error("it was cut off");
-  }
   return Buffer.concat(chunks).toString("utf8");
 }
 

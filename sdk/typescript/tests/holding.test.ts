@@ -90,6 +90,16 @@ describe("holding", { concurrency: 4 }, () => {
     await released(lease);
   });
 
+  test("the time of a lease counts from when its request was sent", async () => {
+    await using played = await Played.start(({ method }) =>
+      method === "PUT" ? (request) => void setTimeout(() => request.socket.write(usual(request)), 1_000) : undefined,
+    );
+    await using it = client(played);
+    const lease = await it.acquire("a");
+    assert.ok(lease.remaining <= 14_000, `${lease.remaining}`);
+    await released(lease);
+  });
+
   test("a lease that nobody confirms is held, then unsure, then lost, and the holder is told", async () => {
     await using played = await Played.start(renewals(hang));
     await using it = client(played);

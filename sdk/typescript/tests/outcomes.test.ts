@@ -52,6 +52,7 @@ describe("outcomes", { concurrency: true }, () => {
       void request.socket.write(response(201, grant(request, { lease_id: "0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10" }))),
     "a 502 of a proxy": response(502, "<html>bad gateway</html>"),
     "a 503 of a proxy": response(503, "no server is available"),
+    "a 503 of somebody else": response(503, { type: "urn:somebody:else", status: 503, title: "", detail: "" }),
     "a 404 of a proxy": response(404, "no such page"),
     "our 504": problem("indeterminate", 504),
     "a redirect": response(307, "", { location: "http://127.0.0.1:1/" }),
