@@ -19,6 +19,8 @@ export interface Pool<C extends PoolClient> {
 
 /** What is needed of a `pg.PoolClient`. */
 export interface PoolClient extends Queryable {
+  on(event: "error", listener: (error: Error) => void): unknown;
+  off(event: "error", listener: (error: Error) => void): unknown;
   /** `true` closes the connection instead of returning it. */
   release(destroy?: boolean): void;
 }
@@ -55,6 +57,9 @@ export async function guarded<T, C extends PoolClient>(
 ): Promise<T> {
   lease.throwIfLost();
   const client = await pool.connect();
+  // A connection that breaks shows in the next statement. Without a listener, it would end the process.
+  const broken = () => {};
+  client.on("error", broken);
   let isUsable = false;
   try {
     await client.query("BEGIN");
@@ -72,6 +77,9 @@ export async function guarded<T, C extends PoolClient>(
   } finally {
     // One that may still be in a transaction is not used again.
     client.release(!isUsable);
+    if (isUsable) {
+      client.off("error", broken);
+    }
   }
 }
 

@@ -242,9 +242,10 @@ describe("outcomes", { concurrency: true }, () => {
     await using it = client(played);
     const controller = new AbortController();
     const acquire = it.acquire("a", { signal: controller.signal });
-    const { leaseId } = await played.nth("PUT", 0);
+    const { leaseId, socket } = await played.nth("PUT", 0);
     controller.abort(new Error("enough"));
     await assert.rejects(acquire, /enough/);
+    await until("its connection is closed", () => socket.destroyed);
     const lease = await it.acquire("a");
     assert.notEqual(lease.leaseId, leaseId);
     assert.equal((await played.nth("DELETE", 0)).leaseId, leaseId);
